@@ -1,0 +1,79 @@
+//! Files in a sandbox.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::TextEncoding;
+
+/// A file to write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WriteFileRequest {
+    /// Absolute path.
+    pub path: String,
+    /// The whole content.
+    pub content: String,
+    /// Octal permission bits such as `644`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// How `content` is written here.
+    #[serde(default)]
+    pub encoding: TextEncoding,
+}
+
+/// A file to write at the path of the URL.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PutFileRequest {
+    /// The whole content.
+    pub content: String,
+    /// Octal permission bits such as `644`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// How `content` is written here.
+    #[serde(default)]
+    pub encoding: TextEncoding,
+}
+
+/// A move.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveRequest {
+    /// Absolute path of what is there.
+    pub old_path: String,
+    /// Absolute path of where it goes; a file there is replaced.
+    pub new_path: String,
+}
+
+/// A change of mode.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChmodRequest {
+    /// Absolute path.
+    pub path: String,
+    /// Octal permission bits such as `755`.
+    pub mode: String,
+}
+
+/// A file or directory; a link is described itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FileInfo {
+    /// The last component.
+    pub name: String,
+    /// Absolute path.
+    pub path: String,
+    /// Bytes.
+    pub size: u64,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+    /// When its content changed last (RFC 3339, UTC).
+    pub mod_time: String,
+    /// Four octal digits.
+    pub mode: String,
+    /// Whether it is a symbolic link.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_symlink: bool,
+    /// Where a symbolic link points.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}

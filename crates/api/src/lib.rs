@@ -1,0 +1,22 @@
+//! The wire types of `/api/v1`: what clients send and receive, nothing else.
+//!
+//! Deriving `Serialize` makes a type part of the contract, so these types hold
+//! no rules, and no other crate's types are serialized to clients. Requests
+//! refuse unknown fields and duplicate keys; responses ignore unknown fields,
+//! so that an old client can read a newer server.
+
+mod exec;
+mod file;
+mod map;
+mod provider;
+mod sandbox;
+mod system;
+mod template;
+
+pub use exec::{ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, TextEncoding};
+pub use file::{ChmodRequest, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest};
+pub use map::StringMap;
+pub use provider::{ProviderConfig, ProviderDetail, ProviderHealth};
+pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
+pub use system::{ErrorBody, Health, Readiness};
+pub use template::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};

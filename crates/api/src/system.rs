@@ -1,0 +1,43 @@
+//! The service itself.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::ProviderHealth;
+
+/// Why a request was not done. On every error of every route.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// What a program can tell apart, such as `not_found`.
+    pub code: String,
+    /// What a person should change.
+    pub message: String,
+}
+
+/// That the service is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Health {
+    /// `ok`, or `alive` on `/live`.
+    pub status: String,
+    /// The release.
+    pub version: String,
+    /// Since the start, such as `1h2m3s`.
+    pub uptime: String,
+}
+
+/// That sandboxes can be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Readiness {
+    /// `ready`, or `unavailable` with status 503.
+    pub status: String,
+    /// The release.
+    pub version: String,
+    /// Since the start, such as `1h2m3s`.
+    pub uptime: String,
+    /// How many providers are healthy.
+    pub ready_providers: u64,
+    /// How many are configured.
+    pub total_providers: u64,
+    /// Each of them.
+    pub providers: Vec<ProviderHealth>,
+}

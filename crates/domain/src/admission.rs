@@ -1,0 +1,73 @@
+//! Whether one more sandbox may start.
+
+/// The most active sandboxes there may be; 0 means no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Caps {
+    /// Over all owners.
+    pub max_sandboxes: u64,
+    /// For one owner; a sandbox without an owner is under no such cap.
+    pub max_sandboxes_per_owner: u64,
+}
+
+/// How many sandboxes are active (`creating`, `running` or `destroying`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Active {
+    /// Over all owners.
+    pub total: u64,
+    /// Of the owner who asks; `None` when nobody in particular does.
+    pub owner: Option<u64>,
+}
+
+/// The cap that is reached. The first that applies is named, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Denial {
+    /// The global cap.
+    MaxSandboxes,
+    /// The owner's cap.
+    MaxSandboxesPerOwner,
+}
+
+impl Caps {
+    /// Decides on one more sandbox beside those that are active.
+    ///
+    /// # Errors
+    /// The [`Denial`] names the cap that is reached.
+    pub fn admit(&self, active: Active) -> Result<(), Denial> {
+        let full = |cap: u64, used: u64| cap != 0 && used >= cap;
+        if full(self.max_sandboxes, active.total) {
+            return Err(Denial::MaxSandboxes);
+        }
+        if active.owner.is_some_and(|used| full(self.max_sandboxes_per_owner, used)) {
+            return Err(Denial::MaxSandboxesPerOwner);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[track_caller]
+    fn check(caps: (u64, u64), active: (u64, Option<u64>), expected: Result<(), Denial>) {
+        let caps = Caps { max_sandboxes: caps.0, max_sandboxes_per_owner: caps.1 };
+        assert_eq!(caps.admit(Active { total: active.0, owner: active.1 }), expected);
+    }
+
+    #[test]
+    fn a_cap_of_zero_is_no_limit() {
+        check((0, 0), (u64::MAX, Some(u64::MAX)), Ok(()));
+    }
+
+    #[test]
+    fn the_global_cap_is_named_first() {
+        check((2, 1), (1, Some(0)), Ok(()));
+        check((2, 1), (2, Some(1)), Err(Denial::MaxSandboxes));
+        check((2, 1), (1, Some(1)), Err(Denial::MaxSandboxesPerOwner));
+    }
+
+    #[test]
+    fn nobody_in_particular_is_under_no_owner_cap() {
+        check((0, 1), (9, None), Ok(()));
+    }
+}

@@ -1,0 +1,23 @@
+//! The rules of Tidebox, and nothing else.
+//!
+//! Everything here is a pure function of its arguments: no IO, no async, no
+//! clock (`now` is an argument) and no randomness (entropy is an argument), so
+//! nothing here can fail for a reason outside itself. The server applies these
+//! rules; the store and the tests ask the same functions.
+
+mod admission;
+mod duration;
+mod identity;
+mod limits;
+mod metadata;
+mod resources;
+mod sandbox;
+
+pub use admission::{Active, Caps, Denial};
+pub use duration::{DurationError, format_duration, parse_duration};
+pub use identity::{InvalidOwner, InvalidSandboxId, OwnerId, SandboxId, StoreId};
+pub use jiff::Timestamp;
+pub use limits::{AboveMaximum, Limits};
+pub use metadata::{InvalidMetadata, Metadata};
+pub use resources::{InvalidResource, Resources};
+pub use sandbox::{Event, InvalidTransition, State, StopReason};

@@ -1,0 +1,74 @@
+//! How long things may last.
+
+use std::time::Duration;
+
+/// The global defaults and maxima on time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// A sandbox's lifetime when the request names none.
+    pub ttl_default: Duration,
+    /// The longest lifetime a request may ask for.
+    pub ttl_max: Duration,
+    /// A command's deadline when the request names none.
+    pub exec_timeout_default: Duration,
+    /// The longest deadline a request may ask for.
+    pub exec_timeout_max: Duration,
+}
+
+/// An explicit duration above what is allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AboveMaximum {
+    /// What would have been the most.
+    pub max: Duration,
+}
+
+impl Limits {
+    /// The lifetime of a sandbox.
+    ///
+    /// # Errors
+    /// [`AboveMaximum`] for an explicit value above the maximum. A default above
+    /// it is lowered instead: the caller did not choose it.
+    pub fn ttl(&self, requested: Option<Duration>) -> Result<Duration, AboveMaximum> {
+        choose(requested, self.ttl_default, self.ttl_max)
+    }
+
+    /// The deadline of a command; the rule is that of [`Limits::ttl`].
+    ///
+    /// # Errors
+    /// [`AboveMaximum`] for an explicit value above the maximum.
+    pub fn exec_timeout(&self, requested: Option<Duration>) -> Result<Duration, AboveMaximum> {
+        choose(requested, self.exec_timeout_default, self.exec_timeout_max)
+    }
+}
+
+fn choose(requested: Option<Duration>, default: Duration, max: Duration) -> Result<Duration, AboveMaximum> {
+    match requested {
+        None => Ok(default.min(max)),
+        Some(duration) if duration <= max => Ok(duration),
+        Some(_) => Err(AboveMaximum { max }),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        ttl_default: Duration::from_secs(60),
+        ttl_max: Duration::from_secs(100),
+        exec_timeout_default: Duration::from_secs(50),
+        exec_timeout_max: Duration::from_secs(10),
+    };
+
+    #[test]
+    fn an_explicit_value_above_the_maximum_is_refused() {
+        assert_eq!(LIMITS.ttl(Some(Duration::from_secs(101))), Err(AboveMaximum { max: Duration::from_secs(100) }));
+        assert_eq!(LIMITS.ttl(Some(Duration::from_secs(100))), Ok(Duration::from_secs(100)));
+    }
+
+    #[test]
+    fn an_omitted_value_is_lowered_to_the_maximum() {
+        assert_eq!(LIMITS.ttl(None), Ok(Duration::from_secs(60)));
+        assert_eq!(LIMITS.exec_timeout(None), Ok(Duration::from_secs(10)));
+    }
+}

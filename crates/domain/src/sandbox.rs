@@ -1,0 +1,168 @@
+//! Where a sandbox is in its life.
+
+use std::fmt;
+
+/// The state of a sandbox.
+///
+/// ```text
+/// Creating ──▶ Running ──▶ Destroying ──▶ Destroyed
+///     │            │            ▲   ▲
+///     │            └─▶ Failed ──┘   │
+///     ├──────────────────▲          │
+///     └─────────────────────────────┘
+/// ```
+///
+/// `Creating` is stored before a provider is asked for a box and `Destroying`
+/// before it is asked to remove one, so a crash between the two leaves a row
+/// that a reconciler finishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum State {
+    /// The provider has been, or is about to be, asked for a box.
+    Creating,
+    /// The box answers.
+    Running,
+    /// The provider has been, or is about to be, asked to remove the box.
+    Destroying,
+    /// Nothing of it is left but the row.
+    Destroyed,
+    /// It ended by a fault; the reason is kept. Counts nowhere.
+    Failed,
+}
+
+/// What can happen to a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// The provider made the box.
+    Started,
+    /// The lifetime was set anew.
+    Extended,
+    /// Somebody or something wants it gone.
+    StopRequested,
+    /// The provider says that nothing of it is left.
+    Stopped,
+    /// It could not be made, or was ended by a fault that the caller should see.
+    Broke,
+}
+
+/// Why a sandbox is being removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StopReason {
+    /// A caller asked.
+    Requested,
+    /// Its lifetime is over.
+    Expired,
+    /// Its provider no longer has the box.
+    Vanished,
+    /// Nobody was left to receive it: the spawn was abandoned or cut off.
+    Abandoned,
+}
+
+/// An event that does not fit the state it met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a sandbox that is {from} cannot follow {event:?}")]
+pub struct InvalidTransition {
+    /// The state that the event met.
+    pub from: State,
+    /// The event.
+    pub event: Event,
+}
+
+impl State {
+    /// Every state.
+    pub const ALL: [State; 5] = [State::Creating, State::Running, State::Destroying, State::Destroyed, State::Failed];
+
+    /// The state after `event`. Total and pure: the store, the service and the
+    /// tests all ask this one function.
+    ///
+    /// # Errors
+    /// [`InvalidTransition`] for an event that cannot happen in this state.
+    pub fn after(self, event: Event) -> Result<State, InvalidTransition> {
+        use {Event as E, State as S};
+        match (self, event) {
+            (S::Creating, E::Started) | (S::Running, E::Extended) => Ok(S::Running),
+            // Destroy is idempotent.
+            (S::Creating | S::Running | S::Failed | S::Destroying, E::StopRequested) => Ok(S::Destroying),
+            (S::Destroying | S::Destroyed, E::Stopped) | (S::Destroyed, E::StopRequested) => Ok(S::Destroyed),
+            (S::Creating | S::Running, E::Broke) => Ok(S::Failed),
+            (from, event) => Err(InvalidTransition { from, event }),
+        }
+    }
+
+    /// Whether it takes up a place under the caps.
+    #[must_use]
+    pub fn is_active(self) -> bool {
+        matches!(self, State::Creating | State::Running | State::Destroying)
+    }
+
+    /// The word for it in the API and in the store.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Creating => "creating",
+            State::Running => "running",
+            State::Destroying => "destroying",
+            State::Destroyed => "destroyed",
+            State::Failed => "failed",
+        }
+    }
+
+    /// Reads the word back.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<State> {
+        State::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[track_caller]
+    fn check(from: State, event: Event, expected: Option<State>) {
+        assert_eq!(from.after(event).ok(), expected, "{from} {event:?}");
+    }
+
+    #[test]
+    fn destroy_is_idempotent() {
+        check(State::Running, Event::StopRequested, Some(State::Destroying));
+        check(State::Destroying, Event::StopRequested, Some(State::Destroying));
+        check(State::Destroyed, Event::StopRequested, Some(State::Destroyed));
+        check(State::Destroyed, Event::Stopped, Some(State::Destroyed));
+    }
+
+    #[test]
+    fn what_is_destroyed_never_comes_back() {
+        for event in [Event::Started, Event::Extended, Event::Broke] {
+            check(State::Destroyed, event, None);
+            check(State::Destroying, event, None);
+        }
+    }
+
+    #[test]
+    fn a_failed_sandbox_can_be_deleted_and_nothing_else() {
+        check(State::Failed, Event::StopRequested, Some(State::Destroying));
+        check(State::Failed, Event::Started, None);
+        check(State::Failed, Event::Extended, None);
+    }
+
+    #[test]
+    fn only_a_running_sandbox_can_be_extended() {
+        for state in State::ALL {
+            assert_eq!(state.after(Event::Extended).is_ok(), state == State::Running);
+        }
+    }
+
+    #[test]
+    fn every_state_has_a_word_of_its_own() {
+        for state in State::ALL {
+            assert_eq!(State::parse(state.as_str()), Some(state));
+        }
+        assert_eq!(State::parse("paused"), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! The framing of a command's streams: one byte for the kind, four for the
+//! length of the payload (big endian), then the payload.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+/// The largest payload of one frame, in bytes. A start frame holds arguments
+/// and environment, which the kernel bounds at 2 MiB by default.
+pub const PAYLOAD_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The length of kind and length.
+pub const HEADER_BYTES: usize = 5;
+
+/// What a frame carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// To the agent, once and first: JSON of [`crate::Exec`].
+    Start,
+    /// To the agent: raw bytes for stdin. The end of the request body, or
+    /// [`Kind::StdinEnd`], is the end of stdin.
+    Stdin,
+    /// To the agent: stdin ends here.
+    StdinEnd,
+    /// From the agent: raw bytes of stdout.
+    Stdout,
+    /// From the agent: raw bytes of stderr.
+    Stderr,
+    /// From the agent, once and last: JSON of [`crate::Exit`].
+    Exit,
+    /// From the agent, instead of an exit: JSON of [`crate::Failure`].
+    Failure,
+}
+
+const KINDS: [(u8, Kind); 7] = [
+    (1, Kind::Start),
+    (2, Kind::Stdin),
+    (3, Kind::StdinEnd),
+    (17, Kind::Stdout),
+    (18, Kind::Stderr),
+    (19, Kind::Exit),
+    (20, Kind::Failure),
+];
+
+/// One frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// What the payload is.
+    pub kind: Kind,
+    /// At most [`PAYLOAD_BYTES_MAX`].
+    pub payload: Bytes,
+}
+
+/// Bytes that are no frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// A kind that this version does not know.
+    #[error("unknown frame kind {0}")]
+    Kind(u8),
+    /// A payload above [`PAYLOAD_BYTES_MAX`].
+    #[error("a frame of {0} bytes is too large")]
+    Size(usize),
+}
+
+/// The five bytes before a payload of `len` bytes.
+#[must_use]
+pub fn header(kind: Kind, len: usize) -> [u8; HEADER_BYTES] {
+    debug_assert!(len <= PAYLOAD_BYTES_MAX);
+    let code = KINDS.iter().find(|(_, k)| *k == kind).map_or(0, |(code, _)| *code);
+    let [a, b, c, d] = u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes();
+    [code, a, b, c, d]
+}
+
+/// A whole frame as bytes.
+#[must_use]
+pub fn encode(kind: Kind, payload: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(HEADER_BYTES + payload.len());
+    out.put_slice(&header(kind, payload.len()));
+    out.put_slice(payload);
+    out.freeze()
+}
+
+/// Cuts a byte stream into frames. Holds at most one incomplete frame.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    buffer: BytesMut,
+}
+
+impl Decoder {
+    /// Adds what was received.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Whether the stream stops between two frames.
+    #[must_use]
+    pub fn is_at_boundary(&self) -> bool {
+        self.buffer.is_empty()
+    }
+
+    /// Takes the next frame, if it is whole.
+    ///
+    /// # Errors
+    /// [`Malformed`]; the stream is of no use from there on.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, Malformed> {
+        let Some((head, _)) = self.buffer.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let [code, len @ ..] = *head;
+        let kind = KINDS.iter().find(|(c, _)| *c == code).map(|(_, kind)| *kind).ok_or(Malformed::Kind(code))?;
+        let len = u32::from_be_bytes(len) as usize;
+        if len > PAYLOAD_BYTES_MAX {
+            return Err(Malformed::Size(len));
+        }
+        if self.buffer.len() < HEADER_BYTES + len {
+            return Ok(None);
+        }
+        self.buffer.advance(HEADER_BYTES);
+        Ok(Some(Frame { kind, payload: self.buffer.split_to(len).freeze() }))
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn frames_survive_any_cut_of_the_stream() {
+        let sent = [(Kind::Stdout, &b"hello"[..]), (Kind::StdinEnd, b""), (Kind::Exit, b"{}")];
+        let bytes: Vec<u8> = sent.iter().flat_map(|(kind, payload)| encode(*kind, payload)).collect();
+        for size in 1..=bytes.len() {
+            let mut decoder = Decoder::default();
+            let mut got = Vec::new();
+            for piece in bytes.chunks(size) {
+                decoder.feed(piece);
+                while let Some(frame) = decoder.next_frame().unwrap() {
+                    got.push((frame.kind, frame.payload));
+                }
+            }
+            assert!(decoder.is_at_boundary());
+            assert_eq!(got, sent.map(|(kind, payload)| (kind, Bytes::from_static(payload))));
+        }
+    }
+
+    #[test]
+    fn a_frame_that_is_too_large_is_refused_before_it_is_read() {
+        let mut decoder = Decoder::default();
+        decoder.feed(&[17, 0xff, 0xff, 0xff, 0xff]);
+        assert_eq!(decoder.next_frame(), Err(Malformed::Size(0xffff_ffff)));
+    }
+
+    #[test]
+    fn an_unknown_kind_is_refused() {
+        let mut decoder = Decoder::default();
+        decoder.feed(&[99, 0, 0, 0, 0]);
+        assert_eq!(decoder.next_frame(), Err(Malformed::Kind(99)));
+    }
+}

@@ -1,0 +1,120 @@
+//! What the `native` provider tells the launcher, the mode of the agent binary
+//! that makes a box, and what the launcher answers.
+//!
+//! The launcher is started with `launch` as its only argument and three
+//! descriptors: 0 is a socket that carries one line of JSON ([`Launch`]) and
+//! takes back lines of JSON ([`LaunchReport`]); 1 is the listening socket of the
+//! agent; 2 is the sealed file of the agent itself. End of file on 0 means that
+//! the agent has been executed and the launcher is gone.
+
+use serde::{Deserialize, Serialize};
+
+/// How to make one box.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// The host name in the box.
+    pub hostname: String,
+    /// The box's directory on the host. The launcher writes `pid` into it
+    /// (`<pid> <start time in clock ticks>`) before the box runs anything.
+    pub dir: String,
+    /// First uid and gid of the 65,536 on the host that become 0… in the box;
+    /// `None` without privileges: only the caller's own uid becomes 0.
+    pub id_base: Option<u32>,
+    /// Mounted in this order; the first is the root.
+    pub overlays: Vec<Overlay>,
+    /// Directories of the box's own mounted into it, after the overlays.
+    pub binds: Vec<BindMount>,
+    /// Bound of `tmpfs` file systems (`/dev/shm`) in mebibytes.
+    pub shm_mb: u32,
+    /// If set, upper layers live on a `tmpfs` of so many mebibytes, made in the
+    /// box, instead of in the directories that the overlays name.
+    pub tmpfs_upper_mb: Option<u32>,
+    /// Control groups of the host that the box joins.
+    pub cgroups: Vec<CgroupDir>,
+    /// A file whose `oom_kill` line counts kills by the memory limit; opened on
+    /// the host and handed to the agent.
+    pub oom_events: Option<String>,
+    /// Limits that the box keeps on itself where no control group does.
+    pub soft: SoftLimits,
+    /// Milliseconds until the box ends by itself if nobody extends that.
+    pub deadline_ms: u64,
+}
+
+/// One overlay mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overlay {
+    /// Where in the box.
+    pub target: String,
+    /// Host directories, topmost first. They are shown with the box's own ids.
+    pub lower: Vec<String>,
+    /// Host directory for changes.
+    pub upper: String,
+    /// Host directory that the overlay needs beside it, on the same file system.
+    pub work: String,
+}
+
+/// One bind mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BindMount {
+    /// Host directory.
+    pub source: String,
+    /// Where in the box.
+    pub target: String,
+}
+
+/// A control group to join.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupDir {
+    /// Its directory on the host.
+    pub path: String,
+    /// Version 2 (joined at clone) or version 1 (joined by its `tasks` file).
+    pub v2: bool,
+}
+
+/// Limits without control groups; 0 means that something else holds the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SoftLimits {
+    /// The agent kills the largest process above this, in mebibytes.
+    pub memory_mb: u32,
+    /// The box may use so many of the host's processors.
+    pub vcpus: u32,
+    /// `RLIMIT_NPROC`, counted in the box's own user namespace.
+    pub pids: u32,
+}
+
+/// A line from the launcher.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LaunchReport {
+    /// The first process of the box, as the host numbers it.
+    Pid(u32),
+    /// A step failed; nothing of the box is left running.
+    Failed {
+        /// What was being done, for the log.
+        step: String,
+        /// The kernel's answer.
+        errno: i32,
+    },
+}
+
+/// The agent's own start, as JSON in its second argument: `agent <boot>`.
+///
+/// The guest can read it in `/proc/1/cmdline`, so nothing in it is secret.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Boot {
+    /// The descriptor of the listening unix socket to serve.
+    pub listener_fd: i32,
+    /// The descriptor of an open file whose `oom_kill` line counts kills by the
+    /// memory limit (`memory.oom_control` or `memory.events`), if there is one.
+    #[serde(default)]
+    pub oom_events_fd: Option<i32>,
+    /// Milliseconds until the box ends by itself if nobody extends that.
+    pub deadline_ms: u64,
+    /// The agent kills the largest process of the box when all of them together
+    /// take more than this, in mebibytes; 0 if a control group holds the limit.
+    #[serde(default)]
+    pub soft_memory_mb: u32,
+    /// Only uid and gid 0 exist in the box, so no command can run as another user.
+    #[serde(default)]
+    pub single_user: bool,
+}

@@ -1,0 +1,49 @@
+//! Why a provider did not do what was asked.
+
+/// The result of a provider's work.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a caller can tell apart. Texts in `Invalid`, `NotFound`, `NotSupported`
+/// and `Exhausted` are ours and meant for the caller; what a backend said is
+/// only ever a source, for the log.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request makes no sense to this box: a bad path, a wrong kind of file,
+    /// a permission that the box itself refuses.
+    #[error("{0}")]
+    Invalid(String),
+    /// There is no such file in the box.
+    #[error("{0}")]
+    NotFound(String),
+    /// The provider holds no such box (any more).
+    #[error("the box is gone")]
+    Gone,
+    /// The provider cannot do this whatever the request says.
+    #[error("{0}")]
+    NotSupported(String),
+    /// The box's file system is full.
+    #[error("no space left in the box")]
+    NoSpace,
+    /// The box has used up what it may have of something.
+    #[error("{0}")]
+    Exhausted(String),
+    /// The provider cannot work on this host at the moment.
+    #[error("the provider is not available: {0}")]
+    Unavailable(String),
+    /// The provider failed.
+    #[error("the provider failed to {action}")]
+    Failed {
+        /// What it was about to do, as an infinitive.
+        action: &'static str,
+        /// What the backend said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl Error {
+    /// A failure of the backend while it was about to `action`.
+    pub fn failed(action: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Error::Failed { action, source: source.into() }
+    }
+}

@@ -1,0 +1,167 @@
+//! What a runtime must do.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::{Metadata, Resources, SandboxId};
+
+use crate::{Guest, Result};
+
+/// What to make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// The image's name, such as `host`.
+    pub image: String,
+    /// The size.
+    pub resources: Resources,
+    /// Labels; only `mock` reads them.
+    pub metadata: Metadata,
+    /// Environment of every command.
+    pub env: BTreeMap<String, String>,
+    /// How long the box may live without hearing from a server.
+    pub lifetime: Duration,
+}
+
+/// How a box is kept apart from the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// A machine of its own.
+    Vm,
+    /// The host's kernel, with namespaces.
+    Container,
+    /// None worth the name.
+    None,
+}
+
+/// Who holds a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitKind {
+    /// The kernel: no process can get past it.
+    Hard,
+    /// The box watches itself.
+    Soft,
+    /// Nobody.
+    None,
+}
+
+/// A part of the time that a start took.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Phase {
+    /// `image`, `box` or `agent`.
+    pub name: &'static str,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// A box that has been made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Started {
+    /// What took how long, in order.
+    pub phases: Vec<Phase>,
+}
+
+/// A box that a provider holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Whose it is.
+    pub id: SandboxId,
+    /// Whether it can still be used. One that is not only wants removing.
+    pub alive: bool,
+}
+
+/// Whether a provider can work on this host now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Health {
+    /// Why not, and what to do about it; `None` when it can.
+    pub error: Option<String>,
+}
+
+/// What an operator wants to know of a provider, for its detail and `doctor`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// How its boxes are kept apart from the host.
+    pub isolation: Isolation,
+    /// `runtime`, as the API calls it: `namespaces`, `memory`, …
+    pub runtime: String,
+    /// `network_mode`, as the API calls it: `loopback`, `none`, …
+    pub network_mode: String,
+    /// Who holds which limit: `memory_mb`, `vcpus`, `pids`, `disk_mb`.
+    pub limits: Vec<(&'static str, LimitKind)>,
+    /// What this host lacks, a sentence each, with what to do about it.
+    pub missing: Vec<String>,
+}
+
+/// A runtime that can hold sandboxes.
+///
+/// Every implementation passes [`crate::conformance`]: each bullet here and in
+/// [`Guest`] is a case there.
+#[async_trait]
+pub trait Provider: fmt::Debug + Send + Sync {
+    /// Its name in the API and in the configuration.
+    fn name(&self) -> &str;
+
+    /// What an operator wants to know.
+    fn facts(&self) -> Facts;
+
+    /// Whether it can work now. Answers within a second.
+    async fn health(&self) -> Health;
+
+    /// The image that an omitted name means.
+    fn default_image(&self) -> &str;
+
+    /// Whether `spec` asks only for what this provider enforces.
+    ///
+    /// - An image it does not have is [`crate::Error::Invalid`], naming those it has.
+    /// - An option it cannot enforce is [`crate::Error::NotSupported`], naming the option.
+    fn check(&self, spec: &Spec) -> Result<()>;
+
+    /// Makes a box, ready for [`Provider::guest`].
+    ///
+    /// - Idempotent by `id`: a repeat finds the box that runs.
+    /// - On error nothing is left behind.
+    /// - Dropping the future leaves nothing that [`Provider::stop`] does not remove.
+    async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started>;
+
+    /// Removes a box and everything it held.
+    ///
+    /// - An absent one is a success, twice is a success, two at once are a success.
+    /// - Commands in the box end, and their streams end with [`crate::Error::Gone`].
+    async fn stop(&self, id: &SandboxId) -> Result<()>;
+
+    /// Every box of ours that this provider holds, known to the store or not.
+    ///
+    /// - Never one of another store.
+    /// - One whose first process has ended is there, not alive, until it is stopped.
+    async fn inventory(&self) -> Result<Vec<Found>>;
+
+    /// The inside of a box.
+    ///
+    /// - A box that is not there is [`crate::Error::Gone`].
+    /// - Works on boxes that an earlier process started, if they outlive it.
+    async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>>;
+
+    /// Bytes of disk that a box takes, for ending the one that fills the disk.
+    /// `None` where boxes take none of the host's.
+    async fn disk_usage(&self, id: &SandboxId) -> Option<u64> {
+        let _ = id;
+        None
+    }
+
+    /// Whether boxes go on when this process ends.
+    fn boxes_outlive_us(&self) -> bool;
+}
+
+/// The `capabilities` of the API, derived from what is implemented.
+#[must_use]
+pub fn capabilities(provider: &dyn Provider) -> Vec<&'static str> {
+    let mut capabilities = vec!["spawn", "exec", "exec_stream", "files", "console", "health"];
+    match provider.facts().isolation {
+        Isolation::Vm => capabilities.push("microvm"),
+        Isolation::Container => capabilities.push("container"),
+        Isolation::None => {}
+    }
+    capabilities
+}
