@@ -174,7 +174,12 @@ impl Maker {
         let failed = |error: std::io::Error| Error::failed(ACTION, error);
         let record = folder.read();
         let cgroups = record.as_ref().map(|record| record.cgroups.clone()).unwrap_or_default();
-        match process {
+        // A start that failed late has a process that nobody holds.
+        let found = match (process, folder.pid()) {
+            (None, Some((pid, started))) => Process::find(pid, started).map_err(failed)?,
+            _ => None,
+        };
+        match process.or(found.as_ref()) {
             Some(process) => {
                 process.kill().map_err(failed)?;
                 if !process.ended_within(END_WAIT).await {
