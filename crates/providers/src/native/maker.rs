@@ -158,9 +158,9 @@ impl Maker {
 
     /// A new connection to the agent of a box.
     pub(super) async fn dial(&self, folder: &BoxFolder) -> Result<AgentGuest> {
-        let gone = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => Error::Gone,
-            _ => Error::failed("reach the agent", error),
+        let gone = |error: std::io::Error| {
+            let absent = [std::io::ErrorKind::NotFound, std::io::ErrorKind::ConnectionRefused];
+            if absent.contains(&error.kind()) { Error::Gone } else { Error::failed("reach the agent", error) }
         };
         let dir = open_dir(folder.path()).map_err(gone)?;
         let stream = UnixStream::connect(socket_path(&dir)).await.map_err(gone)?;
