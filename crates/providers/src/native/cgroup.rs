@@ -98,10 +98,9 @@ impl Cgroups {
     pub(super) fn make(&self, id: &SandboxId, resources: &Resources) -> io::Result<()> {
         for (parent, v2, controllers) in &self.parents {
             let dir = parent.join(id.as_str());
-            fs::create_dir(&dir).or_else(|error| match error.kind() {
-                // Somebody has tidied the empty parents away.
-                io::ErrorKind::NotFound => fs::create_dir_all(&dir),
-                _ => Err(error),
+            // Somebody may have tidied the empty parents away.
+            fs::create_dir(&dir).or_else(|error| {
+                if error.kind() == io::ErrorKind::NotFound { fs::create_dir_all(&dir) } else { Err(error) }
             })?;
             for controller in controllers {
                 limit(&dir, *v2, *controller, resources)?;

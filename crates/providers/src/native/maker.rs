@@ -158,9 +158,9 @@ impl Maker {
 
     /// A new connection to the agent of a box.
     pub(super) async fn dial(&self, folder: &BoxFolder) -> Result<AgentGuest> {
-        let gone = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => Error::Gone,
-            _ => Error::failed("reach the agent", error),
+        let gone = |error: std::io::Error| {
+            let absent = [std::io::ErrorKind::NotFound, std::io::ErrorKind::ConnectionRefused];
+            if absent.contains(&error.kind()) { Error::Gone } else { Error::failed("reach the agent", error) }
         };
         let dir = open_dir(folder.path()).map_err(gone)?;
         let stream = UnixStream::connect(socket_path(&dir)).await.map_err(gone)?;
@@ -174,7 +174,12 @@ impl Maker {
         let failed = |error: std::io::Error| Error::failed(ACTION, error);
         let record = folder.read();
         let cgroups = record.as_ref().map(|record| record.cgroups.clone()).unwrap_or_default();
-        match process {
+        // A start that failed late has a process that nobody holds.
+        let found = match (process, folder.pid()) {
+            (None, Some((pid, started))) => Process::find(pid, started).map_err(failed)?,
+            _ => None,
+        };
+        match process.or(found.as_ref()) {
             Some(process) => {
                 process.kill().map_err(failed)?;
                 if !process.ended_within(END_WAIT).await {

@@ -130,7 +130,7 @@ mod test {
         let root = temp.path().join("box");
         fs::create_dir_all(root.join("a/b/c")).unwrap();
         for dir in ["a/b/c", "a/b", "a", ""] {
-            fs::set_permissions(root.join(dir), fs::Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(root.join(dir), fs::Permissions::from_mode(0o000)).unwrap();
         }
         remove_tree(&root).unwrap();
         assert!(!root.exists());
