@@ -1,10 +1,6 @@
 //! The provider `native`, attacked from inside its boxes and from outside.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and one tells another what it started"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, and one tells another what it started")]
 
 mod burst;
 mod ground;
