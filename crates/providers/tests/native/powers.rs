@@ -155,13 +155,10 @@ async fn typing_for_somebody_else_is_refused() {
 async fn usual_programs_work() {
     let ground = Ground::new().await;
     let inside = ground.start().await;
-    assert_eq!(
-        inside
-            .python("import os, json, ssl, threading; print(os.getuid(), os.path.realpath('/bin/sh')[:9])")
-            .await
-            .stdout,
-        "0 /usr/bin/\n".replace("bin/\n", "bin\n")
-    );
+    let ran = inside
+        .python("import os, json, ssl, threading; print(os.getuid(), os.path.dirname(os.path.realpath('/bin/sh')))")
+        .await;
+    assert_eq!(ran.stdout, "0 /usr/bin\n", "{ran:?}");
     inside.text("bash -c 'echo {1..3} | tr 1 2' && ls -la / && ps aux && df -h && cd /tmp && tar cf x.tar /etc && tar tf x.tar").await;
     inside.text("python3 -m http.server 8000 --bind 127.0.0.1 > /dev/null 2>&1 & for i in $(seq 100); do curl -s localhost:8000 > /dev/null && exit 0; sleep 0.1; done; exit 1").await;
     inside.text("getent hosts localhost tidebox && hostname | grep -q tidebox").await;
