@@ -13,7 +13,10 @@ use crate::ground::{Ground, is_root, spec};
 async fn native_passes_the_suite() {
     let ground = Arc::new(Ground::new().await);
     let (config, folder) = (ground.config(), ground.folder());
-    let mut lab = Lab::new(Arc::new(ground.native.clone()), spec())
+    // The suite runs many commands at once.
+    let mut roomy = spec();
+    roomy.resources.pids = 512;
+    let mut lab = Lab::new(Arc::new(ground.native.clone()), roomy)
         .unknown_image("ubuntu:24.04")
         .reopen(move || {
             let config = config.clone();
