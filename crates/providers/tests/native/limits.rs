@@ -89,6 +89,15 @@ async fn processor_time_is_bounded() {
 }
 
 #[tokio::test]
+async fn the_smallest_box_that_may_be_asked_for_works() {
+    let ground = Ground::new().await;
+    let smallest = sized(16, 0, 8);
+    assert!(smallest.resources.check().is_ok());
+    let inside = ground.start_with(smallest).await;
+    assert_eq!(inside.text("echo small").await, "small\n");
+}
+
+#[tokio::test]
 async fn what_cannot_be_had_is_refused_before_anything_is_made() {
     let ground = Ground::new().await;
     let id = new_id();
