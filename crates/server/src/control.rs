@@ -219,7 +219,9 @@ impl Control {
         let sandbox = self.visible(id).await?;
         match sandbox.state {
             State::Running => Ok(sandbox),
-            State::Creating => Err(Error::Conflict(format!("sandbox `{id}` is still being created; wait for it with GET /api/v1/sandboxes/{id}/wait"))),
+            State::Creating => Err(Error::Conflict(format!(
+                "sandbox `{id}` is still being created; wait for it with GET /api/v1/sandboxes/{id}/wait"
+            ))),
             State::Failed => Err(Error::Conflict(format!(
                 "sandbox `{id}` has failed: {}",
                 sandbox.error.as_deref().unwrap_or("no reason is known")

@@ -85,16 +85,14 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let started = Instant::now();
     let _lock = prepare(&config.data_dir)?;
     let address = SocketAddr::new(config.server.host, config.server.port);
-    let listener =
-        TcpListener::bind(address).await.map_err(|source| Failure::Listen { address, source })?;
+    let listener = TcpListener::bind(address).await.map_err(|source| Failure::Listen { address, source })?;
     let bound = listener.local_addr().map_err(Failure::System)?;
     let store = Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| store_failure(&error))?;
     let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
     let registry = registry(&config, store.id(), clock.as_ref()).await?;
     let store: Arc<dyn Store> = Arc::new(store);
     let tasks = TaskTracker::new();
-    let control =
-        Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy(&config), tasks.clone());
+    let control = Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy(&config), tasks.clone());
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, names(&config)),
         preview_domain: config.server.preview_domain,
@@ -151,7 +149,8 @@ fn prepare(data_dir: &Path) -> Result<File, Failure> {
     };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).map_err(failed(data_dir))?;
     let path = data_dir.join("lock");
-    let lock = File::options().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(failed(&path))?;
+    let lock =
+        File::options().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(failed(&path))?;
     match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure::Locked(data_dir.display().to_string())),
@@ -174,16 +173,8 @@ fn policy(config: &Config) -> Policy {
             exec_timeout_default: defaults.default_exec_timeout,
             exec_timeout_max: defaults.max_exec_timeout,
         },
-        caps: Caps {
-            max_sandboxes: defaults.max_sandboxes,
-            max_sandboxes_per_owner: defaults.max_sandboxes_per_owner,
-        },
-        resources: Resources {
-            memory_mb: defaults.memory_mb,
-            vcpus: defaults.vcpus,
-            disk_mb: 0,
-            pids: defaults.pids,
-        },
+        caps: Caps { max_sandboxes: defaults.max_sandboxes, max_sandboxes_per_owner: defaults.max_sandboxes_per_owner },
+        resources: Resources { memory_mb: defaults.memory_mb, vcpus: defaults.vcpus, disk_mb: 0, pids: defaults.pids },
         image: defaults.image.clone(),
         output_bytes_max: config.limits.max_output_bytes,
         retention: config.retention.destroyed,
@@ -231,8 +222,7 @@ async fn registry(config: &Config, store: &StoreId, clock: &dyn Clock) -> Result
 }
 
 async fn told_to_stop() {
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
         // Without handlers, the signals end the process at once, as they would anyway.
         return std::future::pending().await;

@@ -30,7 +30,9 @@ pub enum Error {
     #[error("the store holds a bad value: {0}")]
     Corrupt(String),
     /// The store was written by a later release.
-    #[error("the store has schema version {found}, this release knows up to {known}: use the release that wrote it, or a later one")]
+    #[error(
+        "the store has schema version {found}, this release knows up to {known}: use the release that wrote it, or a later one"
+    )]
     TooNew {
         /// What the store says.
         found: i64,

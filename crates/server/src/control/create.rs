@@ -100,12 +100,16 @@ impl Control {
             pids: self.policy.resources.pids,
         };
         resources.check().map_err(|error| Error::Invalid(error.to_string()))?;
-        let image = request
-            .image
-            .or_else(|| self.policy.image.clone())
-            .unwrap_or_else(|| provider.default_image().to_owned());
+        let image =
+            request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| provider.default_image().to_owned());
         let lifetime = ttl + ORPHAN_GRACE;
-        let spec = Spec { image: image.clone(), resources, metadata: request.metadata.clone(), env: Default::default(), lifetime };
+        let spec = Spec {
+            image: image.clone(),
+            resources,
+            metadata: request.metadata.clone(),
+            env: Default::default(),
+            lifetime,
+        };
         provider.check(&spec).map_err(|error| provider_error(provider.name(), error))?;
         let now = self.now();
         let sandbox = Sandbox {
@@ -128,11 +132,8 @@ impl Control {
     /// Fills what the request leaves out from its template.
     async fn with_template(&self, mut request: SpawnRequest) -> Result<SpawnRequest> {
         let Some(name) = request.template.take() else { return Ok(request) };
-        let template = self
-            .store
-            .template(&name)
-            .await?
-            .ok_or_else(|| Error::NotFound(Resource::Template, name.clone()))?;
+        let template =
+            self.store.template(&name).await?.ok_or_else(|| Error::NotFound(Resource::Template, name.clone()))?;
         let TemplateValues { image, provider, memory_mb, vcpus, disk_mb, ttl, mut metadata } = template.values;
         metadata.extend(request.metadata);
         metadata.insert("template".to_owned(), name);
@@ -174,7 +175,10 @@ impl Control {
         let caps = self.policy.caps;
         Error::LimitReached(match denial {
             Denial::MaxSandboxes => {
-                format!("the server has its maximum of {} active sandboxes; destroy one or try later", caps.max_sandboxes)
+                format!(
+                    "the server has its maximum of {} active sandboxes; destroy one or try later",
+                    caps.max_sandboxes
+                )
             }
             Denial::MaxSandboxesPerOwner => format!(
                 "this owner has its maximum of {} active sandboxes; destroy one or try later",
@@ -257,8 +261,6 @@ pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
         P::Exhausted(text) => Error::LimitReached(text),
         P::Unavailable(text) => Error::Unavailable(format!("the provider `{provider}` is not available: {text}")),
         P::Gone => Error::Conflict("the sandbox ended".to_owned()),
-        P::Failed { action, .. } => {
-            Error::Provider { provider: provider.to_owned(), action, source: Arc::new(error) }
-        }
+        P::Failed { action, .. } => Error::Provider { provider: provider.to_owned(), action, source: Arc::new(error) },
     }
 }

@@ -155,7 +155,10 @@ mod test {
 
     #[test]
     fn arguments_reach_the_shell_as_they_are() {
-        let command = ExecCommand::Shell { line: "echo".into(), args: vec!["a b".into(), "it's".into(), "$HOME;".into(), String::new()] };
+        let command = ExecCommand::Shell {
+            line: "echo".into(),
+            args: vec!["a b".into(), "it's".into(), "$HOME;".into(), String::new()],
+        };
         assert_eq!(command.argv(), ["/bin/sh", "-c", r"echo 'a b' 'it'\''s' '$HOME;' ''"]);
     }
 

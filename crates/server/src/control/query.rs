@@ -40,8 +40,7 @@ impl Control {
     /// # Errors
     /// [`Error::NotFound`] if this server does not have it.
     pub async fn provider(&self, name: &str) -> Result<ProviderDetail<'_>> {
-        let entry =
-            self.registry.get(name).ok_or_else(|| Error::NotFound(Resource::Provider, name.to_owned()))?;
+        let entry = self.registry.get(name).ok_or_else(|| Error::NotFound(Resource::Provider, name.to_owned()))?;
         let sandbox_count = self.store.active_count(name).await?;
         Ok(ProviderDetail { entry, checked: entry.checked(), sandbox_count })
     }

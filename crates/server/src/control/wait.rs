@@ -40,9 +40,8 @@ impl WaitFor {
         match (self, state) {
             (Self::Running, S::Running) | (Self::Destroyed, S::Destroyed) | (Self::Failed, S::Failed) => Some(true),
             (_, S::Creating) | (Self::Destroyed, _) | (Self::Failed, S::Running) => None,
-            (Self::Running, S::Destroying | S::Destroyed | S::Failed) | (Self::Failed, S::Destroying | S::Destroyed) => {
-                Some(false)
-            }
+            (Self::Running, S::Destroying | S::Destroyed | S::Failed)
+            | (Self::Failed, S::Destroying | S::Destroyed) => Some(false),
         }
     }
 }

@@ -50,7 +50,9 @@ pub async fn serve(listener: TcpListener, router: Router, tasks: TaskTracker, st
         let router = router.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let router = router.clone();
-            async move { Ok::<_, Infallible>(router.oneshot(request.map(Body::new)).await.unwrap_or_else(|never| match never {})) }
+            async move {
+                Ok::<_, Infallible>(router.oneshot(request.map(Body::new)).await.unwrap_or_else(|never| match never {}))
+            }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())

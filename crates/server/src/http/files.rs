@@ -65,11 +65,7 @@ fn whole(content: Bytes) -> providers::ByteStream {
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
         (status = 413, body = api::ErrorBody, description = "Too large"),
         (status = 507, body = api::ErrorBody, description = "The sandbox is full")))]
-pub async fn put(
-    State(api): State<Api>,
-    uri: Uri,
-    request: Request,
-) -> Result<Json<api::Status>> {
+pub async fn put(State(api): State<Api>, uri: Uri, request: Request) -> Result<Json<api::Status>> {
     let (id, path) = id_and_path(&uri)?;
     if is_json(request.headers()) {
         let bytes = body::collect(request.into_body(), JSON_FILE_BYTES_MAX).await?;

@@ -125,10 +125,28 @@ mod test {
 
     #[test]
     fn a_loopback_server_answers_only_to_its_own_names() {
-        for host in ["localhost", "LocalHost:7423", "localhost.", "127.0.0.1:7423", "127.8.8.8", "[::1]:7423", "[::1]", "box.example:80"] {
+        for host in [
+            "localhost",
+            "LocalHost:7423",
+            "localhost.",
+            "127.0.0.1:7423",
+            "127.8.8.8",
+            "[::1]:7423",
+            "[::1]",
+            "box.example:80",
+        ] {
             check("127.0.0.1", host, true);
         }
-        for host in ["", "evil.example", "localhost.evil.example:7423", "evil.example:localhost", "10.0.0.1", "[::2]:1", "[::1", "127.0.0.1.evil.example"] {
+        for host in [
+            "",
+            "evil.example",
+            "localhost.evil.example:7423",
+            "evil.example:localhost",
+            "10.0.0.1",
+            "[::2]:1",
+            "[::1",
+            "127.0.0.1.evil.example",
+        ] {
             check("127.0.0.1", host, false);
         }
     }
@@ -140,7 +158,8 @@ mod test {
 
     #[test]
     fn a_request_id_is_repeated_only_if_it_is_fit_to_be() {
-        let given = |value: &str| HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_bytes(value.as_bytes()).unwrap())]);
+        let given =
+            |value: &str| HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_bytes(value.as_bytes()).unwrap())]);
         assert_eq!(request_id(&given("abc-1")), "abc-1");
         assert_ne!(request_id(&given("a b")), "a b");
         assert_eq!(request_id(&given(&"x".repeat(129))).len(), 16);

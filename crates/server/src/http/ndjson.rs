@@ -233,7 +233,11 @@ mod test {
         assert_eq!(decoder.end(), "\u{fffd}");
     }
 
-    async fn body(events: Vec<providers::Result<OutputEvent>>, base64: bool, exit_event: bool) -> (String, Option<HeaderValue>) {
+    async fn body(
+        events: Vec<providers::Result<OutputEvent>>,
+        base64: bool,
+        exit_event: bool,
+    ) -> (String, Option<HeaderValue>) {
         let form = Form { base64, exit_event, timeout: Duration::from_secs(2) };
         let response = response(stream::iter(events).boxed(), form);
         let collected = response.into_body().collect().await.unwrap();
@@ -256,7 +260,8 @@ mod test {
 
     #[tokio::test]
     async fn base64_is_exact() {
-        let (text, _) = body(vec![Ok(OutputEvent::Stderr(Bytes::from_static(b"\xff\0"))), exit(0, false)], true, false).await;
+        let (text, _) =
+            body(vec![Ok(OutputEvent::Stderr(Bytes::from_static(b"\xff\0"))), exit(0, false)], true, false).await;
         assert_eq!(text, "{\"stream\":\"stderr\",\"data\":\"/wA=\"}\n");
     }
 

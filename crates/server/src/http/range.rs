@@ -72,7 +72,9 @@ mod test {
 
     #[test]
     fn what_makes_no_sense_is_ignored() {
-        for value in ["", "bytes", "bytes=", "bytes=-", "bytes=5-2", "bytes=1-2,4-5", "lines=1-2", "bytes=+1-2", "bytes=a-b"] {
+        for value in
+            ["", "bytes", "bytes=", "bytes=-", "bytes=5-2", "bytes=1-2,4-5", "lines=1-2", "bytes=+1-2", "bytes=a-b"]
+        {
             check(value, 10, None);
         }
     }

@@ -39,7 +39,8 @@ pub async fn ready(State(api): State<Api>) -> Result<Json<api::Readiness>> {
     let providers = providers::healths(&api);
     let ready = providers.iter().filter(|provider| provider.healthy).count();
     if ready == 0 {
-        let why = providers.iter().filter_map(|provider| Some(format!("{}: {}", provider.name, provider.error.as_ref()?)));
+        let why =
+            providers.iter().filter_map(|provider| Some(format!("{}: {}", provider.name, provider.error.as_ref()?)));
         let why: Vec<String> = why.collect();
         return Err(Error::Unavailable(format!("no provider is healthy ({})", why.join("; "))).into());
     }

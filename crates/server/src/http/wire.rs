@@ -74,8 +74,7 @@ pub fn template_spawn(
 ) -> Result<SpawnRequest, ApiError> {
     let api::TemplateSpawnRequest { image, provider, memory_mb, vcpus, disk_mb, ttl, metadata, owner_id } = body;
     let template = Some(name);
-    let body =
-        api::SpawnRequest { image, provider, memory_mb, vcpus, disk_mb, ttl, metadata, owner_id, template };
+    let body = api::SpawnRequest { image, provider, memory_mb, vcpus, disk_mb, ttl, metadata, owner_id, template };
     spawn_request(body, header)
 }
 
@@ -140,9 +139,10 @@ pub fn template(template: &Template) -> api::Template {
 pub fn bytes(field: &str, text: String, encoding: api::TextEncoding) -> Result<Bytes, ApiError> {
     match encoding {
         api::TextEncoding::Utf8 => Ok(Bytes::from(text)),
-        api::TextEncoding::Base64 => {
-            BASE64.decode(&text).map(Bytes::from).map_err(|error| malformed(format!("`{field}` is not base64: {error}")))
-        }
+        api::TextEncoding::Base64 => BASE64
+            .decode(&text)
+            .map(Bytes::from)
+            .map_err(|error| malformed(format!("`{field}` is not base64: {error}"))),
     }
 }
 

@@ -177,18 +177,14 @@ impl Store for Sqlite {
 
     async fn in_state(&self, state: State, limit: u32) -> Result<Vec<Sandbox>> {
         let sql = format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE state = $1 ORDER BY created_at LIMIT $2");
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(state.as_str())
-            .bind(limit)
-            .fetch_all(&self.readers)
-            .await?;
+        let rows =
+            sqlx::query(sqlx::AssertSqlSafe(sql)).bind(state.as_str()).bind(limit).fetch_all(&self.readers).await?;
         rows.iter().map(sandbox).collect()
     }
 
     async fn active_count(&self, provider: &str) -> Result<u64> {
         let sql = format!("SELECT COUNT(*) FROM sandboxes WHERE state IN {ACTIVE} AND provider = $1");
-        let count: i64 =
-            sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).bind(provider).fetch_one(&self.readers).await?;
+        let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).bind(provider).fetch_one(&self.readers).await?;
         Ok(u64::try_from(count).unwrap_or(0))
     }
 
@@ -229,21 +225,19 @@ impl Store for Sqlite {
     }
 
     async fn shift_expiry(&self, by_ms: i64) -> Result<u64> {
-        let done = sqlx::query(
-            "UPDATE sandboxes SET expires_at = expires_at + $1 WHERE state IN ('creating', 'running')",
-        )
-        .bind(by_ms)
-        .execute(&self.writer)
-        .await?;
+        let done =
+            sqlx::query("UPDATE sandboxes SET expires_at = expires_at + $1 WHERE state IN ('creating', 'running')")
+                .bind(by_ms)
+                .execute(&self.writer)
+                .await?;
         Ok(done.rows_affected())
     }
 
     async fn purge_ended(&self, before: Timestamp) -> Result<u64> {
-        let done =
-            sqlx::query("DELETE FROM sandboxes WHERE state IN ('destroyed', 'failed') AND ended_at < $1")
-                .bind(ms(before))
-                .execute(&self.writer)
-                .await?;
+        let done = sqlx::query("DELETE FROM sandboxes WHERE state IN ('destroyed', 'failed') AND ended_at < $1")
+            .bind(ms(before))
+            .execute(&self.writer)
+            .await?;
         Ok(done.rows_affected())
     }
 

@@ -194,8 +194,12 @@ async fn templates_are_kept_by_name(store: &dyn Store) {
         memory_mb: Some(u32::MAX),
         ..TemplateValues::default()
     };
-    let template =
-        |name: &str| Template { name: name.to_owned(), values: values.clone(), created_at: start(), updated_at: start() };
+    let template = |name: &str| Template {
+        name: name.to_owned(),
+        values: values.clone(),
+        created_at: start(),
+        updated_at: start(),
+    };
     assert!(store.insert_template(&template("b")).await.unwrap());
     assert!(store.insert_template(&template("a")).await.unwrap());
     assert!(!store.insert_template(&template("a")).await.unwrap(), "a name is taken once");
