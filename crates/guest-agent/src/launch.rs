@@ -95,6 +95,11 @@ fn take_descriptors() -> Result<Handed, Errno> {
     Ok(handed)
 }
 
+/// Moves a descriptor that must not be in the way of the agent's.
+fn own(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+    fcntl_dupfd_cloexec(&fd, OWN_FDS_FROM)
+}
+
 fn read_launch(control: BorrowedFd<'_>) -> Result<Launch, Refused> {
     let mut line = Vec::new();
     let mut piece = [0u8; 4096];

@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::connection::Connection;
 use self::request::{LONG_WAIT, SHORT_WAIT};
-use self::wire::{check_mode, check_path};
+pub(crate) use self::wire::{check_mode, check_path};
 use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, OutputStream, Result};
 
 /// The longest wait for the first answer of an agent.

@@ -1,1 +1,126 @@
-//! To come.
+//! One suite that every provider passes.
+//!
+//! Each bullet of the documentation of [`crate::Provider`] and [`crate::Guest`] is a
+//! case here. A case that a provider cannot pass by its nature is skipped, with
+//! the reason, and that is decided before anything runs.
+
+#![expect(clippy::unwrap_used, reason = "a case fails by panicking")]
+
+mod exec;
+mod files;
+mod lab;
+mod lifecycle;
+mod output;
+mod tree;
+
+use std::any::Any;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::task::JoinSet;
+
+pub use self::lab::{Lab, Need};
+
+/// The longest time that one case may take.
+const CASE_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// A sentence about providers, and how it is checked.
+#[derive(Debug)]
+pub struct Case {
+    /// The sentence.
+    pub name: &'static str,
+    /// What a provider must have for the sentence to mean something.
+    pub needs: Option<Need>,
+    /// Panics if the sentence is not true.
+    pub run: fn(Lab) -> BoxFuture<'static, ()>,
+}
+
+/// What came of a run.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// The cases that hold.
+    pub passed: Vec<&'static str>,
+    /// The cases that were not run, each with the reason.
+    pub skipped: Vec<(&'static str, String)>,
+    /// The cases that do not hold, each with what was seen.
+    pub failed: Vec<(&'static str, String)>,
+}
+
+/// Every case.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    [lifecycle::cases(), exec::cases(), output::cases(), files::cases(), tree::cases()].into_iter().flatten().collect()
+}
+
+/// Makes a [`Case`] of an async function.
+macro_rules! case {
+    ($name:literal, $run:path) => {
+        crate::conformance::Case { name: $name, needs: None, run: |lab| Box::pin($run(lab)) }
+    };
+    ($name:literal, $run:path, $need:ident) => {
+        crate::conformance::Case {
+            name: $name,
+            needs: Some(crate::conformance::Need::$need),
+            run: |lab| Box::pin($run(lab)),
+        }
+    };
+}
+use case;
+
+/// Runs every case against one provider and prints what comes of each. After a
+/// case its boxes are stopped, and the provider must hold none.
+///
+/// # Panics
+/// When any case failed, after all have run.
+pub async fn run(lab: Lab) -> Report {
+    let mut report = Report::default();
+    for case in cases() {
+        if let Some(reason) = case.needs.and_then(|need| lab.lacks(need)) {
+            say(&format!("skipped: {} ({reason})", case.name));
+            report.skipped.push((case.name, reason));
+            continue;
+        }
+        match run_case(&lab, &case).await {
+            Ok(()) => {
+                say(&format!("ok       {}", case.name));
+                report.passed.push(case.name);
+            }
+            Err(seen) => {
+                say(&format!("FAILED   {}: {seen}", case.name));
+                report.failed.push((case.name, seen));
+            }
+        }
+    }
+    let (passed, skipped, failed) = (report.passed.len(), report.skipped.len(), report.failed.len());
+    say(&format!("{}: {passed} hold, {failed} do not, {skipped} skipped", lab.provider().name()));
+    assert!(report.failed.is_empty(), "{:#?}", report.failed);
+    report
+}
+
+async fn run_case(lab: &Lab, case: &Case) -> Result<(), String> {
+    let mut task = JoinSet::new();
+    task.spawn((case.run)(lab.clone()));
+    let result = match tokio::time::timeout(CASE_TIME_MAX, task.join_next()).await {
+        Ok(Some(Ok(()))) => Ok(()),
+        Ok(Some(Err(error))) => {
+            Err(error.try_into_panic().map_or_else(|error| error.to_string(), |panic| text(&*panic)))
+        }
+        Ok(None) => Err("it did not run".to_owned()),
+        Err(_) => Err(format!("it did not end within {CASE_TIME_MAX:?}")),
+    };
+    drop(task);
+    lab.stop_all().await?;
+    let left = lab.provider().inventory().await.map_err(|error| format!("no inventory: {error}"))?;
+    if left.is_empty() { result } else { result.and(Err(format!("boxes are left behind: {left:?}"))) }
+}
+
+/// What a panic says.
+fn text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_else(|| "a panic".to_owned())
+}
+
+#[expect(clippy::print_stdout, reason = "the suite runs in tests, whose output is captured")]
+fn say(line: &str) {
+    println!("{line}");
+}

@@ -1,1 +1,237 @@
-//! To come.
+//! A provider in memory: a test double, and a way to try the service anywhere.
+//!
+//! A box is an in-memory file system and a small deterministic shell. It runs
+//! no real program, enforces no limit and isolates nothing; its boxes end with
+//! the process. It takes every image and every option.
+//!
+//! The shell knows `;`, `&&`, `||`, `!`, pipes, `( )`, background `&`, quotes,
+//! the variables `$X`, `${X}`, `$?`, `$$`, `$#`, `$0`…`$9`, the redirections `>`,
+//! `>>`, `<`, `2>`, `2>&1`, `>&2`, assignments, and the commands of
+//! [`COMMANDS`].
+//!
+//! Labels (`metadata`) of a box ask for faults and delays:
+//!
+//! | label | value | effect |
+//! |---|---|---|
+//! | `mock.start_delay` | duration | a start takes so long |
+//! | `mock.start_fail` | count | the first so many starts of this box fail and leave nothing |
+//! | `mock.lose_reply` | count | the first so many starts make the box and then fail |
+//! | `mock.stop_delay` | duration | a stop takes so long |
+//! | `mock.stop_fail` | count | the first so many stops fail and leave the box |
+//! | `mock.exec_delay` | duration | a command starts so late |
+//! | `mock.exec_fail` | count | the first so many commands fail to start |
+//! | `mock.file_delay` | duration | a file operation takes so long |
+//! | `mock.vanish_after` | duration | after so long the provider holds no such box |
+//! | `mock.die_after` | duration | after so long the box's first process has ended |
+//! | `mock.health` | text | while the box is there, the provider is unhealthy for this reason |
+//!
+//! A duration is written as in the API (`200ms`, `1m30s`). Another `mock.` label
+//! or a value that makes no sense is [`crate::Error::Invalid`].
+
+mod faults;
+mod fs;
+mod guest;
+mod shell;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::{SandboxId, Timestamp};
+use tokio_util::task::TaskTracker;
+
+use self::faults::Faults;
+use self::guest::{Boxed, MockGuest};
+pub use self::shell::COMMANDS;
+use crate::{Error, Facts, Found, Guest, Health, Isolation, LimitKind, Phase, Provider, Result, Spec, Started};
+
+/// Tells the time that files of a box get.
+pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// The most boxes whose failed starts are remembered.
+const ATTEMPTS_MAX: usize = 10_000;
+
+/// The provider in memory. Clones share their boxes.
+#[derive(Clone)]
+pub struct Mock {
+    now: Now,
+    state: Arc<Mutex<State>>,
+    tasks: TaskTracker,
+}
+
+#[derive(Default)]
+struct State {
+    boxes: BTreeMap<SandboxId, Arc<Boxed>>,
+    /// How often a start was asked for, for boxes that do not exist yet.
+    attempts: BTreeMap<SandboxId, u32>,
+    health: Option<String>,
+}
+
+impl fmt::Debug for Mock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mock").field("boxes", &self.lock().boxes.len()).finish_non_exhaustive()
+    }
+}
+
+impl Mock {
+    /// A provider without boxes, whose files are as old as `now` says.
+    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Mock {
+        Mock { now: Arc::new(now), state: Arc::default(), tasks: TaskTracker::new() }
+    }
+
+    /// Makes the provider unhealthy for a reason, or healthy again.
+    pub fn set_health(&self, error: Option<String>) {
+        self.lock().health = error;
+    }
+
+    /// Ends a box behind the provider's back: it is there no more.
+    pub fn vanish(&self, id: &SandboxId) {
+        let gone = self.lock().boxes.remove(id);
+        if let Some(gone) = gone {
+            gone.kill();
+        }
+    }
+
+    /// Ends the first process of a box behind the provider's back.
+    pub fn die(&self, id: &SandboxId) {
+        if let Some(found) = self.find(id) {
+            found.kill();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, id: &SandboxId) -> Option<Arc<Boxed>> {
+        self.lock().boxes.get(id).cloned()
+    }
+
+    /// How many starts of this box came before this one.
+    fn count_attempt(&self, id: &SandboxId) -> u32 {
+        let mut state = self.lock();
+        if state.attempts.len() >= ATTEMPTS_MAX {
+            state.attempts.clear();
+        }
+        let attempts = state.attempts.entry(id.clone()).or_default();
+        *attempts += 1;
+        *attempts - 1
+    }
+
+    /// Ends the box later, as its labels ask.
+    fn schedule_end(&self, id: &SandboxId, made: &Arc<Boxed>, faults: &Faults) {
+        for (after, vanishes) in [(faults.vanish_after, true), (faults.die_after, false)] {
+            let Some(after) = after else { continue };
+            let (mock, id, made) = (self.clone(), id.clone(), Arc::clone(made));
+            self.tasks.spawn(async move {
+                if made.dead().run_until_cancelled(tokio::time::sleep(after)).await.is_some() {
+                    made.kill();
+                    if vanishes {
+                        mock.vanish(&id);
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for Mock {
+    fn name(&self) -> &str {
+        "mock"
+    }
+
+    fn facts(&self) -> Facts {
+        Facts {
+            isolation: Isolation::None,
+            runtime: "memory".to_owned(),
+            network_mode: "none".to_owned(),
+            limits: ["memory_mb", "vcpus", "pids", "disk_mb"].map(|limit| (limit, LimitKind::None)).to_vec(),
+            missing: Vec::new(),
+        }
+    }
+
+    async fn health(&self) -> Health {
+        let state = self.lock();
+        let of_a_box = || state.boxes.values().find_map(|made| made.faults().health.clone());
+        Health { error: state.health.clone().or_else(of_a_box) }
+    }
+
+    fn default_image(&self) -> &str {
+        "mock"
+    }
+
+    fn check(&self, spec: &Spec) -> Result<()> {
+        Faults::parse(&spec.metadata).map(|_| ())
+    }
+
+    async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
+        let began = tokio::time::Instant::now();
+        let faults = Faults::parse(&spec.metadata)?;
+        if let Some(delay) = faults.start_delay {
+            tokio::time::sleep(delay).await;
+        }
+        if self.find(id).is_none_or(|found| found.dead().is_cancelled()) {
+            let attempt = self.count_attempt(id);
+            if attempt < faults.start_fail {
+                return Err(Error::failed("start a box", "the label mock.start_fail asks for it"));
+            }
+            let made = Arc::new(Boxed::new(spec, faults.clone(), Arc::clone(&self.now), self.tasks.clone())?);
+            let previous = self.lock().boxes.insert(id.clone(), Arc::clone(&made));
+            // Two starts at once: the box that came first stays.
+            if let Some(previous) = previous.filter(|previous| !previous.dead().is_cancelled()) {
+                self.lock().boxes.insert(id.clone(), previous);
+            } else {
+                self.schedule_end(id, &made, &faults);
+            }
+            if attempt < faults.lose_reply {
+                return Err(Error::failed("start a box", "the label mock.lose_reply asks for it"));
+            }
+        }
+        self.lock().attempts.remove(id);
+        Ok(Started { phases: vec![Phase { name: "box", took: began.elapsed() }] })
+    }
+
+    async fn stop(&self, id: &SandboxId) -> Result<()> {
+        let Some(found) = self.find(id) else {
+            self.lock().attempts.remove(id);
+            return Ok(());
+        };
+        if let Some(delay) = found.faults().stop_delay {
+            tokio::time::sleep(delay).await;
+        }
+        if found.is_stop_refused() {
+            return Err(Error::failed("stop a box", "the label mock.stop_fail asks for it"));
+        }
+        found.kill();
+        let mut state = self.lock();
+        // Another box may have been made under this id meanwhile.
+        if state.boxes.get(id).is_some_and(|current| Arc::ptr_eq(current, &found)) {
+            state.boxes.remove(id);
+            state.attempts.remove(id);
+        }
+        Ok(())
+    }
+
+    async fn inventory(&self) -> Result<Vec<Found>> {
+        let state = self.lock();
+        Ok(state.boxes.iter().map(|(id, made)| Found { id: id.clone(), alive: !made.dead().is_cancelled() }).collect())
+    }
+
+    async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>> {
+        match self.find(id) {
+            Some(found) if !found.dead().is_cancelled() => Ok(Arc::new(MockGuest::new(found))),
+            _ => Err(Error::Gone),
+        }
+    }
+
+    fn boxes_outlive_us(&self) -> bool {
+        false
+    }
+}
+
+/// How long the box waits for output of background processes after its main
+/// process has ended, as every box does.
+const DRAIN: Duration = Duration::from_millis(250);

@@ -12,7 +12,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::thread::{Gid, Uid};
 
 use super::parent::MOUNTS_MAX;
-use super::{At, Handed, Refused, privileges, report_failure, root, seccomp, syscall};
+use super::{At, Handed, Refused, own, privileges, report_failure, root, seccomp, syscall};
 
 /// Where the agent finds its listening socket.
 const LISTENER_FD: i32 = 3;
@@ -97,7 +97,7 @@ fn become_root(launch: &Launch) -> Result<(), Refused> {
 fn hand_over(handed: &Handed, oom_events: Option<&OwnedFd>) -> Result<(), Errno> {
     syscall::close_at_exec_from(0)?;
     // The box's own null device, opened after the host's root is gone.
-    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let null = own(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)?;
     for number in 0..=2 {
         syscall::duplicate_to(&null, number)?;
     }

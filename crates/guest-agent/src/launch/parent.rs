@@ -18,7 +18,7 @@ use rustix::net::{
 use rustix::process::{Pid, Signal};
 
 use super::syscall::{self, CloneFlags, Cloned};
-use super::{At, Handed, Refused, child, report};
+use super::{At, Handed, Refused, child, own, report};
 
 /// How many ids a box has of its own.
 const IDS: u32 = 65_536;
@@ -28,7 +28,7 @@ pub(super) const MOUNTS_MAX: usize = 64;
 /// Makes the box and tells its first process to go.
 pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
     let oom_events = match &launch.oom_events {
-        Some(path) => Some(open(path, OFlags::RDONLY).at("open the count of memory kills")?),
+        Some(path) => Some(open(path, OFlags::RDONLY).and_then(own).at("open the count of memory kills")?),
         None => None,
     };
     let cgroup = join_cgroups(launch)?;

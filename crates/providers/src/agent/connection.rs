@@ -1,26 +1,23 @@
 //! One HTTP/2 connection to an agent.
+//!
+//! The streams are taken from `h2` itself, since what hyper puts above it sends
+//! each body in a task of its own: a stream is then only reset when that task
+//! ends, and one that waits for a command to read its stdin does not.
 
-use std::error::Error as _;
-use std::future::Future;
-use std::io;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use guest_protocol::{VERSION, VERSION_HEADER};
-use http::{HeaderValue, Request, Response};
-use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::Incoming;
-use hyper::client::conn::http2::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use h2::client::{Builder, SendRequest};
+use h2::{Reason, RecvStream, SendStream};
+use http::{Method, Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::TaskTracker;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::{Error, Result};
-
-/// The body of a request.
-pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// How much of one stream may be on its way, in bytes: enough that a stream is
 /// not slowed by the round trip. A reader that has stopped holds so much.
@@ -34,65 +31,48 @@ const STREAMS_MAX: u32 = 512;
 const CONNECTION_WINDOW_BYTES: u32 = (STREAMS_MAX + 64) * STREAM_WINDOW_BYTES;
 /// Fewer, larger frames: 1.7 times the speed of the default.
 const FRAME_BYTES_MAX: u32 = 64 * 1024;
+/// What may wait to be written for one stream, in bytes.
+const SEND_BUFFER_BYTES: usize = 1024 * 1024;
 /// A path, a name and a link's target of 4 KiB each, every byte written as six.
 const HEADERS_BYTES_MAX: u32 = 128 * 1024;
 
-/// Runs what hyper needs beside a request, until the connection is dropped.
-#[derive(Clone)]
-struct Tasks {
-    tracker: TaskTracker,
-    stop: CancellationToken,
-}
-
-impl<F> hyper::rt::Executor<F> for Tasks
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    fn execute(&self, task: F) {
-        let stop = self.stop.clone();
-        self.tracker.spawn(async move {
-            // Dropping the connection must drop the socket at once.
-            let _ = stop.run_until_cancelled_owned(task).await;
-        });
-    }
-}
-
 /// The connection; dropping it closes the byte stream.
 pub(super) struct Connection {
-    sender: SendRequest<Body>,
+    sender: SendRequest<Bytes>,
     streams: Arc<Semaphore>,
     closed: CancellationToken,
-    _stop: DropGuard,
+    /// The one task that reads and writes the byte stream.
+    _driver: JoinSet<()>,
 }
 
 impl Connection {
     /// Shakes hands over `io`.
     pub(super) async fn open(io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Connection> {
-        let stop = CancellationToken::new();
-        let guard = stop.clone().drop_guard();
-        let tasks = Tasks { tracker: TaskTracker::new(), stop };
-        let (sender, driver) = http2::Builder::new(tasks.clone())
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        let (sender, connection) = Builder::new()
+            .initial_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES_MAX)
+            .max_send_buffer_size(SEND_BUFFER_BYTES)
             .max_header_list_size(HEADERS_BYTES_MAX)
-            .handshake(TokioIo::new(io))
+            .enable_push(false)
+            .handshake(io)
             .await
             .map_err(|error| fault("reach the agent", error))?;
         let closed = CancellationToken::new();
         let on_end = closed.clone().drop_guard();
-        hyper::rt::Executor::execute(&tasks, async move {
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
             let _on_end = on_end;
-            if let Err(error) = driver.await {
+            if let Err(error) = connection.await {
                 tracing::debug!(%error, "the connection to an agent broke");
             }
         });
-        Ok(Connection { sender, streams: Arc::new(Semaphore::new(STREAMS_MAX as usize)), closed, _stop: guard })
+        Ok(Connection { sender, streams: Arc::new(Semaphore::new(STREAMS_MAX as usize)), closed, _driver: driver })
     }
 
     /// Whether the byte stream has ended.
     pub(super) fn is_closed(&self) -> bool {
-        self.closed.is_cancelled() || self.sender.is_closed()
+        self.closed.is_cancelled()
     }
 
     /// A place for a stream that a caller reads at its own speed.
@@ -102,24 +82,99 @@ impl Connection {
         })
     }
 
-    /// Sends one request and waits for the head of its answer.
-    pub(super) async fn send(&self, action: &'static str, mut request: Request<Body>) -> Result<Response<Incoming>> {
-        request.headers_mut().insert(VERSION_HEADER, HeaderValue::from(VERSION));
-        let mut sender = self.sender.clone();
-        sender.ready().await.map_err(|error| fault(action, error))?;
-        sender.send_request(request).await.map_err(|error| fault(action, error))
+    /// Sends the head of a request. Dropping all that comes from it resets the
+    /// stream, which tells the agent that nobody waits any more.
+    pub(super) async fn begin(
+        &self,
+        action: &'static str,
+        request: Request<()>,
+    ) -> Result<(impl Future<Output = Result<Response<Incoming>>> + Unpin + use<>, Outgoing)> {
+        let mut sender = self.sender.clone().ready().await.map_err(|error| self.fault(action, error))?;
+        let (mut answer, stream) = sender.send_request(request, false).map_err(|error| self.fault(action, error))?;
+        let head = poll_fn(move |context| {
+            std::pin::Pin::new(&mut answer).poll(context).map(|answer| match answer {
+                Ok(answer) => Ok(answer.map(|stream| Incoming { stream })),
+                Err(error) => Err(fault(action, error)),
+            })
+        });
+        Ok((head, Outgoing { action, stream }))
+    }
+
+    fn fault(&self, action: &'static str, error: h2::Error) -> Error {
+        if self.is_closed() { Error::Gone } else { fault(action, error) }
+    }
+}
+
+/// The head of a request; the host in it means nothing.
+pub(super) fn request(action: &'static str, method: Method, path: &str) -> Result<Request<()>> {
+    Request::builder()
+        .method(method)
+        .uri(format!("http://box{path}"))
+        .header(VERSION_HEADER, VERSION)
+        .body(())
+        .map_err(|error| Error::failed(action, error))
+}
+
+/// The body of a request.
+pub(super) struct Outgoing {
+    action: &'static str,
+    stream: SendStream<Bytes>,
+}
+
+impl Outgoing {
+    /// Sends `bytes`, which are few enough to be held here until the agent takes them.
+    pub(super) fn put(&mut self, bytes: Bytes, is_last: bool) -> Result<()> {
+        match self.stream.send_data(bytes, is_last) {
+            Ok(()) => Ok(()),
+            // The agent may have answered already; that answer says more.
+            Err(error) if !error.is_io() && !error.is_go_away() => Ok(()),
+            Err(error) => Err(fault(self.action, error)),
+        }
+    }
+
+    /// Waits until the agent takes something, and sends that much from the front
+    /// of `bytes`. Gives `false` when the agent takes nothing more.
+    pub(super) async fn put_some(&mut self, bytes: &mut Bytes) -> Result<bool> {
+        self.stream.reserve_capacity(bytes.len());
+        while self.stream.capacity() == 0 {
+            match poll_fn(|context| self.stream.poll_capacity(context)).await {
+                Some(Ok(_)) => {}
+                Some(Err(error)) if error.is_io() || error.is_go_away() => return Err(fault(self.action, error)),
+                Some(Err(_)) | None => return Ok(false),
+            }
+        }
+        let piece = bytes.split_to(self.stream.capacity().min(bytes.len()));
+        self.put(piece, false)?;
+        Ok(true)
+    }
+}
+
+/// The body of an answer.
+pub(super) struct Incoming {
+    stream: RecvStream,
+}
+
+impl Incoming {
+    /// The next piece, never empty; `None` at the end. May be dropped and called again.
+    pub(super) async fn piece(&mut self, action: &'static str) -> Result<Option<Bytes>> {
+        loop {
+            match self.stream.data().await {
+                None => return Ok(None),
+                Some(Ok(piece)) => {
+                    self.stream.flow_control().release_capacity(piece.len()).map_err(|error| fault(action, error))?;
+                    if !piece.is_empty() {
+                        return Ok(Some(piece));
+                    }
+                }
+                // The answer was whole, and the agent does not want the rest of the request.
+                Some(Err(error)) if error.reason() == Some(Reason::NO_ERROR) && error.is_reset() => return Ok(None),
+                Some(Err(error)) => return Err(fault(action, error)),
+            }
+        }
     }
 }
 
 /// Tells a connection that has ended from a request that failed.
-pub(super) fn fault(action: &'static str, error: hyper::Error) -> Error {
-    let connection_broke = error.source().is_some_and(|source| {
-        source.is::<io::Error>()
-            || source.downcast_ref::<h2::Error>().is_some_and(|error| error.is_io() || error.is_go_away())
-    });
-    if connection_broke || error.is_closed() || error.is_canceled() {
-        Error::Gone
-    } else {
-        Error::failed(action, error)
-    }
+fn fault(action: &'static str, error: h2::Error) -> Error {
+    if error.is_io() || error.is_go_away() { Error::Gone } else { Error::failed(action, error) }
 }

@@ -1,7 +1,6 @@
 //! Commands: streams of frames to the agent and from it.
 
-use std::collections::BTreeMap;
-use std::io;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,16 +8,12 @@ use bytes::{Buf, Bytes};
 use futures_util::{StreamExt, stream};
 use guest_protocol::frame::{self, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX};
 use guest_protocol::{Exec, Exit, Failure};
-use http::{Method, Request};
-use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::Incoming;
+use http::Method;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::connection::{Body, Connection, fault};
-use super::request::{SHORT_WAIT, failure, succeed, uri, whole, within};
+use super::connection::{Connection, Incoming, Outgoing, request};
+use super::request::{SHORT_WAIT, failure, succeed, within};
 use super::wire::{check_path, milliseconds};
 use crate::{ByteStream, Command, Error, ExitStatus, OutputEvent, OutputStream, Result};
 
@@ -39,23 +34,22 @@ const LAST_BYTES_MAX: usize = 64 * 1024;
 /// Starts a command.
 pub(super) async fn exec(connection: &Arc<Connection>, command: Command) -> Result<OutputStream> {
     let permit = connection.stream_permit()?;
-    let stop_stdin = CancellationToken::new();
-    let stdin_guard = stop_stdin.clone().drop_guard();
     let (start, timeout, stdin) = start_frame(command)?;
-    let message = Request::builder()
-        .method(Method::POST)
-        .uri(uri("/exec"))
-        .body(body(start, stdin, stop_stdin))
-        .map_err(|error| Error::failed(ACTION, error))?;
-    let response =
-        within(ACTION, SHORT_WAIT, async { succeed(ACTION, connection.send(ACTION, message).await?).await }).await?;
+    let message = request(ACTION, Method::POST, "/exec")?;
+    let is_all = stdin.is_none();
+    let start = async {
+        let (answer, mut outgoing) = connection.begin(ACTION, message).await?;
+        outgoing.put(start, is_all)?;
+        Ok((succeed(ACTION, answer.await?).await?, outgoing))
+    };
+    let (response, outgoing) = within(ACTION, SHORT_WAIT, start).await?;
     let output = Output {
-        body: response.into_body(),
+        incoming: response.into_body(),
+        stdin: stdin.map(|content| Stdin { outgoing, content, frames: VecDeque::new() }),
         frames: Frames::default(),
         ends_at: deadline(timeout),
         late_wait: Duration::ZERO,
         late_bytes: 0,
-        _stdin: stdin_guard,
         _permit: permit,
         _connection: Arc::clone(connection),
     };
@@ -100,31 +94,43 @@ fn check(argv: &[String], env: &BTreeMap<String, String>) -> Result<()> {
     Ok(())
 }
 
-/// The request's body: the start, then stdin as it comes. The agent takes it at
-/// the speed of the command, since HTTP/2 asks for a piece only when one fits.
-fn body(start: Bytes, stdin: Option<ByteStream>, stop: CancellationToken) -> Body {
-    let Some(stdin) = stdin else { return whole(start) };
-    let frames = stdin.flat_map(|piece| {
-        let pieces = match piece {
-            Ok(piece) => stdin_frames(piece),
-            Err(error) => {
-                tracing::debug!(%error, "the stdin of a command broke");
-                vec![Err(io::Error::other("stdin failed"))]
+/// What a command is given to read. The agent takes it at the speed of the
+/// command, and nothing is asked of the content before the last piece is taken.
+struct Stdin {
+    outgoing: Outgoing,
+    content: ByteStream,
+    /// Heads and payloads that the agent has not taken yet.
+    frames: VecDeque<Bytes>,
+}
+
+impl Stdin {
+    /// Sends on until the end. May be dropped and called again.
+    async fn send(&mut self) -> Result<()> {
+        loop {
+            while let Some(next) = self.frames.front_mut() {
+                if !self.outgoing.put_some(next).await? {
+                    // The command takes no more; its output says why.
+                    return Ok(());
+                }
+                if next.is_empty() {
+                    self.frames.pop_front();
+                }
             }
-        };
-        stream::iter(pieces)
-    });
-    let all = stream::once(async { Ok(start) }).chain(frames).take_until(stop.cancelled_owned());
-    StreamBody::new(all.map(|piece| piece.map(Frame::data))).boxed_unsync()
+            match self.content.next().await {
+                Some(piece) => self.frames.extend(stdin_frames(piece?)),
+                None => return self.outgoing.put(Bytes::new(), true),
+            }
+        }
+    }
 }
 
 /// Heads and payloads, without a copy of the payload.
-fn stdin_frames(mut piece: Bytes) -> Vec<io::Result<Bytes>> {
+fn stdin_frames(mut piece: Bytes) -> Vec<Bytes> {
     let mut frames = Vec::with_capacity(2);
     while !piece.is_empty() {
         let payload = piece.split_to(piece.len().min(PAYLOAD_BYTES_MAX));
-        frames.push(Ok(Bytes::copy_from_slice(&frame::header(Kind::Stdin, payload.len()))));
-        frames.push(Ok(payload));
+        frames.push(Bytes::copy_from_slice(&frame::header(Kind::Stdin, payload.len())));
+        frames.push(payload);
     }
     frames
 }
@@ -138,14 +144,15 @@ fn deadline(timeout: Duration) -> Instant {
 /// A running command. Dropping it resets the HTTP/2 stream, at which the agent
 /// kills the command.
 struct Output {
-    body: Incoming,
+    incoming: Incoming,
+    /// `None` after its end.
+    stdin: Option<Stdin>,
     frames: Frames,
     ends_at: Instant,
     /// How long the reader has waited after that; one that comes back late still
     /// gets what waits for it.
     late_wait: Duration,
     late_bytes: usize,
-    _stdin: DropGuard,
     _permit: OwnedSemaphorePermit,
     _connection: Arc<Connection>,
 }
@@ -167,11 +174,25 @@ impl Output {
         loop {
             let from = Instant::now().max(self.ends_at);
             let until = from + GRACE.saturating_sub(self.late_wait);
-            let Ok(frame) = tokio::time::timeout_at(until, self.body.frame()).await else { return Err(overdue()) };
-            let Some(frame) = frame else {
+            let stdin = async {
+                match &mut self.stdin {
+                    Some(stdin) => stdin.send().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let piece = tokio::select! {
+                biased;
+                piece = self.incoming.piece(ACTION) => piece?,
+                sent = stdin => {
+                    sent?;
+                    self.stdin = None;
+                    continue;
+                }
+                () = tokio::time::sleep_until(until) => return Err(overdue()),
+            };
+            let Some(piece) = piece else {
                 return Err(Error::failed(ACTION, "the agent stopped in the middle of the output"));
             };
-            let Ok(piece) = frame.map_err(|error| fault(ACTION, error))?.into_data() else { continue };
             let now = Instant::now();
             if now > self.ends_at {
                 self.late_wait = self.late_wait.saturating_add(now.saturating_duration_since(from));
@@ -338,7 +359,7 @@ mod test {
     #[test]
     fn a_large_stdin_is_cut_into_frames() {
         let frames = stdin_frames(Bytes::from(vec![7; PAYLOAD_BYTES_MAX + 1]));
-        let sizes: Vec<usize> = frames.into_iter().map(|piece| piece.unwrap().len()).collect();
+        let sizes: Vec<usize> = frames.into_iter().map(|piece| piece.len()).collect();
         assert_eq!(sizes, [HEADER_BYTES, PAYLOAD_BYTES_MAX, HEADER_BYTES, 1]);
     }
 }

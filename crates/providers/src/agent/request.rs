@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use guest_protocol::{ANSWER_BYTES_MAX, Failure, FailureKind, VERSION, VERSION_HEADER};
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::connection::{Body, Connection, fault};
+use super::connection::{Connection, Incoming, request};
 use crate::{Error, Result};
 
 /// The longest wait for what takes an agent a moment.
@@ -23,53 +21,40 @@ const FAILURE_BYTES_MAX: usize = 64 * 1024;
 const MESSAGE_CHARS_MAX: usize = 1024;
 
 impl Connection {
-    /// Sends `request` and reads the answer, both as JSON.
+    /// Sends `question` and reads the answer, both as JSON.
     pub(super) async fn ask<T: DeserializeOwned>(
         &self,
         action: &'static str,
         method: Method,
         path: &'static str,
-        request: &impl Serialize,
+        question: &impl Serialize,
         wait: Duration,
     ) -> Result<T> {
         let body = if method == Method::GET {
             Bytes::new()
         } else {
-            serde_json::to_vec(request).map_err(|error| Error::failed(action, error))?.into()
+            serde_json::to_vec(question).map_err(|error| Error::failed(action, error))?.into()
         };
-        let request = Request::builder()
-            .method(method)
-            .uri(uri(path))
-            .body(whole(body))
-            .map_err(|error| Error::failed(action, error))?;
+        let message = request(action, method, path)?;
         let answer = async {
-            let response = succeed(action, self.send(action, request).await?).await?;
-            let body = collect(action, response.into_body(), ANSWER_BYTES_MAX).await?;
+            let (answer, mut outgoing) = self.begin(action, message).await?;
+            outgoing.put(body, true)?;
+            let body = collect(action, succeed(action, answer.await?).await?.into_body(), ANSWER_BYTES_MAX).await?;
             serde_json::from_slice(&body).map_err(|error| Error::failed(action, error))
         };
         within(action, wait, answer).await
     }
 
-    /// Sends `request` as JSON, for an answer that says nothing.
+    /// Sends `question` as JSON, for an answer that says nothing.
     pub(super) async fn order(
         &self,
         action: &'static str,
         path: &'static str,
-        request: &impl Serialize,
+        question: &impl Serialize,
         wait: Duration,
     ) -> Result<()> {
-        self.ask::<serde::de::IgnoredAny>(action, Method::POST, path, request, wait).await.map(|_| ())
+        self.ask::<serde::de::IgnoredAny>(action, Method::POST, path, question, wait).await.map(|_| ())
     }
-}
-
-/// The address of `path`; the host means nothing.
-pub(super) fn uri(path: &str) -> String {
-    format!("http://box{path}")
-}
-
-/// A body that is there already.
-pub(super) fn whole(body: Bytes) -> Body {
-    Full::new(body).map_err(|never| match never {}).boxed_unsync()
 }
 
 /// Waits for `answer`, but not longer than `wait`.
@@ -133,8 +118,7 @@ fn printable(text: &str) -> String {
 async fn collect(action: &'static str, mut body: Incoming, bytes_max: usize) -> Result<Bytes> {
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(piece) = frame.map_err(|error| fault(action, error))?.into_data() else { continue };
+    while let Some(piece) = body.piece(action).await? {
         if first.len() + all.len() + piece.len() > bytes_max {
             return Err(Error::failed(action, format!("the agent's answer is larger than {bytes_max} bytes")));
         }

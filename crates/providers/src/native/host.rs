@@ -124,10 +124,7 @@ fn chain(error: &Error) -> String {
 
 /// What an operator can do about a box that cannot be made.
 fn explain(error: &Error, can: Capabilities) -> String {
-    let refused = match error {
-        Error::Failed { source, .. } => source.downcast_ref::<LaunchError>(),
-        _ => None,
-    };
+    let refused = if let Error::Failed { source, .. } = error { source.downcast_ref::<LaunchError>() } else { None };
     let Some(LaunchError::Refused { step, errno }) = refused else {
         return format!("No box can be made: {}.", chain(error));
     };

@@ -51,11 +51,22 @@ pub(super) struct Maker {
 pub(super) struct Removals {
     count: AtomicU64,
     slots: Arc<Semaphore>,
+    tasks: TaskTracker,
+}
+
+impl Removals {
+    /// Waits until nothing is being deleted.
+    pub(super) async fn idle(&self) {
+        self.tasks.wait().await;
+    }
 }
 
 impl Default for Removals {
     fn default() -> Self {
-        Removals { count: AtomicU64::new(0), slots: Arc::new(Semaphore::new(REMOVALS_MAX)) }
+        let tasks = TaskTracker::new();
+        // Closed, a tracker lets others wait for it, and takes new tasks all the same.
+        tasks.close();
+        Removals { count: AtomicU64::new(0), slots: Arc::new(Semaphore::new(REMOVALS_MAX)), tasks }
     }
 }
 
@@ -158,9 +169,9 @@ impl Maker {
 
     /// A new connection to the agent of a box.
     pub(super) async fn dial(&self, folder: &BoxFolder) -> Result<AgentGuest> {
-        let gone = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => Error::Gone,
-            _ => Error::failed("reach the agent", error),
+        let gone = |error: std::io::Error| {
+            let absent = [std::io::ErrorKind::NotFound, std::io::ErrorKind::ConnectionRefused];
+            if absent.contains(&error.kind()) { Error::Gone } else { Error::failed("reach the agent", error) }
         };
         let dir = open_dir(folder.path()).map_err(gone)?;
         let stream = UnixStream::connect(socket_path(&dir)).await.map_err(gone)?;
@@ -174,7 +185,12 @@ impl Maker {
         let failed = |error: std::io::Error| Error::failed(ACTION, error);
         let record = folder.read();
         let cgroups = record.as_ref().map(|record| record.cgroups.clone()).unwrap_or_default();
-        match process {
+        // A start that failed late has a process that nobody holds.
+        let found = match (process, folder.pid()) {
+            (None, Some((pid, started))) => Process::find(pid, started).map_err(failed)?,
+            _ => None,
+        };
+        match process.or(found.as_ref()) {
             Some(process) => {
                 process.kill().map_err(failed)?;
                 if !process.ended_within(END_WAIT).await {
@@ -194,7 +210,7 @@ impl Maker {
         }
         let (ids, slots) = (self.ids.clone(), Arc::clone(&self.removals.slots));
         let id_base = record.and_then(|record| record.id_base);
-        self.tasks.spawn(async move {
+        self.removals.tasks.spawn(async move {
             let removed = discard(slots, trash).await;
             // Files that stay belong to these ids, so another box must not get them.
             if let (true, Some(base)) = (removed, id_base) {
@@ -209,7 +225,7 @@ impl Maker {
         for entry in std::fs::read_dir(&self.folders.trash)? {
             let slots = Arc::clone(&self.removals.slots);
             let path = entry?.path();
-            self.tasks.spawn(async move { discard(slots, path).await });
+            self.removals.tasks.spawn(async move { discard(slots, path).await });
         }
         Ok(())
     }

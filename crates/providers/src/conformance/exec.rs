@@ -1,0 +1,255 @@
+//! How commands start and end.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+
+use super::lab::{argv, eventually, noise, pieces, sh, soon};
+use super::{Case, Lab, case};
+use crate::{Command, Error, OutputEvent};
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        case!("the exit code of a command is given", exit_codes),
+        case!("a program that does not exist is 127, one that cannot be executed 126", not_executable),
+        case!("a command that a signal ended is 128 and the signal", signals),
+        case!("arguments arrive as they were given", arguments),
+        case!("a command that no kernel can execute is invalid", invalid_commands),
+        case!("the environment is that of the request, with what every process needs", environment),
+        case!("nothing of the server's environment reaches a box", no_foreign_environment),
+        case!("a command starts in its working directory", workdir),
+        case!("a working directory that does not exist is invalid", missing_workdir),
+        case!("a command runs as the user that is named", user, Users),
+        case!("stdin arrives, byte for byte", stdin),
+        case!("without a stdin there is nothing to read", no_stdin),
+        case!("a command need not read its stdin", unread_stdin),
+        case!("at the deadline a command is killed", timeout),
+        case!("at the deadline children in sessions of their own are killed too", timeout_kills_detached),
+        case!(
+            "at the deadline a command that ignores signals or is stopped is killed too",
+            timeout_kills_all,
+            Processes
+        ),
+        case!("dropping the output kills the command and its children", hang_up),
+        case!("dropping the output kills a command that waits for stdin", hang_up_with_stdin),
+        case!("children in the background go on after their command, without holding it up", background),
+        case!("the duration is that of the command", duration),
+        case!("a command has no other open file than its streams", open_files, Processes),
+    ]
+}
+
+async fn exit_codes(lab: Lab) {
+    let inside = lab.start().await;
+    for code in [0, 1, 3, 42, 254, 255] {
+        let ran = inside.sh(&format!("exit {code}")).await;
+        assert_eq!((ran.code(), ran.exit.timed_out, ran.exit.oom_killed), (code, false, false));
+        assert!(ran.stdout.is_empty() && ran.stderr.is_empty());
+    }
+    assert_eq!(inside.run(argv(&["true"])).await.code(), 0);
+    assert_eq!(inside.run(argv(&["false"])).await.code(), 1);
+}
+
+async fn not_executable(lab: Lab) {
+    let inside = lab.start().await;
+    assert_eq!(inside.run(argv(&["no-such-program"])).await.code(), 127);
+    assert_eq!(inside.run(argv(&["/no/such/program"])).await.code(), 127);
+    assert_eq!(inside.run(argv(&["/etc/passwd"])).await.code(), 126);
+    assert_eq!(inside.run(argv(&["/etc"])).await.code(), 126);
+    let ran = inside.sh("no-such-program").await;
+    assert_eq!(ran.code(), 127);
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("no-such-program"), "{ran:?}");
+}
+
+async fn signals(lab: Lab) {
+    let inside = lab.start().await;
+    for signal in [1, 9, 15] {
+        assert_eq!(inside.sh(&format!("kill -{signal} $$; sleep 10")).await.code(), 128 + signal);
+    }
+}
+
+async fn arguments(lab: Lab) {
+    let inside = lab.start().await;
+    let ran = inside.run(argv(&["printf", "<%s>", "a b", "", "'\"$X`\\", "ünï", "line\nline", "*", "--", "-n"])).await;
+    assert_eq!(ran.text(), "<a b><><'\"$X`\\><ünï><line\nline><*><--><-n>");
+    let long = "x".repeat(100_000);
+    assert_eq!(inside.run(argv(&["echo", &long])).await.stdout.len(), 100_001);
+}
+
+async fn invalid_commands(lab: Lab) {
+    let inside = lab.start().await;
+    for command in [argv(&[]), argv(&[""]), argv(&["echo", "a\0b"])] {
+        let what = format!("{command:?}");
+        let result = inside.guest.exec(command).await.map(|_| ());
+        assert!(matches!(result, Err(Error::Invalid(_))), "{what}: {result:?}");
+    }
+}
+
+async fn environment(lab: Lab) {
+    let inside = lab.start().await;
+    let with = |pairs: &[(&str, &str)], command: Command| Command {
+        env: pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        ..command
+    };
+    let pairs = [("GREETING", "hello  wörld"), ("EMPTY", "")];
+    let ran = inside.run(with(&pairs, sh("printf '%s|%s|%s' \"$GREETING\" \"$EMPTY\" \"$NOTHING\""))).await;
+    assert_eq!(ran.text(), "hello  wörld||");
+    for name in ["PATH", "HOME", "LANG", "TERM"] {
+        let ran = inside.run(argv(&["printenv", name])).await;
+        assert!(ran.code() == 0 && ran.stdout.len() > 1, "{name} is not set");
+        let ran = inside.run(with(&[(name, "/bin:/usr/bin")], argv(&["printenv", name]))).await;
+        assert_eq!(ran.text(), "/bin:/usr/bin\n", "{name} is not as it was asked for");
+    }
+}
+
+async fn no_foreign_environment(lab: Lab) {
+    let inside = lab.start().await;
+    let ran = inside.run(argv(&["env"])).await;
+    let names: Vec<&str> = ran.text().lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+    let usual = ["PATH", "HOME", "LANG", "TERM", "PWD", "SHLVL", "_", "OLDPWD", "USER", "LOGNAME", "SHELL"];
+    let given = lab.spec().env;
+    let foreign: Vec<_> = names.iter().filter(|name| !usual.contains(name) && !given.contains_key(**name)).collect();
+    assert!(foreign.is_empty(), "{foreign:?}");
+}
+
+async fn workdir(lab: Lab) {
+    let inside = lab.start().await;
+    assert_eq!(inside.sh("pwd").await.text(), "/workspace\n");
+    assert_eq!(inside.sh("echo x > here; cat /workspace/here").await.text(), "x\n");
+    for path in ["/tmp", "/"] {
+        let ran = inside.run(Command { workdir: Some(path.to_owned()), ..sh("pwd") }).await;
+        assert_eq!(ran.text(), format!("{path}\n"));
+    }
+}
+
+async fn missing_workdir(lab: Lab) {
+    let inside = lab.start().await;
+    for path in ["/no/such/place", "/etc/passwd", "tmp", "", "/tmp\0"] {
+        let result = inside.guest.exec(Command { workdir: Some(path.to_owned()), ..sh("true") }).await.map(|_| ());
+        assert!(matches!(result, Err(Error::Invalid(_))), "{path:?}: {result:?}");
+    }
+}
+
+async fn user(lab: Lab) {
+    let inside = lab.start().await;
+    for (user, expected) in [("1000", "1000"), ("1000:1001", "1000"), ("root", "0"), ("0", "0")] {
+        let ran = inside.run(Command { user: Some(user.to_owned()), ..argv(&["id", "-u"]) }).await;
+        assert_eq!(ran.text().trim(), expected, "{user}");
+    }
+    let ran = inside.run(Command { user: Some("1000:1001".to_owned()), ..argv(&["id", "-g"]) }).await;
+    assert_eq!(ran.text().trim(), "1001");
+    let unknown = Command { user: Some("nobody-by-this-name".to_owned()), ..argv(&["true"]) };
+    assert!(matches!(inside.guest.exec(unknown).await.map(|_| ()), Err(Error::Invalid(_))));
+}
+
+async fn stdin(lab: Lab) {
+    let inside = lab.start().await;
+    let bytes = noise(3_000_000);
+    for content in [&b""[..], b"x", b"no newline\n\0\xff", &bytes] {
+        let ran = inside.run(Command { stdin: Some(pieces(content)), ..argv(&["cat"]) }).await;
+        assert!(ran.stdout == content, "{} bytes became {}", content.len(), ran.stdout.len());
+        assert_eq!(ran.code(), 0);
+    }
+}
+
+async fn no_stdin(lab: Lab) {
+    let inside = lab.start().await;
+    let ran = soon("a command without a stdin", inside.run(argv(&["cat"]))).await;
+    assert_eq!((ran.code(), ran.text()), (0, ""));
+}
+
+async fn unread_stdin(lab: Lab) {
+    let inside = lab.start().await;
+    let endless = || stream::repeat_with(|| Ok(Bytes::from_static(&[b'x'; 10_000]))).boxed();
+    let ran = soon("a command that ends", inside.run(Command { stdin: Some(endless()), ..sh("exit 3") })).await;
+    assert_eq!(ran.code(), 3);
+    let head = Command { stdin: Some(endless()), ..argv(&["head", "-c", "5"]) };
+    assert_eq!(soon("a command that reads a little", inside.run(head)).await.text(), "xxxxx");
+    let silent = Command { stdin: Some(stream::pending().boxed()), ..sh("exit 4") };
+    assert_eq!(soon("a command whose stdin never comes", inside.run(silent)).await.code(), 4);
+}
+
+async fn timeout(lab: Lab) {
+    let inside = lab.start().await;
+    let command = Command { timeout: Duration::from_millis(300), ..sh("echo before; sleep 100") };
+    let ran = soon("a command past its deadline", inside.run(command)).await;
+    assert_eq!((ran.code(), ran.exit.timed_out, ran.text()), (124, true, "before\n"));
+    assert!(ran.exit.duration >= Duration::from_millis(250) && ran.exit.duration < Duration::from_secs(5), "{ran:?}");
+    // A code of 124 by itself is no deadline.
+    assert!(!inside.sh("exit 124").await.exit.timed_out);
+}
+
+async fn timeout_kills_detached(lab: Lab) {
+    let inside = lab.start().await;
+    let script = "(setsid sh -c '(sleep 1; echo x > /tmp/late) &' &) ; (sleep 1; echo x > /tmp/late) & sleep 100";
+    let ran = soon("the deadline", inside.run(Command { timeout: Duration::from_millis(300), ..sh(script) })).await;
+    assert!(ran.exit.timed_out);
+    stays_absent(&inside, "/tmp/late").await;
+}
+
+/// Waits longer than the children in these cases do.
+async fn stays_absent(inside: &super::lab::Inside, path: &str) {
+    assert_eq!(inside.sh("sleep 1.5").await.code(), 0);
+    assert!(!inside.exists(path).await, "a process went on and made {path}");
+}
+
+async fn timeout_kills_all(lab: Lab) {
+    let inside = lab.start().await;
+    for script in [
+        "trap '' TERM INT HUP; while :; do sleep 1; done",
+        "kill -STOP $$",
+        "sleep 100 | sleep 100 | sleep 100",
+        "while :; do :; done",
+    ] {
+        let command = Command { timeout: Duration::from_millis(300), ..sh(script) };
+        let ran = soon(script, inside.run(command)).await;
+        assert_eq!((ran.code(), ran.exit.timed_out), (124, true), "{script}");
+    }
+    let left = inside.sh("cat /proc/[0-9]*/comm | grep -c sleep").await;
+    assert_eq!(left.text(), "0\n", "processes are left");
+}
+
+async fn hang_up(lab: Lab) {
+    let inside = lab.start().await;
+    let script = "echo begun; (setsid sh -c 'sleep 1; echo x > /tmp/late' &); sleep 1; echo x > /tmp/late";
+    let mut output = inside.guest.exec(sh(script)).await.unwrap();
+    assert_eq!(output.next().await.unwrap().unwrap(), OutputEvent::Stdout("begun\n".into()));
+    drop(output);
+    stays_absent(&inside, "/tmp/late").await;
+}
+
+async fn hang_up_with_stdin(lab: Lab) {
+    let inside = lab.start().await;
+    let stdin = Some(stream::repeat_with(|| Ok(Bytes::from_static(&[b'x'; 10_000]))).boxed());
+    let script = "echo begun; sleep 1; echo x > /tmp/late; cat";
+    let mut output = inside.guest.exec(Command { stdin, ..sh(script) }).await.unwrap();
+    assert_eq!(output.next().await.unwrap().unwrap(), OutputEvent::Stdout("begun\n".into()));
+    // Read on, so that stdin is sent until its buffers are full.
+    let _ = tokio::time::timeout(Duration::from_millis(200), output.next()).await;
+    drop(output);
+    stays_absent(&inside, "/tmp/late").await;
+}
+
+async fn background(lab: Lab) {
+    let inside = lab.start().await;
+    let ran = soon("the main process", inside.sh("sleep 100 & echo ok")).await;
+    assert_eq!((ran.code(), ran.text()), (0, "ok\n"));
+    let ran = soon("the main process", inside.sh("(sleep 0.7; echo x > /tmp/after) & exit 5")).await;
+    assert_eq!(ran.code(), 5);
+    eventually("the child goes on", || inside.exists("/tmp/after")).await;
+}
+
+async fn duration(lab: Lab) {
+    let inside = lab.start().await;
+    let slow = inside.sh("sleep 0.4").await.exit.duration;
+    assert!(slow >= Duration::from_millis(400) && slow < Duration::from_secs(5), "{slow:?}");
+    // What children left behind is not counted.
+    let quick = inside.sh("sleep 3 & true").await.exit.duration;
+    assert!(quick < Duration::from_secs(2), "{quick:?}");
+}
+
+async fn open_files(lab: Lab) {
+    let inside = lab.start().await;
+    // The fourth is the folder that `ls` reads.
+    assert_eq!(inside.run(argv(&["ls", "/proc/self/fd"])).await.text(), "0\n1\n2\n3\n");
+}

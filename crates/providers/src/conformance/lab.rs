@@ -1,0 +1,300 @@
+//! What the cases work with.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use domain::SandboxId;
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, stream};
+
+use crate::{ByteStream, Command, ExitStatus, Guest, OutputEvent, Provider, Result, Spec};
+
+/// The deadline of commands that should end by themselves.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest wait for what must come true.
+const EVENTUALLY: Duration = Duration::from_secs(10);
+
+/// What some cases need of a provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Boxes run real programs: a POSIX shell and the usual commands.
+    Processes,
+    /// Commands can run as another user than the box's own.
+    Users,
+    /// There are images that it does not have; see [`Lab::unknown_image`].
+    Images,
+    /// A second instance finds the boxes of the first; see [`Lab::reopen`].
+    Reopen,
+    /// The first process of a box can be ended from outside; see [`Lab::kill`].
+    Kill,
+    /// A box ends by itself at its deadline.
+    Deadlines,
+}
+
+type Reopen = Arc<dyn Fn() -> BoxFuture<'static, Arc<dyn Provider>> + Send + Sync>;
+type Kill = Arc<dyn Fn(SandboxId) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// A provider under test, and what the suite may do with it. Clones share it.
+#[derive(Clone)]
+pub struct Lab {
+    provider: Arc<dyn Provider>,
+    spec: Spec,
+    lacks: Vec<(Need, &'static str)>,
+    unknown_image: Option<String>,
+    reopen: Option<Reopen>,
+    kill: Option<Kill>,
+    made: Arc<Mutex<Vec<SandboxId>>>,
+    next: Arc<AtomicU32>,
+}
+
+impl fmt::Debug for Lab {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lab").field("provider", &self.provider).finish_non_exhaustive()
+    }
+}
+
+impl Lab {
+    /// A provider that holds no box, and what most boxes are to be.
+    pub fn new(provider: Arc<dyn Provider>, spec: Spec) -> Lab {
+        Lab {
+            provider,
+            spec,
+            lacks: Vec::new(),
+            unknown_image: None,
+            reopen: None,
+            kill: None,
+            made: Arc::default(),
+            next: Arc::default(),
+        }
+    }
+
+    /// Says that the provider lacks something by its nature, and why.
+    #[must_use]
+    pub fn without(mut self, need: Need, reason: &'static str) -> Lab {
+        self.lacks.push((need, reason));
+        self
+    }
+
+    /// Names an image that the provider does not have.
+    #[must_use]
+    pub fn unknown_image(mut self, image: &str) -> Lab {
+        self.unknown_image = Some(image.to_owned());
+        self
+    }
+
+    /// Gives a way to make a second instance over the same boxes, as a new
+    /// process would.
+    #[must_use]
+    pub fn reopen(mut self, reopen: impl Fn() -> BoxFuture<'static, Arc<dyn Provider>> + Send + Sync + 'static) -> Lab {
+        self.reopen = Some(Arc::new(reopen));
+        self
+    }
+
+    /// Gives a way to end the first process of a box behind the provider's back.
+    #[must_use]
+    pub fn kill(mut self, kill: impl Fn(SandboxId) -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Lab {
+        self.kill = Some(Arc::new(kill));
+        self
+    }
+
+    /// The provider.
+    #[must_use]
+    pub fn provider(&self) -> &dyn Provider {
+        &*self.provider
+    }
+
+    /// Why cases with this need are skipped; `None` if they are not.
+    pub(super) fn lacks(&self, need: Need) -> Option<String> {
+        let is_missing = match need {
+            Need::Images => self.unknown_image.is_none(),
+            Need::Reopen => self.reopen.is_none(),
+            Need::Kill => self.kill.is_none(),
+            Need::Processes | Need::Users | Need::Deadlines => false,
+        };
+        let told = self.lacks.iter().find(|(lacking, _)| *lacking == need).map(|(_, reason)| (*reason).to_owned());
+        told.or_else(|| is_missing.then(|| format!("the lab has no way for {need:?}")))
+    }
+
+    pub(super) fn spec(&self) -> Spec {
+        self.spec.clone()
+    }
+
+    pub(super) fn missing_image(&self) -> Spec {
+        Spec { image: self.unknown_image.clone().expect("the need was checked"), ..self.spec() }
+    }
+
+    pub(super) async fn second(&self) -> Arc<dyn Provider> {
+        (self.reopen.as_ref().expect("the need was checked"))().await
+    }
+
+    pub(super) async fn kill_first(&self, id: &SandboxId) {
+        (self.kill.as_ref().expect("the need was checked"))(id.clone()).await;
+    }
+
+    /// An id that was not used before; its box is stopped after the case.
+    pub(super) fn id(&self) -> SandboxId {
+        let mut entropy = [0; 10];
+        entropy[..4].copy_from_slice(&std::process::id().to_be_bytes());
+        entropy[6..].copy_from_slice(&self.next.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+        let id = SandboxId::from_entropy(entropy);
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).push(id.clone());
+        id
+    }
+
+    /// A new box.
+    pub(super) async fn start(&self) -> Inside {
+        let id = self.id();
+        self.provider.start(&id, &self.spec).await.expect("a box starts");
+        self.dial(id).await
+    }
+
+    /// The inside of a box that runs.
+    pub(super) async fn dial(&self, id: SandboxId) -> Inside {
+        let guest = self.provider.guest(&id).await.expect("a box that runs has an inside");
+        Inside { id, guest }
+    }
+
+    /// Stops every box of the case that has ended.
+    pub(super) async fn stop_all(&self) -> Result<(), String> {
+        let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
+        for id in made {
+            self.provider.stop(&id).await.map_err(|error| format!("{id} cannot be stopped: {error}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a command wrote, and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ran {
+    pub(super) stdout: Vec<u8>,
+    pub(super) stderr: Vec<u8>,
+    pub(super) exit: ExitStatus,
+}
+
+impl Ran {
+    pub(super) fn text(&self) -> &str {
+        std::str::from_utf8(&self.stdout).expect("the output is text")
+    }
+
+    pub(super) fn code(&self) -> i32 {
+        self.exit.code
+    }
+}
+
+/// A box and its inside.
+#[derive(Clone)]
+pub(super) struct Inside {
+    pub(super) id: SandboxId,
+    pub(super) guest: Arc<dyn Guest>,
+}
+
+impl Inside {
+    /// Runs a command line to its end.
+    pub(super) async fn sh(&self, script: &str) -> Ran {
+        self.run(sh(script)).await
+    }
+
+    /// Runs a command to its end.
+    pub(super) async fn run(&self, command: Command) -> Ran {
+        let what = format!("{command:?}");
+        let mut events = self.guest.exec(command).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        while let Some(event) = events.next().await {
+            match event.unwrap_or_else(|error| panic!("{what}: {error}")) {
+                OutputEvent::Stdout(bytes) => {
+                    assert!(!bytes.is_empty(), "an empty piece of output");
+                    stdout.extend_from_slice(&bytes);
+                }
+                OutputEvent::Stderr(bytes) => {
+                    assert!(!bytes.is_empty(), "an empty piece of output");
+                    stderr.extend_from_slice(&bytes);
+                }
+                OutputEvent::Exit(exit) => {
+                    assert!(events.next().await.is_none(), "something follows the exit");
+                    return Ran { stdout, stderr, exit };
+                }
+            }
+        }
+        panic!("{what}: the output ended without an exit");
+    }
+
+    pub(super) async fn write(&self, path: &str, content: impl AsRef<[u8]>) {
+        let written = self.guest.write_file(path, None, pieces(content.as_ref())).await;
+        written.unwrap_or_else(|error| panic!("write {path}: {error}"));
+    }
+
+    pub(super) async fn read(&self, path: &str) -> Vec<u8> {
+        self.read_part(path, 0, None).await
+    }
+
+    pub(super) async fn read_part(&self, path: &str, offset: u64, length: Option<u64>) -> Vec<u8> {
+        let opened = self.guest.read_file(path, offset, length).await;
+        let mut bytes = opened.unwrap_or_else(|error| panic!("read {path}: {error}")).bytes;
+        let mut content = Vec::new();
+        while let Some(piece) = bytes.next().await {
+            content.extend_from_slice(&piece.unwrap_or_else(|error| panic!("read {path}: {error}")));
+        }
+        content
+    }
+
+    pub(super) async fn exists(&self, path: &str) -> bool {
+        match self.guest.stat(path).await {
+            Ok(_) => true,
+            Err(crate::Error::NotFound(_)) => false,
+            Err(error) => panic!("stat {path}: {error}"),
+        }
+    }
+}
+
+/// A command line.
+pub(super) fn sh(script: &str) -> Command {
+    argv(&["/bin/sh", "-c", script])
+}
+
+/// A program and its arguments.
+pub(super) fn argv(argv: &[&str]) -> Command {
+    Command {
+        argv: argv.iter().map(|&arg| arg.to_owned()).collect(),
+        env: BTreeMap::new(),
+        workdir: None,
+        user: None,
+        timeout: TIMEOUT,
+        stdin: None,
+    }
+}
+
+/// Bytes as a stream of uneven pieces.
+pub(super) fn pieces(bytes: &[u8]) -> ByteStream {
+    let pieces: Vec<Result<Bytes>> = bytes.chunks(50_001).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+    stream::iter(pieces).boxed()
+}
+
+/// Bytes in which every position is different from its neighbours.
+pub(super) fn noise(len: usize) -> Vec<u8> {
+    let mut state: u32 = 1;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_be_bytes()[0]
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Waits until `condition` holds.
+pub(super) async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+    let wait = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(EVENTUALLY, wait).await.unwrap_or_else(|_| panic!("never came true: {what}"));
+}
+
+/// Waits for what must not take long.
+pub(super) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(EVENTUALLY, work).await.unwrap_or_else(|_| panic!("took too long: {what}"))
+}

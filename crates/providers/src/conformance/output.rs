@@ -1,0 +1,138 @@
+//! What commands write, and who reads it.
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+
+use super::lab::{argv, eventually, pieces, sh, soon};
+use super::{Case, Lab, case};
+use crate::OutputEvent;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        case!("stdout and stderr come apart, byte for byte", apart),
+        case!("output need not be text, nor end with a newline", binary),
+        case!("ten thousand short lines arrive whole", lines),
+        case!("a large output arrives whole", large),
+        case!("output arrives while the command runs", at_once),
+        case!("a reader that stops reading stops only its own command", stopped_reader),
+        case!("many readers that stop reading hold up nobody else", stopped_readers),
+        case!("an endless output can be left at any time", endless),
+        case!("many commands run at once", many),
+        case!("what background processes write is on the console", console),
+        case!("the console gives the newest lines", newest_lines),
+    ]
+}
+
+async fn apart(lab: Lab) {
+    let inside = lab.start().await;
+    let ran = inside.sh("echo out; echo err >&2; printf out2; printf err2 >&2; exit 9").await;
+    assert_eq!((ran.text(), &ran.stderr[..], ran.code()), ("out\nout2", &b"err\nerr2"[..], 9));
+    let ran = inside.sh("(echo a; echo b >&2) 2>&1; (echo c; echo d >&2) >&2").await;
+    assert_eq!((ran.text(), &ran.stderr[..]), ("a\nb\n", &b"c\nd\n"[..]));
+}
+
+async fn binary(lab: Lab) {
+    let inside = lab.start().await;
+    let ran = inside.run(argv(&["printf", "\\000\\377\\200\\012\\015\\303"])).await;
+    assert_eq!(ran.stdout, b"\0\xff\x80\n\r\xc3");
+    assert_eq!(inside.run(argv(&["printf", "no newline"])).await.stdout, b"no newline");
+    assert_eq!(inside.sh("printf '\\n\\n'").await.stdout, b"\n\n");
+}
+
+async fn lines(lab: Lab) {
+    let inside = lab.start().await;
+    let expected: String = (1..=10_000).map(|n| format!("{n}\n")).collect();
+    assert!(inside.sh("seq 10000").await.text() == expected);
+    let ran = inside.sh("seq 10000 | cat >&2").await;
+    assert!(ran.stdout.is_empty() && ran.stderr == expected.as_bytes());
+}
+
+async fn large(lab: Lab) {
+    let inside = lab.start().await;
+    let ran = inside.sh("yes 0123456789 | head -c 20000000").await;
+    assert_eq!(ran.stdout.len(), 20_000_000);
+    assert!(ran.stdout.chunks_exact(11).all(|line| line == b"0123456789\n"));
+}
+
+async fn at_once(lab: Lab) {
+    let inside = lab.start().await;
+    let mut output = inside.guest.exec(sh("echo first; sleep 100")).await.unwrap();
+    let first = soon("the first line", output.next()).await;
+    assert_eq!(first.unwrap().unwrap(), OutputEvent::Stdout("first\n".into()));
+}
+
+async fn stopped_reader(lab: Lab) {
+    let inside = lab.start().await;
+    let mut output = inside.guest.exec(sh("yes")).await.unwrap();
+    assert!(output.next().await.unwrap().is_ok());
+    assert_eq!(soon("another command", inside.sh("echo x")).await.text(), "x\n");
+    soon("a file", inside.write("/workspace/f", "content")).await;
+    assert_eq!(soon("a file", inside.read("/workspace/f")).await, b"content");
+    // And reading on goes on.
+    let mut received = 0;
+    while received < 3_000_000 {
+        match soon("more output", output.next()).await {
+            Some(Ok(OutputEvent::Stdout(bytes))) => received += bytes.len(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn stopped_readers(lab: Lab) {
+    let inside = lab.start().await;
+    let mut stopped = Vec::new();
+    for _ in 0..20 {
+        let mut output = inside.guest.exec(sh("yes")).await.unwrap();
+        assert!(output.next().await.unwrap().is_ok());
+        stopped.push(output);
+    }
+    assert_eq!(soon("another command", inside.sh("echo x")).await.text(), "x\n");
+    soon("a file", inside.write("/workspace/f", vec![7; 2_000_000])).await;
+    assert_eq!(soon("a file", inside.read("/workspace/f")).await.len(), 2_000_000);
+}
+
+async fn endless(lab: Lab) {
+    let inside = lab.start().await;
+    for pieces in [0, 1, 10, 100] {
+        let output = inside.guest.exec(sh("yes")).await.unwrap();
+        let taken: Vec<_> = output.take(pieces).collect().await;
+        assert!(taken.iter().all(Result::is_ok));
+    }
+    assert_eq!(inside.sh("yes | head -c 10").await.stdout.len(), 10);
+}
+
+async fn many(lab: Lab) {
+    let inside = lab.start().await;
+    let scripts: Vec<String> = (0..50).map(|n| format!("echo {n}; cat; exit {n}")).collect();
+    let runs = scripts.iter().enumerate().map(|(n, script)| {
+        let stdin = pieces(Bytes::from(format!("in {n}")).as_ref());
+        inside.run(crate::Command { stdin: Some(stdin), ..sh(script) })
+    });
+    for (n, ran) in join_all(runs).await.into_iter().enumerate() {
+        assert_eq!((ran.text(), ran.code()), (format!("{n}\nin {n}").as_str(), i32::try_from(n).unwrap()));
+    }
+}
+
+async fn console(lab: Lab) {
+    let inside = lab.start().await;
+    let ran = inside.sh("(sleep 0.7; echo from behind; echo and an error >&2) & echo ok").await;
+    assert_eq!(ran.text(), "ok\n");
+    eventually("the lines are on the console", || async {
+        let lines = inside.guest.console(100).await.unwrap();
+        lines.iter().any(|line| line == "from behind") && lines.iter().any(|line| line == "and an error")
+    })
+    .await;
+}
+
+async fn newest_lines(lab: Lab) {
+    let inside = lab.start().await;
+    inside.sh("(sleep 0.7; seq 20000; echo end) &").await;
+    eventually("the last line is on the console", || async {
+        inside.guest.console(1).await.unwrap().first().is_some_and(|line| line == "end")
+    })
+    .await;
+    assert_eq!(inside.guest.console(3).await.unwrap(), ["19999", "20000", "end"]);
+    assert!(inside.guest.console(0).await.unwrap().is_empty());
+    assert!(inside.guest.console(usize::MAX).await.unwrap().len() <= 10_000);
+}

@@ -1,0 +1,431 @@
+//! Runs scripts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::{BoxFuture, join_all};
+use futures_util::{FutureExt, StreamExt, stream};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use super::parse::{Body, Item, Joint, Part, Pipeline, Redirect, Script, Stage, Target, Word, parse};
+use super::streams::{Halt, Io, Outlet, Sink, Source};
+use super::{COMMANDS, builtins};
+use crate::mock::DRAIN;
+use crate::mock::guest::Boxed;
+use crate::{Command, Error, ExitStatus, OutputEvent, OutputStream, Result};
+
+/// Pieces of output on their way to a reader; a command waits for room.
+const PIECES_MAX: usize = 16;
+/// The deepest nesting of shells in shells.
+const DEPTH_MAX: usize = 16;
+/// The most commands in the background of one request.
+const BACKGROUND_MAX: usize = 256;
+/// The process id that `$$` gives, of every shell.
+pub(super) const PID: &str = "2";
+
+/// Starts a command in a box.
+pub(in crate::mock) fn start(inside: &Arc<Boxed>, command: Command) -> Result<OutputStream> {
+    if command.argv.first().is_none_or(String::is_empty) || command.argv.iter().any(|arg| arg.contains('\0')) {
+        return Err(Error::Invalid("the command is empty or holds a NUL".to_owned()));
+    }
+    let cwd = command.workdir.unwrap_or_else(|| "/workspace".to_owned());
+    if !cwd.starts_with('/') || !inside.fs().is_dir(&cwd) {
+        return Err(Error::Invalid(format!("the working directory {cwd} does not exist")));
+    }
+    let (events, receiver) = mpsc::channel(PIECES_MAX);
+    let kill = inside.dead().child_token();
+    let outlet = Outlet { events: events.clone(), ended: CancellationToken::new(), inside: Arc::clone(inside) };
+    let run = Arc::new(Run {
+        inside: Arc::clone(inside),
+        outlet: Arc::new(outlet),
+        kill: kill.clone(),
+        background: TaskTracker::new(),
+    });
+    let shell = Shell { run, env: environment(inside, command.env), cwd, args: Vec::new(), status: 0, depth: 0 };
+    let (stdin, timeout) = (Source::stream(command.stdin), command.timeout);
+    let argv = command.argv;
+    inside.tasks().spawn(supervise(shell, argv, stdin, timeout));
+    let reader = Reader { receiver, dead: inside.dead().clone(), guard: kill.drop_guard() };
+    Ok(stream::unfold(Some(reader), |reader| async move { reader?.next().await }).boxed())
+}
+
+fn environment(inside: &Boxed, requested: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let usual = [
+        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("HOME", "/root"),
+        ("LANG", "C.UTF-8"),
+        ("TERM", "xterm"),
+    ];
+    let mut env: BTreeMap<String, String> =
+        usual.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    env.extend(inside.env().clone());
+    env.extend(requested);
+    env
+}
+
+/// Runs a command to its end, or to its deadline, or until nobody wants it.
+async fn supervise(mut shell: Shell, argv: Vec<String>, stdin: Source, timeout: std::time::Duration) {
+    let run = Arc::clone(&shell.run);
+    let outlet = Arc::clone(&run.outlet);
+    let io = Io { stdin, stdout: Sink::Stdout(Arc::clone(&outlet)), stderr: Sink::Stderr(Arc::clone(&outlet)) };
+    let began = Instant::now();
+    let main = async move { shell.command(&argv, io).await.code() };
+    let Some(ended) = run.kill.run_until_cancelled(tokio::time::timeout(timeout, main)).await else { return };
+    let duration = began.elapsed();
+    let timed_out = ended.is_err();
+    if timed_out {
+        run.kill.cancel();
+    } else {
+        run.background.close();
+        let _ = tokio::time::timeout(DRAIN, run.background.wait()).await;
+    }
+    outlet.ended.cancel();
+    let code = ended.unwrap_or(124);
+    let exit = OutputEvent::Exit(ExitStatus { code, timed_out, oom_killed: false, duration });
+    // Nobody may be there to read it.
+    let _ = outlet.events.send(exit).await;
+}
+
+/// The reading end of a command's output.
+struct Reader {
+    receiver: mpsc::Receiver<OutputEvent>,
+    dead: CancellationToken,
+    /// Kills the command when the reader goes before the exit.
+    guard: DropGuard,
+}
+
+impl Reader {
+    async fn next(mut self) -> Option<(Result<OutputEvent>, Option<Reader>)> {
+        match self.dead.run_until_cancelled(self.receiver.recv()).await.flatten() {
+            Some(exit @ OutputEvent::Exit(_)) => {
+                // Children in the background go on.
+                self.guard.disarm();
+                Some((Ok(exit), None))
+            }
+            Some(event) => Some((Ok(event), Some(self))),
+            None => Some((Err(Error::Gone), None)),
+        }
+    }
+}
+
+/// What the commands of one request share.
+pub(super) struct Run {
+    pub(super) inside: Arc<Boxed>,
+    outlet: Arc<Outlet>,
+    kill: CancellationToken,
+    background: TaskTracker,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// The script goes on.
+    Next(i32),
+    /// The shell itself ends.
+    Exit(i32),
+}
+
+impl Flow {
+    fn code(self) -> i32 {
+        match self {
+            Flow::Next(code) | Flow::Exit(code) => code,
+        }
+    }
+}
+
+/// A shell and what it remembers.
+#[derive(Clone)]
+pub(super) struct Shell {
+    pub(super) run: Arc<Run>,
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) cwd: String,
+    args: Vec<String>,
+    status: i32,
+    depth: usize,
+}
+
+impl Shell {
+    /// An absolute path.
+    pub(super) fn absolute(&self, path: &str) -> String {
+        if path.starts_with('/') || path.is_empty() { path.to_owned() } else { format!("{}/{path}", self.cwd) }
+    }
+
+    /// Runs the text of a script as a shell of its own.
+    async fn text(&self, text: &str, args: Vec<String>, io: Io) -> Flow {
+        if self.depth >= DEPTH_MAX {
+            return complain(&io, "sh: too many nested shells", 2).await;
+        }
+        match parse(text) {
+            Ok(script) => {
+                let mut shell = Shell { args, depth: self.depth + 1, status: 0, ..self.clone() };
+                Flow::Next(shell.script(&script, io).await.code())
+            }
+            Err(message) => complain(&io, &format!("sh: {message}"), 2).await,
+        }
+    }
+
+    fn script<'a>(&'a mut self, script: &'a Script, io: Io) -> BoxFuture<'a, Flow> {
+        async move {
+            self.status = 0;
+            for item in &script.items {
+                if item.background {
+                    self.detach(item.clone(), &io).await;
+                } else if let Flow::Exit(code) = self.item(item, &io).await {
+                    return Flow::Exit(code);
+                }
+            }
+            Flow::Next(self.status)
+        }
+        .boxed()
+    }
+
+    /// Runs an item beside the script.
+    async fn detach(&mut self, item: Item, io: &Io) {
+        self.status = 0;
+        if self.run.background.len() >= BACKGROUND_MAX {
+            self.status = complain(io, "sh: cannot fork: too many commands in the background", 2).await.code();
+            return;
+        }
+        let (mut shell, run) = (self.clone(), Arc::clone(&self.run));
+        let io = Io { stdin: Source::bytes(Bytes::new()), ..io.clone() };
+        let kill = run.kill.clone();
+        let work = async move {
+            let _ = kill.run_until_cancelled(async move { shell.item(&item, &io).await }).await;
+        };
+        run.inside.tasks().spawn(run.background.track_future(work));
+    }
+
+    async fn item(&mut self, item: &Item, io: &Io) -> Flow {
+        let mut flow = self.pipeline(&item.first, io).await;
+        for (joint, pipeline) in &item.rest {
+            let runs = matches!((flow, joint), (Flow::Next(0), Joint::And) | (Flow::Next(1..), Joint::Or));
+            if runs {
+                flow = self.pipeline(pipeline, io).await;
+            }
+        }
+        flow
+    }
+
+    async fn pipeline(&mut self, pipeline: &Pipeline, io: &Io) -> Flow {
+        let flow = match &pipeline.stages[..] {
+            [only] => self.stage(only, io.clone()).await,
+            stages => {
+                let mut running = Vec::with_capacity(stages.len());
+                let mut stdin = io.stdin.clone();
+                for (at, stage) in stages.iter().enumerate() {
+                    let mut io = Io { stdin, ..io.clone() };
+                    let (sender, receiver) = mpsc::channel(PIECES_MAX);
+                    if at + 1 < stages.len() {
+                        io.stdout = Sink::Pipe(sender);
+                    }
+                    stdin = Source::pipe(receiver);
+                    let mut shell = self.clone();
+                    running.push(async move { shell.stage(stage, io).await.code() });
+                }
+                drop(stdin);
+                Flow::Next(join_all(running).await.last().copied().unwrap_or(0))
+            }
+        };
+        let flow = match flow {
+            Flow::Next(code) if pipeline.negated => Flow::Next(i32::from(code == 0)),
+            Flow::Next(_) | Flow::Exit(_) => flow,
+        };
+        self.status = flow.code();
+        flow
+    }
+
+    async fn stage(&mut self, stage: &Stage, mut io: Io) -> Flow {
+        for redirect in &stage.redirects {
+            if let Err(message) = self.redirect(redirect, &mut io) {
+                return complain(&io, &format!("sh: {message}"), 2).await;
+            }
+        }
+        match &stage.body {
+            Body::Group(script) => Flow::Next(self.clone().script(script, io).await.code()),
+            Body::Simple { assignments, words } => {
+                let values: Vec<(String, String)> =
+                    assignments.iter().map(|(name, word)| (name.clone(), self.expand(word).concat())).collect();
+                let argv: Vec<String> = words.iter().flat_map(|word| self.expand(word)).collect();
+                if argv.is_empty() {
+                    self.env.extend(values);
+                    Flow::Next(0)
+                } else if values.is_empty() {
+                    self.command(&argv, io).await
+                } else {
+                    let mut shell = self.clone();
+                    shell.env.extend(values);
+                    shell.command(&argv, io).await
+                }
+            }
+        }
+    }
+
+    fn redirect(&self, redirect: &Redirect, io: &mut Io) -> std::result::Result<(), String> {
+        let path = |word: &Word| self.absolute(&self.expand(word).concat());
+        let sink = match &redirect.to {
+            Target::Read(word) => {
+                let path = path(word);
+                let fs = self.run.inside.fs();
+                io.stdin = if fs.is_null(&path) {
+                    Source::bytes(Bytes::new())
+                } else {
+                    Source::bytes(fs.read(&path).map_err(|error| format!("cannot open {error}"))?.1)
+                };
+                return Ok(());
+            }
+            Target::Write(word) | Target::Append(word) => {
+                let path = path(word);
+                let mut fs = self.run.inside.fs();
+                if fs.is_null(&path) {
+                    Sink::Null
+                } else {
+                    let is_kept = matches!(redirect.to, Target::Append(_)) && fs.read(&path).is_ok();
+                    if !is_kept {
+                        fs.write(&path, None, b"").map_err(|error| format!("cannot create {error}"))?;
+                    }
+                    drop(fs);
+                    Sink::File(Arc::clone(&self.run.inside), path)
+                }
+            }
+            Target::Same(1) => io.stdout.clone(),
+            Target::Same(_) => io.stderr.clone(),
+        };
+        match redirect.fd {
+            1 => io.stdout = sink,
+            2 => io.stderr = sink,
+            _ => return Err("the descriptor cannot be written to".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// The words that a word becomes.
+    fn expand(&self, word: &Word) -> Vec<String> {
+        let mut words = Vec::new();
+        let mut current: Option<String> = None;
+        // Only text that is quoted may be empty and still make a word.
+        let is_all_text = word.parts.iter().all(|part| matches!(part, Part::Text(_)));
+        for part in &word.parts {
+            match part {
+                Part::Text(text) if text.is_empty() && !is_all_text => {}
+                Part::Text(text) => current.get_or_insert_default().push_str(text),
+                Part::Variable { name, quoted: true } => current.get_or_insert_default().push_str(&self.value(name)),
+                Part::Variable { name, quoted: false } => {
+                    let value = self.value(name);
+                    if value.starts_with(char::is_whitespace) {
+                        words.extend(current.take());
+                    }
+                    for (at, piece) in value.split_whitespace().enumerate() {
+                        if at > 0 {
+                            words.extend(current.take());
+                        }
+                        current.get_or_insert_default().push_str(piece);
+                    }
+                    if value.ends_with(char::is_whitespace) {
+                        words.extend(current.take());
+                    }
+                }
+            }
+        }
+        words.extend(current);
+        words
+    }
+
+    fn value(&self, name: &str) -> String {
+        match name {
+            "?" => self.status.to_string(),
+            "$" => PID.to_owned(),
+            "#" => self.args.len().saturating_sub(1).to_string(),
+            digit if digit.starts_with(|c: char| c.is_ascii_digit()) => {
+                digit.parse::<usize>().ok().and_then(|at| self.args.get(at).cloned()).unwrap_or_default()
+            }
+            name => self.env.get(name).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// Runs one command.
+    fn command<'a>(&'a mut self, argv: &'a [String], io: Io) -> BoxFuture<'a, Flow> {
+        async move {
+            let Some((program, args)) = argv.split_first() else { return Flow::Next(0) };
+            let name = match self.find(program) {
+                Found::Command(name) => name,
+                Found::Script(text) => return self.text(&text, argv.to_vec(), io).await,
+                Found::Forbidden => return complain(&io, &format!("sh: {program}: Permission denied"), 126).await,
+                Found::Nothing => return complain(&io, &format!("sh: {program}: not found"), 127).await,
+            };
+            match (name.as_str(), args) {
+                ("exit", []) => Flow::Exit(self.status),
+                ("exit", [code, ..]) => match code.parse::<u8>() {
+                    Ok(code) => Flow::Exit(i32::from(code)),
+                    Err(_) => complain(&io, &format!("exit: {code}: not a number"), 2).await,
+                },
+                ("cd", _) => self.change_directory(args, &io).await,
+                ("export", _) => {
+                    let assignments = args.iter().filter_map(|arg| arg.split_once('='));
+                    self.env.extend(assignments.map(|(name, value)| (name.to_owned(), value.to_owned())));
+                    Flow::Next(0)
+                }
+                ("setsid" | "nohup", [_, ..]) => self.command(args, io).await,
+                ("sh", [flag, text, rest @ ..]) if flag == "-c" => {
+                    let args = if rest.is_empty() { vec![program.clone()] } else { rest.to_vec() };
+                    self.text(text, args, io).await
+                }
+                ("sh", [path, ..]) => {
+                    let read = self.run.inside.fs().read(&self.absolute(path));
+                    match read {
+                        Ok((_, text)) => self.text(&String::from_utf8_lossy(&text), args.to_vec(), io).await,
+                        Err(error) => complain(&io, &format!("sh: {error}"), 127).await,
+                    }
+                }
+                ("kill", _) => builtins::kill(args, &io).await,
+                (name, args) => match builtins::run(name, args, self, &io).await {
+                    Ok(code) => Flow::Next(code),
+                    Err(Halt::Broken) => Flow::Next(128 + 13),
+                    Err(Halt::Full) => complain(&io, &format!("{name}: no space left on device"), 1).await,
+                },
+            }
+        }
+        .boxed()
+    }
+
+    async fn change_directory(&mut self, args: &[String], io: &Io) -> Flow {
+        let path = self.absolute(args.first().map_or("/root", String::as_str));
+        if !self.run.inside.fs().is_dir(&path) {
+            return complain(io, &format!("cd: can't cd to {path}"), 2).await;
+        }
+        self.cwd = path;
+        Flow::Next(0)
+    }
+
+    fn find(&self, program: &str) -> Found {
+        let name = program.strip_prefix("/usr/bin/").or_else(|| program.strip_prefix("/bin/")).unwrap_or(program);
+        if COMMANDS.contains(&name) {
+            return Found::Command(name.to_owned());
+        }
+        if !program.contains('/') {
+            return Found::Nothing;
+        }
+        match self.run.inside.fs().read(&self.absolute(program)) {
+            Ok((info, text)) if info.mode & 0o111 != 0 => Found::Script(String::from_utf8_lossy(&text).into_owned()),
+            Ok(_) | Err(Error::Invalid(_)) => Found::Forbidden,
+            Err(_) => Found::Nothing,
+        }
+    }
+}
+
+enum Found {
+    Command(String),
+    Script(String),
+    Forbidden,
+    Nothing,
+}
+
+/// Says what went wrong, and gives the exit code.
+pub(super) async fn complain(io: &Io, message: &str, code: i32) -> Flow {
+    // A message that nobody can read changes nothing.
+    let _ = io.stderr.write(format!("{message}\n")).await;
+    Flow::Next(code)
+}
