@@ -68,6 +68,17 @@ pub fn header(kind: Kind, len: usize) -> [u8; HEADER_BYTES] {
     [code, a, b, c, d]
 }
 
+/// Reads what [`header`] made: the kind and the length of the payload.
+///
+/// # Errors
+/// [`Malformed`]; the stream is of no use from there on.
+pub fn parse_header(head: [u8; HEADER_BYTES]) -> Result<(Kind, usize), Malformed> {
+    let [code, len @ ..] = head;
+    let kind = KINDS.iter().find(|(c, _)| *c == code).map(|(_, kind)| *kind).ok_or(Malformed::Kind(code))?;
+    let len = u32::from_be_bytes(len) as usize;
+    if len > PAYLOAD_BYTES_MAX { Err(Malformed::Size(len)) } else { Ok((kind, len)) }
+}
+
 /// A whole frame as bytes.
 #[must_use]
 pub fn encode(kind: Kind, payload: &[u8]) -> Bytes {
@@ -101,12 +112,7 @@ impl Decoder {
     /// [`Malformed`]; the stream is of no use from there on.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, Malformed> {
         let Some((head, _)) = self.buffer.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
-        let [code, len @ ..] = *head;
-        let kind = KINDS.iter().find(|(c, _)| *c == code).map(|(_, kind)| *kind).ok_or(Malformed::Kind(code))?;
-        let len = u32::from_be_bytes(len) as usize;
-        if len > PAYLOAD_BYTES_MAX {
-            return Err(Malformed::Size(len));
-        }
+        let (kind, len) = parse_header(*head)?;
         if self.buffer.len() < HEADER_BYTES + len {
             return Ok(None);
         }

@@ -5,9 +5,13 @@
 //! descriptors: 0 is a socket that carries one line of JSON ([`Launch`]) and
 //! takes back lines of JSON ([`LaunchReport`]); 1 is the listening socket of the
 //! agent; 2 is the sealed file of the agent itself. End of file on 0 means that
-//! the agent has been executed and the launcher is gone.
+//! the agent has been executed, or, if nothing was reported, that the launcher
+//! was ended from outside.
 
 use serde::{Deserialize, Serialize};
+
+/// The longest line of either side, in bytes.
+pub const LAUNCH_LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// How to make one box.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,13 +26,10 @@ pub struct Launch {
     pub id_base: Option<u32>,
     /// Mounted in this order; the first is the root.
     pub overlays: Vec<Overlay>,
-    /// Directories of the box's own mounted into it, after the overlays.
-    pub binds: Vec<BindMount>,
-    /// Bound of `tmpfs` file systems (`/dev/shm`) in mebibytes.
+    /// Where the changes go.
+    pub storage: Storage,
+    /// Bound of `/dev/shm` in mebibytes.
     pub shm_mb: u32,
-    /// If set, upper layers live on a `tmpfs` of so many mebibytes, made in the
-    /// box, instead of in the directories that the overlays name.
-    pub tmpfs_upper_mb: Option<u32>,
     /// Control groups of the host that the box joins.
     pub cgroups: Vec<CgroupDir>,
     /// A file whose `oom_kill` line counts kills by the memory limit; opened on
@@ -47,19 +48,21 @@ pub struct Overlay {
     pub target: String,
     /// Host directories, topmost first. They are shown with the box's own ids.
     pub lower: Vec<String>,
-    /// Host directory for changes.
-    pub upper: String,
-    /// Host directory that the overlay needs beside it, on the same file system.
-    pub work: String,
+    /// The directory of its upper and work directory in the [`Storage`]: one
+    /// plain component.
+    pub name: String,
 }
 
-/// One bind mount.
+/// What holds the upper layers of a box.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BindMount {
-    /// Host directory.
-    pub source: String,
-    /// Where in the box.
-    pub target: String,
+#[serde(rename_all = "snake_case")]
+pub enum Storage {
+    /// A directory of the host, of the box's own.
+    Directory(String),
+    /// A file of the host that holds an ext4 file system.
+    Image(String),
+    /// Memory of the box, at most so many mebibytes.
+    TmpfsMb(u32),
 }
 
 /// A control group to join.

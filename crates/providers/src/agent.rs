@@ -1,1 +1,160 @@
-//! To come.
+//! The server's side of the protocol between server and agent: a [`Guest`] made
+//! of one byte stream to the agent in a box.
+//!
+//! An agent runs beside code that nobody has reviewed, so whatever it says is
+//! taken as hostile: every size and every wait has a bound here, and an answer
+//! that makes no sense fails the request that it answers and nothing else.
+
+mod connection;
+mod exec;
+mod request;
+mod transfer;
+mod wire;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use guest_protocol as wire_types;
+use guest_protocol::{CONSOLE_LINES_MAX, GLOB_RESULTS_MAX, Hello, VERSION};
+use http::Method;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use self::connection::Connection;
+use self::request::{LONG_WAIT, SHORT_WAIT};
+use self::wire::{check_mode, check_path};
+use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, OutputStream, Result};
+
+/// The longest wait for the first answer of an agent.
+const HELLO_WAIT: Duration = Duration::from_secs(10);
+
+/// The inside of a box, reached through its agent.
+///
+/// The connection ends when the guest and every stream that came from it have
+/// been dropped.
+pub struct AgentGuest {
+    connection: Arc<Connection>,
+}
+
+impl fmt::Debug for AgentGuest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentGuest").field("closed", &self.is_closed()).finish()
+    }
+}
+
+impl AgentGuest {
+    /// Speaks to the agent at the other end of `io`.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] if the other end closes, [`Error::Unavailable`] if it
+    /// speaks another version, [`Error::Failed`] if it says nothing for ten
+    /// seconds or nothing that makes sense.
+    pub async fn connect(io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<AgentGuest> {
+        const ACTION: &str = "reach the agent";
+        let hello = async {
+            let connection = Arc::new(Connection::open(io).await?);
+            let hello: Hello = connection.ask(ACTION, Method::GET, "/hello", &(), HELLO_WAIT).await?;
+            if hello.protocol != VERSION {
+                return Err(request::other_version(&hello.protocol.to_string()));
+            }
+            Ok(AgentGuest { connection })
+        };
+        tokio::time::timeout(HELLO_WAIT, hello)
+            .await
+            .unwrap_or_else(|_| Err(Error::failed(ACTION, "the agent does not answer")))
+    }
+
+    /// Whether the connection has ended, so that only another one is of use.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.connection.is_closed()
+    }
+}
+
+#[async_trait]
+impl Guest for AgentGuest {
+    async fn exec(&self, command: Command) -> Result<OutputStream> {
+        exec::exec(&self.connection, command).await
+    }
+
+    async fn read_file(&self, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent> {
+        check_path(path)?;
+        transfer::read(&self.connection, wire_types::ReadFile { path: path.to_owned(), offset, length }).await
+    }
+
+    async fn write_file(&self, path: &str, mode: Option<u32>, content: ByteStream) -> Result<()> {
+        check_path(path)?;
+        mode.map_or(Ok(()), check_mode)?;
+        transfer::write(&self.connection, &wire_types::WriteFile { path: path.to_owned(), mode }, content).await
+    }
+
+    async fn delete(&self, path: &str, recursive: bool) -> Result<()> {
+        check_path(path)?;
+        let request = wire_types::Delete { path: path.to_owned(), recursive };
+        self.connection.order("delete a file", "/files/delete", &request, LONG_WAIT).await
+    }
+
+    async fn list(&self, path: &str) -> Result<Vec<FileInfo>> {
+        const ACTION: &str = "list a directory";
+        check_path(path)?;
+        let request = wire_types::PathOnly { path: path.to_owned() };
+        let answer: Vec<wire_types::FileInfo> =
+            self.connection.ask(ACTION, Method::POST, "/files/list", &request, LONG_WAIT).await?;
+        let mut entries = answer.into_iter().map(|info| wire::file_info(ACTION, info)).collect::<Result<Vec<_>>>()?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    async fn stat(&self, path: &str) -> Result<FileInfo> {
+        const ACTION: &str = "look at a file";
+        check_path(path)?;
+        let request = wire_types::PathOnly { path: path.to_owned() };
+        let answer = self.connection.ask(ACTION, Method::POST, "/files/stat", &request, SHORT_WAIT).await?;
+        wire::file_info(ACTION, answer)
+    }
+
+    async fn rename(&self, old: &str, new: &str) -> Result<()> {
+        check_path(old)?;
+        check_path(new)?;
+        let request = wire_types::Rename { old_path: old.to_owned(), new_path: new.to_owned() };
+        self.connection.order("move a file", "/files/move", &request, SHORT_WAIT).await
+    }
+
+    async fn chmod(&self, path: &str, mode: u32) -> Result<()> {
+        check_path(path)?;
+        check_mode(mode)?;
+        let request = wire_types::Chmod { path: path.to_owned(), mode };
+        self.connection.order("change the mode of a file", "/files/chmod", &request, SHORT_WAIT).await
+    }
+
+    async fn glob(&self, pattern: &str) -> Result<Vec<String>> {
+        const ACTION: &str = "search for files";
+        check_path(pattern)?;
+        let request = wire_types::Glob { pattern: pattern.to_owned() };
+        let mut paths: Vec<String> =
+            self.connection.ask(ACTION, Method::POST, "/files/glob", &request, LONG_WAIT).await?;
+        if paths.len() > GLOB_RESULTS_MAX {
+            return Err(Error::failed(ACTION, "the agent gave more paths than it may"));
+        }
+        if paths.iter().any(|path| check_path(path).is_err()) {
+            return Err(Error::failed(ACTION, "the agent gave something that is no path"));
+        }
+        paths.sort();
+        Ok(paths)
+    }
+
+    async fn console(&self, lines: usize) -> Result<Vec<String>> {
+        let lines = lines.min(CONSOLE_LINES_MAX);
+        let request = wire_types::Console { lines };
+        let mut answer: Vec<String> =
+            self.connection.ask("read the console", Method::POST, "/console", &request, SHORT_WAIT).await?;
+        answer.drain(..answer.len().saturating_sub(lines));
+        Ok(answer)
+    }
+
+    async fn set_deadline(&self, after: Duration) -> Result<()> {
+        let request = wire_types::Deadline { in_ms: wire::milliseconds(after) };
+        self.connection.order("set the deadline of a box", "/deadline", &request, SHORT_WAIT).await
+    }
+}

@@ -1,1 +1,319 @@
-//! To come.
+//! Boxes made of the kernel directly: namespaces, overlays, control groups, a
+//! system call filter, and ids that mean nothing on the host.
+//!
+//! Nothing has to be installed. The server starts a launcher (a mode of the
+//! agent, which is embedded) for each box, dials the agent over a unix socket in
+//! the box's folder, and finds everything again from that folder after a
+//! restart. What a host forbids is found out by making a box, and said in
+//! [`Provider::health`] and [`Provider::facts`].
+
+mod agent_file;
+mod boxes;
+mod cgroup;
+mod disk;
+mod host;
+mod ids;
+mod launcher;
+mod maker;
+mod process;
+mod record;
+mod removal;
+mod skeleton;
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::{SandboxId, StoreId};
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::{Error, Facts, Found, Guest, Health, Provider, Result, Spec, Started};
+
+pub use agent_file::agent_binary;
+
+use agent_file::AgentFile;
+use boxes::{Boxes, Entry};
+use cgroup::Cgroups;
+use host::{Host, probe_id};
+use ids::IdPool;
+use maker::{Maker, Removals};
+use record::{BoxFolder, Folders};
+use skeleton::Skeleton;
+
+/// The only image so far.
+const IMAGE: &str = "host";
+/// A good answer of a probe holds for so long.
+const PROBE_AGE_MAX: Duration = Duration::from_secs(60);
+/// [`Provider::health`] answers within a second.
+const PROBE_WAIT: Duration = Duration::from_millis(900);
+
+/// How to set the provider up.
+#[derive(Debug, Clone)]
+pub struct NativeConfig {
+    /// Everything on disk lies in the folder `native` of this one.
+    pub data_dir: PathBuf,
+    /// Whose boxes these are.
+    pub store_id: StoreId,
+    /// The control group below which boxes get theirs, from the root of the
+    /// hierarchy; `None` for the server's own.
+    pub cgroup_parent: Option<String>,
+    /// First id and count of the host's ids that boxes may have, 65,536 each;
+    /// `None` for a range far above those of people and services. Two servers on
+    /// one host should have different ones.
+    pub subids: Option<(u32, u32)>,
+}
+
+/// The provider. Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Native {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    maker: Maker,
+    boxes: Boxes,
+    host: RwLock<(Host, Instant)>,
+}
+
+impl Native {
+    /// Sets the provider up: makes its folders, finds the boxes that an earlier
+    /// server left, and makes a box to see whether this host allows it. That it
+    /// does not is no error; [`Provider::health`] says so. Takes some
+    /// milliseconds, and must be called within a runtime.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for ids that cannot hold a box, [`Error::Failed`] if
+    /// the data folder cannot be written.
+    pub async fn open(config: NativeConfig) -> Result<Native> {
+        let failed = |error: std::io::Error| Error::failed("open the data folder", error);
+        let ids = IdPool::new(config.subids, &config.store_id)?;
+        let folders = Folders::make(&config.data_dir.join("native")).map_err(failed)?;
+        let skeleton = Skeleton::make(&folders.base).map_err(failed)?;
+        let maker = Maker {
+            agent: AgentFile::sealed()?,
+            cgroups: Cgroups::open(config.cgroup_parent.as_deref(), &config.store_id),
+            tasks: TaskTracker::new(),
+            removals: Removals::default(),
+            folders,
+            skeleton,
+            ids,
+        };
+        let found = folders_of_boxes(&maker.folders).map_err(failed)?;
+        let mut skeletons = Vec::new();
+        for (_, record) in found.iter().filter_map(|(id, folder)| Some((id, folder.read()?))) {
+            record.id_base.into_iter().for_each(|base| maker.ids.mark(base));
+            skeletons.push(record.skeleton);
+        }
+        maker.skeleton.remove_others(&maker.folders.base, &skeletons).map_err(failed)?;
+        maker.empty_trash().map_err(failed)?;
+        let inner = Inner { maker, boxes: Boxes::default(), host: RwLock::new((Host::default(), Instant::now())) };
+        inner.probe().await;
+        Ok(Native { inner: Arc::new(inner) })
+    }
+
+    /// Runs to the end even if the caller goes away.
+    async fn tracked<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+        action: &'static str,
+    ) -> Result<T> {
+        self.inner.maker.tasks.spawn(work).await.unwrap_or_else(|error| Err(Error::failed(action, error)))
+    }
+}
+
+/// The boxes on disk, the probe's too.
+fn folders_of_boxes(folders: &Folders) -> std::io::Result<Vec<(SandboxId, BoxFolder)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&folders.boxes)? {
+        let entry = entry?;
+        if let Some(id) = entry.file_name().to_str().and_then(|name| SandboxId::parse(name).ok()) {
+            found.push((id, BoxFolder::at(entry.path())));
+        }
+    }
+    Ok(found)
+}
+
+impl Inner {
+    fn host(&self) -> (Host, Instant) {
+        self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Finds out anew what this host allows.
+    async fn probe(&self) {
+        let id = probe_id();
+        let (entry, _change) = self.boxes.change(&id).await;
+        let folder = self.maker.folders.of(&id);
+        let host = match self.clear(&entry, &folder).await {
+            Ok(()) => Host::probe(&self.maker).await,
+            Err(error) => {
+                Host { error: Some(format!("An earlier probe cannot be removed: {error}.")), ..Host::default() }
+            }
+        };
+        *self.host.write().unwrap_or_else(PoisonError::into_inner) = (host, Instant::now());
+        self.boxes.forget(&id);
+    }
+
+    /// Ends and removes a box, if there is one.
+    async fn clear(&self, entry: &Entry, folder: &BoxFolder) -> Result<()> {
+        if !folder.exists() {
+            return Ok(());
+        }
+        let process = entry.process(folder)?;
+        self.maker.remove(folder, process.as_deref()).await
+    }
+
+    async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
+        let (host, _) = self.host();
+        let Some(can) = host.can else { return Err(Error::Unavailable(host.error.unwrap_or_default())) };
+        let (entry, _change) = self.boxes.change(id).await;
+        let folder = self.maker.folders.of(id);
+        if folder.exists() {
+            if self.guest(&entry, &folder).await.is_ok() {
+                return Ok(Started { phases: Vec::new() });
+            }
+            self.clear(&entry, &folder).await?;
+        }
+        match self.maker.make(id, &spec.resources, spec.lifetime, can).await {
+            Ok(made) => {
+                let process = Arc::new(made.process);
+                entry.set_process(Arc::clone(&process));
+                *entry.guest.lock().await = Some(Arc::new(made.guest));
+                // Takes its exit when it ends, so that no zombie stays.
+                self.maker.tasks.spawn(async move { process.ended().await });
+                Ok(Started { phases: made.phases })
+            }
+            Err(error) => {
+                if let Err(remains) = self.clear(&entry, &folder).await {
+                    tracing::warn!(%id, error = %remains, "what is left of a box that could not be made cannot be removed");
+                }
+                self.boxes.forget(id);
+                Err(error)
+            }
+        }
+    }
+
+    async fn stop(&self, id: &SandboxId) -> Result<()> {
+        let (entry, _change) = self.boxes.change(id).await;
+        self.clear(&entry, &self.maker.folders.of(id)).await?;
+        self.boxes.forget(id);
+        Ok(())
+    }
+
+    /// The kept connection, or a new one.
+    async fn guest(&self, entry: &Entry, folder: &BoxFolder) -> Result<Arc<dyn Guest>> {
+        let mut kept = entry.guest.lock().await;
+        if let Some(guest) = kept.as_ref().filter(|guest| !guest.is_closed()) {
+            return Ok(Arc::clone(guest) as Arc<dyn Guest>);
+        }
+        if entry.process(folder)?.is_none_or(|process| process.has_ended()) {
+            return Err(Error::Gone);
+        }
+        let guest = Arc::new(self.maker.dial(folder).await?);
+        *kept = Some(Arc::clone(&guest));
+        Ok(guest)
+    }
+
+    fn is_alive(&self, id: &SandboxId, folder: &BoxFolder) -> bool {
+        let entry = self.boxes.entry(id);
+        // One that is being made has no process yet.
+        entry.is_changing()
+            || entry.process(folder).is_ok_and(|process| process.is_some_and(|process| !process.has_ended()))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.maker.cgroups.tidy();
+    }
+}
+
+#[async_trait]
+impl Provider for Native {
+    fn name(&self) -> &str {
+        "native"
+    }
+
+    fn facts(&self) -> Facts {
+        self.inner.host().0.facts(&self.inner.maker)
+    }
+
+    async fn health(&self) -> Health {
+        let (host, asked) = self.inner.host();
+        if host.error.is_none() && asked.elapsed() < PROBE_AGE_MAX {
+            return Health::default();
+        }
+        let inner = Arc::clone(&self.inner);
+        let probe = self.inner.maker.tasks.spawn(async move { inner.probe().await });
+        match tokio::time::timeout(PROBE_WAIT, probe).await {
+            Ok(_) => Health { error: self.inner.host().0.error },
+            Err(_) => {
+                Health { error: Some("Making a box takes longer than a second: the host is overloaded.".to_owned()) }
+            }
+        }
+    }
+
+    fn default_image(&self) -> &str {
+        IMAGE
+    }
+
+    fn check(&self, spec: &Spec) -> Result<()> {
+        if spec.image != IMAGE {
+            return Err(Error::Invalid(format!(
+                "the provider native has only the image `{IMAGE}`, not `{}`",
+                spec.image
+            )));
+        }
+        let images = self.inner.host().0.can.is_some_and(|can| can.images);
+        if !images && spec.resources.disk_mb > spec.resources.memory_mb {
+            return Err(Error::NotSupported(
+                "the provider native holds disk_mb in the memory of the box on this host, so it cannot be above memory_mb".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
+        self.check(spec)?;
+        let (inner, id, spec) = (Arc::clone(&self.inner), id.clone(), spec.clone());
+        self.tracked(async move { inner.start(&id, &spec).await }, "make a box").await
+    }
+
+    async fn stop(&self, id: &SandboxId) -> Result<()> {
+        let (inner, id) = (Arc::clone(&self.inner), id.clone());
+        self.tracked(async move { inner.stop(&id).await }, "remove a box").await
+    }
+
+    async fn inventory(&self) -> Result<Vec<Found>> {
+        let inner = Arc::clone(&self.inner);
+        let list = move || -> std::io::Result<Vec<Found>> {
+            let found = folders_of_boxes(&inner.maker.folders)?.into_iter().filter(|(id, _)| *id != probe_id());
+            Ok(found.map(|(id, folder)| Found { alive: inner.is_alive(&id, &folder), id }).collect())
+        };
+        let listed = tokio::task::spawn_blocking(list).await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        listed.map_err(|error| Error::failed("list the boxes", error))
+    }
+
+    async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>> {
+        let folder = self.inner.maker.folders.of(id);
+        if !folder.exists() {
+            return Err(Error::Gone);
+        }
+        self.inner.guest(&self.inner.boxes.entry(id), &folder).await
+    }
+
+    async fn disk_usage(&self, id: &SandboxId) -> Option<u64> {
+        let folder = self.inner.maker.folders.of(id);
+        let used = tokio::task::spawn_blocking(move || {
+            disk::usage(&folder.layers()).or_else(|_| disk::usage(&folder.image()))
+        });
+        used.await.ok()?.ok()
+    }
+
+    fn boxes_outlive_us(&self) -> bool {
+        true
+    }
+}

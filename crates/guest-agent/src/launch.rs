@@ -1,0 +1,127 @@
+//! The launcher: makes one native box and becomes nothing.
+//!
+//! Namespace work happens here, in a freshly executed process with one thread,
+//! and never in the server, which has many. The launcher clones the first
+//! process of the box as a child of the *server* (`CLONE_PARENT`), gives it its
+//! ids, control groups and mounts, says "go", and ends. The child builds the
+//! box's root, gives up its powers and executes the agent.
+//!
+//! Order is what keeps this safe: the pid is on disk before the box runs
+//! anything, and a child that is never told to go sees end of file and exits.
+
+mod child;
+mod devices;
+mod parent;
+mod privileges;
+mod root;
+mod seccomp;
+mod syscall;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::ExitCode;
+
+use guest_protocol::{LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+
+pub(crate) use syscall::{CloneFlags, Cloned, clone3, execute, wait_for};
+
+/// Descriptors of our own start here, so that they never collide with those
+/// that the agent is given.
+const OWN_FDS_FROM: i32 = 16;
+
+/// A step that the kernel refused.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    step: String,
+    errno: Errno,
+}
+
+/// Names the step that a kernel call belongs to.
+pub(crate) trait At<T> {
+    /// Turns the error into [`Refused`].
+    fn at(self, step: &str) -> Result<T, Refused>;
+}
+
+impl<T> At<T> for Result<T, Errno> {
+    fn at(self, step: &str) -> Result<T, Refused> {
+        self.map_err(|errno| Refused { step: step.to_owned(), errno })
+    }
+}
+
+impl<T> At<T> for Result<T, std::io::Error> {
+    fn at(self, step: &str) -> Result<T, Refused> {
+        self.map_err(|error| Refused {
+            step: step.to_owned(),
+            errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+        })
+    }
+}
+
+/// What the server handed to the launcher.
+struct Handed {
+    control: OwnedFd,
+    listener: OwnedFd,
+    agent: OwnedFd,
+}
+
+/// Runs the launcher on descriptors 0, 1 and 2.
+pub fn run() -> ExitCode {
+    let handed = match take_descriptors() {
+        Ok(handed) => handed,
+        // Nobody to tell: descriptor 0 is not what the contract says.
+        Err(_) => return ExitCode::FAILURE,
+    };
+    let outcome = read_launch(handed.control.as_fd()).and_then(|launch| parent::make(&launch, &handed));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(refused) => {
+            report_failure(handed.control.as_fd(), refused);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Moves descriptors 0 to 2 out of the way.
+fn take_descriptors() -> Result<Handed, Errno> {
+    let own = |fd: BorrowedFd<'_>| fcntl_dupfd_cloexec(fd, OWN_FDS_FROM);
+    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    let handed = Handed { control: own(stdin.as_fd())?, listener: own(stdout.as_fd())?, agent: own(stderr.as_fd())? };
+    // The socket must close when its last owner is gone, so no copy stays at 0.
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    for number in 0..=2 {
+        syscall::duplicate_to(&null, number)?;
+    }
+    Ok(handed)
+}
+
+fn read_launch(control: BorrowedFd<'_>) -> Result<Launch, Refused> {
+    let mut line = Vec::new();
+    let mut piece = [0u8; 4096];
+    while !line.ends_with(b"\n") {
+        let n = rustix::io::read(control, &mut piece).at("read the order")?;
+        if n == 0 || line.len() + n > LAUNCH_LINE_BYTES_MAX {
+            return Err(Errno::BADMSG).at("read the order");
+        }
+        line.extend_from_slice(&piece[..n]);
+    }
+    serde_json::from_slice(&line).map_err(|_| Errno::BADMSG).at("understand the order")
+}
+
+fn report(control: BorrowedFd<'_>, report: &LaunchReport) -> Result<(), Errno> {
+    let mut line = serde_json::to_vec(report).map_err(|_| Errno::INVAL)?;
+    line.push(b'\n');
+    let mut rest = line.as_slice();
+    while !rest.is_empty() {
+        // A server that is gone must not end us by a signal.
+        let n = rustix::net::send(control, rest, rustix::net::SendFlags::NOSIGNAL)?;
+        rest = &rest[n..];
+    }
+    Ok(())
+}
+
+fn report_failure(control: BorrowedFd<'_>, refused: Refused) {
+    let failed = LaunchReport::Failed { step: refused.step, errno: refused.errno.raw_os_error() };
+    // If the server is gone there is nobody left to care.
+    let _ = report(control, &failed);
+}

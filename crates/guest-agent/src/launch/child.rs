@@ -1,0 +1,127 @@
+//! The first process of the box, from its clone to the agent.
+
+use std::ffi::CString;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use guest_protocol::{Boot, Launch};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::thread::{Gid, Uid};
+
+use super::parent::MOUNTS_MAX;
+use super::{At, Handed, Refused, privileges, report_failure, root, seccomp, syscall};
+
+/// Where the agent finds its listening socket.
+const LISTENER_FD: i32 = 3;
+/// Where the agent finds the count of memory kills.
+const OOM_EVENTS_FD: i32 = 4;
+
+/// Never comes back: the process becomes the agent, or ends.
+pub(super) fn run(launch: &Launch, handed: &Handed, channel: OwnedFd, oom_events: Option<OwnedFd>) -> ! {
+    let mounts = match wait_for_go(channel.as_fd()) {
+        Ok(mounts) => mounts,
+        // The launcher is gone without a word: there shall be no box.
+        Err(_) => std::process::exit(1),
+    };
+    drop(channel);
+    let refused = become_agent(launch, handed, mounts, oom_events);
+    report_failure(handed.control.as_fd(), refused);
+    std::process::exit(1)
+}
+
+fn wait_for_go(channel: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOUNTS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut word = [0u8; 2];
+    let received = recvmsg(channel, &mut [IoSliceMut::new(&mut word)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    if received.bytes != word.len() || &word != b"go" {
+        return Err(Errno::PIPE);
+    }
+    let mut mounts = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            mounts.extend(fds);
+        }
+    }
+    Ok(mounts)
+}
+
+fn become_agent(launch: &Launch, handed: &Handed, mounts: Vec<OwnedFd>, oom_events: Option<OwnedFd>) -> Refused {
+    match prepare(launch, handed, mounts, oom_events.as_ref()) {
+        Ok((argv, env)) => {
+            let errno = syscall::execute(&handed.agent, &argv, &env);
+            Refused { step: "execute the agent".to_owned(), errno }
+        }
+        Err(refused) => refused,
+    }
+}
+
+fn prepare(
+    launch: &Launch,
+    handed: &Handed,
+    mounts: Vec<OwnedFd>,
+    oom_events: Option<&OwnedFd>,
+) -> Result<(Vec<CString>, Vec<CString>), Refused> {
+    syscall::reset_signals();
+    become_root(launch)?;
+    // After the groups were joined, so that they are all that the box can see.
+    syscall::unshare_cgroup_namespace().at("make a control group namespace")?;
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    root::enter(launch, mounts)?;
+    rustix::system::sethostname(launch.hostname.as_bytes()).at("set the host name")?;
+    syscall::raise_loopback().at("raise the loopback interface")?;
+    rustix::process::setsid().at("start a session")?;
+    hand_over(handed, oom_events).at("hand over descriptors")?;
+    let program = seccomp::program().map_err(|_| Errno::TOOBIG).at("build the system call filter")?;
+    let start = arguments(launch, oom_events.is_some())?;
+    privileges::limit_resources(&launch.soft)?;
+    privileges::give_up()?;
+    syscall::install_filter(&program).at("install the system call filter")?;
+    Ok(start)
+}
+
+/// Takes the ids of the box's root instead of the host's, which mean nothing here.
+fn become_root(launch: &Launch) -> Result<(), Refused> {
+    let (uid, gid) = (Uid::ROOT, Gid::ROOT);
+    if launch.id_base.is_some() {
+        rustix::thread::set_thread_groups(&[]).at("give up groups")?;
+    }
+    rustix::thread::set_thread_res_gid(gid, gid, gid).at("become the box's group")?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid).at("become the box's root")
+}
+
+/// Leaves the agent with `/dev/null` on 0 to 2, its socket, and nothing else.
+fn hand_over(handed: &Handed, oom_events: Option<&OwnedFd>) -> Result<(), Errno> {
+    syscall::close_at_exec_from(0)?;
+    // The box's own null device, opened after the host's root is gone.
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    for number in 0..=2 {
+        syscall::duplicate_to(&null, number)?;
+    }
+    syscall::duplicate_to(&handed.listener, LISTENER_FD)?;
+    if let Some(oom_events) = oom_events {
+        syscall::duplicate_to(oom_events, OOM_EVENTS_FD)?;
+    }
+    Ok(())
+}
+
+/// The agent's command line and environment.
+fn arguments(launch: &Launch, has_oom_events: bool) -> Result<(Vec<CString>, Vec<CString>), Refused> {
+    let boot = Boot {
+        listener_fd: LISTENER_FD,
+        oom_events_fd: has_oom_events.then_some(OOM_EVENTS_FD),
+        deadline_ms: launch.deadline_ms,
+        soft_memory_mb: launch.soft.memory_mb,
+        single_user: launch.id_base.is_none(),
+    };
+    let boot = serde_json::to_string(&boot).map_err(|_| Errno::INVAL).at("order the agent")?;
+    let strings = |strings: &[&str]| {
+        strings.iter().map(|text| CString::new(*text)).collect::<Result<Vec<_>, _>>().map_err(|_| Errno::INVAL)
+    };
+    let argv = strings(&["tidebox-agent", "agent", &boot]).at("order the agent")?;
+    let env = strings(&["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]).at("order the agent")?;
+    Ok((argv, env))
+}

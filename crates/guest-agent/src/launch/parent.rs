@@ -1,0 +1,209 @@
+//! The launcher's own half: everything that needs the host's powers.
+
+use std::fs;
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use guest_protocol::{Launch, LaunchReport, Storage};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+    open_tree,
+};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
+};
+use rustix::process::{Pid, Signal};
+
+use super::syscall::{self, CloneFlags, Cloned};
+use super::{At, Handed, Refused, child, report};
+
+/// How many ids a box has of its own.
+const IDS: u32 = 65_536;
+/// The most mounts that one box is sent; the kernel passes 253 descriptors at once.
+pub(super) const MOUNTS_MAX: usize = 64;
+
+/// Makes the box and tells its first process to go.
+pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
+    let oom_events = match &launch.oom_events {
+        Some(path) => Some(open(path, OFlags::RDONLY).at("open the count of memory kills")?),
+        None => None,
+    };
+    let cgroup = join_cgroups(launch)?;
+    limit_processors(launch)?;
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).at("make a socket pair")?;
+    let flags = CloneFlags::USER.and(CloneFlags::BOX).and(CloneFlags::PARENT);
+    match syscall::clone3(flags, 0, cgroup.as_ref().map(AsFd::as_fd)).at("make namespaces")? {
+        Cloned::Child => {
+            drop(ours);
+            child::run(launch, handed, theirs, oom_events)
+        }
+        Cloned::Parent(pid) => {
+            drop(theirs);
+            let outcome = send_off(launch, handed, pid, ours.as_fd());
+            if outcome.is_err() {
+                // It waits for us, so its pid cannot be anybody else's.
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+            outcome
+        }
+    }
+}
+
+fn send_off(launch: &Launch, handed: &Handed, pid: Pid, channel: BorrowedFd<'_>) -> Result<(), Refused> {
+    map_ids(launch, pid)?;
+    record(launch, pid)?;
+    let user_namespace = match launch.id_base {
+        Some(_) => Some(open(&format!("/proc/{pid}/ns/user"), OFlags::RDONLY).at("open the user namespace")?),
+        None => None,
+    };
+    let mut mounts = Vec::new();
+    if let Some(user_namespace) = &user_namespace {
+        for lower in launch.overlays.iter().flat_map(|overlay| &overlay.lower) {
+            mounts.push(lower_mount(lower, user_namespace.as_fd())?);
+        }
+        mounts.extend(storage_mount(launch)?);
+    } else if let Storage::Directory(dir) = &launch.storage {
+        prepare_storage(launch, open(dir, OFlags::RDONLY | OFlags::DIRECTORY).at("open the box's storage")?.as_fd())?;
+    }
+    report(handed.control.as_fd(), &LaunchReport::Pid(pid.as_raw_nonzero().get().unsigned_abs()))
+        .at("report the pid")?;
+    go(channel, &mounts).at("tell the box to go")
+}
+
+fn open(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Joins the groups of version 1 and opens the one of version 2.
+///
+/// `0` into `tasks` moves this one thread; `cgroup.procs` would take a lock of
+/// the whole kernel, which makes the slowest starts three times slower.
+fn join_cgroups(launch: &Launch) -> Result<Option<OwnedFd>, Refused> {
+    let mut unified = None;
+    for cgroup in &launch.cgroups {
+        if cgroup.v2 {
+            let dir = open(&cgroup.path, OFlags::RDONLY | OFlags::DIRECTORY).at("open the control group")?;
+            unified = Some(dir);
+        } else {
+            fs::write(format!("{}/tasks", cgroup.path), "0").at("join a control group")?;
+        }
+    }
+    Ok(unified)
+}
+
+/// Keeps the box on so many processors, where no control group does. Which ones
+/// depends on our pid, so that boxes do not crowd on the first.
+fn limit_processors(launch: &Launch) -> Result<(), Refused> {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    if launch.soft.vcpus == 0 {
+        return Ok(());
+    }
+    let all = sched_getaffinity(None).at("read the processors")?;
+    let usable: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
+    let first = std::process::id() as usize;
+    let mut chosen = CpuSet::new();
+    for n in 0..usable.len().min(launch.soft.vcpus as usize) {
+        chosen.set(usable[(first + n) % usable.len()]);
+    }
+    sched_setaffinity(None, &chosen).at("choose processors")
+}
+
+fn map_ids(launch: &Launch, pid: Pid) -> Result<(), Refused> {
+    let write = |file: &str, text: String| {
+        // One write, as the kernel demands.
+        fs::OpenOptions::new().write(true).open(format!("/proc/{pid}/{file}"))?.write_all(text.as_bytes())
+    };
+    match launch.id_base {
+        Some(base) => {
+            write("uid_map", format!("0 {base} {IDS}\n")).at("map the user ids")?;
+            write("gid_map", format!("0 {base} {IDS}\n")).at("map the group ids")
+        }
+        None => {
+            let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+            write("setgroups", "deny".to_owned()).at("give up groups")?;
+            write("uid_map", format!("0 {uid} 1\n")).at("map the user id")?;
+            write("gid_map", format!("0 {gid} 1\n")).at("map the group id")
+        }
+    }
+}
+
+/// Writes down who the first process is, so that a later server finds it. The
+/// start time tells it apart from a later process with the same number.
+fn record(launch: &Launch, pid: Pid) -> Result<(), Refused> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).at("read the start time")?;
+    // The name in parentheses may hold anything, so count from its end.
+    let started = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19));
+    let started = started.ok_or(Errno::BADMSG).at("read the start time")?;
+    fs::write(format!("{}/pid", launch.dir), format!("{pid} {started}\n")).at("record the pid")
+}
+
+/// A detached mount of a host directory that shows host root's files as the box's.
+fn lower_mount(path: &str, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
+    let mount =
+        open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC).at("take a layer")?;
+    syscall::idmap_mount(&mount, user_namespace).at("map the ids of a layer")?;
+    Ok(mount)
+}
+
+/// A detached mount of what holds the box's changes; `None` if the box makes it.
+fn storage_mount(launch: &Launch) -> Result<Option<OwnedFd>, Refused> {
+    let mount = match &launch.storage {
+        Storage::TmpfsMb(_) => return Ok(None),
+        Storage::Directory(dir) => {
+            open_tree(CWD, dir.as_str(), OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+                .at("take the box's storage")?
+        }
+        Storage::Image(file) => image_mount(file)?,
+    };
+    prepare_storage(launch, mount.as_fd())?;
+    Ok(Some(mount))
+}
+
+/// Mounts an image without attaching it anywhere on the host: the mount, and the
+/// loop device below it, go with the box.
+fn image_mount(file: &str) -> Result<OwnedFd, Refused> {
+    let image = open(file, OFlags::RDWR).at("open the box's image")?;
+    let (_device, path) = syscall::attach_loop(&image).at("attach the box's image")?;
+    let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).at("mount the box's image")?;
+    fsconfig_set_string(context.as_fd(), "source", path.as_c_str()).at("mount the box's image")?;
+    fsconfig_create(context.as_fd()).at("mount the box's image")?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).at("mount the box's image")
+}
+
+/// Makes the directories that the overlays need, owned by the box's root.
+fn prepare_storage(launch: &Launch, storage: BorrowedFd<'_>) -> Result<(), Refused> {
+    let own = |path: &str| match launch.id_base {
+        Some(base) => {
+            let (uid, gid) = (Uid::from_raw(base), Gid::from_raw(base));
+            rustix::fs::chownat(storage, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)
+        }
+        None => Ok(()),
+    };
+    own("").at("own the box's storage")?;
+    for overlay in &launch.overlays {
+        for path in [overlay.name.clone(), format!("{}/upper", overlay.name), format!("{}/work", overlay.name)] {
+            rustix::fs::mkdirat(storage, path.as_str(), Mode::from_raw_mode(0o755)).at("make the box's storage")?;
+            own(&path).at("own the box's storage")?;
+        }
+    }
+    Ok(())
+}
+
+/// Sends the word and the mounts to the child.
+fn go(channel: BorrowedFd<'_>, mounts: &[OwnedFd]) -> Result<(), Errno> {
+    if mounts.len() > MOUNTS_MAX {
+        return Err(Errno::TOOBIG);
+    }
+    let fds: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOUNTS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(Errno::TOOBIG);
+    }
+    sendmsg(channel, &[IoSlice::new(b"go")], &mut ancillary, SendFlags::NOSIGNAL).map(drop)
+}

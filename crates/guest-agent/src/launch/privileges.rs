@@ -1,0 +1,61 @@
+//! What the box's root may do, which is little, and how much of it.
+
+use guest_protocol::SoftLimits;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
+    set_no_new_privs,
+};
+
+use super::{At, Refused};
+
+/// What installing packages and running services as several users needs, all
+/// of it only over the box's own files and processes.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::NET_BIND_SERVICE);
+/// As many open files as build tools want, and no more than a table of 512 KiB.
+const OPEN_FILES_MAX: u64 = 65_536;
+/// Kernels number capabilities from 0 to less than this.
+const CAPABILITIES_END: u32 = 64;
+
+/// Gives up every capability but [`KEPT`], for good.
+pub(super) fn give_up() -> Result<(), Refused> {
+    for number in 0..CAPABILITIES_END {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if KEPT.contains(capability) {
+            continue;
+        }
+        match remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            // The first number that this kernel does not know.
+            Err(rustix::io::Errno::INVAL) => break,
+            Err(errno) => return Err(errno).at("bound the capabilities"),
+        }
+    }
+    clear_ambient_capability_set().at("clear the ambient capabilities")?;
+    let sets = CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets).at("give up capabilities")?;
+    set_no_new_privs(true).at("give up new privileges")
+}
+
+/// Bounds what control groups do not count.
+pub(super) fn limit_resources(soft: &SoftLimits) -> Result<(), Refused> {
+    let bound = |resource, most: u64| {
+        let most = getrlimit(resource).maximum.map_or(most, |hard| hard.min(most));
+        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
+    };
+    bound(Resource::Core, 0).at("forbid core dumps")?;
+    bound(Resource::Nofile, OPEN_FILES_MAX).at("bound the open files")?;
+    bound(Resource::Nice, 0).at("bound the priority")?;
+    bound(Resource::Rtprio, 0).at("bound the priority")?;
+    if soft.pids > 0 {
+        bound(Resource::Nproc, soft.pids.into()).at("bound the processes")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! The box's file system tree, and the way into it.
+
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+
+use guest_protocol::{Launch, Overlay, Storage};
+use rustix::fs::{CWD, Mode};
+use rustix::io::Errno;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change, move_mount,
+    open_tree, unmount,
+};
+
+use super::{At, Refused, devices};
+
+/// Directories that any Linux has; the first that can be covered is where the
+/// box's tree is put together. The cover goes with the old root.
+const STAGES: [&str; 5] = ["/tmp", "/run", "/mnt", "/srv", "/var"];
+
+/// Builds the tree and makes it the root of this process and its namespace.
+pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>) -> Result<(), Refused> {
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).at("make mounts private")?;
+    if mounts.is_empty() && launch.id_base.is_none() {
+        mounts = own_mounts(launch)?;
+    }
+    let stage = cover()?;
+    let layers = attach(stage, launch, mounts)?;
+    let root = format!("{stage}/root");
+    make_dir(&root)?;
+    let mut layers = layers.into_iter();
+    for overlay in &launch.overlays {
+        let lower: Vec<String> = layers.by_ref().take(overlay.lower.len()).collect();
+        mount_overlay(&root, stage, overlay, &lower)?;
+    }
+    // The kernel gives no new view of processes once the old one is unmounted.
+    devices::mount_proc(&format!("{root}/proc"))?;
+    devices::mount_dev(&format!("{root}/dev"), launch.shm_mb)?;
+    pivot(&root)
+}
+
+/// Without privileges the child takes the layers itself, as they are.
+fn own_mounts(launch: &Launch) -> Result<Vec<OwnedFd>, Refused> {
+    // Mounts below a layer are locked to it, so they must come along.
+    const RECURSIVE: u32 = 0x8000;
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::from_bits_retain(RECURSIVE);
+    let storage = match &launch.storage {
+        Storage::Directory(dir) => Some(dir),
+        Storage::Image(_) => return Err(Errno::PERM).at("mount the box's image"),
+        Storage::TmpfsMb(_) => None,
+    };
+    let layers = launch.overlays.iter().flat_map(|overlay| &overlay.lower);
+    layers.chain(storage).map(|path| open_tree(CWD, path.as_str(), flags).at("take a layer")).collect()
+}
+
+fn cover() -> Result<&'static str, Refused> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    let mut last = Errno::NOENT;
+    for stage in STAGES {
+        match mount("tmpfs", stage, "tmpfs", flags, c"mode=0755") {
+            Ok(()) => return Ok(stage),
+            Err(errno) => last = errno,
+        }
+    }
+    Err(last).at("find a place to build the box")
+}
+
+/// Attaches what was sent: a layer each, then the storage. A detached mount
+/// cannot be a layer: the kernel wants one in our own namespace.
+fn attach(stage: &str, launch: &Launch, mounts: Vec<OwnedFd>) -> Result<Vec<String>, Refused> {
+    let count: usize = launch.overlays.iter().map(|overlay| overlay.lower.len()).sum();
+    let storage = format!("{stage}/storage");
+    make_dir(&storage)?;
+    let mut layers = Vec::with_capacity(count);
+    let mut mounts = mounts.into_iter();
+    for number in 0..count {
+        let layer = format!("{stage}/layer{number}");
+        make_dir(&layer)?;
+        attach_one(&mounts.next().ok_or(Errno::BADF).at("attach a layer")?, &layer).at("attach a layer")?;
+        layers.push(layer);
+    }
+    match (&launch.storage, mounts.next()) {
+        (Storage::TmpfsMb(size), None) => mount_storage(&storage, *size, launch)?,
+        (Storage::Directory(_) | Storage::Image(_), Some(mount)) => {
+            attach_one(&mount, &storage).at("attach the box's storage")?;
+        }
+        (_, _) => return Err(Errno::BADF).at("attach the box's storage"),
+    }
+    Ok(layers)
+}
+
+fn attach_one(mount: &OwnedFd, target: &str) -> Result<(), Errno> {
+    move_mount(mount.as_fd(), "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+fn mount_storage(target: &str, size_mb: u32, launch: &Launch) -> Result<(), Refused> {
+    let options = text(format!("mode=0755,size={size_mb}m"))?;
+    mount("tmpfs", target, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str())
+        .at("mount the box's storage")?;
+    for overlay in &launch.overlays {
+        for part in ["", "/upper", "/work"] {
+            make_dir(&format!("{target}/{}{part}", overlay.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// `volatile`: what is thrown away need not be written through when it ends.
+/// `userxattr`: the only attributes that a user namespace may set.
+fn mount_overlay(root: &str, stage: &str, overlay: &Overlay, lower: &[String]) -> Result<(), Refused> {
+    let (lower, name) = (lower.join(":"), &overlay.name);
+    let options = text(format!(
+        "lowerdir={lower},upperdir={stage}/storage/{name}/upper,workdir={stage}/storage/{name}/work,userxattr,volatile"
+    ))?;
+    let target = format!("{root}{}", overlay.target);
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("overlay", target.as_str(), "overlay", flags, options.as_c_str()).at("mount an overlay")
+}
+
+fn pivot(root: &str) -> Result<(), Refused> {
+    rustix::process::chdir(root).at("enter the box's root")?;
+    rustix::process::pivot_root(".", ".").at("change the root")?;
+    unmount(".", UnmountFlags::DETACH).at("leave the old root")?;
+    rustix::process::chdir("/").at("enter the box's root")
+}
+
+pub(super) fn make_dir(path: &str) -> Result<(), Refused> {
+    rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)).at("make a directory")
+}
+
+pub(super) fn make_file(path: &str) -> Result<(), Refused> {
+    fs::File::create_new(path).map(drop).at("make a file")
+}
+
+pub(super) fn text(text: String) -> Result<CString, Refused> {
+    CString::new(text).map_err(|_| Errno::INVAL).at("write mount options")
+}

@@ -1,0 +1,268 @@
+//! The system call filter of a box: what has no use in a box, and a long record
+//! of kernel faults, is refused.
+//!
+//! The kernel runs the filter once for every call number when it is installed,
+//! so the numbers are a balanced tree of comparisons: about seven steps each
+//! instead of seventy.
+
+mod rules;
+
+use libc::sock_filter;
+
+use rules::{Check, KNOWN_LAST, Rule};
+
+/// What the kernel hands to a filter: number, architecture, instruction pointer,
+/// and six arguments of 64 bits.
+const NUMBER_OFFSET: u32 = 0;
+const ARCHITECTURE_OFFSET: u32 = 4;
+const ARGUMENTS_OFFSET: u32 = 16;
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xC000_003E;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xC000_00B7;
+
+const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+
+/// A jump of a filter that does not fit its eight bits.
+#[derive(Debug)]
+pub(super) struct TooLong;
+
+/// A refusal with this error.
+const fn refuse(errno: i32) -> u32 {
+    libc::SECCOMP_RET_ERRNO | errno.unsigned_abs()
+}
+
+/// The whole filter.
+pub(super) fn program() -> Result<Vec<sock_filter>, TooLong> {
+    let mut rules = rules::rules();
+    rules.sort_by_key(|rule| rule.number);
+    let mut program = vec![
+        load(ARCHITECTURE_OFFSET),
+        jump(libc::BPF_JEQ, ARCHITECTURE, 1, 0),
+        // Another architecture has other numbers, which this filter does not know.
+        answer(KILL),
+        load(NUMBER_OFFSET),
+        jump(libc::BPF_JGT, KNOWN_LAST, 0, 1),
+        // A C library takes this as an old kernel. The numbers of x32 lie here too.
+        answer(refuse(libc::ENOSYS)),
+    ];
+    program.extend(tree(&ranges(&rules))?);
+    Ok(program)
+}
+
+/// From `first` on, up to the next range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Range {
+    first: u32,
+    check: Check,
+}
+
+/// Cuts all numbers into ranges with one treatment each.
+fn ranges(sorted: &[Rule]) -> Vec<Range> {
+    let mut ranges = vec![Range { first: 0, check: Check::Allow }];
+    for rule in sorted {
+        push(&mut ranges, Range { first: rule.number, check: rule.check });
+        push(&mut ranges, Range { first: rule.number + 1, check: Check::Allow });
+    }
+    ranges
+}
+
+/// Adds a range; one that starts where the last one does replaces it, and one
+/// that treats alike is part of it.
+fn push(ranges: &mut Vec<Range>, range: Range) {
+    if ranges.last().is_some_and(|last| last.first == range.first) {
+        ranges.pop();
+    }
+    if ranges.last().is_none_or(|last| last.check != range.check) {
+        ranges.push(range);
+    }
+}
+
+fn tree(ranges: &[Range]) -> Result<Vec<sock_filter>, TooLong> {
+    match ranges {
+        [] => Ok(vec![answer(ALLOW)]),
+        [only] => check(only.check),
+        _ => {
+            let (low, high) = ranges.split_at(ranges.len() / 2);
+            let (below, above) = (tree(low)?, tree(high)?);
+            let skip = u8::try_from(below.len()).map_err(|_| TooLong)?;
+            let mut code = vec![jump(libc::BPF_JGE, high[0].first, skip, 0)];
+            code.extend(below);
+            code.extend(above);
+            Ok(code)
+        }
+    }
+}
+
+/// The instructions that decide on one range; each way ends in an answer.
+fn check(check: Check) -> Result<Vec<sock_filter>, TooLong> {
+    Ok(match check {
+        Check::Allow => vec![answer(ALLOW)],
+        Check::Refuse(errno) => vec![answer(refuse(errno))],
+        Check::NoBits { argument, mask } => {
+            vec![load_argument(argument), jump(libc::BPF_JSET, mask, 0, 1), answer(refuse(libc::EPERM)), answer(ALLOW)]
+        }
+        Check::NotOneOf { argument, values } => listed(argument, values, refuse(libc::EPERM), ALLOW)?,
+        Check::OneOf { argument, values } => listed(argument, values, ALLOW, refuse(libc::EPERM))?,
+        Check::Socket => socket(),
+    })
+}
+
+fn listed(argument: u32, values: &[u32], found: u32, not_found: u32) -> Result<Vec<sock_filter>, TooLong> {
+    let mut code = vec![load_argument(argument)];
+    for (index, value) in values.iter().enumerate() {
+        let to_found = u8::try_from(values.len() - index).map_err(|_| TooLong)?;
+        code.push(jump(libc::BPF_JEQ, *value, to_found, 0));
+    }
+    code.extend([answer(not_found), answer(found)]);
+    Ok(code)
+}
+
+/// Local and internet sockets, and the one netlink protocol that programs use to
+/// list interfaces.
+fn socket() -> Vec<sock_filter> {
+    let [unix, inet, inet6, netlink] =
+        [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(i32::unsigned_abs);
+    vec![
+        load_argument(0),
+        jump(libc::BPF_JEQ, unix, 6, 0),
+        jump(libc::BPF_JEQ, inet, 5, 0),
+        jump(libc::BPF_JEQ, inet6, 4, 0),
+        jump(libc::BPF_JEQ, netlink, 0, 2),
+        load_argument(2),
+        jump(libc::BPF_JEQ, libc::NETLINK_ROUTE.unsigned_abs(), 1, 0),
+        answer(refuse(libc::EAFNOSUPPORT)),
+        answer(ALLOW),
+    ]
+}
+
+/// Loads the low half of an argument. The kernel itself looks at no more of
+/// those that are checked here.
+fn load_argument(argument: u32) -> sock_filter {
+    let low_half = if cfg!(target_endian = "big") { 4 } else { 0 };
+    load(ARGUMENTS_OFFSET + 8 * argument + low_half)
+}
+
+fn load(offset: u32) -> sock_filter {
+    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0, 0)
+}
+
+fn jump(comparison: u32, value: u32, if_true: u8, if_false: u8) -> sock_filter {
+    instruction(libc::BPF_JMP | libc::BPF_K | comparison, value, if_true, if_false)
+}
+
+fn answer(value: u32) -> sock_filter {
+    instruction(libc::BPF_RET | libc::BPF_K, value, 0, 0)
+}
+
+fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code: u16::try_from(code).unwrap_or(u16::MAX), jt, jf, k }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    /// Runs the filter as the kernel does.
+    fn run(program: &[sock_filter], architecture: u32, number: u32, arguments: [u64; 6]) -> u32 {
+        let mut data = Vec::new();
+        data.extend(number.to_ne_bytes());
+        data.extend(architecture.to_ne_bytes());
+        data.extend(0u64.to_ne_bytes());
+        data.extend(arguments.iter().flat_map(|argument| argument.to_ne_bytes()));
+        let (mut at, mut accumulator) = (0usize, 0u32);
+        loop {
+            let step = program[at];
+            at += 1;
+            match u32::from(step.code) {
+                0x20 => accumulator = u32::from_ne_bytes(data[step.k as usize..][..4].try_into().unwrap()),
+                0x06 => return step.k,
+                code => {
+                    let hit = match code & 0xf0 {
+                        0x10 => accumulator == step.k,
+                        0x20 => accumulator > step.k,
+                        0x30 => accumulator >= step.k,
+                        0x40 => accumulator & step.k != 0,
+                        other => panic!("unknown jump {other:#x}"),
+                    };
+                    at += usize::from(if hit { step.jt } else { step.jf });
+                }
+            }
+        }
+    }
+
+    #[track_caller]
+    fn expect(number: i64, arguments: [u64; 6], expected: u32) {
+        let number = u32::try_from(number).unwrap();
+        assert_eq!(run(&program().unwrap(), ARCHITECTURE, number, arguments), expected, "call {number}");
+    }
+
+    #[test]
+    fn every_number_is_treated_as_its_rule_says_and_all_others_are_allowed() {
+        let program = program().unwrap();
+        let rules = rules::rules();
+        for number in 0..=KNOWN_LAST {
+            let expected = match rules.iter().find(|rule| rule.number == number).map(|rule| rule.check) {
+                None => ALLOW,
+                Some(Check::Refuse(errno)) => refuse(errno),
+                Some(_) => continue,
+            };
+            assert_eq!(run(&program, ARCHITECTURE, number, [0; 6]), expected, "call {number}");
+        }
+    }
+
+    #[test]
+    fn a_number_has_one_rule_only() {
+        let mut numbers: Vec<u32> = rules::rules().iter().map(|rule| rule.number).collect();
+        numbers.sort_unstable();
+        let count = numbers.len();
+        numbers.dedup();
+        assert_eq!(numbers.len(), count);
+    }
+
+    #[test]
+    fn a_foreign_architecture_is_killed_and_unknown_numbers_do_not_exist() {
+        let program = program().unwrap();
+        assert_eq!(run(&program, 0x4000_0003, 1, [0; 6]), KILL);
+        assert_eq!(run(&program, ARCHITECTURE, KNOWN_LAST + 1, [0; 6]), refuse(libc::ENOSYS));
+        assert_eq!(run(&program, ARCHITECTURE, 0x4000_0001, [0; 6]), refuse(libc::ENOSYS));
+        assert_eq!(run(&program, ARCHITECTURE, u32::MAX, [0; 6]), refuse(libc::ENOSYS));
+    }
+
+    #[test]
+    fn a_process_may_be_cloned_but_no_namespace_be_made() {
+        expect(libc::SYS_clone, [0x0120_0011, 0, 0, 0, 0, 0], ALLOW);
+        for namespace in [libc::CLONE_NEWUSER, libc::CLONE_NEWNS, libc::CLONE_NEWNET, libc::CLONE_NEWCGROUP] {
+            expect(libc::SYS_clone, [namespace as u64 | 17, 0, 0, 0, 0, 0], refuse(libc::EPERM));
+        }
+        expect(libc::SYS_clone3, [0; 6], refuse(libc::ENOSYS));
+    }
+
+    #[test]
+    fn only_harmless_sockets_exist() {
+        let refused = refuse(libc::EAFNOSUPPORT);
+        for (domain, protocol, expected) in [
+            (libc::AF_UNIX, 0, ALLOW),
+            (libc::AF_INET, 6, ALLOW),
+            (libc::AF_INET6, 17, ALLOW),
+            (libc::AF_NETLINK, libc::NETLINK_ROUTE, ALLOW),
+            (libc::AF_NETLINK, libc::NETLINK_NETFILTER, refused),
+            (libc::AF_PACKET, 0, refused),
+            (libc::AF_VSOCK, 0, refused),
+            (libc::AF_ALG, 0, refused),
+        ] {
+            expect(libc::SYS_socket, [domain as u64, 1, protocol as u64, 0, 0, 0], expected);
+        }
+    }
+
+    #[test]
+    fn the_upper_half_of_an_argument_hides_nothing() {
+        expect(libc::SYS_ioctl, [0, 1 << 32 | libc::TIOCSTI, 0, 0, 0, 0], refuse(libc::EPERM));
+        expect(libc::SYS_ioctl, [0, libc::TIOCGWINSZ, 0, 0, 0, 0], ALLOW);
+        expect(libc::SYS_personality, [0x0040_0000, 0, 0, 0, 0, 0], refuse(libc::EPERM));
+        expect(libc::SYS_personality, [0x0004_0000, 0, 0, 0, 0, 0], ALLOW);
+        expect(libc::SYS_personality, [0xffff_ffff, 0, 0, 0, 0, 0], ALLOW);
+    }
+}

@@ -1,0 +1,344 @@
+//! Commands: streams of frames to the agent and from it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use futures_util::{StreamExt, stream};
+use guest_protocol::frame::{self, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX};
+use guest_protocol::{Exec, Exit, Failure};
+use http::{Method, Request};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Incoming;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::connection::{Body, Connection, fault};
+use super::request::{SHORT_WAIT, failure, succeed, uri, whole, within};
+use super::wire::{check_path, milliseconds};
+use crate::{ByteStream, Command, Error, ExitStatus, OutputEvent, OutputStream, Result};
+
+const ACTION: &str = "run a command";
+/// Where a command starts unless it says otherwise.
+const WORKDIR: &str = "/workspace";
+/// What every process needs. The agent adds `HOME`, which depends on the user.
+const ENV: [(&str, &str); 3] =
+    [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8"), ("TERM", "xterm")];
+/// How long a reader waits, all in all, after the deadline of a command for its
+/// agent to say that it ended.
+const GRACE: Duration = Duration::from_secs(10);
+/// What may still come after that: more than fits the pipe and all windows.
+const LATE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The longest description of an exit or a failure.
+const LAST_BYTES_MAX: usize = 64 * 1024;
+
+/// Starts a command.
+pub(super) async fn exec(connection: &Arc<Connection>, command: Command) -> Result<OutputStream> {
+    let permit = connection.stream_permit()?;
+    let stop_stdin = CancellationToken::new();
+    let stdin_guard = stop_stdin.clone().drop_guard();
+    let (start, timeout, stdin) = start_frame(command)?;
+    let message = Request::builder()
+        .method(Method::POST)
+        .uri(uri("/exec"))
+        .body(body(start, stdin, stop_stdin))
+        .map_err(|error| Error::failed(ACTION, error))?;
+    let response =
+        within(ACTION, SHORT_WAIT, async { succeed(ACTION, connection.send(ACTION, message).await?).await }).await?;
+    let output = Output {
+        body: response.into_body(),
+        frames: Frames::default(),
+        ends_at: deadline(timeout),
+        late_wait: Duration::ZERO,
+        late_bytes: 0,
+        _stdin: stdin_guard,
+        _permit: permit,
+        _connection: Arc::clone(connection),
+    };
+    Ok(stream::unfold(Some(output), |output| async move {
+        let mut output = output?;
+        let event = output.next().await;
+        let goes_on = matches!(event, Ok(OutputEvent::Stdout(_) | OutputEvent::Stderr(_)));
+        Some((event, goes_on.then_some(output)))
+    })
+    .boxed())
+}
+
+/// The first frame, the time-out and stdin of `command`.
+fn start_frame(command: Command) -> Result<(Bytes, Duration, Option<ByteStream>)> {
+    let Command { argv, mut env, workdir, user, timeout, stdin } = command;
+    check(&argv, &env)?;
+    for (name, value) in ENV {
+        env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+    }
+    let workdir = workdir.unwrap_or_else(|| WORKDIR.to_owned());
+    check_path(&workdir)?;
+    let start = Exec { argv, env, workdir, user, timeout_ms: milliseconds(timeout), stdin: stdin.is_some() };
+    let json = serde_json::to_vec(&start).map_err(|error| Error::failed(ACTION, error))?;
+    if json.len() > PAYLOAD_BYTES_MAX {
+        return Err(Error::Invalid("the arguments and the environment are larger than 4 MiB".to_owned()));
+    }
+    Ok((frame::encode(Kind::Start, &json), timeout, stdin))
+}
+
+/// Refuses what no kernel can execute.
+fn check(argv: &[String], env: &BTreeMap<String, String>) -> Result<()> {
+    let invalid = |message: &str| Err(Error::Invalid(message.to_owned()));
+    if argv.first().is_none_or(String::is_empty) {
+        return invalid("the command is empty");
+    }
+    if argv.iter().any(|arg| arg.contains('\0')) {
+        return invalid("an argument holds a NUL");
+    }
+    if env.iter().any(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')) {
+        return invalid("a name in the environment is empty or holds `=`, or something there holds a NUL");
+    }
+    Ok(())
+}
+
+/// The request's body: the start, then stdin as it comes. The agent takes it at
+/// the speed of the command, since HTTP/2 asks for a piece only when one fits.
+fn body(start: Bytes, stdin: Option<ByteStream>, stop: CancellationToken) -> Body {
+    let Some(stdin) = stdin else { return whole(start) };
+    let frames = stdin.flat_map(|piece| {
+        let pieces = match piece {
+            Ok(piece) => stdin_frames(piece),
+            Err(error) => {
+                tracing::debug!(%error, "the stdin of a command broke");
+                vec![Err(io::Error::other("stdin failed"))]
+            }
+        };
+        stream::iter(pieces)
+    });
+    let all = stream::once(async { Ok(start) }).chain(frames).take_until(stop.cancelled_owned());
+    StreamBody::new(all.map(|piece| piece.map(Frame::data))).boxed_unsync()
+}
+
+/// Heads and payloads, without a copy of the payload.
+fn stdin_frames(mut piece: Bytes) -> Vec<io::Result<Bytes>> {
+    let mut frames = Vec::with_capacity(2);
+    while !piece.is_empty() {
+        let payload = piece.split_to(piece.len().min(PAYLOAD_BYTES_MAX));
+        frames.push(Ok(Bytes::copy_from_slice(&frame::header(Kind::Stdin, payload.len()))));
+        frames.push(Ok(payload));
+    }
+    frames
+}
+
+/// When the agent has to end the command. One past what a clock can hold is none.
+fn deadline(timeout: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(u64::from(u32::MAX)))
+}
+
+/// A running command. Dropping it resets the HTTP/2 stream, at which the agent
+/// kills the command.
+struct Output {
+    body: Incoming,
+    frames: Frames,
+    ends_at: Instant,
+    /// How long the reader has waited after that; one that comes back late still
+    /// gets what waits for it.
+    late_wait: Duration,
+    late_bytes: usize,
+    _stdin: DropGuard,
+    _permit: OwnedSemaphorePermit,
+    _connection: Arc<Connection>,
+}
+
+impl Output {
+    /// The next event; nothing follows an exit or an error.
+    async fn next(&mut self) -> Result<OutputEvent> {
+        loop {
+            if let Some(event) = self.frames.next_event()? {
+                return Ok(event);
+            }
+            let piece = self.receive().await?;
+            self.frames.feed(piece);
+        }
+    }
+
+    /// What arrives next, unless the command should have ended long ago.
+    async fn receive(&mut self) -> Result<Bytes> {
+        loop {
+            let from = Instant::now().max(self.ends_at);
+            let until = from + GRACE.saturating_sub(self.late_wait);
+            let Ok(frame) = tokio::time::timeout_at(until, self.body.frame()).await else { return Err(overdue()) };
+            let Some(frame) = frame else {
+                return Err(Error::failed(ACTION, "the agent stopped in the middle of the output"));
+            };
+            let Ok(piece) = frame.map_err(|error| fault(ACTION, error))?.into_data() else { continue };
+            let now = Instant::now();
+            if now > self.ends_at {
+                self.late_wait = self.late_wait.saturating_add(now.saturating_duration_since(from));
+                self.late_bytes = self.late_bytes.saturating_add(piece.len());
+                if self.late_wait > GRACE || self.late_bytes > LATE_BYTES_MAX {
+                    return Err(overdue());
+                }
+            }
+            return Ok(piece);
+        }
+    }
+}
+
+fn overdue() -> Error {
+    Error::failed(ACTION, "the agent did not end the command at its deadline")
+}
+
+/// Cuts what arrives into events, without copying or holding back any output.
+#[derive(Default)]
+struct Frames {
+    arrived: Bytes,
+    head: [u8; HEADER_BYTES],
+    head_filled: usize,
+    /// The frame that is being received: its kind and how much is to come.
+    current: Option<(Kind, usize)>,
+    /// The payload of an exit or a failure, which only make sense as a whole.
+    last: Vec<u8>,
+}
+
+impl Frames {
+    /// Takes what arrived, after everything before it was taken out.
+    fn feed(&mut self, piece: Bytes) {
+        debug_assert!(self.arrived.is_empty());
+        self.arrived = piece;
+    }
+
+    /// The next event, or `None` when more has to arrive.
+    fn next_event(&mut self) -> Result<Option<OutputEvent>> {
+        loop {
+            let Some((kind, left)) = self.current else {
+                if !self.begin_frame()? {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let piece = self.arrived.split_to(left.min(self.arrived.len()));
+            let left = left - piece.len();
+            self.current = (left > 0).then_some((kind, left));
+            let more = match kind {
+                Kind::Stdout if !piece.is_empty() => return Ok(Some(OutputEvent::Stdout(piece))),
+                Kind::Stderr if !piece.is_empty() => return Ok(Some(OutputEvent::Stderr(piece))),
+                Kind::Stdout | Kind::Stderr => left > 0,
+                Kind::Exit | Kind::Failure => {
+                    self.last.extend_from_slice(&piece);
+                    if left == 0 {
+                        return self.end(kind).map(Some);
+                    }
+                    true
+                }
+                Kind::Start | Kind::Stdin | Kind::StdinEnd => {
+                    return Err(Error::failed(ACTION, "the agent sent a frame that only servers send"));
+                }
+            };
+            if more && self.arrived.is_empty() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads the head of a frame; `false` when more has to arrive.
+    fn begin_frame(&mut self) -> Result<bool> {
+        let taken = (HEADER_BYTES - self.head_filled).min(self.arrived.len());
+        self.arrived.copy_to_slice(&mut self.head[self.head_filled..self.head_filled + taken]);
+        self.head_filled += taken;
+        if self.head_filled < HEADER_BYTES {
+            return Ok(false);
+        }
+        self.head_filled = 0;
+        let (kind, len) = frame::parse_header(self.head).map_err(|error| Error::failed(ACTION, error))?;
+        if matches!(kind, Kind::Exit | Kind::Failure) && len > LAST_BYTES_MAX {
+            return Err(Error::failed(ACTION, "the agent described the end of a command at too great a length"));
+        }
+        self.current = Some((kind, len));
+        Ok(true)
+    }
+
+    /// What the last frame says.
+    fn end(&mut self, kind: Kind) -> Result<OutputEvent> {
+        if kind == Kind::Failure {
+            let found: Failure = serde_json::from_slice(&self.last).map_err(|error| Error::failed(ACTION, error))?;
+            return Err(failure(ACTION, found));
+        }
+        let Exit { code, timed_out, oom_killed, duration_us } =
+            serde_json::from_slice(&self.last).map_err(|error| Error::failed(ACTION, error))?;
+        let duration = Duration::from_micros(duration_us);
+        Ok(OutputEvent::Exit(ExitStatus { code, timed_out, oom_killed, duration }))
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn events(pieces: &[&[u8]]) -> Result<Vec<OutputEvent>> {
+        let mut frames = Frames::default();
+        let mut events = Vec::new();
+        for piece in pieces {
+            frames.feed(Bytes::copy_from_slice(piece));
+            while let Some(event) = frames.next_event()? {
+                events.push(event);
+            }
+        }
+        Ok(events)
+    }
+
+    fn sent() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (kind, payload) in [
+            (Kind::Stdout, &b"hello"[..]),
+            (Kind::Stdout, b""),
+            (Kind::Stderr, b"oh"),
+            (Kind::Exit, br#"{"code":3,"duration_us":7}"#),
+        ] {
+            bytes.extend_from_slice(&frame::encode(kind, payload));
+        }
+        bytes
+    }
+
+    #[test]
+    fn any_cut_of_the_stream_gives_the_same_output() {
+        let bytes = sent();
+        for size in 1..=bytes.len() {
+            let pieces: Vec<&[u8]> = bytes.chunks(size).collect();
+            let mut stdout = Vec::new();
+            let mut stderr = Vec::new();
+            let mut exit = None;
+            for event in events(&pieces).unwrap() {
+                match event {
+                    OutputEvent::Stdout(piece) => stdout.extend_from_slice(&piece),
+                    OutputEvent::Stderr(piece) => stderr.extend_from_slice(&piece),
+                    OutputEvent::Exit(status) => exit = Some(status),
+                }
+            }
+            assert_eq!((&stdout[..], &stderr[..]), (&b"hello"[..], &b"oh"[..]), "cut at {size}");
+            assert_eq!(exit.map(|status| (status.code, status.duration)), Some((3, Duration::from_micros(7))));
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_of_an_agent_is_refused() {
+        let huge = frame::header(Kind::Exit, LAST_BYTES_MAX + 1);
+        for bytes in [&[99, 0, 0, 0, 0][..], &[17, 0xff, 0, 0, 0], &[1, 0, 0, 0, 0], &[2, 0, 0, 0, 1, 0], &huge] {
+            assert!(matches!(events(&[bytes]), Err(Error::Failed { .. })), "{bytes:?}");
+        }
+        assert!(events(&[&frame::encode(Kind::Exit, b"{}")]).is_err());
+    }
+
+    #[test]
+    fn output_is_not_held_back_until_its_frame_is_whole() {
+        let head = frame::header(Kind::Stdout, 1000);
+        assert_eq!(events(&[&head, b"abc"]).unwrap(), [OutputEvent::Stdout(Bytes::from_static(b"abc"))]);
+    }
+
+    #[test]
+    fn a_large_stdin_is_cut_into_frames() {
+        let frames = stdin_frames(Bytes::from(vec![7; PAYLOAD_BYTES_MAX + 1]));
+        let sizes: Vec<usize> = frames.into_iter().map(|piece| piece.unwrap().len()).collect();
+        assert_eq!(sizes, [HEADER_BYTES, PAYLOAD_BYTES_MAX, HEADER_BYTES, 1]);
+    }
+}

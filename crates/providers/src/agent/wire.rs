@@ -1,0 +1,143 @@
+//! Checks on what goes to an agent and on what comes from it.
+
+use std::time::Duration;
+
+use domain::Timestamp;
+use guest_protocol::PATH_BYTES_MAX;
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{Error, FileInfo, Result};
+
+/// What JSON in a header is encoded for: everything but printable ASCII (the
+/// encoder always takes what is not ASCII), and the sign of the encoding itself.
+const HEADER_SET: &AsciiSet = &CONTROLS.add(b'%');
+
+/// The highest permission bits.
+const MODE_MAX: u32 = 0o7777;
+
+/// Refuses what can be no path in any box, before the box is asked.
+pub(crate) fn check_path(path: &str) -> Result<()> {
+    let fault = if path.is_empty() {
+        "the path is empty"
+    } else if path.len() > PATH_BYTES_MAX {
+        "the path is longer than 4096 bytes"
+    } else if path.contains('\0') {
+        "the path holds a NUL"
+    } else if !path.starts_with('/') {
+        "the path must be absolute: it has to start with /"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Invalid(fault.to_owned()))
+}
+
+/// Refuses what are no permission bits.
+pub(crate) fn check_mode(mode: u32) -> Result<()> {
+    if mode <= MODE_MAX { Ok(()) } else { Err(Error::Invalid("the mode must be at most 7777 (octal)".to_owned())) }
+}
+
+/// What an agent says of a file, if that makes sense.
+pub(super) fn file_info(action: &'static str, info: guest_protocol::FileInfo) -> Result<FileInfo> {
+    let is_root = info.path == "/" && info.name == "/";
+    let name_fits = is_root || !info.name.is_empty() && !info.name.contains(['/', '\0']);
+    let target_fits = info.target.as_ref().is_none_or(|target| !target.contains('\0'));
+    // The path of a directory's entry may be longer than what can be asked for.
+    let path_fits = info.path.starts_with('/') && info.path.len() <= 2 * PATH_BYTES_MAX && !info.path.contains('\0');
+    if !name_fits || !path_fits || !target_fits || info.mode > MODE_MAX {
+        return Err(Error::failed(action, "the agent described a file that cannot be"));
+    }
+    // The guest may give its files any time, so one out of range is no fault.
+    let modified = Timestamp::from_millisecond(info.modified_ms).unwrap_or(if info.modified_ms < 0 {
+        Timestamp::MIN
+    } else {
+        Timestamp::MAX
+    });
+    Ok(FileInfo {
+        name: info.name,
+        path: info.path,
+        size: info.size,
+        is_dir: info.is_dir,
+        is_symlink: info.is_symlink,
+        target: info.target,
+        modified,
+        mode: info.mode,
+    })
+}
+
+/// `value` as JSON that fits a header.
+pub(super) fn to_header(value: &impl Serialize) -> Option<http::HeaderValue> {
+    let json = serde_json::to_string(value).ok()?;
+    let encoded = utf8_percent_encode(&json, HEADER_SET).to_string();
+    http::HeaderValue::try_from(encoded).ok()
+}
+
+/// Reads back what [`to_header`] made.
+pub(super) fn from_header<T: DeserializeOwned>(value: &http::HeaderValue) -> Option<T> {
+    let json = percent_decode_str(value.to_str().ok()?).decode_utf8().ok()?;
+    serde_json::from_str(&json).ok()
+}
+
+/// Whole milliseconds, as many as fit.
+pub(super) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn info(path: &str, name: &str, mode: u32, modified_ms: i64) -> guest_protocol::FileInfo {
+        guest_protocol::FileInfo {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            size: 1,
+            is_dir: false,
+            is_symlink: false,
+            target: None,
+            modified_ms,
+            mode,
+        }
+    }
+
+    #[test]
+    fn what_can_be_no_path_is_refused() {
+        let long = format!("/{}", "a".repeat(PATH_BYTES_MAX));
+        for path in ["", "a", "./a", "/a\0b", &long] {
+            assert!(matches!(check_path(path), Err(Error::Invalid(_))), "{path:?}");
+        }
+        assert!(check_path(&long[..PATH_BYTES_MAX]).is_ok());
+    }
+
+    #[test]
+    fn any_path_survives_a_header() {
+        for path in ["/a b", "/100%", "/%41", "/ünï\u{1}\n\r\t\"\\", "/\u{7f}"] {
+            let header = to_header(&path).unwrap();
+            assert!(header.as_bytes().iter().all(|b| (b' '..=b'~').contains(b)), "{header:?}");
+            assert_eq!(from_header::<String>(&header).as_deref(), Some(path));
+        }
+        assert_eq!(from_header::<String>(&http::HeaderValue::from_static("%ff")), None);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_is_refused() {
+        for bad in [
+            info("/a", "a", 0o10000, 0),
+            info("a", "a", 0, 0),
+            info("/a", "", 0, 0),
+            info("/a", "../a", 0, 0),
+            info("/a\0", "a", 0, 0),
+            info("/a", "/", 0, 0),
+        ] {
+            assert!(file_info("look", bad.clone()).is_err(), "{bad:?}");
+        }
+        assert!(file_info("look", info("/", "/", 0o755, 0)).is_ok());
+    }
+
+    #[test]
+    fn a_time_out_of_range_is_lowered() {
+        assert_eq!(file_info("look", info("/a", "a", 0, i64::MAX)).unwrap().modified, Timestamp::MAX);
+        assert_eq!(file_info("look", info("/a", "a", 0, i64::MIN)).unwrap().modified, Timestamp::MIN);
+    }
+}

@@ -1,0 +1,84 @@
+//! The boxes of one provider: one change at a time for each, and a connection
+//! that is kept.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use domain::SandboxId;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+use super::process::Process;
+use super::record::BoxFolder;
+use crate::agent::AgentGuest;
+use crate::{Error, Result};
+
+/// What is known of a box. All of it can be found again from disk.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    /// Held while the box is being made or removed.
+    change: Arc<AsyncMutex<()>>,
+    process: Mutex<Option<Arc<Process>>>,
+    /// The connection that is kept.
+    pub(super) guest: AsyncMutex<Option<Arc<AgentGuest>>>,
+}
+
+impl Entry {
+    /// Whether it is being made or removed just now.
+    pub(super) fn is_changing(&self) -> bool {
+        self.change.try_lock().is_err()
+    }
+
+    /// The first process; found by what the folder says if we did not start it.
+    /// `None` if there is none any more.
+    pub(super) fn process(&self, folder: &BoxFolder) -> Result<Option<Arc<Process>>> {
+        let mut known = locked(&self.process);
+        if let Some(process) = &*known {
+            return Ok(Some(Arc::clone(process)));
+        }
+        let Some((pid, started)) = folder.pid() else { return Ok(None) };
+        let found = Process::find(pid, started).map_err(|error| Error::failed("find the box's process", error))?;
+        *known = found.map(Arc::new);
+        Ok(known.clone())
+    }
+
+    pub(super) fn set_process(&self, process: Arc<Process>) {
+        *locked(&self.process) = Some(process);
+    }
+}
+
+/// A lock whose holders never leave half a change behind.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Every box that somebody has asked for since the start.
+#[derive(Debug, Default)]
+pub(super) struct Boxes {
+    entries: Mutex<HashMap<SandboxId, Arc<Entry>>>,
+}
+
+impl Boxes {
+    pub(super) fn entry(&self, id: &SandboxId) -> Arc<Entry> {
+        Arc::clone(locked(&self.entries).entry(id.clone()).or_default())
+    }
+
+    pub(super) fn known(&self, id: &SandboxId) -> Option<Arc<Entry>> {
+        locked(&self.entries).get(id).cloned()
+    }
+
+    /// Waits for the right to make or remove the box.
+    pub(super) async fn change(&self, id: &SandboxId) -> (Arc<Entry>, OwnedMutexGuard<()>) {
+        loop {
+            let entry = self.entry(id);
+            let guard = Arc::clone(&entry.change).lock_owned().await;
+            // It may have been forgotten while we waited; then others hold another.
+            if self.known(id).is_some_and(|current| Arc::ptr_eq(&current, &entry)) {
+                return (entry, guard);
+            }
+        }
+    }
+
+    pub(super) fn forget(&self, id: &SandboxId) {
+        locked(&self.entries).remove(id);
+    }
+}

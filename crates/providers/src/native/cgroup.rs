@@ -1,0 +1,221 @@
+//! Control groups, both versions: hard limits for a box.
+//!
+//! Version 1: `<controller>/<own group>/tidebox/<store>/<sandbox>`. Version 2:
+//! the same below the server's own group, which must be delegated to it. Below
+//! the server's own group, so that a limit on the server holds for its boxes.
+
+mod tree;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use domain::{Resources, SandboxId, StoreId};
+use guest_protocol::{CgroupDir, SoftLimits};
+
+use tree::Hierarchy;
+
+/// The period over which processor time is counted, in microseconds; the
+/// kernel's own default.
+const CPU_PERIOD_US: u64 = 100_000;
+/// How long a group may stay busy after its last process has ended: the kernel
+/// lets go of it a little later.
+const BUSY_MAX: Duration = Duration::from_secs(5);
+
+/// What limits what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Controller {
+    /// Bytes of memory.
+    Memory,
+    /// Processor time.
+    Cpu,
+    /// Processes and threads.
+    Pids,
+}
+
+impl Controller {
+    pub(super) const ALL: [Controller; 3] = [Controller::Memory, Controller::Cpu, Controller::Pids];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Controller::Memory => "memory",
+            Controller::Cpu => "cpu",
+            Controller::Pids => "pids",
+        }
+    }
+}
+
+/// Where the groups of our boxes are made.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cgroups {
+    /// Folder of our store, with the controllers that work there.
+    parents: Vec<(PathBuf, bool, Vec<Controller>)>,
+    /// What is missing, a sentence each.
+    pub(super) missing: Vec<String>,
+}
+
+impl Cgroups {
+    /// Finds the hierarchies, makes the folder of `store` in each and tries
+    /// whether a group can be made and limited there.
+    pub(super) fn open(parent: Option<&str>, store: &StoreId) -> Cgroups {
+        let mut cgroups = Cgroups::default();
+        let hierarchies = tree::hierarchies(parent);
+        for hierarchy in &hierarchies {
+            match prepare(hierarchy, store) {
+                Ok(dir) => cgroups.parents.push((dir, hierarchy.v2, hierarchy.controllers.clone())),
+                Err(error) => cgroups.missing.push(format!(
+                    "Control groups below {} cannot be used ({error}): run the server as root or delegate a group to it.",
+                    hierarchy.base.display()
+                )),
+            }
+        }
+        for controller in Controller::ALL {
+            if !hierarchies.iter().any(|hierarchy| hierarchy.controllers.contains(&controller)) {
+                cgroups.missing.push(format!(
+                    "The kernel offers no control group for {} here; delegate the controller to the server.",
+                    controller.as_str()
+                ));
+            }
+        }
+        cgroups
+    }
+
+    pub(super) fn has(&self, controller: Controller) -> bool {
+        self.parents.iter().any(|(_, _, controllers)| controllers.contains(&controller))
+    }
+
+    /// The groups that a box would have.
+    pub(super) fn of(&self, id: &SandboxId) -> Vec<CgroupDir> {
+        let of = |(dir, v2, _): &(PathBuf, bool, _)| CgroupDir {
+            path: dir.join(id.as_str()).display().to_string(),
+            v2: *v2,
+        };
+        self.parents.iter().map(of).collect()
+    }
+
+    /// Makes the groups of a box and sets its limits.
+    pub(super) fn make(&self, id: &SandboxId, resources: &Resources) -> io::Result<()> {
+        for (parent, v2, controllers) in &self.parents {
+            let dir = parent.join(id.as_str());
+            fs::create_dir(&dir).or_else(|error| match error.kind() {
+                // Somebody has tidied the empty parents away.
+                io::ErrorKind::NotFound => fs::create_dir_all(&dir),
+                _ => Err(error),
+            })?;
+            for controller in controllers {
+                limit(&dir, *v2, *controller, resources)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where kills by the memory limit are counted.
+    pub(super) fn oom_events(&self, id: &SandboxId) -> Option<String> {
+        let (parent, v2, _) =
+            self.parents.iter().find(|(_, _, controllers)| controllers.contains(&Controller::Memory))?;
+        let file = if *v2 { "memory.events" } else { "memory.oom_control" };
+        Some(parent.join(id.as_str()).join(file).display().to_string())
+    }
+
+    /// The limits that no group holds.
+    pub(super) fn soft(&self, resources: &Resources) -> SoftLimits {
+        let unless = |controller, value| if self.has(controller) { 0 } else { value };
+        SoftLimits {
+            memory_mb: unless(Controller::Memory, resources.memory_mb),
+            vcpus: unless(Controller::Cpu, resources.vcpus),
+            pids: unless(Controller::Pids, resources.pids),
+        }
+    }
+
+    /// Removes our folders if no box is left in them.
+    pub(super) fn tidy(&self) {
+        for (dir, _, _) in &self.parents {
+            for dir in dir.ancestors().take(2) {
+                let _ = fs::remove_dir(dir);
+            }
+        }
+    }
+}
+
+fn prepare(hierarchy: &Hierarchy, store: &StoreId) -> io::Result<PathBuf> {
+    let top = hierarchy.base.join("tidebox");
+    let dir = top.join(store.as_str());
+    fs::create_dir_all(&dir)?;
+    if hierarchy.v2 {
+        tree::delegate(&hierarchy.base, &hierarchy.controllers)?;
+        tree::enable(&top, &hierarchy.controllers)?;
+        tree::enable(&dir, &hierarchy.controllers)?;
+    }
+    let probe = dir.join("probe");
+    fs::create_dir_all(&probe)?;
+    let size = Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 16 };
+    let works = hierarchy.controllers.iter().try_for_each(|controller| limit(&probe, hierarchy.v2, *controller, &size));
+    fs::remove_dir(&probe)?;
+    works.map(|()| dir)
+}
+
+fn limit(dir: &Path, v2: bool, controller: Controller, resources: &Resources) -> io::Result<()> {
+    let write = |file: &str, value: String| fs::write(dir.join(file), value);
+    let where_known = |outcome: io::Result<()>| match outcome {
+        // Kernels without swap, or without its accounting, lack the file.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => Ok(()),
+        other => other,
+    };
+    let bytes = u64::from(resources.memory_mb) * 1024 * 1024;
+    let quota_us = u64::from(resources.vcpus) * CPU_PERIOD_US;
+    match (controller, v2) {
+        (Controller::Memory, false) => {
+            write("memory.limit_in_bytes", bytes.to_string())?;
+            where_known(write("memory.memsw.limit_in_bytes", bytes.to_string()))
+        }
+        (Controller::Memory, true) => {
+            write("memory.max", bytes.to_string())?;
+            where_known(write("memory.swap.max", "0".to_owned()))
+        }
+        (Controller::Cpu, false) => {
+            write("cpu.cfs_period_us", CPU_PERIOD_US.to_string())?;
+            write("cpu.cfs_quota_us", quota_us.to_string())
+        }
+        (Controller::Cpu, true) => write("cpu.max", format!("{quota_us} {CPU_PERIOD_US}")),
+        (Controller::Pids, _) => write("pids.max", resources.pids.to_string()),
+    }
+}
+
+/// Kills whoever is still in the groups of a box. For a box whose first process
+/// was never written down; the others die with theirs.
+pub(super) fn kill_members(cgroups: &[CgroupDir]) {
+    use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+    for cgroup in cgroups {
+        let members = || fs::read_to_string(format!("{}/cgroup.procs", cgroup.path)).unwrap_or_default();
+        for line in members().lines() {
+            let Some(pid) = line.parse().ok().and_then(Pid::from_raw) else { continue };
+            let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+            // It is held now; if the number is still listed, it is a member.
+            if members().lines().any(|again| again == line) {
+                let _ = pidfd_send_signal(process, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Removes the groups of a box, waiting for the kernel to let go of them.
+pub(super) async fn remove(cgroups: &[CgroupDir]) -> io::Result<()> {
+    let deadline = tokio::time::Instant::now() + BUSY_MAX;
+    let mut pause = Duration::from_micros(200);
+    for cgroup in cgroups {
+        loop {
+            match fs::remove_dir(&cgroup.path) {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                Err(error) if tokio::time::Instant::now() >= deadline => return Err(error),
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_millis(50));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}

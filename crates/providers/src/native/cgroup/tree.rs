@@ -1,0 +1,157 @@
+//! Where on this host control groups can be made.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Controller;
+
+/// The group that the server moves itself into, since in version 2 a group with
+/// members cannot limit its children.
+const SERVER_LEAF: &str = "tidebox-server";
+
+/// A mounted hierarchy that limits something we want limited.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Hierarchy {
+    /// The group below which ours are made.
+    pub(super) base: PathBuf,
+    pub(super) v2: bool,
+    pub(super) controllers: Vec<Controller>,
+}
+
+/// Every hierarchy with one of our controllers.
+pub(super) fn hierarchies(parent: Option<&str>) -> Vec<Hierarchy> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let read = |base: &Path| fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
+    from_tables(&mounts, &own, parent, read)
+}
+
+fn from_tables(
+    mounts: &str,
+    own: &str,
+    parent: Option<&str>,
+    v2_controllers: impl Fn(&Path) -> String,
+) -> Vec<Hierarchy> {
+    let mut found: Vec<Hierarchy> = Vec::new();
+    for line in mounts.lines() {
+        let Some((root, point, kind, options)) = fields(line) else { continue };
+        let v2 = kind == "cgroup2";
+        if !v2 && kind != "cgroup" {
+            continue;
+        }
+        let named = |controller: &Controller| options.split(',').any(|option| option == controller.as_str());
+        let Some(own) = own_group(own, v2, options) else { continue };
+        let base = base(point, root, parent.unwrap_or(own), v2 && parent.is_none());
+        let mut controllers: Vec<Controller> = if v2 {
+            let listed = v2_controllers(&base);
+            Controller::ALL.into_iter().filter(|c| listed.split_whitespace().any(|name| name == c.as_str())).collect()
+        } else {
+            Controller::ALL.into_iter().filter(named).collect()
+        };
+        controllers.retain(|controller| !found.iter().any(|other| other.controllers.contains(controller)));
+        if !controllers.is_empty() {
+            found.push(Hierarchy { base, v2, controllers });
+        }
+    }
+    found
+}
+
+/// Root within the hierarchy, mount point, type, and options of the file system.
+fn fields(line: &str) -> Option<(&str, &str, &str, &str)> {
+    let (mount, system) = line.split_once(" - ")?;
+    let mut mount = mount.split(' ').skip(3);
+    let mut system = system.split(' ');
+    Some((mount.next()?, mount.next()?, system.next()?, system.nth(1)?))
+}
+
+/// Our own group in the hierarchy: `<n>:<controllers>:<path>`, for version 2
+/// without controllers.
+fn own_group<'a>(own: &'a str, v2: bool, options: &str) -> Option<&'a str> {
+    own.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        let ours = if v2 {
+            controllers.is_empty()
+        } else {
+            !controllers.is_empty()
+                && controllers.split(',').all(|name| options.split(',').any(|option| option == name))
+        };
+        ours.then_some(path)
+    })
+}
+
+fn base(point: &str, root: &str, group: &str, own_v2: bool) -> PathBuf {
+    // In a container the hierarchy may be mounted from our own group on.
+    let inside = group.strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/')).unwrap_or(group);
+    let base = Path::new(point).join(inside.trim_start_matches('/'));
+    // A server that has been here before sits in its leaf.
+    if own_v2 && base.ends_with(SERVER_LEAF) { base.parent().unwrap_or(&base).to_owned() } else { base }
+}
+
+/// Lets the children of `base` be limited, which in version 2 takes that it has
+/// no members but in children.
+pub(super) fn delegate(base: &Path, controllers: &[Controller]) -> io::Result<()> {
+    let Err(error) = enable(base, controllers) else { return Ok(()) };
+    if error.kind() != io::ErrorKind::ResourceBusy {
+        return Err(error);
+    }
+    let members = fs::read_to_string(base.join("cgroup.procs"))?;
+    let own = std::process::id().to_string();
+    if members.lines().any(|pid| pid != own) {
+        return Err(io::Error::other("other processes live in the server's own group"));
+    }
+    let leaf = base.join(SERVER_LEAF);
+    fs::create_dir_all(&leaf)?;
+    fs::write(leaf.join("cgroup.procs"), own)?;
+    enable(base, controllers)
+}
+
+pub(super) fn enable(dir: &Path, controllers: &[Controller]) -> io::Result<()> {
+    let wanted: Vec<String> = controllers.iter().map(|controller| format!("+{}", controller.as_str())).collect();
+    fs::write(dir.join("cgroup.subtree_control"), wanted.join(" "))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn hierarchy(base: &str, v2: bool, controllers: &[Controller]) -> Hierarchy {
+        Hierarchy { base: base.into(), v2, controllers: controllers.to_vec() }
+    }
+
+    #[test]
+    fn version_1_groups_lie_below_our_own() {
+        let mounts = "30 23 0:26 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
+            31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+            32 23 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let own = "4:memory:/a/b\n2:cpu,cpuacct:/\n1:name=systemd:/x\n0::/y\n";
+        let found = from_tables(mounts, own, None, |_| "hugetlb".to_owned());
+        assert_eq!(
+            found,
+            [
+                hierarchy("/sys/fs/cgroup/cpu", false, &[Controller::Cpu]),
+                hierarchy("/sys/fs/cgroup/memory/a/b", false, &[Controller::Memory]),
+            ]
+        );
+    }
+
+    #[test]
+    fn version_2_groups_lie_beside_the_leaf_of_the_server() {
+        let mounts = "32 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
+        let all = |_: &Path| "cpuset cpu io memory pids".to_owned();
+        for own in ["0::/system.slice/tidebox.service\n", "0::/system.slice/tidebox.service/tidebox-server\n"] {
+            let found = from_tables(mounts, own, None, all);
+            assert_eq!(found, [hierarchy("/sys/fs/cgroup/system.slice/tidebox.service", true, &Controller::ALL)]);
+        }
+        let found = from_tables(mounts, "0::/x\n", Some("/boxes"), all);
+        assert_eq!(found, [hierarchy("/sys/fs/cgroup/boxes", true, &Controller::ALL)]);
+    }
+
+    #[test]
+    fn a_hierarchy_mounted_from_our_own_group_on_is_understood() {
+        let mounts = "32 23 0:28 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        let found = from_tables(mounts, "0::/docker/abc\n", None, |_| "memory".to_owned());
+        assert_eq!(found, [hierarchy("/sys/fs/cgroup", true, &[Controller::Memory])]);
+    }
+}

@@ -1,0 +1,152 @@
+//! What this host allows, found out by making boxes.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use domain::{Resources, SandboxId};
+use rustix::io::Errno;
+
+use super::cgroup::Controller;
+use super::launcher::LaunchError;
+use super::maker::Maker;
+use crate::{Error, Facts, Isolation, LimitKind, Result};
+
+/// The box of a probe is small and ends by itself soon, should we not end it.
+const PROBE: Resources = Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 16 };
+const PROBE_DISK_MB: u32 = 16;
+const PROBE_LIFETIME: Duration = Duration::from_secs(60);
+
+/// The id of a probe's box: all bits set, which chance does not make.
+pub(super) fn probe_id() -> SandboxId {
+    SandboxId::from_entropy([0xff; 10])
+}
+
+/// How boxes can be made here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Capabilities {
+    /// With ids of their own and layers shown with these; else as one user.
+    pub(super) privileged: bool,
+    /// Changes can lie in the data folder; else they lie in memory.
+    pub(super) disk_upper: bool,
+    /// Image files can be mounted, so that the disk of a box can be bounded.
+    pub(super) images: bool,
+}
+
+/// What a probe found.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Host {
+    /// `None` if no box can be made.
+    pub(super) can: Option<Capabilities>,
+    /// Why no box can be made, and what to do about it.
+    pub(super) error: Option<String>,
+    /// What is missing, a sentence each.
+    pub(super) missing: Vec<String>,
+}
+
+impl Host {
+    /// Makes boxes, from the best kind down to the poorest, until one answers.
+    pub(super) async fn probe(maker: &Maker) -> Host {
+        let mut host = Host::default();
+        let is_root = rustix::process::geteuid().is_root();
+        for privileged in if is_root { &[true, false][..] } else { &[false] } {
+            for disk_upper in [true, false] {
+                let can = Capabilities { privileged: *privileged, disk_upper, images: false };
+                match try_box(maker, &PROBE, can).await {
+                    Ok(()) => {
+                        host.settle(maker, can, is_root).await;
+                        return host;
+                    }
+                    Err(error) => host.missing.push(explain(&error, can)),
+                }
+            }
+        }
+        host.error = Some(host.missing.first().cloned().unwrap_or_default());
+        host
+    }
+
+    async fn settle(&mut self, maker: &Maker, can: Capabilities, is_root: bool) {
+        let with_images = Capabilities { images: true, ..can };
+        self.can = Some(can);
+        if can.privileged {
+            match try_box(maker, &Resources { disk_mb: PROBE_DISK_MB, ..PROBE }, with_images).await {
+                Ok(()) => self.can = Some(with_images),
+                Err(error) => self.missing.push(format!(
+                    "Image files cannot be mounted ({}), so a disk limit is held in the box's memory: install e2fsprogs and allow loop devices.",
+                    chain(&error)
+                )),
+            }
+        } else if !is_root {
+            self.missing.push(
+                "The server does not run as root: boxes have one user id only, the files of /usr appear as nobody's, and a disk limit is held in the box's memory."
+                    .to_owned(),
+            );
+        }
+        self.missing.extend(maker.cgroups.missing.iter().cloned());
+    }
+
+    pub(super) fn facts(&self, maker: &Maker) -> Facts {
+        let kind = |controller| if maker.cgroups.has(controller) { LimitKind::Hard } else { LimitKind::Soft };
+        let limits = vec![
+            ("memory_mb", kind(Controller::Memory)),
+            ("vcpus", kind(Controller::Cpu)),
+            ("pids", kind(Controller::Pids)),
+            ("disk_mb", LimitKind::Hard),
+        ];
+        Facts {
+            isolation: Isolation::Container,
+            runtime: "namespaces".to_owned(),
+            network_mode: "loopback".to_owned(),
+            limits,
+            missing: self.missing.clone(),
+        }
+    }
+}
+
+/// Makes a box and removes it again.
+async fn try_box(maker: &Maker, resources: &Resources, can: Capabilities) -> Result<()> {
+    let folder = maker.folders.of(&probe_id());
+    let made = maker.make(&probe_id(), resources, PROBE_LIFETIME, can).await;
+    let process = made.as_ref().ok().map(|made| &made.process);
+    maker.remove(&folder, process).await?;
+    made.map(drop)
+}
+
+/// The causes of an error on one line.
+fn chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// What an operator can do about a box that cannot be made.
+fn explain(error: &Error, can: Capabilities) -> String {
+    let refused = match error {
+        Error::Failed { source, .. } => source.downcast_ref::<LaunchError>(),
+        _ => None,
+    };
+    let Some(LaunchError::Refused { step, errno }) = refused else {
+        return format!("No box can be made: {}.", chain(error));
+    };
+    let cause = Errno::from_raw_os_error(*errno);
+    let advice = match step.as_str() {
+        "make namespaces" if cause == Errno::NOSPC => "raise the sysctl user.max_user_namespaces".to_owned(),
+        "make namespaces" | "map the user id" | "give up groups" | "make a control group namespace" => {
+            "the kernel forbids user namespaces to this user: set the sysctls kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0 where they exist, or run the server as root".to_owned()
+        }
+        "map the user ids" | "map the group ids" => {
+            "the server lacks the capabilities SETUID and SETGID, or the ids are not its to give".to_owned()
+        }
+        "map the ids of a layer" => "the kernel must be 5.19 or later, and the file system of /usr and of the data folder one that can be idmapped (ext4, xfs, btrfs)".to_owned(),
+        "mount an overlay" if can.disk_upper => {
+            "the file system of the data folder cannot carry the upper layer of an overlay, so changes lie in memory: move the data folder to ext4, xfs or btrfs".to_owned()
+        }
+        "mount an overlay" => "the kernel must be 5.11 or later and have overlayfs".to_owned(),
+        "mount /proc" => "a container hides parts of /proc: start it with its /proc unmasked".to_owned(),
+        _ => "the host's configuration forbids it".to_owned(),
+    };
+    format!("The kernel refused to {step} ({cause}): {advice}.")
+}

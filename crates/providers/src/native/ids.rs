@@ -1,0 +1,108 @@
+//! Ranges of user and group ids, one for each box, so that a box's files and
+//! processes belong to nobody else on the host.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use domain::StoreId;
+
+use crate::{Error, Result};
+
+/// How many ids a box has: all that a 16 bit program can name.
+pub(super) const IDS_PER_BOX: u32 = 65_536;
+/// Far above what hosts give to people and services, and to container engines.
+const FIRST_DEFAULT: u32 = 0x4000_0000;
+/// As many boxes as a host can hold for some time to come.
+const RANGES_DEFAULT: u32 = 8192;
+
+/// Hands out ranges.
+#[derive(Debug, Clone)]
+pub(super) struct IdPool {
+    first: u32,
+    ranges: u32,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    used: HashSet<u32>,
+    next: u32,
+}
+
+impl IdPool {
+    /// `subids` is the first id and their count. Where to begin depends on the
+    /// store, so that two servers on one host do not start with the same ranges.
+    pub(super) fn new(subids: Option<(u32, u32)>, store: &StoreId) -> Result<IdPool> {
+        let (first, count) = subids.unwrap_or((FIRST_DEFAULT, RANGES_DEFAULT * IDS_PER_BOX));
+        let ranges = count / IDS_PER_BOX;
+        if ranges == 0 || first < IDS_PER_BOX || first.checked_add(count - 1).is_none_or(|last| last == u32::MAX) {
+            return Err(Error::Invalid(format!(
+                "the subordinate ids {first}+{count} must be at least {IDS_PER_BOX}, begin above {IDS_PER_BOX}, and end below 4294967295"
+            )));
+        }
+        let mut hasher = DefaultHasher::new();
+        store.hash(&mut hasher);
+        let next = u32::try_from(hasher.finish() % u64::from(ranges)).unwrap_or(0);
+        Ok(IdPool { first, ranges, state: Arc::new(Mutex::new(State { used: HashSet::new(), next })) })
+    }
+
+    /// The first id of a range that is nobody's.
+    pub(super) fn take(&self) -> Result<u32> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        for step in 0..self.ranges {
+            let index = (state.next + step) % self.ranges;
+            let base = self.first + index * IDS_PER_BOX;
+            if state.used.insert(base) {
+                state.next = (index + 1) % self.ranges;
+                return Ok(base);
+            }
+        }
+        Err(Error::Unavailable(format!("all {} ranges of user ids are in use", self.ranges)))
+    }
+
+    /// A box that was found has this range.
+    pub(super) fn mark(&self, base: u32) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).used.insert(base);
+    }
+
+    /// Nothing of the box that had this range is left.
+    pub(super) fn give_back(&self, base: u32) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).used.remove(&base);
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn pool(count: u32) -> IdPool {
+        IdPool::new(Some((100_000, count)), &StoreId::from_entropy([1; 10])).unwrap()
+    }
+
+    #[test]
+    fn no_range_is_given_twice_until_it_comes_back() {
+        let pool = pool(3 * IDS_PER_BOX + 5);
+        let mut taken = [pool.take().unwrap(), pool.take().unwrap(), pool.take().unwrap()];
+        assert!(matches!(pool.take(), Err(Error::Unavailable(_))));
+        pool.give_back(taken[1]);
+        assert_eq!(pool.take().unwrap(), taken[1]);
+        taken.sort_unstable();
+        assert_eq!(taken, [100_000, 165_536, 231_072]);
+    }
+
+    #[test]
+    fn the_range_of_a_box_that_was_found_is_not_given_out() {
+        let pool = pool(2 * IDS_PER_BOX);
+        pool.mark(100_000);
+        assert_eq!(pool.take().unwrap(), 165_536);
+        assert!(pool.take().is_err());
+    }
+
+    #[test]
+    fn ids_that_cannot_hold_a_box_are_refused() {
+        for (first, count) in [(100_000, 65_535), (0, 65_536), (u32::MAX - 65_535, 65_536), (u32::MAX, 65_536)] {
+            assert!(IdPool::new(Some((first, count)), &StoreId::from_entropy([1; 10])).is_err(), "{first}+{count}");
+        }
+    }
+}

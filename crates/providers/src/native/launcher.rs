@@ -1,0 +1,90 @@
+//! Starting the launcher and listening to it.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::process::Stdio;
+use std::time::Duration;
+
+use guest_protocol::{LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::process::Command;
+
+use super::agent_file::AgentFile;
+
+/// How long making a box may take. A thousandth of it is usual; a machine that
+/// swaps may need seconds.
+const LAUNCH_WAIT: Duration = Duration::from_secs(30);
+
+/// Why there is no box.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LaunchError {
+    /// The kernel refused a step.
+    #[error("cannot {step}: {}", std::io::Error::from_raw_os_error(*errno))]
+    Refused {
+        /// What was being done.
+        step: String,
+        /// The kernel's answer.
+        errno: i32,
+    },
+    /// The launcher could not be started or ended without a word.
+    #[error("the launcher: {0}")]
+    Launcher(#[from] std::io::Error),
+}
+
+/// Makes the box of `launch` and gives the number of its first process. When
+/// this returns well, the agent has been executed.
+pub(super) async fn launch(agent: &AgentFile, listener: UnixListener, launch: &Launch) -> Result<u32, LaunchError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(std::io::Error::from)?;
+    // The other end is read and written by a program that waits.
+    rustix::io::ioctl_fionbio(&theirs, false).map_err(std::io::Error::from)?;
+    let mut control = UnixStream::from_std(ours.into())?;
+    let mut child = {
+        let mut command = Command::new(agent.path());
+        command.arg("launch").env_clear().kill_on_drop(true);
+        command.stdin(Stdio::from(theirs)).stdout(Stdio::from(OwnedFd::from(listener))).stderr(agent.duplicate()?);
+        command.spawn()?
+    };
+    let mut line = serde_json::to_vec(launch).map_err(std::io::Error::from)?;
+    line.push(b'\n');
+    let talk = async {
+        // A launcher that refused has said why before it closed its end.
+        let sent = control.write_all(&line).await;
+        let mut reports = Vec::new();
+        (&mut control).take(LAUNCH_LINE_BYTES_MAX as u64).read_to_end(&mut reports).await?;
+        child.wait().await?;
+        sent.map(|()| reports)
+    };
+    let reports = tokio::time::timeout(LAUNCH_WAIT, talk)
+        .await
+        .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+    outcome(&reports)
+}
+
+fn outcome(reports: &[u8]) -> Result<u32, LaunchError> {
+    let mut pid = None;
+    for line in reports.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        match serde_json::from_slice(line).map_err(std::io::Error::from)? {
+            LaunchReport::Pid(number) => pid = Some(number),
+            LaunchReport::Failed { step, errno } => return Err(LaunchError::Refused { step, errno }),
+        }
+    }
+    pid.ok_or_else(|| std::io::Error::other("it ended without a word").into())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_failure_after_the_pid_is_a_failure() {
+        assert_eq!(outcome(b"{\"pid\":7}\n").unwrap(), 7);
+        let failed = outcome(b"{\"pid\":7}\n{\"failed\":{\"step\":\"mount an overlay\",\"errno\":1}}\n");
+        assert!(matches!(failed, Err(LaunchError::Refused { errno: 1, .. })));
+        assert!(outcome(b"").is_err());
+        assert!(outcome(b"nonsense\n").is_err());
+    }
+}

@@ -1,0 +1,256 @@
+//! Making one box and removing one box, without remembering any.
+
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use domain::{Resources, SandboxId};
+use guest_protocol::{Launch, Overlay, Storage};
+use rustix::fs::{Mode, OFlags};
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+use super::agent_file::AgentFile;
+use super::cgroup::{self, Cgroups};
+use super::host::Capabilities;
+use super::ids::IdPool;
+use super::process::Process;
+use super::record::{BoxFolder, Folders, Record};
+use super::skeleton::{HOSTNAME, Skeleton};
+use super::{disk, launcher, removal};
+use crate::agent::AgentGuest;
+use crate::{Error, Phase, Result};
+
+/// How long a killed box may take to end. Its processes may sit in the kernel,
+/// writing to a slow disk.
+const END_WAIT: Duration = Duration::from_secs(20);
+/// So many folders are deleted at once, so that deleting leaves the disk to others.
+const REMOVALS_MAX: usize = 2;
+/// `/dev/shm`, as container engines have it, if the box has that much memory.
+const SHM_MB_MAX: u32 = 64;
+/// The name of the socket in a box's folder.
+const SOCKET: &str = "agent.sock";
+
+/// Everything that boxes are made of.
+#[derive(Debug)]
+pub(super) struct Maker {
+    pub(super) folders: Folders,
+    pub(super) agent: AgentFile,
+    pub(super) skeleton: Skeleton,
+    pub(super) ids: IdPool,
+    pub(super) cgroups: Cgroups,
+    pub(super) tasks: TaskTracker,
+    pub(super) removals: Removals,
+}
+
+/// Numbers and paces what is deleted in the background.
+#[derive(Debug)]
+pub(super) struct Removals {
+    count: AtomicU64,
+    slots: Arc<Semaphore>,
+}
+
+impl Default for Removals {
+    fn default() -> Self {
+        Removals { count: AtomicU64::new(0), slots: Arc::new(Semaphore::new(REMOVALS_MAX)) }
+    }
+}
+
+/// A box that runs and answers.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) process: Process,
+    pub(super) guest: AgentGuest,
+    pub(super) phases: Vec<Phase>,
+}
+
+fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::failed("make a box", source)
+}
+
+impl Maker {
+    /// Makes a box in a folder that must not be there yet. On error the folder
+    /// and what it records want removing.
+    pub(super) async fn make(
+        &self,
+        id: &SandboxId,
+        resources: &Resources,
+        lifetime: Duration,
+        can: Capabilities,
+    ) -> Result<Made> {
+        let begin = Instant::now();
+        let folder = self.folders.of(id);
+        folder.make().map_err(failed)?;
+        let id_base = self.record(&folder, id, can)?;
+        let storage = storage(&folder, resources, can).await?;
+        self.cgroups.make(id, resources).map_err(failed)?;
+        let dir = open_dir(folder.path()).map_err(failed)?;
+        let listener = UnixListener::bind(socket_path(&dir)).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        // Dialled before anybody listens: the first request waits in the socket.
+        let stream = UnixStream::connect(socket_path(&dir)).await.map_err(failed)?;
+        let order = self.order(&folder, id, resources, lifetime, id_base, storage);
+        let (launched, guest) = tokio::join!(
+            async { (launcher::launch(&self.agent, listener, &order).await, begin.elapsed()) },
+            AgentGuest::connect(stream)
+        );
+        let (launched, box_took) = launched;
+        // If both failed, the launcher knows why.
+        launched.map_err(failed)?;
+        let guest = guest?;
+        let process = match folder.pid() {
+            Some((pid, started)) => Process::find(pid, started).map_err(failed)?.ok_or(Error::Gone)?,
+            None => return Err(failed("the launcher recorded no process")),
+        };
+        let agent_took = begin.elapsed().saturating_sub(box_took);
+        let phases = vec![Phase { name: "box", took: box_took }, Phase { name: "agent", took: agent_took }];
+        Ok(Made { process, guest, phases })
+    }
+
+    /// Takes ids and writes down what will belong to the box.
+    fn record(&self, folder: &BoxFolder, id: &SandboxId, can: Capabilities) -> Result<Option<u32>> {
+        let id_base = if can.privileged { Some(self.ids.take()?) } else { None };
+        let record = Record::new(id_base, self.cgroups.of(id), &self.skeleton.path);
+        if let Err(error) = folder.write(&record) {
+            if let Some(base) = id_base {
+                self.ids.give_back(base);
+            }
+            return Err(failed(error));
+        }
+        Ok(id_base)
+    }
+
+    fn order(
+        &self,
+        folder: &BoxFolder,
+        id: &SandboxId,
+        resources: &Resources,
+        lifetime: Duration,
+        id_base: Option<u32>,
+        storage: Storage,
+    ) -> Launch {
+        let root = Overlay {
+            target: "/".to_owned(),
+            lower: vec![self.skeleton.path.display().to_string()],
+            name: "root".to_owned(),
+        };
+        let shown = self.skeleton.shown.iter().map(|dir| Overlay {
+            target: dir.clone(),
+            lower: vec![dir.clone()],
+            name: dir.trim_start_matches('/').to_owned(),
+        });
+        Launch {
+            hostname: HOSTNAME.to_owned(),
+            dir: folder.path().display().to_string(),
+            id_base,
+            overlays: std::iter::once(root).chain(shown).collect(),
+            storage,
+            shm_mb: (resources.memory_mb / 2).min(SHM_MB_MAX),
+            cgroups: self.cgroups.of(id),
+            oom_events: self.cgroups.oom_events(id),
+            soft: self.cgroups.soft(resources),
+            deadline_ms: u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// A new connection to the agent of a box.
+    pub(super) async fn dial(&self, folder: &BoxFolder) -> Result<AgentGuest> {
+        let gone = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => Error::Gone,
+            _ => Error::failed("reach the agent", error),
+        };
+        let dir = open_dir(folder.path()).map_err(gone)?;
+        let stream = UnixStream::connect(socket_path(&dir)).await.map_err(gone)?;
+        AgentGuest::connect(stream).await
+    }
+
+    /// Ends a box and removes all of it; what cannot be removed at once is out
+    /// of the way and goes in the background. May be repeated at any time.
+    pub(super) async fn remove(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<()> {
+        const ACTION: &str = "remove a box";
+        let failed = |error: std::io::Error| Error::failed(ACTION, error);
+        let record = folder.read();
+        let cgroups = record.as_ref().map(|record| record.cgroups.clone()).unwrap_or_default();
+        match process {
+            Some(process) => {
+                process.kill().map_err(failed)?;
+                if !process.ended_within(END_WAIT).await {
+                    return Err(Error::failed(ACTION, "its first process does not end"));
+                }
+            }
+            None => cgroup::kill_members(&cgroups),
+        }
+        cgroup::remove(&cgroups).await.map_err(failed)?;
+        let number = self.removals.count.fetch_add(1, Ordering::Relaxed);
+        let name = folder.path().file_name().unwrap_or_default().to_string_lossy();
+        let trash = self.folders.trash.join(format!("{name}.{}.{number}", std::process::id()));
+        match std::fs::rename(folder.path(), &trash) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed(error)),
+        }
+        let (ids, slots) = (self.ids.clone(), Arc::clone(&self.removals.slots));
+        let id_base = record.and_then(|record| record.id_base);
+        self.tasks.spawn(async move {
+            let removed = discard(slots, trash).await;
+            // Files that stay belong to these ids, so another box must not get them.
+            if let (true, Some(base)) = (removed, id_base) {
+                ids.give_back(base);
+            }
+        });
+        Ok(())
+    }
+
+    /// Deletes what an earlier server left in the trash.
+    pub(super) fn empty_trash(&self) -> std::io::Result<()> {
+        for entry in std::fs::read_dir(&self.folders.trash)? {
+            let slots = Arc::clone(&self.removals.slots);
+            let path = entry?.path();
+            self.tasks.spawn(async move { discard(slots, path).await });
+        }
+        Ok(())
+    }
+}
+
+async fn discard(slots: Arc<Semaphore>, path: std::path::PathBuf) -> bool {
+    // The semaphore is never closed.
+    let _slot = slots.acquire_owned().await.ok();
+    let shown = path.display().to_string();
+    let removed = tokio::task::spawn_blocking(move || removal::remove_tree(&path)).await;
+    match removed {
+        Ok(Ok(())) => true,
+        Ok(Err(error)) => {
+            tracing::warn!(path = shown, %error, "what is left of a box cannot be deleted; the next start tries again");
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+async fn storage(folder: &BoxFolder, resources: &Resources, can: Capabilities) -> Result<Storage> {
+    if resources.disk_mb > 0 && can.images {
+        disk::make_image(&folder.image(), resources.disk_mb).await.map_err(failed)?;
+        return Ok(Storage::Image(folder.image().display().to_string()));
+    }
+    if resources.disk_mb > 0 {
+        return Ok(Storage::TmpfsMb(resources.disk_mb));
+    }
+    if can.disk_upper {
+        std::fs::create_dir(folder.layers()).map_err(failed)?;
+        return Ok(Storage::Directory(folder.layers().display().to_string()));
+    }
+    // Counted to the box's memory anyway; half leaves room for its processes.
+    Ok(Storage::TmpfsMb(resources.memory_mb / 2))
+}
+
+fn open_dir(path: &Path) -> std::io::Result<std::os::fd::OwnedFd> {
+    Ok(rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// The name of a socket holds 107 bytes; a data folder may be longer than that.
+fn socket_path(dir: &impl std::os::fd::AsRawFd) -> String {
+    format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd())
+}

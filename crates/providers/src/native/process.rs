@@ -1,0 +1,75 @@
+//! The first process of a box, seen from the host.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Also wait for children that do not signal their end, as those of the launcher.
+const WALL: u32 = 0x4000_0000;
+
+/// Holds a process by descriptor, so that its number may be used again.
+#[derive(Debug)]
+pub(super) struct Process {
+    fd: AsyncFd<OwnedFd>,
+}
+
+impl Process {
+    /// The process with this number, if it is the one that started then.
+    /// `None` if that one has ended. Must be called within a runtime.
+    pub(super) fn find(pid: u32, started: u64) -> std::io::Result<Option<Process>> {
+        let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+        let fd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::SRCH) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
+        // Read after opening: what the descriptor holds can no longer change.
+        if start_time(pid) != Some(started) {
+            return Ok(None);
+        }
+        #[expect(deprecated, reason = "its heir is unsafe; an `OwnedFd` keeps the promise that it asks for")]
+        let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
+        Ok(Some(Process { fd }))
+    }
+
+    pub(super) fn kill(&self) -> std::io::Result<()> {
+        match pidfd_send_signal(self.fd.get_ref(), Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Whether it has ended, reaped or not.
+    pub(super) fn has_ended(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut fds = [PollFd::new(self.fd.get_ref(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Waits until it has ended, and takes its exit if it is a child of ours, so
+    /// that no zombie stays.
+    pub(super) async fn ended(&self) {
+        // An error would mean that the runtime is going down.
+        let _ = self.fd.readable().await;
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::from_bits_retain(WALL);
+        // Another server's child is not ours to take, and is taken once only.
+        let _ = waitid(WaitId::PidFd(self.fd.get_ref().as_fd()), options);
+    }
+
+    /// Like [`Process::ended`], but gives up after `limit`.
+    pub(super) async fn ended_within(&self, limit: Duration) -> bool {
+        tokio::time::timeout(limit, self.ended()).await.is_ok()
+    }
+}
+
+/// When a process started, in clock ticks since boot; `None` if it is no more.
+fn start_time(pid: Pid) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // The name in parentheses may hold anything, so count from its end.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}

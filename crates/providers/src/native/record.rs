@@ -1,0 +1,114 @@
+//! What is on disk of a box: enough for a later server to find and remove it.
+//!
+//! ```text
+//! <data>/native/boxes/<sandbox id>/box.json     written before the box is made
+//!                                  pid          written before the box runs
+//!                                  agent.sock   the way to the agent
+//!                                  layers/      its changes, owned by the box
+//!                                  disk.img     or these, if they are bounded
+//! ```
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use domain::SandboxId;
+use guest_protocol::CgroupDir;
+use serde::{Deserialize, Serialize};
+
+/// What [`Record`] says of itself.
+const FORMAT: u32 = 1;
+
+/// The folders of the provider.
+#[derive(Debug, Clone)]
+pub(super) struct Folders {
+    /// `<data>/native`.
+    pub(super) base: PathBuf,
+    /// A folder for each box.
+    pub(super) boxes: PathBuf,
+    /// What is left of boxes.
+    pub(super) trash: PathBuf,
+}
+
+impl Folders {
+    pub(super) fn make(base: &Path) -> io::Result<Folders> {
+        // Absolute, since the launcher writes its way through these paths.
+        let base = std::path::absolute(base)?;
+        let folders = Folders { boxes: base.join("boxes"), trash: base.join("trash"), base };
+        for dir in [&folders.base, &folders.boxes, &folders.trash] {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        }
+        Ok(folders)
+    }
+
+    pub(super) fn of(&self, id: &SandboxId) -> BoxFolder {
+        BoxFolder(self.boxes.join(id.as_str()))
+    }
+}
+
+/// The folder of one box.
+#[derive(Debug, Clone)]
+pub(super) struct BoxFolder(PathBuf);
+
+impl BoxFolder {
+    pub(super) fn at(path: PathBuf) -> BoxFolder {
+        BoxFolder(path)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(super) fn exists(&self) -> bool {
+        self.0.symlink_metadata().is_ok()
+    }
+
+    pub(super) fn layers(&self) -> PathBuf {
+        self.0.join("layers")
+    }
+
+    pub(super) fn image(&self) -> PathBuf {
+        self.0.join("disk.img")
+    }
+
+    /// Makes it, for nobody but us.
+    pub(super) fn make(&self) -> io::Result<()> {
+        fs::DirBuilder::new().mode(0o700).create(&self.0)
+    }
+
+    pub(super) fn write(&self, record: &Record) -> io::Result<()> {
+        fs::write(self.0.join("box.json"), serde_json::to_vec(record)?)
+    }
+
+    /// `None` if there is none that is whole: then the box was never made.
+    pub(super) fn read(&self) -> Option<Record> {
+        let record: Record = serde_json::from_slice(&fs::read(self.0.join("box.json")).ok()?).ok()?;
+        (record.format == FORMAT).then_some(record)
+    }
+
+    /// The pid and the start time of the first process, once it has been made.
+    pub(super) fn pid(&self) -> Option<(u32, u64)> {
+        let text = fs::read_to_string(self.0.join("pid")).ok()?;
+        let (pid, started) = text.strip_suffix('\n')?.split_once(' ')?;
+        Some((pid.parse().ok()?, started.parse().ok()?))
+    }
+}
+
+/// What belongs to a box besides its folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    format: u32,
+    /// The first id of its range.
+    pub(super) id_base: Option<u32>,
+    /// Its control groups.
+    pub(super) cgroups: Vec<CgroupDir>,
+    /// The made-up root that it uses.
+    pub(super) skeleton: String,
+}
+
+impl Record {
+    pub(super) fn new(id_base: Option<u32>, cgroups: Vec<CgroupDir>, skeleton: &Path) -> Record {
+        Record { format: FORMAT, id_base, cgroups, skeleton: skeleton.display().to_string() }
+    }
+}

@@ -1,0 +1,298 @@
+//! The made-up root of `image: host`: what programs of the host's `/usr` expect
+//! around it, and nothing that tells about the host.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// Copied from the host's `/etc` if there: plain data without secrets. A
+/// directory stands for everything below it.
+const ETC_COPIED: [&str; 24] = [
+    "alternatives",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "debian_version",
+    "fonts",
+    "gai.conf",
+    "host.conf",
+    "inputrc",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "locale.alias",
+    "localtime",
+    "magic",
+    "mime.types",
+    "os-release",
+    "pki/tls/certs",
+    "protocols",
+    "python3",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "timezone",
+];
+/// Copied likewise, whatever the version at their end is.
+const ETC_COPIED_PREFIXES: [&str; 3] = ["java-", "python3.", "perl"];
+/// A larger file is no plain configuration.
+const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// More entries than this are not what an `/etc` holds.
+const ENTRIES_MAX: usize = 50_000;
+/// Links or directories of the root that may lead into `/usr`.
+const USR_LINKS: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+/// Files that are the same for every box; the host name is that of every box too.
+const WRITTEN: [(&str, &str); 8] = [
+    ("etc/group", "root:x:0:\ntty:x:5:\nmail:x:8:\nstaff:x:50:\nuser:x:1000:\nnogroup:x:65534:\n"),
+    ("etc/hostname", "tidebox\n"),
+    ("etc/hosts", "127.0.0.1\tlocalhost tidebox\n::1\tlocalhost ip6-localhost ip6-loopback\n"),
+    (
+        "etc/nsswitch.conf",
+        "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
+    ),
+    ("etc/profile", "export PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}\n"),
+    ("etc/resolv.conf", ""),
+    ("etc/shells", "/bin/sh\n/bin/bash\n"),
+    ("etc/fstab", ""),
+];
+const DIRS: [(&str, u32); 24] = [
+    ("dev", 0o755),
+    ("etc", 0o755),
+    ("home", 0o755),
+    ("home/user", 0o755),
+    ("media", 0o755),
+    ("mnt", 0o755),
+    ("opt", 0o755),
+    ("proc", 0o555),
+    ("root", 0o700),
+    ("run", 0o755),
+    ("run/lock", 0o1777),
+    ("srv", 0o755),
+    ("sys", 0o555),
+    ("tmp", 0o1777),
+    ("usr", 0o755),
+    ("var", 0o755),
+    ("var/cache", 0o755),
+    ("var/lib", 0o755),
+    ("var/local", 0o755),
+    ("var/log", 0o755),
+    ("var/mail", 0o755),
+    ("var/spool", 0o755),
+    ("var/tmp", 0o1777),
+    ("workspace", 0o755),
+];
+/// The uid of `user`, who is nobody but may have a home.
+const USER_ID: u32 = 1000;
+
+/// The host name of every box, which its `/etc/hosts` knows.
+pub(super) const HOSTNAME: &str = "tidebox";
+
+/// A root on disk, and what is mounted over it.
+#[derive(Debug, Clone)]
+pub(super) struct Skeleton {
+    /// Its directory.
+    pub(super) path: PathBuf,
+    /// Directories of the host's root that hold programs and are shown as they
+    /// are: `/usr`, and on old systems `/bin` and the like.
+    pub(super) shown: Vec<String>,
+}
+
+/// One thing in the skeleton.
+#[derive(Debug, Hash)]
+enum Item {
+    Dir { path: PathBuf, mode: u32 },
+    File { path: PathBuf, mode: u32, content: Vec<u8> },
+    Link { path: PathBuf, target: PathBuf },
+}
+
+impl Skeleton {
+    /// Makes the skeleton below `base`, or finds the one made before.
+    pub(super) fn make(base: &Path) -> io::Result<Skeleton> {
+        let mut shown = vec!["/usr".to_owned()];
+        let items = collect(Path::new("/"), &mut shown)?;
+        // Named by its content, so that it is never changed below a box.
+        let mut hasher = DefaultHasher::new();
+        items.hash(&mut hasher);
+        let path = base.join(format!("host-{:016x}", hasher.finish()));
+        if path.is_dir() {
+            return Ok(Skeleton { path, shown });
+        }
+        let unfinished = base.join(format!("host-new-{}", std::process::id()));
+        super::removal::remove_tree(&unfinished)?;
+        fs::DirBuilder::new().mode(0o755).create(&unfinished)?;
+        for item in &items {
+            item.write(&unfinished)?;
+        }
+        match fs::rename(&unfinished, &path) {
+            // Another server on the same folder was faster with the same content.
+            Err(_) if path.is_dir() => super::removal::remove_tree(&unfinished)?,
+            outcome => outcome?,
+        }
+        Ok(Skeleton { path, shown })
+    }
+
+    /// Removes skeletons below `base` that neither we nor the boxes that were
+    /// found use.
+    pub(super) fn remove_others(&self, base: &Path, used: &[String]) -> io::Result<()> {
+        for entry in fs::read_dir(base)? {
+            let path = entry?.path();
+            let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("host-"));
+            if ours && path != self.path && !used.iter().any(|used| Path::new(used) == path) {
+                super::removal::remove_tree(&path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Item {
+    fn write(&self, root: &Path) -> io::Result<()> {
+        match self {
+            Item::Dir { path, mode } => {
+                let path = root.join(path);
+                fs::DirBuilder::new().recursive(true).create(&path)?;
+                // Whatever the umask of the server is.
+                fs::set_permissions(&path, fs::Permissions::from_mode(*mode))?;
+                if path.ends_with("home/user") && rustix::process::geteuid().is_root() {
+                    std::os::unix::fs::lchown(&path, Some(USER_ID), Some(USER_ID))?;
+                }
+                Ok(())
+            }
+            Item::File { path, mode, content } => {
+                use io::Write;
+                let path = root.join(path);
+                fs::OpenOptions::new().write(true).create_new(true).mode(*mode).open(&path)?.write_all(content)?;
+                fs::set_permissions(&path, fs::Permissions::from_mode(*mode))
+            }
+            Item::Link { path, target } => symlink(target, root.join(path)),
+        }
+    }
+}
+
+fn collect(host: &Path, shown: &mut Vec<String>) -> io::Result<Vec<Item>> {
+    let mut items: Vec<Item> = DIRS.iter().map(|(path, mode)| Item::Dir { path: path.into(), mode: *mode }).collect();
+    for name in USR_LINKS {
+        match fs::symlink_metadata(host.join(name)) {
+            Ok(metadata) if metadata.is_symlink() => {
+                items.push(Item::Link { path: name.into(), target: fs::read_link(host.join(name))? });
+            }
+            Ok(metadata) if metadata.is_dir() => {
+                items.push(Item::Dir { path: name.into(), mode: 0o755 });
+                shown.push(format!("/{name}"));
+            }
+            _ => {}
+        }
+    }
+    let shell = if host.join("usr/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
+    let passwd = format!(
+        "root:x:0:0:root:/root:{shell}\nuser:x:{USER_ID}:{USER_ID}:user:/home/user:{shell}\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    );
+    items.push(file("etc/passwd", passwd));
+    items.extend(WRITTEN.iter().map(|(path, content)| file(path, (*content).to_owned())));
+    items.push(Item::Link { path: "etc/mtab".into(), target: "/proc/self/mounts".into() });
+    items.push(Item::Link { path: "var/run".into(), target: "/run".into() });
+    items.push(Item::Link { path: "var/lock".into(), target: "/run/lock".into() });
+    for name in copied_names(host)? {
+        copy(host, &Path::new("etc").join(name), &mut items)?;
+    }
+    Ok(items)
+}
+
+fn file(path: &str, content: String) -> Item {
+    Item::File { path: path.into(), mode: 0o644, content: content.into_bytes() }
+}
+
+fn copied_names(host: &Path) -> io::Result<Vec<String>> {
+    let mut names: Vec<String> = ETC_COPIED.iter().map(|name| (*name).to_owned()).collect();
+    for entry in fs::read_dir(host.join("etc"))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if ETC_COPIED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Takes `path` and what is below it. Links stay links; what not everybody on
+/// the host may read, the boxes may not either.
+fn copy(host: &Path, path: &Path, items: &mut Vec<Item>) -> io::Result<()> {
+    let mut parents: Vec<&Path> =
+        path.ancestors().skip(1).filter(|p| *p != Path::new("") && *p != Path::new("etc")).collect();
+    parents.reverse();
+    let mut waiting = vec![path.to_owned()];
+    let mut parents = Some(parents);
+    while let Some(path) = waiting.pop() {
+        let Ok(metadata) = fs::symlink_metadata(host.join(&path)) else { continue };
+        for parent in parents.take().unwrap_or_default() {
+            items.push(Item::Dir { path: parent.to_owned(), mode: 0o755 });
+        }
+        if items.len() >= ENTRIES_MAX {
+            return Err(io::Error::other(format!("/etc holds more than {ENTRIES_MAX} entries to copy")));
+        }
+        let mode = metadata.permissions().mode();
+        if metadata.is_symlink() {
+            items.push(Item::Link { target: fs::read_link(host.join(&path))?, path });
+        } else if metadata.is_dir() && mode & 0o005 == 0o005 {
+            let mut below: Vec<PathBuf> = fs::read_dir(host.join(&path))?
+                .map(|entry| Ok(path.join(entry?.file_name())))
+                .collect::<io::Result<_>>()?;
+            // The same order on every start, for the same name.
+            below.sort_by(|a, b| b.cmp(a));
+            items.push(Item::Dir { path, mode: 0o755 });
+            waiting.extend(below);
+        } else if metadata.is_file() && mode & 0o004 != 0 && metadata.len() <= FILE_BYTES_MAX {
+            let content = fs::read(host.join(&path))?;
+            items.push(Item::File { path, mode: 0o644 | mode & 0o111, content });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn only_what_everybody_may_read_is_copied() {
+        let host = tempfile::tempdir().unwrap();
+        let etc = host.path().join("etc");
+        fs::create_dir_all(etc.join("ssl/certs")).unwrap();
+        fs::create_dir_all(etc.join("ssl/private")).unwrap();
+        for (name, mode) in [
+            ("ssl/certs/ca.pem", 0o644),
+            ("ssl/certs/secret.pem", 0o600),
+            ("ssl/private/key", 0o644),
+            ("shadow", 0o644),
+        ] {
+            fs::write(etc.join(name), name).unwrap();
+            fs::set_permissions(etc.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        symlink("/etc/shadow", etc.join("ssl/certs/link.pem")).unwrap();
+        let mut shown = Vec::new();
+        let items = collect(host.path(), &mut shown).unwrap();
+        let has = |wanted: &str| {
+            items.iter().any(|item| match item {
+                Item::Dir { path, .. } | Item::File { path, .. } | Item::Link { path, .. } => path == Path::new(wanted),
+            })
+        };
+        assert!(has("etc/ssl/certs/ca.pem") && has("etc/ssl/certs/link.pem") && has("etc/ssl"));
+        assert!(!has("etc/ssl/certs/secret.pem") && !has("etc/ssl/private/key") && !has("etc/shadow"));
+    }
+
+    #[test]
+    fn the_same_host_gives_the_same_skeleton() {
+        let base = tempfile::tempdir().unwrap();
+        let first = Skeleton::make(base.path()).unwrap();
+        let again = Skeleton::make(base.path()).unwrap();
+        assert_eq!(first.path, again.path);
+        fs::create_dir(base.path().join("host-0000000000000000")).unwrap();
+        fs::create_dir(base.path().join("host-1111111111111111")).unwrap();
+        let used = [base.path().join("host-1111111111111111").display().to_string()];
+        again.remove_others(base.path(), &used).unwrap();
+        assert!(again.path.is_dir() && base.path().join("host-1111111111111111").is_dir());
+        assert!(!base.path().join("host-0000000000000000").exists());
+    }
+}
