@@ -27,6 +27,9 @@ pub struct CommandLine {
     command: Command,
 }
 
+/// Where `tidebox serve` listens unless it is told otherwise.
+const DEFAULT_URL: &str = "http://127.0.0.1:7423";
+
 /// Options of every subcommand.
 #[derive(Debug, Args)]
 struct Global {
@@ -36,7 +39,7 @@ struct Global {
         global = true,
         env = "TIDEBOX_URL",
         hide_env_values = true,
-        default_value = "http://127.0.0.1:7423",
+        default_value = DEFAULT_URL,
         value_name = "URL",
         help_heading = "Server"
     )]
@@ -136,7 +139,8 @@ fn do_as_asked(asked: CommandLine, output: Output) -> Result {
 fn speak(global: &Global, remote: Remote, output: Output) -> Result {
     // An empty variable is one that is not set.
     let given = |value: &Option<String>| value.clone().filter(|value| !value.trim().is_empty());
-    let client = Client::new(&global.url, given(&global.api_key).as_deref(), given(&global.user_id).as_deref())?;
+    let url = Some(global.url.as_str()).filter(|url| !url.trim().is_empty()).unwrap_or(DEFAULT_URL);
+    let client = Client::new(url, given(&global.api_key).as_deref(), given(&global.user_id).as_deref())?;
     let context = Context { client, output };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

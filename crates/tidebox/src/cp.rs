@@ -24,10 +24,10 @@ use crate::signals::Signals;
 )]
 pub struct CpArgs {
     /// What to copy
-    #[arg(value_name = "SRC", allow_hyphen_values = true)]
+    #[arg(value_name = "SRC")]
     source: String,
     /// Where to
-    #[arg(value_name = "DST", allow_hyphen_values = true)]
+    #[arg(value_name = "DST")]
     destination: String,
 }
 

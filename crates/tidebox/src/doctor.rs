@@ -14,7 +14,10 @@ use crate::output::harmless;
 
 /// Tell what this host can do, what is missing, and how to get it
 #[derive(Debug, Args)]
-#[command(after_help = "Looks at this host, and at the server if it answers. Exits with 1 if no box can be made.")]
+#[command(
+    after_help = "Looks at this host, and at the server if it answers. Exits with 1 if no box can be made: by the\n\
+    server if it answers, else by any provider on this host."
+)]
 pub struct DoctorArgs {}
 
 /// How something stands.
@@ -63,8 +66,9 @@ struct Report {
 
 /// Looks, and prints what it saw.
 pub async fn run(context: &Context, _args: &DoctorArgs) -> Result {
-    let report = Report { local: local::local_findings(), server: server_findings(&context.client).await };
-    let healthy = report.server.iter().all(|finding| finding.area != "server" || finding.level == Level::Ok);
+    let (ready, server) = server_findings(&context.client).await;
+    let report = Report { local: local::local_findings(), server };
+    let healthy = ready.unwrap_or_else(|| can_make_boxes(&report.local));
     context.output.print(&report, |report| {
         let mut text = String::from("This host\n");
         report.local.iter().for_each(|finding| text += &shown(finding));
@@ -88,15 +92,31 @@ fn shown(finding: &Finding) -> String {
     text
 }
 
-/// What the server says about itself.
-async fn server_findings(client: &Client) -> Vec<Finding> {
+/// Whether any provider lacks nothing here.
+fn can_make_boxes(local: &[Finding]) -> bool {
+    let lacks = |area: &str| local.iter().any(|finding| finding.area == area && finding.level == Level::Missing);
+    local.iter().any(|finding| finding.area != "host" && !lacks(&finding.area))
+}
+
+/// What the server says about itself, and whether it can make boxes; none if it
+/// is not there to be asked.
+async fn server_findings(client: &Client) -> (Option<bool>, Vec<Finding>) {
     let ready = match client.ready().await {
         Ok(ready) => ready,
-        Err(error) => return vec![Finding::lacking("server", Level::Missing, "does not answer", error.to_string())],
+        Err(error @ client::Error::Connect { .. }) => {
+            return (None, vec![Finding::lacking("server", Level::Warn, "is not there", error.to_string())]);
+        }
+        Err(error) => {
+            return (
+                Some(false),
+                vec![Finding::lacking("server", Level::Missing, "does not answer as it should", error.to_string())],
+            );
+        }
     };
+    let is_ready = ready.status == "ready";
     let mut findings = Vec::new();
     let fact = format!("version {}, up for {}", ready.version, ready.uptime);
-    findings.push(if ready.status == "ready" {
+    findings.push(if is_ready {
         Finding::ok("server", fact)
     } else {
         Finding::lacking("server", Level::Missing, format!("{fact}, cannot make boxes"), "see its providers below")
@@ -119,7 +139,7 @@ async fn server_findings(client: &Client) -> Vec<Finding> {
             crate::failure::Failure::from(error).said().map(|(_, message)| message.to_owned()).unwrap_or_default(),
         )),
     }
-    findings
+    (Some(is_ready), findings)
 }
 
 fn of_provider(provider: api::ProviderHealth) -> Vec<Finding> {
@@ -137,7 +157,19 @@ fn of_provider(provider: api::ProviderHealth) -> Vec<Finding> {
 
 #[cfg(test)]
 mod test {
-    use super::{Finding, Level, shown};
+    use super::{Finding, Level, can_make_boxes, shown};
+
+    #[test]
+    fn one_provider_that_lacks_nothing_is_enough() {
+        let host = Finding::ok("host", "Linux");
+        let no_docker = Finding::lacking("docker", Level::Missing, "no socket", "start it");
+        let half = Finding::lacking("native", Level::Missing, "no overlay", "load it");
+        let native = Finding::ok("native", "namespaces");
+        let soft = Finding::lacking("native", Level::Warn, "soft limits", "be root");
+        assert!(can_make_boxes(&[host.clone(), native.clone(), soft, no_docker.clone()]));
+        assert!(!can_make_boxes(&[host.clone(), native, half, no_docker]));
+        assert!(!can_make_boxes(&[host]));
+    }
 
     #[test]
     fn a_finding_is_a_line_and_its_remedy_another() {
