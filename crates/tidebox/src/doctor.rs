@@ -67,7 +67,7 @@ struct Report {
 /// Looks, and prints what it saw.
 pub async fn run(context: &Context, _args: &DoctorArgs) -> Result {
     let (ready, server) = server_findings(&context.client).await;
-    let report = Report { local: local::local_findings(), server };
+    let report = Report { local: local::local_findings().await, server };
     let healthy = ready.unwrap_or_else(|| can_make_boxes(&report.local));
     context.output.print(&report, |report| {
         let mut text = String::from("This host\n");

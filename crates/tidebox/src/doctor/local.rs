@@ -1,15 +1,25 @@
 //! What this host has, seen without a server.
 
-use std::os::unix::fs::FileTypeExt as _;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use domain::StoreId;
+use providers::native::{Native, NativeConfig};
+use providers::{Isolation, LimitKind, Provider as _};
+use tokio::time::timeout;
 
 use super::{Finding, Level};
 
+/// How long the attempt to make a box may take. It takes milliseconds where it
+/// works, and a refusal is not slower; only a hung host is.
+const PROBE_MAX: Duration = Duration::from_secs(20);
+
 /// What each provider would find on this host. One function, so that there is
 /// one place that knows where the facts come from.
-pub fn local_findings() -> Vec<Finding> {
+pub async fn local_findings() -> Vec<Finding> {
     let mut findings = vec![kernel()];
-    findings.extend(native());
+    findings.extend(native().await);
     findings.push(docker());
     findings.push(firecracker());
     findings.push(proot());
@@ -24,74 +34,66 @@ fn kernel() -> Finding {
     Finding::ok("host", format!("Linux {release} on {machine}, as {user}"))
 }
 
-fn native() -> Vec<Finding> {
-    let mut findings = Vec::new();
-    // Both are absent where nothing forbids it.
-    let setting = |name: &str| read(&format!("/proc/sys/{name}"));
-    let forbidden = [
-        ("user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
-        ("kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
-        (
-            "kernel/apparmor_restrict_unprivileged_userns",
-            "1",
-            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or run the server as root",
-        ),
-    ]
-    .into_iter()
-    .filter(|(name, ..)| *name == "user/max_user_namespaces" || !is_root())
-    .find(|(name, value, _)| setting(name).as_deref() == Some(*value));
-    findings.push(match forbidden {
-        None if Path::new("/proc/self/ns/user").exists() => Finding::ok("native", "user namespaces are allowed"),
-        None => Finding::lacking(
-            "native",
-            Level::Missing,
-            "this kernel has no user namespaces",
-            "use a kernel with CONFIG_USER_NS",
-        ),
-        Some((name, value, remedy)) => Finding::lacking(
-            "native",
-            Level::Missing,
-            format!("{name} is {value}, which forbids user namespaces"),
-            remedy,
-        ),
-    });
-    let overlay =
-        read("/proc/filesystems").unwrap_or_default().lines().any(|line| line.trim_end().ends_with("overlay"));
-    findings.push(if overlay {
-        Finding::ok("native", "overlay file systems are there")
-    } else {
-        Finding::lacking("native", Level::Missing, "overlay file systems are not loaded", "modprobe overlay")
-    });
-    findings.push(limits());
-    findings
+/// Makes a box and removes it again: what a list of settings only promises, this
+/// shows.
+async fn native() -> Vec<Finding> {
+    let no_box = |reason: String| vec![Finding::lacking("native", Level::Missing, "no box can be made", reason)];
+    // Other users of the box must be able to look through it, as through the
+    // server's data folder.
+    let folder = tempfile::Builder::new()
+        .prefix("tidebox-doctor-")
+        .permissions(std::fs::Permissions::from_mode(0o755))
+        .tempdir();
+    let folder = match folder {
+        Ok(folder) => folder,
+        Err(error) => return no_box(format!("a temporary folder is needed: {error}")),
+    };
+    // A store of its own, so that nothing of a server is taken for ours.
+    let mut entropy = *b"doctor\0\0\0\0";
+    entropy[6..].copy_from_slice(&std::process::id().to_le_bytes());
+    let config = NativeConfig {
+        data_dir: folder.path().to_owned(),
+        store_id: StoreId::from_entropy(entropy),
+        cgroup_parent: None,
+        subids: None,
+    };
+    let native = match timeout(PROBE_MAX, Native::open(config)).await {
+        Ok(Ok(native)) => native,
+        Ok(Err(error)) => return no_box(error.to_string()),
+        Err(_) => return no_box(format!("the attempt takes longer than {} seconds", PROBE_MAX.as_secs())),
+    };
+    let facts = native.facts();
+    match native.health().await.error {
+        // What else is missing are attempts that failed for the same reason.
+        Some(reason) => no_box(reason),
+        None => {
+            let more = |missing: &String| Finding::lacking("native", Level::Warn, "could do more", missing.clone());
+            std::iter::once(Finding::ok("native", made(&facts))).chain(facts.missing.iter().map(more)).collect()
+        }
+    }
 }
 
-fn limits() -> Finding {
-    let unified = read("/sys/fs/cgroup/cgroup.controllers");
-    let version = if unified.is_some() { "cgroup v2" } else { "cgroup v1" };
-    let has = |controller: &str| match &unified {
-        Some(controllers) => controllers.split_whitespace().any(|name| name == controller),
-        None => Path::new("/sys/fs/cgroup").join(controller).is_dir(),
+/// What the box was like.
+fn made(facts: &providers::Facts) -> String {
+    let isolation = match facts.isolation {
+        Isolation::Vm => "vm",
+        Isolation::Container => "container",
+        Isolation::None => "none",
     };
-    let lacking: Vec<_> = ["memory", "cpu", "pids"].into_iter().filter(|controller| !has(controller)).collect();
-    if !lacking.is_empty() {
-        return Finding::lacking(
-            "native",
-            Level::Warn,
-            format!("{version} without {}: those limits are soft", lacking.join(", ")),
-            "enable the controllers, such as by cgroup_enable=memory on the kernel's command line",
-        );
-    }
-    if is_root() {
-        Finding::ok("native", format!("{version} with memory, cpu and pids: hard limits"))
-    } else {
-        Finding::lacking(
-            "native",
-            Level::Warn,
-            format!("{version}, not as root: limits may be soft"),
-            "run the server as root, or delegate a cgroup to it (systemd: Delegate=yes)",
-        )
-    }
+    let limits: Vec<_> = facts
+        .limits
+        .iter()
+        .map(|(name, kind)| {
+            let kind = match kind {
+                LimitKind::Hard => "hard",
+                LimitKind::Soft => "soft",
+                LimitKind::None => "none",
+            };
+            format!("{name} {kind}")
+        })
+        .collect();
+    let providers::Facts { runtime, network_mode, .. } = facts;
+    format!("a box was made: {runtime}, isolation {isolation}, network {network_mode}, limits {}", limits.join(", "))
 }
 
 fn docker() -> Finding {
@@ -146,10 +148,6 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-fn read(path: &str) -> Option<String> {
-    std::fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
-}
-
 /// Where a program lies on `PATH`.
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
@@ -160,9 +158,9 @@ fn program(name: &str) -> Option<PathBuf> {
 mod test {
     use super::{Level, local_findings};
 
-    #[test]
-    fn what_is_missing_always_says_what_to_do() {
-        let findings = local_findings();
+    #[tokio::test]
+    async fn what_is_missing_always_says_what_to_do() {
+        let findings = local_findings().await;
         for area in ["host", "native", "docker", "firecracker", "proot"] {
             assert!(findings.iter().any(|finding| finding.area == area), "{area}");
         }
