@@ -1,1 +1,3 @@
-//! Placeholder.
+//! The Tidebox server.
+
+pub mod config;
