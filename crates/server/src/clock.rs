@@ -74,9 +74,3 @@ pub fn from_ms(ms: i64) -> Timestamp {
 pub fn after(at: Timestamp, by: Duration) -> Timestamp {
     from_ms(at.as_millisecond().saturating_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX)))
 }
-
-/// From `earlier` to `later`; zero when it is the other way round.
-#[must_use]
-pub fn between(earlier: Timestamp, later: Timestamp) -> Duration {
-    Duration::from_millis(u64::try_from(later.as_millisecond() - earlier.as_millisecond()).unwrap_or(0))
-}

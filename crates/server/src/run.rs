@@ -89,7 +89,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let bound = listener.local_addr().map_err(Failure::System)?;
     let store = Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| store_failure(&error))?;
     let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
-    let registry = registry(&config, store.id(), clock.as_ref()).await?;
+    let registry = registry(&config, store.id(), &clock).await?;
     let store: Arc<dyn Store> = Arc::new(store);
     let tasks = TaskTracker::new();
     let control = Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy(&config), tasks.clone());
@@ -183,12 +183,12 @@ fn policy(config: &Config) -> Policy {
 }
 
 /// Sets up the enabled providers and says which is the default, and why not the others.
-async fn registry(config: &Config, store: &StoreId, clock: &dyn Clock) -> Result<Registry, Failure> {
+async fn registry(config: &Config, store: &StoreId, clock: &Arc<dyn Clock>) -> Result<Registry, Failure> {
     let mut providers: Vec<(Arc<dyn Provider>, Offer)> = Vec::new();
     if config.providers.native.enabled != Enabled::False {
         let native = Native::open(NativeConfig {
-            dir: config.data_dir.join("native"),
-            store: store.clone(),
+            data_dir: config.data_dir.clone(),
+            store_id: store.clone(),
             subids: config.providers.native.subids,
             cgroup_parent: config.providers.native.cgroup_parent.clone(),
         })
@@ -201,13 +201,14 @@ async fn registry(config: &Config, store: &StoreId, clock: &dyn Clock) -> Result
         providers.push((Arc::new(native), offer));
     }
     if config.providers.mock.enabled {
-        providers.push((Arc::new(Mock::default()), Offer::Always));
+        let clock = Arc::clone(clock);
+        providers.push((Arc::new(Mock::new(move || clock.now())), Offer::Always));
     }
     let named = match &config.providers.default {
         DefaultProvider::Auto => None,
         DefaultProvider::Named(name) => Some(name.as_str()),
     };
-    let registry = Registry::assemble(providers, named, clock).await;
+    let registry = Registry::assemble(providers, named, clock.as_ref()).await;
     for entry in registry.entries() {
         let provider = entry.provider.name();
         for missing in entry.provider.facts().missing {

@@ -212,9 +212,6 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Removes a template; `false` if there is none.
     async fn delete_template(&self, name: &str) -> Result<bool>;
 
-    /// Whether it can be read and written, by doing so.
-    async fn ping(&self) -> Result<()>;
-
     /// Writes out what is pending and lets go of the files.
     async fn close(&self);
 }

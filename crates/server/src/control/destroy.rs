@@ -119,13 +119,11 @@ const PRUNE_BATCH: u32 = 256;
 
 /// The error of a removal that several callers waited for.
 fn shared(error: Arc<Error>) -> Error {
-    match Arc::try_unwrap(error) {
-        Ok(error) => error,
-        Err(error) => match &*error {
-            Error::Provider { provider, action, source } => {
-                Error::Provider { provider: provider.clone(), action, source: Arc::clone(source) }
-            }
-            other => Error::Unavailable(other.to_string()),
-        },
-    }
+    Arc::try_unwrap(error).unwrap_or_else(|error| {
+        if let Error::Provider { provider, action, source } = &*error {
+            let (provider, source) = (provider.clone(), Arc::clone(source));
+            return Error::Provider { provider, action, source };
+        }
+        Error::Unavailable(error.to_string())
+    })
 }

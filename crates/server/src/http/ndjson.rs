@@ -143,12 +143,11 @@ impl Lines {
     /// The stream ended without an exit: the box died, or its provider failed.
     fn cut(&mut self, out: &mut Vec<u8>, error: &providers::Error) {
         self.flush(out);
-        match error {
-            providers::Error::Gone => self.say(out, "tidebox: the sandbox ended while the command was running"),
-            error => {
-                tracing::error!(error = error as &dyn std::error::Error, "a command's stream broke off");
-                self.say(out, "tidebox: the provider failed while the command was running");
-            }
+        if matches!(error, providers::Error::Gone) {
+            self.say(out, "tidebox: the sandbox ended while the command was running");
+        } else {
+            tracing::error!(error = error as &dyn std::error::Error, "a command's stream broke off");
+            self.say(out, "tidebox: the provider failed while the command was running");
         }
         self.phase = Phase::Done;
     }

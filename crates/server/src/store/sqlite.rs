@@ -298,11 +298,6 @@ impl Store for Sqlite {
         Ok(done.rows_affected() == 1)
     }
 
-    async fn ping(&self) -> Result<()> {
-        sqlx::query("UPDATE store SET id = id").execute(&self.writer).await?;
-        Ok(())
-    }
-
     async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;

@@ -21,7 +21,6 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     only_what_ended_long_ago_is_forgotten(store).await;
     the_list_is_newest_first_without_the_destroyed(store).await;
     templates_are_kept_by_name(store).await;
-    store.ping().await.unwrap();
     let id = store.id().clone();
     store.close().await;
     let reopened = open().await;

@@ -65,7 +65,11 @@ async fn twenty_boxes_outlive_a_crash_and_leave_nothing_when_destroyed() {
     let waited = server.get(&format!("/sandboxes/{expiring}/wait?state=destroyed")).await.ok();
     assert_eq!(waited["state"], "destroyed");
     let ours = agents();
-    let pids: Vec<String> = ids.iter().map(|id| std::fs::read_to_string(server.data_dir().join("native/boxes").join(id).join("pid")).unwrap()).map(|text| text.split(' ').next().unwrap().to_owned()).collect();
+    let pids: Vec<String> = ids
+        .iter()
+        .map(|id| std::fs::read_to_string(server.data_dir().join("native/boxes").join(id).join("pid")).unwrap())
+        .map(|text| text.split(' ').next().unwrap().to_owned())
+        .collect();
     assert!(pids.iter().all(|pid| ours.contains(pid)), "{pids:?}");
     for id in &ids {
         server.delete(&format!("/sandboxes/{id}")).await.ok();
@@ -73,9 +77,14 @@ async fn twenty_boxes_outlive_a_crash_and_leave_nothing_when_destroyed() {
     for pid in pids {
         assert!(!std::path::Path::new("/proc").join(&pid).exists(), "process {pid} is left");
     }
-    server.until("the clean-up", async || {
-        ["boxes", "trash"].iter().all(|dir| std::fs::read_dir(server.data_dir().join("native").join(dir)).map_or(true, |mut dir| dir.next().is_none()))
-    }).await;
+    server
+        .until("the clean-up", async || {
+            ["boxes", "trash"].iter().all(|dir| {
+                std::fs::read_dir(server.data_dir().join("native").join(dir))
+                    .map_or(true, |mut dir| dir.next().is_none())
+            })
+        })
+        .await;
     let (mounts, groups) = host_state();
     let root = server.data_dir().display().to_string();
     assert!(!mounts.iter().any(|mount| mount.contains(&root)), "a mount is left");
@@ -88,7 +97,9 @@ async fn twenty_boxes_outlive_a_crash_and_leave_nothing_when_destroyed() {
 async fn what_a_crash_left_half_made_or_half_removed_is_finished() {
     let mut server = TestServer::start(NATIVE).await;
     for round in 0..8u64 {
-        let spawns: Vec<_> = (0..6).map(|_| tokio::spawn(server.request(reqwest::Method::POST, "/sandboxes").json(&json!({})).send())).collect();
+        let spawns: Vec<_> = (0..6)
+            .map(|_| tokio::spawn(server.request(reqwest::Method::POST, "/sandboxes").json(&json!({})).send()))
+            .collect();
         // A moment that differs from round to round, somewhere in the making.
         tokio::time::sleep(Duration::from_micros(700 * round)).await;
         server.kill();
@@ -97,20 +108,26 @@ async fn what_a_crash_left_half_made_or_half_removed_is_finished() {
         }
         server.launch().await;
     }
-    server.until("every row is settled", async || {
-        let listed = server.get("/sandboxes").await.ok();
-        listed.as_array().unwrap().iter().all(|sandbox| sandbox["state"] == "running")
-    }).await;
+    server
+        .until("every row is settled", async || {
+            let listed = server.get("/sandboxes").await.ok();
+            listed.as_array().unwrap().iter().all(|sandbox| sandbox["state"] == "running")
+        })
+        .await;
     let listed = server.get("/sandboxes").await.ok();
-    let ids: BTreeSet<String> = listed.as_array().unwrap().iter().map(|sandbox| sandbox["id"].as_str().unwrap().to_owned()).collect();
+    let ids: BTreeSet<String> =
+        listed.as_array().unwrap().iter().map(|sandbox| sandbox["id"].as_str().unwrap().to_owned()).collect();
     for id in &ids {
         assert_eq!(server.output(id, "echo up").await, "up\n");
     }
-    server.until("boxes without a sandbox are gone", async || {
-        let boxes = std::fs::read_dir(server.data_dir().join("native/boxes")).unwrap();
-        let boxes: BTreeSet<String> = boxes.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-        boxes == ids
-    }).await;
+    server
+        .until("boxes without a sandbox are gone", async || {
+            let boxes = std::fs::read_dir(server.data_dir().join("native/boxes")).unwrap();
+            let boxes: BTreeSet<String> =
+                boxes.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+            boxes == ids
+        })
+        .await;
 }
 
 #[tokio::test]

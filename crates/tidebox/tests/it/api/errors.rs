@@ -75,7 +75,8 @@ async fn a_name_that_is_not_ours_is_refused_on_loopback() {
     with_host("evil.example").await.refused(403, "forbidden", "allowed_hosts");
     with_host("127.0.0.1.evil.example:7423").await.refused(403, "forbidden", "allowed_hosts");
     with_host("localhost:1").await.ok();
-    let posted = server.request(Method::POST, "/sandboxes").header("Origin", "http://evil.example").send().await.unwrap();
+    let posted =
+        server.request(Method::POST, "/sandboxes").header("Origin", "http://evil.example").send().await.unwrap();
     Answer::read(posted).await.refused(403, "forbidden", "allowed_hosts");
 }
 

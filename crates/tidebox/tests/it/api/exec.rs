@@ -17,7 +17,12 @@ async fn stream(server: &TestServer, id: &str, mut body: Value) -> Vec<Value> {
     let answer = server.post(&format!("/sandboxes/{id}/exec"), body).await;
     assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(&answer.bytes));
     assert_eq!(answer.headers["content-type"], "application/x-ndjson");
-    answer.bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty()).map(|line| serde_json::from_slice(line).unwrap()).collect()
+    answer
+        .bytes
+        .split(|b| *b == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect()
 }
 
 fn text(chunks: &[Value], stream: &str) -> String {
@@ -29,7 +34,10 @@ async fn a_buffered_exec_answers_with_code_output_and_duration() {
     let server = TestServer::start(NATIVE).await;
     let id = server.spawn().await;
     let result = server.exec(&id, "echo out; echo err >&2; exit 3").await;
-    assert_eq!((&result["exit_code"], &result["stdout"], &result["stderr"]), (&json!(3), &json!("out\n"), &json!("err\n")));
+    assert_eq!(
+        (&result["exit_code"], &result["stdout"], &result["stderr"]),
+        (&json!(3), &json!("out\n"), &json!("err\n"))
+    );
     assert!(result["duration"].as_str().unwrap().ends_with('s'), "{result}");
     let keys: Vec<&String> = result.as_object().unwrap().keys().collect();
     assert_eq!(keys, ["duration", "exit_code", "stderr", "stdout"], "flags are there only when they are true");
@@ -43,7 +51,8 @@ async fn arguments_are_quoted_in_a_line_and_untouched_in_argv() {
     let args = json!(["a b", "it's", "$HOME", ""]);
     let line = server.post(&path, json!({"command": "printf '<%s>'", "args": args})).await.ok();
     assert_eq!(line["stdout"], "<a b><it's><$HOME><>");
-    let argv = server.post(&path, json!({"command": "printf", "args": ["<%s>", "a b", "$HOME"], "mode": "argv"})).await.ok();
+    let argv =
+        server.post(&path, json!({"command": "printf", "args": ["<%s>", "a b", "$HOME"], "mode": "argv"})).await.ok();
     assert_eq!(argv["stdout"], "<a b><$HOME>");
 }
 
@@ -72,13 +81,26 @@ async fn environment_directory_user_and_stdin_are_the_requests() {
     let stdout = result["stdout"].as_str().unwrap();
     assert!(stdout.starts_with("b c\n/tmp\n0\nin\n/root /usr/local/sbin:"), "{stdout}");
     assert_eq!(server.output(&id, "pwd").await, "/workspace\n");
-    let binary = server.post(&path, json!({"command": "od -An -tx1", "stdin": "/wA=", "stdin_encoding": "base64"})).await.ok();
+    let binary =
+        server.post(&path, json!({"command": "od -An -tx1", "stdin": "/wA=", "stdin_encoding": "base64"})).await.ok();
     assert_eq!(binary["stdout"], " ff 00\n");
-    server.post(&path, json!({"command": "true", "workdir": "/nonexistent"})).await.refused(400, "bad_request", "/nonexistent");
-    server.post(&path, json!({"command": "true", "user": "nobody-here"})).await.refused(400, "bad_request", "nobody-here");
+    server.post(&path, json!({"command": "true", "workdir": "/nonexistent"})).await.refused(
+        400,
+        "bad_request",
+        "/nonexistent",
+    );
+    server.post(&path, json!({"command": "true", "user": "nobody-here"})).await.refused(
+        400,
+        "bad_request",
+        "nobody-here",
+    );
     server.post(&path, json!({"command": "true\0"})).await.refused(400, "bad_request", "NUL");
     server.post(&path, json!({"command": ""})).await.refused(400, "bad_request", "`command`");
-    server.post(&path, json!({"command": "true", "stdin": "%", "stdin_encoding": "base64"})).await.refused(400, "bad_request", "base64");
+    server.post(&path, json!({"command": "true", "stdin": "%", "stdin_encoding": "base64"})).await.refused(
+        400,
+        "bad_request",
+        "base64",
+    );
 }
 
 #[tokio::test]
@@ -94,15 +116,23 @@ async fn at_the_deadline_the_whole_tree_is_killed_and_what_was_written_is_kept()
     let server = TestServer::start(NATIVE).await;
     let id = server.spawn().await;
     let path = format!("/sandboxes/{id}/exec");
-    let command = "echo before; (setsid sh -c 'trap \"\" TERM; sleep 4321 & sleep 4322' &) ; setsid -f sleep 4323; sleep 4324";
+    let command =
+        "echo before; (setsid sh -c 'trap \"\" TERM; sleep 4321 & sleep 4322' &) ; setsid -f sleep 4323; sleep 4324";
     let started = Instant::now();
     let result = server.post(&path, json!({"command": command, "timeout": "500ms"})).await.ok();
     assert!(started.elapsed() < Duration::from_secs(10));
-    assert_eq!((&result["exit_code"], &result["timed_out"], &result["stdout"]), (&json!(124), &json!(true), &json!("before\n")));
+    assert_eq!(
+        (&result["exit_code"], &result["timed_out"], &result["stdout"]),
+        (&json!(124), &json!(true), &json!("before\n"))
+    );
     let left = server.exec(&id, "ps -eo args | grep '[s]leep 432'").await;
     assert_eq!(left["stdout"], "", "{left}");
     server.post(&path, json!({"command": "true", "timeout": "10m1s"})).await.refused(429, "resource_limit", "10m0s");
-    server.post(&path, json!({"command": "true", "timeout": "10m1s", "stream": true})).await.refused(429, "resource_limit", "10m0s");
+    server.post(&path, json!({"command": "true", "timeout": "10m1s", "stream": true})).await.refused(
+        429,
+        "resource_limit",
+        "10m0s",
+    );
     server.post(&path, json!({"command": "true", "timeout": "0s"})).await.refused(400, "bad_request", "`timeout`");
 }
 
@@ -149,7 +179,8 @@ async fn a_stream_is_exact_in_base64_and_readable_in_text() {
     let id = server.spawn().await;
     let command = r"printf '\377\000\303'; sleep 0.05; printf '\274x'";
     let exact = stream(&server, &id, json!({"command": command, "encoding": "base64"})).await;
-    let bytes: Vec<u8> = exact.iter().flat_map(|chunk| BASE64.decode(chunk["data"].as_str().unwrap()).unwrap()).collect();
+    let bytes: Vec<u8> =
+        exact.iter().flat_map(|chunk| BASE64.decode(chunk["data"].as_str().unwrap()).unwrap()).collect();
     assert_eq!(bytes, b"\xff\0\xc3\xbcx");
     let readable = stream(&server, &id, json!({"command": command})).await;
     assert_eq!(text(&readable, "stdout"), "\u{fffd}\0üx");
@@ -159,7 +190,8 @@ async fn a_stream_is_exact_in_base64_and_readable_in_text() {
 async fn a_stream_that_runs_into_its_deadline_says_so() {
     let server = TestServer::start(NATIVE).await;
     let id = server.spawn().await;
-    let chunks = stream(&server, &id, json!({"command": "echo a; sleep 60", "timeout": "300ms", "exit_event": true})).await;
+    let chunks =
+        stream(&server, &id, json!({"command": "echo a; sleep 60", "timeout": "300ms", "exit_event": true})).await;
     assert!(text(&chunks, "stderr").contains("timeout of 300ms"), "{chunks:?}");
     assert_eq!(chunks.last().unwrap(), &json!({"stream": "exit", "data": "124", "timed_out": true}));
 }
@@ -237,7 +269,11 @@ async fn a_reader_that_stops_reading_stops_its_command_and_the_servers_memory_st
         stalled.push(bytes);
     }
     // Stalled for good: the writers sleep in their pipes.
-    server.until("the stall", async || server.output(&id, "cat /proc/[0-9]*/stat | grep -c '(cat) S' || true").await.trim() == "4").await;
+    server
+        .until("the stall", async || {
+            server.output(&id, "cat /proc/[0-9]*/stat | grep -c '(cat) S' || true").await.trim() == "4"
+        })
+        .await;
     assert_eq!(server.output(&id, "echo still here").await, "still here\n");
     let grown = resident_kib(server.pid()).saturating_sub(before);
     assert!(grown < 48 * 1024, "the server grew by {grown} KiB");
@@ -305,6 +341,7 @@ async fn binary_output_without_a_last_newline_is_kept_in_a_buffered_answer() {
     let server = TestServer::start(NATIVE).await;
     let id = server.spawn().await;
     let path = format!("/sandboxes/{id}/exec");
-    let answer: Answer = server.post(&path, json!({"command": r"printf '\000\377no newline'", "encoding": "base64"})).await;
+    let answer: Answer =
+        server.post(&path, json!({"command": r"printf '\000\377no newline'", "encoding": "base64"})).await;
     assert_eq!(BASE64.decode(answer.ok()["stdout"].as_str().unwrap()).unwrap(), b"\0\xffno newline");
 }

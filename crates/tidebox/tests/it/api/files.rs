@@ -19,7 +19,8 @@ async fn put_raw(server: &TestServer, url: &str, bytes: Vec<u8>) -> Answer {
 #[tokio::test]
 async fn what_is_written_is_read_back_byte_for_byte() {
     let (server, id, files) = boxed().await;
-    let written = server.post(&files, json!({"path": "/workspace/a/b/c.txt", "content": "hé\0\n", "mode": "600"})).await.ok();
+    let written =
+        server.post(&files, json!({"path": "/workspace/a/b/c.txt", "content": "hé\0\n", "mode": "600"})).await.ok();
     assert_eq!(written, json!({"status": "written"}));
     let read = server.get(&format!("{files}?path=/workspace/a/b/c.txt")).await;
     assert_eq!(read.bytes, "hé\0\n".as_bytes());
@@ -31,7 +32,10 @@ async fn what_is_written_is_read_back_byte_for_byte() {
     ] {
         assert_eq!(read.headers[header], value);
     }
-    assert_eq!(server.output(&id, "stat -c '%a %n' /workspace/a /workspace/a/b/c.txt").await, "755 /workspace/a\n600 /workspace/a/b/c.txt\n");
+    assert_eq!(
+        server.output(&id, "stat -c '%a %n' /workspace/a /workspace/a/b/c.txt").await,
+        "755 /workspace/a\n600 /workspace/a/b/c.txt\n"
+    );
     server.post(&files, json!({"path": "/workspace/x", "content": "/wA=", "encoding": "base64"})).await.ok();
     assert_eq!(server.get(&format!("{files}?path=/workspace/x")).await.bytes, b"\xff\0");
 }
@@ -52,14 +56,23 @@ async fn the_mode_of_an_existing_file_is_kept_unless_given() {
 #[tokio::test]
 async fn put_takes_raw_bytes_or_json_at_any_path() {
     let (server, id, files) = boxed().await;
-    for name in ["list", "move", "chmod", "stat", "glob", "workspace/a%20b%25%23%3f", "workspace/%C3%BC", "workspace/deep/er"] {
+    for name in
+        ["list", "move", "chmod", "stat", "glob", "workspace/a%20b%25%23%3f", "workspace/%C3%BC", "workspace/deep/er"]
+    {
         let answer = put_raw(&server, &format!("{files}/{name}"), name.as_bytes().to_vec()).await;
         assert_eq!(answer.ok(), json!({"status": "written"}), "{name}");
     }
-    assert_eq!(server.output(&id, "cat /list '/workspace/a b%#?' /workspace/ü").await, "listworkspace/a%20b%25%23%3fworkspace/%C3%BC");
+    assert_eq!(
+        server.output(&id, "cat /list '/workspace/a b%#?' /workspace/ü").await,
+        "listworkspace/a%20b%25%23%3fworkspace/%C3%BC"
+    );
     server.put(&format!("{files}/workspace/j.json"), json!({"content": "{}", "mode": "600"})).await.ok();
     assert_eq!(server.output(&id, "cat /workspace/j.json; stat -c %a /workspace/j.json").await, "{}600\n");
-    server.put(&format!("{files}/workspace/j.json"), json!({"contents": "{}"})).await.refused(400, "bad_request", "unknown field");
+    server.put(&format!("{files}/workspace/j.json"), json!({"contents": "{}"})).await.refused(
+        400,
+        "bad_request",
+        "unknown field",
+    );
 }
 
 #[tokio::test]
@@ -85,7 +98,9 @@ async fn ranges_are_honoured() {
 async fn bad_paths_are_refused_and_missing_ones_not_found() {
     let (server, id, files) = boxed().await;
     server.write(&id, "/workspace/f", "x").await;
-    for (path, words) in [("", "path"), ("relative", "absolute"), ("%00", "path"), ("/a%00b", "NUL"), ("/workspace", "directory")] {
+    for (path, words) in
+        [("", "path"), ("relative", "absolute"), ("%00", "path"), ("/a%00b", "NUL"), ("/workspace", "directory")]
+    {
         server.get(&format!("{files}?path={path}")).await.refused(400, "bad_request", words);
     }
     let long = "x".repeat(5000);
@@ -100,7 +115,11 @@ async fn bad_paths_are_refused_and_missing_ones_not_found() {
     server.get(&files).await.refused(400, "bad_request", "path");
     server.get(&format!("{files}?path=/a&path=/b")).await.refused(400, "bad_request", "path");
     for mode in ["888", "rwx", "", "10000"] {
-        server.post(&format!("{files}/chmod"), json!({"path": "/workspace/f", "mode": mode})).await.refused(400, "bad_request", "`mode`");
+        server.post(&format!("{files}/chmod"), json!({"path": "/workspace/f", "mode": mode})).await.refused(
+            400,
+            "bad_request",
+            "`mode`",
+        );
     }
 }
 
@@ -110,7 +129,8 @@ async fn only_regular_files_are_read_and_nothing_waits() {
     server.output(&id, "mkfifo /tmp/fifo; ln -s /dev/zero /tmp/zero; python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('/tmp/sock')\"").await;
     for path in ["/tmp/fifo", "/dev/zero", "/tmp/zero", "/tmp/sock"] {
         let read = server.get(&format!("{files}?path={path}"));
-        let answer = tokio::time::timeout(std::time::Duration::from_secs(5), read).await.expect("nobody waits for a FIFO");
+        let answer =
+            tokio::time::timeout(std::time::Duration::from_secs(5), read).await.expect("nobody waits for a FIFO");
         answer.refused(400, "bad_request", "regular file");
     }
     let status = server.get(&format!("{files}?path=/proc/self/status")).await;
@@ -142,7 +162,13 @@ async fn list_is_by_name_and_stat_describes_the_link_itself() {
     assert_eq!(names, ["a", "b", "sub"]);
     let stat = async |name: &str| -> Value { server.get(&format!("{files}/stat?path=/workspace/d/{name}")).await.ok() };
     let file = stat("b").await;
-    for (key, value) in [("name", json!("b")), ("path", json!("/workspace/d/b")), ("size", json!(6)), ("is_dir", json!(false)), ("mode", json!("0755"))] {
+    for (key, value) in [
+        ("name", json!("b")),
+        ("path", json!("/workspace/d/b")),
+        ("size", json!(6)),
+        ("is_dir", json!(false)),
+        ("mode", json!("0755")),
+    ] {
         assert_eq!(file[key], value, "{key}");
     }
     assert!(file["mod_time"].as_str().unwrap().ends_with('Z'), "{file}");
@@ -150,14 +176,19 @@ async fn list_is_by_name_and_stat_describes_the_link_itself() {
     assert_eq!((&link["is_symlink"], &link["target"]), (&json!(true), &json!("b")));
     assert_eq!(stat("sub").await["is_dir"], true);
     let root = server.get(&format!("{files}/list")).await.ok();
-    assert!(root.as_array().unwrap().iter().any(|file| file["path"] == "/workspace"), "the default is the root: {root}");
+    assert!(
+        root.as_array().unwrap().iter().any(|file| file["path"] == "/workspace"),
+        "the default is the root: {root}"
+    );
 }
 
 #[tokio::test]
 async fn move_chmod_delete_and_glob_do_what_they_say() {
     let (server, id, files) = boxed().await;
     server.output(&id, "mkdir -p d/e; touch d/1.py d/2.txt d/e/3.py").await;
-    let moved = server.post(&format!("{files}/move"), json!({"old_path": "/workspace/d/2.txt", "new_path": "/workspace/new/2.md"})).await;
+    let moved = server
+        .post(&format!("{files}/move"), json!({"old_path": "/workspace/d/2.txt", "new_path": "/workspace/new/2.md"}))
+        .await;
     assert_eq!(moved.ok(), json!({"status": "moved"}));
     let chmod = server.post(&format!("{files}/chmod"), json!({"path": "/workspace/new/2.md", "mode": "0700"})).await;
     assert_eq!(chmod.ok(), json!({"status": "chmod applied"}));
@@ -168,7 +199,10 @@ async fn move_chmod_delete_and_glob_do_what_they_say() {
     assert_eq!(glob("/workspace/nope*").await, json!([]));
     server.get(&format!("{files}/glob?pattern=*.py")).await.refused(400, "bad_request", "absolute");
     server.delete(&format!("{files}?path=/workspace/d")).await.refused(400, "bad_request", "recursive");
-    assert_eq!(server.delete(&format!("{files}?path=/workspace/d&recursive=true")).await.ok(), json!({"status": "deleted"}));
+    assert_eq!(
+        server.delete(&format!("{files}?path=/workspace/d&recursive=true")).await.ok(),
+        json!({"status": "deleted"})
+    );
     server.delete(&format!("{files}?path=/&recursive=true")).await.refused(400, "bad_request", "");
     assert_eq!(server.output(&id, "ls /workspace").await, "new\n");
 }
@@ -188,7 +222,11 @@ async fn an_upload_that_breaks_off_leaves_what_was_there() {
     let (server, id, files) = boxed().await;
     server.write(&id, "/workspace/f", "old").await;
     let half = futures_util::stream::iter([Ok("new"), Err(std::io::Error::other("gone"))]);
-    let sent = server.request(Method::PUT, &format!("{files}/workspace/f")).body(reqwest::Body::wrap_stream(half)).send().await;
+    let sent = server
+        .request(Method::PUT, &format!("{files}/workspace/f"))
+        .body(reqwest::Body::wrap_stream(half))
+        .send()
+        .await;
     assert!(sent.is_err());
     // The broken upload has been cleaned up once no temporary file is left.
     server.until("the clean-up", async || server.output(&id, "ls -A /workspace").await == "f\n").await;

@@ -8,7 +8,10 @@ use crate::server::{MOCK, TestServer};
 async fn a_spawn_answers_with_the_whole_sandbox() {
     let server = TestServer::start(MOCK).await;
     let answer = server
-        .post("/sandboxes", json!({"memory_mb": 64, "vcpus": 2, "ttl": "90s", "metadata": {"a": "b"}, "owner_id": "alice"}))
+        .post(
+            "/sandboxes",
+            json!({"memory_mb": 64, "vcpus": 2, "ttl": "90s", "metadata": {"a": "b"}, "owner_id": "alice"}),
+        )
         .await;
     assert_eq!(answer.status, 201);
     let body = answer.json();
@@ -47,7 +50,10 @@ async fn an_empty_body_means_the_defaults() {
 #[tokio::test]
 async fn the_header_overrides_the_owner_of_the_body() {
     let server = TestServer::start(MOCK).await;
-    let spawn = server.request(reqwest::Method::POST, "/sandboxes").header("X-User-ID", " bob ").json(&json!({"owner_id": "alice"}));
+    let spawn = server
+        .request(reqwest::Method::POST, "/sandboxes")
+        .header("X-User-ID", " bob ")
+        .json(&json!({"owner_id": "alice"}));
     let body: serde_json::Value = spawn.send().await.unwrap().json().await.unwrap();
     assert_eq!(body["owner_id"], "bob");
 }
@@ -148,7 +154,8 @@ async fn wait_answers_when_the_state_is_reached_else_408() {
     let path = format!("/sandboxes/{id}/wait");
     assert_eq!(server.get(&path).await.ok()["state"], "running");
     server.get(&format!("{path}?state=destroyed&timeout=50ms")).await.refused(408, "timeout", "50ms");
-    let waiting = tokio::spawn(server.request(reqwest::Method::GET, &format!("{path}?state=destroyed&timeout=20s")).send());
+    let waiting =
+        tokio::spawn(server.request(reqwest::Method::GET, &format!("{path}?state=destroyed&timeout=20s")).send());
     server.delete(&format!("/sandboxes/{id}")).await.ok();
     let waited: serde_json::Value = waiting.await.unwrap().unwrap().json().await.unwrap();
     assert_eq!(waited["state"], "destroyed");
@@ -160,7 +167,8 @@ async fn wait_answers_when_the_state_is_reached_else_408() {
 
 #[tokio::test]
 async fn the_caps_are_never_exceeded_by_concurrent_spawns() {
-    let server = TestServer::start(&format!("{MOCK} defaults.max_sandboxes=3 defaults.max_sandboxes_per_owner=2")).await;
+    let server =
+        TestServer::start(&format!("{MOCK} defaults.max_sandboxes=3 defaults.max_sandboxes_per_owner=2")).await;
     let spawns = (0..20).map(|n| server.post("/sandboxes", json!({"owner_id": if n % 2 == 0 { "a" } else { "b" }})));
     let answers = futures_util::future::join_all(spawns).await;
     let made = answers.iter().filter(|answer| answer.status == 201).count();
@@ -178,7 +186,8 @@ async fn the_caps_are_never_exceeded_by_concurrent_spawns() {
 async fn a_caller_that_leaves_while_its_box_is_made_leaves_nothing() {
     let server = TestServer::start(MOCK).await;
     let body = json!({"metadata": {"mock.start_delay": "500ms"}});
-    let spawn = server.request(reqwest::Method::POST, "/sandboxes").json(&body).timeout(std::time::Duration::from_millis(100));
+    let spawn =
+        server.request(reqwest::Method::POST, "/sandboxes").json(&body).timeout(std::time::Duration::from_millis(100));
     assert!(spawn.send().await.unwrap_err().is_timeout());
     server.until("the box is in the making", async || server.log_text().contains("Abandoned")).await;
     server.until("its removal", async || server.get("/sandboxes").await.ok() == json!([])).await;
@@ -194,7 +203,11 @@ async fn a_provider_that_fails_is_told_in_our_words_and_the_reason_is_kept() {
     assert_eq!(listed[0]["state"], "failed");
     assert!(listed[0]["error"].as_str().unwrap().contains("mock"), "{listed}");
     let id = listed[0]["id"].as_str().unwrap();
-    server.post(&format!("/sandboxes/{id}/exec"), json!({"command": "true"})).await.refused(409, "conflict", "has failed");
+    server.post(&format!("/sandboxes/{id}/exec"), json!({"command": "true"})).await.refused(
+        409,
+        "conflict",
+        "has failed",
+    );
     server.delete(&format!("/sandboxes/{id}")).await.ok();
     assert_eq!(server.get("/sandboxes").await.ok(), json!([]));
 }

@@ -18,7 +18,10 @@ async fn health_and_live_tell_version_and_uptime() {
 async fn ready_lists_the_providers_and_is_503_without_a_healthy_one() {
     let server = TestServer::start(MOCK).await;
     let body = server.get("/ready").await.ok();
-    assert_eq!((&body["status"], &body["ready_providers"], &body["total_providers"]), (&json!("ready"), &json!(1), &json!(1)));
+    assert_eq!(
+        (&body["status"], &body["ready_providers"], &body["total_providers"]),
+        (&json!("ready"), &json!(1), &json!(1))
+    );
     let none = TestServer::start("providers.native.enabled=false").await;
     none.get("/ready").await.refused(503, "unavailable", "no provider is healthy");
     none.post("/sandboxes", json!({})).await.refused(503, "unavailable", "doctor");

@@ -7,7 +7,12 @@ use crate::server::{MOCK, TestServer};
 #[tokio::test]
 async fn a_template_is_created_read_replaced_and_removed() {
     let server = TestServer::start(MOCK).await;
-    let made = server.post("/templates", json!({"name": "py", "image": "host", "memory_mb": 128, "ttl": "90s", "metadata": {"a": "b"}})).await;
+    let made = server
+        .post(
+            "/templates",
+            json!({"name": "py", "image": "host", "memory_mb": 128, "ttl": "90s", "metadata": {"a": "b"}}),
+        )
+        .await;
     assert_eq!(made.status, 201);
     let body = made.json();
     assert_eq!((&body["name"], &body["ttl"], &body["metadata"]), (&json!("py"), &json!("1m30s"), &json!({"a": "b"})));
@@ -48,7 +53,8 @@ async fn explicit_fields_win_over_the_templates_and_its_name_is_a_label() {
     let server = TestServer::start(MOCK).await;
     let template = json!({"name": "py", "memory_mb": 128, "vcpus": 2, "ttl": "1h", "metadata": {"a": "1", "b": "1"}});
     server.post("/templates", template).await.ok();
-    let made = server.post("/templates/py/spawn", json!({"memory_mb": 64, "metadata": {"b": "2"}, "owner_id": "alice"})).await;
+    let made =
+        server.post("/templates/py/spawn", json!({"memory_mb": 64, "metadata": {"b": "2"}, "owner_id": "alice"})).await;
     assert_eq!(made.status, 201);
     let body = made.json();
     assert_eq!((&body["memory_mb"], &body["vcpus"]), (&json!(64), &json!(2)));
