@@ -128,7 +128,8 @@ async fn only_regular_files_are_read_and_nothing_waits() {
     let (server, id, files) = boxed().await;
     server.output(&id, "mkfifo /tmp/fifo; ln -s /dev/zero /tmp/zero; python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('/tmp/sock')\"").await;
     for path in ["/tmp/fifo", "/dev/zero", "/tmp/zero", "/tmp/sock"] {
-        let read = server.get(&format!("{files}?path={path}"));
+        let url = format!("{files}?path={path}");
+        let read = server.get(&url);
         let answer =
             tokio::time::timeout(std::time::Duration::from_secs(5), read).await.expect("nobody waits for a FIFO");
         answer.refused(400, "bad_request", "regular file");
