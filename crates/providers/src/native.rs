@@ -115,6 +115,12 @@ impl Native {
         Ok(Native { inner: Arc::new(inner) })
     }
 
+    /// Waits until the folders of all boxes that were stopped have been deleted
+    /// and their ids are free again.
+    pub async fn idle(&self) {
+        self.inner.maker.removals.idle().await;
+    }
+
     /// Runs to the end even if the caller goes away.
     async fn tracked<T: Send + 'static>(
         &self,

@@ -99,9 +99,8 @@ impl Cgroups {
         for (parent, v2, controllers) in &self.parents {
             let dir = parent.join(id.as_str());
             // Somebody may have tidied the empty parents away.
-            fs::create_dir(&dir).or_else(|error| {
-                if error.kind() == io::ErrorKind::NotFound { fs::create_dir_all(&dir) } else { Err(error) }
-            })?;
+            fs::create_dir(&dir)
+                .or_else(|error| if error.kind() == io::ErrorKind::NotFound { make_dirs(&dir) } else { Err(error) })?;
             for controller in controllers {
                 limit(&dir, *v2, *controller, resources)?;
             }
@@ -137,10 +136,24 @@ impl Cgroups {
     }
 }
 
+/// Another server may remove the empty parents that it shares with us between
+/// two steps.
+fn make_dirs(dir: &Path) -> io::Result<()> {
+    const ATTEMPTS_MAX: usize = 20;
+    let mut outcome = Ok(());
+    for _ in 0..ATTEMPTS_MAX {
+        outcome = fs::create_dir_all(dir);
+        if !matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::NotFound) {
+            break;
+        }
+    }
+    outcome
+}
+
 fn prepare(hierarchy: &Hierarchy, store: &StoreId) -> io::Result<PathBuf> {
     let top = hierarchy.base.join("tidebox");
     let dir = top.join(store.as_str());
-    fs::create_dir_all(&dir)?;
+    make_dirs(&dir)?;
     if hierarchy.v2 {
         tree::delegate(&hierarchy.base, &hierarchy.controllers)?;
         tree::enable(&top, &hierarchy.controllers)?;

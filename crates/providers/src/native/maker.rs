@@ -51,11 +51,22 @@ pub(super) struct Maker {
 pub(super) struct Removals {
     count: AtomicU64,
     slots: Arc<Semaphore>,
+    tasks: TaskTracker,
+}
+
+impl Removals {
+    /// Waits until nothing is being deleted.
+    pub(super) async fn idle(&self) {
+        self.tasks.wait().await;
+    }
 }
 
 impl Default for Removals {
     fn default() -> Self {
-        Removals { count: AtomicU64::new(0), slots: Arc::new(Semaphore::new(REMOVALS_MAX)) }
+        let tasks = TaskTracker::new();
+        // Closed, a tracker lets others wait for it, and takes new tasks all the same.
+        tasks.close();
+        Removals { count: AtomicU64::new(0), slots: Arc::new(Semaphore::new(REMOVALS_MAX)), tasks }
     }
 }
 
@@ -199,7 +210,7 @@ impl Maker {
         }
         let (ids, slots) = (self.ids.clone(), Arc::clone(&self.removals.slots));
         let id_base = record.and_then(|record| record.id_base);
-        self.tasks.spawn(async move {
+        self.removals.tasks.spawn(async move {
             let removed = discard(slots, trash).await;
             // Files that stay belong to these ids, so another box must not get them.
             if let (true, Some(base)) = (removed, id_base) {
@@ -214,7 +225,7 @@ impl Maker {
         for entry in std::fs::read_dir(&self.folders.trash)? {
             let slots = Arc::clone(&self.removals.slots);
             let path = entry?.path();
-            self.tasks.spawn(async move { discard(slots, path).await });
+            self.removals.tasks.spawn(async move { discard(slots, path).await });
         }
         Ok(())
     }

@@ -32,11 +32,11 @@ pub(super) fn remove_tree(root: &Path) -> io::Result<()> {
             if entry.file_type()?.is_dir() {
                 lifted.empty_out(&entry.path())?;
             } else {
-                fs::remove_file(entry.path())?;
+                remove_file(&entry.path())?;
             }
         }
         if empty {
-            return fs::remove_dir(root);
+            return absent_is_fine(fs::remove_dir(root));
         }
     }
 }
@@ -56,10 +56,10 @@ impl Lifted<'_> {
                 unlock(&entry.path())?;
                 self.lift(&entry.path())?;
             } else {
-                fs::remove_file(entry.path())?;
+                remove_file(&entry.path())?;
             }
         }
-        fs::remove_dir(dir)
+        absent_is_fine(fs::remove_dir(dir))
     }
 
     fn lift(&mut self, dir: &Path) -> io::Result<()> {
@@ -73,6 +73,15 @@ impl Lifted<'_> {
             }
         }
     }
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    absent_is_fine(fs::remove_file(path))
+}
+
+/// A server that was replaced may still be busy with the same tree.
+fn absent_is_fine(outcome: io::Result<()>) -> io::Result<()> {
+    outcome.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 /// Without privileges the modes that a guest sets hold for us too.

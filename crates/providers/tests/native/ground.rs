@@ -1,0 +1,252 @@
+//! A provider in a temporary folder, and boxes in it. Whatever happens to the
+//! test, no box stays.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use domain::{Resources, SandboxId, StoreId};
+use futures_util::StreamExt;
+use providers::native::{Native, NativeConfig};
+use providers::{Command, ExitStatus, OutputEvent, Provider, Spec};
+
+/// The longest wait for what must come true.
+const EVENTUALLY: Duration = Duration::from_secs(20);
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+fn entropy() -> [u8; 10] {
+    let mut entropy = [7; 10];
+    entropy[..4].copy_from_slice(&std::process::id().to_be_bytes());
+    entropy[6..].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+    entropy
+}
+
+pub(crate) fn new_id() -> SandboxId {
+    SandboxId::from_entropy(entropy())
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+pub(crate) fn spec() -> Spec {
+    Spec {
+        image: "host".to_owned(),
+        resources: Resources { memory_mb: 256, vcpus: 1, disk_mb: 0, pids: 64 },
+        metadata: BTreeMap::new(),
+        env: BTreeMap::new(),
+        lifetime: Duration::from_secs(600),
+    }
+}
+
+pub(crate) struct Ground {
+    pub(crate) native: Native,
+    config: NativeConfig,
+    _folder: tempfile::TempDir,
+}
+
+impl Ground {
+    pub(crate) async fn new() -> Ground {
+        let folder = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
+        let config = NativeConfig {
+            data_dir: folder.path().to_owned(),
+            store_id: StoreId::from_entropy(entropy()),
+            cgroup_parent: None,
+            subids: None,
+        };
+        let native = Native::open(config.clone()).await.unwrap();
+        let health = native.health().await;
+        assert_eq!(health.error, None, "boxes can be made on this host");
+        Ground { native, config, _folder: folder }
+    }
+
+    /// The provider as a later server opens it.
+    pub(crate) async fn reopen(&self) -> Native {
+        Native::open(self.config.clone()).await.unwrap()
+    }
+
+    pub(crate) fn config(&self) -> NativeConfig {
+        self.config.clone()
+    }
+
+    pub(crate) fn store(&self) -> &str {
+        self.config.store_id.as_str()
+    }
+
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.config.data_dir.join("native")
+    }
+
+    pub(crate) fn folder_of(&self, id: &SandboxId) -> PathBuf {
+        self.folder().join("boxes").join(id.as_str())
+    }
+
+    pub(crate) async fn start(&self) -> Inside<'_> {
+        self.start_with(spec()).await
+    }
+
+    pub(crate) async fn start_with(&self, spec: Spec) -> Inside<'_> {
+        let id = new_id();
+        self.native.start(&id, &spec).await.unwrap_or_else(|error| panic!("a box starts: {}", chain(&error)));
+        Inside { ground: self, id }
+    }
+
+    /// Whether memory and processes of boxes are held by the kernel.
+    pub(crate) fn has_hard_limits(&self) -> bool {
+        self.native.facts().limits.iter().all(|(_, kind)| *kind == providers::LimitKind::Hard)
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let config = self.config.clone();
+        // The runtime of the test may be standing still, so this needs a provider
+        // and a runtime of its own.
+        let stopped = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let native = Native::open(config).await.unwrap();
+                for found in native.inventory().await.unwrap() {
+                    native.stop(&found.id).await.unwrap();
+                }
+                native.idle().await;
+            });
+        });
+        let stopped = stopped.join();
+        if !std::thread::panicking() {
+            stopped.expect("every box can be stopped");
+        }
+    }
+}
+
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text = format!("{text}: {source}");
+        cause = source.source();
+    }
+    text
+}
+
+/// A box that runs.
+pub(crate) struct Inside<'a> {
+    ground: &'a Ground,
+    pub(crate) id: SandboxId,
+}
+
+/// What a command wrote, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) exit: ExitStatus,
+}
+
+impl<'a> Inside<'a> {
+    /// A box that somebody else started.
+    pub(crate) fn of(ground: &'a Ground, id: SandboxId) -> Inside<'a> {
+        Inside { ground, id }
+    }
+
+    /// Runs a command line to its end.
+    pub(crate) async fn sh(&self, script: &str) -> Ran {
+        self.run(&["/bin/sh", "-c", script]).await
+    }
+
+    /// Runs a Python program to its end.
+    pub(crate) async fn python(&self, program: &str) -> Ran {
+        self.run(&["/usr/bin/python3", "-c", program]).await
+    }
+
+    pub(crate) async fn run(&self, argv: &[&str]) -> Ran {
+        let command = Command {
+            argv: argv.iter().map(|&arg| arg.to_owned()).collect(),
+            env: BTreeMap::new(),
+            workdir: None,
+            user: None,
+            timeout: Duration::from_secs(60),
+            stdin: None,
+        };
+        let guest = self
+            .ground
+            .native
+            .guest(&self.id)
+            .await
+            .unwrap_or_else(|error| panic!("the box answers: {}", chain(&error)));
+        let mut events = guest.exec(command).await.unwrap_or_else(|error| panic!("{argv:?}: {}", chain(&error)));
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        while let Some(event) = events.next().await {
+            match event.unwrap_or_else(|error| panic!("{argv:?}: {}", chain(&error))) {
+                OutputEvent::Stdout(bytes) => stdout.extend_from_slice(&bytes),
+                OutputEvent::Stderr(bytes) => stderr.extend_from_slice(&bytes),
+                OutputEvent::Exit(exit) => {
+                    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+                    return Ran { stdout: text(stdout), stderr: text(stderr), exit };
+                }
+            }
+        }
+        panic!("{argv:?}: the output ended without an exit");
+    }
+
+    /// What a command line writes that must succeed.
+    pub(crate) async fn text(&self, script: &str) -> String {
+        let ran = self.sh(script).await;
+        assert_eq!(ran.exit.code, 0, "{script}: {ran:?}");
+        ran.stdout
+    }
+
+    /// Runs a command line that must fail.
+    pub(crate) async fn refuses(&self, script: &str) {
+        let ran = self.sh(script).await;
+        assert!(ran.exit.code != 0 && ran.exit.code != 127, "{script}: {ran:?}");
+    }
+
+    /// The first process, as the host numbers it.
+    pub(crate) fn pid(&self) -> u32 {
+        let text = std::fs::read_to_string(self.ground.folder_of(&self.id).join("pid")).unwrap();
+        text.split_whitespace().next().unwrap().parse().unwrap()
+    }
+}
+
+/// Waits until `condition` holds.
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(EVENTUALLY, wait).await.unwrap_or_else(|_| panic!("never came true: {what}"));
+}
+
+/// Every directory of a control group with this name.
+pub(crate) fn cgroups_named(name: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut waiting = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(dir) = waiting.pop() {
+        let Ok(entries) = std::fs::read_dir(&dir) else { continue };
+        for entry in entries.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if entry.file_name() == name {
+                    found.push(entry.path());
+                }
+                waiting.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// The processes of the host that have `text` in a file of their folder in `/proc`.
+pub(crate) fn processes_with(file: &str, text: &str) -> Vec<String> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let numbered =
+        entries.filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()));
+    let read =
+        |path: &Path| std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    numbered
+        .filter(|entry| read(&entry.path().join(file)).contains(text))
+        .map(|entry| entry.path().display().to_string())
+        .collect()
+}

@@ -1,0 +1,117 @@
+//! A box that takes all it can get harms nobody but itself.
+
+use std::time::Duration;
+
+use domain::Resources;
+use providers::{Error, Provider, Spec};
+
+use crate::ground::{Ground, Inside, chain, is_root, new_id, spec};
+
+fn sized(memory_mb: u32, disk_mb: u32, pids: u32) -> Spec {
+    Spec { resources: Resources { memory_mb, vcpus: 1, disk_mb, pids }, ..spec() }
+}
+
+async fn still_answers(other: &Inside<'_>) {
+    let answer = tokio::time::timeout(Duration::from_secs(20), other.text("echo here")).await;
+    assert_eq!(answer.expect("another box answers"), "here\n");
+}
+
+#[tokio::test]
+async fn a_fork_bomb_stays_in_its_box() {
+    let ground = Ground::new().await;
+    let (bomber, other) = (ground.start_with(sized(128, 0, 32)).await, ground.start().await);
+    let bomb = "import os, time\nmade = 0\ntry:\n  while made < 1000:\n    if os.fork() == 0: time.sleep(600)\n    made += 1\nexcept OSError as e: print(made, e.errno)";
+    let ran = bomber.run(&["/usr/bin/timeout", "20", "/usr/bin/python3", "-c", bomb]).await;
+    let (made, errno) = ran.stdout.trim().split_once(' ').unwrap_or_else(|| panic!("{ran:?}"));
+    assert!(made.parse::<u32>().unwrap() < 32 && errno == "11", "{ran:?}");
+    still_answers(&other).await;
+    ground.native.stop(&bomber.id).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_memory_hog_is_killed_and_told_so() {
+    let ground = Ground::new().await;
+    let (hog, other) = (ground.start_with(sized(64, 0, 64)).await, ground.start().await);
+    let ran = hog.python("x = []\nwhile True: x.append(bytearray(1 << 20))").await;
+    assert_eq!(ran.exit.code, 137, "{ran:?}");
+    assert!(ran.exit.oom_killed, "{ran:?}");
+    still_answers(&other).await;
+    // The box itself goes on.
+    still_answers(&hog).await;
+}
+
+#[tokio::test]
+async fn files_in_shared_memory_count_as_memory() {
+    let ground = Ground::new().await;
+    let inside = ground.start_with(sized(64, 0, 64)).await;
+    let ran = inside.sh("head -c 100M /dev/zero > /dev/shm/file; stat -c %s /dev/shm/file").await;
+    let bytes: u64 = ran.stdout.trim().parse().unwrap_or(0);
+    assert!(bytes <= 32 << 20, "{ran:?}");
+}
+
+#[tokio::test]
+async fn a_full_disk_is_the_boxes_own() {
+    let ground = Ground::new().await;
+    let inside = ground.start_with(sized(128, 32, 64)).await;
+    let ran = inside.sh("head -c 100M /dev/zero > /workspace/file; stat -c %s /workspace/file").await;
+    assert!(ran.stderr.contains("No space left"), "{ran:?}");
+    let bytes: u64 = ran.stdout.trim().parse().unwrap();
+    assert!((8 << 20..=32 << 20).contains(&bytes), "{ran:?}");
+    inside.text("rm /workspace/file && echo fits > /workspace/file").await;
+    let used = ground.native.disk_usage(&inside.id).await;
+    if is_root() {
+        assert!(used.is_some_and(|bytes| bytes <= 40 << 20), "{used:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_disk_that_a_box_takes_is_known() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    let before = ground.native.disk_usage(&inside.id).await.unwrap();
+    inside.text("head -c 20M /dev/urandom > /workspace/file && sync").await;
+    let after = ground.native.disk_usage(&inside.id).await.unwrap();
+    assert!((20 << 20..24 << 20).contains(&(after - before)), "{before} {after}");
+}
+
+#[tokio::test]
+async fn processor_time_is_bounded() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    let spin = "import os, time\nfor _ in range(3): os.fork()\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\n";
+    let measure = format!(
+        "import resource, subprocess, sys, time\nsubprocess.run([sys.executable, '-c', {spin:?} + 'import os\\ntry:\\n  while True: os.wait()\\nexcept OSError: pass\\n'])\nu = resource.getrusage(resource.RUSAGE_CHILDREN)\nprint(u.ru_utime + u.ru_stime)"
+    );
+    let ran = inside.python(&measure).await;
+    let seconds: f64 = ran.stdout.trim().parse().unwrap_or_else(|_| panic!("{ran:?}"));
+    // Eight processes for two seconds on one processor; a start and an end come on top.
+    assert!(seconds < 3.5, "{ran:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_had_is_refused_before_anything_is_made() {
+    let ground = Ground::new().await;
+    let id = new_id();
+    let other_image = Spec { image: "ubuntu".to_owned(), ..spec() };
+    let error = ground.native.start(&id, &other_image).await.unwrap_err();
+    assert!(matches!(&error, Error::Invalid(text) if text.contains("host")), "{}", chain(&error));
+    if !is_root() {
+        let error = ground.native.check(&sized(64, 65, 64)).unwrap_err();
+        assert!(matches!(&error, Error::NotSupported(text) if text.contains("disk_mb")), "{}", chain(&error));
+    }
+    assert!(ground.native.inventory().await.unwrap().is_empty());
+    assert!(!ground.folder_of(&id).exists());
+}
+
+#[tokio::test]
+async fn the_facts_tell_who_holds_the_limits() {
+    let ground = Ground::new().await;
+    let facts = ground.native.facts();
+    assert_eq!(facts.runtime, "namespaces");
+    if is_root() {
+        assert!(ground.has_hard_limits(), "{facts:?}");
+        assert_eq!(facts.missing, Vec::<String>::new());
+    } else {
+        assert!(!facts.missing.is_empty(), "{facts:?}");
+    }
+}

@@ -1,0 +1,16 @@
+//! The provider `native`, attacked from inside its boxes and from outside.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and one tells another what it started"
+)]
+
+mod burst;
+mod ground;
+mod limits;
+mod powers;
+mod remains;
+mod restart;
+mod suite;
+mod walls;

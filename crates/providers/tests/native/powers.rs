@@ -1,0 +1,170 @@
+//! What a box must not be able to do.
+
+use crate::ground::{Ground, is_root};
+
+#[tokio::test]
+async fn the_powers_of_a_box_are_exactly_the_listed_ones() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    let status = inside.text("cat /proc/self/status").await;
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(&format!("{name}:"))).unwrap();
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    // CHOWN 0, DAC_OVERRIDE 1, FOWNER 3, FSETID 4, KILL 5, SETGID 6, SETUID 7, NET_BIND_SERVICE 10.
+    let kept = [0, 1, 3, 4, 5, 6, 7, 10].iter().fold(0u64, |set, bit| set | 1 << bit);
+    for set in ["CapPrm", "CapEff", "CapBnd"] {
+        assert_eq!(u64::from_str_radix(&field(set), 16).unwrap(), kept, "{set}");
+    }
+    for set in ["CapInh", "CapAmb"] {
+        assert_eq!(u64::from_str_radix(&field(set), 16).unwrap(), 0, "{set}");
+    }
+    assert_eq!((field("NoNewPrivs").as_str(), field("Seccomp").as_str()), ("1", "2"));
+    assert_eq!(u64::from_str_radix(&field("SigIgn"), 16).unwrap(), 0, "signals are not ignored");
+    assert_eq!(inside.text("ulimit -c; ulimit -H -c").await, "0\n0\n");
+}
+
+#[tokio::test]
+async fn nothing_can_be_mounted_and_no_namespace_be_made_or_entered() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    for script in [
+        "mount -t tmpfs none /mnt",
+        "mount --bind / /mnt",
+        "mount -o remount,rw /proc/sys",
+        "umount /proc/sys",
+        "umount -l /dev/null",
+        "umount -l /",
+        "pivot_root / /mnt",
+        "chroot / /bin/true",
+        "unshare --user --map-root-user true",
+        "unshare --mount true",
+        "unshare --net true",
+        "unshare --pid --fork true",
+        "nsenter --mount=/proc/1/ns/mnt true",
+        "nsenter --target 1 --all true",
+    ] {
+        inside.refuses(script).await;
+    }
+}
+
+#[tokio::test]
+async fn the_new_ways_to_mount_and_clone_are_closed_too() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    // Number and arguments, as any architecture has them, and the answer of the kernel.
+    const EPERM: i32 = 1;
+    const ENOSYS: i32 = 38;
+    for (call, arguments, errno) in [
+        (428, "-100, b'/', 1", EPERM),
+        (429, "-100, b'/', -100, b'/mnt', 0", EPERM),
+        (430, "b'tmpfs', 0", EPERM),
+        (432, "3, 0, 0", EPERM),
+        (442, "-100, b'/', 0, 0, 0", EPERM),
+        (435, "0, 88", ENOSYS),
+        (425, "8, 0", EPERM),
+        (438, "3, 0, 0", EPERM),
+        (440, "3, 0, 0, 0, 0", EPERM),
+        (467, "-100, b'/', 1, 0, 0", ENOSYS),
+        (9999, "0", ENOSYS),
+    ] {
+        let program = format!(
+            "import ctypes; l = ctypes.CDLL(None, use_errno=True); r = l.syscall({call}, {arguments}); print(r, ctypes.get_errno())"
+        );
+        let ran = inside.python(&program).await;
+        assert_eq!(ran.stdout, format!("-1 {errno}\n"), "call {call}: {ran:?}");
+    }
+}
+
+#[tokio::test]
+async fn only_harmless_sockets_can_be_made() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    let make = |family: i32, kind: i32, protocol: i32| {
+        format!(
+            "import socket\ntry:\n  socket.socket({family}, {kind}, {protocol}); print('made')\nexcept OSError as e: print(e.errno)"
+        )
+    };
+    for (family, kind, protocol) in
+        [(17, 3, 0), (40, 1, 0), (38, 5, 0), (16, 3, 12), (16, 3, 15), (2, 3, 1), (31, 3, 0)]
+    {
+        let ran = inside.python(&make(family, kind, protocol)).await;
+        assert!(["97\n", "1\n", "93\n"].contains(&ran.stdout.as_str()), "{family} {kind} {protocol}: {ran:?}");
+    }
+    for (family, kind, protocol) in [(1, 1, 0), (2, 1, 0), (10, 2, 0), (16, 3, 0)] {
+        assert_eq!(inside.python(&make(family, kind, protocol)).await.stdout, "made\n", "{family} {kind}");
+    }
+}
+
+#[tokio::test]
+async fn setuid_programs_give_nothing() {
+    let ground = Ground::new().await;
+    if !is_root() {
+        // Nobody but root is in such a box, so there is nothing to gain.
+        return;
+    }
+    let inside = ground.start().await;
+    inside.text("cp /usr/bin/id /tmp/id && chmod 6755 /tmp/id && cp /usr/bin/id /usr/local/bin/id2 && chmod 6755 /usr/local/bin/id2").await;
+    let as_user = "import os, subprocess; os.setgroups([]); os.setgid(1000); os.setuid(1000); ";
+    for program in ["/tmp/id", "/usr/local/bin/id2"] {
+        let ran = inside
+            .python(&format!("{as_user}print(subprocess.run(['{program}', '-u'], capture_output=True).stdout)"))
+            .await;
+        assert_eq!(ran.stdout, "b'1000\\n'\n", "{ran:?}");
+    }
+    let ran = inside.python(&format!("{as_user}print(open('/proc/self/status').read())")).await;
+    assert!(ran.stdout.contains("CapEff:\t0000000000000000"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn ids_of_a_box_are_those_of_no_other_box_and_of_no_user() {
+    let ground = Ground::new().await;
+    let (one, other) = (ground.start().await, ground.start().await);
+    let map = |text: String| text.split_whitespace().map(|n| n.parse::<u64>().unwrap()).collect::<Vec<_>>();
+    let (a, b) = (map(one.text("cat /proc/self/uid_map").await), map(other.text("cat /proc/self/uid_map").await));
+    if !is_root() {
+        assert_eq!(a[1..], [65_534, 1]);
+        return;
+    }
+    assert_eq!((a[0], a[2], b[2]), (0, 65_536, 65_536));
+    assert!(a[1].abs_diff(b[1]) >= 65_536 && a[1] >= 0x4000_0000, "{a:?} {b:?}");
+    let groups = map(one.text("cat /proc/self/gid_map").await);
+    assert_eq!(groups, a);
+}
+
+#[tokio::test]
+async fn the_agent_of_a_box_cannot_be_changed() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    let ran = inside
+        .python("import os\ntry:\n  os.open('/proc/1/exe', os.O_WRONLY); print('open')\nexcept OSError as e: print(e.errno)")
+        .await;
+    // No permission, or the text of a running program.
+    assert!(["13\n", "26\n", "1\n"].contains(&ran.stdout.as_str()), "{ran:?}");
+}
+
+#[tokio::test]
+async fn typing_for_somebody_else_is_refused() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    let program = "import fcntl, os, pty\nm, s = pty.openpty()\ntry:\n  fcntl.ioctl(s, 0x5412, b'x'); print('typed')\nexcept OSError as e: print(e.errno)";
+    assert_eq!(inside.python(program).await.stdout, "1\n");
+}
+
+#[tokio::test]
+async fn usual_programs_work() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    assert_eq!(
+        inside
+            .python("import os, json, ssl, threading; print(os.getuid(), os.path.realpath('/bin/sh')[:9])")
+            .await
+            .stdout,
+        "0 /usr/bin/\n".replace("bin/\n", "bin\n")
+    );
+    inside.text("bash -c 'echo {1..3} | tr 1 2' && ls -la / && ps aux && df -h && cd /tmp && tar cf x.tar /etc && tar tf x.tar").await;
+    inside.text("python3 -m http.server 8000 --bind 127.0.0.1 > /dev/null 2>&1 & for i in $(seq 100); do curl -s localhost:8000 > /dev/null && exit 0; sleep 0.1; done; exit 1").await;
+    inside.text("getent hosts localhost tidebox && hostname | grep -q tidebox").await;
+    let pty = "import pty, sys; sys.exit(pty.spawn(['/bin/sh', '-c', 'test -t 0 && tty']))";
+    assert_eq!(inside.python(pty).await.exit.code, 0);
+}
