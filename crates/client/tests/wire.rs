@@ -292,6 +292,33 @@ async fn a_file_is_written_raw_to_its_encoded_path() {
 }
 
 #[tokio::test]
+async fn a_refusal_in_the_middle_of_an_upload_is_understood() {
+    const SIZE: u64 = 64 * 1024 * 1024;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap()), None, None).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+        let mut buffer = vec![0; 64 * 1024];
+        let mut read = stream.read(&mut buffer).expect("the head");
+        let body = r#"{"code":"payload_too_large","message":"too much"}"#;
+        stream.write_all(json("413 Payload Too Large\r\nconnection: close", body).as_bytes()).expect("an answer");
+        // Reads on for a while, so that the answer is seen before the end.
+        while read < 16 * 1024 * 1024 {
+            match stream.read(&mut buffer) {
+                Ok(0) | Err(_) => break,
+                Ok(count) => read += count,
+            }
+        }
+    });
+    let source = tokio::io::AsyncReadExt::take(tokio::io::repeat(b'x'), SIZE);
+    let error = client.write_file("sb-1", "/x", source, Some(SIZE)).await.unwrap_err();
+    assert!(error.is_code("payload_too_large"), "{error:?}");
+    // Beside the runtime, which still has a connection to close.
+    tokio::task::spawn_blocking(|| server.join()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn a_source_that_fails_is_told_apart_from_a_connection_that_does() {
     let server = Server::doing(|_| {});
     let source = tokio_util::io::StreamReader::new(futures_util::stream::iter([

@@ -41,7 +41,7 @@ struct Global {
         hide_env_values = true,
         default_value = DEFAULT_URL,
         value_name = "URL",
-        help_heading = "Server"
+        help_heading = "General"
     )]
     url: String,
     /// The API key; better given by the environment, which others cannot read
@@ -51,7 +51,7 @@ struct Global {
         env = "TIDEBOX_API_KEY",
         hide_env_values = true,
         value_name = "KEY",
-        help_heading = "Server"
+        help_heading = "General"
     )]
     api_key: Option<String>,
     /// Whom requests count for
@@ -61,11 +61,11 @@ struct Global {
         env = "TIDEBOX_USER_ID",
         hide_env_values = true,
         value_name = "ID",
-        help_heading = "Server"
+        help_heading = "General"
     )]
     user_id: Option<String>,
     /// How answers are printed
-    #[arg(long, global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT")]
+    #[arg(long, global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT", help_heading = "General")]
     output: Format,
 }
 

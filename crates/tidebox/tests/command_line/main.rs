@@ -109,6 +109,25 @@ fn an_interrupted_exec_hangs_up() {
 }
 
 #[test]
+fn a_signal_that_was_ignored_stays_so() {
+    let service = box_doing(&[READY], End::Never);
+    let shell = format!("trap '' INT; exec {} exec sb-1 -- x", env!("CARGO_BIN_EXE_tidebox"));
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", &shell])
+        .env("TIDEBOX_URL", &service.url)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    signal(&child, Signal::INT);
+    signal(&child, Signal::TERM);
+    assert_eq!(end(&finish(child)), (Some(143), String::new()));
+}
+
+#[test]
 fn output_that_nobody_reads_ends_the_command_quietly() {
     let service = box_doing(&[READY], End::Endless);
     let mut child = tidebox(&service.url, &["exec", "sb-1", "--", "yes"]).spawn().unwrap();
