@@ -207,13 +207,16 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "providers.native.subids",
         default: Default::Unset,
-        doc: &["Host user and group ids for boxes, as first:count. Unset: the provider chooses."],
+        doc: &[
+            "Host user and group ids for boxes, as first:count; a box takes 65536 of them.",
+            "Two servers on one host need different ones. Unset: 1073741824:536870912.",
+        ],
         read: |config, value, _| read::optional(value, read::subids).map(|it| config.providers.native.subids = it),
     },
     Key {
         name: "providers.native.cgroup_parent",
         default: Default::Unset,
-        doc: &["Control group below which boxes get theirs. Unset: the provider chooses."],
+        doc: &["Control group below which boxes get theirs. Unset: the server's own."],
         read: |config, value, _| {
             read::optional(value, read::cgroup).map(|it| config.providers.native.cgroup_parent = it)
         },

@@ -225,12 +225,14 @@ pub(super) fn image(value: &Value) -> Read<String> {
 
 /// `first:count`.
 pub(super) fn subids(value: &Value) -> Read<(u32, u32)> {
-    const BE: &str = "first:count, such as 100000:65536, above the ids of the host's own users (65535)";
+    const BE: &str = "first:count, such as 1000000:6553600, with first and count at least 65536 (a box takes 65536)";
     let text = text_of(value, BE)?;
     let parts = text.split_once(':').and_then(|(first, count)| Some((decimal(first)?, decimal(count)?)));
     match parts.and_then(|(first, count)| Some((u32::try_from(first).ok()?, u32::try_from(count).ok()?))) {
         // The last id, 2^32 - 1, means "none" to the kernel.
-        Some((first, count)) if first > 65_535 && count > 0 && first.checked_add(count).is_some() => Ok((first, count)),
+        Some((first, count)) if first >= 65_536 && count >= 65_536 && first.checked_add(count).is_some() => {
+            Ok((first, count))
+        }
         _ => must(BE, value),
     }
 }

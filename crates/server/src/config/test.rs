@@ -311,7 +311,7 @@ fn a_bad_word_is_told_the_words() {
     check(
         "providers: {native: {subids: 0:65536}}",
         &[
-            "providers.native.subids (@): must be first:count, such as 100000:65536, above the ids of the host's own users (65535), not `0:65536`",
+            "providers.native.subids (@): must be first:count, such as 1000000:6553600, with first and count at least 65536 (a box takes 65536), not `0:65536`",
         ],
     );
     check(
