@@ -93,7 +93,6 @@ impl From<client::Error> for Failure {
 fn hint(code: &str) -> Option<&'static str> {
     match code {
         "unauthorized" => Some("give the key by --api-key or TIDEBOX_API_KEY"),
-        "not_found" => Some("`tidebox list` shows the sandboxes, `tidebox template list` the templates"),
         _ => None,
     }
 }
