@@ -47,17 +47,20 @@ impl hyper::body::Body for Body {
 const CONNECTIONS_MAX: usize = 16;
 /// Requests at once on one connection.
 const STREAMS_MAX: u32 = 2048;
-/// What may be under way for one request, so that a fast reader is never left
-/// waiting for permission.
-const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
-/// What may be under way for all requests of a connection together.
-const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
+/// What may be under way to us for one request.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+/// What may be under way for all requests of a connection together: enough for
+/// all that a server has at once, or two commands that do not read their stdin
+/// would stop everybody else's.
+const CONNECTION_WINDOW: u32 = 576 * 1024 * 1024;
+/// Callers that hang up all at once are no attack.
+const PENDING_RESETS_MAX: usize = 4096;
 /// The largest HTTP/2 frame.
 const FRAME_BYTES: u32 = 64 * 1024;
 /// What we hold of an answer that the connection has no room for.
 const SEND_BUFFER: usize = 1024 * 1024;
 /// Room for a request header with a path of 4 KiB, each byte percent-encoded.
-const HEADERS_BYTES_MAX: u32 = 64 * 1024;
+const HEADERS_BYTES_MAX: u32 = 128 * 1024;
 /// The largest JSON request.
 const JSON_BYTES_MAX: usize = 256 * 1024;
 /// After an accept that failed for want of descriptors.
@@ -105,6 +108,8 @@ async fn serve(stream: UnixStream, agent: Rc<Agent>) {
         .max_concurrent_streams(STREAMS_MAX)
         .max_send_buf_size(SEND_BUFFER)
         .max_header_list_size(HEADERS_BYTES_MAX)
+        .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
+        .max_local_error_reset_streams(PENDING_RESETS_MAX)
         .serve_connection(TokioIo::new(stream), service);
     // A server that goes away comes back on another connection.
     let _ = connection.await;

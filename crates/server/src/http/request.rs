@@ -48,7 +48,8 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
         let inner = error.inner();
-        if path == "." { malformed(format!("the body: {inner}")) } else { malformed(format!("`{path}`: {inner}")) }
+        // The reader does not know where it is when the text breaks off.
+        if matches!(path.as_str(), "." | "?") { malformed(format!("the body: {inner}")) } else { malformed(format!("`{path}`: {inner}")) }
     })?;
     reader.end().map_err(|error| malformed(format!("the body: {error}")))?;
     Ok(value)

@@ -74,9 +74,13 @@ async fn twenty_boxes_outlive_a_crash_and_leave_nothing_when_destroyed() {
     for id in &ids {
         server.delete(&format!("/sandboxes/{id}")).await.ok();
     }
-    for pid in pids {
-        assert!(!std::path::Path::new("/proc").join(&pid).exists(), "process {pid} is left");
-    }
+    // Boxes of a server that crashed are children of the machine's first process,
+    // which buries them in its own time.
+    server
+        .until("no process is left", async || {
+            pids.iter().all(|pid| !std::path::Path::new("/proc").join(pid).exists())
+        })
+        .await;
     server
         .until("the clean-up", async || {
             ["boxes", "trash"].iter().all(|dir| {

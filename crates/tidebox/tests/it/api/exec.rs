@@ -288,22 +288,22 @@ fn resident_kib(pid: u32) -> u64 {
 }
 
 #[tokio::test]
-async fn one_gibibyte_streams_through_with_flat_memory() {
+async fn a_long_stream_arrives_whole_with_flat_memory() {
     let server = TestServer::start(NATIVE).await;
     let id = server.spawn().await;
     server.exec(&id, "true").await;
     let before = resident_kib(server.pid());
-    let body = json!({"command": "head -c 1073741824 /dev/zero", "stream": true, "encoding": "base64"});
+    let body = json!({"command": "head -c 268435456 /dev/zero", "stream": true, "encoding": "base64", "timeout": "10m"});
     let answer = server.request(Method::POST, &format!("/sandboxes/{id}/exec")).json(&body).send().await.unwrap();
     let (mut bytes, mut received, mut most) = (answer.bytes_stream(), 0u64, before);
     while let Some(piece) = bytes.next().await {
         let was = received;
         received += piece.unwrap().len() as u64;
-        if was >> 26 != received >> 26 {
+        if was >> 24 != received >> 24 {
             most = most.max(resident_kib(server.pid()));
         }
     }
-    assert!(received > 1_431_655_764, "{received} bytes of NDJSON hold less than a gibibyte");
+    assert!(received > 268_435_456 / 3 * 4, "{received} bytes of NDJSON hold less than was written");
     assert!(most - before < 48 * 1024, "the server grew by {} KiB", most - before);
 }
 
