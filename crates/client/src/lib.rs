@@ -1,1 +1,32 @@
-//! Placeholder.
+//! Speaks to a Tidebox server: the Rust SDK of `/api/v1`.
+//!
+//! ```no_run
+//! # async fn example() -> client::Result<()> {
+//! let client = client::Client::new("http://127.0.0.1:7423", None, None)?;
+//! let sandbox = client.spawn(&api::SpawnRequest::default()).await?;
+//! let result = client.exec(&sandbox.id, api::ExecRequest { command: "uname -a".into(), ..Default::default() }).await?;
+//! assert_eq!(result.exit_code, 0);
+//! client.destroy(&sandbox.id).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Waits are bounded where the server bounds them too: a question that is
+//! answered from memory has [`Client::ANSWER_MAX`]; commands, spawns and
+//! transfers take as long as they take, while a server that is gone is noticed
+//! by TCP, and a stream that falls silent by [`ExecStream::SILENCE_MAX`].
+
+mod connection;
+mod error;
+mod exec;
+mod file;
+mod line;
+mod path;
+mod provider;
+mod sandbox;
+mod template;
+
+pub use connection::Client;
+pub use error::{Error, Result};
+pub use exec::{ExecEvent, ExecStream, Exit};
+pub use file::{FileStream, Range};

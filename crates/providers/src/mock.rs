@@ -109,6 +109,16 @@ impl Mock {
         self.lock().boxes.get(id).cloned()
     }
 
+    /// Takes a new box in, unless one that runs came first.
+    fn insert(&self, id: &SandboxId, made: &Arc<Boxed>) -> bool {
+        let mut state = self.lock();
+        if state.boxes.get(id).is_some_and(|found| !found.dead().is_cancelled()) {
+            return false;
+        }
+        state.boxes.insert(id.clone(), Arc::clone(made));
+        true
+    }
+
     /// How many starts of this box came before this one.
     fn count_attempt(&self, id: &SandboxId) -> u32 {
         let mut state = self.lock();
@@ -179,11 +189,7 @@ impl Provider for Mock {
                 return Err(Error::failed("start a box", "the label mock.start_fail asks for it"));
             }
             let made = Arc::new(Boxed::new(spec, faults.clone(), Arc::clone(&self.now), self.tasks.clone())?);
-            let previous = self.lock().boxes.insert(id.clone(), Arc::clone(&made));
-            // Two starts at once: the box that came first stays.
-            if let Some(previous) = previous.filter(|previous| !previous.dead().is_cancelled()) {
-                self.lock().boxes.insert(id.clone(), previous);
-            } else {
+            if self.insert(id, &made) {
                 self.schedule_end(id, &made, &faults);
             }
             if attempt < faults.lose_reply {

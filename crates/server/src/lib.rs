@@ -1,1 +1,17 @@
-//! Placeholder.
+//! The Tidebox service: the HTTP API in front, the rules applied behind it, and
+//! the reconcilers that finish what a crash left.
+
+mod clock;
+pub mod config;
+mod control;
+mod http;
+mod reconcile;
+mod registry;
+mod run;
+mod store;
+
+pub use http::document as openapi_document;
+pub use run::{Failure, Options, run};
+
+/// The release.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,2 +1,30 @@
-//! Placeholder.
-fn main() {}
+//! The one binary: the server and its command line, a file per subcommand.
+
+use std::process::ExitCode;
+
+mod bench;
+mod command_line;
+mod completion;
+mod cp;
+mod destroy;
+mod doctor;
+mod exec;
+mod extend;
+mod failure;
+mod get;
+mod list;
+mod logs;
+mod output;
+mod provider;
+mod prune;
+mod run;
+mod serve;
+mod signals;
+mod spawn;
+mod template;
+mod values;
+mod version;
+
+fn main() -> ExitCode {
+    command_line::main()
+}

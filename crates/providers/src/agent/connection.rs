@@ -6,6 +6,7 @@
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use guest_protocol::{VERSION, VERSION_HEADER};
@@ -75,11 +76,15 @@ impl Connection {
         self.closed.is_cancelled()
     }
 
-    /// A place for a stream that a caller reads at its own speed.
-    pub(super) fn stream_permit(&self) -> Result<OwnedSemaphorePermit> {
-        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
-            Error::Exhausted(format!("{STREAMS_MAX} commands and file reads are running in this box; end some first"))
-        })
+    /// A place for a command, whose output a caller reads at its own speed.
+    pub(super) fn command_permit(&self) -> Result<OwnedSemaphorePermit> {
+        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| crowded())
+    }
+
+    /// A place for a file read. Others end soon, so this one waits a while.
+    pub(super) async fn read_permit(&self, wait: Duration) -> Result<OwnedSemaphorePermit> {
+        let permit = tokio::time::timeout(wait, Arc::clone(&self.streams).acquire_owned()).await;
+        permit.ok().and_then(std::result::Result::ok).ok_or_else(crowded)
     }
 
     /// Sends the head of a request. Dropping all that comes from it resets the
@@ -103,6 +108,10 @@ impl Connection {
     fn fault(&self, action: &'static str, error: h2::Error) -> Error {
         if self.is_closed() { Error::Gone } else { fault(action, error) }
     }
+}
+
+fn crowded() -> Error {
+    Error::Exhausted(format!("{STREAMS_MAX} commands and file reads are running in this box; end some first"))
 }
 
 /// The head of a request; the host in it means nothing.

@@ -33,7 +33,7 @@ const LAST_BYTES_MAX: usize = 64 * 1024;
 
 /// Starts a command.
 pub(super) async fn exec(connection: &Arc<Connection>, command: Command) -> Result<OutputStream> {
-    let permit = connection.stream_permit()?;
+    let permit = connection.command_permit()?;
     let (start, timeout, stdin) = start_frame(command)?;
     let message = request(ACTION, Method::POST, "/exec")?;
     let is_all = stdin.is_none();
@@ -141,7 +141,8 @@ fn deadline(timeout: Duration) -> Instant {
     now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(u64::from(u32::MAX)))
 }
 
-/// A running command. Dropping it resets the HTTP/2 stream, at which the agent
+/// A running command. Its stdin is sent while its output is read: a reader that
+/// has stopped stops both. Dropping it resets the HTTP/2 stream, at which the agent
 /// kills the command.
 struct Output {
     incoming: Incoming,

@@ -33,7 +33,7 @@ fn head(action: &'static str, method: Method, details: &impl Serialize) -> Resul
 
 /// Begins to read a file.
 pub(super) async fn read(connection: &Arc<Connection>, details: ReadFile) -> Result<FileContent> {
-    let permit = connection.stream_permit()?;
+    let permit = connection.read_permit(SHORT_WAIT).await?;
     let message = head(READ, Method::GET, &details)?;
     let answer = async {
         let (answer, mut outgoing) = connection.begin(READ, message).await?;

@@ -104,7 +104,9 @@ async fn endless(lab: Lab) {
 
 async fn many(lab: Lab) {
     let inside = lab.start().await;
-    let scripts: Vec<String> = (0..50).map(|n| format!("echo {n}; cat; exit {n}")).collect();
+    // Each is a shell and a program of it, beside the agent.
+    let count = lab.spec().resources.pids.saturating_sub(8).div_euclid(3).min(50);
+    let scripts: Vec<String> = (0..count).map(|n| format!("echo {n}; cat; exit {n}")).collect();
     let runs = scripts.iter().enumerate().map(|(n, script)| {
         let stdin = pieces(Bytes::from(format!("in {n}")).as_ref());
         inside.run(crate::Command { stdin: Some(stdin), ..sh(script) })

@@ -1,0 +1,297 @@
+//! The connection to a server: addresses, credentials, deadlines, and what
+//! every answer has in common.
+
+use std::time::Duration;
+
+use api::ErrorBody;
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, RequestBuilder, Response, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{innermost, local_read_error};
+use crate::{Error, Result};
+
+/// How long a connection may take to be made: long enough for one lost packet
+/// on a slow network, short enough to wait for.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// How long a dead peer stays unnoticed: idle time before the first probe, time
+/// between probes, and how many may be lost.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(5), 4);
+/// The largest JSON request that the API takes.
+const REQUEST_BYTES_MAX: usize = 1024 * 1024;
+/// The largest answer that is kept in memory: two streams of buffered output of
+/// 8 MiB, each byte escaped, and room for a raised `limits.max_output_bytes`.
+const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// The largest error that is read: beyond it, it is none of ours.
+const ERROR_BYTES_MAX: usize = 64 * 1024;
+/// How much of an error that is not ours is quoted.
+const QUOTED_CHARS_MAX: usize = 200;
+
+/// A connection to one server. Cheap to clone; clones share their connections.
+#[derive(Debug, Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+}
+
+/// How long an answer may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Patience {
+    /// [`Client::ANSWER_MAX`]: the server answers from what it knows.
+    Short,
+    /// As long as the connection lives: the answer waits for work to be done.
+    Long,
+}
+
+impl Client {
+    /// How long the server may take for what it answers from what it knows.
+    pub const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+    /// Speaks to the server at `base_url`, such as `http://127.0.0.1:7423`, a
+    /// prefix path allowed. `api_key` is sent as `X-API-Key`, `user_id` as
+    /// `X-User-ID`. Proxies named by the environment are used unless the server
+    /// is on this machine. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if one of the values cannot be used.
+    pub fn new(base_url: &str, api_key: Option<&str>, user_id: Option<&str>) -> Result<Client> {
+        let base = base_url_of(base_url)?;
+        let mut headers = HeaderMap::new();
+        for (name, header, value) in [("the API key", "x-api-key", api_key), ("the user id", "x-user-id", user_id)] {
+            if let Some(value) = value {
+                let mut value = HeaderValue::from_str(value.trim()).map_err(|_| Error::Argument {
+                    name,
+                    reason: "has characters that no HTTP header can carry; use printable ASCII".into(),
+                })?;
+                value.set_sensitive(true);
+                headers.insert(HeaderName::from_static(header), value);
+            }
+        }
+        let mut builder = reqwest::Client::builder()
+            .user_agent(concat!("tidebox/", env!("CARGO_PKG_VERSION")))
+            .default_headers(headers)
+            .connect_timeout(CONNECT_MAX)
+            .tcp_keepalive(KEEPALIVE.0)
+            .tcp_keepalive_interval(KEEPALIVE.1)
+            .tcp_keepalive_retries(KEEPALIVE.2)
+            // The API redirects nowhere, and a key must not follow one.
+            .redirect(reqwest::redirect::Policy::none());
+        if is_loopback(&base) {
+            builder = builder.no_proxy();
+        }
+        let http = builder.build().map_err(|error| Error::Argument {
+            name: "the environment",
+            reason: format!("does not allow an HTTP client: {}", innermost(&error)),
+        })?;
+        Ok(Client { http, base })
+    }
+
+    /// The address of the server, without a trailing slash.
+    #[must_use]
+    pub fn base_url(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
+    /// Whether the server is on this machine.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        is_loopback(&self.base)
+    }
+
+    /// A request to `path` below `/api/v1`, already encoded.
+    pub(crate) fn request(&self, method: Method, path: &str, patience: Patience) -> RequestBuilder {
+        let request = self.http.request(method, format!("{}/api/v1{path}", self.base_url()));
+        match patience {
+            Patience::Short => request.timeout(Client::ANSWER_MAX),
+            Patience::Long => request,
+        }
+    }
+
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.call(self.request(Method::GET, path, Patience::Short)).await
+    }
+
+    pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str, patience: Patience) -> Result<T> {
+        self.call(self.request(Method::DELETE, path, patience)).await
+    }
+
+    pub(crate) async fn send_json<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+        patience: Patience,
+    ) -> Result<T> {
+        self.call(self.with_json(self.request(method, path, patience), body)?).await
+    }
+
+    /// Adds a JSON body, unless the server would refuse it for its size.
+    pub(crate) fn with_json(&self, request: RequestBuilder, body: &impl Serialize) -> Result<RequestBuilder> {
+        let body = serde_json::to_vec(body)
+            .map_err(|error| Error::Argument { name: "the request", reason: format!("is no JSON: {error}") })?;
+        if body.len() > REQUEST_BYTES_MAX {
+            return Err(Error::TooLarge { bytes: body.len(), bytes_max: REQUEST_BYTES_MAX });
+        }
+        Ok(request.header(reqwest::header::CONTENT_TYPE, "application/json").body(body))
+    }
+
+    /// Sends and reads a whole JSON answer.
+    pub(crate) async fn call<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T> {
+        let response = self.send(request).await?;
+        self.json(response).await
+    }
+
+    /// Sends; an answer that is no success becomes an error.
+    pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
+        let response = self.send_any(request).await?;
+        if response.status().is_success() { Ok(response) } else { Err(self.refusal(response).await) }
+    }
+
+    /// Sends; any status is an answer.
+    pub(crate) async fn send_any(&self, request: RequestBuilder) -> Result<Response> {
+        request.send().await.map_err(|error| self.failure(&error))
+    }
+
+    /// Reads a whole JSON answer.
+    pub(crate) async fn json<T: DeserializeOwned>(&self, response: Response) -> Result<T> {
+        let body = self.body(response, ANSWER_BYTES_MAX).await?;
+        serde_json::from_slice(&body)
+            .map_err(|error| self.protocol(format!("its JSON is not what was asked for: {error}")))
+    }
+
+    /// The error that a response carries.
+    pub(crate) async fn refusal(&self, response: Response) -> Error {
+        let status = response.status();
+        let request_id = response.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let body = match self.body(response, ERROR_BYTES_MAX).await {
+            Ok(body) => body,
+            Err(error) => return error,
+        };
+        match serde_json::from_slice::<ErrorBody>(&body) {
+            Ok(ErrorBody { code, message }) => Error::Api { status: status.as_u16(), code, message, request_id },
+            Err(_) => {
+                let text = String::from_utf8_lossy(&body);
+                let quoted: String = text.trim().chars().take(QUOTED_CHARS_MAX).collect();
+                self.protocol(format!("status {status} with the body `{quoted}`"))
+            }
+        }
+    }
+
+    pub(crate) fn protocol(&self, reason: String) -> Error {
+        Error::Protocol { url: self.base_url().to_owned(), reason }
+    }
+
+    async fn body(&self, mut response: Response, bytes_max: usize) -> Result<Bytes> {
+        let mut body = BytesMut::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.failure(&error))? {
+            if body.len() + chunk.len() > bytes_max {
+                return Err(self.protocol(format!("an answer of more than {bytes_max} bytes")));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body.freeze())
+    }
+
+    fn failure(&self, error: &reqwest::Error) -> Error {
+        if let Some(local) = local_read_error(error) {
+            Error::Io(local)
+        } else if error.is_connect() {
+            Error::Connect { url: self.base_url().to_owned(), reason: innermost(error) }
+        } else if error.is_timeout() {
+            Error::Timeout { after: Client::ANSWER_MAX }
+        } else {
+            Error::Cut { what: "the answer was complete", reason: innermost(error) }
+        }
+    }
+}
+
+fn base_url_of(text: &str) -> Result<Url> {
+    let refuse = |reason: String| Error::Argument { name: "the server's URL", reason };
+    let example = "write it like http://127.0.0.1:7423";
+    let url = Url::parse(text.trim()).map_err(|error| refuse(format!("`{text}` is none: {error}; {example}")))?;
+    match url.scheme() {
+        "http" => {}
+        "https" => {
+            return Err(refuse(format!(
+                "`{text}` asks for TLS, which this build does not speak; use an http:// URL, through a tunnel \
+                 (ssh -L 7423:127.0.0.1:7423 HOST) where the network is not trusted"
+            )));
+        }
+        other => return Err(refuse(format!("`{text}` has the scheme `{other}`; {example}"))),
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(refuse(
+            "carries a user name or password, which is not used; give the key by TIDEBOX_API_KEY".into(),
+        ));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(refuse(format!("`{text}` has a query or a fragment; {example}")));
+    }
+    Ok(url)
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod test {
+    use super::Client;
+
+    fn refused(url: &str) -> String {
+        Client::new(url, None, None).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn addresses_that_cannot_work_say_what_would() {
+        assert!(refused("https://box.example").contains("TLS"), "{}", refused("https://box.example"));
+        assert!(refused("localhost:7423").contains("http://127.0.0.1:7423"));
+        assert!(refused("").contains("http://127.0.0.1:7423"));
+        assert!(refused("ftp://x").contains("ftp"));
+        assert!(refused("http://x/?a=b").contains("query"));
+        let secret = refused("http://user:hunter2@x");
+        assert!(!secret.contains("hunter2"), "{secret}");
+    }
+
+    #[test]
+    fn a_trailing_slash_and_a_prefix_are_fine() {
+        for (given, base) in [
+            ("http://h:1", "http://h:1"),
+            ("http://h:1/", "http://h:1"),
+            ("http://h:1/tidebox/", "http://h:1/tidebox"),
+            (" http://h:1\n", "http://h:1"),
+        ] {
+            assert_eq!(Client::new(given, None, None).unwrap().base_url(), base);
+        }
+    }
+
+    #[test]
+    fn a_key_that_no_header_can_carry_is_refused_and_not_shown() {
+        let error = Client::new("http://h", Some("se\ncret"), None).unwrap_err().to_string();
+        assert!(error.contains("API key") && !error.contains("cret"), "{error}");
+    }
+
+    #[test]
+    fn a_key_is_not_shown_by_debug() {
+        let client = Client::new("http://h", Some("hunter2"), None).unwrap();
+        assert!(!format!("{client:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn only_this_machine_is_local() {
+        for (url, local) in [
+            ("http://127.0.0.1:1", true),
+            ("http://127.9.9.9", true),
+            ("http://localhost", true),
+            ("http://[::1]:1", true),
+            ("http://localhost.example", false),
+            ("http://10.0.0.1", false),
+        ] {
+            assert_eq!(Client::new(url, None, None).unwrap().is_local(), local, "{url}");
+        }
+    }
+}

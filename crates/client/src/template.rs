@@ -1,0 +1,63 @@
+//! Templates.
+
+use api::{Sandbox, Status, Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
+use reqwest::Method;
+
+use crate::connection::Patience;
+use crate::path::segment;
+use crate::{Client, Result};
+
+impl Client {
+    /// Stores a template.
+    ///
+    /// # Errors
+    /// `conflict` if the name is taken; or that the server cannot be spoken to.
+    pub async fn create_template(&self, request: &TemplateRequest) -> Result<Template> {
+        self.send_json(Method::POST, "/templates", request, Patience::Short).await
+    }
+
+    /// Every template.
+    ///
+    /// # Errors
+    /// The server's refusal, or that it cannot be spoken to.
+    pub async fn templates(&self) -> Result<Vec<Template>> {
+        self.get("/templates").await
+    }
+
+    /// One template.
+    ///
+    /// # Errors
+    /// `not_found` if there is none of that name; or that the server cannot be spoken to.
+    pub async fn template(&self, name: &str) -> Result<Template> {
+        self.get(&template_path(name)?).await
+    }
+
+    /// Replaces the values of a template; what is left out is cleared.
+    ///
+    /// # Errors
+    /// `not_found` if there is none of that name; or that the server cannot be spoken to.
+    pub async fn update_template(&self, name: &str, body: &TemplateBody) -> Result<Template> {
+        self.send_json(Method::PUT, &template_path(name)?, body, Patience::Short).await
+    }
+
+    /// Removes a template; sandboxes made from it stay.
+    ///
+    /// # Errors
+    /// `not_found` if there is none of that name; or that the server cannot be spoken to.
+    pub async fn delete_template(&self, name: &str) -> Result<Status> {
+        self.delete(&template_path(name)?, Patience::Short).await
+    }
+
+    /// Makes a sandbox from a template; the request's values win.
+    ///
+    /// # Errors
+    /// The server's refusal, or that it cannot be spoken to.
+    pub async fn spawn_template(&self, name: &str, request: &TemplateSpawnRequest) -> Result<Sandbox> {
+        let path = format!("{}/spawn", template_path(name)?);
+        self.send_json(Method::POST, &path, request, Patience::Long).await
+    }
+}
+
+fn template_path(name: &str) -> Result<String> {
+    Ok(format!("/templates/{}", segment("the template name", name)?))
+}

@@ -1,0 +1,83 @@
+//! What no single key can show: values that contradict each other.
+
+use std::time::Duration;
+
+use domain::format_duration;
+
+use super::{DefaultProvider, Draft, Enabled, Source};
+
+/// Works out what depends on other keys, then checks the whole.
+pub(super) fn finish(draft: &mut Draft) {
+    place_data(draft);
+    let defaults = draft.config.defaults.clone();
+    below(draft, ("defaults.ttl", defaults.ttl), ("defaults.max_ttl", defaults.max_ttl));
+    below(
+        draft,
+        ("defaults.default_exec_timeout", defaults.default_exec_timeout),
+        ("defaults.max_exec_timeout", defaults.max_exec_timeout),
+    );
+    default_provider(draft);
+    warn_about_the_network(draft);
+}
+
+fn place_data(draft: &mut Draft) {
+    if draft.config.data_dir.as_os_str().is_empty() {
+        // A value that is at fault has been reported already.
+        if !draft.faults.iter().any(|fault| fault.key == "data_dir") {
+            draft.fault("data_dir", &Source::Default, "cannot be derived, since HOME is not set; set it to a folder");
+        }
+    } else if draft.config.database.path.as_os_str().is_empty() {
+        draft.config.database.path = draft.config.data_dir.join("tidebox.db");
+    }
+}
+
+/// A default must not be above its maximum.
+fn below(draft: &mut Draft, default: (&'static str, Duration), maximum: (&'static str, Duration)) {
+    let broken = |key| draft.faults.iter().any(|fault| fault.key == key);
+    if default.1 <= maximum.1 || broken(default.0) || broken(maximum.0) {
+        return;
+    }
+    let (source, source_of_maximum) = (draft.source(default.0), draft.source(maximum.0));
+    let message = format!(
+        "{} is above `{}`, which is {} ({source_of_maximum}); lower the one or raise the other",
+        format_duration(default.1),
+        maximum.0,
+        format_duration(maximum.1),
+    );
+    draft.fault(default.0, &source, message);
+}
+
+fn default_provider(draft: &mut Draft) {
+    let providers = &draft.config.providers;
+    let native = providers.native.enabled != Enabled::False;
+    let enabled = match &providers.default {
+        DefaultProvider::Auto => {
+            if !native {
+                draft.warnings.push(
+                    "`providers.default` is auto and `providers.native.enabled` is false: \
+                     a spawn must name its provider"
+                        .to_owned(),
+                );
+            }
+            return;
+        }
+        DefaultProvider::Named(name) => match name.as_str() {
+            "native" => native,
+            _ => providers.mock.enabled,
+        },
+    };
+    if let (DefaultProvider::Named(name), false) = (&providers.default, enabled) {
+        let message = format!("names a provider that is not enabled; set `providers.{name}.enabled` to true");
+        let source = draft.source("providers.default");
+        draft.fault("providers.default", &source, message);
+    }
+}
+
+fn warn_about_the_network(draft: &mut Draft) {
+    let host = draft.config.server.host;
+    if !host.is_loopback() {
+        draft.warnings.push(format!(
+            "`server.host` is {host}: this version has no authentication, so whoever reaches the port can run commands"
+        ));
+    }
+}

@@ -1,0 +1,48 @@
+//! The layer of environment variables.
+
+use std::ffi::{OsStr, OsString};
+
+use super::nearest::nearest;
+use super::tree::{Value, clip};
+use super::{Draft, Source, key, unsupported};
+
+/// What our variables begin with.
+const PREFIX: &str = "TIDEBOX_";
+
+/// Variables of the client: present in the same shell, none of our business.
+const OF_THE_CLIENT: [&str; 3] = ["TIDEBOX_URL", "TIDEBOX_API_KEY", "TIDEBOX_USER_ID"];
+
+/// Lays the variables over the files. An unknown variable only warns: other
+/// programs may share the prefix. One that this version does not support is a
+/// fault, since somebody counts on it.
+pub(super) fn apply(env: &[(OsString, OsString)], draft: &mut Draft) {
+    for (name, value) in env {
+        let name = name.to_string_lossy();
+        let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+        if OF_THE_CLIENT.contains(&&*name) {
+            continue;
+        }
+        let source = Source::Variable(name.clone().into_owned());
+        if let Some(key) = key::KEYS.iter().find(|key| variable(key.name) == *name) {
+            set(key, value, &source, draft);
+        } else if let Some(key) = unsupported::from_variable(rest) {
+            draft.fault(key, &source, unsupported::MESSAGE);
+        } else {
+            let meant = nearest(&rest.to_lowercase(), key::KEYS.iter().map(|key| key.name));
+            let hint = meant.map(|key| format!("; did you mean {} (`{key}`)?", variable(key))).unwrap_or_default();
+            draft.warnings.push(format!("{} sets no key{hint}", clip(&name)));
+        }
+    }
+}
+
+fn set(key: &'static key::Key, value: &OsStr, source: &Source, draft: &mut Draft) {
+    match value.to_str() {
+        Some(text) => draft.set(key, &Value::Bare(text.to_owned()), source),
+        None => draft.fault(key.name, source, "is not UTF-8"),
+    }
+}
+
+/// The variable that sets a key.
+pub(super) fn variable(key: &str) -> String {
+    format!("{PREFIX}{}", key.to_uppercase().replace('.', "_"))
+}

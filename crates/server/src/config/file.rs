@@ -1,0 +1,88 @@
+//! The layer of a YAML file.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use super::nearest::nearest;
+use super::tree::{self, FILE_BYTES_MAX, Value};
+use super::{Draft, Source, key, unsupported};
+
+/// Lays the file at `path` over the weaker layers. One that is not there is no
+/// fault unless it is `needed`.
+pub(super) fn apply(path: &Path, needed: bool, draft: &mut Draft) {
+    let source = Source::File(path.to_owned());
+    let text = match read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !needed => return,
+        Err(error) => return draft.fault("", &source, format!("cannot be read: {error}")),
+    };
+    apply_text(&text, &source, draft);
+}
+
+/// Lays the text of a file over the weaker layers.
+pub(super) fn apply_text(text: &str, source: &Source, draft: &mut Draft) {
+    match tree::parse(text) {
+        Ok(Value::Null) => {}
+        Ok(Value::Map(entries)) => section("", &entries, source, draft),
+        Ok(value) => draft.fault("", source, format!("holds {}; write sections and keys", value.describe())),
+        Err(message) => draft.fault("", source, format!("is not YAML: {message}")),
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err(io::Error::other("it is larger than 1 MiB"));
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))
+}
+
+/// Reads the entries below the section `name`, which is empty at the top.
+/// The recursion is as deep as known sections are.
+fn section(name: &str, entries: &[(String, Value)], source: &Source, draft: &mut Draft) {
+    let mut seen = BTreeSet::new();
+    for (part, value) in entries {
+        let dotted = if name.is_empty() { part.clone() } else { format!("{name}.{part}") };
+        if part.contains('.') {
+            draft.fault(dotted, source, "has a dot in its name; write each part as a section of its own");
+        } else if !seen.insert(part) {
+            draft.fault(dotted, source, "is given twice; keep one");
+        } else if unsupported::is_unsupported(&dotted) {
+            refuse(&dotted, value, source, draft);
+        } else if let Some(key) = key::KEYS.iter().find(|key| key.name == dotted) {
+            draft.set(key, value, source);
+        } else if sections().any(|known| known == dotted) {
+            if let Value::Map(entries) = value {
+                section(&dotted, entries, source, draft);
+            } else if *value != Value::Null {
+                let found = value.describe();
+                draft.fault(dotted, source, format!("is a section, not {found}; write its keys below it"));
+            }
+        } else {
+            let meant = nearest(&dotted, key::KEYS.iter().map(|key| key.name).chain(sections()));
+            let hint = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+            draft.fault(dotted, source, format!("is no key{hint}"));
+        }
+    }
+}
+
+/// Names every key below one that this version does not support, a line each.
+fn refuse(name: &str, value: &Value, source: &Source, draft: &mut Draft) {
+    if let Value::Map(entries) = value
+        && !entries.is_empty()
+    {
+        for (part, value) in entries {
+            refuse(&format!("{name}.{part}"), value, source, draft);
+        }
+    } else {
+        draft.fault(name, source, unsupported::MESSAGE);
+    }
+}
+
+/// The names of all sections, some of them more than once.
+fn sections() -> impl Iterator<Item = &'static str> {
+    key::KEYS.iter().flat_map(|key| key.name.match_indices('.').map(|(dot, _)| &key.name[..dot]))
+}

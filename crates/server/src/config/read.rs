@@ -1,0 +1,251 @@
+//! Readers: from a value of the tree to a typed one.
+//!
+//! An error says what would be right and what was found.
+
+#![expect(clippy::wildcard_enum_match_arm, reason = "a kind of value that a reader does not name is a wrong type")]
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use domain::parse_duration;
+
+use super::tree::{Value, clip};
+use super::{DefaultProvider, Enabled};
+
+pub(super) type Read<T> = Result<T, String>;
+
+fn must<T>(be: &str, value: &Value) -> Read<T> {
+    Err(format!("must be {be}, not {}", value.describe()))
+}
+
+/// The text itself, which is never empty.
+fn text_of<'a>(value: &'a Value, be: &str) -> Read<&'a str> {
+    match value {
+        Value::Text(text) | Value::Bare(text) if !text.is_empty() => Ok(text),
+        Value::Text(_) | Value::Bare(_) => Err(format!("must be {be}, not empty")),
+        _ => must(be, value),
+    }
+}
+
+/// `null`, or an empty variable, for a key that is unset by default.
+pub(super) fn optional<T>(value: &Value, read: impl Fn(&Value) -> Read<T>) -> Read<Option<T>> {
+    match value {
+        Value::Null => Ok(None),
+        Value::Bare(text) if text.is_empty() => Ok(None),
+        _ => read(value).map(Some),
+    }
+}
+
+/// A whole number within `range`.
+pub(super) fn integer<T>(value: &Value, range: RangeInclusive<T>) -> Read<T>
+where
+    T: Copy + PartialOrd + TryFrom<i128> + std::fmt::Display,
+{
+    let (min, max) = (*range.start(), *range.end());
+    let number = match value {
+        Value::Integer(number) => Some(*number),
+        Value::Bare(text) => decimal(text),
+        _ => None,
+    };
+    match number.and_then(|number| T::try_from(number).ok()) {
+        Some(number) if range.contains(&number) => Ok(number),
+        _ => must(&format!("a whole number from {min} to {max}"), value),
+    }
+}
+
+/// Digits and nothing else; `None` for more than fits.
+fn decimal(text: &str) -> Option<i128> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
+}
+
+/// Bytes, as a number or as a text such as `8MiB`.
+pub(super) fn size(value: &Value, max: u64) -> Read<u64> {
+    let bytes = match value {
+        Value::Integer(number) => u64::try_from(*number).ok(),
+        Value::Text(text) | Value::Bare(text) => size_of_text(text),
+        _ => None,
+    };
+    match bytes {
+        Some(bytes) if (1..=max).contains(&bytes) => Ok(bytes),
+        _ => must(&format!("a size from 1 to {}, such as 8MiB or 8388608", size_text(max)), value),
+    }
+}
+
+fn size_of_text(text: &str) -> Option<u64> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let unit: u64 = match unit {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        _ => return None,
+    };
+    u64::try_from(decimal(number)?).ok()?.checked_mul(unit)
+}
+
+fn size_text(bytes: u64) -> String {
+    match (bytes % (1 << 40), bytes % (1 << 30)) {
+        (0, _) => format!("{}TiB", bytes >> 40),
+        (_, 0) => format!("{}GiB", bytes >> 30),
+        _ => bytes.to_string(),
+    }
+}
+
+/// A duration that is not zero.
+pub(super) fn positive_duration(value: &Value) -> Read<Duration> {
+    match duration(value)? {
+        Duration::ZERO => must("longer than zero, such as 30s", value),
+        duration => Ok(duration),
+    }
+}
+
+/// A duration, zero included.
+pub(super) fn duration(value: &Value) -> Read<Duration> {
+    let text = text_of(value, "a duration, such as 30s or 1h30m")?;
+    parse_duration(text).map_err(|error| format!("{} {error}", clip(text)))
+}
+
+/// An IP address.
+pub(super) fn address(value: &Value) -> Read<IpAddr> {
+    const BE: &str = "an IP address, such as 127.0.0.1";
+    text_of(value, BE)?.parse().or_else(|_| must(BE, value))
+}
+
+/// A host's name or address, without a port; in lower case.
+pub(super) fn host_name(value: &Value) -> Read<String> {
+    const BE: &str = "a host name without scheme and port, such as boxes.example.com";
+    let text = text_of(value, BE)?;
+    let label = |label: &str| {
+        let inside = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        (1..=63).contains(&label.len()) && label.bytes().all(inside)
+    };
+    if text.parse::<IpAddr>().is_ok() || text.len() <= 253 && text.split('.').all(label) {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        must(BE, value)
+    }
+}
+
+/// A list; of a variable's text, what stands between commas.
+pub(super) fn list<T>(value: &Value, item: impl Fn(&Value) -> Read<T>) -> Read<Vec<T>> {
+    match value {
+        Value::List(items) => items.iter().map(item).collect(),
+        Value::Bare(text) if text.trim().is_empty() => Ok(Vec::new()),
+        Value::Bare(text) => text.split(',').map(|part| item(&Value::Bare(part.trim().to_owned()))).collect(),
+        _ => must("a list", value),
+    }
+}
+
+/// An absolute path; `~/` stands for the home directory.
+pub(super) fn path(value: &Value, home: Option<&Path>) -> Read<PathBuf> {
+    const BE: &str = "an absolute path";
+    let text = text_of(value, BE)?;
+    let path = match (text.strip_prefix("~/"), home) {
+        (Some(rest), Some(home)) => home.join(rest.trim_start_matches('/')),
+        _ => PathBuf::from(text),
+    };
+    if path.is_absolute() && !text.contains('\0') { Ok(path) } else { must(BE, value) }
+}
+
+/// The path in `sqlite://<path>`.
+pub(super) fn database(value: &Value, home: Option<&Path>) -> Read<PathBuf> {
+    const BE: &str = "sqlite:// and an absolute path, such as sqlite:///var/lib/tidebox/tidebox.db";
+    let text = text_of(value, BE)?;
+    if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+        // The URL may hold a password, so it is not repeated.
+        return Err(format!("PostgreSQL is not supported by this version of Tidebox; use {BE}"));
+    }
+    match text.strip_prefix("sqlite://") {
+        Some(file) if !file.contains(['?', '#']) && !file.ends_with('/') => {
+            path(&Value::Text(file.to_owned()), home).or_else(|_| must(BE, value))
+        }
+        Some(_) => must(BE, value),
+        None => Err(format!("must be {BE}")),
+    }
+}
+
+/// One of some words.
+pub(super) fn word<T: Copy>(value: &Value, words: &[(&str, T)]) -> Read<T> {
+    let found = match value {
+        Value::Text(text) | Value::Bare(text) => words.iter().find(|(word, _)| word == text),
+        _ => None,
+    };
+    found.map(|(_, meaning)| *meaning).map_or_else(|| must(&one_of(words.iter().map(|(word, _)| *word)), value), Ok)
+}
+
+fn one_of<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    let words: Vec<_> = words.collect();
+    match words.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        _ => words.concat(),
+    }
+}
+
+/// `auto`, `true` or `false`.
+pub(super) fn enabled(value: &Value) -> Read<Enabled> {
+    let words = [("auto", Enabled::Auto), ("true", Enabled::True), ("false", Enabled::False)];
+    match value {
+        Value::Bool(true) => Ok(Enabled::True),
+        Value::Bool(false) => Ok(Enabled::False),
+        _ => word(value, &words),
+    }
+}
+
+/// A provider's name, or `auto`.
+pub(super) fn default_provider(value: &Value) -> Read<DefaultProvider> {
+    match value {
+        Value::Text(name) | Value::Bare(name) => match name.as_str() {
+            "auto" => Ok(DefaultProvider::Auto),
+            "native" | "mock" => Ok(DefaultProvider::Named(name.clone())),
+            "docker" | "firecracker" | "proot" | "custom" | "e2b" => {
+                Err(format!("{name} is not supported by this version of Tidebox; write auto, native or mock"))
+            }
+            _ => must("auto, native or mock", value),
+        },
+        _ => must("auto, native or mock", value),
+    }
+}
+
+/// The name of an image, as a request would give it.
+pub(super) fn image(value: &Value) -> Read<String> {
+    const BE: &str = "the name of an image, such as host";
+    let text = text_of(value, BE)?;
+    if text.len() <= 512 && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(text.to_owned())
+    } else {
+        must(BE, value)
+    }
+}
+
+/// `first:count`.
+pub(super) fn subids(value: &Value) -> Read<(u32, u32)> {
+    const BE: &str = "first:count, such as 1000000:6553600, with first and count at least 65536 (a box takes 65536)";
+    let text = text_of(value, BE)?;
+    let parts = text.split_once(':').and_then(|(first, count)| Some((decimal(first)?, decimal(count)?)));
+    match parts.and_then(|(first, count)| Some((u32::try_from(first).ok()?, u32::try_from(count).ok()?))) {
+        // The last id, 2^32 - 1, means "none" to the kernel.
+        Some((first, count)) if first >= 65_536 && count >= 65_536 && first.checked_add(count).is_some() => {
+            Ok((first, count))
+        }
+        _ => must(BE, value),
+    }
+}
+
+/// A control group's path, from the root of the hierarchy.
+pub(super) fn cgroup(value: &Value) -> Read<String> {
+    const BE: &str = "the path of a control group without . and .., such as tidebox.slice";
+    let text = text_of(value, BE)?;
+    let plain = |part: &str| !matches!(part, "" | "." | "..");
+    let path = text.strip_prefix('/').unwrap_or(text);
+    if path.split('/').all(plain) && !path.contains(|c: char| c.is_control()) {
+        Ok(text.to_owned())
+    } else {
+        must(BE, value)
+    }
+}

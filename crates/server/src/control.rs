@@ -1,0 +1,243 @@
+//! What the service does: one file a verb. The only part that decides; handlers
+//! ask it and translate.
+
+mod boxes;
+mod create;
+mod destroy;
+mod exec;
+mod extend;
+mod query;
+mod templates;
+mod wait;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::{Caps, Limits, Resources, SandboxId, Timestamp};
+use futures_util::future::{BoxFuture, Shared};
+use tokio::sync::{Notify, watch};
+use tokio_util::task::TaskTracker;
+
+use crate::clock::Clock;
+use crate::registry::Registry;
+use crate::store::{self, Applied, Change, Sandbox, Store};
+
+pub use create::{SpawnRequest, Spawned};
+pub use exec::{ExecCommand, ExecOutcome, ExecRequest};
+pub use query::ProviderDetail;
+pub use wait::{WAIT_MAX, WaitFor};
+
+/// The worker that holds every sandbox of a single server.
+pub const LOCAL_WORKER: &str = "local";
+/// An agent ends its box by itself so long after the last end it was told.
+pub const ORPHAN_GRACE: Duration = Duration::from_secs(3600);
+
+/// The result of a verb.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can be named and not be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource {
+    /// A sandbox.
+    Sandbox,
+    /// A template.
+    Template,
+    /// A provider.
+    Provider,
+    /// A file in a sandbox.
+    File,
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Resource::Sandbox => "sandbox",
+            Resource::Template => "template",
+            Resource::Provider => "provider",
+            Resource::File => "file",
+        })
+    }
+}
+
+/// Why the service did not do what was asked. Texts are for the caller.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// It asks for what the provider cannot do.
+    #[error("{0}")]
+    NotSupported(String),
+    /// What it names is not there.
+    #[error("{0} `{1}` does not exist")]
+    NotFound(Resource, String),
+    /// What it makes is there already, or is in a state that forbids it.
+    #[error("{0}")]
+    Conflict(String),
+    /// A cap or a maximum is reached.
+    #[error("{0}")]
+    LimitReached(String),
+    /// Nobody can do it now.
+    #[error("{0}")]
+    Unavailable(String),
+    /// A file system in a box is full.
+    #[error("no space left in the sandbox; delete files, or spawn with a larger disk")]
+    NoSpace,
+    /// What was waited for did not come.
+    #[error("{0}")]
+    Timeout(String),
+    /// A provider failed.
+    #[error("the provider `{provider}` failed to {action}; the server's log has the cause")]
+    Provider {
+        /// Which.
+        provider: String,
+        /// What it was about to do.
+        action: &'static str,
+        /// What it said.
+        #[source]
+        source: Arc<providers::Error>,
+    },
+    /// The store failed.
+    #[error("the store is not available; the server's log has the cause")]
+    Store(#[from] store::Error),
+}
+
+/// The limits and defaults that decisions follow.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// On time.
+    pub limits: Limits,
+    /// On numbers.
+    pub caps: Caps,
+    /// The size of a sandbox when a request leaves it out.
+    pub resources: Resources,
+    /// The image when a request leaves it out; `None` for the provider's own.
+    pub image: Option<String>,
+    /// Bytes of each output stream that a buffered answer holds.
+    pub output_bytes_max: usize,
+    /// How long rows of what has ended are kept.
+    pub retention: Duration,
+    /// Free disk below which the box that fills it is ended, in bytes.
+    pub reserve_disk_bytes: u64,
+}
+
+type Removal = Shared<BoxFuture<'static, std::result::Result<(), Arc<Error>>>>;
+
+/// The service.
+pub struct Control {
+    store: Arc<dyn Store>,
+    registry: Arc<Registry>,
+    clock: Arc<dyn Clock>,
+    policy: Policy,
+    /// What must finish although its caller has gone.
+    tasks: TaskTracker,
+    /// Sandboxes that this process is making right now. A row that says
+    /// `creating` and is not here was left by a crash.
+    making: Mutex<HashMap<SandboxId, ()>>,
+    /// Sandboxes that this process is removing right now, so that two callers
+    /// wait for one removal.
+    removing: Mutex<HashMap<SandboxId, Removal>>,
+    /// Counts changes of any sandbox; what waits for one looks again then.
+    changes: watch::Sender<u64>,
+    /// A request found a box gone; the reconciler need not wait for its turn.
+    pub(crate) vanished: Notify,
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // The maps hold no invariant that a panic between two statements could break.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Control {
+    /// Puts the parts together. Nothing runs until it is asked.
+    pub fn assemble(
+        store: Arc<dyn Store>,
+        registry: Arc<Registry>,
+        clock: Arc<dyn Clock>,
+        policy: Policy,
+        tasks: TaskTracker,
+    ) -> Arc<Self> {
+        let changes = watch::Sender::new(0);
+        let (making, removing, vanished) = (Mutex::default(), Mutex::default(), Notify::new());
+        Arc::new(Self { store, registry, clock, policy, tasks, making, removing, changes, vanished })
+    }
+
+    /// Now.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// The limits and defaults in force.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The providers.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        self.store.as_ref()
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        self.clock.as_ref()
+    }
+
+    /// Whether this process is making or removing it right now.
+    pub(crate) fn is_in_hand(&self, id: &SandboxId) -> bool {
+        lock(&self.making).contains_key(id) || lock(&self.removing).contains_key(id)
+    }
+
+    /// Stores a change and wakes whoever waits for one.
+    async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied> {
+        let applied = self.store.apply(id, change).await?;
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+        Ok(applied)
+    }
+
+    /// The sandbox if a request may see it: not destroyed, and not past its end.
+    async fn visible(&self, id: &str) -> Result<Sandbox> {
+        let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
+        let parsed = SandboxId::parse(id).map_err(|_| missing())?;
+        let sandbox = self.store.sandbox(&parsed).await?.ok_or_else(missing)?;
+        if is_visible(&sandbox, self.now()) { Ok(sandbox) } else { Err(missing()) }
+    }
+
+    /// The sandbox if commands and file operations can reach it.
+    async fn usable(&self, id: &str) -> Result<Sandbox> {
+        use domain::State;
+        let sandbox = self.visible(id).await?;
+        match sandbox.state {
+            State::Running => Ok(sandbox),
+            State::Creating => Err(Error::Conflict(format!(
+                "sandbox `{id}` is still being created; wait for it with GET /api/v1/sandboxes/{id}/wait"
+            ))),
+            State::Failed => Err(Error::Conflict(format!(
+                "sandbox `{id}` has failed: {}",
+                sandbox.error.as_deref().unwrap_or("no reason is known")
+            ))),
+            State::Destroying | State::Destroyed => Err(Error::NotFound(Resource::Sandbox, id.to_owned())),
+        }
+    }
+}
+
+/// Whether a request may see it. From the instant it expires it is gone,
+/// whatever the clean-up has done so far.
+fn is_visible(sandbox: &Sandbox, now: Timestamp) -> bool {
+    use domain::State;
+    match sandbox.state {
+        State::Creating | State::Running => sandbox.expires_at > now,
+        State::Destroying | State::Failed => true,
+        State::Destroyed => false,
+    }
+}

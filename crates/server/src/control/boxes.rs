@@ -1,0 +1,159 @@
+//! Reaching into a box: its guest, its files, its console.
+
+use std::sync::Arc;
+
+use domain::{StopReason, Timestamp};
+use providers::{ByteStream, FileContent, FileInfo, Guest};
+
+use super::create::provider_error;
+use super::{Control, Error, Resource, Result};
+use crate::store::Sandbox;
+
+/// The most console lines that one request may ask for.
+const CONSOLE_LINES_MAX: usize = 10_000;
+
+impl Control {
+    /// The inside of a running sandbox.
+    pub(super) async fn guest(self: &Control, sandbox: &Sandbox) -> Result<Arc<dyn Guest>> {
+        let entry = self.registry.get(&sandbox.provider).ok_or_else(|| {
+            Error::Unavailable(format!(
+                "the provider `{}` of sandbox `{}` is not enabled on this server",
+                sandbox.provider, sandbox.id
+            ))
+        })?;
+        entry.provider.guest(&sandbox.id).await.map_err(|error| self.guest_error(sandbox, error))
+    }
+
+    /// What a guest's failure means to the caller. A box that is gone is noticed
+    /// here before the reconciler comes by.
+    pub(super) fn guest_error(&self, sandbox: &Sandbox, error: providers::Error) -> Error {
+        if matches!(error, providers::Error::Gone) {
+            self.vanished.notify_one();
+            return Error::NotFound(Resource::Sandbox, sandbox.id.to_string());
+        }
+        provider_error(&sandbox.provider, error)
+    }
+
+    async fn reach(&self, id: &str) -> Result<(Sandbox, Arc<dyn Guest>)> {
+        let sandbox = self.usable(id).await?;
+        let guest = self.guest(&sandbox).await?;
+        Ok((sandbox, guest))
+    }
+
+    /// Reads a regular file; see [`Guest::read_file`].
+    ///
+    /// # Errors
+    /// As [`Guest::read_file`].
+    pub async fn read_file(&self, id: &str, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent> {
+        let (sandbox, guest) = self.reach(id).await?;
+        guest.read_file(path, offset, length).await.map_err(|error| self.guest_error(&sandbox, error))
+    }
+
+    /// Writes a file whole or not at all; see [`Guest::write_file`].
+    ///
+    /// # Errors
+    /// As [`Guest::write_file`].
+    pub async fn write_file(&self, id: &str, path: &str, mode: Option<u32>, content: ByteStream) -> Result<()> {
+        let (sandbox, guest) = self.reach(id).await?;
+        guest.write_file(path, mode, content).await.map_err(|error| self.guest_error(&sandbox, error))
+    }
+
+    /// Removes a file or directory; see [`Guest::delete`].
+    ///
+    /// # Errors
+    /// As [`Guest::delete`].
+    pub async fn delete_file(&self, id: &str, path: &str, recursive: bool) -> Result<()> {
+        let (sandbox, guest) = self.reach(id).await?;
+        guest.delete(path, recursive).await.map_err(|error| self.guest_error(&sandbox, error))
+    }
+
+    /// The entries of a directory; see [`Guest::list`].
+    ///
+    /// # Errors
+    /// As [`Guest::list`].
+    pub async fn list_files(&self, id: &str, path: &str) -> Result<Vec<FileInfo>> {
+        let (sandbox, guest) = self.reach(id).await?;
+        guest.list(path).await.map_err(|error| self.guest_error(&sandbox, error))
+    }
+
+    /// One file; see [`Guest::stat`].
+    ///
+    /// # Errors
+    /// As [`Guest::stat`].
+    pub async fn stat_file(&self, id: &str, path: &str) -> Result<FileInfo> {
+        let (sandbox, guest) = self.reach(id).await?;
+        guest.stat(path).await.map_err(|error| self.guest_error(&sandbox, error))
+    }
+
+    /// Moves a file or directory; see [`Guest::rename`].
+    ///
+    /// # Errors
+    /// As [`Guest::rename`].
+    pub async fn move_file(&self, id: &str, old: &str, new: &str) -> Result<()> {
+        let (sandbox, guest) = self.reach(id).await?;
+        guest.rename(old, new).await.map_err(|error| self.guest_error(&sandbox, error))
+    }
+
+    /// Sets permission bits; see [`Guest::chmod`].
+    ///
+    /// # Errors
+    /// As [`Guest::chmod`].
+    pub async fn chmod_file(&self, id: &str, path: &str, mode: u32) -> Result<()> {
+        let (sandbox, guest) = self.reach(id).await?;
+        guest.chmod(path, mode).await.map_err(|error| self.guest_error(&sandbox, error))
+    }
+
+    /// The paths that match; see [`Guest::glob`].
+    ///
+    /// # Errors
+    /// As [`Guest::glob`].
+    pub async fn glob_files(&self, id: &str, pattern: &str) -> Result<Vec<String>> {
+        let (sandbox, guest) = self.reach(id).await?;
+        guest.glob(pattern).await.map_err(|error| self.guest_error(&sandbox, error))
+    }
+
+    /// The newest `lines` console lines.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for more than 10,000.
+    pub async fn console(&self, id: &str, lines: usize) -> Result<Vec<String>> {
+        if lines > CONSOLE_LINES_MAX {
+            return Err(Error::Invalid(format!("`lines` must be at most {CONSOLE_LINES_MAX}")));
+        }
+        let (sandbox, guest) = self.reach(id).await?;
+        guest.console(lines).await.map_err(|error| self.guest_error(&sandbox, error))
+    }
+
+    /// Which sandboxes of a provider have lost their box, and which boxes have
+    /// no sandbox: the first are destroyed, the second removed.
+    pub(crate) async fn reconcile_inventory(self: &Arc<Self>, provider: &str) -> Result<()> {
+        use domain::State;
+        let Some(entry) = self.registry.get(provider) else { return Ok(()) };
+        let failed = |error| provider_error(provider, error);
+        // Rows first: a box made after this look is in hand, or has a row below.
+        let running = self.store.in_state(State::Running, u32::MAX).await?;
+        let found = entry.provider.inventory().await.map_err(failed)?;
+        for sandbox in running.iter().filter(|sandbox| sandbox.provider == provider) {
+            let alive = found.iter().any(|found| found.id == sandbox.id && found.alive);
+            if !alive && !self.is_in_hand(&sandbox.id) {
+                tracing::warn!(id = %sandbox.id, provider, "a box has ended by itself");
+                self.destroy_because(&sandbox.id, StopReason::Vanished).await?;
+            }
+        }
+        for found in found {
+            let row = self.store.sandbox(&found.id).await?;
+            let wanted = row.is_some_and(|row| row.state.is_active());
+            if !wanted && !self.is_in_hand(&found.id) {
+                tracing::warn!(id = %found.id, provider, "removing a box that belongs to no sandbox");
+                entry.provider.stop(&found.id).await.map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The time, for rows that this process writes.
+    pub(crate) fn retention_ends_before(&self) -> Timestamp {
+        let kept_ms = i64::try_from(self.policy.retention.as_millis()).unwrap_or(i64::MAX);
+        crate::clock::from_ms(self.now().as_millisecond().saturating_sub(kept_ms))
+    }
+}

@@ -1,0 +1,266 @@
+//! Spawn: decide, write, make, write.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use domain::{Denial, InvalidMetadata, Metadata, OwnerId, Resources, SandboxId, State, StopReason};
+use providers::{Phase, Provider, Spec};
+use tokio::sync::oneshot;
+
+use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, lock};
+use crate::clock;
+use crate::store::{Applied, Change, Sandbox, TemplateValues};
+
+/// What a caller wants; `None` is the template's value, else the server's.
+#[derive(Debug, Clone, Default)]
+pub struct SpawnRequest {
+    /// The image.
+    pub image: Option<String>,
+    /// The provider.
+    pub provider: Option<String>,
+    /// Memory limit in mebibytes.
+    pub memory_mb: Option<u32>,
+    /// Virtual CPUs.
+    pub vcpus: Option<u32>,
+    /// Bound of an own file system in mebibytes; 0 for none.
+    pub disk_mb: Option<u32>,
+    /// Lifetime.
+    pub ttl: Option<Duration>,
+    /// Labels.
+    pub metadata: Metadata,
+    /// Whom it counts for.
+    pub owner: Option<OwnerId>,
+    /// The template whose values are the defaults.
+    pub template: Option<String>,
+}
+
+/// A sandbox that has just been made.
+#[derive(Debug, Clone)]
+pub struct Spawned {
+    /// The sandbox.
+    pub sandbox: Sandbox,
+    /// What took how long, in order.
+    pub phases: Vec<Phase>,
+}
+
+/// A request with everything decided but whether there is room.
+struct Plan {
+    provider: Arc<dyn Provider>,
+    sandbox: Sandbox,
+    spec: Spec,
+}
+
+impl Control {
+    /// Makes a sandbox.
+    ///
+    /// The box is made on a task of its own: a caller that goes away meanwhile
+    /// has it removed again, whichever step it is at.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] when a cap or the longest lifetime forbids it,
+    /// [`Error::Invalid`] and [`Error::NotSupported`] for what no box can be made
+    /// of, [`Error::Unavailable`] without a healthy provider.
+    pub async fn spawn(self: &Arc<Self>, request: SpawnRequest) -> Result<Spawned> {
+        let started = Instant::now();
+        let plan = self.plan(request).await?;
+        let decided = Instant::now();
+        let making = Making::begin(self, &plan.sandbox.id);
+        if let Err(denial) = self.store.admit(&plan.sandbox, self.policy.caps).await? {
+            return Err(self.denied(denial));
+        }
+        let phases = vec![
+            Phase { name: "admission", took: decided - started },
+            Phase { name: "store", took: decided.elapsed() },
+        ];
+        let (answer, answered) = oneshot::channel();
+        let control = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let spawned = control.make(plan, phases).await;
+            drop(making);
+            if let Err(Ok(abandoned)) = answer.send(spawned) {
+                control.abandon(&abandoned.sandbox.id).await;
+            }
+        });
+        // The task always answers: it is not cancelled while the tracker waits for it.
+        answered.await.unwrap_or_else(|_| Err(Error::Unavailable("the server is shutting down".into())))
+    }
+
+    async fn plan(&self, request: SpawnRequest) -> Result<Plan> {
+        let request = self.with_template(request).await?;
+        InvalidMetadata::check(&request.metadata).map_err(|error| Error::Invalid(error.to_string()))?;
+        let ttl = self.policy.limits.ttl(request.ttl).map_err(|above| {
+            let max = domain::format_duration(above.max);
+            Error::LimitReached(format!("`ttl` is above the maximum of {max}; ask for {max} or less"))
+        })?;
+        let provider = self.provider_for(request.provider.as_deref())?;
+        let resources = Resources {
+            memory_mb: request.memory_mb.unwrap_or(self.policy.resources.memory_mb),
+            vcpus: request.vcpus.unwrap_or(self.policy.resources.vcpus),
+            disk_mb: request.disk_mb.unwrap_or(0),
+            pids: self.policy.resources.pids,
+        };
+        resources.check().map_err(|error| Error::Invalid(error.to_string()))?;
+        let image =
+            request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| provider.default_image().to_owned());
+        let lifetime = ttl + ORPHAN_GRACE;
+        let spec = Spec {
+            image: image.clone(),
+            resources,
+            metadata: request.metadata.clone(),
+            env: Default::default(),
+            lifetime,
+        };
+        provider.check(&spec).map_err(|error| provider_error(provider.name(), error))?;
+        let now = self.now();
+        let sandbox = Sandbox {
+            id: SandboxId::from_entropy(rand::random()),
+            state: State::Creating,
+            provider: provider.name().to_owned(),
+            image,
+            resources,
+            metadata: request.metadata,
+            owner: request.owner,
+            worker: LOCAL_WORKER.to_owned(),
+            created_at: now,
+            expires_at: clock::after(now, ttl),
+            ended_at: None,
+            error: None,
+        };
+        Ok(Plan { provider, sandbox, spec })
+    }
+
+    /// Fills what the request leaves out from its template.
+    async fn with_template(&self, mut request: SpawnRequest) -> Result<SpawnRequest> {
+        let Some(name) = request.template.take() else { return Ok(request) };
+        let template =
+            self.store.template(&name).await?.ok_or_else(|| Error::NotFound(Resource::Template, name.clone()))?;
+        let TemplateValues { image, provider, memory_mb, vcpus, disk_mb, ttl, mut metadata } = template.values;
+        metadata.extend(request.metadata);
+        metadata.insert("template".to_owned(), name);
+        Ok(SpawnRequest {
+            image: request.image.or(image),
+            provider: request.provider.or(provider),
+            memory_mb: request.memory_mb.or(memory_mb),
+            vcpus: request.vcpus.or(vcpus),
+            disk_mb: request.disk_mb.or(disk_mb),
+            // A template's lifetime was not chosen by this caller: above the maximum it is lowered.
+            ttl: request.ttl.or(ttl.map(|ttl| ttl.min(self.policy.limits.ttl_max))),
+            metadata,
+            owner: request.owner,
+            template: None,
+        })
+    }
+
+    fn provider_for(&self, name: Option<&str>) -> Result<Arc<dyn Provider>> {
+        let entry = match name {
+            Some(name) => self.registry.get(name).ok_or_else(|| self.unknown_provider(name))?,
+            None => self.registry.default_entry().ok_or_else(|| {
+                Error::Unavailable("no provider is healthy; GET /api/v1/providers and `tidebox doctor` say why".into())
+            })?,
+        };
+        if let Some(error) = entry.checked().health.error {
+            let name = entry.provider.name();
+            return Err(Error::Unavailable(format!("the provider `{name}` is not healthy: {error}")));
+        }
+        Ok(Arc::clone(&entry.provider))
+    }
+
+    fn unknown_provider(&self, name: &str) -> Error {
+        let known: Vec<String> =
+            self.registry.entries().iter().map(|entry| format!("`{}`", entry.provider.name())).collect();
+        Error::Invalid(format!("there is no provider `{name}`; this server has {}", known.join(", ")))
+    }
+
+    fn denied(&self, denial: Denial) -> Error {
+        let caps = self.policy.caps;
+        Error::LimitReached(match denial {
+            Denial::MaxSandboxes => {
+                format!(
+                    "the server has its maximum of {} active sandboxes; destroy one or try later",
+                    caps.max_sandboxes
+                )
+            }
+            Denial::MaxSandboxesPerOwner => format!(
+                "this owner has its maximum of {} active sandboxes; destroy one or try later",
+                caps.max_sandboxes_per_owner
+            ),
+        })
+    }
+
+    /// Asks the provider, and writes what it answered.
+    async fn make(self: &Arc<Self>, plan: Plan, mut phases: Vec<Phase>) -> Result<Spawned> {
+        let Plan { provider, sandbox, spec } = plan;
+        let id = sandbox.id;
+        match provider.start(&id, &spec).await {
+            Ok(started) => phases.extend(started.phases),
+            Err(error) => {
+                let error = provider_error(provider.name(), error);
+                let broke = Change::Broke { error: error.to_string(), at: self.now() };
+                self.apply(&id, broke).await?;
+                return Err(error);
+            }
+        }
+        let written = Instant::now();
+        match self.apply(&id, Change::Started).await {
+            Ok(Applied::Done { sandbox, .. }) => {
+                let took = written.elapsed();
+                if let Some(store) = phases.iter_mut().find(|phase| phase.name == "store") {
+                    store.took += took;
+                }
+                Ok(Spawned { sandbox: *sandbox, phases })
+            }
+            // Deleted before it was made: whoever removed the row may have found
+            // no box yet.
+            Ok(Applied::Refused(_) | Applied::Missing) => {
+                if let Err(error) = provider.stop(&id).await {
+                    tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot remove an orphan yet");
+                }
+                Err(Error::Conflict(format!("sandbox `{id}` was destroyed while it was being created")))
+            }
+            // The reconciler finds the row or the box once the store is back.
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes a box that nobody is left to receive. What fails here, the
+    /// reconciler finishes.
+    async fn abandon(self: &Arc<Self>, id: &SandboxId) {
+        if let Err(error) = self.destroy_because(id, StopReason::Abandoned).await {
+            tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot remove an abandoned sandbox yet");
+        }
+    }
+}
+
+/// Marks a sandbox as being made by this process, until dropped.
+struct Making {
+    control: Arc<Control>,
+    id: SandboxId,
+}
+
+impl Making {
+    fn begin(control: &Arc<Control>, id: &SandboxId) -> Self {
+        lock(&control.making).insert(id.clone(), ());
+        Self { control: Arc::clone(control), id: id.clone() }
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        lock(&self.control.making).remove(&self.id);
+    }
+}
+
+/// What a provider's failure to make a box means to the caller.
+pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
+    use providers::Error as P;
+    match error {
+        P::Invalid(text) => Error::Invalid(text),
+        P::NotFound(path) => Error::NotFound(Resource::File, path),
+        P::NotSupported(text) => Error::NotSupported(text),
+        P::NoSpace => Error::NoSpace,
+        P::Exhausted(text) => Error::LimitReached(text),
+        P::Unavailable(text) => Error::Unavailable(format!("the provider `{provider}` is not available: {text}")),
+        P::Gone => Error::Conflict("the sandbox ended".to_owned()),
+        P::Failed { action, .. } => Error::Provider { provider: provider.to_owned(), action, source: Arc::new(error) },
+    }
+}

@@ -1,0 +1,129 @@
+//! Destroy: write the intent, remove, write that nothing is left.
+
+use std::sync::Arc;
+
+use domain::{SandboxId, State, StopReason};
+use futures_util::FutureExt;
+
+use super::create::provider_error;
+use super::{Control, Error, Removal, Resource, Result, lock};
+use crate::store::{Applied, Change};
+
+impl Control {
+    /// Destroys a sandbox; again, or after it expired, is a success while its
+    /// row is kept.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for an id that is not known, and whatever the provider
+    /// failed with; then the sandbox stays `destroying` and is retried.
+    pub async fn destroy(self: &Arc<Self>, id: &str) -> Result<()> {
+        let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
+        let id = SandboxId::parse(id).map_err(|_| missing())?;
+        match self.apply(&id, Change::StopRequested(StopReason::Requested)).await? {
+            Applied::Missing => Err(missing()),
+            Applied::Refused(refusal) => Err(Error::Conflict(refusal.to_string())),
+            Applied::Done { sandbox, .. } if sandbox.state == State::Destroyed => Ok(()),
+            Applied::Done { sandbox, .. } => self.remove(&id, &sandbox.provider).await,
+        }
+    }
+
+    /// Destroys for a reason of the service's own; a row that is gone or
+    /// destroyed is a success.
+    pub(crate) async fn destroy_because(self: &Arc<Self>, id: &SandboxId, reason: StopReason) -> Result<()> {
+        match self.apply(id, Change::StopRequested(reason)).await? {
+            Applied::Done { sandbox, .. } if sandbox.state != State::Destroyed => {
+                tracing::info!(%id, ?reason, "destroying a sandbox");
+                self.remove(id, &sandbox.provider).await
+            }
+            Applied::Done { .. } | Applied::Missing | Applied::Refused(_) => Ok(()),
+        }
+    }
+
+    /// Ends a sandbox by a fault that its callers should see, and frees what it held.
+    pub(crate) async fn fail(self: &Arc<Self>, id: &SandboxId, error: &str) -> Result<()> {
+        let broke = Change::Broke { error: error.to_owned(), at: self.now() };
+        if let Applied::Done { sandbox, .. } = self.apply(id, broke).await?
+            && let Some(entry) = self.registry.get(&sandbox.provider)
+        {
+            let name = entry.provider.name();
+            entry.provider.stop(id).await.map_err(|error| provider_error(name, error))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the box of a sandbox that is stored as `destroying`. Whoever
+    /// asks meanwhile waits for the same removal; it goes on without them.
+    pub(crate) async fn remove(self: &Arc<Self>, id: &SandboxId, provider: &str) -> Result<()> {
+        let removal = {
+            let mut removing = lock(&self.removing);
+            if let Some(removal) = removing.get(id) {
+                removal.clone()
+            } else {
+                let removal = self.begin_removal(id.clone(), provider.to_owned());
+                removing.insert(id.clone(), removal.clone());
+                removal
+            }
+        };
+        removal.await.map_err(shared)
+    }
+
+    fn begin_removal(self: &Arc<Self>, id: SandboxId, provider: String) -> Removal {
+        let control = Arc::clone(self);
+        let task = self.tasks.spawn(async move {
+            let outcome = control.stop_and_record(&id, &provider).await;
+            lock(&control.removing).remove(&id);
+            outcome.map_err(Arc::new)
+        });
+        async move {
+            task.await.unwrap_or_else(|_| Err(Arc::new(Error::Unavailable("the server is shutting down".to_owned()))))
+        }
+        .boxed()
+        .shared()
+    }
+
+    async fn stop_and_record(&self, id: &SandboxId, provider: &str) -> Result<()> {
+        let Some(entry) = self.registry.get(provider) else {
+            return Err(Error::Unavailable(format!(
+                "the provider `{provider}` of sandbox `{id}` is not enabled; enable it, so that the sandbox can be removed"
+            )));
+        };
+        entry.provider.stop(id).await.map_err(|error| provider_error(provider, error))?;
+        self.apply(id, Change::Stopped { at: self.now() }).await?;
+        Ok(())
+    }
+
+    /// Destroys what has expired and not been cleaned up yet; how many.
+    ///
+    /// # Errors
+    /// Only if the store fails; what a provider fails to remove is retried by
+    /// the reconciler and still counts.
+    pub async fn prune(self: &Arc<Self>) -> Result<u64> {
+        let mut pruned = 0;
+        loop {
+            let due = self.store.due(self.now(), PRUNE_BATCH).await?;
+            if due.is_empty() {
+                return Ok(pruned);
+            }
+            for id in due {
+                match self.destroy_because(&id, StopReason::Expired).await {
+                    Err(error @ Error::Store(_)) => return Err(error),
+                    Ok(()) | Err(_) => pruned += 1,
+                }
+            }
+        }
+    }
+}
+
+/// Rows per look at the store.
+const PRUNE_BATCH: u32 = 256;
+
+/// The error of a removal that several callers waited for.
+fn shared(error: Arc<Error>) -> Error {
+    Arc::try_unwrap(error).unwrap_or_else(|error| {
+        if let Error::Provider { provider, action, source } = &*error {
+            let (provider, source) = (provider.clone(), Arc::clone(source));
+            return Error::Provider { provider, action, source };
+        }
+        Error::Unavailable(error.to_string())
+    })
+}

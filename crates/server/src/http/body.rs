@@ -1,0 +1,120 @@
+//! Request bodies, bounded, and refused so that the client sees it: a server
+//! that stops reading resets the connection, and the answer is lost with it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt};
+use http_body::Body as _;
+use providers::ByteStream;
+use tokio::sync::Mutex;
+
+use super::error::{ApiError, Refusal, malformed};
+
+/// A refused body is read on for so long,
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
+/// or for so many bytes.
+const DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The whole body, at most `max` bytes.
+pub async fn collect(body: Body, max: usize) -> Result<Bytes, ApiError> {
+    let announced = body.size_hint().lower();
+    let mut stream = body.into_data_stream();
+    if announced > max as u64 {
+        drain(&mut stream).await;
+        return Err(Refusal::TooLarge(max as u64).into());
+    }
+    let mut held = BytesMut::new();
+    while let Some(piece) = stream.next().await {
+        let piece = piece.map_err(|_| malformed("the body was cut off"))?;
+        if held.len() + piece.len() > max {
+            drain(&mut stream).await;
+            return Err(Refusal::TooLarge(max as u64).into());
+        }
+        held.extend_from_slice(&piece);
+    }
+    Ok(held.freeze())
+}
+
+async fn drain(stream: &mut (impl Stream<Item = Result<Bytes, axum::Error>> + Unpin)) {
+    let read = async {
+        let mut left = DRAIN_BYTES_MAX;
+        while let Some(Ok(piece)) = stream.next().await {
+            left = left.saturating_sub(piece.len());
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    // Running out of time only means that the client may not see the answer.
+    let _ = tokio::time::timeout(DRAIN_TIME_MAX, read).await;
+}
+
+/// A body that is passed on as it comes.
+#[derive(Clone)]
+pub struct Upload {
+    stream: Arc<Mutex<BodyDataStream>>,
+    left: Arc<AtomicU64>,
+    max: u64,
+    is_too_large: Arc<AtomicBool>,
+}
+
+impl Upload {
+    /// Takes a body of at most `max` bytes.
+    pub fn new(body: Body, max: u64) -> Self {
+        let is_too_large = body.size_hint().lower() > max;
+        Self {
+            stream: Arc::new(Mutex::new(body.into_data_stream())),
+            left: Arc::new(AtomicU64::new(max)),
+            max,
+            is_too_large: Arc::new(AtomicBool::new(is_too_large)),
+        }
+    }
+
+    /// Refuses at once what has been announced as too large.
+    pub async fn check_announced(&self) -> Result<(), ApiError> {
+        if self.is_too_large.load(Ordering::Relaxed) { Err(self.refuse(None).await) } else { Ok(()) }
+    }
+
+    /// The bytes. The stream fails when there are too many of them or the
+    /// client goes away, so that nothing half is taken for whole.
+    pub fn bytes(&self) -> ByteStream {
+        let upload = self.clone();
+        futures_util::stream::unfold(upload, |upload| async move {
+            let piece = upload.stream.lock().await.next().await?;
+            let piece = match piece {
+                Ok(piece) => upload.count(piece),
+                Err(_) => Err(providers::Error::Invalid("the upload was cut off".to_owned())),
+            };
+            Some((piece, upload))
+        })
+        .boxed()
+    }
+
+    fn count(&self, piece: Bytes) -> providers::Result<Bytes> {
+        let left = self.left.load(Ordering::Relaxed);
+        match left.checked_sub(piece.len() as u64) {
+            Some(left) => {
+                self.left.store(left, Ordering::Relaxed);
+                Ok(piece)
+            }
+            None => {
+                self.is_too_large.store(true, Ordering::Relaxed);
+                Err(providers::Error::Invalid("the upload is too large".to_owned()))
+            }
+        }
+    }
+
+    /// Reads on for a moment and gives the error to answer with: that the upload
+    /// is too large if it is, else `error`.
+    pub async fn refuse(&self, error: Option<ApiError>) -> ApiError {
+        drain(&mut *self.stream.lock().await).await;
+        match error {
+            Some(error) if !self.is_too_large.load(Ordering::Relaxed) => error,
+            Some(_) | None => Refusal::TooLarge(self.max).into(),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The only place where a failure becomes a status and a code.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+
+use crate::control::Error as Control;
+
+/// Why a request was not done.
+#[derive(Debug)]
+pub enum ApiError {
+    /// The service said no, or failed.
+    Control(Control),
+    /// The request could not be read.
+    Request(Refusal),
+}
+
+/// What is wrong with a request before the service sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// It cannot be understood.
+    Malformed(String),
+    /// The body has another type than JSON.
+    MediaType,
+    /// The body is larger than what the route takes.
+    TooLarge(u64),
+    /// The `Host` header names somebody else.
+    Host,
+    /// There is no such route.
+    NoRoute(String),
+    /// The route does not have this method.
+    Method,
+    /// The part of the file that is asked for is not there; its size is.
+    Range(u64),
+    /// We have a fault.
+    Internal,
+}
+
+/// The result of a handler.
+pub type Result<T, E = ApiError> = std::result::Result<T, E>;
+
+impl From<Control> for ApiError {
+    fn from(error: Control) -> Self {
+        Self::Control(error)
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Request(refusal)
+    }
+}
+
+/// The error of a request that makes no sense.
+pub fn malformed(text: impl Into<String>) -> ApiError {
+    Refusal::Malformed(text.into()).into()
+}
+
+impl Refusal {
+    fn status(&self) -> (StatusCode, &'static str) {
+        match self {
+            Refusal::Malformed(_) => (StatusCode::BAD_REQUEST, "bad_request"),
+            Refusal::MediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
+            Refusal::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
+            Refusal::Host => (StatusCode::FORBIDDEN, "forbidden"),
+            Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
+            Refusal::Method => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
+            Refusal::Range(_) => (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
+            Refusal::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Refusal::Malformed(text) => text.clone(),
+            Refusal::MediaType => "send the body with `Content-Type: application/json`".to_owned(),
+            Refusal::TooLarge(max) => format!("the body is larger than the {max} bytes that this route takes"),
+            Refusal::Host => "this `Host` is not served here; use a loopback address, or list the name in \
+                              `server.allowed_hosts`"
+                .to_owned(),
+            Refusal::NoRoute(path) => {
+                format!("there is no route `{path}`; GET /api/v1/openapi.json describes those there are")
+            }
+            Refusal::Method => "this route does not have this method; the `Allow` header names those it has".to_owned(),
+            Refusal::Range(size) => format!("the range lies outside the file, which has {size} bytes"),
+            Refusal::Internal => "the server has a fault; its log has the cause under this request's id".to_owned(),
+        }
+    }
+}
+
+fn control_status(error: &Control) -> (StatusCode, &'static str) {
+    match error {
+        Control::Invalid(_) => (StatusCode::BAD_REQUEST, "bad_request"),
+        // Decided: an option that the provider cannot enforce is the caller's error.
+        Control::NotSupported(_) => (StatusCode::BAD_REQUEST, "not_supported"),
+        Control::NotFound(..) => (StatusCode::NOT_FOUND, "not_found"),
+        Control::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
+        Control::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),
+        Control::Unavailable(_) | Control::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        Control::NoSpace => (StatusCode::INSUFFICIENT_STORAGE, "no_space"),
+        Control::Timeout(_) => (StatusCode::REQUEST_TIMEOUT, "timeout"),
+        Control::Provider { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "provider_error"),
+    }
+}
+
+impl ApiError {
+    /// The body of the answer; also the last words of a stream that has begun.
+    pub fn body(&self) -> (StatusCode, api::ErrorBody) {
+        let ((status, code), message) = match self {
+            ApiError::Control(error) => (control_status(error), error.to_string()),
+            ApiError::Request(refusal) => (refusal.status(), refusal.message()),
+        };
+        (status, api::ErrorBody { code: code.to_owned(), message })
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let (status, body) = self.body();
+        if let ApiError::Control(error @ (Control::Provider { .. } | Control::Store(_))) = &self {
+            tracing::error!(error = error as &dyn std::error::Error, "a request failed");
+        }
+        let mut response = (status, Json(body)).into_response();
+        if let ApiError::Request(Refusal::Range(size)) = &self
+            && let Ok(value) = HeaderValue::try_from(format!("bytes */{size}"))
+        {
+            response.headers_mut().insert(header::CONTENT_RANGE, value);
+        }
+        response
+    }
+}
+
+/// The answer to a path that nobody serves.
+pub async fn no_such_route(uri: Uri) -> ApiError {
+    Refusal::NoRoute(uri.path().chars().take(200).collect()).into()
+}
+
+/// The answer to a method that a path does not have.
+pub async fn method_not_allowed() -> ApiError {
+    Refusal::Method.into()
+}

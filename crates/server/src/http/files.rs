@@ -1,0 +1,289 @@
+//! `/sandboxes/{id}/files`.
+
+use axum::Json;
+use axum::body::Body as RawBody;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::body::{self, Upload};
+use super::error::{Refusal, Result, malformed};
+use super::request::{Json as Body, Name, Params, is_json, parse};
+use super::{Api, range, wire};
+
+/// The largest JSON body that writes a file, in bytes.
+const JSON_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// A path in the sandbox.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PathParams {
+    /// Absolute path
+    path: String,
+}
+
+/// Write a file
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files", tag = "files", params(("id" = String, Path)),
+    request_body = api::WriteFileRequest,
+    responses(
+        (status = 200, body = api::Status, description = "Written whole"),
+        (status = 400, body = api::ErrorBody, description = "A bad path or mode, or the sandbox refuses it"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox"),
+        (status = 413, body = api::ErrorBody, description = "Too large"),
+        (status = 507, body = api::ErrorBody, description = "The sandbox is full")))]
+pub async fn write(State(api): State<Api>, Name(id): Name, request: Request) -> Result<Json<api::Status>> {
+    let is_json = is_json(request.headers());
+    let bytes = body::collect(request.into_body(), JSON_FILE_BYTES_MAX).await?;
+    if !is_json && !bytes.is_empty() {
+        return Err(Refusal::MediaType.into());
+    }
+    let body: api::WriteFileRequest = parse(if bytes.is_empty() { b"{}" } else { &bytes })?;
+    let mode = body.mode.as_deref().map(wire::mode).transpose()?;
+    let content = wire::bytes("content", body.content, body.encoding)?;
+    api.control.write_file(&id, &body.path, mode, whole(content)).await?;
+    Ok(wire::status("written"))
+}
+
+fn whole(content: Bytes) -> providers::ByteStream {
+    stream::once(async move { Ok(content) }).boxed()
+}
+
+/// Write a file at the path of the URL
+///
+/// `application/json` is `{content, mode}`; any other type is the file's bytes.
+#[utoipa::path(put, path = "/api/v1/sandboxes/{id}/files/{path}", tag = "files",
+    params(("id" = String, Path), ("path" = String, Path, description = "The absolute path without its first slash")),
+    request_body(content((api::PutFileRequest = "application/json"), (Vec<u8> = "application/octet-stream"))),
+    responses(
+        (status = 200, body = api::Status, description = "Written whole"),
+        (status = 400, body = api::ErrorBody, description = "A bad path or mode, or the sandbox refuses it"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox"),
+        (status = 413, body = api::ErrorBody, description = "Too large"),
+        (status = 507, body = api::ErrorBody, description = "The sandbox is full")))]
+pub async fn put(State(api): State<Api>, uri: Uri, request: Request) -> Result<Json<api::Status>> {
+    let (id, path) = id_and_path(&uri)?;
+    if is_json(request.headers()) {
+        let bytes = body::collect(request.into_body(), JSON_FILE_BYTES_MAX).await?;
+        let body: api::PutFileRequest = parse(&bytes)?;
+        let mode = body.mode.as_deref().map(wire::mode).transpose()?;
+        let content = wire::bytes("content", body.content, body.encoding)?;
+        api.control.write_file(&id, &path, mode, whole(content)).await?;
+        return Ok(wire::status("written"));
+    }
+    let upload = Upload::new(request.into_body(), api.settings.file_bytes_max);
+    upload.check_announced().await?;
+    match api.control.write_file(&id, &path, None, upload.bytes()).await {
+        Ok(()) => Ok(wire::status("written")),
+        Err(error) => Err(upload.refuse(Some(error.into())).await),
+    }
+}
+
+/// The sandbox and the file that a URL names: what stands behind `/files` is
+/// the path, percent-decoded once. Read from the URL itself, since the router's
+/// own reading depends on whether a name of ours stands there too.
+fn id_and_path(uri: &Uri) -> Result<(String, String)> {
+    let decoded = |raw: &str| {
+        let bytes = percent_encoding::percent_decode_str(raw);
+        bytes.decode_utf8().map(String::from).map_err(|_| malformed("the path is not percent-encoded UTF-8"))
+    };
+    let raw = uri.path();
+    let rest = raw.strip_prefix("/api/v1/sandboxes/").unwrap_or(raw);
+    let (id, rest) = rest.split_once('/').unwrap_or((rest, ""));
+    Ok((decoded(id)?, decoded(rest.strip_prefix("files").unwrap_or(rest))?))
+}
+
+/// Read a file
+///
+/// The bytes as they are; honours `Range` with one range.
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files", tag = "files", params(("id" = String, Path), PathParams),
+    responses(
+        (status = 200, description = "The whole file", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 206, description = "The part that was asked for", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 400, body = api::ErrorBody, description = "Not a regular file, or a bad path"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox or file"),
+        (status = 416, body = api::ErrorBody, description = "The range lies outside the file")))]
+pub async fn read(
+    State(api): State<Api>,
+    Name(id): Name,
+    Params(params): Params<PathParams>,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let Some(wanted) = range::wanted(&headers) else {
+        let file = api.control.read_file(&id, &params.path, 0, None).await?;
+        // Files of the kernel's own say that they are empty and are not.
+        let length = Some(file.info.size).filter(|size| *size > 0);
+        return Ok(content(file, StatusCode::OK, length, None));
+    };
+    let size = api.control.read_file(&id, &params.path, 0, Some(0)).await?.info.size;
+    let (first, length) = wanted.within(size).ok_or(Refusal::Range(size))?;
+    let file = api.control.read_file(&id, &params.path, first, Some(length)).await?;
+    let part = format!("bytes {first}-{}/{size}", first + length - 1);
+    Ok(content(file, StatusCode::PARTIAL_CONTENT, Some(length), Some(part)))
+}
+
+/// The answer that carries a file. A file that shrinks meanwhile breaks the
+/// connection, so that a part is never taken for the whole.
+fn content(file: providers::FileContent, status: StatusCode, length: Option<u64>, part: Option<String>) -> Response {
+    let bytes = file.bytes.map(|piece| {
+        piece.inspect_err(|error| tracing::warn!(error = error as &dyn std::error::Error, "a download broke off"))
+    });
+    let mut response = Response::new(RawBody::from_stream(bytes));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    // What a guest wrote must not run as a page of ours.
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    if let Some(length) = length {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    if let Some(part) = part.and_then(|part| HeaderValue::try_from(part).ok()) {
+        headers.insert(header::CONTENT_RANGE, part);
+    }
+    response
+}
+
+/// What to remove.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct DeleteParams {
+    /// Absolute path
+    path: String,
+    /// Also directories that are not empty
+    #[serde(default)]
+    recursive: bool,
+}
+
+/// Remove a file or directory
+#[utoipa::path(delete, path = "/api/v1/sandboxes/{id}/files", tag = "files", params(("id" = String, Path), DeleteParams),
+    responses(
+        (status = 200, body = api::Status, description = "Removed"),
+        (status = 400, body = api::ErrorBody, description = "Not empty, a bad path, or the sandbox refuses it"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox or file")))]
+pub async fn delete(
+    State(api): State<Api>,
+    Name(id): Name,
+    Params(params): Params<DeleteParams>,
+) -> Result<Json<api::Status>> {
+    api.control.delete_file(&id, &params.path, params.recursive).await?;
+    Ok(wire::status("deleted"))
+}
+
+/// Which directory to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListParams {
+    /// Absolute path; `/` by default
+    path: Option<String>,
+}
+
+/// List a directory
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/list", tag = "files", params(("id" = String, Path), ListParams),
+    responses(
+        (status = 200, body = Vec<api::FileInfo>, description = "By name"),
+        (status = 400, body = api::ErrorBody, description = "Not a directory, or a bad path"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox or directory")))]
+pub async fn list(
+    State(api): State<Api>,
+    Name(id): Name,
+    Params(params): Params<ListParams>,
+) -> Result<Json<Vec<api::FileInfo>>> {
+    let files = api.control.list_files(&id, params.path.as_deref().unwrap_or("/")).await?;
+    Ok(Json(files.into_iter().map(wire::file).collect()))
+}
+
+/// Move a file or directory
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/move", tag = "files", params(("id" = String, Path)),
+    request_body = api::MoveRequest,
+    responses(
+        (status = 200, body = api::Status, description = "Moved; a file at the new path is replaced"),
+        (status = 400, body = api::ErrorBody, description = "A bad path, or the sandbox refuses it"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox or file")))]
+pub async fn move_file(
+    State(api): State<Api>,
+    Name(id): Name,
+    Body(body): Body<api::MoveRequest>,
+) -> Result<Json<api::Status>> {
+    api.control.move_file(&id, &body.old_path, &body.new_path).await?;
+    Ok(wire::status("moved"))
+}
+
+/// Change a mode
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/chmod", tag = "files", params(("id" = String, Path)),
+    request_body = api::ChmodRequest,
+    responses(
+        (status = 200, body = api::Status, description = "Changed"),
+        (status = 400, body = api::ErrorBody, description = "A bad path or mode, or the sandbox refuses it"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox or file")))]
+pub async fn chmod(
+    State(api): State<Api>,
+    Name(id): Name,
+    Body(body): Body<api::ChmodRequest>,
+) -> Result<Json<api::Status>> {
+    api.control.chmod_file(&id, &body.path, wire::mode(&body.mode)?).await?;
+    Ok(wire::status("chmod applied"))
+}
+
+/// Describe a file
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/stat", tag = "files", params(("id" = String, Path), PathParams),
+    responses(
+        (status = 200, body = api::FileInfo, description = "The file; a link itself"),
+        (status = 400, body = api::ErrorBody, description = "A bad path"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox or file")))]
+pub async fn stat(
+    State(api): State<Api>,
+    Name(id): Name,
+    Params(params): Params<PathParams>,
+) -> Result<Json<api::FileInfo>> {
+    Ok(Json(wire::file(api.control.stat_file(&id, &params.path).await?)))
+}
+
+/// What to look for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct GlobParams {
+    /// Absolute pattern of `*`, `?`, `[...]`, `{a,b}` and `**`
+    pattern: String,
+}
+
+/// Find files by name
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/glob", tag = "files", params(("id" = String, Path), GlobParams),
+    responses(
+        (status = 200, body = Vec<String>, description = "Paths, sorted"),
+        (status = 400, body = api::ErrorBody, description = "A bad pattern, or more than 10,000 results"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox")))]
+pub async fn glob(
+    State(api): State<Api>,
+    Name(id): Name,
+    Params(params): Params<GlobParams>,
+) -> Result<Json<Vec<String>>> {
+    Ok(Json(api.control.glob_files(&id, &params.pattern).await?))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_path_behind_files_is_decoded_once() {
+        let check = |uri: &str, expected: Option<&str>| {
+            let read = id_and_path(&uri.parse().unwrap()).ok();
+            assert_eq!(read, expected.map(|path| ("sb-x".to_owned(), path.to_owned())), "{uri}");
+        };
+        let base = "/api/v1/sandboxes/sb-x/files";
+        check(&format!("{base}/workspace/a%20b"), Some("/workspace/a b"));
+        check(&format!("{base}/list"), Some("/list"));
+        check(&format!("{base}//workspace/x"), Some("//workspace/x"));
+        check(&format!("{base}/a%2520"), Some("/a%20"));
+        check(&format!("{base}/a%2fb?mode=1"), Some("/a/b"));
+        check(&format!("{base}/%ff"), None);
+    }
+}

@@ -1,0 +1,168 @@
+//! What every request passes through: an id, the `Host` rule, a line in the log,
+//! and an answer even to our own panics.
+
+use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use tracing::Instrument;
+
+use super::Api;
+use super::error::{ApiError, Refusal};
+use super::request::is_json;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// A caller's own request id is used up to this length, in bytes.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// Which `Host` headers are answered.
+///
+/// Without a key, a server on loopback is protected only by being there: a web
+/// page whose name resolves to loopback (DNS rebinding) must not reach it.
+#[derive(Debug, Clone)]
+pub struct Hosts {
+    /// Names beside the loopback ones; `None` when any name is.
+    allowed: Option<Vec<String>>,
+}
+
+impl Hosts {
+    /// The rule for a server bound to `bind`, that calls itself `names`.
+    #[must_use]
+    pub fn for_bind(bind: IpAddr, names: impl IntoIterator<Item = String>) -> Self {
+        let allowed = bind.is_loopback().then(|| names.into_iter().map(|name| name.to_ascii_lowercase()).collect());
+        Self { allowed }
+    }
+
+    /// Whether `authority` (`name`, `name:port`, `[::1]:port`) is served.
+    fn serves(&self, authority: &str) -> bool {
+        let Some(allowed) = &self.allowed else { return true };
+        let name = match authority.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').map_or("", |(address, _)| address),
+            None => authority.rsplit_once(':').map_or(authority, |(name, _)| name),
+        };
+        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        name == "localhost"
+            || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+            || allowed.contains(&name)
+    }
+
+    fn check(&self, request: &Request) -> Result<(), ApiError> {
+        let header = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or(""));
+        let authority = request.uri().authority().map(|authority| authority.as_str());
+        if [authority, header(header::HOST)].into_iter().flatten().any(|authority| !self.serves(authority)) {
+            return Err(Refusal::Host.into());
+        }
+        // A page may send a POST without a body and without asking first; any
+        // other way into the API makes the browser ask, and we do not answer.
+        if let Some(origin) = header(header::ORIGIN)
+            && request.method() == Method::POST
+            && !is_json(request.headers())
+            && !origin.split_once("://").is_some_and(|(_, authority)| self.serves(authority))
+        {
+            return Err(Refusal::Host.into());
+        }
+        Ok(())
+    }
+}
+
+/// Wraps `router` in everything that holds for every route.
+pub fn around(router: Router, api: Api) -> Router {
+    router.layer(middleware::from_fn_with_state(api, pass))
+}
+
+async fn pass(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let id = request_id(request.headers());
+    let span = tracing::info_span!("request", id = id.to_str().unwrap_or(""));
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let mut response = async {
+        let answered = match api.settings.hosts.check(&request) {
+            Ok(()) => AssertUnwindSafe(next.run(request)).catch_unwind().await,
+            Err(refused) => Ok(refused.into_response()),
+        };
+        let response = answered.unwrap_or_else(|_| {
+            tracing::error!("a request made the server panic");
+            ApiError::from(Refusal::Internal).into_response()
+        });
+        let (status, took_ms) = (response.status().as_u16(), started.elapsed().as_secs_f64() * 1000.0);
+        tracing::debug!(%method, path, status, took_ms, "answered");
+        response
+    }
+    .instrument(span)
+    .await;
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, id);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// The caller's id if it is fit to be repeated, else a new one.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let given = headers.get(REQUEST_ID).filter(|value| {
+        (1..=REQUEST_ID_BYTES_MAX).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
+    });
+    given.cloned().unwrap_or_else(|| {
+        let made = format!("{:016x}", rand::random::<u64>());
+        HeaderValue::try_from(made).unwrap_or_else(|_| HeaderValue::from_static("0"))
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[track_caller]
+    fn check(bind: &str, host: &str, expected: bool) {
+        let hosts = Hosts::for_bind(bind.parse().unwrap(), ["Box.Example".to_owned()]);
+        assert_eq!(hosts.serves(host), expected, "{bind} {host}");
+    }
+
+    #[test]
+    fn a_loopback_server_answers_only_to_its_own_names() {
+        for host in [
+            "localhost",
+            "LocalHost:7423",
+            "localhost.",
+            "127.0.0.1:7423",
+            "127.8.8.8",
+            "[::1]:7423",
+            "[::1]",
+            "box.example:80",
+        ] {
+            check("127.0.0.1", host, true);
+        }
+        for host in [
+            "",
+            "evil.example",
+            "localhost.evil.example:7423",
+            "evil.example:localhost",
+            "10.0.0.1",
+            "[::2]:1",
+            "[::1",
+            "127.0.0.1.evil.example",
+        ] {
+            check("127.0.0.1", host, false);
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_open_to_the_network_answers_to_any_name() {
+        check("0.0.0.0", "evil.example", true);
+    }
+
+    #[test]
+    fn a_request_id_is_repeated_only_if_it_is_fit_to_be() {
+        let given =
+            |value: &str| HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_bytes(value.as_bytes()).unwrap())]);
+        assert_eq!(request_id(&given("abc-1")), "abc-1");
+        assert_ne!(request_id(&given("a b")), "a b");
+        assert_eq!(request_id(&given(&"x".repeat(129))).len(), 16);
+        assert_eq!(request_id(&HeaderMap::new()).len(), 16);
+    }
+}

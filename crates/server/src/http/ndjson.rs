@@ -1,0 +1,281 @@
+//! A command's output as NDJSON: one chunk a line, as it is written.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use api::{ChunkStream, ExecChunk};
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use http_body::Frame;
+use providers::{ExitStatus, OutputEvent, OutputStream};
+
+/// A stream that is quiet for so long carries an empty chunk.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Carries the exit code behind the last chunk.
+const EXIT_CODE: &str = "x-exit-code";
+
+/// How the caller wants the stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Form {
+    /// Base64 instead of text.
+    pub base64: bool,
+    /// Whether an `exit` chunk comes last.
+    pub exit_event: bool,
+    /// The deadline, for the words when it passes.
+    pub timeout: Duration,
+}
+
+/// What is left to say.
+enum Phase {
+    Running,
+    Trailer(i32),
+    Done,
+}
+
+struct Lines {
+    output: OutputStream,
+    form: Form,
+    stdout: Text,
+    stderr: Text,
+    phase: Phase,
+}
+
+/// The answer that carries `output`. Dropping it kills the command.
+pub fn response(output: OutputStream, form: Form) -> Response {
+    let lines = Lines { output, form, stdout: Text::default(), stderr: Text::default(), phase: Phase::Running };
+    let frames = futures_util::stream::unfold(lines, |mut lines| async move {
+        let frame = lines.next().await?;
+        Some((Ok::<_, Infallible>(frame), lines))
+    });
+    let mut response = Response::new(Body::new(http_body_util::StreamBody::new(frames)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // nginx would hold the lines back.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    headers.insert(header::TRAILER, HeaderValue::from_static(EXIT_CODE));
+    response
+}
+
+impl Lines {
+    async fn next(&mut self) -> Option<Frame<Bytes>> {
+        match self.phase {
+            Phase::Done => None,
+            Phase::Trailer(code) => {
+                self.phase = Phase::Done;
+                Some(Frame::trailers(HeaderMap::from_iter([(
+                    header::HeaderName::from_static(EXIT_CODE),
+                    HeaderValue::from(code),
+                )])))
+            }
+            Phase::Running => Some(Frame::data(self.lines().await)),
+        }
+    }
+
+    /// The next line or lines; never empty.
+    async fn lines(&mut self) -> Bytes {
+        let mut out = Vec::new();
+        while out.is_empty() {
+            match tokio::time::timeout(KEEP_ALIVE, self.output.next()).await {
+                Err(_) => push(&mut out, ChunkStream::Stdout, String::new()),
+                Ok(Some(Ok(OutputEvent::Stdout(bytes)))) => self.data(&mut out, ChunkStream::Stdout, &bytes),
+                Ok(Some(Ok(OutputEvent::Stderr(bytes)))) => self.data(&mut out, ChunkStream::Stderr, &bytes),
+                Ok(Some(Ok(OutputEvent::Exit(exit)))) => self.exit(&mut out, exit),
+                Ok(Some(Err(error))) => self.cut(&mut out, &error),
+                Ok(None) => self.cut(&mut out, &providers::Error::Gone),
+            }
+            if !matches!(self.phase, Phase::Running) && out.is_empty() {
+                // Nothing to say: an empty frame is no line, and the trailer follows.
+                break;
+            }
+        }
+        Bytes::from(out)
+    }
+
+    fn data(&mut self, out: &mut Vec<u8>, stream: ChunkStream, bytes: &[u8]) {
+        let text = match stream {
+            _ if self.form.base64 => BASE64.encode(bytes),
+            ChunkStream::Stderr => self.stderr.take(bytes),
+            ChunkStream::Stdout | ChunkStream::Exit => self.stdout.take(bytes),
+        };
+        if !text.is_empty() {
+            push(out, stream, text);
+        }
+    }
+
+    /// What was held back of a character that never became whole.
+    fn flush(&mut self, out: &mut Vec<u8>) {
+        for (stream, text) in [(ChunkStream::Stdout, self.stdout.end()), (ChunkStream::Stderr, self.stderr.end())] {
+            if !text.is_empty() {
+                push(out, stream, text);
+            }
+        }
+    }
+
+    fn say(&self, out: &mut Vec<u8>, message: &str) {
+        let message = format!("{message}\n");
+        push(out, ChunkStream::Stderr, if self.form.base64 { BASE64.encode(&message) } else { message });
+    }
+
+    fn exit(&mut self, out: &mut Vec<u8>, exit: ExitStatus) {
+        self.flush(out);
+        if exit.timed_out {
+            let after = domain::format_duration(self.form.timeout);
+            self.say(out, &format!("tidebox: the command was killed: it ran into its timeout of {after}"));
+        }
+        if self.form.exit_event {
+            let chunk = ExecChunk {
+                stream: ChunkStream::Exit,
+                data: exit.code.to_string(),
+                timed_out: exit.timed_out,
+                oom_killed: exit.oom_killed,
+            };
+            write(out, &chunk);
+        }
+        self.phase = Phase::Trailer(exit.code);
+    }
+
+    /// The stream ended without an exit: the box died, or its provider failed.
+    fn cut(&mut self, out: &mut Vec<u8>, error: &providers::Error) {
+        self.flush(out);
+        if matches!(error, providers::Error::Gone) {
+            self.say(out, "tidebox: the sandbox ended while the command was running");
+        } else {
+            tracing::error!(error = error as &dyn std::error::Error, "a command's stream broke off");
+            self.say(out, "tidebox: the provider failed while the command was running");
+        }
+        self.phase = Phase::Done;
+    }
+}
+
+fn push(out: &mut Vec<u8>, stream: ChunkStream, data: String) {
+    write(out, &ExecChunk { stream, data, timed_out: false, oom_killed: false });
+}
+
+fn write(out: &mut Vec<u8>, chunk: &ExecChunk) {
+    serde_json::to_writer(&mut *out, chunk).expect("a chunk is JSON, and a vector takes it");
+    out.push(b'\n');
+}
+
+/// Bytes to text, split only between characters; what is no UTF-8 becomes U+FFFD.
+#[derive(Debug, Default)]
+struct Text {
+    /// The beginning of a character whose end has not come yet: at most 3 bytes.
+    held: Vec<u8>,
+}
+
+impl Text {
+    fn take(&mut self, bytes: &[u8]) -> String {
+        let joined;
+        let bytes = if self.held.is_empty() {
+            bytes
+        } else {
+            let mut held = std::mem::take(&mut self.held);
+            held.extend_from_slice(bytes);
+            joined = held;
+            &joined
+        };
+        let whole = bytes.len() - incomplete_tail(bytes);
+        self.held.extend_from_slice(&bytes[whole..]);
+        String::from_utf8_lossy(&bytes[..whole]).into_owned()
+    }
+
+    fn end(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.held)).into_owned()
+    }
+}
+
+/// How many bytes at the end begin a character that more bytes could complete.
+fn incomplete_tail(bytes: &[u8]) -> usize {
+    for back in 1..=bytes.len().min(3) {
+        let tail = &bytes[bytes.len() - back..];
+        if tail[0] & 0b1100_0000 == 0b1000_0000 {
+            continue;
+        }
+        let is_begun = std::str::from_utf8(tail).is_err_and(|error| error.error_len().is_none());
+        return if is_begun { back } else { 0 };
+    }
+    0
+}
+
+#[cfg(test)]
+mod test {
+    use futures_util::stream;
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[test]
+    fn text_cut_anywhere_comes_out_whole() {
+        let text = "aé€😀\u{0}z";
+        for at in 0..=text.len() {
+            let mut decoder = Text::default();
+            let mut got = decoder.take(&text.as_bytes()[..at]);
+            got.push_str(&decoder.take(&text.as_bytes()[at..]));
+            got.push_str(&decoder.end());
+            assert_eq!(got, text, "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_replaced_and_none_is_held_for_ever() {
+        let mut decoder = Text::default();
+        assert_eq!(decoder.take(b"a\xff\xfeb"), "a\u{fffd}\u{fffd}b");
+        assert_eq!(decoder.take(b"\xf0\x9f"), "");
+        assert_eq!(decoder.take(b"x"), "\u{fffd}x");
+        assert_eq!(decoder.take(b"\xe2\x82"), "");
+        assert_eq!(decoder.end(), "\u{fffd}");
+    }
+
+    async fn body(
+        events: Vec<providers::Result<OutputEvent>>,
+        base64: bool,
+        exit_event: bool,
+    ) -> (String, Option<HeaderValue>) {
+        let form = Form { base64, exit_event, timeout: Duration::from_secs(2) };
+        let response = response(stream::iter(events).boxed(), form);
+        let collected = response.into_body().collect().await.unwrap();
+        let code = collected.trailers().and_then(|trailers| trailers.get(EXIT_CODE)).cloned();
+        (String::from_utf8(collected.to_bytes().to_vec()).unwrap(), code)
+    }
+
+    fn exit(code: i32, timed_out: bool) -> providers::Result<OutputEvent> {
+        Ok(OutputEvent::Exit(ExitStatus { code, timed_out, oom_killed: false, duration: Duration::ZERO }))
+    }
+
+    #[tokio::test]
+    async fn the_exit_code_is_a_trailer_and_a_chunk_only_if_asked_for() {
+        let events = || vec![Ok(OutputEvent::Stdout(Bytes::from_static(b"hi\n"))), exit(3, false)];
+        let chunk = "{\"stream\":\"stdout\",\"data\":\"hi\\n\"}\n";
+        assert_eq!(body(events(), false, false).await, (chunk.to_owned(), Some(HeaderValue::from(3))));
+        let (text, _) = body(events(), false, true).await;
+        assert_eq!(text, format!("{chunk}{{\"stream\":\"exit\",\"data\":\"3\"}}\n"));
+    }
+
+    #[tokio::test]
+    async fn base64_is_exact() {
+        let (text, _) =
+            body(vec![Ok(OutputEvent::Stderr(Bytes::from_static(b"\xff\0"))), exit(0, false)], true, false).await;
+        assert_eq!(text, "{\"stream\":\"stderr\",\"data\":\"/wA=\"}\n");
+    }
+
+    #[tokio::test]
+    async fn a_timeout_is_told_on_stderr() {
+        let (text, code) = body(vec![exit(124, true)], false, true).await;
+        assert!(text.contains("its timeout of 2s"), "{text}");
+        assert!(text.ends_with("{\"stream\":\"exit\",\"data\":\"124\",\"timed_out\":true}\n"), "{text}");
+        assert_eq!(code, Some(HeaderValue::from(124)));
+    }
+
+    #[tokio::test]
+    async fn a_box_that_dies_is_told_on_stderr_and_has_no_exit_code() {
+        let (text, code) = body(vec![Err(providers::Error::Gone)], false, true).await;
+        assert!(text.contains("the sandbox ended"), "{text}");
+        assert_eq!(code, None);
+    }
+}

@@ -1,0 +1,41 @@
+//! `/providers`.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+
+use super::error::Result;
+use super::request::Name;
+use super::{Api, wire};
+
+/// List providers with their last check
+#[utoipa::path(get, path = "/api/v1/providers", tag = "providers",
+    responses((status = 200, body = Vec<api::ProviderHealth>, description = "All that are enabled")))]
+pub async fn list(State(api): State<Api>) -> Json<Vec<api::ProviderHealth>> {
+    Json(healths(&api))
+}
+
+/// The last check of each provider.
+pub fn healths(api: &Api) -> Vec<api::ProviderHealth> {
+    let entries = api.control.registry().entries();
+    entries.iter().map(|entry| wire::provider_health(entry, &entry.checked())).collect()
+}
+
+/// Look at a provider
+#[utoipa::path(get, path = "/api/v1/providers/{name}", tag = "providers", params(("name" = String, Path)),
+    responses(
+        (status = 200, body = api::ProviderDetail, description = "How it works here"),
+        (status = 404, body = api::ErrorBody, description = "No such provider")))]
+pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::ProviderDetail>> {
+    Ok(Json(wire::provider_detail(&api.control.provider(&name).await?)))
+}
+
+/// Check every provider now
+#[utoipa::path(post, path = "/api/v1/providers/test", tag = "providers",
+    responses((status = 200, body = BTreeMap<String, bool>, description = "Whether each is healthy")))]
+pub async fn test(State(api): State<Api>) -> Json<BTreeMap<String, bool>> {
+    let checked = api.control.test_providers().await;
+    let names = api.control.registry().entries().iter().map(|entry| entry.provider.name().to_owned());
+    Json(names.zip(checked.into_iter().map(|checked| checked.health.error.is_none())).collect())
+}

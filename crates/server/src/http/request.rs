@@ -1,0 +1,157 @@
+//! Reading requests: strict JSON, strict queries, and who asks.
+
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use domain::OwnerId;
+use serde::de::DeserializeOwned;
+
+use super::body;
+use super::error::{ApiError, Refusal, malformed};
+
+/// The largest JSON body, in bytes.
+pub const JSON_BYTES_MAX: usize = 1024 * 1024;
+
+/// A JSON body. An absent or empty one is an empty object.
+#[derive(Debug)]
+pub struct Json<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let is_json = is_json(request.headers());
+        let bytes = body::collect(request.into_body(), JSON_BYTES_MAX).await?;
+        if bytes.is_empty() {
+            return parse(b"{}").map(Json);
+        }
+        if !is_json {
+            return Err(Refusal::MediaType.into());
+        }
+        parse(&bytes).map(Json)
+    }
+}
+
+/// Whether the body says that it is JSON.
+pub fn is_json(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next())
+        .is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// Reads JSON strictly: unknown fields, duplicate keys and trailing data are
+/// refused, and the message names the field.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.inner();
+        // The reader does not know where it is when the text breaks off.
+        if matches!(path.as_str(), "." | "?") { malformed(format!("the body: {inner}")) } else { malformed(format!("`{path}`: {inner}")) }
+    })?;
+    reader.end().map_err(|error| malformed(format!("the body: {error}")))?;
+    Ok(value)
+}
+
+/// A query string; unknown and repeated parameters are refused by the type.
+#[derive(Debug)]
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        Query::try_from_uri(&parts.uri)
+            .map(|Query(params)| Params(params))
+            .map_err(|error| malformed(format!("the query: {}", innermost(&error))))
+    }
+}
+
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+/// A name in the path, such as a sandbox id.
+#[derive(Debug)]
+pub struct Name(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        Path::<String>::from_request_parts(parts, state)
+            .await
+            .map(|Path(name)| Name(name))
+            .map_err(|_| malformed("the path is not percent-encoded UTF-8"))
+    }
+}
+
+/// Whom the request counts for: `X-User-ID`.
+#[derive(Debug)]
+pub struct Owner(pub Option<OwnerId>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Owner {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let mut values = parts.headers.get_all("x-user-id").iter();
+        let Some(value) = values.next() else { return Ok(Owner(None)) };
+        if values.next().is_some() {
+            return Err(malformed("`X-User-ID` is given twice"));
+        }
+        let text = std::str::from_utf8(value.as_bytes()).map_err(|_| malformed("`X-User-ID` is not UTF-8"))?;
+        OwnerId::parse(text).map(|owner| Owner(Some(owner))).map_err(|error| malformed(format!("`X-User-ID`: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[track_caller]
+    fn refusal(body: &str) -> String {
+        parse::<api::SpawnRequest>(body.as_bytes()).unwrap_err().body().1.message
+    }
+
+    #[test]
+    fn json_is_read_strictly_and_the_field_is_named() {
+        for (body, named) in [
+            (r#"{"imag":"host"}"#, "unknown field `imag`"),
+            (r#"{"image":"a","image":"b"}"#, "duplicate field `image`"),
+            (r#"{"metadata":{"k":"1","k":"2"}}"#, "`metadata`: duplicate key `k`"),
+            (r#"{"metadata":{"k":1}}"#, "`metadata`"),
+            (r#"{"vcpus":-1}"#, "`vcpus`: invalid value"),
+            (r#"{"vcpus":1.5}"#, "`vcpus`: invalid type"),
+            (r#"{"vcpus":1e99}"#, "`vcpus`"),
+            (r#"{"memory_mb":99999999999}"#, "`memory_mb`: invalid value"),
+            (r#"{} {}"#, "trailing characters"),
+            (r#"{"#, "the body: EOF"),
+            (r#"[]"#, "the body: "),
+            ("\u{feff}{}", "the body: "),
+        ] {
+            let message = refusal(body);
+            assert!(message.contains(named), "{body}: {message}");
+        }
+        let deep = format!(r#"{{"image":{}"#, "[".repeat(100_000));
+        assert!(!refusal(&deep).is_empty());
+    }
+
+    #[test]
+    fn only_json_is_json() {
+        let check = |value: &str, expected| {
+            let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, value.parse().unwrap())]);
+            assert_eq!(is_json(&headers), expected, "{value}");
+        };
+        check("application/json", true);
+        check("Application/JSON; charset=utf-8", true);
+        check("text/plain", false);
+        check("application/json-patch+json", false);
+        check("text/plain;application/json", false);
+    }
+}

@@ -1,0 +1,157 @@
+//! `/sandboxes`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::error::{Result, malformed};
+use super::request::{Json as Body, Name, Owner, Params};
+use super::{Api, wire};
+use crate::control::{Spawned, WAIT_MAX, WaitFor};
+
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// Spawn a sandbox
+#[utoipa::path(post, path = "/api/v1/sandboxes", tag = "sandboxes", request_body = api::SpawnRequest,
+    params(("X-User-ID" = Option<String>, Header, description = "Whom it counts for; overrides `owner_id`")),
+    responses(
+        (status = 201, description = "Made; `Server-Timing` splits the time it took", body = api::Sandbox),
+        (status = 400, description = "The request makes no sense, or the provider cannot do it", body = api::ErrorBody),
+        (status = 404, description = "No such template", body = api::ErrorBody),
+        (status = 409, description = "Destroyed while it was being made", body = api::ErrorBody),
+        (status = 429, description = "A cap or a maximum is reached", body = api::ErrorBody),
+        (status = 500, description = "The provider failed", body = api::ErrorBody),
+        (status = 503, description = "No provider is healthy", body = api::ErrorBody)))]
+pub async fn spawn(
+    State(api): State<Api>,
+    Owner(owner): Owner,
+    Body(body): Body<api::SpawnRequest>,
+) -> Result<(StatusCode, HeaderMap, Json<api::Sandbox>)> {
+    let spawned = api.control.spawn(wire::spawn_request(body, owner)?).await?;
+    Ok(answer(&api, &spawned))
+}
+
+/// The answer to any spawn.
+pub fn answer(api: &Api, spawned: &Spawned) -> (StatusCode, HeaderMap, Json<api::Sandbox>) {
+    let timing: Vec<String> = spawned
+        .phases
+        .iter()
+        .map(|phase| format!("{};dur={:.3}", phase.name, phase.took.as_secs_f64() * 1000.0))
+        .collect();
+    let timing = HeaderValue::try_from(timing.join(", ")).ok();
+    let headers = timing.into_iter().map(|value| (SERVER_TIMING, value)).collect();
+    let mut sandbox = wire::sandbox(&spawned.sandbox);
+    sandbox.preview_domain = Some(api.settings.preview_domain.clone());
+    (StatusCode::CREATED, headers, Json(sandbox))
+}
+
+/// List sandboxes, newest first
+#[utoipa::path(get, path = "/api/v1/sandboxes", tag = "sandboxes",
+    responses((status = 200, description = "All that are not destroyed or expired", body = Vec<api::Sandbox>)))]
+pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::Sandbox>>> {
+    let sandboxes = api.control.sandboxes().await?;
+    Ok(Json(sandboxes.iter().map(wire::sandbox).collect()))
+}
+
+/// Remove expired sandboxes
+#[utoipa::path(delete, path = "/api/v1/sandboxes", tag = "sandboxes",
+    responses((status = 200, description = "How many were removed", body = api::Pruned)))]
+pub async fn prune(State(api): State<Api>) -> Result<Json<api::Pruned>> {
+    Ok(Json(api::Pruned { pruned: api.control.prune().await? }))
+}
+
+/// Look at a sandbox
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = api::Sandbox, description = "The sandbox"),
+        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired")))]
+pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Sandbox>> {
+    Ok(Json(wire::sandbox(&api.control.sandbox(&id).await?)))
+}
+
+/// Destroy a sandbox
+#[utoipa::path(delete, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = api::Status, description = "Nothing of it is left; also when repeated"),
+        (status = 404, body = api::ErrorBody, description = "Not known"),
+        (status = 500, body = api::ErrorBody, description = "The provider failed; it is tried again")))]
+pub async fn destroy(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Status>> {
+    api.control.destroy(&id).await?;
+    Ok(wire::status("destroyed"))
+}
+
+/// Set a new lifetime from now
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/extend", tag = "sandboxes", params(("id" = String, Path)),
+    request_body = api::ExtendRequest,
+    responses(
+        (status = 200, body = api::Sandbox, description = "With its new `expires_at`"),
+        (status = 400, body = api::ErrorBody, description = "No lifetime"),
+        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
+        (status = 429, body = api::ErrorBody, description = "Above the longest lifetime")))]
+pub async fn extend(
+    State(api): State<Api>,
+    Name(id): Name,
+    Body(body): Body<api::ExtendRequest>,
+) -> Result<Json<api::Sandbox>> {
+    let sandbox = api.control.extend(&id, wire::span("ttl", &body.ttl)?).await?;
+    Ok(Json(wire::sandbox(&sandbox)))
+}
+
+/// What to wait for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct WaitParams {
+    /// `running` (the default), `destroyed` or `failed`
+    state: Option<String>,
+    /// At most so long, such as `30s` (the default); at most `10m`
+    timeout: Option<String>,
+}
+
+/// Wait for a state
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/wait", tag = "sandboxes", params(("id" = String, Path), WaitParams),
+    responses(
+        (status = 200, body = api::Sandbox, description = "The state is reached"),
+        (status = 400, body = api::ErrorBody, description = "No such state, or too long a wait"),
+        (status = 404, body = api::ErrorBody, description = "Not known"),
+        (status = 408, body = api::ErrorBody, description = "Not reached in time"),
+        (status = 409, body = api::ErrorBody, description = "It will never be reached")))]
+pub async fn wait(
+    State(api): State<Api>,
+    Name(id): Name,
+    Params(params): Params<WaitParams>,
+) -> Result<Json<api::Sandbox>> {
+    let state = WaitFor::parse(params.state.as_deref().unwrap_or("running"))
+        .ok_or_else(|| malformed("`state` must be running, destroyed or failed"))?;
+    let timeout = wire::span("timeout", params.timeout.as_deref().unwrap_or("30s"))?;
+    if timeout > WAIT_MAX {
+        let max = domain::format_duration(WAIT_MAX);
+        return Err(malformed(format!("`timeout` must be at most {max}; ask again when it has passed")));
+    }
+    Ok(Json(wire::sandbox(&api.control.wait(&id, state, timeout).await?)))
+}
+
+/// How much of the console to show.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct LogParams {
+    /// The newest so many lines: 100 by default, at most 10,000
+    lines: Option<usize>,
+}
+
+/// Read the console
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/logs", tag = "sandboxes", params(("id" = String, Path), LogParams),
+    responses(
+        (status = 200, body = Vec<String>, description = "What background processes wrote, oldest line first"),
+        (status = 400, body = api::ErrorBody, description = "Too many lines"),
+        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired")))]
+pub async fn logs(
+    State(api): State<Api>,
+    Name(id): Name,
+    Params(params): Params<LogParams>,
+) -> Result<Json<Vec<String>>> {
+    Ok(Json(api.control.console(&id, params.lines.unwrap_or(100)).await?))
+}

@@ -1,0 +1,55 @@
+//! `/health`, `/live`, `/ready`.
+
+use axum::Json;
+use axum::extract::State;
+
+use super::error::Result;
+use super::{Api, providers};
+use crate::VERSION;
+use crate::control::Error;
+
+fn uptime(api: &Api) -> String {
+    domain::format_duration(std::time::Duration::from_secs(api.settings.started.elapsed().as_secs()))
+}
+
+fn answer(api: &Api, status: &str) -> Json<api::Health> {
+    Json(api::Health { status: status.to_owned(), version: VERSION.to_owned(), uptime: uptime(api) })
+}
+
+/// Whether the service is there
+#[utoipa::path(get, path = "/api/v1/health", tag = "system",
+    responses((status = 200, body = api::Health, description = "It is")))]
+pub async fn health(State(api): State<Api>) -> Json<api::Health> {
+    answer(&api, "ok")
+}
+
+/// Whether the process responds
+#[utoipa::path(get, path = "/api/v1/live", tag = "system",
+    responses((status = 200, body = api::Health, description = "It does")))]
+pub async fn live(State(api): State<Api>) -> Json<api::Health> {
+    answer(&api, "alive")
+}
+
+/// Whether sandboxes can be made
+#[utoipa::path(get, path = "/api/v1/ready", tag = "system",
+    responses(
+        (status = 200, body = api::Readiness, description = "They can"),
+        (status = 503, body = api::ErrorBody, description = "No provider is healthy")))]
+pub async fn ready(State(api): State<Api>) -> Result<Json<api::Readiness>> {
+    let providers = providers::healths(&api);
+    let ready = providers.iter().filter(|provider| provider.healthy).count();
+    if ready == 0 {
+        let why =
+            providers.iter().filter_map(|provider| Some(format!("{}: {}", provider.name, provider.error.as_ref()?)));
+        let why: Vec<String> = why.collect();
+        return Err(Error::Unavailable(format!("no provider is healthy ({})", why.join("; "))).into());
+    }
+    Ok(Json(api::Readiness {
+        status: "ready".to_owned(),
+        version: VERSION.to_owned(),
+        uptime: uptime(&api),
+        ready_providers: ready as u64,
+        total_providers: providers.len() as u64,
+        providers,
+    }))
+}

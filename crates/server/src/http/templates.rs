@@ -1,0 +1,88 @@
+//! `/templates`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+
+use super::error::Result;
+use super::request::{Json as Body, Name, Owner};
+use super::{Api, sandboxes, wire};
+
+/// Store a template
+#[utoipa::path(post, path = "/api/v1/templates", tag = "templates", request_body = api::TemplateRequest,
+    responses(
+        (status = 201, body = api::Template, description = "Stored"),
+        (status = 400, body = api::ErrorBody, description = "The values make no sense"),
+        (status = 409, body = api::ErrorBody, description = "The name is taken")))]
+pub async fn create(
+    State(api): State<Api>,
+    Body(body): Body<api::TemplateRequest>,
+) -> Result<(StatusCode, Json<api::Template>)> {
+    let (name, values) = wire::new_template(body)?;
+    let template = api.control.create_template(name, values).await?;
+    Ok(wire::created(wire::template(&template)))
+}
+
+/// List templates by name
+#[utoipa::path(get, path = "/api/v1/templates", tag = "templates",
+    responses((status = 200, body = Vec<api::Template>, description = "All of them")))]
+pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::Template>>> {
+    Ok(Json(api.control.templates().await?.iter().map(wire::template).collect()))
+}
+
+/// Look at a template
+#[utoipa::path(get, path = "/api/v1/templates/{name}", tag = "templates", params(("name" = String, Path)),
+    responses(
+        (status = 200, body = api::Template, description = "The template"),
+        (status = 404, body = api::ErrorBody, description = "No such template")))]
+pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::Template>> {
+    Ok(Json(wire::template(&api.control.template(&name).await?)))
+}
+
+/// Replace a template's values
+#[utoipa::path(put, path = "/api/v1/templates/{name}", tag = "templates", params(("name" = String, Path)),
+    request_body = api::TemplateBody,
+    responses(
+        (status = 200, body = api::Template, description = "Replaced; what was left out is cleared"),
+        (status = 400, body = api::ErrorBody, description = "The values make no sense"),
+        (status = 404, body = api::ErrorBody, description = "No such template")))]
+pub async fn update(
+    State(api): State<Api>,
+    Name(name): Name,
+    Body(body): Body<api::TemplateBody>,
+) -> Result<Json<api::Template>> {
+    let template = api.control.update_template(&name, wire::template_values(body)?).await?;
+    Ok(Json(wire::template(&template)))
+}
+
+/// Remove a template
+#[utoipa::path(delete, path = "/api/v1/templates/{name}", tag = "templates", params(("name" = String, Path)),
+    responses(
+        (status = 200, body = api::Status, description = "Removed; its sandboxes live on"),
+        (status = 404, body = api::ErrorBody, description = "No such template")))]
+pub async fn delete(State(api): State<Api>, Name(name): Name) -> Result<Json<api::Status>> {
+    api.control.delete_template(&name).await?;
+    Ok(wire::status("deleted"))
+}
+
+/// Spawn a sandbox from a template
+#[utoipa::path(post, path = "/api/v1/templates/{name}/spawn", tag = "templates", params(("name" = String, Path),
+        ("X-User-ID" = Option<String>, Header, description = "Whom it counts for; overrides `owner_id`")),
+    request_body = api::TemplateSpawnRequest,
+    responses(
+        (status = 201, body = api::Sandbox, description = "Made, with `template` in its metadata"),
+        (status = 400, body = api::ErrorBody, description = "The request makes no sense, or the provider cannot do it"),
+        (status = 404, body = api::ErrorBody, description = "No such template"),
+        (status = 409, body = api::ErrorBody, description = "Destroyed while it was being made"),
+        (status = 429, body = api::ErrorBody, description = "A cap or a maximum is reached"),
+        (status = 500, body = api::ErrorBody, description = "The provider failed"),
+        (status = 503, body = api::ErrorBody, description = "No provider is healthy")))]
+pub async fn spawn(
+    State(api): State<Api>,
+    Name(name): Name,
+    Owner(owner): Owner,
+    Body(body): Body<api::TemplateSpawnRequest>,
+) -> Result<(StatusCode, HeaderMap, Json<api::Sandbox>)> {
+    let spawned = api.control.spawn(wire::template_spawn(name, body, owner)?).await?;
+    Ok(sandboxes::answer(&api, &spawned))
+}

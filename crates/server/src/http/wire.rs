@@ -1,0 +1,291 @@
+//! Between the API's types and the service's: the only place that knows both.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use domain::{OwnerId, Timestamp};
+use providers::{FileInfo, Isolation, LimitKind};
+
+use super::error::{ApiError, malformed};
+use crate::control::{ExecCommand, ExecOutcome, ExecRequest, ProviderDetail, SpawnRequest};
+use crate::registry::{Checked, Entry};
+use crate::store::{Sandbox, Template, TemplateValues};
+
+/// RFC 3339 with milliseconds, UTC.
+pub fn time(at: Timestamp) -> String {
+    format!("{at:.3}")
+}
+
+/// Reads a duration of the field `field`.
+pub fn duration(field: &str, text: &str) -> Result<Duration, ApiError> {
+    domain::parse_duration(text).map_err(|error| malformed(format!("`{field}`: `{}` {error}", shortened(text))))
+}
+
+/// Reads a lifetime or deadline: a duration that is not zero.
+pub fn span(field: &str, text: &str) -> Result<Duration, ApiError> {
+    match duration(field, text)? {
+        Duration::ZERO => Err(malformed(format!("`{field}` must be longer than zero"))),
+        span => Ok(span),
+    }
+}
+
+/// A caller's text, short enough to be repeated in a message.
+fn shortened(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+fn owner(header: Option<OwnerId>, field: Option<&str>) -> Result<Option<OwnerId>, ApiError> {
+    let field = field
+        .map(|text| OwnerId::parse(text).map_err(|error| malformed(format!("`owner_id`: {error}"))))
+        .transpose()?;
+    Ok(header.or(field))
+}
+
+/// The request of a spawn.
+pub fn spawn_request(body: api::SpawnRequest, header: Option<OwnerId>) -> Result<SpawnRequest, ApiError> {
+    Ok(SpawnRequest {
+        owner: owner(header, body.owner_id.as_deref())?,
+        image: given("image", body.image)?,
+        provider: given("provider", body.provider)?,
+        memory_mb: body.memory_mb,
+        vcpus: body.vcpus,
+        disk_mb: body.disk_mb,
+        ttl: body.ttl.map(|text| span("ttl", &text)).transpose()?,
+        metadata: body.metadata.unwrap_or_default().0,
+        template: given("template", body.template)?,
+    })
+}
+
+fn given(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
+    match text.as_deref() {
+        Some("") => Err(malformed(format!("`{field}` may be left out, but not be empty"))),
+        _ => Ok(text),
+    }
+}
+
+/// The request of a spawn from a template.
+pub fn template_spawn(
+    name: String,
+    body: api::TemplateSpawnRequest,
+    header: Option<OwnerId>,
+) -> Result<SpawnRequest, ApiError> {
+    let api::TemplateSpawnRequest { image, provider, memory_mb, vcpus, disk_mb, ttl, metadata, owner_id } = body;
+    let template = Some(name);
+    let body = api::SpawnRequest { image, provider, memory_mb, vcpus, disk_mb, ttl, metadata, owner_id, template };
+    spawn_request(body, header)
+}
+
+/// A sandbox as clients see it.
+pub fn sandbox(sandbox: &Sandbox) -> api::Sandbox {
+    api::Sandbox {
+        id: sandbox.id.to_string(),
+        state: sandbox.state.to_string(),
+        provider: sandbox.provider.clone(),
+        image: sandbox.image.clone(),
+        memory_mb: sandbox.resources.memory_mb,
+        vcpus: sandbox.resources.vcpus,
+        disk_mb: Some(sandbox.resources.disk_mb).filter(|disk_mb| *disk_mb > 0),
+        created_at: time(sandbox.created_at),
+        expires_at: time(sandbox.expires_at),
+        metadata: api::StringMap(sandbox.metadata.clone()),
+        owner_id: sandbox.owner.as_ref().map(ToString::to_string),
+        worker_id: Some(sandbox.worker.clone()),
+        error: sandbox.error.clone(),
+        preview_domain: None,
+    }
+}
+
+/// The values of a template.
+pub fn template_values(body: api::TemplateBody) -> Result<TemplateValues, ApiError> {
+    Ok(TemplateValues {
+        image: body.image,
+        provider: body.provider,
+        memory_mb: body.memory_mb,
+        vcpus: body.vcpus,
+        disk_mb: body.disk_mb,
+        ttl: body.ttl.map(|text| span("ttl", &text)).transpose()?,
+        metadata: body.metadata.unwrap_or_default().0,
+    })
+}
+
+/// The name and the values of a new template.
+pub fn new_template(body: api::TemplateRequest) -> Result<(String, TemplateValues), ApiError> {
+    let api::TemplateRequest { name, image, memory_mb, vcpus, disk_mb, ttl, provider, metadata } = body;
+    let values = template_values(api::TemplateBody { image, memory_mb, vcpus, disk_mb, ttl, provider, metadata })?;
+    Ok((name, values))
+}
+
+/// A template as clients see it.
+pub fn template(template: &Template) -> api::Template {
+    let values = &template.values;
+    api::Template {
+        name: template.name.clone(),
+        image: values.image.clone(),
+        memory_mb: values.memory_mb,
+        vcpus: values.vcpus,
+        disk_mb: values.disk_mb,
+        ttl: values.ttl.map(domain::format_duration),
+        provider: values.provider.clone(),
+        metadata: api::StringMap(values.metadata.clone()),
+        created_at: time(template.created_at),
+        updated_at: time(template.updated_at),
+    }
+}
+
+/// Text of a request as bytes.
+pub fn bytes(field: &str, text: String, encoding: api::TextEncoding) -> Result<Bytes, ApiError> {
+    match encoding {
+        api::TextEncoding::Utf8 => Ok(Bytes::from(text)),
+        api::TextEncoding::Base64 => BASE64
+            .decode(&text)
+            .map(Bytes::from)
+            .map_err(|error| malformed(format!("`{field}` is not base64: {error}"))),
+    }
+}
+
+/// A command, and whether and how to stream it.
+pub fn exec_request(body: api::ExecRequest) -> Result<ExecRequest, ApiError> {
+    if body.command.is_empty() {
+        return Err(malformed("`command` is empty; say what to run"));
+    }
+    let command = match body.mode {
+        api::ExecMode::Shell => ExecCommand::Shell { line: body.command, args: body.args },
+        api::ExecMode::Argv => ExecCommand::Argv([vec![body.command], body.args].concat()),
+    };
+    Ok(ExecRequest {
+        command,
+        env: body.env.0,
+        workdir: body.workdir,
+        user: body.user,
+        timeout: body.timeout.map(|text| span("timeout", &text)).transpose()?,
+        stdin: body.stdin.map(|text| bytes("stdin", text, body.stdin_encoding)).transpose()?,
+    })
+}
+
+/// How a command ended, as clients see it.
+pub fn exec_result(outcome: ExecOutcome, encoding: api::TextEncoding) -> api::ExecResult {
+    let text = |bytes: Vec<u8>| match encoding {
+        api::TextEncoding::Utf8 => {
+            String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+        }
+        api::TextEncoding::Base64 => BASE64.encode(bytes),
+    };
+    api::ExecResult {
+        exit_code: outcome.exit.code,
+        stdout: text(outcome.stdout),
+        stderr: text(outcome.stderr),
+        duration: domain::format_duration(outcome.exit.duration),
+        timed_out: outcome.exit.timed_out,
+        oom_killed: outcome.exit.oom_killed,
+        truncated: outcome.truncated,
+    }
+}
+
+/// Reads permission bits such as `755`.
+pub fn mode(text: &str) -> Result<u32, ApiError> {
+    let bad = || malformed(format!("`mode`: `{}` is not an octal mode such as 644 or 0755", shortened(text)));
+    if !(1..=5).contains(&text.len()) || !text.bytes().all(|b| matches!(b, b'0'..=b'7')) {
+        return Err(bad());
+    }
+    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(bad)
+}
+
+/// A file as clients see it.
+pub fn file(info: FileInfo) -> api::FileInfo {
+    api::FileInfo {
+        name: info.name,
+        path: info.path,
+        size: info.size,
+        is_dir: info.is_dir,
+        mod_time: time(info.modified),
+        mode: format!("{:04o}", info.mode & 0o7777),
+        is_symlink: info.is_symlink,
+        target: info.target,
+    }
+}
+
+/// The health of a provider as clients see it.
+pub fn provider_health(entry: &Entry, checked: &Checked) -> api::ProviderHealth {
+    api::ProviderHealth {
+        name: entry.provider.name().to_owned(),
+        healthy: checked.health.error.is_none(),
+        default: entry.is_default,
+        latency_ms: u64::try_from(checked.latency.as_millis()).unwrap_or(u64::MAX),
+        last_checked: time(checked.at),
+        error: checked.health.error.clone(),
+        capabilities: providers::capabilities(entry.provider.as_ref()).into_iter().map(str::to_owned).collect(),
+        missing: entry.provider.facts().missing,
+    }
+}
+
+/// All about a provider as clients see it.
+pub fn provider_detail(detail: &ProviderDetail<'_>) -> api::ProviderDetail {
+    let facts = detail.entry.provider.facts();
+    let limits = facts.limits.into_iter().map(|(limit, kind)| {
+        let kind = match kind {
+            LimitKind::Hard => "hard",
+            LimitKind::Soft => "soft",
+            LimitKind::None => "none",
+        };
+        (limit.to_owned(), kind.to_owned())
+    });
+    let isolation = match facts.isolation {
+        Isolation::Vm => "vm",
+        Isolation::Container => "container",
+        Isolation::None => "none",
+    };
+    let health = provider_health(detail.entry, &detail.checked);
+    api::ProviderDetail {
+        name: health.name.clone(),
+        healthy: health.healthy,
+        default: health.default,
+        sandbox_count: detail.sandbox_count,
+        health,
+        config: api::ProviderConfig {
+            runtime: facts.runtime,
+            network_mode: facts.network_mode,
+            isolation: isolation.to_owned(),
+            limits: api::StringMap(limits.collect()),
+        },
+    }
+}
+
+/// That something was done.
+pub fn status(status: &str) -> axum::Json<api::Status> {
+    axum::Json(api::Status { status: status.to_owned() })
+}
+
+/// A made thing.
+pub fn created<T>(body: T) -> (StatusCode, axum::Json<T>) {
+    (StatusCode::CREATED, axum::Json(body))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn modes_are_octal_and_nothing_else() {
+        for (text, expected) in [("644", 0o644), ("0755", 0o755), ("7777", 0o7777), ("07777", 0o7777), ("0", 0)] {
+            assert_eq!(mode(text).unwrap(), expected, "{text}");
+        }
+        for text in ["", "8", "0o644", "-1", "17777", "10000", "rwx", " 644", "000644"] {
+            assert!(mode(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_lifetime_is_longer_than_zero() {
+        assert!(span("ttl", "0s").is_err());
+        assert!(span("ttl", "-5s").is_err());
+        assert_eq!(span("ttl", "1m").unwrap(), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn times_are_iso_8601_with_milliseconds() {
+        assert_eq!(time(crate::clock::from_ms(1)), "1970-01-01T00:00:00.001Z");
+    }
+}

@@ -1,0 +1,135 @@
+//! The providers that this server has, and what is known of their health.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use domain::Timestamp;
+use futures_util::future::join_all;
+use providers::{Health, Provider};
+
+use crate::clock::Clock;
+
+/// A check that takes longer counts as failed.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// When a provider is offered to callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offer {
+    /// Always; shown as unhealthy while it is.
+    Always,
+    /// Only if it was healthy at the start.
+    IfHealthy,
+}
+
+/// The last check of one provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    /// What it said.
+    pub health: Health,
+    /// How long it took to say so.
+    pub latency: Duration,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// One provider.
+pub struct Entry {
+    /// The provider itself.
+    pub provider: Arc<dyn Provider>,
+    /// Whether it is used when a request names none.
+    pub is_default: bool,
+    checked: Mutex<Checked>,
+}
+
+impl Entry {
+    /// The last check.
+    pub fn checked(&self) -> Checked {
+        self.checked.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    /// Whether the last check found it able to work.
+    pub fn is_healthy(&self) -> bool {
+        self.checked().health.error.is_none()
+    }
+
+    /// Checks it now.
+    pub async fn check(&self, clock: &dyn Clock) -> Checked {
+        let checked = check(self.provider.as_ref(), clock).await;
+        *self.checked.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = checked.clone();
+        checked
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry").field("provider", &self.provider.name()).finish_non_exhaustive()
+    }
+}
+
+async fn check(provider: &dyn Provider, clock: &dyn Clock) -> Checked {
+    let started = Instant::now();
+    let health = tokio::time::timeout(CHECK_TIMEOUT, provider.health()).await.unwrap_or_else(|_| Health {
+        error: Some(format!("no answer to a health check within {} s", CHECK_TIMEOUT.as_secs())),
+    });
+    Checked { health, latency: started.elapsed(), at: clock.now() }
+}
+
+/// The order in which `providers.default: auto` picks the first healthy one.
+const AUTO_ORDER: [&str; 3] = ["native", "docker", "proot"];
+
+/// Every provider of this server, by name.
+#[derive(Debug)]
+pub struct Registry {
+    entries: Vec<Entry>,
+}
+
+impl Registry {
+    /// Checks each provider once, leaves out those that are offered only if
+    /// healthy and are not, and picks the default: the one named, else the first
+    /// healthy one that `auto` may pick, else none.
+    pub async fn assemble(providers: Vec<(Arc<dyn Provider>, Offer)>, named: Option<&str>, clock: &dyn Clock) -> Self {
+        let checks = join_all(providers.iter().map(|(provider, _)| check(provider.as_ref(), clock))).await;
+        let mut entries = Vec::new();
+        for ((provider, offer), checked) in providers.into_iter().zip(checks) {
+            let name = provider.name();
+            if let (Offer::IfHealthy, Some(error)) = (offer, &checked.health.error)
+                && named != Some(name)
+            {
+                tracing::warn!(provider = name, error, "a provider cannot work on this host and is not offered");
+                continue;
+            }
+            entries.push(Entry { provider, is_default: false, checked: Mutex::new(checked) });
+        }
+        let default = match named {
+            Some(name) => entries.iter().position(|entry| entry.provider.name() == name),
+            None => AUTO_ORDER
+                .iter()
+                .find_map(|name| entries.iter().position(|e| e.provider.name() == *name && e.is_healthy())),
+        };
+        if let Some(entry) = default.and_then(|at| entries.get_mut(at)) {
+            entry.is_default = true;
+        }
+        Self { entries }
+    }
+
+    /// All of them.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The one of this name.
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.provider.name() == name)
+    }
+
+    /// The one for requests that name none.
+    pub fn default_entry(&self) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.is_default)
+    }
+
+    /// Checks all of them at once.
+    pub async fn check_all(&self, clock: &dyn Clock) -> Vec<Checked> {
+        join_all(self.entries.iter().map(|entry| entry.check(clock))).await
+    }
+}

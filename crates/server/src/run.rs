@@ -1,0 +1,247 @@
+//! The life of the process: open, serve, drain, close.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use domain::{Caps, Limits, Resources, State, StopReason, StoreId};
+use providers::Provider;
+use providers::mock::Mock;
+use providers::native::{Native, NativeConfig};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::{Clock, SteadyClock};
+use crate::config::{Config, DefaultProvider, Enabled};
+use crate::control::{Control, Policy};
+use crate::http::{self, Hosts, Settings};
+use crate::registry::{Offer, Registry};
+use crate::store::{Sqlite, Store};
+use crate::{VERSION, reconcile};
+
+/// How long work that outlives its request may take once we are told to stop.
+const FINISH_MAX: Duration = Duration::from_secs(10);
+
+/// What the command line says beside the configuration.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// Whether to remove every sandbox on the way out.
+    pub destroy_on_exit: bool,
+}
+
+/// Why the service could not start, or had to stop. Texts are for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A directory or file cannot be used.
+    #[error("cannot use `{path}`: {source}; set `data_dir` to a directory of yours")]
+    DataDir {
+        /// Which.
+        path: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another server uses the same data.
+    #[error("another tidebox server uses the data directory `{0}`; stop it, or set another `data_dir`")]
+    Locked(String),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; set `server.host` and `server.port`")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The store cannot be opened.
+    #[error("cannot open the store: {0}")]
+    Store(String),
+    /// A provider that must be there cannot be.
+    #[error("cannot set up the provider `{name}`: {source}")]
+    Provider {
+        /// Which.
+        name: &'static str,
+        /// Why.
+        #[source]
+        source: providers::Error,
+    },
+    /// The operating system refused a thing that always works.
+    #[error("cannot start: {0}")]
+    System(#[source] std::io::Error),
+    /// A part of the service ended by itself.
+    #[error("a part of the service ended by itself: {0}; the log has the cause")]
+    Died(&'static str),
+}
+
+/// Runs the service until SIGTERM or SIGINT.
+///
+/// # Errors
+/// [`Failure`] if it cannot start, or a part of it ends by itself.
+pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
+    let started = Instant::now();
+    let _lock = prepare(&config.data_dir)?;
+    let address = SocketAddr::new(config.server.host, config.server.port);
+    let listener = TcpListener::bind(address).await.map_err(|source| Failure::Listen { address, source })?;
+    let bound = listener.local_addr().map_err(Failure::System)?;
+    let store = Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| store_failure(&error))?;
+    let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
+    let registry = registry(&config, store.id(), &clock).await?;
+    let store: Arc<dyn Store> = Arc::new(store);
+    let tasks = TaskTracker::new();
+    let control = Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy(&config), tasks.clone());
+    let settings = Settings {
+        hosts: Hosts::for_bind(config.server.host, names(&config)),
+        preview_domain: config.server.preview_domain,
+        file_bytes_max: config.limits.max_file_bytes,
+        started,
+    };
+
+    let stop = CancellationToken::new();
+    let connections = TaskTracker::new();
+    let router = http::router(Arc::clone(&control), settings);
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(http::serve(listener, router, connections.clone(), stop.clone()));
+    let mut reconciling = tokio::task::JoinSet::new();
+    reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
+    tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on http://{bound}");
+
+    let died = tokio::select! {
+        () = told_to_stop() => None,
+        _ = serving.join_next() => Some("the listener"),
+        _ = reconciling.join_next() => Some("the reconciler"),
+    };
+    tracing::info!("stopping");
+    stop.cancel();
+    while serving.join_next().await.is_some() {}
+    while reconciling.join_next().await.is_some() {}
+    if options.destroy_on_exit {
+        destroy_all(&control).await;
+    }
+    tasks.close();
+    if tokio::time::timeout(FINISH_MAX, tasks.wait()).await.is_err() {
+        tracing::warn!("some work did not finish in time; the next start finishes it");
+    }
+    store.close().await;
+    died.map_or(Ok(()), |part| Err(Failure::Died(part)))
+}
+
+fn store_failure(error: &crate::store::Error) -> Failure {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    Failure::Store(text)
+}
+
+/// Makes the data directory, for us alone, and takes it.
+fn prepare(data_dir: &Path) -> Result<File, Failure> {
+    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+    let failed = |path: &Path| {
+        let path = path.display().to_string();
+        move |source| Failure::DataDir { path, source }
+    };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).map_err(failed(data_dir))?;
+    let path = data_dir.join("lock");
+    let lock =
+        File::options().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(failed(&path))?;
+    match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure::Locked(data_dir.display().to_string())),
+        Err(errno) => Err(failed(&path)(errno.into())),
+    }
+}
+
+fn names(config: &Config) -> Vec<String> {
+    let mut names = config.server.allowed_hosts.clone();
+    names.push(config.server.preview_domain.clone());
+    names
+}
+
+fn policy(config: &Config) -> Policy {
+    let defaults = &config.defaults;
+    Policy {
+        limits: Limits {
+            ttl_default: defaults.ttl,
+            ttl_max: defaults.max_ttl,
+            exec_timeout_default: defaults.default_exec_timeout,
+            exec_timeout_max: defaults.max_exec_timeout,
+        },
+        caps: Caps { max_sandboxes: defaults.max_sandboxes, max_sandboxes_per_owner: defaults.max_sandboxes_per_owner },
+        resources: Resources { memory_mb: defaults.memory_mb, vcpus: defaults.vcpus, disk_mb: 0, pids: defaults.pids },
+        image: defaults.image.clone(),
+        output_bytes_max: config.limits.max_output_bytes,
+        retention: config.retention.destroyed,
+        reserve_disk_bytes: config.limits.reserve_disk_mb << 20,
+    }
+}
+
+/// Sets up the enabled providers and says which is the default, and why not the others.
+async fn registry(config: &Config, store: &StoreId, clock: &Arc<dyn Clock>) -> Result<Registry, Failure> {
+    let mut providers: Vec<(Arc<dyn Provider>, Offer)> = Vec::new();
+    if config.providers.native.enabled != Enabled::False {
+        let native = Native::open(NativeConfig {
+            data_dir: config.data_dir.clone(),
+            store_id: store.clone(),
+            subids: config.providers.native.subids,
+            cgroup_parent: config.providers.native.cgroup_parent.clone(),
+        })
+        .await
+        .map_err(|source| Failure::Provider { name: "native", source })?;
+        let offer = match config.providers.native.enabled {
+            Enabled::Auto => Offer::IfHealthy,
+            Enabled::True | Enabled::False => Offer::Always,
+        };
+        providers.push((Arc::new(native), offer));
+    }
+    if config.providers.mock.enabled {
+        let clock = Arc::clone(clock);
+        providers.push((Arc::new(Mock::new(move || clock.now())), Offer::Always));
+    }
+    let named = match &config.providers.default {
+        DefaultProvider::Auto => None,
+        DefaultProvider::Named(name) => Some(name.as_str()),
+    };
+    let registry = Registry::assemble(providers, named, clock.as_ref()).await;
+    for entry in registry.entries() {
+        let provider = entry.provider.name();
+        for missing in entry.provider.facts().missing {
+            tracing::info!(provider, "{missing}");
+        }
+        match entry.checked().health.error {
+            Some(error) => tracing::warn!(provider, default = entry.is_default, error, "a provider is not healthy"),
+            None => tracing::info!(provider, default = entry.is_default, "a provider is ready"),
+        }
+    }
+    Ok(registry)
+}
+
+async fn told_to_stop() {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        // Without handlers, the signals end the process at once, as they would anyway.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+async fn destroy_all(control: &Arc<Control>) {
+    for state in [State::Creating, State::Running, State::Failed] {
+        let Ok(sandboxes) = control.store().in_state(state, u32::MAX).await else { return };
+        let destroyed = sandboxes.iter().map(|sandbox| control.destroy_because(&sandbox.id, StopReason::Requested));
+        for outcome in futures_util::future::join_all(destroyed).await {
+            if let Err(error) = outcome {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a sandbox is left for the next start");
+            }
+        }
+    }
+}

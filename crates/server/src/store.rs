@@ -1,0 +1,217 @@
+//! What must not be lost.
+//!
+//! A method is one whole transaction, conditional on what it read, so that no
+//! rule can be raced. Every engine passes the same suite, `suite`.
+
+mod sqlite;
+#[cfg(test)]
+mod suite;
+
+use std::fmt;
+
+use async_trait::async_trait;
+use domain::{
+    Caps, Denial, Event, InvalidTransition, Metadata, OwnerId, Resources, SandboxId, State, StopReason, StoreId,
+    Timestamp,
+};
+
+pub use sqlite::Sqlite;
+
+/// The result of a transaction.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a transaction did not happen.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The engine failed or cannot be reached.
+    #[error("the store failed")]
+    Engine(#[from] sqlx::Error),
+    /// The file holds something that this release never writes.
+    #[error("the store holds a bad value: {0}")]
+    Corrupt(String),
+    /// The store was written by a later release.
+    #[error(
+        "the store has schema version {found}, this release knows up to {known}: use the release that wrote it, or a later one"
+    )]
+    TooNew {
+        /// What the store says.
+        found: i64,
+        /// What this release can read.
+        known: i64,
+    },
+}
+
+/// A sandbox, as stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Its name.
+    pub id: SandboxId,
+    /// Where it is in its life.
+    pub state: State,
+    /// The provider that runs it.
+    pub provider: String,
+    /// The image.
+    pub image: String,
+    /// The size.
+    pub resources: Resources,
+    /// Labels.
+    pub metadata: Metadata,
+    /// Whom it counts for.
+    pub owner: Option<OwnerId>,
+    /// The worker that holds it.
+    pub worker: String,
+    /// When it was asked for.
+    pub created_at: Timestamp,
+    /// From this instant it is gone for every request.
+    pub expires_at: Timestamp,
+    /// When it was destroyed or failed.
+    pub ended_at: Option<Timestamp>,
+    /// Why it failed, in words for the caller.
+    pub error: Option<String>,
+}
+
+/// Something that happened to a sandbox, with what is to be stored of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// The box answers.
+    Started,
+    /// A new lifetime, asked for at `now`; refused when the old one was over by then.
+    Extended {
+        /// The new end.
+        expires_at: Timestamp,
+        /// When it was asked for.
+        now: Timestamp,
+    },
+    /// It is to be removed.
+    StopRequested(StopReason),
+    /// Nothing of it is left.
+    Stopped {
+        /// When.
+        at: Timestamp,
+    },
+    /// A fault ended it.
+    Broke {
+        /// In words for the caller.
+        error: String,
+        /// When.
+        at: Timestamp,
+    },
+}
+
+impl Change {
+    /// The event that the rules know it by.
+    #[must_use]
+    pub fn event(&self) -> Event {
+        match self {
+            Change::Started => Event::Started,
+            Change::Extended { .. } => Event::Extended,
+            Change::StopRequested(_) => Event::StopRequested,
+            Change::Stopped { .. } => Event::Stopped,
+            Change::Broke { .. } => Event::Broke,
+        }
+    }
+}
+
+/// What became of a [`Change`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Applied {
+    /// There is no such sandbox.
+    Missing,
+    /// The rules forbid it in the state the sandbox is in; nothing was changed.
+    Refused(InvalidTransition),
+    /// It is stored.
+    Done {
+        /// The state before.
+        before: State,
+        /// The sandbox as it is now.
+        sandbox: Box<Sandbox>,
+    },
+}
+
+/// A named spawn request, as stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    /// Its name.
+    pub name: String,
+    /// The values it gives.
+    pub values: TemplateValues,
+    /// When it was first saved.
+    pub created_at: Timestamp,
+    /// When it was last saved.
+    pub updated_at: Timestamp,
+}
+
+/// The values of a template; those left out are the server's defaults.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TemplateValues {
+    /// The image.
+    pub image: Option<String>,
+    /// The provider.
+    pub provider: Option<String>,
+    /// Memory limit in mebibytes.
+    pub memory_mb: Option<u32>,
+    /// Virtual CPUs.
+    pub vcpus: Option<u32>,
+    /// Bound of an own file system in mebibytes.
+    pub disk_mb: Option<u32>,
+    /// Lifetime.
+    pub ttl: Option<std::time::Duration>,
+    /// Labels.
+    pub metadata: Metadata,
+}
+
+/// The transactions.
+#[async_trait]
+pub trait Store: fmt::Debug + Send + Sync {
+    /// Names this store, for as long as it exists.
+    fn id(&self) -> &StoreId;
+
+    /// Stores a sandbox in state `creating`, unless a cap is reached.
+    ///
+    /// - Two at once never get past a cap together.
+    /// - One without an owner is under no owner's cap.
+    async fn admit(&self, sandbox: &Sandbox, caps: Caps) -> Result<std::result::Result<(), Denial>>;
+
+    /// One sandbox, destroyed ones too while their row is kept.
+    async fn sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>>;
+
+    /// All but the destroyed ones, newest first.
+    async fn sandboxes(&self) -> Result<Vec<Sandbox>>;
+
+    /// Those that are `creating` or `running` and whose lifetime is over by
+    /// `now`, the longest over first, at most `limit`.
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<SandboxId>>;
+
+    /// Those in `state`, the oldest first, at most `limit`.
+    async fn in_state(&self, state: State, limit: u32) -> Result<Vec<Sandbox>>;
+
+    /// How many active sandboxes `provider` runs.
+    async fn active_count(&self, provider: &str) -> Result<u64>;
+
+    /// Applies what happened, if the rules allow it in the state that is stored.
+    async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied>;
+
+    /// Moves the end of every sandbox that has one to come by `by_ms`.
+    async fn shift_expiry(&self, by_ms: i64) -> Result<u64>;
+
+    /// Forgets what ended before `before`; how many.
+    async fn purge_ended(&self, before: Timestamp) -> Result<u64>;
+
+    /// Stores a new template; `false` if the name is taken.
+    async fn insert_template(&self, template: &Template) -> Result<bool>;
+
+    /// Replaces a template's values; what is stored then, or `None` if there is no such template.
+    async fn update_template(&self, name: &str, values: &TemplateValues, at: Timestamp) -> Result<Option<Template>>;
+
+    /// One template.
+    async fn template(&self, name: &str) -> Result<Option<Template>>;
+
+    /// All templates by name.
+    async fn templates(&self) -> Result<Vec<Template>>;
+
+    /// Removes a template; `false` if there is none.
+    async fn delete_template(&self, name: &str) -> Result<bool>;
+
+    /// Writes out what is pending and lets go of the files.
+    async fn close(&self);
+}

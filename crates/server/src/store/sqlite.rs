@@ -1,0 +1,334 @@
+//! The embedded engine: SQLite in WAL mode, one connection that writes.
+
+mod rows;
+mod schema;
+
+use std::path::Path;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::{Active, Caps, Denial, SandboxId, State, StoreId, Timestamp};
+use sqlx::pool::PoolOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
+use sqlx::{Row, Sqlite as Engine};
+
+use self::rows::{SANDBOX_COLUMNS, TEMPLATE_COLUMNS, metadata_text, ms, sandbox, template, ttl_ms};
+use super::{Applied, Change, Error, Result, Sandbox, Store, Template, TemplateValues};
+
+/// Connections that read beside the one that writes. Two cores' worth: each is a
+/// thread with a page cache, and reads take microseconds.
+const READERS: u32 = 2;
+/// How long a statement waits for another process that holds the file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// States that count under the caps, for SQL. Held to `State::is_active` by a test.
+const ACTIVE: &str = "('creating', 'running', 'destroying')";
+
+/// A store in one file.
+#[derive(Debug)]
+pub struct Sqlite {
+    id: StoreId,
+    writer: SqlitePool,
+    readers: SqlitePool,
+}
+
+impl Sqlite {
+    /// Opens the file, making or upgrading it as needed. `entropy` names the
+    /// store if it is new.
+    ///
+    /// # Errors
+    /// If the file cannot be opened, or was written by a later release.
+    pub async fn open(path: &Path, entropy: [u8; 10]) -> Result<Self> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            // A crash of the server loses nothing; a power cut may lose the last
+            // moments, and ends every box anyway.
+            .synchronous(SqliteSynchronous::Normal)
+            .foreign_keys(true)
+            .busy_timeout(BUSY_TIMEOUT)
+            .pragma("cache_size", "-512");
+        let pool = |connections| {
+            PoolOptions::<Engine>::new()
+                .max_connections(connections)
+                .min_connections(1)
+                .idle_timeout(None)
+                .max_lifetime(None)
+                // Each check is a round trip to the connection's thread, and a
+                // local file does not hang up.
+                .test_before_acquire(false)
+        };
+        let writer = pool(1).connect_with(options.clone()).await?;
+        schema::upgrade(&writer).await?;
+        let id = schema::store_id(&writer, StoreId::from_entropy(entropy)).await?;
+        let readers = pool(READERS).connect_with(options).await?;
+        Ok(Self { id, writer, readers })
+    }
+}
+
+/// Counts what the caps are about, inside the transaction that will add one.
+async fn active(tx: &mut sqlx::SqliteConnection, owner: Option<&str>) -> Result<Active> {
+    let count = async |tx: &mut sqlx::SqliteConnection, owner: Option<&str>| -> Result<u64> {
+        let filter = if owner.is_some() { " AND owner_id = $1" } else { "" };
+        let sql = format!("SELECT COUNT(*) FROM sandboxes WHERE state IN {ACTIVE}{filter}");
+        let mut query = sqlx::query_scalar::<_, i64>(sqlx::AssertSqlSafe(sql));
+        if let Some(owner) = owner {
+            query = query.bind(owner.to_owned());
+        }
+        Ok(u64::try_from(query.fetch_one(tx).await?).unwrap_or(0))
+    };
+    let total = count(tx, None).await?;
+    let owner = match owner {
+        Some(owner) => Some(count(tx, Some(owner)).await?),
+        None => None,
+    };
+    Ok(Active { total, owner })
+}
+
+async fn insert(connection: &mut sqlx::SqliteConnection, new: &Sandbox) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO sandboxes (id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, owner_id, \
+         worker_id, created_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+    )
+    .bind(new.id.as_str())
+    .bind(new.state.as_str())
+    .bind(&new.provider)
+    .bind(&new.image)
+    .bind(new.resources.memory_mb)
+    .bind(new.resources.vcpus)
+    .bind(new.resources.disk_mb)
+    .bind(new.resources.pids)
+    .bind(metadata_text(&new.metadata))
+    .bind(new.owner.as_ref().map(|owner| owner.as_str()))
+    .bind(&new.worker)
+    .bind(ms(new.created_at))
+    .bind(ms(new.expires_at))
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// What a change writes beside the state.
+struct Columns {
+    expires_at: Option<i64>,
+    ended_at: Option<i64>,
+    error: Option<String>,
+    stop_reason: Option<&'static str>,
+}
+
+fn columns(change: &Change) -> Columns {
+    let none = Columns { expires_at: None, ended_at: None, error: None, stop_reason: None };
+    match change {
+        Change::Started => none,
+        Change::Extended { expires_at, .. } => Columns { expires_at: Some(ms(*expires_at)), ..none },
+        Change::StopRequested(reason) => Columns { stop_reason: Some(rows::stop_reason(*reason)), ..none },
+        Change::Stopped { at } => Columns { ended_at: Some(ms(*at)), ..none },
+        Change::Broke { error, at } => Columns { ended_at: Some(ms(*at)), error: Some(error.clone()), ..none },
+    }
+}
+
+#[async_trait]
+impl Store for Sqlite {
+    fn id(&self) -> &StoreId {
+        &self.id
+    }
+
+    async fn admit(&self, new: &Sandbox, caps: Caps) -> Result<std::result::Result<(), Denial>> {
+        if caps == Caps::default() {
+            insert(&mut *self.writer.acquire().await?, new).await?;
+            return Ok(Ok(()));
+        }
+        // IMMEDIATE: a deferred transaction that turns into a writer can fail at once.
+        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        let active = active(&mut tx, new.owner.as_ref().map(|owner| owner.as_str())).await?;
+        if let Err(denial) = caps.admit(active) {
+            return Ok(Err(denial));
+        }
+        insert(&mut tx, new).await?;
+        tx.commit().await?;
+        Ok(Ok(()))
+    }
+
+    async fn sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>> {
+        let sql = format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE id = $1");
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.as_str()).fetch_optional(&self.readers).await?;
+        row.map(|row| sandbox(&row)).transpose()
+    }
+
+    async fn sandboxes(&self) -> Result<Vec<Sandbox>> {
+        let sql = format!(
+            "SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE state <> 'destroyed' ORDER BY created_at DESC, rowid DESC"
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&self.readers).await?;
+        rows.iter().map(sandbox).collect()
+    }
+
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<SandboxId>> {
+        let rows = sqlx::query(
+            "SELECT id FROM sandboxes WHERE state IN ('creating', 'running') AND expires_at <= $1 \
+             ORDER BY expires_at LIMIT $2",
+        )
+        .bind(ms(now))
+        .bind(limit)
+        .fetch_all(&self.readers)
+        .await?;
+        rows.iter().map(|row| rows::sandbox_id(&row.try_get::<String, _>("id")?)).collect()
+    }
+
+    async fn in_state(&self, state: State, limit: u32) -> Result<Vec<Sandbox>> {
+        let sql = format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE state = $1 ORDER BY created_at LIMIT $2");
+        let rows =
+            sqlx::query(sqlx::AssertSqlSafe(sql)).bind(state.as_str()).bind(limit).fetch_all(&self.readers).await?;
+        rows.iter().map(sandbox).collect()
+    }
+
+    async fn active_count(&self, provider: &str) -> Result<u64> {
+        let sql = format!("SELECT COUNT(*) FROM sandboxes WHERE state IN {ACTIVE} AND provider = $1");
+        let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).bind(provider).fetch_one(&self.readers).await?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied> {
+        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        let sql = format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE id = $1");
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.as_str()).fetch_optional(&mut *tx).await?;
+        let Some(row) = row else { return Ok(Applied::Missing) };
+        let found = sandbox(&row)?;
+        let before = found.state;
+        let after = match before.after(change.event()) {
+            Ok(after) => after,
+            Err(refusal) => return Ok(Applied::Refused(refusal)),
+        };
+        if let Change::Extended { now, .. } = change
+            && found.expires_at <= now
+        {
+            return Ok(Applied::Missing);
+        }
+        let columns = columns(&change);
+        let sql = format!(
+            "UPDATE sandboxes SET state = $1, expires_at = COALESCE($2, expires_at), \
+             ended_at = COALESCE(ended_at, $3), error = COALESCE($4, error), \
+             stop_reason = COALESCE(stop_reason, $5) WHERE id = $6 RETURNING {SANDBOX_COLUMNS}"
+        );
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(after.as_str())
+            .bind(columns.expires_at)
+            .bind(columns.ended_at)
+            .bind(columns.error)
+            .bind(columns.stop_reason)
+            .bind(id.as_str())
+            .fetch_one(&mut *tx)
+            .await?;
+        let sandbox = Box::new(sandbox(&row)?);
+        tx.commit().await?;
+        Ok(Applied::Done { before, sandbox })
+    }
+
+    async fn shift_expiry(&self, by_ms: i64) -> Result<u64> {
+        let done =
+            sqlx::query("UPDATE sandboxes SET expires_at = expires_at + $1 WHERE state IN ('creating', 'running')")
+                .bind(by_ms)
+                .execute(&self.writer)
+                .await?;
+        Ok(done.rows_affected())
+    }
+
+    async fn purge_ended(&self, before: Timestamp) -> Result<u64> {
+        let done = sqlx::query("DELETE FROM sandboxes WHERE state IN ('destroyed', 'failed') AND ended_at < $1")
+            .bind(ms(before))
+            .execute(&self.writer)
+            .await?;
+        Ok(done.rows_affected())
+    }
+
+    async fn insert_template(&self, new: &Template) -> Result<bool> {
+        let done = sqlx::query(
+            "INSERT INTO templates (name, image, provider, memory_mb, vcpus, disk_mb, ttl_ms, metadata, created_at, \
+             updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (name) DO NOTHING",
+        )
+        .bind(&new.name)
+        .bind(&new.values.image)
+        .bind(&new.values.provider)
+        .bind(new.values.memory_mb)
+        .bind(new.values.vcpus)
+        .bind(new.values.disk_mb)
+        .bind(ttl_ms(new.values.ttl))
+        .bind(metadata_text(&new.values.metadata))
+        .bind(ms(new.created_at))
+        .bind(ms(new.updated_at))
+        .execute(&self.writer)
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    async fn update_template(&self, name: &str, values: &TemplateValues, at: Timestamp) -> Result<Option<Template>> {
+        let sql = format!(
+            "UPDATE templates SET image = $1, provider = $2, memory_mb = $3, vcpus = $4, disk_mb = $5, ttl_ms = $6, \
+             metadata = $7, updated_at = $8 WHERE name = $9 RETURNING {TEMPLATE_COLUMNS}"
+        );
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(&values.image)
+            .bind(&values.provider)
+            .bind(values.memory_mb)
+            .bind(values.vcpus)
+            .bind(values.disk_mb)
+            .bind(ttl_ms(values.ttl))
+            .bind(metadata_text(&values.metadata))
+            .bind(ms(at))
+            .bind(name)
+            .fetch_optional(&self.writer)
+            .await?;
+        row.map(|row| template(&row)).transpose()
+    }
+
+    async fn template(&self, name: &str) -> Result<Option<Template>> {
+        let sql = format!("SELECT {TEMPLATE_COLUMNS} FROM templates WHERE name = $1");
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(name).fetch_optional(&self.readers).await?;
+        row.map(|row| template(&row)).transpose()
+    }
+
+    async fn templates(&self) -> Result<Vec<Template>> {
+        let sql = format!("SELECT {TEMPLATE_COLUMNS} FROM templates ORDER BY name");
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&self.readers).await?;
+        rows.iter().map(template).collect()
+    }
+
+    async fn delete_template(&self, name: &str) -> Result<bool> {
+        let done = sqlx::query("DELETE FROM templates WHERE name = $1").bind(name).execute(&self.writer).await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    async fn close(&self) {
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_states_that_count_are_those_of_the_rules() {
+        for state in State::ALL {
+            assert_eq!(ACTIVE.contains(&format!("'{state}'")), state.is_active(), "{state}");
+        }
+    }
+
+    #[tokio::test]
+    async fn sqlite_passes_the_suite() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.db");
+        crate::store::suite::run(async || Box::new(Sqlite::open(&path, [7; 10]).await.unwrap())).await;
+    }
+
+    #[tokio::test]
+    async fn a_store_of_a_later_release_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.db");
+        let store = Sqlite::open(&path, [7; 10]).await.unwrap();
+        sqlx::query("PRAGMA user_version = 999").execute(&store.writer).await.unwrap();
+        store.close().await;
+        assert!(matches!(Sqlite::open(&path, [7; 10]).await, Err(Error::TooNew { found: 999, .. })));
+    }
+}

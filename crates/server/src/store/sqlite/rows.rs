@@ -1,0 +1,92 @@
+//! Between rows and records.
+
+use std::time::Duration;
+
+use domain::{Metadata, OwnerId, Resources, SandboxId, State, StopReason, Timestamp};
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use super::super::{Error, Result, Sandbox, Template, TemplateValues};
+
+pub(super) const SANDBOX_COLUMNS: &str = "id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, \
+                                          owner_id, worker_id, created_at, expires_at, ended_at, error";
+pub(super) const TEMPLATE_COLUMNS: &str =
+    "name, image, provider, memory_mb, vcpus, disk_mb, ttl_ms, metadata, created_at, updated_at";
+
+pub(super) fn ms(at: Timestamp) -> i64 {
+    at.as_millisecond()
+}
+
+pub(super) fn ttl_ms(ttl: Option<Duration>) -> Option<i64> {
+    ttl.map(|ttl| i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX))
+}
+
+pub(super) fn metadata_text(metadata: &Metadata) -> String {
+    serde_json::to_string(metadata).expect("a map of strings is JSON")
+}
+
+pub(super) fn stop_reason(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::Requested => "requested",
+        StopReason::Expired => "expired",
+        StopReason::Vanished => "vanished",
+        StopReason::Abandoned => "abandoned",
+    }
+}
+
+pub(super) fn sandbox_id(text: &str) -> Result<SandboxId> {
+    SandboxId::parse(text).map_err(|_| Error::Corrupt(format!("sandbox id `{text}`")))
+}
+
+fn time(row: &SqliteRow, column: &str) -> Result<Timestamp> {
+    Ok(crate::clock::from_ms(row.try_get(column)?))
+}
+
+fn metadata(row: &SqliteRow) -> Result<Metadata> {
+    let text: String = row.try_get("metadata")?;
+    serde_json::from_str(&text).map_err(|error| Error::Corrupt(format!("metadata: {error}")))
+}
+
+pub(super) fn sandbox(row: &SqliteRow) -> Result<Sandbox> {
+    let state: String = row.try_get("state")?;
+    let owner: Option<String> = row.try_get("owner_id")?;
+    Ok(Sandbox {
+        id: sandbox_id(&row.try_get::<String, _>("id")?)?,
+        state: State::parse(&state).ok_or_else(|| Error::Corrupt(format!("state `{state}`")))?,
+        provider: row.try_get("provider")?,
+        image: row.try_get("image")?,
+        resources: Resources {
+            memory_mb: row.try_get("memory_mb")?,
+            vcpus: row.try_get("vcpus")?,
+            disk_mb: row.try_get("disk_mb")?,
+            pids: row.try_get("pids")?,
+        },
+        metadata: metadata(row)?,
+        owner: owner
+            .map(|owner| OwnerId::parse(&owner).map_err(|_| Error::Corrupt(format!("owner id `{owner}`"))))
+            .transpose()?,
+        worker: row.try_get("worker_id")?,
+        created_at: time(row, "created_at")?,
+        expires_at: time(row, "expires_at")?,
+        ended_at: row.try_get::<Option<i64>, _>("ended_at")?.map(crate::clock::from_ms),
+        error: row.try_get("error")?,
+    })
+}
+
+pub(super) fn template(row: &SqliteRow) -> Result<Template> {
+    let ttl_ms: Option<i64> = row.try_get("ttl_ms")?;
+    Ok(Template {
+        name: row.try_get("name")?,
+        values: TemplateValues {
+            image: row.try_get("image")?,
+            provider: row.try_get("provider")?,
+            memory_mb: row.try_get("memory_mb")?,
+            vcpus: row.try_get("vcpus")?,
+            disk_mb: row.try_get("disk_mb")?,
+            ttl: ttl_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
+            metadata: metadata(row)?,
+        },
+        created_at: time(row, "created_at")?,
+        updated_at: time(row, "updated_at")?,
+    })
+}

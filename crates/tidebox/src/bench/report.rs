@@ -1,0 +1,201 @@
+//! What was measured, for people and for programs.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::samples::{Percentiles, Samples};
+use crate::output::{harmless, table};
+
+/// All that was measured.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The server's address.
+    pub url: String,
+    /// Its release.
+    pub version: String,
+    /// The provider that made the boxes.
+    pub provider: String,
+    /// Their image.
+    pub image: String,
+    /// One call at a time.
+    pub latencies: Vec<Latency>,
+    /// Many spawns at once.
+    pub bursts: Vec<Burst>,
+    /// Much data.
+    pub transfers: Vec<Transfer>,
+    /// The server's memory; empty if it cannot be seen.
+    pub memory: Vec<Memory>,
+    /// What is missing, and why.
+    pub notes: Vec<String>,
+}
+
+/// One kind of call.
+#[derive(Debug, Serialize)]
+pub struct Latency {
+    /// Which.
+    pub name: &'static str,
+    /// How many were made.
+    pub count: usize,
+    /// How long each took.
+    pub took: Percentiles,
+    /// What the same takes without us.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<Bare>,
+}
+
+/// What something takes without us.
+#[derive(Debug, Serialize)]
+pub struct Bare {
+    /// What.
+    pub name: &'static str,
+    /// How long each took.
+    pub took: Percentiles,
+    /// Our median over that one.
+    pub ratio: f64,
+}
+
+/// Many spawns at once.
+#[derive(Debug, Serialize)]
+pub struct Burst {
+    /// How many were asked for at once.
+    pub boxes: usize,
+    /// How many were made.
+    pub made: usize,
+    /// From the first request to the last answer, in milliseconds.
+    pub wall_ms: f64,
+    /// That, shared among the boxes that were made.
+    pub per_box_ms: f64,
+    /// How long each box took; absent if none was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub took: Option<Percentiles>,
+    /// Why some were not made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// Much data through one connection.
+#[derive(Debug, Serialize)]
+pub struct Transfer {
+    /// How.
+    pub name: &'static str,
+    /// How many bytes each time.
+    pub bytes: u64,
+    /// Megabytes per second, the best of all times.
+    pub mb_per_s: f64,
+    /// That over a plain pipe's.
+    pub ratio_to_pipe: f64,
+}
+
+/// The server's memory at one time.
+#[derive(Debug, Serialize)]
+pub struct Memory {
+    /// When.
+    pub when: &'static str,
+    /// What of it is resident, in kilobytes.
+    pub resident_kb: u64,
+}
+
+impl Latency {
+    /// Nothing if nothing was measured.
+    pub fn new(
+        name: &'static str,
+        samples: &Samples,
+        baseline: Option<(&'static str, Percentiles)>,
+    ) -> Option<Latency> {
+        let took = samples.percentiles()?;
+        let baseline = baseline.map(|(name, bare)| Bare {
+            name,
+            took: bare,
+            ratio: took.p50_us as f64 / bare.p50_us.max(1) as f64,
+        });
+        Some(Latency { name, count: samples.count(), took, baseline })
+    }
+}
+
+impl Burst {
+    /// Of `boxes` that were asked for, `made` came.
+    pub fn new(boxes: usize, made: usize, wall: Duration, took: Option<Percentiles>, failure: Option<String>) -> Burst {
+        let wall_ms = wall.as_secs_f64() * 1e3;
+        Burst { boxes, made, wall_ms, per_box_ms: wall_ms / made.max(1) as f64, took, failure }
+    }
+}
+
+impl Transfer {
+    /// At `mb_per_s`, where a plain pipe has `pipe_mb_per_s`.
+    pub fn new(name: &'static str, bytes: u64, mb_per_s: f64, pipe_mb_per_s: f64) -> Transfer {
+        Transfer { name, bytes, mb_per_s, ratio_to_pipe: mb_per_s / pipe_mb_per_s }
+    }
+}
+
+impl Report {
+    /// For people.
+    pub fn shown(&self) -> String {
+        let Report { url, version, provider, image, .. } = self;
+        let mut text = harmless(&format!("tidebox {version} at {url}, image {image} on {provider}"));
+        text.push_str("\n\n");
+        let header = ["CALL", "N", "P50 ms", "P95 ms", "P99 ms", "BASELINE", "P50 ms", "P95 ms", "RATIO"];
+        text += &table(&header, self.latencies.iter().map(latency_row));
+        text += "\n\n";
+        let header = ["AT ONCE", "MADE", "WALL ms", "PER BOX ms", "P50 ms", "P95 ms", "NOTE"];
+        text += &table(&header, self.bursts.iter().map(burst_row));
+        text += "\n\n";
+        let header = ["TRANSFER", "MiB", "MB/s", "OF A PIPE"];
+        text += &table(
+            &header,
+            self.transfers.iter().map(|Transfer { name, bytes, mb_per_s, ratio_to_pipe }| {
+                [
+                    (*name).to_owned(),
+                    (bytes >> 20).to_string(),
+                    format!("{mb_per_s:.0}"),
+                    format!("{:.0}%", ratio_to_pipe * 100.0),
+                ]
+            }),
+        );
+        if !self.memory.is_empty() {
+            text += "\n\n";
+            text += &table(
+                &["SERVER", "RESIDENT MB"],
+                self.memory.iter().map(|Memory { when, resident_kb }| {
+                    [(*when).to_owned(), format!("{:.1}", *resident_kb as f64 / 1024.0)]
+                }),
+            );
+        }
+        for note in &self.notes {
+            text += &format!("\n\nnote: {}", harmless(note));
+        }
+        text
+    }
+}
+
+fn latency_row(latency: &Latency) -> [String; 9] {
+    let Latency { name, count, took, baseline } = latency;
+    let [p50, p95, p99] = ms(Some(*took));
+    let [bare_p50, bare_p95, _] = ms(baseline.as_ref().map(|bare| bare.took));
+    let (bare, ratio) = baseline
+        .as_ref()
+        .map_or_else(|| ("-".to_owned(), "-".to_owned()), |bare| (bare.name.to_owned(), format!("{:.2}", bare.ratio)));
+    [(*name).to_owned(), count.to_string(), p50, p95, p99, bare, bare_p50, bare_p95, ratio]
+}
+
+fn burst_row(burst: &Burst) -> [String; 7] {
+    let [p50, p95, _] = ms(burst.took);
+    [
+        burst.boxes.to_string(),
+        burst.made.to_string(),
+        format!("{:.1}", burst.wall_ms),
+        format!("{:.2}", burst.per_box_ms),
+        p50,
+        p95,
+        burst.failure.clone().unwrap_or_default(),
+    ]
+}
+
+fn ms(took: Option<Percentiles>) -> [String; 3] {
+    match took {
+        Some(Percentiles { p50_us, p95_us, p99_us }) => {
+            [p50_us, p95_us, p99_us].map(|us| format!("{:.2}", us as f64 / 1e3))
+        }
+        None => ["-", "-", "-"].map(str::to_owned),
+    }
+}

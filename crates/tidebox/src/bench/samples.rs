@@ -1,0 +1,99 @@
+//! Times, and what is said about them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How long something took, each time.
+#[derive(Debug, Default)]
+pub struct Samples(Vec<Duration>);
+
+/// What is said about many times, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// Half are faster.
+    pub p50_us: u64,
+    /// One in twenty is slower.
+    pub p95_us: u64,
+    /// One in a hundred is slower.
+    pub p99_us: u64,
+}
+
+impl Samples {
+    /// Adds one time.
+    pub fn add(&mut self, took: Duration) {
+        self.0.push(took);
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// What is said about them; nothing about none.
+    pub fn percentiles(&self) -> Option<Percentiles> {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        let at = |percent: usize| {
+            let index = (sorted.len() * percent / 100).min(sorted.len().checked_sub(1)?);
+            u64::try_from(sorted[index].as_micros()).ok()
+        };
+        Some(Percentiles { p50_us: at(50)?, p95_us: at(95)?, p99_us: at(99)? })
+    }
+}
+
+impl Percentiles {
+    /// Each with its counterpart.
+    #[must_use]
+    pub fn plus(self, other: Percentiles) -> Percentiles {
+        Percentiles {
+            p50_us: self.p50_us + other.p50_us,
+            p95_us: self.p95_us + other.p95_us,
+            p99_us: self.p99_us + other.p99_us,
+        }
+    }
+}
+
+/// The middle of several rounds, figure by figure: one round in which the
+/// machine was busy with something else does not count.
+pub fn typical(rounds: &[Percentiles]) -> Option<Percentiles> {
+    let middle = |figure: fn(&Percentiles) -> u64| {
+        let mut figures: Vec<_> = rounds.iter().map(figure).collect();
+        figures.sort_unstable();
+        figures.get(figures.len() / 2).copied()
+    };
+    Some(Percentiles {
+        p50_us: middle(|round| round.p50_us)?,
+        p95_us: middle(|round| round.p95_us)?,
+        p99_us: middle(|round| round.p99_us)?,
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use std::time::Duration;
+
+    use super::{Percentiles, Samples, typical};
+
+    #[test]
+    fn percentiles_of_nothing_are_nothing() {
+        assert_eq!(Samples::default().percentiles(), None);
+        assert_eq!(typical(&[]), None);
+    }
+
+    #[test]
+    fn percentiles_come_from_the_sorted_times() {
+        let mut samples = Samples::default();
+        (1..=200).rev().for_each(|us| samples.add(Duration::from_micros(us)));
+        assert_eq!(samples.percentiles(), Some(Percentiles { p50_us: 101, p95_us: 191, p99_us: 199 }));
+        let mut one = Samples::default();
+        one.add(Duration::from_micros(7));
+        assert_eq!(one.percentiles(), Some(Percentiles { p50_us: 7, p95_us: 7, p99_us: 7 }));
+    }
+
+    #[test]
+    fn one_noisy_round_does_not_count() {
+        let round = |us| Percentiles { p50_us: us, p95_us: us, p99_us: us };
+        assert_eq!(typical(&[round(2), round(900), round(1)]), Some(round(2)));
+    }
+}

@@ -1,0 +1,216 @@
+//! What can be asked for, and who does it.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use client::Client;
+
+use crate::failure::{Failure, Result};
+use crate::output::{Format, Output, note};
+use crate::{
+    bench, completion, cp, destroy, doctor, exec, extend, get, list, logs, provider, prune, run, serve, spawn,
+    template, version,
+};
+
+/// Disposable sandboxes for code that nobody has reviewed.
+#[derive(Debug, Parser)]
+#[command(name = "tidebox", version, propagate_version = false, arg_required_else_help = true, term_width = 100)]
+#[command(after_help = "Start with `tidebox serve`, then `tidebox run host -- uname -a`.\n\n\
+    Exit codes: 0 done, 1 the service or the connection failed, 2 wrong usage. `exec` and `run` give the\n\
+    command's own code, and 125 when they themselves failed.")]
+pub struct CommandLine {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Where `tidebox serve` listens unless it is told otherwise.
+const DEFAULT_URL: &str = "http://127.0.0.1:7423";
+
+/// Options of every subcommand.
+#[derive(Debug, Args)]
+struct Global {
+    /// The server
+    #[arg(
+        long,
+        global = true,
+        env = "TIDEBOX_URL",
+        hide_env_values = true,
+        default_value = DEFAULT_URL,
+        value_name = "URL",
+        help_heading = "General"
+    )]
+    url: String,
+    /// The API key; better given by the environment, which others cannot read
+    #[arg(
+        long,
+        global = true,
+        env = "TIDEBOX_API_KEY",
+        hide_env_values = true,
+        value_name = "KEY",
+        help_heading = "General"
+    )]
+    api_key: Option<String>,
+    /// Whom requests count for
+    #[arg(
+        long,
+        global = true,
+        env = "TIDEBOX_USER_ID",
+        hide_env_values = true,
+        value_name = "ID",
+        help_heading = "General"
+    )]
+    user_id: Option<String>,
+    /// How answers are printed
+    #[arg(long, global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT", help_heading = "General")]
+    output: Format,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::ServeArgs),
+    #[command(flatten)]
+    Remote(Box<Remote>),
+    Completion(completion::CompletionArgs),
+    Version(version::VersionArgs),
+}
+
+/// What speaks to a server. The others must work whatever is said about one.
+#[derive(Debug, Subcommand)]
+enum Remote {
+    Run(run::RunArgs),
+    Spawn(spawn::SpawnArgs),
+    List(list::ListArgs),
+    Get(get::GetArgs),
+    Exec(exec::ExecArgs),
+    Cp(cp::CpArgs),
+    Logs(logs::LogsArgs),
+    Extend(extend::ExtendArgs),
+    Destroy(destroy::DestroyArgs),
+    Prune(prune::PruneArgs),
+    Template(template::TemplateArgs),
+    Provider(provider::ProviderArgs),
+    Doctor(doctor::DoctorArgs),
+    Bench(bench::BenchArgs),
+}
+
+/// What a subcommand works with.
+#[derive(Debug)]
+pub struct Context {
+    /// The server.
+    pub client: Client,
+    /// Where answers go.
+    pub output: Output,
+}
+
+/// Reads the arguments of the process and does what they ask.
+pub fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    match command().try_get_matches_from(&arguments).and_then(|matches| CommandLine::from_arg_matches(&matches)) {
+        Ok(asked) => {
+            let output = Output { format: asked.global.output };
+            do_as_asked(asked, output).unwrap_or_else(|failure| {
+                output.complain(&failure);
+                ExitCode::from(failure.exit())
+            })
+        }
+        Err(error) => misunderstood(&error, &arguments),
+    }
+}
+
+/// The whole command line, as `--help` and completion show it.
+pub fn command() -> clap::Command {
+    CommandLine::command()
+}
+
+fn do_as_asked(asked: CommandLine, output: Output) -> Result {
+    let CommandLine { global, command } = asked;
+    match command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Completion(args) => completion::run(&args),
+        Command::Version(args) => version::run(&args, output),
+        Command::Remote(remote) => speak(&global, *remote, output),
+    }
+}
+
+fn speak(global: &Global, remote: Remote, output: Output) -> Result {
+    // An empty variable is one that is not set.
+    let given = |value: &Option<String>| value.clone().filter(|value| !value.trim().is_empty());
+    let url = Some(global.url.as_str()).filter(|url| !url.trim().is_empty()).unwrap_or(DEFAULT_URL);
+    let client = Client::new(url, given(&global.api_key).as_deref(), given(&global.user_id).as_deref())?;
+    let context = Context { client, output };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::io("the runtime does not start", &error))?;
+    let result = runtime.block_on(dispatch(remote, &context));
+    // A thread may still wait for stdin; nobody waits for it.
+    runtime.shutdown_background();
+    result
+}
+
+async fn dispatch(remote: Remote, context: &Context) -> Result {
+    match remote {
+        Remote::Run(args) => run::run(context, args).await,
+        Remote::Spawn(args) => spawn::run(context, args).await,
+        Remote::List(args) => list::run(context, &args).await,
+        Remote::Get(args) => get::run(context, &args).await,
+        Remote::Exec(args) => exec::run(context, args).await,
+        Remote::Cp(args) => cp::run(context, &args).await,
+        Remote::Logs(args) => logs::run(context, &args).await,
+        Remote::Extend(args) => extend::run(context, &args).await,
+        Remote::Destroy(args) => destroy::run(context, &args).await,
+        Remote::Prune(args) => prune::run(context, &args).await,
+        Remote::Template(args) => template::run(context, args).await,
+        Remote::Provider(args) => provider::run(context, args).await,
+        Remote::Doctor(args) => doctor::run(context, &args).await,
+        Remote::Bench(args) => bench::run(context, &args).await,
+    }
+}
+
+/// Help and version go to stdout; faults to stderr, as JSON if that was asked
+/// for as far as one can tell.
+fn misunderstood(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
+    let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let wants_json =
+        arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--output=json")
+            || arguments.windows(2).take_while(|pair| pair[0] != "--").any(|pair| pair == ["--output", "json"]);
+    if !is_help && wants_json {
+        let text = error.render().to_string();
+        let message = text.trim().strip_prefix("error: ").unwrap_or(text.trim());
+        note(&serde_json::json!({ "code": "usage", "message": message }).to_string());
+    } else if error.print().is_err() {
+        // Nobody reads; the exit code says it all.
+    }
+    ExitCode::from(if is_help { 0 } else { 2 })
+}
+
+#[cfg(test)]
+mod test {
+    use super::command;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_each_subcommand_is_what_was_reviewed() {
+        fn shown(command: &mut clap::Command, path: &str, text: &mut String) {
+            *text += &format!("$ {path} --help\n{}\n", command.render_long_help());
+            for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
+                let path = format!("{path} {}", sub.get_name());
+                shown(sub, &path, text);
+            }
+        }
+        let mut command = command();
+        command.build();
+        let mut text = String::new();
+        shown(&mut command, "tidebox", &mut text);
+        insta::assert_snapshot!("help", text);
+    }
+}

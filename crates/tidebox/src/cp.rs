@@ -1,0 +1,238 @@
+//! `tidebox cp`: files into and out of a sandbox.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use client::{Client, FileStream};
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+
+use crate::command_line::Context;
+use crate::failure::{Failure, Result};
+use crate::signals::Signals;
+
+/// Copy a file into a sandbox, or out of one
+#[derive(Debug, Args)]
+#[command(
+    after_help = "One of the two is a file in a box, written ID:/path; the other is a file here, or - for stdin\n\
+    or stdout. A file here with a colon in its name is written ./like:this. Files of any size; a\n\
+    directory goes as a tar:\n\n\
+    tidebox cp main.py sb-…:/workspace/main.py\n\
+    tidebox cp sb-…:/workspace/result.csv .\n\
+    tar c src | tidebox cp - sb-…:/tmp/src.tar"
+)]
+pub struct CpArgs {
+    /// What to copy
+    #[arg(value_name = "SRC")]
+    source: String,
+    /// Where to
+    #[arg(value_name = "DST")]
+    destination: String,
+}
+
+/// One side of a copy.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    /// `-`.
+    Standard,
+    /// A file here.
+    Local(PathBuf),
+    /// A file in a box.
+    Remote { id: String, path: String },
+}
+
+/// Copies.
+pub async fn run(context: &Context, args: &CpArgs) -> Result {
+    let (source, destination) = (place(&args.source)?, place(&args.destination)?);
+    let mut signals = Signals::listen()?;
+    let copy = async {
+        match (&source, &destination) {
+            (Place::Remote { .. }, Place::Remote { .. }) => Err(Failure::usage(
+                "both are in boxes; copy by way of this machine: tidebox cp A:/x - | tidebox cp - B:/x",
+            )),
+            (from, Place::Remote { id, path }) => upload(&context.client, from, id, path).await,
+            (Place::Remote { id, path }, to) => download(&context.client, id, path, to).await,
+            _ => Err(Failure::usage("neither is in a box; write one as ID:/path")),
+        }
+    };
+    tokio::select! {
+        // Leaving drops the unfinished copy, so that no half of a file stays.
+        exit = signals.next() => Err(Failure::silent(exit)),
+        result = copy => result.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// Reads one side of the command line.
+fn place(text: &str) -> Result<Place> {
+    match text {
+        "" => return Err(Failure::usage("an empty name; write a file, - or ID:/path")),
+        "-" => return Ok(Place::Standard),
+        _ => {}
+    }
+    match text.split_once(':') {
+        Some(("", _)) => Err(Failure::usage(format!("`{text}` names no box before the colon; write ID:/path"))),
+        Some((id, path)) if !id.contains('/') => {
+            if path.starts_with('/') {
+                Ok(Place::Remote { id: id.to_owned(), path: path.to_owned() })
+            } else {
+                Err(Failure::usage(format!(
+                    "`{text}`: paths in a box are absolute, such as {id}:/workspace/{path}; a file here is written ./{text}"
+                )))
+            }
+        }
+        _ => Ok(Place::Local(PathBuf::from(text))),
+    }
+}
+
+async fn upload(client: &Client, from: &Place, id: &str, path: &str) -> Result<()> {
+    let Place::Local(local) = from else {
+        if path.ends_with('/') {
+            return Err(Failure::usage(format!("`{path}` is a directory; stdin has no name, so write the file's")));
+        }
+        client.write_file(id, path, tokio::io::stdin(), None).await?;
+        return Ok(());
+    };
+    let failed = |error: std::io::Error| Failure::io(local.display(), &error);
+    // Opening a FIFO waits for its writer, which tokio does on another thread.
+    let file = tokio::fs::File::open(local).await.map_err(failed)?;
+    let metadata = file.metadata().await.map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(Failure::usage(format!(
+            "`{0}` is a directory; send it as a tar: tar c {0} | tidebox cp - {id}:/tmp/it.tar",
+            local.display()
+        )));
+    }
+    let path = in_directory(client, id, path, local).await?;
+    let size = metadata.is_file().then_some(metadata.len());
+    client.write_file(id, &path, file, size).await?;
+    // An upload has no mode of its own, so the x bits follow it.
+    let mode = metadata.permissions().mode();
+    if metadata.is_file() && mode & 0o111 != 0 {
+        client.chmod_file(id, &path, &format!("{:o}", mode & 0o777)).await?;
+    }
+    Ok(())
+}
+
+/// Where a local file goes: into `path` under its own name if that is a
+/// directory.
+async fn in_directory(client: &Client, id: &str, path: &str, local: &Path) -> Result<String> {
+    let into = path.ends_with('/') || client.stat_file(id, path).await.is_ok_and(|there| there.is_dir);
+    if !into {
+        return Ok(path.to_owned());
+    }
+    let name = local.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
+        Failure::usage(format!(
+            "`{}` has no name that could be kept; write the file's path in the box",
+            local.display()
+        ))
+    })?;
+    Ok(format!("{}/{name}", path.trim_end_matches('/')))
+}
+
+async fn download(client: &Client, id: &str, path: &str, to: &Place) -> Result<()> {
+    let local = match to {
+        Place::Standard | Place::Remote { .. } => {
+            let content = client.read_file(id, path, None).await?;
+            return pour(content, &mut tokio::io::stdout(), |error| Failure::stdout(&error)).await;
+        }
+        Place::Local(local) => target(local, path)?,
+    };
+    let failed = |error: std::io::Error| Failure::io(local.display(), &error);
+    let there = tokio::fs::metadata(&local).await.ok();
+    let content = client.read_file(id, path, None).await?;
+    if there.as_ref().is_some_and(|there| !there.is_file()) {
+        let mut file = tokio::fs::OpenOptions::new().write(true).open(&local).await.map_err(failed)?;
+        return pour(content, &mut file, failed).await;
+    }
+    // Beside the target and renamed at the end: what is there stays until the
+    // new content is whole. Links keep pointing at what they point at.
+    let local = tokio::fs::canonicalize(&local).await.unwrap_or(local.clone());
+    let directory = local.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mode = there.map_or(0o666, |there| there.permissions().mode() & 0o777);
+    let partial = tempfile::Builder::new()
+        .prefix(".tidebox-")
+        .permissions(std::fs::Permissions::from_mode(mode))
+        .tempfile_in(directory)
+        .map_err(failed)?;
+    let mut file = tokio::fs::File::from_std(partial.reopen().map_err(failed)?);
+    pour(content, &mut file, failed).await?;
+    partial.persist(&local).map_err(|error| failed(error.error))?;
+    Ok(())
+}
+
+/// The file to write here: in a directory, under the name it has in the box.
+fn target(local: &Path, path: &str) -> Result<PathBuf> {
+    let trailing = local.as_os_str().as_encoded_bytes().ends_with(b"/");
+    if !local.is_dir() {
+        return if trailing {
+            Err(Failure::usage(format!("`{}` is no directory here; make it first", local.display())))
+        } else {
+            Ok(local.to_owned())
+        };
+    }
+    match path.trim_end_matches('/').rsplit('/').next() {
+        Some(name) if !matches!(name, "" | "." | "..") => Ok(local.join(name)),
+        _ => Err(Failure::usage(format!("`{path}` names no file"))),
+    }
+}
+
+async fn pour<W: AsyncWrite + Unpin>(
+    mut content: FileStream,
+    to: &mut W,
+    failed: impl Fn(std::io::Error) -> Failure,
+) -> Result<()> {
+    while let Some(bytes) = content.next().await? {
+        to.write_all(&bytes).await.map_err(&failed)?;
+    }
+    to.flush().await.map_err(failed)
+}
+
+#[cfg(test)]
+mod test {
+    use std::path::{Path, PathBuf};
+
+    use super::{Place, place, target};
+
+    #[test]
+    fn each_side_is_read_as_what_it_looks_like() {
+        let remote = |id: &str, path: &str| Place::Remote { id: id.to_owned(), path: path.to_owned() };
+        let local = |path: &str| Place::Local(PathBuf::from(path));
+        for (text, expected) in [
+            ("-", Place::Standard),
+            ("file", local("file")),
+            ("./-", local("./-")),
+            ("/abs/file", local("/abs/file")),
+            ("./with:colon", local("./with:colon")),
+            ("/abs/with:/colon", local("/abs/with:/colon")),
+            ("dir/a:b", local("dir/a:b")),
+            ("sb-1:/file", remote("sb-1", "/file")),
+            ("sb-1:/a:b", remote("sb-1", "/a:b")),
+            ("sb-1:/", remote("sb-1", "/")),
+            ("sb-1:/with space%?#é", remote("sb-1", "/with space%?#é")),
+        ] {
+            assert_eq!(place(text).unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_could_mean_two_things_is_refused_with_both_ways_out() {
+        for text in ["", ":", ":/x", "sb-1:", "sb-1:x", "a:b:c"] {
+            assert_eq!(place(text).unwrap_err().exit(), 2, "{text}");
+        }
+        let failure = place("sb-1:out.txt").unwrap_err();
+        let message = failure.said().unwrap().1;
+        assert!(message.contains("sb-1:/workspace/out.txt") && message.contains("./sb-1:out.txt"), "{message}");
+    }
+
+    #[test]
+    fn a_directory_here_keeps_the_name_of_the_file() {
+        let here = tempfile::tempdir().unwrap();
+        assert_eq!(target(here.path(), "/a/b.txt").unwrap(), here.path().join("b.txt"));
+        assert_eq!(target(&here.path().join("new"), "/a/b.txt").unwrap(), here.path().join("new"));
+        assert!(target(Path::new("/no/such/directory/"), "/a").is_err());
+        for path in ["/", "/..", "/a/..", "/."] {
+            assert!(target(here.path(), path).is_err(), "{path}");
+        }
+    }
+}

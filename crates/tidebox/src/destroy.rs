@@ -1,0 +1,40 @@
+//! `tidebox destroy`: remove sandboxes.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::command_line::Context;
+use crate::failure::{Failure, Result};
+use crate::output::{Format, harmless, stdout};
+
+/// Remove sandboxes, with everything in them
+#[derive(Debug, Args)]
+#[command(visible_alias = "rm")]
+pub struct DestroyArgs {
+    /// The sandboxes
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<String>,
+}
+
+/// Removes each; one that cannot be removed does not save the others.
+pub async fn run(context: &Context, args: &DestroyArgs) -> Result {
+    let mut exit = 0;
+    for id in &args.ids {
+        match context.client.destroy(id).await {
+            Ok(answer) => stdout(
+                match context.output.format {
+                    Format::Table => format!("{}\n", harmless(id)),
+                    Format::Json => format!("{}\n", serde_json::json!({ "id": id, "status": answer.status })),
+                }
+                .as_bytes(),
+            )?,
+            Err(error) => {
+                let failure = Failure::from(error);
+                exit = failure.exit();
+                context.output.complain(&failure);
+            }
+        }
+    }
+    Ok(ExitCode::from(exit))
+}

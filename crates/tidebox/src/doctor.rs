@@ -1,0 +1,183 @@
+//! `tidebox doctor`: what this host and its server can do, and what is missing.
+
+mod local;
+
+use std::process::ExitCode;
+
+use clap::Args;
+use client::Client;
+use serde::Serialize;
+
+use crate::command_line::Context;
+use crate::failure::Result;
+use crate::output::harmless;
+
+/// Tell what this host can do, what is missing, and how to get it
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Looks at this host, and at the server if it answers. Exits with 1 if no box can be made: by the\n\
+    server if it answers, else by any provider on this host."
+)]
+pub struct DoctorArgs {}
+
+/// How something stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Works, but less well than it could.
+    Warn,
+    /// Does not work.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What it is about: a provider's name, or `host` or `server`.
+    pub area: String,
+    /// How it stands.
+    pub level: Level,
+    /// What was seen.
+    pub fact: String,
+    /// What to install or change for more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    /// Something that is as it should be.
+    pub fn ok(area: &str, fact: impl Into<String>) -> Finding {
+        Finding { area: area.to_owned(), level: Level::Ok, fact: fact.into(), remedy: None }
+    }
+
+    /// Something that is not, and what to do about it.
+    pub fn lacking(area: &str, level: Level, fact: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding { area: area.to_owned(), level, fact: fact.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    local: Vec<Finding>,
+    server: Vec<Finding>,
+}
+
+/// Looks, and prints what it saw.
+pub async fn run(context: &Context, _args: &DoctorArgs) -> Result {
+    let (ready, server) = server_findings(&context.client).await;
+    let report = Report { local: local::local_findings().await, server };
+    let healthy = ready.unwrap_or_else(|| can_make_boxes(&report.local));
+    context.output.print(&report, |report| {
+        let mut text = String::from("This host\n");
+        report.local.iter().for_each(|finding| text += &shown(finding));
+        text += &format!("\nThe server at {}\n", harmless(context.client.base_url()));
+        report.server.iter().for_each(|finding| text += &shown(finding));
+        text
+    })?;
+    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn shown(finding: &Finding) -> String {
+    let level = match finding.level {
+        Level::Ok => "ok",
+        Level::Warn => "warn",
+        Level::Missing => "missing",
+    };
+    let mut text = format!("  {level:<8}{:<12}{}\n", harmless(&finding.area), harmless(&finding.fact));
+    if let Some(remedy) = &finding.remedy {
+        text += &format!("  {:<20}-> {}\n", "", harmless(remedy));
+    }
+    text
+}
+
+/// Whether any provider lacks nothing here.
+fn can_make_boxes(local: &[Finding]) -> bool {
+    let lacks = |area: &str| local.iter().any(|finding| finding.area == area && finding.level == Level::Missing);
+    local.iter().any(|finding| finding.area != "host" && !lacks(&finding.area))
+}
+
+/// What the server says about itself, and whether it can make boxes; none if it
+/// is not there to be asked.
+async fn server_findings(client: &Client) -> (Option<bool>, Vec<Finding>) {
+    let ready = match client.ready().await {
+        Ok(ready) => ready,
+        Err(error @ client::Error::Connect { .. }) => {
+            return (None, vec![Finding::lacking("server", Level::Warn, "is not there", error.to_string())]);
+        }
+        Err(error) => {
+            return (
+                Some(false),
+                vec![Finding::lacking("server", Level::Missing, "does not answer as it should", error.to_string())],
+            );
+        }
+    };
+    let is_ready = ready.status == "ready";
+    let mut findings = Vec::new();
+    let fact = format!("version {}, up for {}", ready.version, ready.uptime);
+    findings.push(if is_ready {
+        Finding::ok("server", fact)
+    } else {
+        Finding::lacking("server", Level::Missing, format!("{fact}, cannot make boxes"), "see its providers below")
+    });
+    let own = env!("CARGO_PKG_VERSION");
+    if ready.version != own {
+        findings.push(Finding::lacking(
+            "version",
+            Level::Warn,
+            format!("the server is {}, this program {own}", ready.version),
+            "use the same release for both",
+        ));
+    }
+    match client.providers().await {
+        Ok(providers) => providers.into_iter().for_each(|provider| findings.extend(of_provider(provider))),
+        Err(error) => findings.push(Finding::lacking(
+            "providers",
+            Level::Warn,
+            "the server does not tell about its providers",
+            crate::failure::Failure::from(error).said().map(|(_, message)| message.to_owned()).unwrap_or_default(),
+        )),
+    }
+    (Some(is_ready), findings)
+}
+
+fn of_provider(provider: api::ProviderHealth) -> Vec<Finding> {
+    let api::ProviderHealth { name, healthy, default, error, capabilities, missing, .. } = provider;
+    let default = if default { ", the default" } else { "" };
+    let first = if healthy {
+        Finding::ok(&name, format!("healthy{default}: {}", capabilities.join(", ")))
+    } else {
+        let reason = error.unwrap_or_else(|| "it does not say why".to_owned());
+        Finding::lacking(&name, Level::Missing, format!("not healthy{default}"), reason)
+    };
+    let rest = missing.into_iter().map(|missing| Finding::lacking(&name, Level::Warn, "could do more", missing));
+    std::iter::once(first).chain(rest).collect()
+}
+
+#[cfg(test)]
+mod test {
+    use super::{Finding, Level, can_make_boxes, shown};
+
+    #[test]
+    fn one_provider_that_lacks_nothing_is_enough() {
+        let host = Finding::ok("host", "Linux");
+        let no_docker = Finding::lacking("docker", Level::Missing, "no socket", "start it");
+        let half = Finding::lacking("native", Level::Missing, "no overlay", "load it");
+        let native = Finding::ok("native", "namespaces");
+        let soft = Finding::lacking("native", Level::Warn, "soft limits", "be root");
+        assert!(can_make_boxes(&[host.clone(), native.clone(), soft, no_docker.clone()]));
+        assert!(!can_make_boxes(&[host.clone(), native, half, no_docker]));
+        assert!(!can_make_boxes(&[host]));
+    }
+
+    #[test]
+    fn a_finding_is_a_line_and_its_remedy_another() {
+        assert_eq!(shown(&Finding::ok("native", "healthy")), "  ok      native      healthy\n");
+        let finding = Finding::lacking("docker", Level::Missing, "no socket\u{1b}[2J", "start the Docker daemon");
+        assert_eq!(
+            shown(&finding),
+            "  missing docker      no socket\\u{1b}[2J\n                      -> start the Docker daemon\n"
+        );
+    }
+}

@@ -1,0 +1,26 @@
+//! `tidebox extend`: a new lifetime for a sandbox.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::command_line::Context;
+use crate::failure::Result;
+
+/// Give a sandbox a new lifetime, counted from now
+#[derive(Debug, Args)]
+pub struct ExtendArgs {
+    /// The sandbox
+    id: String,
+    /// Lifetime from now, such as 30m; may shorten
+    ttl: String,
+}
+
+/// Sets the lifetime.
+pub async fn run(context: &Context, args: &ExtendArgs) -> Result {
+    let sandbox = context.client.extend(&args.id, &args.ttl).await?;
+    context.output.print(&sandbox, |sandbox| {
+        crate::output::harmless(&format!("{} lives until {}", sandbox.id, sandbox.expires_at))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

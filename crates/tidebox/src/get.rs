@@ -1,0 +1,48 @@
+//! `tidebox get`: one sandbox.
+
+use std::process::ExitCode;
+
+use api::Sandbox;
+use clap::Args;
+
+use crate::command_line::Context;
+use crate::failure::Result;
+use crate::output::pairs;
+use crate::values::labels;
+
+/// Show one sandbox
+#[derive(Debug, Args)]
+#[command(visible_alias = "inspect")]
+pub struct GetArgs {
+    /// The sandbox
+    id: String,
+}
+
+/// Prints the sandbox.
+pub async fn run(context: &Context, args: &GetArgs) -> Result {
+    let sandbox = context.client.sandbox(&args.id).await?;
+    context.output.print(&sandbox, described)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// All about a sandbox, a line each.
+pub fn described(sandbox: &Sandbox) -> String {
+    let mut lines = vec![
+        ("id", sandbox.id.clone()),
+        ("state", sandbox.state.clone()),
+        ("provider", sandbox.provider.clone()),
+        ("image", sandbox.image.clone()),
+        ("memory", format!("{} MiB", sandbox.memory_mb)),
+        ("vcpus", sandbox.vcpus.to_string()),
+    ];
+    lines.extend(sandbox.disk_mb.map(|disk_mb| ("disk", format!("{disk_mb} MiB"))));
+    lines.push(("created", sandbox.created_at.clone()));
+    lines.push(("expires", sandbox.expires_at.clone()));
+    lines.extend(sandbox.owner_id.clone().map(|owner| ("owner", owner)));
+    lines.extend(sandbox.worker_id.clone().map(|worker| ("worker", worker)));
+    if !sandbox.metadata.is_empty() {
+        lines.push(("metadata", labels(&sandbox.metadata)));
+    }
+    lines.extend(sandbox.error.clone().map(|error| ("error", error)));
+    pairs(lines)
+}

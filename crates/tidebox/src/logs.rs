@@ -1,0 +1,35 @@
+//! `tidebox logs`: a sandbox's console.
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::command_line::Context;
+use crate::failure::Result;
+use crate::output::harmless;
+
+/// Print the newest lines of a sandbox's console
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// The sandbox
+    id: String,
+    /// How many lines; the server's default (100) if left out
+    #[arg(short = 'n', long, value_name = "N")]
+    lines: Option<u32>,
+}
+
+/// Prints the lines, oldest first.
+pub async fn run(context: &Context, args: &LogsArgs) -> Result {
+    let lines = context.client.logs(&args.id, args.lines).await?;
+    let to_terminal = std::io::stdout().is_terminal();
+    context.output.print(&lines, |lines| {
+        lines.iter().fold(String::new(), |mut text, line| {
+            // A file gets what the box wrote; a terminal only what can do no harm.
+            text.push_str(&if to_terminal { harmless(line) } else { line.clone() });
+            text.push('\n');
+            text
+        })
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

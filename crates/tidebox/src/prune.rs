@@ -1,0 +1,23 @@
+//! `tidebox prune`: remove what has expired.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::command_line::Context;
+use crate::failure::Result;
+
+/// Remove the sandboxes whose time is over
+#[derive(Debug, Args)]
+pub struct PruneArgs {}
+
+/// Removes them.
+pub async fn run(context: &Context, _args: &PruneArgs) -> Result {
+    let answer = context.client.prune().await?;
+    context.output.print(&answer, |answer| match answer.pruned {
+        0 => "no sandbox had expired".to_owned(),
+        1 => "1 expired sandbox removed".to_owned(),
+        count => format!("{count} expired sandboxes removed"),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

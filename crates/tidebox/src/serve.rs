@@ -1,0 +1,72 @@
+//! `tidebox serve`: the server itself.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use server::config::{self, Format, Inputs};
+
+use crate::failure::{Failure, Result};
+
+/// Run the server
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Configuration file, instead of ./tidebox.yaml and ~/.tidebox/config.yaml
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Remove all boxes of this server when it stops; without it they run on
+    #[arg(long)]
+    pub destroy_on_exit: bool,
+}
+
+/// The configuration makes no sense.
+const EXIT_CONFIGURATION: u8 = 2;
+/// The server could not start, or a part of it ended by itself.
+const EXIT_FAILED: u8 = 1;
+
+/// Runs until told to stop.
+pub fn run(args: &ServeArgs) -> Result {
+    let loaded = match config::load(&Inputs::from_process(args.config.clone())) {
+        Ok(loaded) => loaded,
+        Err(faults) => {
+            let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            return complain(EXIT_CONFIGURATION, &lines);
+        }
+    };
+    log(&loaded.config.logging);
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::io("cannot start threads", &error))?;
+    let options = server::Options { destroy_on_exit: args.destroy_on_exit };
+    match runtime.block_on(server::run(loaded.config, options)) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(failure) => complain(EXIT_FAILED, &[failure.to_string()]),
+    }
+}
+
+/// Says what is wrong, a line each, and how the process ends.
+fn complain(exit: u8, lines: &[String]) -> Result {
+    let mut stderr = std::io::stderr().lock();
+    for line in lines {
+        // Nobody may be there to read it; the exit code says the same.
+        let _ = writeln!(stderr, "tidebox: {line}");
+    }
+    Ok(ExitCode::from(exit))
+}
+
+/// Sends the log to stderr, in the form that was asked for.
+fn log(logging: &config::Logging) {
+    let is_terminal = std::io::stderr().is_terminal();
+    let is_pretty = match logging.format {
+        Format::Pretty => true,
+        Format::Json => false,
+        Format::Auto => is_terminal,
+    };
+    let logger = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(tracing_subscriber::EnvFilter::new(logging.level.as_str()))
+        .with_ansi(is_terminal && std::env::var_os("NO_COLOR").is_none());
+    if is_pretty { logger.with_target(false).init() } else { logger.json().flatten_event(true).init() }
+}

@@ -1,0 +1,80 @@
+//! Being told to stop.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::failure::{Failure, Result};
+
+/// Listens for the signals by which a person or a supervisor ends a program.
+/// From its making on they no longer end this one by themselves. What is ignored
+/// already (by `nohup`, or in a script's background) stays so.
+#[derive(Debug)]
+pub struct Signals {
+    interrupt: Option<Signal>,
+    terminate: Option<Signal>,
+    hang_up: Option<Signal>,
+}
+
+impl Signals {
+    /// Starts to listen.
+    pub fn listen() -> Result<Signals> {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = ignored(&status);
+        let listen = |kind: SignalKind| {
+            if ignored & bit(kind) != 0 {
+                return Ok(None);
+            }
+            signal(kind).map(Some).map_err(|error| Failure::io("signals cannot be listened for", &error))
+        };
+        Ok(Signals {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hang_up: listen(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next signal, as the exit code that tells of it. Safe to cancel.
+    pub async fn next(&mut self) -> u8 {
+        tokio::select! {
+            () = received(&mut self.interrupt) => 128 + 2,
+            () = received(&mut self.terminate) => 128 + 15,
+            () = received(&mut self.hang_up) => 128 + 1,
+        }
+    }
+}
+
+/// Never, for a signal that is not listened for.
+async fn received(signal: &mut Option<Signal>) {
+    let received = match signal {
+        Some(signal) => signal.recv().await,
+        None => None,
+    };
+    if received.is_none() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn bit(kind: SignalKind) -> u64 {
+    1 << (kind.as_raw_value() - 1)
+}
+
+/// The ignored signals, a bit each, as the kernel lists them.
+fn ignored(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod test {
+    use tokio::signal::unix::SignalKind;
+
+    use super::{bit, ignored};
+
+    #[test]
+    fn the_kernels_list_is_read() {
+        let mask = ignored("SigBlk:\t00000000000000ff\nSigIgn:\t0000000000001003\n");
+        assert_eq!(mask & bit(SignalKind::hangup()), 1);
+        assert_eq!(mask & bit(SignalKind::interrupt()), 2);
+        assert_eq!(mask & bit(SignalKind::terminate()), 0);
+        assert_eq!(ignored(""), 0);
+    }
+}

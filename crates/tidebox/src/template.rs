@@ -1,0 +1,126 @@
+//! `tidebox template`: named spawn requests.
+
+use std::process::ExitCode;
+
+use api::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
+use clap::{Args, Subcommand};
+
+use crate::command_line::Context;
+use crate::failure::Result;
+use crate::output::{harmless, pairs, table};
+use crate::spawn;
+use crate::values::{Resources, labels, or_dash};
+
+/// Keep spawn requests under a name
+#[derive(Debug, Args)]
+pub struct TemplateArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the templates
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one template
+    #[command(visible_alias = "inspect")]
+    Get {
+        /// The template
+        name: String,
+    },
+    /// Store a template
+    Create(Named),
+    /// Replace all values of a template; what is left out is cleared
+    Update(Named),
+    /// Remove a template; boxes made from it stay
+    #[command(visible_alias = "rm")]
+    Delete {
+        /// The template
+        name: String,
+    },
+    /// Make a sandbox from a template and print its ID; values given here win
+    Spawn {
+        #[command(flatten)]
+        named: Named,
+        /// Whom the box counts for; --user-id wins over it
+        #[arg(long, value_name = "ID")]
+        owner: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Named {
+    /// The template
+    name: String,
+    /// Image
+    #[arg(long, value_name = "NAME")]
+    image: Option<String>,
+    #[command(flatten)]
+    resources: Resources,
+}
+
+/// Does what was asked with templates.
+pub async fn run(context: &Context, args: TemplateArgs) -> Result {
+    let Context { client, output } = context;
+    match args.command {
+        Command::List => output.print(&client.templates().await?, |templates| listed(templates))?,
+        Command::Get { name } => output.print(&client.template(&name).await?, described)?,
+        Command::Create(named) => {
+            let metadata = named.resources.metadata()?;
+            let Named { name, image, resources: Resources { provider, memory_mb, vcpus, disk_mb, ttl, .. } } = named;
+            let request = TemplateRequest { name, image, memory_mb, vcpus, disk_mb, ttl, provider, metadata };
+            output.print(&client.create_template(&request).await?, described)?;
+        }
+        Command::Update(named) => {
+            let metadata = named.resources.metadata()?;
+            let Named { name, image, resources: Resources { provider, memory_mb, vcpus, disk_mb, ttl, .. } } = named;
+            let body = TemplateBody { image, memory_mb, vcpus, disk_mb, ttl, provider, metadata };
+            output.print(&client.update_template(&name, &body).await?, described)?;
+        }
+        Command::Delete { name } => {
+            output.print(&client.delete_template(&name).await?, |_| harmless(&name))?;
+        }
+        Command::Spawn { named, owner } => {
+            let metadata = named.resources.metadata()?;
+            let Named { name, image, resources: Resources { provider, memory_mb, vcpus, disk_mb, ttl, .. } } = named;
+            let request =
+                TemplateSpawnRequest { image, provider, memory_mb, vcpus, disk_mb, ttl, metadata, owner_id: owner };
+            spawn::report(context, &client.spawn_template(&name, &request).await?)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn listed(templates: &[Template]) -> String {
+    let header = ["NAME", "IMAGE", "PROVIDER", "MIB", "VCPUS", "TTL", "METADATA"];
+    table(
+        &header,
+        templates.iter().map(|template| {
+            [
+                template.name.clone(),
+                or_dash(template.image.as_ref()),
+                or_dash(template.provider.as_ref()),
+                or_dash(template.memory_mb.as_ref()),
+                or_dash(template.vcpus.as_ref()),
+                or_dash(template.ttl.as_ref()),
+                labels(&template.metadata),
+            ]
+        }),
+    )
+}
+
+fn described(template: &Template) -> String {
+    pairs([
+        ("name", template.name.clone()),
+        ("image", or_dash(template.image.as_ref())),
+        ("provider", or_dash(template.provider.as_ref())),
+        ("memory", or_dash(template.memory_mb.map(|memory_mb| format!("{memory_mb} MiB")).as_ref())),
+        ("vcpus", or_dash(template.vcpus.as_ref())),
+        ("disk", or_dash(template.disk_mb.map(|disk_mb| format!("{disk_mb} MiB")).as_ref())),
+        ("ttl", or_dash(template.ttl.as_ref())),
+        ("metadata", labels(&template.metadata)),
+        ("created", template.created_at.clone()),
+        ("updated", template.updated_at.clone()),
+    ])
+}

@@ -1,0 +1,89 @@
+//! Values that several subcommands take.
+
+use api::StringMap;
+use clap::Args;
+
+use crate::failure::{Failure, Result};
+
+/// What a box is made of, but for its image.
+#[derive(Debug, Clone, Args)]
+pub struct Resources {
+    /// Provider that runs the box; the server's default if left out
+    #[arg(long, value_name = "NAME")]
+    pub provider: Option<String>,
+    /// Memory limit in MiB
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub memory_mb: Option<u32>,
+    /// Virtual CPUs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub vcpus: Option<u32>,
+    /// Bound of an own file system in MiB; 0 for none
+    #[arg(long, value_name = "N")]
+    pub disk_mb: Option<u32>,
+    /// Lifetime, such as 30m or 1h30m
+    #[arg(long, value_name = "DURATION")]
+    pub ttl: Option<String>,
+    /// Label; may be given several times
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    pub metadata: Vec<(String, String)>,
+}
+
+impl Resources {
+    /// The labels; absent if none was given.
+    pub fn metadata(&self) -> Result<Option<StringMap>> {
+        let map = string_map("--metadata", &self.metadata)?;
+        Ok((!map.is_empty()).then_some(map))
+    }
+}
+
+/// Reads `KEY=VALUE`; the value may be empty and have further equals signs.
+pub fn pair(text: &str) -> std::result::Result<(String, String), String> {
+    match text.split_once('=') {
+        Some(("", _)) => Err("the key before `=` is empty".to_owned()),
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => Err(format!("there is no `=` in it; write {text}=VALUE")),
+    }
+}
+
+/// The pairs as a map; a key given twice is refused, since one would be lost.
+pub fn string_map(flag: &str, pairs: &[(String, String)]) -> Result<StringMap> {
+    let mut map = StringMap::default();
+    for (key, value) in pairs {
+        if map.0.insert(key.clone(), value.clone()).is_some() {
+            return Err(Failure::usage(format!("{flag} gives `{key}` twice; give it once")));
+        }
+    }
+    Ok(map)
+}
+
+/// Labels in one cell.
+pub fn labels(map: &StringMap) -> String {
+    map.0.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+}
+
+/// An optional value in a cell.
+pub fn or_dash<T: ToString>(value: Option<&T>) -> String {
+    value.map_or_else(|| "-".to_owned(), T::to_string)
+}
+
+#[cfg(test)]
+mod test {
+    use super::{pair, string_map};
+
+    #[test]
+    fn pairs_are_cut_at_their_first_equals_sign() {
+        for (text, key, value) in [("a=b", "a", "b"), ("a=", "a", ""), ("a=b=c", "a", "b=c"), ("a b= c", "a b", " c")] {
+            assert_eq!(pair(text), Ok((key.to_owned(), value.to_owned())));
+        }
+        for text in ["", "a", "=", "=b"] {
+            assert!(pair(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_given_twice_is_refused() {
+        let pairs = [pair("a=1").unwrap(), pair("a=2").unwrap()];
+        let failure = string_map("-e", &pairs).unwrap_err();
+        assert_eq!(failure.said(), Some(("usage", "-e gives `a` twice; give it once")));
+    }
+}

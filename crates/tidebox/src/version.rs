@@ -1,0 +1,19 @@
+//! `tidebox version`: which release this is.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::failure::Result;
+use crate::output::Output;
+
+/// Print the release of this program
+#[derive(Debug, Args)]
+pub struct VersionArgs {}
+
+/// Prints the release of this program; `tidebox doctor` tells the server's.
+pub fn run(_args: &VersionArgs, output: Output) -> Result {
+    let version = env!("CARGO_PKG_VERSION");
+    output.print(&serde_json::json!({ "version": version }), |_| format!("tidebox {version}"))?;
+    Ok(ExitCode::SUCCESS)
+}

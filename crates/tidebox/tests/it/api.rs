@@ -1,0 +1,8 @@
+//! The API, route by route.
+
+mod errors;
+mod exec;
+mod files;
+mod sandboxes;
+mod system;
+mod templates;

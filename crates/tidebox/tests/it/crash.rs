@@ -1,0 +1,183 @@
+//! kill -9, restart, and nothing left.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::server::{MOCK, NATIVE, TestServer};
+
+/// What the host shows of boxes: processes, mounts, control groups.
+fn host_state() -> (BTreeSet<String>, BTreeSet<String>) {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts = mounts.lines().map(|line| line.split(' ').skip(4).collect::<Vec<_>>().join(" ")).collect();
+    let mut groups = BTreeSet::new();
+    let mut waiting = vec![std::path::PathBuf::from("/sys/fs/cgroup")];
+    while let Some(dir) = waiting.pop() {
+        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                waiting.push(entry.path());
+            }
+        }
+        groups.insert(dir.display().to_string());
+    }
+    (mounts, groups)
+}
+
+/// Processes whose parents lead to nobody but process 1 and that run the agent.
+fn agents() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let link = std::fs::read_link(entry.path().join("exe")).unwrap_or_default();
+        if name.bytes().all(|b| b.is_ascii_digit()) && link.to_string_lossy().contains("memfd:tidebox") {
+            found.insert(name);
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn twenty_boxes_outlive_a_crash_and_leave_nothing_when_destroyed() {
+    let mut server = TestServer::start(NATIVE).await;
+    let (mut ids, mut expiring) = (Vec::new(), String::new());
+    for n in 0..21 {
+        let body = if n == 20 { json!({"ttl": "1500ms"}) } else { json!({}) };
+        let id = server.spawn_with(body).await;
+        server.write(&id, "/workspace/mine", &id).await;
+        server.exec(&id, "(while :; do date +%N > /workspace/beat; sleep 0.05; done) & true").await;
+        if n == 20 { expiring = id } else { ids.push(id) }
+    }
+    let before = agents();
+    let expires = Instant::now() + Duration::from_millis(1500);
+    server.kill();
+    assert!(before.is_subset(&agents()), "boxes outlive the server");
+    tokio::time::sleep_until(expires.into()).await;
+    server.launch().await;
+    server.get(&format!("/sandboxes/{expiring}")).await.refused(404, "not_found", &expiring);
+    for id in &ids {
+        let seen = server.get(&format!("/sandboxes/{id}")).await.ok();
+        assert_eq!(seen["state"], "running");
+        assert_eq!(server.output(id, "cat /workspace/mine").await, *id);
+        let beat = server.output(id, "cat /workspace/beat").await;
+        server.until("the command goes on", async || server.output(id, "cat /workspace/beat").await != beat).await;
+    }
+    let waited = server.get(&format!("/sandboxes/{expiring}/wait?state=destroyed")).await.ok();
+    assert_eq!(waited["state"], "destroyed");
+    let ours = agents();
+    let pids: Vec<String> = ids
+        .iter()
+        .map(|id| std::fs::read_to_string(server.data_dir().join("native/boxes").join(id).join("pid")).unwrap())
+        .map(|text| text.split(' ').next().unwrap().to_owned())
+        .collect();
+    assert!(pids.iter().all(|pid| ours.contains(pid)), "{pids:?}");
+    for id in &ids {
+        server.delete(&format!("/sandboxes/{id}")).await.ok();
+    }
+    // Boxes of a server that crashed are children of the machine's first process,
+    // which buries them in its own time.
+    server
+        .until("no process is left", async || {
+            pids.iter().all(|pid| !std::path::Path::new("/proc").join(pid).exists())
+        })
+        .await;
+    server
+        .until("the clean-up", async || {
+            ["boxes", "trash"].iter().all(|dir| {
+                std::fs::read_dir(server.data_dir().join("native").join(dir))
+                    .map_or(true, |mut dir| dir.next().is_none())
+            })
+        })
+        .await;
+    let (mounts, groups) = host_state();
+    let root = server.data_dir().display().to_string();
+    assert!(!mounts.iter().any(|mount| mount.contains(&root)), "a mount is left");
+    for id in &ids {
+        assert!(!groups.iter().any(|group| group.contains(id.as_str())), "a control group of {id} is left");
+    }
+}
+
+#[tokio::test]
+async fn what_a_crash_left_half_made_or_half_removed_is_finished() {
+    let mut server = TestServer::start(NATIVE).await;
+    for round in 0..8u64 {
+        let spawns: Vec<_> = (0..6)
+            .map(|_| tokio::spawn(server.request(reqwest::Method::POST, "/sandboxes").json(&json!({})).send()))
+            .collect();
+        // A moment that differs from round to round, somewhere in the making.
+        tokio::time::sleep(Duration::from_micros(700 * round)).await;
+        server.kill();
+        for spawn in spawns {
+            let _ = spawn.await;
+        }
+        server.launch().await;
+    }
+    server
+        .until("every row is settled", async || {
+            let listed = server.get("/sandboxes").await.ok();
+            listed.as_array().unwrap().iter().all(|sandbox| sandbox["state"] == "running")
+        })
+        .await;
+    let listed = server.get("/sandboxes").await.ok();
+    let ids: BTreeSet<String> =
+        listed.as_array().unwrap().iter().map(|sandbox| sandbox["id"].as_str().unwrap().to_owned()).collect();
+    for id in &ids {
+        assert_eq!(server.output(id, "echo up").await, "up\n");
+    }
+    server
+        .until("boxes without a sandbox are gone", async || {
+            let boxes = std::fs::read_dir(server.data_dir().join("native/boxes")).unwrap();
+            let boxes: BTreeSet<String> =
+                boxes.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+            boxes == ids
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_box_killed_from_outside_is_noticed() {
+    let server = TestServer::start(NATIVE).await;
+    let id = server.spawn().await;
+    let pid = std::fs::read_to_string(server.data_dir().join("native/boxes").join(&id).join("pid")).unwrap();
+    let pid: i32 = pid.split(' ').next().unwrap().parse().unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL).unwrap();
+    let waited = server.get(&format!("/sandboxes/{id}/wait?state=destroyed&timeout=30s")).await.ok();
+    assert_eq!(waited["state"], "destroyed");
+}
+
+#[tokio::test]
+async fn boxes_of_the_mock_do_not_outlive_the_server_and_it_says_so() {
+    let mut server = TestServer::start(MOCK).await;
+    let id = server.spawn().await;
+    server.kill();
+    server.launch().await;
+    let waited = server.get(&format!("/sandboxes/{id}/wait?state=destroyed&timeout=30s")).await.ok();
+    assert_eq!(waited["state"], "destroyed");
+}
+
+#[tokio::test]
+async fn sigterm_leaves_the_boxes_running() {
+    let mut server = TestServer::start(NATIVE).await;
+    let id = server.spawn().await;
+    server.write(&id, "/workspace/f", "x").await;
+    assert_eq!(server.terminate(), Some(0));
+    server.launch().await;
+    assert_eq!(server.output(&id, "cat /workspace/f").await, "x");
+}
+
+#[tokio::test]
+async fn a_second_server_on_the_same_data_is_refused() {
+    let server = TestServer::start(MOCK).await;
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tidebox"))
+        .arg("serve")
+        .env_clear()
+        .env("HOME", server.data_dir())
+        .env("TIDEBOX_DATA_DIR", server.data_dir())
+        .env("TIDEBOX_SERVER_PORT", "0")
+        .current_dir(server.data_dir())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("another tidebox server uses the data directory"), "{text}");
+}

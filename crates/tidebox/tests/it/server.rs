@@ -1,0 +1,317 @@
+//! A server of its own for each test: its own port, data and configuration,
+//! and nothing left when it goes.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde_json::{Value, json};
+
+/// How long anything that is waited for may take.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The provider whose boxes are memory: for the rules of the API.
+pub const MOCK: &str = "providers.native.enabled=false providers.mock.enabled=true providers.default=mock";
+/// The provider whose boxes are real.
+pub const NATIVE: &str = "providers.default=native";
+
+/// A running server.
+pub struct TestServer {
+    pub url: String,
+    pub http: reqwest::Client,
+    process: Option<Child>,
+    settings: Vec<(String, String)>,
+    user: Option<u32>,
+    log: Arc<Mutex<Vec<String>>>,
+    dir: tempfile::TempDir,
+    expected_trouble: Vec<&'static str>,
+}
+
+/// An answer, read whole.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: reqwest::header::HeaderMap,
+    pub bytes: Vec<u8>,
+}
+
+impl Answer {
+    pub async fn read(response: Response) -> Self {
+        let (status, headers) = (response.status(), response.headers().clone());
+        let bytes = response.bytes().await.expect("an answer arrives whole").to_vec();
+        Self { status, headers, bytes }
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.bytes)
+            .unwrap_or_else(|error| panic!("not JSON ({error}): {}", String::from_utf8_lossy(&self.bytes)))
+    }
+
+    /// The body of a success.
+    #[track_caller]
+    pub fn ok(&self) -> Value {
+        assert!(self.status.is_success(), "{} {}", self.status, String::from_utf8_lossy(&self.bytes));
+        self.json()
+    }
+
+    /// Checks an error's status, code and words.
+    #[track_caller]
+    pub fn refused(&self, status: u16, code: &str, words: &str) {
+        let body = self.json();
+        let keys: Vec<&String> = body.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["code", "message"], "{body}");
+        assert_eq!((self.status.as_u16(), body["code"].as_str().unwrap()), (status, code), "{body}");
+        assert!(body["message"].as_str().unwrap().contains(words), "{body} lacks `{words}`");
+    }
+}
+
+impl TestServer {
+    /// Starts a server with settings `key=value …`, as the user the tests run as.
+    pub async fn start(settings: &str) -> Self {
+        Self::start_as(settings, None).await
+    }
+
+    /// Starts a server as another user; the data folder is theirs.
+    pub async fn start_as(settings: &str, user: Option<u32>) -> Self {
+        let dir = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
+        if let Some(user) = user {
+            std::os::unix::fs::chown(dir.path(), Some(user), Some(user)).unwrap();
+        }
+        let settings = settings
+            .split_whitespace()
+            .map(|pair| pair.split_once('=').expect("settings are key=value"))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        let mut server = Self {
+            url: String::new(),
+            http: reqwest::Client::builder().timeout(Duration::from_secs(120)).build().unwrap(),
+            process: None,
+            settings,
+            user,
+            log: Arc::default(),
+            dir,
+            expected_trouble: Vec::new(),
+        };
+        server.launch().await;
+        server
+    }
+
+    /// Lines of the log with these words are no failure of the test.
+    pub fn expect_trouble(&mut self, words: &'static str) {
+        self.expected_trouble.push(words);
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().expect("the server runs").id()
+    }
+
+    /// Starts the process, after the first time or after [`TestServer::kill`].
+    pub async fn launch(&mut self) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidebox"));
+        command
+            .arg("serve")
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("HOME", self.dir.path())
+            .env("TIDEBOX_DATA_DIR", self.data_dir())
+            .env("TIDEBOX_SERVER_PORT", "0")
+            .env("TIDEBOX_LOGGING_FORMAT", "json")
+            // What a disk has free is not what most tests are about.
+            .env("TIDEBOX_LIMITS_RESERVE_DISK_MB", "0")
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        for (key, value) in &self.settings {
+            command.env(format!("TIDEBOX_{}", key.replace('.', "_").to_uppercase()), value);
+        }
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        let mut process = command.spawn().expect("the binary starts");
+        let address = watch(process.stderr.take().unwrap(), Arc::clone(&self.log));
+        self.process = Some(process);
+        match address.recv_timeout(PATIENCE) {
+            Ok(url) => self.url = url,
+            Err(_) => panic!("the server did not start:\n{}", self.log.lock().unwrap().join("\n")),
+        }
+    }
+
+    /// Ends the process as a crash would.
+    pub fn kill(&mut self) {
+        let mut process = self.process.take().expect("the server runs");
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    /// Ends the process as an operator would; its exit code.
+    pub fn terminate(&mut self) -> Option<i32> {
+        let mut process = self.process.take().expect("the server runs");
+        let pid = rustix::process::Pid::from_child(&process);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        process.wait().unwrap().code()
+    }
+
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}/api/v1{path}", self.url))
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        Answer::read(self.request(Method::GET, path).send().await.unwrap()).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        Answer::read(self.request(Method::POST, path).json(&body).send().await.unwrap()).await
+    }
+
+    pub async fn put(&self, path: &str, body: Value) -> Answer {
+        Answer::read(self.request(Method::PUT, path).json(&body).send().await.unwrap()).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        Answer::read(self.request(Method::DELETE, path).send().await.unwrap()).await
+    }
+
+    /// Spawns with the defaults; the id.
+    pub async fn spawn(&self) -> String {
+        self.spawn_with(json!({})).await
+    }
+
+    pub async fn spawn_with(&self, body: Value) -> String {
+        let answer = self.post("/sandboxes", body).await;
+        assert_eq!(answer.status, 201, "{}", answer.json());
+        answer.json()["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Runs a shell line; the result.
+    pub async fn exec(&self, id: &str, line: &str) -> Value {
+        self.post(&format!("/sandboxes/{id}/exec"), json!({"command": line})).await.ok()
+    }
+
+    /// Runs a shell line that must succeed; what it wrote to stdout.
+    pub async fn output(&self, id: &str, line: &str) -> String {
+        let result = self.exec(id, line).await;
+        assert_eq!(result["exit_code"], 0, "{line}: {result}");
+        result["stdout"].as_str().unwrap().to_owned()
+    }
+
+    /// Writes a text file.
+    pub async fn write(&self, id: &str, path: &str, content: &str) {
+        self.post(&format!("/sandboxes/{id}/files"), json!({"path": path, "content": content})).await.ok();
+    }
+
+    /// Looks until `reached` says so.
+    pub async fn until(&self, what: &str, mut reached: impl AsyncFnMut() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !reached().await {
+            assert!(Instant::now() < deadline, "{what} did not come about; the log:\n{}", self.log_text());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub fn log_text(&self) -> String {
+        self.log.lock().unwrap().join("\n")
+    }
+
+    /// What a server with this data would leave on the host.
+    fn leftovers(&self) -> String {
+        let mut left = String::new();
+        let native = self.data_dir().join("native");
+        for (what, dir) in [("box", native.join("boxes")), ("trash", native.join("trash"))] {
+            for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+                let _ = writeln!(left, "{what}: {}", entry.path().display());
+            }
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let root = self.dir.path().to_str().unwrap().to_owned();
+        for line in mounts.lines().filter(|line| line.contains(&root)) {
+            let _ = writeln!(left, "mount: {line}");
+        }
+        left
+    }
+}
+
+/// Keeps the log and finds the line that says where the server listens.
+fn watch(stderr: impl std::io::Read + Send + 'static, log: Arc<Mutex<Vec<String>>>) -> Receiver<String> {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            if let Some((_, rest)) = line.split_once("ready on http://") {
+                let address: String = rest.chars().take_while(|c| !matches!(c, '"' | ' ')).collect();
+                let _ = send.send(format!("http://{address}"));
+            }
+            log.lock().unwrap().push(line);
+        }
+    });
+    receive
+}
+
+impl Drop for TestServer {
+    /// Destroys what is left through the API, ends the server, and fails the
+    /// test if anything stays or the server complained.
+    fn drop(&mut self) {
+        if self.process.is_some() {
+            destroy_all(&self.url);
+            let code = self.terminate();
+            if !std::thread::panicking() {
+                assert_eq!(code, Some(0), "the server ends well:\n{}", self.log_text());
+            }
+        }
+        if std::thread::panicking() {
+            eprintln!("the server's log:\n{}", self.log_text());
+            return;
+        }
+        let left = self.leftovers();
+        assert!(left.is_empty(), "something is left:\n{left}");
+        let is_trouble = |line: &&String| line.contains("\"ERROR\"") || line.contains("panicked");
+        let log = self.log.lock().unwrap();
+        let trouble: Vec<&String> = log
+            .iter()
+            .filter(is_trouble)
+            .filter(|line| !self.expected_trouble.iter().any(|words| line.contains(words)))
+            .collect();
+        assert!(trouble.is_empty(), "the server complained: {trouble:#?}");
+    }
+}
+
+/// Destroys every sandbox, blocking: `drop` may run inside a runtime.
+fn destroy_all(url: &str) {
+    let url = url.to_owned();
+    let done = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let http = reqwest::Client::builder().timeout(PATIENCE).build().unwrap();
+            let Ok(answer) = http.get(format!("{url}/api/v1/sandboxes")).send().await else { return };
+            let Ok(sandboxes) = answer.json::<Vec<Value>>().await else { return };
+            for sandbox in sandboxes {
+                let id = sandbox["id"].as_str().unwrap_or_default();
+                let _ = http.delete(format!("{url}/api/v1/sandboxes/{id}")).send().await;
+            }
+        });
+    });
+    let _ = done.join();
+}
+
+/// Whether this process may do what root may.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Says by name that a test cannot run here.
+pub fn skip(test: &str, reason: &str) {
+    eprintln!("skipped: {test}: {reason}");
+}
+
+/// A file below `dir` that nobody else has.
+pub fn fresh(dir: &Path, name: &str) -> PathBuf {
+    dir.join(name)
+}

@@ -1,0 +1,392 @@
+//! What must hold of the source itself, and no compiler checks: who may depend
+//! on whom, names, sizes, words, links. Every violation is named by file and
+//! line; a rule that is broken on purpose is changed here, with the reason.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// The most lines of a file, tests not counted.
+const LINES_MAX: usize = 600;
+
+/// Who may depend on whom, development dependencies left out.
+const CRATE_ARROWS: &[(&str, &[&str])] = &[
+    ("api", &[]),
+    ("domain", &[]),
+    ("guest-protocol", &[]),
+    ("guest-agent", &["guest-protocol"]),
+    ("client", &["api"]),
+    ("providers", &["domain", "guest-protocol"]),
+    ("server", &["api", "domain", "providers"]),
+    // The command line prints answers of the API, and measures with the agent.
+    ("tidebox", &["api", "client", "providers", "server"]),
+];
+
+/// What would give the pure rules an effect, or make them part of the wire.
+const NOT_IN_DOMAIN: &[&str] = &["axum", "hyper", "rand", "reqwest", "serde", "sqlx", "tokio", "tracing"];
+
+/// Modules of the server, and those of its modules that they must not know.
+const SERVER_ARROWS: &[(&str, &[&str])] = &[
+    ("admission", &["control", "http", "reconcile", "run"]),
+    ("clock", &["control", "http", "reconcile", "run", "store"]),
+    ("config", &["control", "http", "reconcile", "run", "store"]),
+    ("control", &["http", "reconcile", "run"]),
+    ("events", &["control", "http", "reconcile", "run", "store"]),
+    ("http", &["admission", "reconcile", "run", "store"]),
+    ("reconcile", &["http", "run"]),
+    ("registry", &["control", "http", "reconcile", "run"]),
+    ("store", &["control", "http", "reconcile", "run"]),
+];
+
+/// Names that say nothing about what is inside.
+const DRAWERS: &[&str] = &["common", "core", "helpers", "misc", "models", "types", "util", "utils"];
+
+/// Answers that are no errors, which any handler may give.
+const STATUS_OF_SUCCESS: &[&str] =
+    &["OK", "CREATED", "ACCEPTED", "NO_CONTENT", "PARTIAL_CONTENT", "NOT_MODIFIED", "CONTINUE", "SWITCHING_PROTOCOLS"];
+
+/// A text file of the workspace.
+struct Source {
+    /// From the root of the workspace, with `/`.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// Numbered lines, up to the unit tests.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let is_code = !self.is_test();
+        let before_tests = move |line: &&str| !line.starts_with("mod test") && is_code;
+        self.text.lines().take_while(before_tests).enumerate().map(|(index, line)| (index + 1, line))
+    }
+
+    /// Numbered lines of code without their comments.
+    fn statements(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.code().map(|(number, line)| (number, if line.trim_start().starts_with("//") { "" } else { line }))
+    }
+
+    /// Whether all of it is tests.
+    fn is_test(&self) -> bool {
+        self.path.contains("/tests/") || self.path.ends_with("/test.rs") || self.path.contains("/test/")
+    }
+
+    /// The module path in the server, if it is of the server.
+    fn server_module(&self) -> Option<Vec<&str>> {
+        let path = self.path.strip_prefix("crates/server/src/")?.strip_suffix(".rs")?;
+        Some(path.split('/').filter(|part| *part != "lib").collect())
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate lies two levels deep").to_owned()
+}
+
+/// The files whose name ends like this, in order.
+fn sources(endings: &[&str]) -> Vec<Source> {
+    let root = root();
+    let mut found = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder of the workspace can be read") {
+            let entry = entry.expect("a folder of the workspace can be read");
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let kind = entry.file_type().expect("the kind of a file is known");
+            if kind.is_dir() && name != "target" && name != ".git" && name != "node_modules" {
+                folders.push(entry.path());
+            } else if kind.is_file() && endings.iter().any(|ending| name.ends_with(ending)) {
+                let path = entry.path();
+                let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                let path = path.strip_prefix(&root).expect("found below the root").to_string_lossy().into_owned();
+                found.push(Source { path, text });
+            }
+        }
+    }
+    assert!(!found.is_empty(), "no file ends in {endings:?}: the rule would hold of nothing");
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+/// Fails with every violation there is.
+#[track_caller]
+fn report(violations: &[String]) {
+    let mut list = String::new();
+    for violation in violations {
+        writeln!(list, "  {violation}").expect("a text can be written to");
+    }
+    assert!(violations.is_empty(), "{} violations:\n{list}", violations.len());
+}
+
+/// Where `word` stands in `line` with nothing before it that would be a part of
+/// the same name.
+fn finds(line: &str, word: &str) -> bool {
+    let part_of_name = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + word.len()..].chars().next();
+        let open = word.ends_with(|c| !part_of_name(c));
+        !before.is_some_and(|c| part_of_name(c) || c == ':') && (open || !after.is_some_and(part_of_name))
+    })
+}
+
+/// The dependencies in a manifest with their lines; what is only for tests is
+/// left out.
+fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut wanted = false;
+    for (index, line) in manifest.lines().enumerate() {
+        if let Some(section) = line.strip_prefix('[') {
+            wanted = section.contains("dependencies]") && !section.contains("dev-dependencies");
+        } else if wanted {
+            let name = line.split(['.', '=', ' ']).next().unwrap_or_default().trim();
+            if !name.is_empty() && !name.starts_with('#') {
+                found.push((index + 1, name));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn crates_depend_on_each_other_downwards_only() {
+    let mut violations = Vec::new();
+    let mut seen = Vec::new();
+    for manifest in sources(&["Cargo.toml"]) {
+        let Some(name) = manifest.path.strip_prefix("crates/").and_then(|path| path.strip_suffix("/Cargo.toml")) else {
+            continue;
+        };
+        let Some((name, allowed)) = CRATE_ARROWS.iter().find(|(known, _)| *known == name) else {
+            violations.push(format!("{}:1: the crate has no entry in CRATE_ARROWS", manifest.path));
+            continue;
+        };
+        seen.push(*name);
+        for (line, dependency) in dependencies(&manifest.text) {
+            let is_ours = CRATE_ARROWS.iter().any(|(known, _)| *known == dependency);
+            if is_ours && !allowed.contains(&dependency) || *name == "domain" && NOT_IN_DOMAIN.contains(&dependency) {
+                violations.push(format!("{}:{line}: {name} must not depend on {dependency}", manifest.path));
+            }
+        }
+    }
+    report(&violations);
+    assert_eq!(seen.len(), CRATE_ARROWS.len(), "CRATE_ARROWS names a crate that is gone");
+}
+
+/// The modules of the server that the file names, with their lines. Paths of
+/// several lines and of braces are taken apart.
+fn mentions(source: &Source) -> Vec<(usize, String)> {
+    let module = source.server_module().unwrap_or_default();
+    let mut found = Vec::new();
+    let mut start = 0;
+    let mut statement = String::new();
+    for (number, line) in source.statements() {
+        let trimmed = line.trim();
+        let opens = trimmed.trim_start_matches("pub ").trim_start_matches("pub(crate) ").starts_with("use ");
+        if !statement.is_empty() || opens {
+            if statement.is_empty() {
+                start = number;
+            }
+            statement.push_str(trimmed);
+            if trimmed.ends_with(';') {
+                let path = statement.trim_end_matches(';').split_once("use ").map_or("", |(_, path)| path);
+                let tops = expand(path).into_iter().filter_map(|path| top(&path, &module));
+                found.extend(tops.map(|top| (start, top)));
+                statement.clear();
+            }
+        } else {
+            for prefix in ["crate::", "super::"] {
+                let paths = line.match_indices(prefix).map(|(at, _)| &line[at..]);
+                // `super::super::x` is found at its first part.
+                let paths = paths.map(|path| path.split(|c: char| !(c.is_alphanumeric() || "_:".contains(c))).next());
+                found.extend(paths.flatten().filter_map(|path| top(path, &module)).map(|top| (number, top)));
+            }
+        }
+    }
+    found
+}
+
+/// Every single path in `a::{b, c::{d, e}}`.
+fn expand(path: &str) -> Vec<String> {
+    let Some((before, rest)) = path.split_once('{') else { return vec![path.trim().to_owned()] };
+    let inner = rest.rsplit_once('}').map_or(rest, |(inner, _)| inner);
+    let mut depth = 0;
+    let parts = inner.split(|c: char| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        c == ',' && depth == 0
+    });
+    parts
+        .filter(|part| !part.trim().is_empty())
+        .flat_map(|part| expand(&format!("{}{}", before.trim(), part.trim())))
+        .collect()
+}
+
+/// The top module of the crate that a path leads to from `module`.
+fn top(path: &str, module: &[&str]) -> Option<String> {
+    if let Some(rest) = path.strip_prefix("crate::") {
+        return rest.split("::").next().map(str::to_owned);
+    }
+    let ups = path.split("::").take_while(|part| *part == "super").count();
+    let name = path.split("::").nth(ups)?;
+    let kept = module.len().checked_sub(ups)?;
+    if ups == 0 { None } else { Some(module[..kept].first().map_or(name, |top| top).to_owned()) }
+}
+
+#[test]
+fn modules_of_the_server_know_each_other_downwards_only() {
+    let mut violations = Vec::new();
+    for source in sources(&[".rs"]) {
+        let Some(module) = source.server_module() else { continue };
+        let Some((name, forbidden)) = SERVER_ARROWS.iter().find(|(name, _)| module.first() == Some(name)) else {
+            continue;
+        };
+        for (line, mentioned) in mentions(&source) {
+            if forbidden.contains(&mentioned.as_str()) {
+                violations.push(format!("{}:{line}: {name} must not know {mentioned}", source.path));
+            }
+        }
+    }
+    report(&violations);
+}
+
+#[test]
+fn only_the_wire_knows_both_the_api_and_the_domain() {
+    let mut violations = Vec::new();
+    for source in sources(&[".rs"]) {
+        if !source.path.starts_with("crates/server/src/") || source.path.starts_with("crates/server/src/http/wire") {
+            continue;
+        }
+        let first = |word| source.statements().find(|(_, line)| finds(line, word)).map(|(number, _)| number);
+        if let (Some(api), Some(domain)) = (first("api::"), first("domain::")) {
+            violations.push(format!("{}:{api}: speaks of `api` here and of `domain` in line {domain}", source.path));
+        }
+    }
+    report(&violations);
+}
+
+#[test]
+fn only_the_map_of_errors_chooses_their_status() {
+    let mut violations = Vec::new();
+    for source in sources(&[".rs"]) {
+        if !source.path.starts_with("crates/server/src/") || source.path == "crates/server/src/http/error.rs" {
+            continue;
+        }
+        for (number, line) in source.statements() {
+            let codes = line.split("StatusCode::").skip(1);
+            let codes = codes.map(|rest| rest.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).next());
+            for code in codes.flatten().filter(|code| !code.is_empty() && !STATUS_OF_SUCCESS.contains(code)) {
+                violations.push(format!("{}:{number}: {code} belongs into http/error.rs", source.path));
+            }
+        }
+    }
+    report(&violations);
+}
+
+#[test]
+fn files_are_named_after_what_they_hold() {
+    let mut violations = Vec::new();
+    for source in sources(&[".rs"]) {
+        let name = source.path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
+        if name == "mod" {
+            violations.push(format!("{}:1: write `folder.rs` beside `folder/`", source.path));
+        }
+        if source.path.trim_end_matches(".rs").split('/').any(|part| DRAWERS.contains(&part)) {
+            violations.push(format!("{}:1: the name does not say what is inside", source.path));
+        }
+    }
+    report(&violations);
+}
+
+#[test]
+fn no_file_is_longer_than_one_can_hold_in_mind() {
+    let long = |source: &Source| (source.code().count(), source.path.clone());
+    let found = sources(&[".rs"]).iter().map(long).filter(|(lines, _)| *lines > LINES_MAX).collect::<Vec<_>>();
+    let line = |(lines, path): &(usize, String)| format!("{path}:{LINES_MAX}: has {lines} lines; divide it");
+    report(&found.iter().map(line).collect::<Vec<_>>());
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    // Put together here, so that this file does not find itself.
+    let marks =
+        [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["to", "do!"], ["unimple", "mented!"]].map(|halves| halves.concat());
+    let ignored = ["#[igno", "re"].concat();
+    let mut violations = Vec::new();
+    for source in sources(&[".rs", ".toml", ".md", ".yaml", ".yml", ".sql", "justfile", "run"]) {
+        for (index, line) in source.text.lines().enumerate() {
+            let found = marks.iter().find(|mark| finds(line, mark));
+            if let Some(mark) = found.or(line.contains(&ignored).then_some(&ignored)) {
+                violations.push(format!("{}:{}: {mark}", source.path, index + 1));
+            }
+        }
+    }
+    report(&violations);
+}
+
+#[test]
+fn no_path_of_the_machine_it_was_written_on_is_named() {
+    let is_telling = |path: &PathBuf| path.components().count() > 2;
+    let homes = ["CARGO_HOME", "RUSTUP_HOME"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let paths: Vec<_> = homes.chain([root()]).filter(is_telling).map(|path| path.display().to_string()).collect();
+    let mut violations = Vec::new();
+    for source in sources(&[".rs", ".toml", ".md", ".yaml", ".yml", ".json", ".snap", "justfile", "run"]) {
+        for (index, line) in source.text.lines().enumerate() {
+            if let Some(path) = paths.iter().find(|path| finds(line, path)) {
+                violations.push(format!("{}:{}: {path}", source.path, index + 1));
+            }
+        }
+    }
+    report(&violations);
+}
+
+/// A `suite` is what the unit tests of several modules share.
+#[test]
+fn unit_tests_live_in_a_module_named_test() {
+    let mut violations = Vec::new();
+    for source in sources(&[".rs"]) {
+        let lines: Vec<_> = source.text.lines().map(str::trim).collect();
+        for (index, pair) in lines.windows(2).enumerate() {
+            let module = pair[1].strip_prefix("mod ").map(|rest| rest.trim_end_matches([' ', '{', ';', '}']));
+            if let ("#[cfg(test)]", Some(name)) = (pair[0], module.filter(|name| !["test", "suite"].contains(name))) {
+                violations.push(format!("{}:{}: `{name}` should be `test`", source.path, index + 2));
+            }
+        }
+    }
+    report(&violations);
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let mut violations = Vec::new();
+    for page in sources(&[".md"]) {
+        let folder = root().join(&page.path).parent().expect("a file lies in a folder").to_owned();
+        let mut in_code = false;
+        for (index, line) in page.text.lines().enumerate() {
+            if line.trim_start().starts_with("```") {
+                in_code = !in_code;
+            }
+            for link in line.split("](").skip(1).filter(|_| !in_code) {
+                let target = link.split([')', '#', ' ']).next().unwrap_or_default();
+                let is_elsewhere = target.is_empty() || target.contains("://") || target.starts_with("mailto:");
+                if !is_elsewhere && !folder.join(target).exists() {
+                    violations.push(format!("{}:{}: {target} does not exist", page.path, index + 1));
+                }
+            }
+        }
+    }
+    report(&violations);
+}
+
+#[test]
+fn the_rules_see_what_they_should() {
+    assert_eq!(expand("crate::{a, b::{c, d}}"), ["crate::a", "crate::b::c", "crate::b::d"]);
+    assert_eq!(top("crate::http::wire", &["control"]).as_deref(), Some("http"));
+    assert_eq!(top("super::store", &["control"]).as_deref(), Some("store"));
+    assert_eq!(top("super::boxes", &["control", "create"]).as_deref(), Some("control"));
+    assert_eq!(top("super::super::http", &["control", "create"]).as_deref(), Some("http"));
+    assert_eq!(top("std::fs", &["control"]), None);
+    assert!(finds("let x: api::Sandbox", "api::") && !finds("utoipa_api::x", "api::") && !finds("a::api::x", "api::"));
+    assert_eq!(dependencies("[dependencies]\na.workspace = true\n[dev-dependencies]\nb = \"1\"\n"), [(2, "a")]);
+    let path = "crates/server/src/control.rs".to_owned();
+    let text =
+        "use crate::{\n    store,\n    http::wire,\n};\nfn f() { crate::run::go() }\nmod test {\n use crate::http;\n";
+    let source = Source { path, text: text.to_owned() };
+    let found = mentions(&source);
+    assert_eq!(found, [(1, "store".to_owned()), (1, "http".to_owned()), (5, "run".to_owned())]);
+}
