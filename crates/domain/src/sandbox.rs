@@ -53,8 +53,24 @@ pub enum StopReason {
     Expired,
     /// Its provider no longer has the box.
     Vanished,
-    /// Nobody was left to receive it: the spawn was abandoned or cut off.
+    /// Nobody was left to receive it: its caller went away meanwhile.
     Abandoned,
+    /// The process that was making it died.
+    Unfinished,
+}
+
+impl StopReason {
+    /// Whether the reason still holds for a sandbox as it is stored. Who looks
+    /// for what is to be removed looks first and asks then; in between, a
+    /// lifetime may be extended, or a box be finished.
+    #[must_use]
+    pub fn holds(self, state: State, is_over: bool) -> bool {
+        match self {
+            StopReason::Requested | StopReason::Vanished | StopReason::Abandoned => true,
+            StopReason::Expired => is_over,
+            StopReason::Unfinished => state == State::Creating,
+        }
+    }
 }
 
 /// An event that does not fit the state it met.
@@ -149,6 +165,15 @@ mod test {
         check(State::Failed, Event::StopRequested, Some(State::Destroying));
         check(State::Failed, Event::Started, None);
         check(State::Failed, Event::Extended, None);
+    }
+
+    #[test]
+    fn a_reason_that_no_longer_holds_removes_nothing() {
+        assert!(!StopReason::Expired.holds(State::Running, false));
+        assert!(StopReason::Expired.holds(State::Running, true));
+        assert!(!StopReason::Unfinished.holds(State::Running, true));
+        assert!(StopReason::Unfinished.holds(State::Creating, false));
+        assert!(StopReason::Requested.holds(State::Running, false));
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub mod mock;
 pub mod native;
 mod provider;
 
-pub use domain::SandboxId;
+pub use domain::{SandboxId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{ByteStream, Command, ExitStatus, FileContent, FileInfo, Guest, OutputEvent, OutputStream};
 pub use provider::{Facts, Found, Health, Isolation, LimitKind, Phase, Provider, Spec, Started, capabilities};

@@ -115,12 +115,6 @@ impl Native {
         Ok(Native { inner: Arc::new(inner) })
     }
 
-    /// Waits until the folders of all boxes that were stopped have been deleted
-    /// and their ids are free again.
-    pub async fn idle(&self) {
-        self.inner.maker.removals.idle().await;
-    }
-
     /// Runs to the end even if the caller goes away.
     async fn tracked<T: Send + 'static>(
         &self,
@@ -245,6 +239,12 @@ impl Provider for Native {
 
     fn facts(&self) -> Facts {
         self.inner.host().0.facts(&self.inner.maker)
+    }
+
+    /// The folders of boxes that were stopped are deleted in the background, and
+    /// their ids are free again then.
+    async fn idle(&self) {
+        self.inner.maker.removals.idle().await;
     }
 
     async fn health(&self) -> Health {

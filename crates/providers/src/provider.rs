@@ -150,6 +150,9 @@ pub trait Provider: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Waits until nothing of what was stopped is left to clean up.
+    async fn idle(&self) {}
+
     /// Whether boxes go on when this process ends.
     fn boxes_outlive_us(&self) -> bool;
 }

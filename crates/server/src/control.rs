@@ -22,8 +22,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::registry::Registry;
-use crate::store::{self, Applied, Change, Sandbox, Store};
+use crate::store::{self, Applied, Change, Store};
 
+pub use crate::store::{Sandbox, Template, TemplateValues};
 pub use create::{SpawnRequest, Spawned};
 pub use exec::{ExecCommand, ExecOutcome, ExecRequest};
 pub use query::ProviderDetail;

@@ -112,7 +112,7 @@ async fn expire(control: &Arc<Control>) -> Result<()> {
 async fn finish_creating(control: &Arc<Control>) -> Result<()> {
     for sandbox in control.store().in_state(State::Creating, BATCH).await? {
         if !control.is_in_hand(&sandbox.id) {
-            control.destroy_because(&sandbox.id, StopReason::Abandoned).await?;
+            control.destroy_because(&sandbox.id, StopReason::Unfinished).await?;
         }
     }
     Ok(())

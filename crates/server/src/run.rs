@@ -122,7 +122,13 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         destroy_all(&control).await;
     }
     tasks.close();
-    if tokio::time::timeout(FINISH_MAX, tasks.wait()).await.is_err() {
+    let finished = async {
+        tasks.wait().await;
+        for entry in control.registry().entries() {
+            entry.provider.idle().await;
+        }
+    };
+    if tokio::time::timeout(FINISH_MAX, finished).await.is_err() {
         tracing::warn!("some work did not finish in time; the next start finishes it");
     }
     store.close().await;

@@ -82,8 +82,13 @@ pub enum Change {
         /// When it was asked for.
         now: Timestamp,
     },
-    /// It is to be removed.
-    StopRequested(StopReason),
+    /// It is to be removed; refused when the reason no longer holds.
+    StopRequested {
+        /// Why.
+        reason: StopReason,
+        /// When it was asked for.
+        now: Timestamp,
+    },
     /// Nothing of it is left.
     Stopped {
         /// When.
@@ -105,7 +110,7 @@ impl Change {
         match self {
             Change::Started => Event::Started,
             Change::Extended { .. } => Event::Extended,
-            Change::StopRequested(_) => Event::StopRequested,
+            Change::StopRequested { .. } => Event::StopRequested,
             Change::Stopped { .. } => Event::Stopped,
             Change::Broke { .. } => Event::Broke,
         }

@@ -19,7 +19,7 @@ impl Control {
     pub async fn destroy(self: &Arc<Self>, id: &str) -> Result<()> {
         let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
         let id = SandboxId::parse(id).map_err(|_| missing())?;
-        match self.apply(&id, Change::StopRequested(StopReason::Requested)).await? {
+        match self.apply(&id, self.stop_requested(StopReason::Requested)).await? {
             Applied::Missing => Err(missing()),
             Applied::Refused(refusal) => Err(Error::Conflict(refusal.to_string())),
             Applied::Done { sandbox, .. } if sandbox.state == State::Destroyed => Ok(()),
@@ -27,15 +27,19 @@ impl Control {
         }
     }
 
-    /// Destroys for a reason of the service's own; a row that is gone or
-    /// destroyed is a success.
-    pub(crate) async fn destroy_because(self: &Arc<Self>, id: &SandboxId, reason: StopReason) -> Result<()> {
-        match self.apply(id, Change::StopRequested(reason)).await? {
+    fn stop_requested(&self, reason: StopReason) -> Change {
+        Change::StopRequested { reason, now: self.now() }
+    }
+
+    /// Destroys for a reason of the service's own, if it still holds; a whether
+    /// anything was there to remove.
+    pub(crate) async fn destroy_because(self: &Arc<Self>, id: &SandboxId, reason: StopReason) -> Result<bool> {
+        match self.apply(id, self.stop_requested(reason)).await? {
             Applied::Done { sandbox, .. } if sandbox.state != State::Destroyed => {
                 tracing::info!(%id, ?reason, "destroying a sandbox");
-                self.remove(id, &sandbox.provider).await
+                self.remove(id, &sandbox.provider).await.map(|()| true)
             }
-            Applied::Done { .. } | Applied::Missing | Applied::Refused(_) => Ok(()),
+            Applied::Done { .. } | Applied::Missing | Applied::Refused(_) => Ok(false),
         }
     }
 
@@ -107,7 +111,8 @@ impl Control {
             for id in due {
                 match self.destroy_because(&id, StopReason::Expired).await {
                     Err(error @ Error::Store(_)) => return Err(error),
-                    Ok(()) | Err(_) => pruned += 1,
+                    Ok(false) => {}
+                    Ok(true) | Err(_) => pruned += 1,
                 }
             }
         }

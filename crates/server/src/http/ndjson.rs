@@ -14,6 +14,8 @@ use futures_util::StreamExt;
 use http_body::Frame;
 use providers::{ExitStatus, OutputEvent, OutputStream};
 
+use super::wire;
+
 /// A stream that is quiet for so long carries an empty chunk.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Carries the exit code behind the last chunk.
@@ -125,7 +127,7 @@ impl Lines {
     fn exit(&mut self, out: &mut Vec<u8>, exit: ExitStatus) {
         self.flush(out);
         if exit.timed_out {
-            let after = domain::format_duration(self.form.timeout);
+            let after = wire::duration(self.form.timeout);
             self.say(out, &format!("tidebox: the command was killed: it ran into its timeout of {after}"));
         }
         if self.form.exit_event {

@@ -49,7 +49,11 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
         let path = error.path().to_string();
         let inner = error.inner();
         // The reader does not know where it is when the text breaks off.
-        if matches!(path.as_str(), "." | "?") { malformed(format!("the body: {inner}")) } else { malformed(format!("`{path}`: {inner}")) }
+        if matches!(path.as_str(), "." | "?") {
+            malformed(format!("the body: {inner}"))
+        } else {
+            malformed(format!("`{path}`: {inner}"))
+        }
     })?;
     reader.end().map_err(|error| malformed(format!("the body: {error}")))?;
     Ok(value)

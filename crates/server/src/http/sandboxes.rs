@@ -127,7 +127,7 @@ pub async fn wait(
         .ok_or_else(|| malformed("`state` must be running, destroyed or failed"))?;
     let timeout = wire::span("timeout", params.timeout.as_deref().unwrap_or("30s"))?;
     if timeout > WAIT_MAX {
-        let max = domain::format_duration(WAIT_MAX);
+        let max = wire::duration(WAIT_MAX);
         return Err(malformed(format!("`timeout` must be at most {max}; ask again when it has passed")));
     }
     Ok(Json(wire::sandbox(&api.control.wait(&id, state, timeout).await?)))

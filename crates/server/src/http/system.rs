@@ -4,12 +4,12 @@ use axum::Json;
 use axum::extract::State;
 
 use super::error::Result;
-use super::{Api, providers};
+use super::{Api, providers, wire};
 use crate::VERSION;
 use crate::control::Error;
 
 fn uptime(api: &Api) -> String {
-    domain::format_duration(std::time::Duration::from_secs(api.settings.started.elapsed().as_secs()))
+    wire::duration(std::time::Duration::from_secs(api.settings.started.elapsed().as_secs()))
 }
 
 fn answer(api: &Api, status: &str) -> Json<api::Health> {

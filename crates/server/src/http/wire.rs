@@ -10,23 +10,25 @@ use domain::{OwnerId, Timestamp};
 use providers::{FileInfo, Isolation, LimitKind};
 
 use super::error::{ApiError, malformed};
-use crate::control::{ExecCommand, ExecOutcome, ExecRequest, ProviderDetail, SpawnRequest};
+use crate::control::{
+    ExecCommand, ExecOutcome, ExecRequest, ProviderDetail, Sandbox, SpawnRequest, Template, TemplateValues,
+};
 use crate::registry::{Checked, Entry};
-use crate::store::{Sandbox, Template, TemplateValues};
 
 /// RFC 3339 with milliseconds, UTC.
 pub fn time(at: Timestamp) -> String {
     format!("{at:.3}")
 }
 
-/// Reads a duration of the field `field`.
-pub fn duration(field: &str, text: &str) -> Result<Duration, ApiError> {
-    domain::parse_duration(text).map_err(|error| malformed(format!("`{field}`: `{}` {error}", shortened(text))))
+/// A duration in the form `1h30m0s`.
+pub fn duration(duration: Duration) -> String {
+    domain::format_duration(duration)
 }
 
-/// Reads a lifetime or deadline: a duration that is not zero.
+/// Reads a lifetime or deadline of the field `field`: a duration that is not zero.
 pub fn span(field: &str, text: &str) -> Result<Duration, ApiError> {
-    match duration(field, text)? {
+    let read = domain::parse_duration(text);
+    match read.map_err(|error| malformed(format!("`{field}`: `{}` {error}", shortened(text))))? {
         Duration::ZERO => Err(malformed(format!("`{field}` must be longer than zero"))),
         span => Ok(span),
     }
@@ -127,7 +129,7 @@ pub fn template(template: &Template) -> api::Template {
         memory_mb: values.memory_mb,
         vcpus: values.vcpus,
         disk_mb: values.disk_mb,
-        ttl: values.ttl.map(domain::format_duration),
+        ttl: values.ttl.map(duration),
         provider: values.provider.clone(),
         metadata: api::StringMap(values.metadata.clone()),
         created_at: time(template.created_at),
@@ -177,7 +179,7 @@ pub fn exec_result(outcome: ExecOutcome, encoding: api::TextEncoding) -> api::Ex
         exit_code: outcome.exit.code,
         stdout: text(outcome.stdout),
         stderr: text(outcome.stderr),
-        duration: domain::format_duration(outcome.exit.duration),
+        duration: duration(outcome.exit.duration),
         timed_out: outcome.exit.timed_out,
         oom_killed: outcome.exit.oom_killed,
         truncated: outcome.truncated,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Active, Caps, Denial, SandboxId, State, StoreId, Timestamp};
+use domain::{Active, Caps, Denial, InvalidTransition, SandboxId, State, StoreId, Timestamp};
 use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
 use sqlx::{Row, Sqlite as Engine};
@@ -121,7 +121,7 @@ fn columns(change: &Change) -> Columns {
     match change {
         Change::Started => none,
         Change::Extended { expires_at, .. } => Columns { expires_at: Some(ms(*expires_at)), ..none },
-        Change::StopRequested(reason) => Columns { stop_reason: Some(rows::stop_reason(*reason)), ..none },
+        Change::StopRequested { reason, .. } => Columns { stop_reason: Some(rows::stop_reason(*reason)), ..none },
         Change::Stopped { at } => Columns { ended_at: Some(ms(*at)), ..none },
         Change::Broke { error, at } => Columns { ended_at: Some(ms(*at)), error: Some(error.clone()), ..none },
     }
@@ -199,10 +199,16 @@ impl Store for Sqlite {
             Ok(after) => after,
             Err(refusal) => return Ok(Applied::Refused(refusal)),
         };
-        if let Change::Extended { now, .. } = change
-            && found.expires_at <= now
-        {
-            return Ok(Applied::Missing);
+        match change {
+            Change::Extended { now, .. } if found.expires_at <= now => return Ok(Applied::Missing),
+            Change::StopRequested { reason, now } if !reason.holds(before, found.expires_at <= now) => {
+                return Ok(Applied::Refused(InvalidTransition { from: before, event: change.event() }));
+            }
+            Change::Started
+            | Change::Extended { .. }
+            | Change::StopRequested { .. }
+            | Change::Stopped { .. }
+            | Change::Broke { .. } => {}
         }
         let columns = columns(&change);
         let sql = format!(
@@ -319,7 +325,11 @@ mod test {
     async fn sqlite_passes_the_suite() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store.db");
-        crate::store::suite::run(async || Box::new(Sqlite::open(&path, [7; 10]).await.unwrap())).await;
+        crate::store::suite::run(async || {
+            let store: Box<dyn Store> = Box::new(Sqlite::open(&path, [7; 10]).await.unwrap());
+            store
+        })
+        .await;
     }
 
     #[tokio::test]

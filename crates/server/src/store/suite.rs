@@ -16,6 +16,7 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     what_is_not_active_takes_no_place(store).await;
     the_rules_decide_on_the_state_that_is_stored(store).await;
     an_expired_sandbox_cannot_be_extended(store).await;
+    a_reason_that_no_longer_holds_removes_nothing(store).await;
     what_is_due_comes_the_longest_over_first(store).await;
     a_step_of_the_clock_moves_only_what_is_alive(store).await;
     only_what_ended_long_ago_is_forgotten(store).await;
@@ -65,10 +66,14 @@ async fn state_after(store: &dyn Store, id: &SandboxId, change: Change) -> Optio
     }
 }
 
+fn requested() -> Change {
+    Change::StopRequested { reason: StopReason::Requested, now: start() }
+}
+
 /// Leaves nothing active or listed behind.
 async fn end(store: &dyn Store, ids: impl IntoIterator<Item = u8>) {
     for n in ids {
-        store.apply(&id(n), Change::StopRequested(StopReason::Requested)).await.unwrap();
+        store.apply(&id(n), requested()).await.unwrap();
         store.apply(&id(n), Change::Stopped { at: start() }).await.unwrap();
     }
 }
@@ -100,7 +105,7 @@ async fn what_is_not_active_takes_no_place(store: &dyn Store) {
     admit(store, &sandbox(30, None)).await;
     state_after(store, &id(30), Change::Broke { error: "x".into(), at: start() }).await.unwrap();
     store.admit(&sandbox(31, None), caps).await.unwrap().unwrap();
-    state_after(store, &id(31), Change::StopRequested(StopReason::Requested)).await.unwrap();
+    state_after(store, &id(31), requested()).await.unwrap();
     assert_eq!(store.admit(&sandbox(32, None), caps).await.unwrap(), Err(Denial::MaxSandboxes));
     state_after(store, &id(31), Change::Stopped { at: start() }).await.unwrap();
     store.admit(&sandbox(32, None), caps).await.unwrap().unwrap();
@@ -115,12 +120,11 @@ async fn the_rules_decide_on_the_state_that_is_stored(store: &dyn Store) {
     assert_eq!(state_after(store, &id(40), Change::Started).await, Some(State::Running));
     assert_eq!(state_after(store, &id(40), extended.clone()).await, Some(State::Running));
     assert_eq!(store.sandbox(&id(40)).await.unwrap().unwrap().expires_at, later);
-    let stop = || Change::StopRequested(StopReason::Requested);
-    assert_eq!(state_after(store, &id(40), stop()).await, Some(State::Destroying));
+    assert_eq!(state_after(store, &id(40), requested()).await, Some(State::Destroying));
     assert_eq!(state_after(store, &id(40), extended).await, None, "not once it is being removed");
     assert_eq!(state_after(store, &id(40), Change::Stopped { at: start() }).await, Some(State::Destroyed));
-    assert_eq!(state_after(store, &id(40), stop()).await, Some(State::Destroyed));
-    assert_eq!(store.apply(&id(98), stop()).await.unwrap(), Applied::Missing);
+    assert_eq!(state_after(store, &id(40), requested()).await, Some(State::Destroyed));
+    assert_eq!(store.apply(&id(98), requested()).await.unwrap(), Applied::Missing);
 }
 
 async fn an_expired_sandbox_cannot_be_extended(store: &dyn Store) {
@@ -131,6 +135,18 @@ async fn an_expired_sandbox_cannot_be_extended(store: &dyn Store) {
     assert_eq!(store.apply(&id(50), late).await.unwrap(), Applied::Missing);
     assert_eq!(store.sandbox(&id(50)).await.unwrap().unwrap().expires_at, new.expires_at);
     end(store, [50]).await;
+}
+
+async fn a_reason_that_no_longer_holds_removes_nothing(store: &dyn Store) {
+    let new = sandbox(55, None);
+    admit(store, &new).await;
+    state_after(store, &id(55), Change::Started).await.unwrap();
+    let because = |reason, now| Change::StopRequested { reason, now };
+    assert_eq!(state_after(store, &id(55), because(StopReason::Expired, start())).await, None, "it was extended");
+    assert_eq!(state_after(store, &id(55), because(StopReason::Unfinished, start())).await, None, "it was finished");
+    let over = because(StopReason::Expired, new.expires_at);
+    assert_eq!(state_after(store, &id(55), over).await, Some(State::Destroying));
+    end(store, [55]).await;
 }
 
 async fn what_is_due_comes_the_longest_over_first(store: &dyn Store) {

@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use domain::StoreId;
+use providers::StoreId;
 use providers::native::{Native, NativeConfig};
 use providers::{Isolation, LimitKind, Provider as _};
 use tokio::time::timeout;

@@ -1,1 +1,123 @@
-//! The command line against a real server.
+//! The command line against a real server, as a person would use it.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::server::{NATIVE, TestServer};
+
+/// Runs `tidebox` with `arguments` and `stdin`.
+fn tidebox(server: &TestServer, arguments: &[&str], stdin: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidebox"))
+        .args(arguments)
+        .env_clear()
+        .env("TIDEBOX_URL", &server.url)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let bytes = stdin.to_vec();
+    let feeder = std::thread::spawn(move || input.write_all(&bytes));
+    let output = child.wait_with_output().unwrap();
+    let _ = feeder.join();
+    output
+}
+
+#[track_caller]
+fn succeeds(server: &TestServer, arguments: &[&str]) -> String {
+    let output = tidebox(server, arguments, b"");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+async fn on_its_own(work: impl FnOnce(&TestServer) + Send + 'static) {
+    let server = TestServer::start(NATIVE).await;
+    tokio::task::spawn_blocking(move || work(&server)).await.unwrap();
+}
+
+#[tokio::test]
+async fn run_prints_what_the_command_prints_and_leaves_no_box() {
+    on_its_own(|server| {
+        assert_eq!(succeeds(server, &["run", "host", "--", "python3", "-c", "print(6*7)"]), "42\n");
+        let failed = tidebox(server, &["run", "host", "--", "sh", "-c", "echo no >&2; exit 9"], b"");
+        assert_eq!((failed.status.code(), &failed.stderr[..]), (Some(9), &b"no\n"[..]));
+        let missing = tidebox(server, &["run", "no-such-image", "--", "true"], b"");
+        assert_eq!(missing.status.code(), Some(125));
+        assert!(String::from_utf8_lossy(&missing.stderr).contains("host"), "{missing:?}");
+        assert_eq!(succeeds(server, &["--output", "json", "list"]).trim(), "[]");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn exec_passes_stdin_and_the_exit_code_and_every_byte() {
+    on_its_own(|server| {
+        let id = succeeds(server, &["spawn", "--ttl", "10m"]).trim().to_owned();
+        let bytes: Vec<u8> = (0..=255u8).cycle().take(300_000).collect();
+        let echoed = tidebox(server, &["exec", &id, "--", "cat"], &bytes);
+        assert_eq!((echoed.status.code(), echoed.stdout == bytes), (Some(0), true));
+        let code = tidebox(server, &["exec", &id, "-c", "exit 77"], b"").status.code();
+        assert_eq!(code, Some(77));
+        let gone = tidebox(server, &["exec", "sb-aaaaaaaaaaaaaaaa", "--", "true"], b"");
+        assert_eq!(gone.status.code(), Some(125));
+        succeeds(server, &["destroy", &id]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn cp_goes_both_ways_and_logs_extend_and_templates_work() {
+    on_its_own(|server| {
+        let dir = tempfile::tempdir().unwrap();
+        let (up, down) = (dir.path().join("up"), dir.path().join("down"));
+        let bytes: Vec<u8> = (0..5_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        std::fs::write(&up, &bytes).unwrap();
+        let id = succeeds(server, &["spawn"]).trim().to_owned();
+        succeeds(server, &["cp", up.to_str().unwrap(), &format!("{id}:/workspace/a b")]);
+        succeeds(server, &["cp", &format!("{id}:/workspace/a b"), down.to_str().unwrap()]);
+        assert!(std::fs::read(&down).unwrap() == bytes, "what came back differs");
+        succeeds(server, &["exec", &id, "-c", "(sleep 0.4; echo later) & true"]);
+        succeeds(server, &["exec", &id, "-c", "sleep 1"]);
+        assert_eq!(succeeds(server, &["logs", &id]), "later\n");
+        succeeds(server, &["extend", &id, "1h"]);
+        succeeds(server, &["template", "create", "py", "--image", "host", "--memory-mb", "128"]);
+        let spawned = succeeds(server, &["--output", "json", "template", "spawn", "py"]);
+        let spawned: Value = serde_json::from_str(&spawned).unwrap();
+        assert_eq!((&spawned["memory_mb"], &spawned["metadata"]["template"]), (&128.into(), &"py".into()));
+        let listed = succeeds(server, &["list"]);
+        assert!(listed.contains(&id), "{listed}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_faulty_configuration_is_refused_with_a_line_for_each_fault() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(
+        dir.path().join("tidebox.yaml"),
+        "server:\n  prot: 1\ndefaults:\n  ttl: soon\nauth:\n  enabled: true\n",
+    )
+    .unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tidebox"))
+        .arg("serve")
+        .env_clear()
+        .env("HOME", dir.path())
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    for (key, words) in
+        [("server.prot", "server.port"), ("defaults.ttl", "duration"), ("auth.enabled", "not supported")]
+    {
+        assert!(
+            lines.iter().any(|line| line.contains(key) && line.contains(words) && line.contains("tidebox.yaml")),
+            "{key}: {text}"
+        );
+    }
+}

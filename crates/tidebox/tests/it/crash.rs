@@ -77,9 +77,7 @@ async fn twenty_boxes_outlive_a_crash_and_leave_nothing_when_destroyed() {
     // Boxes of a server that crashed are children of the machine's first process,
     // which buries them in its own time.
     server
-        .until("no process is left", async || {
-            pids.iter().all(|pid| !std::path::Path::new("/proc").join(pid).exists())
-        })
+        .until("no process is left", async || pids.iter().all(|pid| !std::path::Path::new("/proc").join(pid).exists()))
         .await;
     server
         .until("the clean-up", async || {

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -299,19 +299,4 @@ fn destroy_all(url: &str) {
         });
     });
     let _ = done.join();
-}
-
-/// Whether this process may do what root may.
-pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-/// Says by name that a test cannot run here.
-pub fn skip(test: &str, reason: &str) {
-    eprintln!("skipped: {test}: {reason}");
-}
-
-/// A file below `dir` that nobody else has.
-pub fn fresh(dir: &Path, name: &str) -> PathBuf {
-    dir.join(name)
 }

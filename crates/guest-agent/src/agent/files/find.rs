@@ -105,13 +105,14 @@ pub(crate) async fn glob(request: &Glob) -> Result<Vec<String>> {
 }
 
 fn is_dir(entries: &Dir, entry: &rustix::fs::DirEntry) -> bool {
-    match entry.file_type() {
-        FileType::Unknown => entries
-            .fd()
-            .and_then(|dir| statat(dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW))
-            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
-        kind => kind == FileType::Directory,
+    let kind = entry.file_type();
+    if kind != FileType::Unknown {
+        return kind == FileType::Directory;
     }
+    entries
+        .fd()
+        .and_then(|dir| statat(dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW))
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
 /// The directory below which every match lies: the parts before the first with

@@ -31,6 +31,7 @@ pub(super) fn stop_reason(reason: StopReason) -> &'static str {
         StopReason::Expired => "expired",
         StopReason::Vanished => "vanished",
         StopReason::Abandoned => "abandoned",
+        StopReason::Unfinished => "unfinished",
     }
 }
 

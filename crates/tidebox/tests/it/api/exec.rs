@@ -293,7 +293,8 @@ async fn a_long_stream_arrives_whole_with_flat_memory() {
     let id = server.spawn().await;
     server.exec(&id, "true").await;
     let before = resident_kib(server.pid());
-    let body = json!({"command": "head -c 268435456 /dev/zero", "stream": true, "encoding": "base64", "timeout": "10m"});
+    let body =
+        json!({"command": "head -c 268435456 /dev/zero", "stream": true, "encoding": "base64", "timeout": "10m"});
     let answer = server.request(Method::POST, &format!("/sandboxes/{id}/exec")).json(&body).send().await.unwrap();
     let (mut bytes, mut received, mut most) = (answer.bytes_stream(), 0u64, before);
     while let Some(piece) = bytes.next().await {

@@ -252,7 +252,7 @@ async fn an_upload_above_the_limit_is_413_and_leaves_what_was_there() {
 
 #[tokio::test]
 async fn a_large_file_goes_both_ways_unchanged() {
-    let (server, id, files) = boxed().await;
+    let (server, _, files) = boxed().await;
     let content: Vec<u8> = (0..32u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     put_raw(&server, &format!("{files}/workspace/large"), content.clone()).await.ok();
     let read = server.get(&format!("{files}?path=/workspace/large")).await;
