@@ -1,15 +1,25 @@
 //! The first process of a box, and the launcher that makes native boxes.
 
-mod agent;
 mod bare;
+mod console;
+mod deadline;
+mod descriptor;
+mod exec;
+mod failure;
+mod files;
 mod launch;
+mod memory;
+mod oom;
+mod serve;
+mod users;
+mod watchdog;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
-        Some("agent") => agent::run(args.next().as_deref().unwrap_or_default()),
+        Some("agent") => serve::run(args.next().as_deref()),
         Some("launch") => launch::run(),
         Some("bare") => bare::run(args),
         _ => ExitCode::FAILURE,

@@ -1,0 +1,111 @@
+//! The console of the box: what background processes wrote after the command
+//! that started them had ended, and what the agent has to say itself.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use guest_protocol::CONSOLE_LINES_MAX;
+
+/// All lines together, so that a box stays small.
+const BYTES_MAX: usize = 1024 * 1024;
+/// What is longer is cut into several lines.
+const LINE_BYTES_MAX: usize = 8 * 1024;
+
+/// The newest lines.
+#[derive(Debug, Default)]
+pub(crate) struct Console {
+    ring: RefCell<Ring>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    lines: VecDeque<String>,
+    bytes: usize,
+}
+
+impl Console {
+    /// Adds a line.
+    pub(crate) fn push(&self, line: String) {
+        let mut ring = self.ring.borrow_mut();
+        ring.bytes += line.len();
+        ring.lines.push_back(line);
+        while ring.lines.len() > CONSOLE_LINES_MAX || ring.bytes > BYTES_MAX {
+            let Some(oldest) = ring.lines.pop_front() else { break };
+            ring.bytes -= oldest.len();
+        }
+    }
+
+    /// The newest `count` lines, oldest first.
+    pub(crate) fn newest(&self, count: usize) -> Vec<String> {
+        let ring = self.ring.borrow();
+        ring.lines.iter().skip(ring.lines.len().saturating_sub(count)).cloned().collect()
+    }
+}
+
+/// Cuts what one process writes into lines.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    begun: Vec<u8>,
+}
+
+impl Lines {
+    /// Gives every line that `bytes` completes to `console`.
+    pub(crate) fn feed(&mut self, bytes: &[u8], console: &Console) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (text, complete) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
+            for part in text.chunks(LINE_BYTES_MAX) {
+                let room = LINE_BYTES_MAX - self.begun.len();
+                let (fits, rest) = part.split_at(room.min(part.len()));
+                self.begun.extend_from_slice(fits);
+                if !rest.is_empty() {
+                    self.end(console);
+                    self.begun.extend_from_slice(rest);
+                }
+            }
+            if complete {
+                self.end(console);
+            }
+        }
+    }
+
+    /// Gives what has no end of line yet to `console`.
+    pub(crate) fn finish(mut self, console: &Console) {
+        if !self.begun.is_empty() {
+            self.end(console);
+        }
+    }
+
+    fn end(&mut self, console: &Console) {
+        console.push(String::from_utf8_lossy(&self.begun).into_owned());
+        self.begun.clear();
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn lines_are_whole_wherever_the_writes_were_cut() {
+        let text = b"one\n\ntwo \xff\nthree";
+        for size in 1..=text.len() {
+            let (console, mut lines) = (Console::default(), Lines::default());
+            text.chunks(size).for_each(|piece| lines.feed(piece, &console));
+            lines.finish(&console);
+            assert_eq!(console.newest(10), ["one", "", "two \u{fffd}", "three"]);
+        }
+    }
+
+    #[test]
+    fn the_oldest_lines_go_first_by_count_and_by_size() {
+        let console = Console::default();
+        (0..CONSOLE_LINES_MAX + 5).for_each(|n| console.push(n.to_string()));
+        assert_eq!(console.newest(usize::MAX).len(), CONSOLE_LINES_MAX);
+        assert_eq!(console.newest(1), [(CONSOLE_LINES_MAX + 4).to_string()]);
+        let mut lines = Lines::default();
+        lines.feed(&vec![b'x'; 3 * BYTES_MAX], &console);
+        let kept = console.newest(usize::MAX);
+        assert!(kept.iter().all(|line| line.len() <= LINE_BYTES_MAX));
+        assert!(kept.iter().map(String::len).sum::<usize>() <= BYTES_MAX);
+    }
+}

@@ -1,0 +1,37 @@
+//! Descriptors that come to us as numbers, and descriptors to wait for.
+
+#![expect(unsafe_code, reason = "numbers of descriptors and their registration have no safe interface")]
+
+use std::io;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::FdFlags;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// The first that is not a standard stream.
+const FIRST: RawFd = 3;
+
+/// Takes over a descriptor that the command line names, before anything else is
+/// opened, and each once. No command inherits it.
+///
+/// # Errors
+/// If it is a standard stream or not open.
+pub(crate) fn take(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < FIRST {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: only borrowed to ask the kernel whether it is open.
+    rustix::io::fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::CLOEXEC)?;
+    // SAFETY: it is open, and who started us opened it for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A descriptor whose reader can be woken.
+///
+/// # Errors
+/// If the kernel has no memory for it.
+pub(crate) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` is the same open descriptor for as long as it lives.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
+}

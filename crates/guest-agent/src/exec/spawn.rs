@@ -1,0 +1,357 @@
+//! The fork of a command: agent → reaper → command.
+//!
+//! The agent has one thread, so its forked copies may do what is written here;
+//! still they make system calls only, on what was prepared before. The command
+//! is begun on its reaper's memory, as `vfork(2)` would do it.
+
+#![expect(unsafe_code, reason = "fork, exec and signals have no safe interface")]
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use rustix::io::Errno;
+use rustix::process::Rlimit;
+
+use crate::users::Ids;
+
+/// Where the pipe to the agent is in the command's process until it executes.
+const REPORT_FD: RawFd = 3;
+/// What every signal mask of ours fits in.
+const KERNEL_SIGSET_BYTES: usize = 8;
+/// One report: two native integers.
+pub(super) const REPORT_BYTES: usize = 8;
+
+/// What the command's process still had to do when the kernel refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub(super) enum Step {
+    /// The fork of the command itself.
+    Fork = 1,
+    /// Session, limits and descriptors.
+    Prepare = 2,
+    /// Change of ids.
+    User = 3,
+    /// Change of directory.
+    Workdir = 4,
+    /// Execution.
+    Execute = 5,
+}
+
+/// What the pipe says: first whether the command has begun, then how it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Report {
+    /// The command has not begun. `Begun` and `Exited` follow all the same,
+    /// unless it was the fork that was refused.
+    Refused(Step, Errno),
+    /// The process is past its execution.
+    Begun,
+    /// How the main process ended, as `waitpid` gives it.
+    Exited(i32),
+}
+
+const EXITED: i32 = 100;
+const BEGUN: i32 = 101;
+/// What the command's process needs until its execution, many times over.
+const STACK_BYTES: usize = 64 * 1024;
+
+impl Report {
+    pub(super) fn parse(bytes: [u8; REPORT_BYTES]) -> Option<Report> {
+        let [a, b, c, d, value @ ..] = bytes;
+        let value = i32::from_ne_bytes(value);
+        let steps = [Step::Fork, Step::Prepare, Step::User, Step::Workdir, Step::Execute];
+        match i32::from_ne_bytes([a, b, c, d]) {
+            EXITED => Some(Report::Exited(value)),
+            BEGUN => Some(Report::Begun),
+            code => {
+                let step = steps.into_iter().find(|step| *step as i32 == code)?;
+                Some(Report::Refused(step, Errno::from_raw_os_error(value)))
+            }
+        }
+    }
+}
+
+/// Everything that the command's process needs, before the fork.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// What to execute, tried in this order.
+    pub(super) candidates: Vec<CString>,
+    pub(super) argv: Vec<CString>,
+    pub(super) env: Vec<CString>,
+    pub(super) workdir: CString,
+    pub(super) ids: Option<Ids>,
+    /// The limit on descriptors that the agent itself was started with.
+    pub(super) descriptors: Rlimit,
+}
+
+/// The command's ends of its pipes.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) stdin: OwnedFd,
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
+    pub(super) report: OwnedFd,
+}
+
+struct Pointers<'a> {
+    plan: &'a Plan,
+    argv: Vec<*const c_char>,
+    env: Vec<*const c_char>,
+    /// `/bin/sh`, room for the program, the arguments: for a script without `#!`.
+    shell_argv: Vec<*const c_char>,
+    fds: [RawFd; 4],
+    /// The command's process runs on it while it shares the reaper's memory.
+    stack: Vec<u128>,
+}
+
+/// Forks the reaper, which forks the command. Gives the reaper's pid.
+pub(super) fn spawn(plan: &Plan, ends: &Ends) -> Result<i32, Errno> {
+    let null = [ptr::null()];
+    let pointers = |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).collect::<Vec<_>>();
+    let mut prepared = Pointers {
+        plan,
+        argv: [&pointers(&plan.argv)[..], &null].concat(),
+        env: [&pointers(&plan.env)[..], &null].concat(),
+        shell_argv: Vec::new(),
+        fds: [ends.stdin.as_raw_fd(), ends.stdout.as_raw_fd(), ends.stderr.as_raw_fd(), ends.report.as_raw_fd()],
+        stack: vec![0; STACK_BYTES / size_of::<u128>()],
+    };
+    let arguments = prepared.argv.get(1..).unwrap_or(&null);
+    prepared.shell_argv = [&[c"/bin/sh".as_ptr(), ptr::null()], arguments].concat();
+    // SAFETY: the agent has one thread, so the copy is whole; it never returns
+    // from `reaper`.
+    match unsafe { libc::fork() } {
+        -1 => Err(last_errno()),
+        0 => unsafe { reaper(&mut prepared) },
+        pid => Ok(pid),
+    }
+}
+
+/// The reaper: every descendant of the command that loses its parent becomes
+/// its child, and it goes on until the last one has ended.
+///
+/// # Safety
+/// To be called in a forked copy of a process with one thread.
+unsafe fn reaper(prepared: &mut Pointers<'_>) -> ! {
+    let [_, _, _, report] = prepared.fds;
+    // SAFETY: system calls on memory of this process, which lives until it ends.
+    unsafe {
+        // Only SIGKILL and SIGSTOP reach a reaper.
+        set_mask(u64::MAX);
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_NAME, c"tidebox-reaper".as_ptr(), 0, 0, 0);
+        // A copy of our memory would only be thrown away at the execution, so the
+        // command's process borrows it, and we go on when it has executed or ended.
+        let stack = prepared.stack.as_mut_ptr_range().end.cast();
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        let main = libc::clone(command, stack, flags, (&raw mut *prepared).cast());
+        if main < 0 {
+            tell(report, Step::Fork as i32, last_errno().raw_os_error());
+            libc::_exit(1);
+        }
+        tell(report, BEGUN, 0);
+        close_all_but(report);
+        loop {
+            let mut status: c_int = 0;
+            let pid = libc::waitpid(-1, &raw mut status, libc::__WALL);
+            if pid == main {
+                tell(report, EXITED, status);
+            }
+            if pid < 0 && last_errno() != Errno::INTR {
+                libc::_exit(0);
+            }
+        }
+    }
+}
+
+/// The command's process until it executes. `prepared` is a `Pointers`.
+extern "C" fn command(prepared: *mut c_void) -> c_int {
+    // SAFETY: the reaper, whose memory this is, sleeps until we have executed or
+    // ended; the pointers end with null.
+    unsafe {
+        let prepared = &mut *prepared.cast::<Pointers<'_>>();
+        prepare(prepared);
+        if let Some(ids) = &prepared.plan.ids {
+            let groups = ids.groups.as_ptr();
+            check(REPORT_FD, Step::User, libc::setgroups(ids.groups.len(), groups));
+            check(REPORT_FD, Step::User, libc::setresgid(ids.gid, ids.gid, ids.gid));
+            check(REPORT_FD, Step::User, libc::setresuid(ids.uid, ids.uid, ids.uid));
+        }
+        check(REPORT_FD, Step::Workdir, libc::chdir(prepared.plan.workdir.as_ptr()));
+        let errno = execute(prepared);
+        tell(REPORT_FD, Step::Execute as i32, errno.raw_os_error());
+        libc::_exit(127)
+    }
+}
+
+/// Session, signals, limits and descriptors.
+///
+/// # Safety
+/// As for [`command`].
+unsafe fn prepare(prepared: &Pointers<'_>) {
+    let [stdin, stdout, stderr, report] = prepared.fds;
+    let limit = prepared.plan.descriptors;
+    let infinite = |value: Option<u64>| value.unwrap_or(libc::RLIM_INFINITY);
+    let limit = libc::rlimit { rlim_cur: infinite(limit.current), rlim_max: infinite(limit.maximum) };
+    // SAFETY: system calls on memory of this process.
+    unsafe {
+        check(report, Step::Prepare, libc::setsid());
+        default_signals();
+        set_mask(0);
+        libc::umask(0o022);
+        first_to_kill();
+        check(report, Step::Prepare, libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit));
+        // The agent never has its own descriptors below 3, so that none of
+        // these is overwritten before it was copied.
+        check(report, Step::Prepare, libc::dup2(stdin, 0));
+        check(report, Step::Prepare, libc::dup2(stdout, 1));
+        check(report, Step::Prepare, libc::dup2(stderr, 2));
+        if report != REPORT_FD {
+            check(report, Step::Prepare, libc::dup3(report, REPORT_FD, libc::O_CLOEXEC));
+        }
+        close_range(REPORT_FD.cast_unsigned() + 1, u32::MAX);
+    }
+}
+
+/// When memory runs out, the kernel takes a command and not the agent.
+///
+/// # Safety
+/// As for [`command`].
+unsafe fn first_to_kill() {
+    // SAFETY: system calls on static strings.
+    unsafe {
+        let fd = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if fd >= 0 {
+            // A box whose kernel refuses this works all the same.
+            libc::write(fd, c"1000".as_ptr().cast(), 4);
+            libc::close(fd);
+        }
+    }
+}
+
+/// Tries the candidates; comes back with the refusal that says most.
+///
+/// # Safety
+/// As for [`command`].
+unsafe fn execute(prepared: &mut Pointers<'_>) -> Errno {
+    let env = prepared.env.as_ptr();
+    let mut most = Errno::NOENT;
+    for candidate in &prepared.plan.candidates {
+        // SAFETY: strings and lists end with null and live.
+        unsafe { libc::execve(candidate.as_ptr(), prepared.argv.as_ptr(), env) };
+        match last_errno() {
+            Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => {}
+            Errno::NOEXEC => {
+                if let Some(program) = prepared.shell_argv.get_mut(1) {
+                    *program = candidate.as_ptr();
+                }
+                // SAFETY: as above.
+                unsafe { libc::execve(c"/bin/sh".as_ptr(), prepared.shell_argv.as_ptr(), env) };
+                return if last_errno() == Errno::TOOBIG { Errno::TOOBIG } else { Errno::NOEXEC };
+            }
+            Errno::ACCESS => most = Errno::ACCESS,
+            errno => return errno,
+        }
+    }
+    most
+}
+
+/// # Safety
+/// As for [`command`].
+unsafe fn default_signals() {
+    let action = [0_u64; 4];
+    for signal in 1..=64 {
+        // The C library hides two signals, which the parent may have ignored too.
+        // SAFETY: a kernel `sigaction` of zeros is the default action; the
+        // kernel refuses what cannot be set.
+        unsafe {
+            libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), ptr::null::<u64>(), KERNEL_SIGSET_BYTES);
+        }
+    }
+}
+
+/// # Safety
+/// As for [`command`].
+unsafe fn set_mask(mask: u64) {
+    // SAFETY: the kernel reads eight bytes.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const mask,
+            ptr::null::<u64>(),
+            KERNEL_SIGSET_BYTES,
+        );
+    }
+}
+
+/// # Safety
+/// Nothing may use the descriptors from `first` to `last` any more.
+unsafe fn close_range(first: u32, last: u32) {
+    // SAFETY: passed on to the caller.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+}
+
+/// # Safety
+/// Nothing may use any other descriptor any more.
+unsafe fn close_all_but(kept: RawFd) {
+    let kept = kept.cast_unsigned();
+    // SAFETY: passed on to the caller.
+    unsafe {
+        if kept > 0 {
+            close_range(0, kept - 1);
+        }
+        close_range(kept + 1, u32::MAX);
+    }
+}
+
+/// # Safety
+/// As for [`command`].
+unsafe fn check(report: RawFd, step: Step, result: c_int) {
+    if result < 0 {
+        // SAFETY: system calls on memory of this process.
+        unsafe {
+            tell(report, step as i32, last_errno().raw_os_error());
+            libc::_exit(127);
+        }
+    }
+}
+
+/// # Safety
+/// As for [`command`].
+unsafe fn tell(report: RawFd, what: i32, value: i32) {
+    let message = [what, value];
+    // SAFETY: eight bytes, which a pipe takes whole.
+    unsafe { libc::write(report, message.as_ptr().cast(), REPORT_BYTES) };
+}
+
+fn last_errno() -> Errno {
+    // SAFETY: the C library's errno always exists.
+    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}
+
+/// A descriptor that can be read when a child has ended; `SIGCHLD` is blocked from
+/// here on.
+pub(super) fn child_signals() -> std::io::Result<OwnedFd> {
+    // SAFETY: the sets are initialised by the C library before they are used, and
+    // a descriptor that the kernel has just made belongs to nobody else.
+    unsafe {
+        let mut signals = std::mem::zeroed();
+        libc::sigemptyset(&raw mut signals);
+        libc::sigaddset(&raw mut signals, libc::SIGCHLD);
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const signals, ptr::null_mut());
+        match libc::signalfd(-1, &raw const signals, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) {
+            -1 => Err(std::io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// Stops every process of the box but this one, if this is process 1; anywhere
+/// else it would reach processes that are none of ours.
+pub(super) fn stop_all_others() {
+    if rustix::process::getpid().is_init() {
+        // SAFETY: takes no pointer.
+        unsafe { libc::kill(-1, libc::SIGSTOP) };
+    }
+}

@@ -1,0 +1,184 @@
+//! The streams of a command between its pipes and HTTP/2.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use guest_protocol::frame::{Decoder, Frame, HEADER_BYTES, Kind, header};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use rustix::io::ioctl_fionread;
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use crate::console::{Console, Lines};
+use crate::failure::{Result, invalid};
+
+/// One read; a pipe holds as much.
+const READ_BYTES_MAX: usize = 64 * 1024;
+/// Less than this is worth a little patience after the first time.
+const SMALL_BYTES: usize = 4 * 1024;
+/// So long may a small piece wait for company if one has just been sent.
+const PATIENCE: Duration = Duration::from_millis(1);
+/// A background process that writes all the time gets 64 KiB each so often.
+const CONSOLE_PAUSE: Duration = Duration::from_millis(5);
+
+/// How far an exec has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// The main process runs.
+    Running,
+    /// The main process has ended; its children may hold the pipes.
+    Ended,
+    /// What is in the pipes now is the last that is sent.
+    Finishing,
+}
+
+/// Sends what a pipe gives until it ends or the exec does. Gives the pipe back if
+/// somebody still holds its other end.
+pub(super) async fn pump(
+    pipe: pipe::Receiver,
+    kind: Kind,
+    to: mpsc::Sender<Bytes>,
+    mut phase: watch::Receiver<Phase>,
+) -> Option<pipe::Receiver> {
+    let mut last: Option<usize> = None;
+    let mut small_sent: Option<Instant> = None;
+    loop {
+        if last.is_none() {
+            tokio::select! {
+                biased;
+                Ok(_) = phase.wait_for(|phase| *phase == Phase::Finishing) => {
+                    last = Some(available(&pipe));
+                }
+                ready = pipe.readable() => ready.ok()?,
+            }
+        }
+        if last == Some(0) {
+            return Some(pipe);
+        }
+        if let Some(sent) = small_sent.take()
+            && sent.elapsed() < PATIENCE
+            && available(&pipe) < SMALL_BYTES
+        {
+            let ended = phase.wait_for(|phase| *phase >= Phase::Ended);
+            let _ = tokio::time::timeout_at(sent + PATIENCE, ended).await;
+        }
+        // The room comes before the bytes, so that a reader who has stopped leaves
+        // them in the pipe, where they stop the writer.
+        let room = to.reserve().await.ok()?;
+        let at_most = READ_BYTES_MAX.min(last.unwrap_or(READ_BYTES_MAX));
+        match read(&pipe, kind, available(&pipe).clamp(1, at_most)) {
+            Ok(None) => return None,
+            Ok(Some((frame, len))) => {
+                room.send(frame);
+                last = last.map(|last| last - len);
+                small_sent = (len < SMALL_BYTES).then(Instant::now);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                if last.is_some() {
+                    return Some(pipe);
+                }
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+/// How many bytes wait in the pipe.
+fn available(pipe: &pipe::Receiver) -> usize {
+    ioctl_fionread(pipe).map_or(0, |len| usize::try_from(len).unwrap_or(usize::MAX))
+}
+
+/// One frame and the length of its payload, or `None` at the end.
+fn read(pipe: &pipe::Receiver, kind: Kind, at_most: usize) -> std::io::Result<Option<(Bytes, usize)>> {
+    let mut frame = BytesMut::with_capacity(HEADER_BYTES + at_most);
+    frame.put_bytes(0, HEADER_BYTES);
+    let len = pipe.try_read_buf(&mut (&mut frame).limit(at_most))?;
+    if len == 0 {
+        return Ok(None);
+    }
+    if let Some(head) = frame.first_chunk_mut() {
+        *head = header(kind, len);
+    }
+    Ok(Some((frame.freeze(), len)))
+}
+
+/// Moves what background processes write to the console until the last of them ends.
+pub(super) async fn drain(pipe: pipe::Receiver, console: &Console) {
+    let mut lines = Lines::default();
+    let mut buffer = Vec::new();
+    while pipe.readable().await.is_ok() {
+        buffer.clear();
+        buffer.reserve_exact(available(&pipe).clamp(1, READ_BYTES_MAX));
+        let room = buffer.capacity();
+        match pipe.try_read_buf(&mut (&mut buffer).limit(room)) {
+            Ok(0) => break,
+            Ok(len) => lines.feed(buffer.get(..len).unwrap_or_default(), console),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+            Err(_) => break,
+        }
+        // Most background processes never write again.
+        buffer = Vec::new();
+        tokio::time::sleep(CONSOLE_PAUSE).await;
+    }
+    lines.finish(console);
+}
+
+/// The frames that the client sends.
+#[derive(Debug)]
+pub(super) struct Input {
+    body: Incoming,
+    decoder: Decoder,
+}
+
+impl Input {
+    pub(super) fn new(body: Incoming) -> Input {
+        Input { body, decoder: Decoder::default() }
+    }
+
+    /// The next frame; `None` at the end of the body or when the client has gone.
+    ///
+    /// # Errors
+    /// Invalid for bytes that are no frame.
+    pub(super) async fn next(&mut self) -> Result<Option<Frame>> {
+        loop {
+            let frame = self.decoder.next_frame().map_err(|malformed| invalid(malformed.to_string()))?;
+            if frame.is_some() {
+                return Ok(frame);
+            }
+            match self.body.frame().await {
+                Some(Ok(piece)) => piece.data_ref().into_iter().for_each(|bytes| self.decoder.feed(bytes)),
+                Some(Err(_)) | None => return Ok(None),
+            }
+        }
+    }
+
+    /// Writes the client's stdin frames to the command, as fast as it reads. What
+    /// comes after the command has closed its stdin is taken and dropped.
+    pub(super) async fn pump(mut self, stdin: Option<pipe::Sender>) {
+        let mut stdin = stdin;
+        // Frames of other kinds make no sense here, and nobody waits for them.
+        while let Ok(Some(frame)) = self.next().await {
+            let closed = match &stdin {
+                Some(pipe) if frame.kind == Kind::Stdin => write_all(pipe, &frame.payload).await.is_err(),
+                _ => frame.kind == Kind::StdinEnd,
+            };
+            if closed {
+                stdin = None;
+            }
+        }
+    }
+}
+
+async fn write_all(pipe: &pipe::Sender, mut bytes: &[u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        pipe.writable().await?;
+        match pipe.try_write(bytes) {
+            Ok(len) => bytes = bytes.get(len..).unwrap_or_default(),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

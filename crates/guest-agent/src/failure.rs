@@ -1,0 +1,82 @@
+//! The kernel's refusals in the words of the protocol.
+
+use guest_protocol::{Failure, FailureKind};
+use rustix::io::Errno;
+
+/// What the parts of the agent answer with.
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+fn failure(kind: FailureKind, message: impl Into<String>) -> Failure {
+    Failure { kind, message: message.into() }
+}
+
+/// The request makes no sense here.
+pub(crate) fn invalid(message: impl Into<String>) -> Failure {
+    failure(FailureKind::Invalid, message)
+}
+
+/// There is no such file.
+pub(crate) fn not_found(message: impl Into<String>) -> Failure {
+    failure(FailureKind::NotFound, message)
+}
+
+/// The box has nothing left of something.
+pub(crate) fn exhausted(message: impl Into<String>) -> Failure {
+    failure(FailureKind::Exhausted, message)
+}
+
+/// This box can never do it.
+pub(crate) fn not_supported(message: impl Into<String>) -> Failure {
+    failure(FailureKind::NotSupported, message)
+}
+
+/// The agent is at fault.
+pub(crate) fn internal(message: impl Into<String>) -> Failure {
+    failure(FailureKind::Internal, message)
+}
+
+/// What the kernel said about `subject`, a path mostly.
+pub(crate) fn refused(subject: &str, errno: Errno) -> Failure {
+    let kind = match errno {
+        Errno::NOENT => FailureKind::NotFound,
+        Errno::NOSPC | Errno::DQUOT => FailureKind::NoSpace,
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN => FailureKind::Exhausted,
+        Errno::IO | Errno::FAULT | Errno::BADF | Errno::NOSYS => FailureKind::Internal,
+        // What is left says that this path, this kind of file or this permission does not fit.
+        _ => FailureKind::Invalid,
+    };
+    failure(kind, format!("{subject}: {}", reason(errno)))
+}
+
+/// Like [`refused`] for a path that is looked up: one that leads through a file
+/// that is no directory does not exist.
+pub(crate) fn lookup_refused(subject: &str, errno: Errno) -> Failure {
+    if errno == Errno::NOTDIR { refused(subject, Errno::NOENT) } else { refused(subject, errno) }
+}
+
+/// The kernel's answer as people know it.
+pub(crate) fn reason(errno: Errno) -> String {
+    let text = match errno {
+        Errno::NOENT => "no such file or directory",
+        Errno::NOSPC => "no space left in the box",
+        Errno::DQUOT => "the disk quota is used up",
+        Errno::ACCESS => "permission denied",
+        Errno::PERM => "operation not permitted",
+        Errno::ROFS => "the file system is read-only",
+        Errno::ISDIR => "is a directory",
+        Errno::NOTDIR => "not a directory",
+        Errno::NAMETOOLONG => "the name is too long",
+        Errno::LOOP => "too many levels of symbolic links",
+        Errno::NOTEMPTY | Errno::EXIST => "the directory is not empty",
+        Errno::INVAL => "not possible with this path",
+        Errno::XDEV => "the two paths are on different file systems",
+        Errno::BUSY => "in use by the box itself",
+        Errno::TXTBSY => "being executed",
+        Errno::NXIO | Errno::NODEV => "not a regular file",
+        Errno::FBIG => "the file is too large",
+        Errno::MFILE | Errno::NFILE => "too many open files",
+        Errno::NOMEM => "no memory left",
+        _ => return std::io::Error::from_raw_os_error(errno.raw_os_error()).to_string(),
+    };
+    text.to_owned()
+}

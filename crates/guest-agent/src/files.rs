@@ -1,0 +1,77 @@
+//! Files of the box, as the box's user. The kernel resolves every path inside the
+//! box. Work is done in pieces with other tasks' turns between them.
+
+mod copy;
+pub(crate) mod glob;
+pub(crate) mod list;
+mod path;
+pub(crate) mod read;
+pub(crate) mod remove;
+pub(crate) mod rename;
+pub(crate) mod write;
+
+use std::os::fd::AsFd;
+
+use guest_protocol::{Chmod, FileInfo, PathOnly};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Stat, readlinkat, statat};
+use rustix::io::Errno;
+
+use self::path::{check, name_of, normal};
+use crate::failure::{Result, invalid, lookup_refused, refused};
+
+/// The permission bits.
+const MODE_MAX: u32 = 0o7777;
+/// Entries of a directory between two turns of other tasks.
+const ENTRIES_PER_TURN: usize = 128;
+
+/// One file, directory or link itself.
+pub(crate) fn stat(request: &PathOnly) -> Result<FileInfo> {
+    let path = check(&request.path)?;
+    let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| lookup_refused(path, errno))?;
+    let shown = normal(path);
+    Ok(describe(name_of(&shown).to_owned(), shown, &stat, CWD, path.as_bytes()))
+}
+
+/// Sets permission bits; follows links.
+pub(crate) fn chmod(request: &Chmod) -> Result<()> {
+    let path = check(&request.path)?;
+    check_mode(request.mode)?;
+    rustix::fs::chmod(path, Mode::from_raw_mode(request.mode)).map_err(|errno| lookup_refused(path, errno))
+}
+
+fn check_mode(mode: u32) -> Result<()> {
+    if mode <= MODE_MAX { Ok(()) } else { Err(invalid("the mode must be at most 7777 (octal)")) }
+}
+
+/// What is known of a file; `entry` below `dir` is where a link is read.
+fn describe(name: String, path: String, stat: &Stat, dir: impl AsFd, entry: &[u8]) -> FileInfo {
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    let is_symlink = kind == FileType::Symlink;
+    let target = is_symlink.then(|| readlinkat(dir, entry, Vec::new()).ok()).flatten();
+    FileInfo {
+        name,
+        path,
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        is_dir: kind == FileType::Directory,
+        is_symlink,
+        target: target.map(|target| target.to_string_lossy().into_owned()),
+        modified_ms: modified_ms(stat),
+        mode: stat.st_mode & MODE_MAX,
+    }
+}
+
+fn modified_ms(stat: &Stat) -> i64 {
+    let (seconds, nanoseconds) = (i128::from(stat.st_mtime), i128::from(stat.st_mtime_nsec));
+    let ms = seconds * 1000 + nanoseconds / 1_000_000;
+    i64::try_from(ms).unwrap_or(if ms < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// Whether something is at `path`; a link is something too.
+fn exists(path: &str) -> bool {
+    !matches!(statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT | Errno::NOTDIR))
+}
+
+/// The kernel's answer when `path` should have been a directory.
+fn directory_refused(path: &str, errno: Errno) -> guest_protocol::Failure {
+    if errno == Errno::NOTDIR && !exists(path) { refused(path, Errno::NOENT) } else { refused(path, errno) }
+}

@@ -1,0 +1,70 @@
+//! What a move does where the kernel cannot: between two file systems of the box.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, fchown, fstat, futimens, open, statat,
+    unlinkat,
+};
+use rustix::io::Errno;
+use tokio::task::yield_now;
+
+use super::path::split;
+use super::write::{Place, Temporary};
+use crate::failure::{Result, invalid, refused};
+
+/// Copied at once; other tasks have their turn after each.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// Copies a regular file to `new` and removes `old`.
+///
+/// # Errors
+/// Invalid for anything but a regular file: a copy of a tree cannot take its place
+/// at once.
+pub(super) async fn move_across(old: &str, new: &str) -> Result<()> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let across = || {
+        invalid(format!(
+            "{old} and {new} are on different file systems, between which only files can be moved; use `mv`"
+        ))
+    };
+    let source = match open(old, flags, Mode::empty()) {
+        Err(Errno::LOOP | Errno::NXIO) => return Err(across()),
+        opened => opened.map_err(|errno| refused(old, errno))?,
+    };
+    let stat = fstat(&source).map_err(|errno| refused(old, errno))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(across());
+    }
+    let (dir, name) = split(new)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = open(dir, flags, Mode::empty()).map_err(|errno| refused(new, errno))?;
+    if statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|there| FileType::from_raw_mode(there.st_mode) == FileType::Directory)
+    {
+        return Err(refused(new, Errno::ISDIR));
+    }
+    // Its owner and mode come from the file that is moved, not from the one replaced.
+    let place = Place { dir, name: name.to_owned(), old: None };
+    copy(&source, &stat, &place).await.map_err(|errno| refused(new, errno))?;
+    unlinkat(CWD, old, AtFlags::empty()).map_err(|errno| refused(old, errno))
+}
+
+async fn copy(source: &OwnedFd, stat: &Stat, place: &Place) -> Result<(), Errno> {
+    let temporary = Temporary::create(place)?;
+    let mut piece = Vec::with_capacity(PIECE_BYTES);
+    loop {
+        piece.clear();
+        if rustix::io::read(source, rustix::buffer::spare_capacity(&mut piece))? == 0 {
+            break;
+        }
+        temporary.write_all(&piece)?;
+        yield_now().await;
+    }
+    fchown(&temporary.file, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?;
+    let time = |tv_sec, nanoseconds: u64| Timespec { tv_sec, tv_nsec: i64::try_from(nanoseconds).unwrap_or(0) };
+    let last_access = time(stat.st_atime, stat.st_atime_nsec);
+    let last_modification = time(stat.st_mtime, stat.st_mtime_nsec);
+    futimens(&temporary.file, &Timestamps { last_access, last_modification })?;
+    temporary.replace(place, Some(stat.st_mode & super::MODE_MAX))
+}

@@ -1,0 +1,145 @@
+//! Searching by name.
+
+use guest_protocol::{GLOB_RESULTS_MAX, Glob, PATH_BYTES_MAX};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, open, statat};
+use tokio::task::yield_now;
+
+use super::path::{check, normal};
+use super::{ENTRIES_PER_TURN, exists};
+use crate::failure::{Result, invalid};
+
+/// Entries that one search looks at.
+const VISITED_MAX: usize = 1_000_000;
+/// Paths of directories that wait to be looked into, all together.
+const PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Made up by the kernel, endless, and of no interest unless named.
+const KERNEL_DIRS: [&[u8]; 3] = [b"/proc", b"/sys", b"/dev"];
+
+/// The paths that match, sorted.
+///
+/// # Errors
+/// Invalid for a pattern that makes no sense, or that asks for too much.
+pub(crate) async fn glob(request: &Glob) -> Result<Vec<String>> {
+    let pattern = Pattern::parse(&request.pattern)?;
+    if pattern.is_literal {
+        return Ok(if exists(&pattern.text) { vec![pattern.text] } else { Vec::new() });
+    }
+    let mut found = Vec::new();
+    let mut visited = 0;
+    let mut pending = vec![pattern.start.as_bytes().to_vec()];
+    let mut pending_bytes = pattern.start.len();
+    while let Some(dir) = pending.pop() {
+        pending_bytes -= dir.len();
+        yield_now().await;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        // The start is named by the caller, and may be a link.
+        let follow = if dir == pattern.start.as_bytes() { OFlags::empty() } else { OFlags::NOFOLLOW };
+        // What cannot be looked into holds no matches.
+        let Ok(fd) = open(dir.as_slice(), flags | follow, Mode::empty()) else { continue };
+        let Ok(mut entries) = Dir::new(fd) else { continue };
+        while let Some(Ok(entry)) = entries.read() {
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            visited += 1;
+            if visited > VISITED_MAX {
+                return Err(invalid(
+                    "the pattern would look at more than 1,000,000 files; begin it with a longer path",
+                ));
+            }
+            if visited % ENTRIES_PER_TURN == 0 {
+                yield_now().await;
+            }
+            let path = join(&dir, name);
+            if pattern.matches(&path) {
+                if found.len() >= GLOB_RESULTS_MAX {
+                    return Err(invalid("the pattern matches more than 10,000 paths"));
+                }
+                found.push(String::from_utf8_lossy(&path).into_owned());
+            }
+            if is_dir(&path, entry.file_type()) && pattern.may_match_below(&path) {
+                pending_bytes += path.len();
+                if pending_bytes > PENDING_BYTES_MAX {
+                    return Err(invalid(
+                        "the pattern would look into too many directories; begin it with a longer path",
+                    ));
+                }
+                pending.push(path);
+            }
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let dir = dir.strip_suffix(b"/").unwrap_or(dir);
+    [dir, b"/", name].concat()
+}
+
+/// Not every file system says what its entries are.
+fn is_dir(path: &[u8], kind: FileType) -> bool {
+    if kind != FileType::Unknown {
+        return kind == FileType::Directory;
+    }
+    let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
+    stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
+
+struct Pattern {
+    text: String,
+    /// The directory before the first component that is not literal.
+    start: String,
+    is_literal: bool,
+    /// The components, if each of them stands for exactly one of a path.
+    parts: Option<Vec<String>>,
+    /// No match has more components than this.
+    depth_max: usize,
+}
+
+impl Pattern {
+    fn parse(text: &str) -> Result<Pattern> {
+        let is_special = |part: &str| part.contains(['*', '?', '[', ']', '{', '}', '\\']);
+        check(text)?;
+        fast_glob::validate(text).map_err(|error| invalid(format!("{text}: {error}")))?;
+        let special_at = text.split('/').position(is_special);
+        let literal = text.split('/').take(special_at.unwrap_or(usize::MAX)).collect::<Vec<_>>().join("/");
+        // Doubled slashes and dots match no path, so the literal part loses them.
+        let start = normal(&literal);
+        let rest: Vec<&str> = special_at.map_or_else(Vec::new, |at| text.split('/').skip(at).collect());
+        let text = match special_at {
+            None => start.clone(),
+            Some(_) => format!("{}/{}", start.trim_end_matches('/'), rest.join("/")),
+        };
+        let parts: Vec<String> = text.split('/').skip(1).map(str::to_owned).collect();
+        let slashes = text.matches('/').count();
+        let any_depth = text.contains("**");
+        let one_to_one = !any_depth && !text.contains(['{', '[', '\\']);
+        Ok(Pattern {
+            depth_max: if any_depth { usize::MAX } else { slashes },
+            parts: one_to_one.then_some(parts),
+            is_literal: special_at.is_none(),
+            start,
+            text,
+        })
+    }
+
+    fn matches(&self, path: &[u8]) -> bool {
+        fast_glob::glob_match(&self.text, path)
+    }
+
+    /// Whether a path below the directory `path` may match.
+    fn may_match_below(&self, path: &[u8]) -> bool {
+        let is_kernels = KERNEL_DIRS.contains(&path) && !KERNEL_DIRS.contains(&self.start.as_bytes());
+        let depth = path.iter().filter(|byte| **byte == b'/').count();
+        let fits = path.len() < PATH_BYTES_MAX && depth < self.depth_max;
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let part = self.parts.as_ref().map(|parts| parts.get(depth - 1));
+        let part_matches = match part {
+            None => true,
+            Some(part) => part.is_some_and(|part| fast_glob::glob_match(part, name)),
+        };
+        !is_kernels && fits && part_matches
+    }
+}

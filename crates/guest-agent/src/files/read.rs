@@ -1,0 +1,86 @@
+//! Reading.
+
+use std::os::fd::OwnedFd;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use guest_protocol::{FileInfo, ReadFile};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open as open_file};
+use rustix::io::Errno;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::describe;
+use super::path::{check, name_of, normal};
+use crate::failure::{Result, invalid, lookup_refused, refused};
+
+/// One piece; other tasks have their turn after each.
+const PIECE_BYTES: usize = 256 * 1024;
+/// The highest offset that the kernel takes.
+const OFFSET_MAX: u64 = i64::MAX.cast_unsigned();
+
+/// What is left to read of a file.
+#[derive(Debug)]
+pub(crate) struct Content {
+    file: OwnedFd,
+    offset: u64,
+    left: u64,
+    /// Others have had their turn since the last piece.
+    rested: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Opens a regular file, and nothing else, without waiting for anybody.
+pub(crate) fn open(request: &ReadFile, permit: OwnedSemaphorePermit) -> Result<(FileInfo, Content)> {
+    let path = check(&request.path)?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = open_file(path, flags, Mode::empty()).map_err(|errno| lookup_refused(path, errno))?;
+    let stat = fstat(&file).map_err(|errno| refused(path, errno))?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if kind == FileType::Directory {
+        return Err(refused(path, Errno::ISDIR));
+    }
+    if kind != FileType::RegularFile {
+        return Err(invalid(format!("{path}: not a regular file")));
+    }
+    // No file reaches further: there is nothing there to read.
+    let offset = request.offset.min(OFFSET_MAX);
+    let shown = normal(path);
+    let info = describe(name_of(&shown).to_owned(), shown, &stat, &file, b"");
+    // Files that the kernel makes up have no size but an end. All others end
+    // where they ended when they were described.
+    let rest = if info.size == 0 { OFFSET_MAX } else { info.size.saturating_sub(offset) };
+    let left = request.length.unwrap_or(u64::MAX).min(rest);
+    Ok((info, Content { file, offset, left, rested: true, _permit: permit }))
+}
+
+impl Content {
+    /// The next piece; `None` at the end.
+    pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<std::io::Result<Bytes>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        if !std::mem::take(&mut self.rested) {
+            self.rested = true;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let len = usize::try_from(self.left).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        let mut piece = Vec::with_capacity(len);
+        match rustix::io::pread(&self.file, rustix::buffer::spare_capacity(&mut piece), self.offset) {
+            Ok(0) => {
+                self.left = 0;
+                Poll::Ready(None)
+            }
+            Ok(read) => {
+                let read = u64::try_from(read).unwrap_or(self.left);
+                self.offset += read;
+                self.left = self.left.saturating_sub(read);
+                Poll::Ready(Some(Ok(Bytes::from(piece))))
+            }
+            Err(errno) => {
+                self.left = 0;
+                Poll::Ready(Some(Err(errno.into())))
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Moving.
+
+use guest_protocol::Rename;
+use rustix::fs::{CWD, renameat};
+use rustix::io::Errno;
+
+use super::exists;
+use super::path::{check, split};
+use super::write::Parents;
+use crate::failure::{Result, invalid, refused};
+
+/// Moves a file, a link itself, or a directory; what `rename(2)` replaces is replaced.
+pub(crate) async fn rename(request: &Rename) -> Result<()> {
+    let (old, new) = (check(&request.old_path)?, check(&request.new_path)?);
+    split(old)?;
+    let (new_dir, _) = split(new)?;
+    if !exists(old) {
+        return Err(refused(old, Errno::NOENT));
+    }
+    let mut parents = Parents::default();
+    parents.make(new_dir).map_err(|errno| refused(new, errno))?;
+    match renameat(CWD, old, CWD, new) {
+        Ok(()) => {}
+        Err(Errno::NOENT) => return Err(refused(old, Errno::NOENT)),
+        Err(Errno::INVAL) => return Err(invalid(format!("{old} cannot be moved into itself"))),
+        Err(Errno::XDEV) => super::copy::move_across(old, new).await?,
+        Err(errno) => return Err(refused(new, errno)),
+    }
+    parents.keep();
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! Writing: all or nothing, by a temporary file that takes the place of the old one.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use guest_protocol::WriteFile;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, mkdir, open, openat, readlinkat, renameat,
+    statat, unlinkat,
+};
+use rustix::io::Errno;
+use tokio::task::yield_now;
+
+use super::check_mode;
+use super::path::{check, split};
+use crate::failure::{Result, invalid, refused};
+
+/// Written at once; other tasks have their turn after each.
+const PIECE_BYTES: usize = 256 * 1024;
+/// As many as the kernel follows.
+const LINKS_MAX: usize = 40;
+/// Of a file that was not there before.
+const MODE_DEFAULT: u32 = 0o644;
+/// Of missing parents.
+const MODE_PARENTS: u32 = 0o755;
+/// For names of temporary files; nobody has so many.
+const NAME_TRIES_MAX: usize = 16;
+
+/// Writes `body` as a file.
+///
+/// # Errors
+/// After one the old file is there as before, and nothing else.
+pub(crate) async fn write(request: &WriteFile, body: Incoming) -> Result<()> {
+    let path = check(&request.path)?;
+    request.mode.map_or(Ok(()), check_mode)?;
+    if path.ends_with('/') {
+        return Err(invalid(format!("{path}: a file's path does not end with a slash")));
+    }
+    let mut parents = Parents::default();
+    let place = Place::find(path, &mut parents)?;
+    let temporary = Temporary::create(&place).map_err(|errno| write_refused(path, errno))?;
+    fill(&temporary, path, body).await?;
+    temporary.replace(&place, request.mode).map_err(|errno| write_refused(path, errno))?;
+    parents.keep();
+    Ok(())
+}
+
+/// A file below another file can neither be there nor be made.
+fn write_refused(path: &str, errno: Errno) -> guest_protocol::Failure {
+    match errno {
+        Errno::NOENT => invalid(format!("{path}: its directory is gone")),
+        errno => refused(path, errno),
+    }
+}
+
+async fn fill(temporary: &Temporary<'_>, path: &str, mut body: Incoming) -> Result<()> {
+    let mut unrested = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| invalid("the content was cut off"))?;
+        let Ok(bytes) = frame.into_data() else { continue };
+        for piece in bytes.chunks(PIECE_BYTES) {
+            temporary.write_all(piece).map_err(|errno| refused(path, errno))?;
+            unrested += piece.len();
+            if unrested >= PIECE_BYTES {
+                unrested = 0;
+                yield_now().await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where the file is, after all links: a directory and a name in it.
+pub(super) struct Place {
+    pub(super) dir: OwnedFd,
+    pub(super) name: String,
+    /// What is there now: a regular file, if anything.
+    pub(super) old: Option<Stat>,
+}
+
+impl Place {
+    fn find(path: &str, parents: &mut Parents) -> Result<Place> {
+        let mut wanted = path.to_owned();
+        let mut from: Option<OwnedFd> = None;
+        for _ in 0..LINKS_MAX {
+            let (dir, name) = split_any(&wanted)?;
+            let dir = open_dir(from.as_ref(), dir, parents).map_err(|errno| write_refused(path, errno))?;
+            let old = match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => Some(stat),
+                Err(Errno::NOENT) => None,
+                Err(errno) => return Err(write_refused(path, errno)),
+            };
+            let kind = old.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode));
+            match kind {
+                None | Some(FileType::RegularFile) => return Ok(Place { name: name.to_owned(), dir, old }),
+                Some(FileType::Symlink) => {
+                    let target = readlinkat(&dir, name, Vec::new()).map_err(|errno| write_refused(path, errno))?;
+                    let target = target.into_string();
+                    wanted = target.map_err(|_| invalid(format!("{path}: a link to a name that is no UTF-8")))?;
+                    from = Some(dir);
+                }
+                Some(FileType::Directory) => return Err(invalid(format!("{path}: is a directory"))),
+                Some(_) => return Err(invalid(format!("{path}: not a regular file"))),
+            }
+        }
+        Err(refused(path, Errno::LOOP))
+    }
+}
+
+/// Like [`split`], also for the relative target of a link.
+fn split_any(path: &str) -> Result<(&str, &str)> {
+    if path.ends_with('/') {
+        return Err(invalid(format!("{path}: is a directory")));
+    }
+    if path.contains('/') { split(path) } else { Ok(("", path)) }
+}
+
+/// Opens the directory `path`, from `from` if it is relative, making what is missing.
+fn open_dir(from: Option<&OwnedFd>, path: &str, parents: &mut Parents) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let base = from.map_or(CWD, AsFd::as_fd);
+    let path = if path.is_empty() { "." } else { path };
+    match openat(base, path, flags, Mode::empty()) {
+        // Relative targets of links are in directories that are there.
+        Err(Errno::NOENT) if path.starts_with('/') => {
+            parents.make(path)?;
+            open(path, flags, Mode::empty())
+        }
+        opened => opened,
+    }
+}
+
+/// Directories that were made for the file; removed again unless they are kept.
+#[derive(Debug, Default)]
+pub(super) struct Parents {
+    made: Vec<String>,
+}
+
+impl Parents {
+    /// Makes what is missing of `dir`, which is absolute.
+    pub(super) fn make(&mut self, dir: &str) -> Result<(), Errno> {
+        let ends = dir.char_indices().filter(|(at, c)| *c == '/' && *at > 0).map(|(at, _)| at);
+        let whole = (!dir.ends_with('/')).then_some(dir.len());
+        for prefix in ends.chain(whole).filter_map(|end| dir.get(..end)) {
+            match mkdir(prefix, Mode::from_raw_mode(MODE_PARENTS)) {
+                Ok(()) => self.made.push(prefix.to_owned()),
+                Err(Errno::EXIST | Errno::ISDIR) => {}
+                // Also from file systems that nobody may write to and that have it already.
+                Err(errno) => match statat(CWD, prefix, AtFlags::empty()) {
+                    Ok(_) => {}
+                    Err(_) => return Err(errno),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// The directories stay.
+    pub(super) fn keep(mut self) {
+        self.made.clear();
+    }
+}
+
+impl Drop for Parents {
+    fn drop(&mut self) {
+        for dir in self.made.iter().rev() {
+            // One that others use by now is not empty, and stays.
+            let _ = unlinkat(CWD, dir, AtFlags::REMOVEDIR);
+        }
+    }
+}
+
+/// A file that nobody knows yet; removed unless it takes its place.
+pub(super) struct Temporary<'a> {
+    dir: &'a OwnedFd,
+    name: String,
+    pub(super) file: OwnedFd,
+    placed: bool,
+}
+
+impl<'a> Temporary<'a> {
+    pub(super) fn create(place: &'a Place) -> Result<Temporary<'a>, Errno> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        for _ in 0..NAME_TRIES_MAX {
+            let mut random = [0; 8];
+            rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+            let name = format!(".tidebox-{:016x}", u64::from_ne_bytes(random));
+            match openat(&place.dir, &name, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => return Ok(Temporary { dir: &place.dir, name, file, placed: false }),
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::EXIST)
+    }
+
+    pub(super) fn write_all(&self, mut bytes: &[u8]) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            match rustix::io::write(&self.file, bytes) {
+                Ok(len) => bytes = bytes.get(len..).unwrap_or_default(),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the place of the old file, with its owner, and its mode unless there
+    /// is a new one.
+    pub(super) fn replace(mut self, place: &Place, mode: Option<u32>) -> Result<(), Errno> {
+        if let Some(old) = &place.old {
+            // The owner first: a change of it takes setuid bits away.
+            fchown(&self.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)))?;
+        }
+        let kept = place.old.as_ref().map_or(MODE_DEFAULT, |old| old.st_mode & super::MODE_MAX);
+        fchmod(&self.file, Mode::from_raw_mode(mode.unwrap_or(kept)))?;
+        renameat(self.dir, &self.name, &place.dir, &place.name)?;
+        self.placed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        if !self.placed {
+            // If the box has removed it already, all is well.
+            let _ = unlinkat(self.dir, &self.name, AtFlags::empty());
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The agent: its start, its state, and the connections it accepts.
+
+mod body;
+mod route;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use guest_protocol::Boot;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getpid, getrlimit, set_child_subreaper, set_dumpable_behavior, setrlimit, umask,
+};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::{LocalSet, spawn_local};
+
+use crate::console::Console;
+use crate::deadline::Deadline;
+use crate::descriptor::take;
+use crate::exec::reapers::{self, Reapers};
+use crate::memory::Activity;
+use crate::watchdog;
+
+/// The server keeps one connection, and opens another when it was restarted.
+const CONNECTIONS_MAX: usize = 64;
+/// Commands at once, those too whose children still write to the console.
+const EXECS_MAX: usize = 1024;
+/// A command has up to four pipes, of which the other ends are open for a moment.
+const DESCRIPTORS_PER_EXEC: usize = 4;
+/// For connections, files that are being transferred, `/proc`, and the runtime.
+const DESCRIPTORS_RESERVED: usize = 256;
+/// File operations at once. A reader that stands still keeps its place until the
+/// server gives it up.
+const FILE_OPERATIONS_MAX: usize = 128;
+/// Streams of one connection: all commands and files, and some short questions.
+const STREAMS_MAX: u32 = 2048;
+/// What may be on its way to us on one stream.
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+/// What may be on its way to us on all streams of a connection together: enough
+/// for all that a server has at once, or a few commands that do not read their
+/// stdin would stop everybody else's.
+const CONNECTION_WINDOW_BYTES: u32 = 576 * 1024 * 1024;
+/// Fewer and larger frames are cheaper on a unix socket.
+const FRAME_BYTES_MAX: u32 = 64 * 1024;
+/// What HTTP/2 takes from a stream before the other side has taken it from us.
+const SEND_BUFFER_BYTES: usize = 512 * 1024;
+/// A path of 4,096 bytes, encoded for a header, has up to nine times as many.
+const HEADERS_BYTES_MAX: u32 = 128 * 1024;
+/// A client may drop so many requests before we have looked at them.
+const UNSEEN_RESETS_MAX: usize = 2048;
+/// When there is no descriptor for another connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What all parts of the agent share. There is one thread, so nothing is locked.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    pub(crate) boot: Boot,
+    pub(crate) pid: i32,
+    pub(crate) reapers: Reapers,
+    pub(crate) console: Console,
+    pub(crate) oom_events: Option<OwnedFd>,
+    pub(crate) dev_null: OwnedFd,
+    /// The limit on descriptors that commands get: the one we were started with.
+    pub(crate) descriptors: Rlimit,
+    deadline: Deadline,
+    activity: Rc<Activity>,
+    execs: Arc<Semaphore>,
+    file_operations: Arc<Semaphore>,
+}
+
+/// Runs the agent; `boot` is its second argument.
+pub(crate) fn run(boot: Option<&str>) -> ExitCode {
+    let Some(boot) = boot.and_then(|json| serde_json::from_str::<Boot>(json).ok()) else { return ExitCode::FAILURE };
+    // No other process of the box may look into this one, whoever it runs as.
+    if set_dumpable_behavior(DumpableBehavior::NotDumpable).is_err() {
+        return ExitCode::FAILURE;
+    }
+    // Matters only where the agent is not process 1 anyway.
+    let _ = set_child_subreaper(Some(getpid()));
+    umask(Mode::WGRP | Mode::WOTH);
+    // Before the runtime opens descriptors of its own.
+    let (Ok(listener), Ok(oom_events)) = (take(boot.listener_fd), boot.oom_events_fd.map(take).transpose()) else {
+        return ExitCode::FAILURE;
+    };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() else {
+        return ExitCode::FAILURE;
+    };
+    match LocalSet::new().block_on(&runtime, serve(boot, listener, oom_events)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Until the deadline.
+async fn serve(boot: Boot, listener: OwnedFd, oom_events: Option<OwnedFd>) -> std::io::Result<()> {
+    let listener = std::os::unix::net::UnixListener::from(listener);
+    listener.set_nonblocking(true)?;
+    let listener = UnixListener::from_std(listener)?;
+    let descriptors = raise_descriptors();
+    let limit =
+        getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let execs = (limit.saturating_sub(DESCRIPTORS_RESERVED) / DESCRIPTORS_PER_EXEC).clamp(1, EXECS_MAX);
+    let agent = Rc::new(Agent {
+        pid: getpid().as_raw_nonzero().get(),
+        reapers: Reapers::default(),
+        console: Console::default(),
+        oom_events,
+        dev_null: rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?,
+        descriptors,
+        deadline: Deadline::new(boot.deadline_ms)?,
+        activity: Rc::default(),
+        execs: Arc::new(Semaphore::new(execs)),
+        file_operations: Arc::new(Semaphore::new(FILE_OPERATIONS_MAX)),
+        boot,
+    });
+    spawn_local(reapers::kill_strangers(Rc::clone(&agent)));
+    spawn_local(Rc::clone(&agent.activity).trim_when_idle());
+    if agent.boot.soft_memory_mb > 0 {
+        spawn_local(watchdog::run(Rc::clone(&agent), agent.boot.soft_memory_mb));
+    }
+    let reaping = spawn_local(reapers::reap(Rc::clone(&agent)));
+    let accepting = spawn_local(accept(Rc::clone(&agent), listener));
+    tokio::select! {
+        ended = agent.deadline.wait() => ended?,
+        // An agent that cannot reap, or cannot accept, is of no use.
+        ended = reaping => ended??,
+        ended = accepting => ended??,
+    }
+    // The kernel ends everything with process 1; elsewhere it is for us to do.
+    if agent.pid != 1 {
+        reapers::kill_all(&agent).await;
+    }
+    Ok(())
+}
+
+/// Allows the agent as many descriptors as it may have. Gives what was before.
+fn raise_descriptors() -> Rlimit {
+    let before = getrlimit(Resource::Nofile);
+    // Without, fewer commands can run at once.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, maximum: before.maximum });
+    before
+}
+
+async fn accept(agent: Rc<Agent>, listener: UnixListener) -> std::io::Result<()> {
+    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return Ok(()) };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let agent = Rc::clone(&agent);
+                spawn_local(async move {
+                    connection(agent, stream).await;
+                    drop(permit);
+                });
+            }
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+async fn connection(agent: Rc<Agent>, stream: UnixStream) {
+    let service = service_fn(move |request| {
+        let agent = Rc::clone(&agent);
+        async move { Ok::<_, Infallible>(route::answer(&agent, request).await) }
+    });
+    let served = http2::Builder::new(Local)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .max_send_buf_size(SEND_BUFFER_BYTES)
+        .max_header_list_size(HEADERS_BYTES_MAX)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    // A client that goes away is ordinary, and there is nobody to tell of it.
+    drop(served);
+}
+
+/// Runs the tasks of a connection on the agent's only thread.
+#[derive(Debug, Clone, Copy)]
+struct Local;
+
+impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Local {
+    fn execute(&self, future: F) {
+        spawn_local(future);
+    }
+}

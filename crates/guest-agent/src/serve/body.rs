@@ -1,0 +1,49 @@
+//! The bodies of answers.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::sync::mpsc;
+
+use crate::files::read::Content;
+use crate::memory::Active;
+
+/// What an answer carries.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// A whole.
+    Whole(Option<Bytes>),
+    /// The frames of a command.
+    Frames(mpsc::Receiver<Bytes>, #[expect(dead_code, reason = "counts as long as it lives")] Active),
+    /// What is in a file.
+    File(Content, #[expect(dead_code, reason = "counts as long as it lives")] Active),
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<std::io::Result<Frame<Bytes>>>> {
+        let piece = match self.get_mut() {
+            Answer::Whole(bytes) => bytes.take().map(Ok),
+            Answer::Frames(frames, _) => ready!(frames.poll_recv(cx)).map(Ok),
+            Answer::File(content, _) => ready!(content.poll_piece(cx)),
+        };
+        Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Answer::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Answer::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(0)))
+            }
+            Answer::Frames(..) | Answer::File(..) => SizeHint::default(),
+        }
+    }
+}

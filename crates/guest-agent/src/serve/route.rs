@@ -1,0 +1,154 @@
+//! Which request is which.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use guest_protocol::{
+    Console, Deadline, FILE_HEADER, Failure, Hello, REQUEST_HEADER, ReadFile, VERSION, VERSION_HEADER, WriteFile,
+};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::header::HeaderValue;
+use hyper::{Method, Request, Response, StatusCode};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_local;
+
+use super::Agent;
+use super::body::Answer;
+use crate::failure::{Result, exhausted, internal, invalid, not_found};
+use crate::{exec, files};
+
+/// Two paths of 4,096 bytes, each byte written as an escape of JSON.
+const REQUEST_BYTES_MAX: usize = 64 * 1024;
+/// Frames of a command between its task and its connection.
+const QUEUE_FRAMES: usize = 2;
+/// JSON in a header: everything but printable ASCII is encoded, and the sign of
+/// the encoding itself.
+const HEADER_SET: &AsciiSet = &CONTROLS.add(b'%');
+
+/// Answers one request.
+pub(super) async fn answer(agent: &Rc<Agent>, request: Request<Incoming>) -> Response<Answer> {
+    let ours = VERSION.to_string();
+    if request.headers().get(VERSION_HEADER).is_none_or(|theirs| theirs.as_bytes() != ours.as_bytes()) {
+        return other_version(&ours);
+    }
+    route(agent, request).await.unwrap_or_else(|failure| failed(&failure))
+}
+
+async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response<Answer>> {
+    let path = request.uri().path().to_owned();
+    match (request.method(), path.as_str()) {
+        (&Method::POST, "/exec") => return run(agent, request).await,
+        (&Method::GET, "/hello") => {
+            return json(&Hello { protocol: VERSION, version: env!("CARGO_PKG_VERSION").to_owned() });
+        }
+        (&Method::POST, "/deadline") => {
+            let deadline: Deadline = body(request).await?;
+            agent.deadline.set(deadline.in_ms).map_err(|error| internal(error.to_string()))?;
+            return done();
+        }
+        (&Method::POST, "/console") => {
+            let console: Console = body(request).await?;
+            return json(&agent.console.newest(console.lines));
+        }
+        _ => {}
+    }
+    // Most take a moment, so that those beyond the bound wait for their turn.
+    let permit = Arc::clone(&agent.file_operations).acquire_owned().await;
+    let permit = permit.map_err(|error| internal(error.to_string()))?;
+    let active = agent.activity.begin();
+    match (request.method(), path.as_str()) {
+        (&Method::GET, "/file") => {
+            let wanted: ReadFile = header(&request)?;
+            let (info, content) = files::read::open(&wanted, permit)?;
+            let mut response = Response::new(Answer::File(content, active));
+            response.headers_mut().insert(FILE_HEADER, to_header(&info)?);
+            Ok(response)
+        }
+        (&Method::PUT, "/file") => {
+            let wanted: WriteFile = header(&request)?;
+            files::write::write(&wanted, request.into_body()).await?;
+            done()
+        }
+        (&Method::POST, "/files/delete") => {
+            files::remove::delete(&body(request).await?).await?;
+            done()
+        }
+        (&Method::POST, "/files/move") => {
+            files::rename::rename(&body(request).await?).await?;
+            done()
+        }
+        (&Method::POST, "/files/chmod") => {
+            files::chmod(&body(request).await?)?;
+            done()
+        }
+        (&Method::POST, "/files/stat") => json(&files::stat(&body(request).await?)?),
+        (&Method::POST, "/files/list") => json(&files::list::list(&body(request).await?).await?),
+        (&Method::POST, "/files/glob") => json(&files::glob::glob(&body(request).await?).await?),
+        (method, path) => Err(not_found(format!("the agent has no {method} {path}"))),
+    }
+}
+
+/// The head of the answer goes out as soon as the program is executed, or tells
+/// why it is not; what happens then is in the frames.
+async fn run(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response<Answer>> {
+    let permit = Arc::clone(&agent.execs).try_acquire_owned();
+    let permit = permit.map_err(|_| exhausted("the box runs as many commands as it can"))?;
+    let (sender, receiver) = mpsc::channel(QUEUE_FRAMES);
+    let (tell_begun, begun) = oneshot::channel();
+    let active = agent.activity.begin();
+    spawn_local(exec::run(Rc::clone(agent), request.into_body(), sender, tell_begun, permit));
+    begun.await.unwrap_or_else(|_| Err(internal("the command was given up")))?;
+    Ok(Response::new(Answer::Frames(receiver, active)))
+}
+
+async fn body<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T> {
+    let body = Limited::new(request.into_body(), REQUEST_BYTES_MAX).collect().await;
+    let body = body.map_err(|error| {
+        let too_long = error.is::<LengthLimitError>();
+        invalid(if too_long { "the request is larger than 64 KiB" } else { "the request was cut off" })
+    })?;
+    serde_json::from_slice(&body.to_bytes()).map_err(|error| invalid(format!("the request makes no sense: {error}")))
+}
+
+fn header<T: DeserializeOwned>(request: &Request<Incoming>) -> Result<T> {
+    let fault = || invalid(format!("the header {REQUEST_HEADER} is missing or makes no sense"));
+    let value = request.headers().get(REQUEST_HEADER).and_then(|value| value.to_str().ok()).ok_or_else(fault)?;
+    let text = percent_decode_str(value).decode_utf8().map_err(|_| fault())?;
+    serde_json::from_str(&text).map_err(|error| invalid(format!("the header {REQUEST_HEADER} makes no sense: {error}")))
+}
+
+fn to_header(value: &impl Serialize) -> Result<HeaderValue> {
+    let text = serde_json::to_string(value).map_err(|error| internal(error.to_string()))?;
+    let encoded = utf8_percent_encode(&text, HEADER_SET).to_string();
+    HeaderValue::try_from(encoded).map_err(|error| internal(error.to_string()))
+}
+
+fn json(value: &impl Serialize) -> Result<Response<Answer>> {
+    let text = serde_json::to_vec(value).map_err(|error| internal(error.to_string()))?;
+    Ok(Response::new(Answer::Whole(Some(Bytes::from(text)))))
+}
+
+fn done() -> Result<Response<Answer>> {
+    Ok(Response::new(Answer::Whole(Some(Bytes::from_static(b"{}")))))
+}
+
+fn failed(failure: &Failure) -> Response<Answer> {
+    let text = serde_json::to_vec(failure).unwrap_or_default();
+    let mut response = Response::new(Answer::Whole(Some(Bytes::from(text))));
+    *response.status_mut() = StatusCode::from_u16(failure.kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response
+}
+
+fn other_version(ours: &str) -> Response<Answer> {
+    let mut response = failed(&invalid(format!("this agent speaks version {ours} of the protocol")));
+    *response.status_mut() = StatusCode::HTTP_VERSION_NOT_SUPPORTED;
+    if let Ok(ours) = HeaderValue::try_from(ours) {
+        response.headers_mut().insert(VERSION_HEADER, ours);
+    }
+    response
+}

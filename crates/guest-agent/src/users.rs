@@ -1,0 +1,192 @@
+//! Who a command runs as. `/etc/passwd` and `/etc/group` of the box are read
+//! here and not by the C library, whose name service would load code of the box.
+
+use std::fs::File;
+use std::io::Read;
+
+use crate::failure::{Result, invalid, not_supported};
+
+/// More of `/etc/passwd` or `/etc/group` than this is not read.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// The kernel takes 65,536; no box of ours has that many.
+const GROUPS_MAX: usize = 1024;
+/// Means "no change" to the kernel, so it is nobody's id.
+const NO_ID: u32 = u32::MAX;
+
+/// The ids of a command and where it is at home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    /// `None` leaves the ids of the agent.
+    pub(crate) ids: Option<Ids>,
+    /// `HOME`, if the environment has none.
+    pub(crate) home: String,
+}
+
+/// What the command's process becomes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ids {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
+}
+
+struct Account<'a> {
+    name: &'a str,
+    uid: u32,
+    gid: u32,
+    home: &'a str,
+}
+
+/// Resolves `user`: `name`, `uid`, `name:group` or `uid:gid`.
+///
+/// # Errors
+/// Invalid for a name that is not in the box; not supported for any but root in
+/// a box with a single user.
+pub(crate) fn resolve(user: Option<&str>, single_user: bool) -> Result<User> {
+    let passwd = read("/etc/passwd");
+    let Some(user) = user else {
+        let uid = rustix::process::getuid().as_raw();
+        return Ok(User { ids: None, home: home(account_of(&passwd, uid).as_ref(), uid) });
+    };
+    let (ids, home) = lookup(user, &passwd, &read("/etc/group"))?;
+    if !single_user {
+        return Ok(User { ids: Some(ids), home });
+    }
+    if (ids.uid, ids.gid) != (0, 0) {
+        return Err(not_supported("this box has no user but root: it was made without privileges on its host"));
+    }
+    Ok(User { ids: None, home })
+}
+
+fn read(path: &str) -> String {
+    let mut bytes = Vec::new();
+    // A box need not have either file; then numbers still work.
+    if let Ok(file) = open_regular(path) {
+        let _ = file.take(FILE_BYTES_MAX).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The box may have put a FIFO there, which must not hold up the agent.
+fn open_regular(path: &str) -> rustix::io::Result<File> {
+    use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+    let fd = open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&fd)?.st_mode) == FileType::RegularFile {
+        Ok(File::from(fd))
+    } else {
+        Err(rustix::io::Errno::INVAL)
+    }
+}
+
+fn lookup(user: &str, passwd: &str, group: &str) -> Result<(Ids, String)> {
+    let (user, wanted_group) = match user.split_once(':') {
+        Some((user, group)) => (user, Some(group)),
+        None => (user, None),
+    };
+    let account = accounts(passwd).find(|account| account.name == user);
+    let numeric = id(user);
+    let account = account.or_else(|| account_of(passwd, numeric?));
+    let uid = match (&account, numeric) {
+        (Some(account), _) => account.uid,
+        (None, Some(uid)) => uid,
+        (None, None) => return Err(invalid(format!("the box has no user {user:?}"))),
+    };
+    let (gid, groups) = match wanted_group {
+        Some(name) => {
+            let gid = groups(group).find(|(n, ..)| *n == name).map(|(_, gid, _)| gid).or_else(|| id(name));
+            let gid = gid.ok_or_else(|| invalid(format!("the box has no group {name:?}")))?;
+            (gid, vec![gid])
+        }
+        None => {
+            let gid = account.as_ref().map_or(0, |account| account.gid);
+            (gid, memberships(group, account.as_ref().map(|account| account.name), gid))
+        }
+    };
+    let home = home(account.as_ref(), uid);
+    Ok((Ids { uid, gid, groups }, home))
+}
+
+fn home(account: Option<&Account<'_>>, uid: u32) -> String {
+    match account.map(|account| account.home).filter(|home| home.starts_with('/') && !home.contains('\0')) {
+        Some(home) => home.to_owned(),
+        None if uid == 0 => "/root".to_owned(),
+        None => "/".to_owned(),
+    }
+}
+
+fn account_of(passwd: &str, uid: u32) -> Option<Account<'_>> {
+    accounts(passwd).find(|account| account.uid == uid)
+}
+
+fn accounts(passwd: &str) -> impl Iterator<Item = Account<'_>> {
+    passwd.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let (name, _password) = (fields.next()?, fields.next()?);
+        let (uid, gid) = (id(fields.next()?)?, id(fields.next()?)?);
+        let (_comment, home) = (fields.next()?, fields.next()?);
+        (!name.is_empty()).then_some(Account { name, uid, gid, home })
+    })
+}
+
+/// Name, id and members of each group.
+fn groups(group: &str) -> impl Iterator<Item = (&str, u32, &str)> {
+    group.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let (name, _password, gid) = (fields.next()?, fields.next()?, id(fields.next()?)?);
+        Some((name, gid, fields.next().unwrap_or_default()))
+    })
+}
+
+fn memberships(group: &str, user: Option<&str>, gid: u32) -> Vec<u32> {
+    let mut gids = vec![gid];
+    let Some(user) = user else { return gids };
+    for (_, other, members) in groups(group) {
+        if gids.len() < GROUPS_MAX && !gids.contains(&other) && members.split(',').any(|member| member == user) {
+            gids.push(other);
+        }
+    }
+    gids
+}
+
+fn id(text: &str) -> Option<u32> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|id| digits && *id != NO_ID)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nbroken line\nann:x:1000:1001:,,,:/home/ann:/bin/sh\n";
+    const GROUP: &str = "root:x:0:\nann:x:1001:\naudio:x:29:bob,ann\nvideo:x:44:annabel\n";
+
+    fn ids(user: &str) -> Result<(u32, u32, Vec<u32>, String)> {
+        lookup(user, PASSWD, GROUP).map(|(ids, home)| (ids.uid, ids.gid, ids.groups, home))
+    }
+
+    #[test]
+    fn a_name_has_its_groups_and_its_home() {
+        assert_eq!(ids("ann"), Ok((1000, 1001, vec![1001, 29], "/home/ann".into())));
+        assert_eq!(ids("1000"), ids("ann"));
+    }
+
+    #[test]
+    fn a_group_replaces_all_groups() {
+        assert_eq!(ids("ann:audio"), Ok((1000, 29, vec![29], "/home/ann".into())));
+        assert_eq!(ids("7:8"), Ok((7, 8, vec![8], "/".into())));
+    }
+
+    #[test]
+    fn a_number_that_nobody_has_is_taken() {
+        assert_eq!(ids("4242"), Ok((4242, 0, vec![0], "/".into())));
+    }
+
+    #[test]
+    fn what_is_nobody_is_refused() {
+        for user in
+            ["", "eve", "ann:", "ann:eve", "-1", "+1", "4294967295", "4294967296", ":0", "0:4294967295", "a:b:c"]
+        {
+            assert!(ids(user).is_err(), "{user}");
+        }
+    }
+}

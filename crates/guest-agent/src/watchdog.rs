@@ -1,0 +1,53 @@
+//! The limit on memory where no control group holds it.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::exec::tree::{Processes, resident_kb};
+use crate::serve::Agent;
+
+/// A process that fills 1 GiB per second gets 150 MiB past the limit.
+const PERIOD: Duration = Duration::from_millis(150);
+
+/// Kills the largest process of a command whenever the box takes more than
+/// `limit_mb`.
+pub(crate) async fn run(agent: Rc<Agent>, limit_mb: u32) {
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        if !agent.reapers.is_empty() {
+            check(&agent, u64::from(limit_mb) * 1024);
+        }
+    }
+}
+
+fn check(agent: &Agent, limit_kb: u64) {
+    let processes = Processes::read();
+    let own = processes.below(&[agent.pid]);
+    let sizes: HashMap<i32, u64> =
+        own.iter().chain([&agent.pid]).map(|pid| (*pid, resident_kb(*pid).unwrap_or(0))).collect();
+    let total: u64 = sizes.values().sum();
+    if total <= limit_kb {
+        return;
+    }
+    let largest = agent.reapers.all().into_iter().flat_map(|reaper| {
+        let below = processes.below(&[reaper.pid]);
+        below.into_iter().map(move |pid| (pid, Rc::clone(&reaper)))
+    });
+    let size_of = |pid: &i32| sizes.get(pid).copied().unwrap_or(0);
+    let Some((pid, reaper)) = largest.max_by_key(|(pid, _)| size_of(pid)) else { return };
+    let size_kb = size_of(&pid);
+    reaper.memory_killed.set(true);
+    if let Some(target) = Pid::from_raw(pid) {
+        // One that has just ended needs no killing.
+        let _ = kill_process(target, Signal::KILL);
+    }
+    agent.console.push(format!(
+        "tidebox: the box takes {} MiB and may have {}: killed its largest process, {pid} of {} MiB",
+        total / 1024,
+        limit_kb / 1024,
+        size_kb / 1024,
+    ));
+}

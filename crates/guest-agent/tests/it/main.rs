@@ -1,0 +1,11 @@
+//! The agent as the server meets it: the real program, as an ordinary process,
+//! spoken to over a unix socket.
+#![expect(clippy::unwrap_used, reason = "these are tests; the helpers are too")]
+
+mod exec;
+mod files;
+mod harness;
+mod life;
+mod streams;
+mod trees;
+mod users;
