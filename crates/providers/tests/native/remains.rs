@@ -12,7 +12,7 @@ async fn after_a_stop_nothing_of_a_box_is_left() {
     let inside = ground.start().await;
     let id = inside.id.clone();
     let pid = inside.pid();
-    inside.text("(setsid sh -c 'trap \"\" TERM HUP INT; sleep 1000' > /dev/null 2>&1 &); kill -STOP $$ & echo > /workspace/x; true").await;
+    inside.text("(setsid sh -c 'trap \"\" TERM HUP INT; sleep 1000' > /dev/null 2>&1 &); sleep 1000 > /dev/null 2>&1 & kill -STOP $!; echo > /workspace/x").await;
     let map = std::fs::read_to_string(format!("/proc/{pid}/uid_map")).unwrap();
     if is_root() {
         assert!(!cgroups_named(id.as_str()).is_empty(), "a box has control groups");
