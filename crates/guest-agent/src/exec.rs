@@ -35,6 +35,9 @@ use crate::serve::Agent;
 const GRACE: Duration = Duration::from_millis(250);
 /// A client sends the first frame together with the request.
 const START_WAIT: Duration = Duration::from_secs(30);
+/// So long a program may take to be executed before it counts as running anyway:
+/// it may have stopped its reaper, which would have told.
+const BEGIN_WAIT: Duration = Duration::from_secs(5);
 /// The exit code at the deadline.
 const CODE_TIMED_OUT: i32 = 124;
 /// The exit code of signal 9, also of a command whose reaper was killed.
@@ -123,14 +126,16 @@ impl Command {
         })
     }
 
-    /// Waits until the program is executed. One that cannot be is the command's
-    /// own failure, with an exit code.
+    /// Waits until the program is executed, but not past the command's deadline.
+    /// One that cannot be is the command's own failure, with an exit code.
     ///
     /// # Errors
     /// Everything else that keeps the command from running.
     async fn begin(&mut self, agent: &Agent, to: &mpsc::Sender<Bytes>) -> Result<Option<NotExecuted>> {
+        let wait = BEGIN_WAIT.min(Duration::from_millis(self.exec.timeout_ms));
         let first = tokio::select! {
             first = read_report(&self.report) => first,
+            () = tokio::time::sleep(wait) => None,
             () = to.closed() => {
                 kill(agent, &Tree::Command(Rc::clone(&self.reaper))).await;
                 None
@@ -173,8 +178,8 @@ impl Command {
         };
 
         let mut timed_out = false;
-        let mut report = pin!(read_report(&report));
-        let deadline = tokio::time::sleep(Duration::from_millis(exec.timeout_ms));
+        let mut report = pin!(read_end(&report));
+        let deadline = tokio::time::sleep_until(started + Duration::from_millis(exec.timeout_ms));
         let mut ended = streams.run_until(report.as_mut(), deadline).await;
         if let Until::Deadline = ended {
             timed_out = true;
@@ -194,7 +199,7 @@ impl Command {
             }
             (None, Some(Report::Exited(status))) => code(status),
             // Somebody has killed the reaper, and with it goes all that it had.
-            (None, Some(Report::Begun | Report::Refused(..)) | None) => CODE_KILLED,
+            (None, _) => CODE_KILLED,
         };
         let Some(left) = streams.finish(&phase).await else {
             kill(agent, &tree).await;
@@ -273,6 +278,16 @@ async fn read_report(pipe: &pipe::Receiver) -> Option<Report> {
             Ok(spawn::REPORT_BYTES) => return Report::parse(bytes),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Ok(_) | Err(_) => return None,
+        }
+    }
+}
+
+/// What the reaper says last: how the main process ended.
+async fn read_end(pipe: &pipe::Receiver) -> Option<Report> {
+    loop {
+        match read_report(pipe).await {
+            Some(Report::Begun | Report::Refused(..)) => {}
+            end => return end,
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::fs;
-use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -56,13 +55,17 @@ impl Agent {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let socket = dir.path().join("agent.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).unwrap();
-        boot.listener_fd = listener.as_raw_fd();
-        let child = Command::new(program())
-            .args(["agent", &serde_json::to_string(&boot).unwrap()])
+        boot.listener_fd = 3;
+        // A shell gives the socket its number: one that this process passed on by
+        // itself would be passed on to the agents of all other tests too.
+        let child = Command::new("/bin/sh")
+            .args(["-c", r#"exec "$0" agent "$1" 3<&0 </dev/null"#])
+            .arg(program())
+            .arg(serde_json::to_string(&boot).unwrap())
             .env_clear()
-            .stdin(Stdio::null())
+            .stdin(std::os::fd::OwnedFd::from(listener))
             .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()
             .unwrap();
         let mut tasks = JoinSet::new();
