@@ -166,7 +166,10 @@ async fn orphans_are_reaped() {
 #[tokio::test]
 async fn many_commands_leave_nothing() {
     let mut agent = Agent::start().await;
+    // The first command shows that the connection is there, which counts too.
+    assert_eq!(agent.run("true").await.code(), 0);
     let pid = agent.pid();
+    eventually("nothing is a child", || children(pid).is_empty()).await;
     let open = || std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
     let before = open();
     for _ in 0..5 {
