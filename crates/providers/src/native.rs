@@ -166,16 +166,16 @@ impl Inner {
         self.maker.remove(folder, process.as_deref()).await
     }
 
-    async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
+    /// Makes a box; `entry` is its entry, whose right to change the caller holds.
+    async fn start(&self, id: &SandboxId, spec: &Spec, entry: &Entry) -> Result<Started> {
         let (host, _) = self.host();
         let Some(can) = host.can else { return Err(Error::Unavailable(host.error.unwrap_or_default())) };
-        let (entry, _change) = self.boxes.change(id).await;
         let folder = self.maker.folders.of(id);
         if folder.exists() {
-            if self.guest(&entry, &folder).await.is_ok() {
+            if self.guest(entry, &folder).await.is_ok() {
                 return Ok(Started { phases: Vec::new() });
             }
-            self.clear(&entry, &folder).await?;
+            self.clear(entry, &folder).await?;
         }
         match self.maker.make(id, &spec.resources, spec.lifetime, can).await {
             Ok(made) => {
@@ -187,7 +187,7 @@ impl Inner {
                 Ok(Started { phases: made.phases })
             }
             Err(error) => {
-                if let Err(remains) = self.clear(&entry, &folder).await {
+                if let Err(remains) = self.clear(entry, &folder).await {
                     tracing::warn!(%id, error = %remains, "what is left of a box that could not be made cannot be removed");
                 }
                 self.boxes.forget(id);
@@ -285,7 +285,14 @@ impl Provider for Native {
     async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
         self.check(spec)?;
         let (inner, id, spec) = (Arc::clone(&self.inner), id.clone(), spec.clone());
-        self.tracked(async move { inner.start(&id, &spec).await }, "make a box").await
+        // Waited for here and not in the task: a caller that goes away before it
+        // has the right to begin must not begin after whoever came to clean up.
+        let (entry, change) = inner.boxes.change(&id).await;
+        let work = async move {
+            let _change = change;
+            inner.start(&id, &spec, &entry).await
+        };
+        self.tracked(work, "make a box").await
     }
 
     async fn stop(&self, id: &SandboxId) -> Result<()> {
