@@ -19,6 +19,7 @@ mod process;
 mod record;
 mod removal;
 mod skeleton;
+mod stock;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -42,6 +43,7 @@ use ids::IdPool;
 use maker::{Maker, Removals};
 use record::{BoxFolder, Folders};
 use skeleton::Skeleton;
+use stock::Stock;
 
 /// The only image so far.
 const IMAGE: &str = "host";
@@ -93,11 +95,14 @@ impl Native {
         let ids = IdPool::new(config.subids, &config.store_id)?;
         let folders = Folders::make(&config.data_dir.join("native")).map_err(failed)?;
         let skeleton = Skeleton::make(&folders.base).map_err(failed)?;
+        let removals = Removals::default();
+        let stock = Stock::new(folders.stock.clone(), skeleton.overlays(), removals.tasks());
         let maker = Maker {
             agent: AgentFile::sealed()?,
             cgroups: Cgroups::open(config.cgroup_parent.as_deref(), &config.store_id),
             tasks: TaskTracker::new(),
-            removals: Removals::default(),
+            removals,
+            stock,
             folders,
             skeleton,
             ids,
@@ -110,6 +115,7 @@ impl Native {
         }
         maker.skeleton.remove_others(&maker.folders.base, &skeletons).map_err(failed)?;
         maker.empty_trash().map_err(failed)?;
+        maker.stock.refill();
         let inner = Inner { maker, boxes: Boxes::default(), host: RwLock::new((Host::default(), Instant::now())) };
         inner.probe().await;
         Ok(Native { inner: Arc::new(inner) })

@@ -187,7 +187,11 @@ fn prepare_storage(launch: &Launch, storage: BorrowedFd<'_>) -> Result<(), Refus
     own("").at("own the box's storage")?;
     for overlay in &launch.overlays {
         for path in [overlay.name.clone(), format!("{}/upper", overlay.name), format!("{}/work", overlay.name)] {
-            rustix::fs::mkdirat(storage, path.as_str(), Mode::from_raw_mode(0o755)).at("make the box's storage")?;
+            match rustix::fs::mkdirat(storage, path.as_str(), Mode::from_raw_mode(0o755)) {
+                // The server has some ready.
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno).at("make the box's storage"),
+            }
             own(&path).at("own the box's storage")?;
         }
     }

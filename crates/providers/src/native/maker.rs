@@ -20,6 +20,8 @@ use super::ids::IdPool;
 use super::process::Process;
 use super::record::{BoxFolder, Folders, Record};
 use super::skeleton::{HOSTNAME, Skeleton};
+use super::skeleton::{ROOT_OVERLAY, overlay_of};
+use super::stock::Stock;
 use super::{disk, launcher, removal};
 use crate::agent::AgentGuest;
 use crate::{Error, Phase, Result};
@@ -44,6 +46,7 @@ pub(super) struct Maker {
     pub(super) cgroups: Cgroups,
     pub(super) tasks: TaskTracker,
     pub(super) removals: Removals,
+    pub(super) stock: Stock,
 }
 
 /// Numbers and paces what is deleted in the background.
@@ -55,6 +58,11 @@ pub(super) struct Removals {
 }
 
 impl Removals {
+    /// What runs in the background.
+    pub(super) fn tasks(&self) -> TaskTracker {
+        self.tasks.clone()
+    }
+
     /// Waits until nothing is being deleted.
     pub(super) async fn idle(&self) {
         self.tasks.wait().await;
@@ -94,7 +102,7 @@ impl Maker {
     ) -> Result<Made> {
         let begin = Instant::now();
         let folder = self.folders.of(id);
-        folder.make().map_err(failed)?;
+        self.stock.take(&folder).map_err(failed)?;
         let id_base = self.record(&folder, id, can)?;
         let storage = storage(&folder, resources, can).await?;
         self.cgroups.make(id, resources).map_err(failed)?;
@@ -118,6 +126,7 @@ impl Maker {
         };
         let agent_took = begin.elapsed().saturating_sub(box_took);
         let phases = vec![Phase { name: "box", took: box_took }, Phase { name: "agent", took: agent_took }];
+        self.stock.refill();
         Ok(Made { process, guest, phases })
     }
 
@@ -146,12 +155,12 @@ impl Maker {
         let root = Overlay {
             target: "/".to_owned(),
             lower: vec![self.skeleton.path.display().to_string()],
-            name: "root".to_owned(),
+            name: ROOT_OVERLAY.to_owned(),
         };
         let shown = self.skeleton.shown.iter().map(|dir| Overlay {
             target: dir.clone(),
             lower: vec![dir.clone()],
-            name: dir.trim_start_matches('/').to_owned(),
+            name: overlay_of(dir),
         });
         Launch {
             hostname: HOSTNAME.to_owned(),
@@ -220,8 +229,14 @@ impl Maker {
         Ok(())
     }
 
-    /// Deletes what an earlier server left in the trash.
+    /// Deletes what an earlier server left in the trash, and its stock, which was
+    /// made for its own layers.
     pub(super) fn empty_trash(&self) -> std::io::Result<()> {
+        for entry in std::fs::read_dir(&self.folders.stock)? {
+            let number = self.removals.count.fetch_add(1, Ordering::Relaxed);
+            let trash = self.folders.trash.join(format!("stock.{}.{number}", std::process::id()));
+            std::fs::rename(entry?.path(), trash)?;
+        }
         for entry in std::fs::read_dir(&self.folders.trash)? {
             let slots = Arc::clone(&self.removals.slots);
             let path = entry?.path();
@@ -255,7 +270,10 @@ async fn storage(folder: &BoxFolder, resources: &Resources, can: Capabilities) -
         return Ok(Storage::TmpfsMb(resources.disk_mb));
     }
     if can.disk_upper {
-        std::fs::create_dir(folder.layers()).map_err(failed)?;
+        match std::fs::create_dir(folder.layers()) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(error)),
+            Ok(()) | Err(_) => {}
+        }
         return Ok(Storage::Directory(folder.layers().display().to_string()));
     }
     // Counted to the box's memory anyway; half leaves room for its processes.

@@ -29,14 +29,17 @@ pub(super) struct Folders {
     pub(super) boxes: PathBuf,
     /// What is left of boxes.
     pub(super) trash: PathBuf,
+    /// Folders that are ready to become a box's.
+    pub(super) stock: PathBuf,
 }
 
 impl Folders {
     pub(super) fn make(base: &Path) -> io::Result<Folders> {
         // Absolute, since the launcher writes its way through these paths.
         let base = std::path::absolute(base)?;
-        let folders = Folders { boxes: base.join("boxes"), trash: base.join("trash"), base };
-        for dir in [&folders.base, &folders.boxes, &folders.trash] {
+        let [boxes, trash, stock] = ["boxes", "trash", "stock"].map(|name| base.join(name));
+        let folders = Folders { base, boxes, trash, stock };
+        for dir in [&folders.base, &folders.boxes, &folders.trash, &folders.stock] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
         Ok(folders)
@@ -75,6 +78,11 @@ impl BoxFolder {
     /// Makes it, for nobody but us.
     pub(super) fn make(&self) -> io::Result<()> {
         fs::DirBuilder::new().mode(0o700).create(&self.0)
+    }
+
+    /// Makes its files without a word in them, which says that there is no box.
+    pub(super) fn touch(&self) -> io::Result<()> {
+        ["box.json", "pid"].into_iter().try_for_each(|name| fs::write(self.0.join(name), []))
     }
 
     pub(super) fn write(&self, record: &Record) -> io::Result<()> {

@@ -107,7 +107,21 @@ enum Item {
     Link { path: PathBuf, target: PathBuf },
 }
 
+/// The folder of the overlay that is the root.
+pub(super) const ROOT_OVERLAY: &str = "root";
+
+/// The folder of the overlay that shows a directory of the host's root.
+pub(super) fn overlay_of(dir: &str) -> String {
+    dir.trim_start_matches('/').to_owned()
+}
+
 impl Skeleton {
+    /// The overlays of every box, as their folders are named.
+    pub(super) fn overlays(&self) -> Vec<String> {
+        let shown = self.shown.iter().map(|dir| overlay_of(dir));
+        std::iter::once(ROOT_OVERLAY.to_owned()).chain(shown).collect()
+    }
+
     /// Makes the skeleton below `base`, or finds the one made before.
     pub(super) fn make(base: &Path) -> io::Result<Skeleton> {
         let mut shown = vec!["/usr".to_owned()];
