@@ -97,11 +97,14 @@ impl Stock {
     /// # Errors
     /// If the folder cannot be made, or is there already.
     pub(super) fn take(&self, folder: &BoxFolder) -> io::Result<()> {
-        let ready = self.shared.state().ready.pop();
-        match ready {
+        loop {
+            let Some(ready) = self.shared.state().ready.pop() else { return folder.make() };
             // Renaming replaces an empty directory only, and a box's never is.
-            Some(ready) => std::fs::rename(ready, folder.path()),
-            None => folder.make(),
+            match std::fs::rename(ready, folder.path()) {
+                // Somebody has cleaned up here, a later server for one.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                taken => return taken,
+            }
         }
     }
 
@@ -140,8 +143,12 @@ mod test {
             stock.take(&folder).unwrap();
             assert!(folder.layers().join("usr/work").is_dir());
             assert_eq!((folder.read(), folder.pid()), (None, None), "it says nothing of a box yet");
-            std::fs::rename(folder.path(), dir.path().join("c")).unwrap();
-            super::super::removal::remove_tree(&dir.path().join("c")).unwrap();
+            super::super::removal::remove_tree(folder.path()).unwrap();
         }
+        super::super::removal::remove_tree(&base).unwrap();
+        std::fs::create_dir(&base).unwrap();
+        let folder = BoxFolder::at(dir.path().join("d"));
+        stock.take(&folder).unwrap();
+        assert!(folder.exists(), "a stock that somebody has removed is no stock");
     }
 }
