@@ -1,7 +1,6 @@
 //! What this host has, seen without a server.
 
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use providers::StoreId;
@@ -20,9 +19,6 @@ const PROBE_MAX: Duration = Duration::from_secs(20);
 pub async fn local_findings() -> Vec<Finding> {
     let mut findings = vec![kernel()];
     findings.extend(native().await);
-    findings.push(docker());
-    findings.push(firecracker());
-    findings.push(proot());
     findings
 }
 
@@ -62,8 +58,10 @@ async fn native() -> Vec<Finding> {
         Ok(Err(error)) => return no_box(error.to_string()),
         Err(_) => return no_box(format!("the attempt takes longer than {} seconds", PROBE_MAX.as_secs())),
     };
-    let facts = native.facts();
-    match native.health().await.error {
+    let (facts, health) = (native.facts(), native.health().await);
+    // It still cleans up, in a folder that is about to go.
+    native.idle().await;
+    match health.error {
         // What else is missing are attempts that failed for the same reason.
         Some(reason) => no_box(reason),
         None => {
@@ -96,62 +94,8 @@ fn made(facts: &providers::Facts) -> String {
     format!("a box was made: {runtime}, isolation {isolation}, network {network_mode}, limits {}", limits.join(", "))
 }
 
-fn docker() -> Finding {
-    let host = std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
-    if let Some(host) = host.as_deref().filter(|host| !host.starts_with("unix://")) {
-        return Finding::ok("docker", format!("DOCKER_HOST names {host}"));
-    }
-    let path = host.as_deref().and_then(|host| host.strip_prefix("unix://")).unwrap_or("/var/run/docker.sock");
-    match std::fs::metadata(path) {
-        Ok(metadata) if metadata.file_type().is_socket() => Finding::ok("docker", format!("a socket at {path}")),
-        _ => Finding::lacking(
-            "docker",
-            Level::Missing,
-            format!("no socket at {path}"),
-            "install and start Docker Engine, or name its socket by DOCKER_HOST",
-        ),
-    }
-}
-
-fn firecracker() -> Finding {
-    let usable = std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
-    match (usable, program("firecracker")) {
-        (true, Some(path)) => Finding::ok("firecracker", format!("{} and /dev/kvm", path.display())),
-        (false, _) => Finding::lacking(
-            "firecracker",
-            Level::Missing,
-            "/dev/kvm cannot be used",
-            "use a machine with hardware virtualisation, and give this user access to /dev/kvm",
-        ),
-        (true, None) => Finding::lacking(
-            "firecracker",
-            Level::Missing,
-            "/dev/kvm is there, the program firecracker is not",
-            "install firecracker, and configure a guest kernel",
-        ),
-    }
-}
-
-fn proot() -> Finding {
-    match program("proot") {
-        Some(path) => Finding::ok("proot", format!("{}; it isolates little", path.display())),
-        None => Finding::lacking(
-            "proot",
-            Level::Missing,
-            "the program proot is not installed",
-            "apt-get install proot; it is only needed where native does not work",
-        ),
-    }
-}
-
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
-}
-
-/// Where a program lies on `PATH`.
-fn program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
 }
 
 #[cfg(test)]
@@ -161,7 +105,7 @@ mod test {
     #[tokio::test]
     async fn what_is_missing_always_says_what_to_do() {
         let findings = local_findings().await;
-        for area in ["host", "native", "docker", "firecracker", "proot"] {
+        for area in ["host", "native"] {
             assert!(findings.iter().any(|finding| finding.area == area), "{area}");
         }
         for finding in findings {
