@@ -1,6 +1,5 @@
 //! What a runtime must do.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +18,6 @@ pub struct Spec {
     pub resources: Resources,
     /// Labels; only `mock` reads them.
     pub metadata: Metadata,
-    /// Environment of every command.
-    pub env: BTreeMap<String, String>,
     /// How long the box may live without hearing from a server.
     pub lifetime: Duration,
 }

@@ -302,7 +302,6 @@ mod test {
             image: mock.default_image().to_owned(),
             resources: Resources { memory_mb: 256, vcpus: 1, disk_mb: 0, pids: 256 },
             metadata: Default::default(),
-            env: Default::default(),
             lifetime: Duration::from_secs(600),
         };
         let bridge = Bridge { mock, agents: Mutex::default() };

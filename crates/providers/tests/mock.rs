@@ -18,7 +18,6 @@ mod test {
             image: "mock".to_owned(),
             resources: Resources { memory_mb: 64, vcpus: 1, disk_mb: 1, pids: 64 },
             metadata: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Metadata>(),
-            env: Default::default(),
             lifetime: Duration::from_secs(60),
         }
     }

@@ -373,6 +373,24 @@ fn links_between_pages_lead_somewhere() {
     report(&violations);
 }
 
+/// A page that names a test as its evidence names one that exists.
+#[test]
+fn tests_that_the_security_page_names_exist() {
+    let code: String = sources(&[".rs"]).into_iter().map(|file| file.text).collect();
+    let pages = sources(&[".md"]);
+    let page = pages.iter().find(|page| page.path == "docs/security.md").expect("there is a security page");
+    let mut violations = Vec::new();
+    let rows =
+        page.text.lines().enumerate().filter(|(_, line)| line.starts_with('|') && line.matches('|').count() == 4);
+    for (index, row) in rows.skip(2) {
+        let named = row.rsplit('`').nth(1).unwrap_or_default();
+        if named.is_empty() || !code.contains(&format!("fn {named}(")) {
+            violations.push(format!("{}:{}: there is no test `{named}`", page.path, index + 1));
+        }
+    }
+    report(&violations);
+}
+
 #[test]
 fn the_rules_see_what_they_should() {
     assert_eq!(expand("crate::{a, b::{c, d}}"), ["crate::a", "crate::b::c", "crate::b::d"]);

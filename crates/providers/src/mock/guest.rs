@@ -1,6 +1,6 @@
 //! A box in memory, and its inside.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,6 @@ const PIECE_BYTES: usize = 64 * 1024;
 pub(super) struct Boxed {
     fs: Mutex<FileSystem>,
     console: Mutex<Console>,
-    env: BTreeMap<String, String>,
     faults: Faults,
     stops: AtomicU32,
     execs: AtomicU32,
@@ -53,7 +52,6 @@ impl Boxed {
         Ok(Boxed {
             fs: Mutex::new(FileSystem::new(bytes_max, now)?),
             console: Mutex::default(),
-            env: spec.env.clone(),
             faults,
             stops: AtomicU32::new(0),
             execs: AtomicU32::new(0),
@@ -95,11 +93,6 @@ impl Boxed {
     /// Runs what goes on beside a request, until it ends or the box does.
     pub(super) fn tasks(&self) -> &TaskTracker {
         &self.tasks
-    }
-
-    /// The environment of every command.
-    pub(super) fn env(&self) -> &BTreeMap<String, String> {
-        &self.env
     }
 }
 

@@ -35,7 +35,6 @@ pub(crate) fn spec() -> Spec {
         image: "host".to_owned(),
         resources: Resources { memory_mb: 256, vcpus: 1, disk_mb: 0, pids: 64 },
         metadata: BTreeMap::new(),
-        env: BTreeMap::new(),
         lifetime: Duration::from_secs(600),
     }
 }

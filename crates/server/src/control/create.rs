@@ -103,13 +103,7 @@ impl Control {
         let image =
             request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| provider.default_image().to_owned());
         let lifetime = ttl + ORPHAN_GRACE;
-        let spec = Spec {
-            image: image.clone(),
-            resources,
-            metadata: request.metadata.clone(),
-            env: Default::default(),
-            lifetime,
-        };
+        let spec = Spec { image: image.clone(), resources, metadata: request.metadata.clone(), lifetime };
         provider.check(&spec).map_err(|error| provider_error(provider.name(), error))?;
         let now = self.now();
         let sandbox = Sandbox {

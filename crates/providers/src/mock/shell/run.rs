@@ -45,7 +45,7 @@ pub(in crate::mock) fn start(inside: &Arc<Boxed>, command: Command) -> Result<Ou
         kill: kill.clone(),
         background: TaskTracker::new(),
     });
-    let shell = Shell { run, env: environment(inside, command.env), cwd, args: Vec::new(), status: 0, depth: 0 };
+    let shell = Shell { run, env: environment(command.env), cwd, args: Vec::new(), status: 0, depth: 0 };
     let (stdin, timeout) = (Source::stream(command.stdin), command.timeout);
     let argv = command.argv;
     inside.tasks().spawn(supervise(shell, argv, stdin, timeout));
@@ -53,7 +53,7 @@ pub(in crate::mock) fn start(inside: &Arc<Boxed>, command: Command) -> Result<Ou
     Ok(stream::unfold(Some(reader), |reader| async move { reader?.next().await }).boxed())
 }
 
-fn environment(inside: &Boxed, requested: BTreeMap<String, String>) -> BTreeMap<String, String> {
+fn environment(requested: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let usual = [
         ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
         ("HOME", "/root"),
@@ -62,7 +62,6 @@ fn environment(inside: &Boxed, requested: BTreeMap<String, String>) -> BTreeMap<
     ];
     let mut env: BTreeMap<String, String> =
         usual.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    env.extend(inside.env().clone());
     env.extend(requested);
     env
 }
