@@ -129,7 +129,7 @@ mod test {
             (r#"{"imag":"host"}"#, "unknown field `imag`"),
             (r#"{"image":"a","image":"b"}"#, "duplicate field `image`"),
             (r#"{"metadata":{"k":"1","k":"2"}}"#, "`metadata`: duplicate key `k`"),
-            (r#"{"metadata":{"k":1}}"#, "`metadata`"),
+            (r#"{"metadata":{"k":1}}"#, "`metadata.k`: invalid type"),
             (r#"{"vcpus":-1}"#, "`vcpus`: invalid value"),
             (r#"{"vcpus":1.5}"#, "`vcpus`: invalid type"),
             (r#"{"vcpus":1e99}"#, "`vcpus`"),
