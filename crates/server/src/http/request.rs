@@ -44,6 +44,10 @@ pub fn is_json(headers: &HeaderMap) -> bool {
 /// Reads JSON strictly: unknown fields, duplicate keys and trailing data are
 /// refused, and the message names the field.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    // The reader would take an array for the fields in their order.
+    if bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
+        return Err(malformed("the body: is not a JSON object"));
+    }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
