@@ -79,8 +79,8 @@ async fn cp_goes_both_ways_and_logs_extend_and_templates_work() {
         succeeds(server, &["cp", up.to_str().unwrap(), &format!("{id}:/workspace/a b")]);
         succeeds(server, &["cp", &format!("{id}:/workspace/a b"), down.to_str().unwrap()]);
         assert!(std::fs::read(&down).unwrap() == bytes, "what came back differs");
-        succeeds(server, &["exec", &id, "-c", "(sleep 0.4; echo later) & true"]);
-        succeeds(server, &["exec", &id, "-c", "sleep 1"]);
+        succeeds(server, &["exec", &id, "-c", "(sleep 0.4; echo later; touch /tmp/done) & true"]);
+        succeeds(server, &["exec", &id, "-c", "until test -e /tmp/done; do sleep 0.05; done"]);
         assert_eq!(succeeds(server, &["logs", &id]), "later\n");
         succeeds(server, &["extend", &id, "1h"]);
         succeeds(server, &["template", "create", "py", "--image", "host", "--memory-mb", "128"]);

@@ -141,9 +141,9 @@ async fn children_left_behind_go_on_and_their_words_are_the_console() {
     let server = TestServer::start(NATIVE).await;
     let id = server.spawn().await;
     let started = Instant::now();
-    let result = server.exec(&id, "(sleep 1; echo from behind; touch /tmp/done; sleep 60) & echo ok").await;
+    let result = server.exec(&id, "(sleep 4; echo from behind; touch /tmp/done; sleep 60) & echo ok").await;
     assert_eq!((&result["stdout"], &result["exit_code"]), (&json!("ok\n"), &json!(0)));
-    assert!(started.elapsed() < Duration::from_millis(900), "the answer does not wait for the children");
+    assert!(started.elapsed() < Duration::from_millis(3500), "the answer does not wait for the children");
     server.until("the child's work", async || server.exec(&id, "test -e /tmp/done").await["exit_code"] == 0).await;
     let logs = server.get(&format!("/sandboxes/{id}/logs")).await.ok();
     assert_eq!(logs, json!(["from behind"]));

@@ -185,9 +185,9 @@ async fn the_caps_are_never_exceeded_by_concurrent_spawns() {
 #[tokio::test]
 async fn a_caller_that_leaves_while_its_box_is_made_leaves_nothing() {
     let server = TestServer::start(MOCK).await;
-    let body = json!({"metadata": {"mock.start_delay": "500ms"}});
+    let body = json!({"metadata": {"mock.start_delay": "4s"}});
     let spawn =
-        server.request(reqwest::Method::POST, "/sandboxes").json(&body).timeout(std::time::Duration::from_millis(100));
+        server.request(reqwest::Method::POST, "/sandboxes").json(&body).timeout(std::time::Duration::from_secs(2));
     assert!(spawn.send().await.unwrap_err().is_timeout());
     server.until("the box is in the making", async || server.log_text().contains("Abandoned")).await;
     server.until("its removal", async || server.get("/sandboxes").await.ok() == json!([])).await;
