@@ -214,7 +214,7 @@ async fn move_chmod_delete_and_glob_do_what_they_say() {
 async fn a_glob_with_too_many_results_is_refused() {
     let (server, id, files) = boxed().await;
     server.output(&id, "mkdir many; cd many; seq 1 10001 | xargs touch").await;
-    server.get(&format!("{files}/glob?pattern=/workspace/many/*")).await.refused(400, "bad_request", "10000");
+    server.get(&format!("{files}/glob?pattern=/workspace/many/*")).await.refused(400, "bad_request", "10,000");
     server.output(&id, "rm many/1").await;
     let found = server.get(&format!("{files}/glob?pattern=/workspace/many/*")).await.ok();
     assert_eq!(found.as_array().unwrap().len(), 10_000);
