@@ -237,8 +237,9 @@ impl Control {
 fn is_visible(sandbox: &Sandbox, now: Timestamp) -> bool {
     use domain::State;
     match sandbox.state {
-        State::Creating | State::Running => sandbox.expires_at > now,
-        State::Destroying | State::Failed => true,
+        State::Creating | State::Running | State::Destroying => sandbox.expires_at > now,
+        // It ended before its time, and its reason is for whoever asks.
+        State::Failed => true,
         State::Destroyed => false,
     }
 }
