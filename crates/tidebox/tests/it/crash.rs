@@ -37,6 +37,12 @@ fn agents() -> BTreeSet<String> {
     found
 }
 
+/// The first process of a box, as the host numbers it.
+fn first_process(server: &TestServer, id: &str) -> String {
+    let text = std::fs::read_to_string(server.data_dir().join("native/boxes").join(id).join("pid")).unwrap();
+    text.split(' ').next().unwrap().to_owned()
+}
+
 #[tokio::test]
 async fn twenty_boxes_outlive_a_crash_and_leave_nothing_when_destroyed() {
     let mut server = TestServer::start(NATIVE).await;
@@ -48,10 +54,11 @@ async fn twenty_boxes_outlive_a_crash_and_leave_nothing_when_destroyed() {
         server.exec(&id, "(while :; do date +%N > /workspace/beat; sleep 0.05; done) & true").await;
         if n == 20 { expiring = id } else { ids.push(id) }
     }
-    let before = agents();
+    let pids: Vec<String> = ids.iter().map(|id| first_process(&server, id)).collect();
     let expires = Instant::now() + Duration::from_secs(6);
     server.kill();
-    assert!(before.is_subset(&agents()), "boxes outlive the server");
+    let alive = agents();
+    assert!(pids.iter().all(|pid| alive.contains(pid)), "boxes outlive the server");
     tokio::time::sleep_until(expires.into()).await;
     server.launch().await;
     server.get(&format!("/sandboxes/{expiring}")).await.refused(404, "not_found", &expiring);
@@ -64,13 +71,8 @@ async fn twenty_boxes_outlive_a_crash_and_leave_nothing_when_destroyed() {
     }
     let waited = server.get(&format!("/sandboxes/{expiring}/wait?state=destroyed")).await.ok();
     assert_eq!(waited["state"], "destroyed");
-    let ours = agents();
-    let pids: Vec<String> = ids
-        .iter()
-        .map(|id| std::fs::read_to_string(server.data_dir().join("native/boxes").join(id).join("pid")).unwrap())
-        .map(|text| text.split(' ').next().unwrap().to_owned())
-        .collect();
-    assert!(pids.iter().all(|pid| ours.contains(pid)), "{pids:?}");
+    let alive = agents();
+    assert!(pids.iter().all(|pid| alive.contains(pid)), "{pids:?}");
     for id in &ids {
         server.delete(&format!("/sandboxes/{id}")).await.ok();
     }
@@ -136,8 +138,7 @@ async fn what_a_crash_left_half_made_or_half_removed_is_finished() {
 async fn a_box_killed_from_outside_is_noticed() {
     let server = TestServer::start(NATIVE).await;
     let id = server.spawn().await;
-    let pid = std::fs::read_to_string(server.data_dir().join("native/boxes").join(&id).join("pid")).unwrap();
-    let pid: i32 = pid.split(' ').next().unwrap().parse().unwrap();
+    let pid: i32 = first_process(&server, &id).parse().unwrap();
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL).unwrap();
     let waited = server.get(&format!("/sandboxes/{id}/wait?state=destroyed&timeout=30s")).await.ok();
     assert_eq!(waited["state"], "destroyed");
