@@ -222,6 +222,17 @@ impl TestServer {
         self.log.lock().unwrap().join("\n")
     }
 
+    /// Ends the boxes of a server that a failed test has killed.
+    fn end_boxes(&self) {
+        for entry in std::fs::read_dir(self.data_dir().join("native/boxes")).into_iter().flatten().flatten() {
+            let pid = std::fs::read_to_string(entry.path().join("pid")).unwrap_or_default();
+            let pid = pid.split(' ').next().and_then(|pid| pid.parse().ok()).and_then(rustix::process::Pid::from_raw);
+            if let Some(pid) = pid {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+
     /// What a server with this data would leave on the host.
     fn leftovers(&self) -> String {
         let mut left = String::new();
@@ -267,6 +278,7 @@ impl Drop for TestServer {
             }
         }
         if std::thread::panicking() {
+            self.end_boxes();
             eprintln!("the server's log:\n{}", self.log_text());
             return;
         }
