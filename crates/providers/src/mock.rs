@@ -232,10 +232,6 @@ impl Provider for Mock {
             _ => Err(Error::Gone),
         }
     }
-
-    fn boxes_outlive_us(&self) -> bool {
-        false
-    }
 }
 
 /// How long the box waits for output of background processes after its main

@@ -331,8 +331,4 @@ impl Provider for Native {
         });
         used.await.ok()?.ok()
     }
-
-    fn boxes_outlive_us(&self) -> bool {
-        true
-    }
 }

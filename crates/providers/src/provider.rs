@@ -149,9 +149,6 @@ pub trait Provider: fmt::Debug + Send + Sync {
 
     /// Waits until nothing of what was stopped is left to clean up.
     async fn idle(&self) {}
-
-    /// Whether boxes go on when this process ends.
-    fn boxes_outlive_us(&self) -> bool;
 }
 
 /// The `capabilities` of the API, derived from what is implemented.

@@ -289,9 +289,6 @@ mod test {
             self.agents.lock().expect("nobody panicked").spawn(agent.serve(theirs));
             Ok(Arc::new(AgentGuest::connect(ours).await?))
         }
-        fn boxes_outlive_us(&self) -> bool {
-            false
-        }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

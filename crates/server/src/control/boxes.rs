@@ -151,7 +151,7 @@ impl Control {
         Ok(())
     }
 
-    /// The time, for rows that this process writes.
+    /// Rows of what ended before this are forgotten.
     pub(crate) fn retention_ends_before(&self) -> Timestamp {
         let kept_ms = i64::try_from(self.policy.retention.as_millis()).unwrap_or(i64::MAX);
         crate::clock::from_ms(self.now().as_millisecond().saturating_sub(kept_ms))
