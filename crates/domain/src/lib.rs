@@ -8,16 +8,20 @@
 mod admission;
 mod duration;
 mod identity;
+mod lease;
 mod limits;
 mod metadata;
 mod resources;
 mod sandbox;
+mod worker;
 
 pub use admission::{Active, Caps, Denial};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use identity::{InvalidOwner, InvalidSandboxId, OwnerId, SandboxId, StoreId};
 pub use jiff::Timestamp;
+pub use lease::{Lease, LeaseRefused};
 pub use limits::{AboveMaximum, Limits};
 pub use metadata::{InvalidMetadata, Metadata};
 pub use resources::{InvalidResource, Resources};
 pub use sandbox::{Event, InvalidTransition, State, StopReason};
+pub use worker::{Candidate, Capacity, InvalidWorkerId, WorkerId, WorkerStatus, choose, is_stale};
