@@ -9,6 +9,7 @@ mod extend;
 mod query;
 mod templates;
 mod wait;
+mod workers;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,16 +23,19 @@ use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
+use crate::config::Leases;
 use crate::events::{EventType, Events};
 use crate::operations::{Operation, Operations};
 use crate::registry::Registry;
 use crate::store::{self, Applied, Change, Store};
 
+pub use crate::store::workers::Heartbeat;
 pub use crate::store::{Sandbox, Template, TemplateValues};
 pub use create::{SpawnRequest, Spawned};
 pub use exec::{ExecCommand, ExecOutcome, ExecRequest};
 pub use query::ProviderDetail;
 pub use wait::{WAIT_MAX, WaitFor};
+pub use workers::{LEASE_TTL_MAX, Seen};
 
 /// The worker that holds every sandbox of a single server.
 pub const LOCAL_WORKER: &str = "local";
@@ -52,6 +56,10 @@ pub enum Resource {
     Provider,
     /// A file in a sandbox.
     File,
+    /// A worker.
+    Worker,
+    /// A lease.
+    Lease,
 }
 
 impl fmt::Display for Resource {
@@ -61,6 +69,8 @@ impl fmt::Display for Resource {
             Resource::Template => "template",
             Resource::Provider => "provider",
             Resource::File => "file",
+            Resource::Worker => "worker",
+            Resource::Lease => "lease on",
         })
     }
 }
@@ -125,6 +135,10 @@ pub struct Policy {
     pub retention: Duration,
     /// Free disk below which the box that fills it is ended, in bytes.
     pub reserve_disk_bytes: u64,
+    /// How long workers are trusted without being heard.
+    pub leases: Leases,
+    /// Whether other workers are configured.
+    pub has_workers: bool,
 }
 
 type Removal = Shared<BoxFuture<'static, std::result::Result<(), Arc<Error>>>>;

@@ -16,6 +16,8 @@ mod sandboxes;
 mod system;
 mod templates;
 mod wire;
+mod worker_access;
+mod workers;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -47,6 +49,8 @@ pub struct Settings {
     pub file_bytes_max: u64,
     /// Which `Host` headers are answered.
     pub hosts: Hosts,
+    /// Which credentials are accepted.
+    pub auth: crate::config::Auth,
     /// When the server started.
     pub started: Instant,
 }
@@ -75,6 +79,12 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(system::health))
         .routes(routes!(system::live))
         .routes(routes!(system::ready))
+        .routes(routes!(workers::list))
+        .routes(routes!(workers::get))
+        .routes(routes!(workers::heartbeat))
+        .routes(routes!(workers::renew))
+        .routes(routes!(workers::admin_heartbeat))
+        .routes(routes!(workers::delete))
         .routes(routes!(openapi::get))
 }
 

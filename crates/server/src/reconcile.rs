@@ -1,6 +1,8 @@
 //! What finishes what was begun: by timer, without input, idempotent. Start-up
 //! has no special path: what a crash left is found here like anything else.
 
+pub mod workers;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,6 +85,8 @@ fn interval(every: Duration) -> tokio::time::Interval {
 
 async fn sweep_rows(control: &Arc<Control>, backoff: &mut Backoff, data_dir: &std::path::Path) -> Result<()> {
     follow_clock(control).await?;
+    control.notice_silence().await?;
+    control.settle_leases().await?;
     expire(control).await?;
     finish_creating(control).await?;
     finish_destroying(control, backoff).await?;
@@ -93,6 +97,7 @@ async fn sweep_rows(control: &Arc<Control>, backoff: &mut Backoff, data_dir: &st
 async fn follow_clock(control: &Control) -> Result<()> {
     if let Some(step_ms) = control.clock().follow_step() {
         let moved = control.store().shift_expiry(step_ms).await?;
+        control.store().shift_leases(step_ms).await?;
         tracing::warn!(step_ms, moved, "the wall clock was set; the ends of live sandboxes move with it");
     }
     Ok(())

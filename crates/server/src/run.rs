@@ -93,10 +93,12 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let store: Arc<dyn Store> = Arc::new(store);
     let tasks = TaskTracker::new();
     let control = Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy(&config), tasks.clone());
+    control.beat_own().await.map_err(|error| Failure::Store(error.to_string()))?;
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, names(&config)),
         preview_domain: config.server.preview_domain,
         file_bytes_max: config.limits.max_file_bytes,
+        auth: config.auth.clone(),
         started,
     };
 
@@ -107,6 +109,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     serving.spawn(http::serve(listener, router, connections.clone(), stop.clone()));
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
+    reconciling.spawn(reconcile::workers::run(Arc::clone(&control), stop.clone()));
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on http://{bound}");
 
     let died = tokio::select! {
@@ -185,6 +188,8 @@ fn policy(config: &Config) -> Policy {
         output_bytes_max: config.limits.max_output_bytes,
         retention: config.retention.destroyed,
         reserve_disk_bytes: config.limits.reserve_disk_mb << 20,
+        leases: config.leases,
+        has_workers: !config.workers.is_empty(),
     }
 }
 

@@ -6,6 +6,7 @@
 mod sqlite;
 #[cfg(test)]
 mod suite;
+pub mod workers;
 
 use std::fmt;
 
@@ -167,7 +168,7 @@ pub struct TemplateValues {
 
 /// The transactions.
 #[async_trait]
-pub trait Store: fmt::Debug + Send + Sync {
+pub trait Store: workers::Workers + fmt::Debug + Send + Sync {
     /// Names this store, for as long as it exists.
     fn id(&self) -> &StoreId;
 

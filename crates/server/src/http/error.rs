@@ -26,6 +26,8 @@ pub enum Refusal {
     TooLarge(u64),
     /// The `Host` header names somebody else.
     Host,
+    /// No credential of the worker that the path names.
+    Worker,
     /// There is no such route.
     NoRoute(String),
     /// The route does not have this method.
@@ -63,6 +65,7 @@ impl Refusal {
             Refusal::MediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
             Refusal::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Refusal::Host => (StatusCode::FORBIDDEN, "forbidden"),
+            Refusal::Worker => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
             Refusal::Method => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Refusal::Range(_) => (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
@@ -78,6 +81,9 @@ impl Refusal {
             Refusal::Host => "this `Host` is not served here; use a loopback address, or list the name in \
                               `server.allowed_hosts`"
                 .to_owned(),
+            Refusal::Worker => {
+                "send the worker's own id as `X-Worker-ID` and its credential as `X-Worker-Token`".to_owned()
+            }
             Refusal::NoRoute(path) => {
                 format!("there is no route `{path}`; GET /api/v1/openapi.json describes those there are")
             }

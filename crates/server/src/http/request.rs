@@ -100,6 +100,21 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     }
 }
 
+/// Several names in the path.
+#[derive(Debug)]
+pub struct Names<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Names<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        Path::<T>::from_request_parts(parts, state)
+            .await
+            .map(|Path(names)| Names(names))
+            .map_err(|_| malformed("the path is not percent-encoded UTF-8"))
+    }
+}
+
 /// Whom the request counts for: `X-User-ID`.
 #[derive(Debug)]
 pub struct Owner(pub Option<OwnerId>);

@@ -1,5 +1,7 @@
 //! Between the API's types and the service's: the only place that knows both.
 
+mod workers;
+
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -14,6 +16,8 @@ use crate::control::{
     ExecCommand, ExecOutcome, ExecRequest, ProviderDetail, Sandbox, SpawnRequest, Template, TemplateValues,
 };
 use crate::registry::{Checked, Entry};
+pub use domain::WorkerId;
+pub use workers::{heartbeat, lease_ttl, renewed, worker, worker_id};
 
 /// RFC 3339 with milliseconds, UTC.
 pub fn time(at: Timestamp) -> String {

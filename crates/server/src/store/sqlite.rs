@@ -2,6 +2,7 @@
 
 mod rows;
 mod schema;
+mod workers;
 
 use std::path::Path;
 use std::time::Duration;
@@ -83,6 +84,10 @@ async fn active(tx: &mut sqlx::SqliteConnection, owner: Option<&str>) -> Result<
         None => None,
     };
     Ok(Active { total, owner })
+}
+
+fn count(rows: i64) -> u64 {
+    u64::try_from(rows).unwrap_or(0)
 }
 
 async fn insert(connection: &mut sqlx::SqliteConnection, new: &Sandbox) -> Result<()> {

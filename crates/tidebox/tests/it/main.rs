@@ -10,3 +10,4 @@ mod contract;
 mod crash;
 mod load;
 mod server;
+mod workers;

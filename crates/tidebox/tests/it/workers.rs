@@ -1,0 +1,3 @@
+//! Workers and leases.
+
+mod registry;
