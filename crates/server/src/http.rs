@@ -2,7 +2,10 @@
 //! one map from error to status.
 
 mod accept;
+mod access;
+mod admin;
 mod body;
+mod cors;
 mod error;
 mod exec;
 mod files;
@@ -25,9 +28,11 @@ use axum::routing::put;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::auth::Access;
 use crate::control::Control;
 
 pub use accept::serve;
+pub use cors::Cors;
 pub use guard::Hosts;
 pub use openapi::document;
 
@@ -47,6 +52,10 @@ pub struct Settings {
     pub file_bytes_max: u64,
     /// Which `Host` headers are answered.
     pub hosts: Hosts,
+    /// Who may have which route.
+    pub access: Access,
+    /// Which other origins' pages may use the API.
+    pub cors: Cors,
     /// When the server started.
     pub started: Instant,
 }
@@ -72,6 +81,9 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(providers::list))
         .routes(routes!(providers::get))
         .routes(routes!(providers::test))
+        .routes(admin::alias(routes!(providers::list)))
+        .routes(admin::alias(routes!(providers::get)))
+        .routes(admin::alias(routes!(providers::test)))
         .routes(routes!(system::health))
         .routes(routes!(system::live))
         .routes(routes!(system::ready))

@@ -15,10 +15,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::auth::Access;
 use crate::clock::{Clock, SteadyClock};
 use crate::config::{Config, DefaultProvider, Enabled};
 use crate::control::{Control, Policy};
-use crate::http::{self, Hosts, Settings};
+use crate::http::{self, Cors, Hosts, Settings};
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
 use crate::{VERSION, reconcile};
@@ -93,8 +94,16 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let store: Arc<dyn Store> = Arc::new(store);
     let tasks = TaskTracker::new();
     let control = Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy(&config), tasks.clone());
+    if !config.auth.enabled && config.server.cors_allowed_origins.iter().any(|origin| origin == "*") {
+        tracing::warn!(
+            "`server.cors_allowed_origins` is * and `auth.enabled` is false: any web page open in a browser that \
+             reaches this server can use it; list the origins that may, or set it to []"
+        );
+    }
     let settings = Settings {
-        hosts: Hosts::for_bind(config.server.host, names(&config)),
+        hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names(&config)),
+        access: Access::new(&config.auth),
+        cors: Cors::new(&config.server.cors_allowed_origins),
         preview_domain: config.server.preview_domain,
         file_bytes_max: config.limits.max_file_bytes,
         started,
