@@ -4,6 +4,8 @@
 //! show one: what others may see of a key is its [`KeyId`].
 
 mod key;
+pub mod token;
+pub mod worker;
 
 use axum::http::{HeaderMap, HeaderName, header};
 
@@ -11,6 +13,7 @@ use crate::config::{Auth, RouteGroup};
 
 use key::KeyHash;
 pub use key::KeyId;
+use worker::Workers;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ADMIN_KEY: HeaderName = HeaderName::from_static("x-admin-api-key");
@@ -69,6 +72,7 @@ pub struct Access {
     admin_key: Option<KeyHash>,
     fallback: bool,
     admin_only: Vec<RouteGroup>,
+    workers: Workers,
 }
 
 /// The keys of one request.
@@ -90,6 +94,7 @@ impl Access {
             admin_key: auth.admin_api_key.as_ref().map(KeyHash::of),
             fallback: auth.admin_fallback_enabled,
             admin_only: auth.admin_only.clone(),
+            workers: Workers::new(auth),
         }
     }
 
@@ -102,12 +107,15 @@ impl Access {
             Demand::Nothing => Ok(self.known(headers).unwrap_or(Principal::Anonymous)),
             Demand::AdminKey => self.admin(headers),
             Demand::Group(group) if self.admin_only.contains(&group) => self.admin(headers),
-            Demand::Key | Demand::Group(_) if self.enabled => match self.known(headers)? {
-                Principal::Anonymous => {
-                    Err(denied("this service asks for a key; send it as `X-API-Key`, or as `Authorization: Bearer`"))
+            Demand::Key | Demand::Group(_) if self.enabled => {
+                let principal = self.known(headers)?;
+                if principal == Principal::Anonymous {
+                    return Err(denied(
+                        "this service asks for a key; send it as `X-API-Key`, or as `Authorization: Bearer`",
+                    ));
                 }
-                principal => Ok(principal),
-            },
+                Ok(principal)
+            }
             // Nothing is asked for, so a key that is not ours does no harm.
             Demand::Key | Demand::Group(_) => Ok(self.known(headers).unwrap_or(Principal::Anonymous)),
         }
@@ -125,6 +133,12 @@ impl Access {
     #[must_use]
     pub fn tried_in_vain(&self, headers: &HeaderMap) -> Option<Denied> {
         self.known(headers).err().filter(|_| self.enabled)
+    }
+
+    /// The credentials of workers.
+    #[must_use]
+    pub fn workers(&self) -> &Workers {
+        &self.workers
     }
 
     fn admin(&self, headers: &HeaderMap) -> Result<Principal, Denied> {
@@ -157,13 +171,12 @@ impl Access {
             .api
             .map(|key| self.whose(key, "the key in `X-API-Key` or `Authorization` is not one of this service"));
         let admin = shown.admin.map(|key| {
-            match self.whose(key, "the key in `X-Admin-API-Key` is not the admin key of this service")? {
-                Principal::ApiKey(tried) => Err(Denied {
-                    message: "`X-Admin-API-Key` holds the API key, which belongs into `X-API-Key`",
-                    tried: Some(tried),
-                }),
-                principal => Ok(principal),
+            let principal = self.whose(key, "the key in `X-Admin-API-Key` is not the admin key of this service")?;
+            if let Principal::ApiKey(tried) = principal {
+                let message = "`X-Admin-API-Key` holds the API key, which belongs into `X-API-Key`";
+                return Err(Denied { message, tried: Some(tried) });
             }
+            Ok(principal)
         });
         match (api.transpose()?, admin.transpose()?) {
             (_, Some(principal)) | (Some(principal), None) => Ok(principal),

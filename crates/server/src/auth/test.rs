@@ -8,7 +8,14 @@ use crate::config::Secret;
 /// The keys of a test: `api` and `admin` as they are configured.
 fn access(enabled: bool, api: Option<&str>, admin: Option<&str>, fallback: bool) -> Access {
     let hash = |key: &str| KeyHash::of(&Secret::new(key.to_owned()));
-    Access { enabled, api_key: api.map(hash), admin_key: admin.map(hash), fallback, admin_only: Vec::new() }
+    Access {
+        enabled,
+        api_key: api.map(hash),
+        admin_key: admin.map(hash),
+        fallback,
+        admin_only: Vec::new(),
+        workers: Workers::default(),
+    }
 }
 
 fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {

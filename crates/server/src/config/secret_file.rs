@@ -6,13 +6,16 @@ use std::path::{Path, PathBuf};
 
 use super::{Config, Draft, Secret, read};
 
+/// Puts a secret into its place.
+type Put = Box<dyn FnOnce(&mut Config, Secret)>;
+
 /// A secret that can be written inline or kept in a file.
 struct Pair {
     /// The dotted key of the secret; its file's ends in `_file`.
     key: String,
     file: Option<PathBuf>,
     inline: bool,
-    put: Box<dyn FnOnce(&mut Config, Secret)>,
+    put: Put,
 }
 
 /// Reads every secret whose file is named. One that is given both ways is a
