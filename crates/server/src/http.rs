@@ -2,7 +2,10 @@
 //! one map from error to status.
 
 mod accept;
+mod access;
+mod admin;
 mod body;
+mod cors;
 mod error;
 mod exec;
 mod files;
@@ -17,7 +20,6 @@ mod sandboxes;
 mod system;
 mod templates;
 mod wire;
-mod worker_access;
 mod workers;
 
 use std::sync::Arc;
@@ -28,9 +30,11 @@ use axum::routing::put;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::auth::Access;
 use crate::control::Control;
 
 pub use accept::serve;
+pub use cors::Cors;
 pub use guard::Hosts;
 pub use openapi::document;
 
@@ -50,8 +54,10 @@ pub struct Settings {
     pub file_bytes_max: u64,
     /// Which `Host` headers are answered.
     pub hosts: Hosts,
-    /// Which credentials are accepted.
-    pub auth: crate::config::Auth,
+    /// Who may have which route.
+    pub access: Access,
+    /// Which other origins' pages may use the API.
+    pub cors: Cors,
     /// When the server started.
     pub started: Instant,
 }
@@ -92,6 +98,9 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(providers::list))
         .routes(routes!(providers::get))
         .routes(routes!(providers::test))
+        .routes(admin::alias(routes!(providers::list)))
+        .routes(admin::alias(routes!(providers::get)))
+        .routes(admin::alias(routes!(providers::test)))
         .routes(routes!(system::health))
         .routes(routes!(system::live))
         .routes(routes!(system::ready))

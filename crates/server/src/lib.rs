@@ -2,6 +2,7 @@
 //! the reconcilers that finish what a crash left.
 
 mod admission;
+mod auth;
 mod clock;
 pub mod config;
 mod control;

@@ -26,8 +26,8 @@ pub enum Refusal {
     TooLarge(u64),
     /// The `Host` header names somebody else.
     Host,
-    /// No credential of the worker that the path names.
-    Worker,
+    /// No key, or a wrong one; the text says which is asked for.
+    Unauthorized(String),
     /// There is no such route.
     NoRoute(String),
     /// The route does not have this method.
@@ -65,7 +65,7 @@ impl Refusal {
             Refusal::MediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
             Refusal::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Refusal::Host => (StatusCode::FORBIDDEN, "forbidden"),
-            Refusal::Worker => (StatusCode::UNAUTHORIZED, "unauthorized"),
+            Refusal::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
             Refusal::Method => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Refusal::Range(_) => (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
@@ -75,7 +75,7 @@ impl Refusal {
 
     fn message(&self) -> String {
         match self {
-            Refusal::Malformed(text) => text.clone(),
+            Refusal::Malformed(text) | Refusal::Unauthorized(text) => text.clone(),
             Refusal::MediaType => "send the body with `Content-Type: application/json`".to_owned(),
             Refusal::TooLarge(max) => format!("the body is larger than the {max} bytes that this route takes"),
             Refusal::Host => "this `Host` is not served here; use a loopback address, or list the name in \
@@ -131,6 +131,10 @@ impl IntoResponse for ApiError {
             && let Ok(value) = HeaderValue::try_from(format!("bytes */{size}"))
         {
             response.headers_mut().insert(header::CONTENT_RANGE, value);
+        }
+        if let ApiError::Request(Refusal::Unauthorized(_)) = &self {
+            let scheme = HeaderValue::from_static("Bearer realm=\"tidebox\"");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         }
         response
     }

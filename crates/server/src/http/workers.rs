@@ -3,9 +3,9 @@
 use axum::Json;
 use axum::extract::State;
 
+use super::access::Worker;
 use super::error::{ApiError, Result};
 use super::request::{Json as Body, Name, Names};
-use super::worker_access::Worker;
 use super::{Api, wire};
 use crate::control::Error;
 
@@ -39,7 +39,7 @@ pub async fn heartbeat(
     worker: Worker,
     Body(body): Body<api::Heartbeat>,
 ) -> Result<Json<api::Worker>> {
-    let id = other(worker.may("worker:heartbeat")?)?;
+    let id = other(&worker)?;
     let beat = wire::heartbeat(&id, body)?;
     Ok(Json(wire::worker(&api.control.heartbeat(&id, beat).await?)))
 }
@@ -60,7 +60,7 @@ pub async fn renew(
     names: Names<(String, String)>,
     Body(body): Body<api::RenewRequest>,
 ) -> Result<Json<api::Renewed>> {
-    let id = other(worker.may("worker:lease")?)?;
+    let id = other(&worker)?;
     let Names((_, resource)) = names;
     let lease = api.control.renew_lease(&id, &resource, wire::lease_ttl(&body)?).await?;
     Ok(Json(wire::renewed(&lease)))
@@ -95,7 +95,8 @@ pub async fn delete(State(api): State<Api>, Name(id): Name) -> Result<Json<api::
 }
 
 /// The server speaks for itself; nobody else may under its name.
-fn other(id: wire::WorkerId) -> Result<wire::WorkerId, ApiError> {
+fn other(worker: &Worker) -> Result<wire::WorkerId, ApiError> {
+    let id = wire::worker_id("X-Worker-ID", &worker.id)?;
     if id.is_local() {
         let text = "the id `local` belongs to this server itself; give the worker another id";
         return Err(Error::Conflict(text.to_owned()).into());
