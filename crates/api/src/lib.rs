@@ -13,8 +13,12 @@ mod sandbox;
 mod system;
 mod template;
 
-pub use exec::{ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, TextEncoding};
-pub use file::{ChmodRequest, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest};
+pub use exec::{
+    ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, PROVIDER_FAILED, SANDBOX_ENDED, TIMED_OUT, TextEncoding,
+};
+pub use file::{
+    ChmodRequest, FILE_MODE_HEADER, FILE_MODIFIED_HEADER, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest,
+};
 pub use map::StringMap;
 pub use provider::{ProviderConfig, ProviderDetail, ProviderHealth};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
