@@ -354,9 +354,7 @@ fn authorities(path: &Path) -> Result<Vec<Certificate>> {
         |reason: String| Error::Argument { name: "the CA file", reason: format!("`{}` {reason}", path.display()) };
     let unreadable = |error: std::io::Error| refuse(format!("cannot be read: {error}"));
     let mut pem = Vec::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(CA_BYTES_MAX + 1).read_to_end(&mut pem))
-        .map_err(unreadable)?;
+    std::fs::File::open(path).and_then(|file| file.take(CA_BYTES_MAX + 1).read_to_end(&mut pem)).map_err(unreadable)?;
     if pem.len() as u64 > CA_BYTES_MAX {
         return Err(refuse(format!("is larger than {CA_BYTES_MAX} bytes; name a file of PEM certificates")));
     }
