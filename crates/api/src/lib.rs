@@ -15,8 +15,12 @@ mod system;
 mod template;
 mod worker;
 
-pub use exec::{ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, TextEncoding};
-pub use file::{ChmodRequest, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest};
+pub use exec::{
+    ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, PROVIDER_FAILED, SANDBOX_ENDED, TIMED_OUT, TextEncoding,
+};
+pub use file::{
+    ChmodRequest, FILE_MODE_HEADER, FILE_MODIFIED_HEADER, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest,
+};
 pub use map::StringMap;
 pub use provider::{ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};

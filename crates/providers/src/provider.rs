@@ -103,7 +103,8 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// What an operator wants to know.
     fn facts(&self) -> Facts;
 
-    /// Whether it can work now. Answers within a second.
+    /// Whether it can work now. Answers within a second; within four where
+    /// another machine has to be asked and does not answer.
     async fn health(&self) -> Health;
 
     /// The image that an omitted name means.

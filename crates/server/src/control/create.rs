@@ -315,6 +315,7 @@ pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
         P::NoSpace => Error::NoSpace,
         P::Exhausted(text) => Error::LimitReached(text),
         P::Unavailable(text) => Error::Unavailable(format!("the provider `{provider}` is not available: {text}")),
+        P::Conflict(text) => Error::Conflict(text),
         P::Gone => Error::Conflict("the sandbox ended".to_owned()),
         P::Failed { action, .. } => Error::Provider { provider: provider.to_owned(), action, source: Arc::new(error) },
     }

@@ -81,9 +81,6 @@ impl Refusal {
             Refusal::Host => "this `Host` is not served here; use a loopback address, or list the name in \
                               `server.allowed_hosts`"
                 .to_owned(),
-            Refusal::Worker => {
-                "send the worker's own id as `X-Worker-ID` and its credential as `X-Worker-Token`".to_owned()
-            }
             Refusal::NoRoute(path) => {
                 format!("there is no route `{path}`; GET /api/v1/openapi.json describes those there are")
             }
