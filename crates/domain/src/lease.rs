@@ -58,12 +58,18 @@ impl Lease {
         now: Timestamp,
         ttl: Duration,
     ) -> Result<Lease, LeaseRefused> {
-        let generation = match before {
-            None => 1,
-            Some(lease) if lease.is_valid(now) && lease.holder != *holder => return Err(LeaseRefused::Held),
-            Some(lease) => lease.generation + 1,
-        };
-        Ok(Lease { resource: resource.to_owned(), holder: holder.clone(), generation, expires_at: later(now, ttl) })
+        let first = Lease::first(resource, holder, now, ttl);
+        match before {
+            None => Ok(first),
+            Some(lease) if lease.is_valid(now) && lease.holder != *holder => Err(LeaseRefused::Held),
+            Some(lease) => Ok(Lease { generation: lease.generation + 1, ..first }),
+        }
+    }
+
+    /// The lease on what nobody ever had one on.
+    #[must_use]
+    pub fn first(resource: &str, holder: &WorkerId, now: Timestamp, ttl: Duration) -> Lease {
+        Lease { resource: resource.to_owned(), holder: holder.clone(), generation: 1, expires_at: later(now, ttl) }
     }
 
     /// The lease that `holder` has then, for `ttl` from `now`; may shorten.

@@ -40,6 +40,8 @@ pub enum Refused {
     QueueFull(Denial, Room),
     /// No room came free in time.
     TimedOut(Denial, Room),
+    /// No worker may take it.
+    NoWorker,
     /// There is a sandbox with the same idempotency key.
     KeyTaken,
     /// The store failed.
@@ -293,7 +295,11 @@ impl Task {
             new.sandbox.created_at = now;
             new.sandbox.expires_at = clock::after(now, asking.ttl);
             match self.store.admit(&new).await {
-                Ok(Admitted::Yes) => self.admitted(ticket, new.sandbox).await,
+                Ok(Admitted::Yes(worker)) => {
+                    new.sandbox.worker = worker.to_string();
+                    self.admitted(ticket, new.sandbox).await;
+                }
+                Ok(Admitted::NoWorker) => self.refuse(ticket, Refused::NoWorker),
                 Ok(Admitted::Denied(denial, room)) => {
                     if !self.denied(ticket, denial, room) {
                         return;

@@ -9,6 +9,7 @@ mod exec;
 mod extend;
 mod query;
 mod quotas;
+mod runtime;
 mod templates;
 mod wait;
 mod workers;
@@ -32,8 +33,8 @@ use crate::operations::{Operation, Operations};
 use crate::registry::Registry;
 use crate::store::{self, Applied, Change, Store};
 
-pub use crate::store::workers::Heartbeat;
 pub use crate::admission::Figures as QueueFigures;
+pub use crate::store::workers::Heartbeat;
 pub use crate::store::{
     IdempotencyKey, ListFilter, OwnerQuota, Place, QuotaSummary, Sandbox, Template, TemplateValues,
 };

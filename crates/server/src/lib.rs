@@ -7,6 +7,7 @@ mod clock;
 pub mod config;
 mod control;
 mod events;
+mod fleet;
 mod http;
 mod operations;
 mod reconcile;

@@ -11,7 +11,7 @@ use domain::{SandboxId, State, StopReason};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::control::{Control, Result};
+use crate::control::{Control, LOCAL_WORKER, Result};
 use crate::events::EventType;
 
 /// How often rows are looked at: expiry is followed by removal within a second.
@@ -134,7 +134,7 @@ async fn finish_destroying(control: &Arc<Control>, backoff: &mut Backoff) -> Res
         if control.is_in_hand(&sandbox.id) || !backoff.is_due(&sandbox.id, now) {
             continue;
         }
-        if let Err(error) = control.remove(&sandbox.id, &sandbox.provider).await {
+        if let Err(error) = control.remove(&sandbox).await {
             backoff.failed(sandbox.id.clone(), now);
             tracing::warn!(id = %sandbox.id, error = &error as &dyn std::error::Error, "cannot remove a sandbox yet");
         }
@@ -187,7 +187,7 @@ async fn guard_disk(control: &Arc<Control>, data_dir: &std::path::Path) -> Resul
     let mut largest: Option<(u64, SandboxId)> = None;
     for sandbox in control.store().in_state(State::Running, u32::MAX).await? {
         // A box with a bound of its own was given that much on purpose.
-        if sandbox.resources.disk_mb != 0 {
+        if sandbox.resources.disk_mb != 0 || sandbox.worker != LOCAL_WORKER {
             continue;
         }
         let Some(entry) = control.registry().get(&sandbox.provider) else { continue };

@@ -21,6 +21,7 @@ use crate::clock::{Clock, SteadyClock};
 use crate::config::{Config, DefaultProvider, Enabled, Overflow};
 use crate::control::{Control, Policy};
 use crate::events::Events;
+use crate::fleet::Fleet;
 use crate::http::{self, Cors, Hosts, Settings};
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
@@ -72,6 +73,15 @@ pub enum Failure {
         #[source]
         source: providers::Error,
     },
+    /// A worker of the configuration cannot be used.
+    #[error("cannot set up the worker `{id}`: {source}; see `workers.{id}`")]
+    Worker {
+        /// Which.
+        id: String,
+        /// Why.
+        #[source]
+        source: providers::Error,
+    },
     /// The operating system refused a thing that always works.
     #[error("cannot start: {0}")]
     System(#[source] std::io::Error),
@@ -92,7 +102,8 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let bound = listener.local_addr().map_err(Failure::System)?;
     let store = Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| store_failure(&error))?;
     let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
-    let registry = registry(&config, store.id(), &clock).await?;
+    let fleet = Fleet::open(&config.workers, store.id()).map_err(|(id, source)| Failure::Worker { id, source })?;
+    let registry = registry(&config, store.id(), &clock).await?.with_fleet(fleet);
     let store: Arc<dyn Store> = Arc::new(store);
     let tasks = TaskTracker::new();
     let events = Arc::new(Events::default());

@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{
     Caps, Denial, Event, InvalidTransition, Metadata, OwnerId, Quota, Resources, Room, SandboxId, State, StopReason,
-    StoreId, Timestamp,
+    StoreId, Timestamp, WorkerId,
 };
 
 pub use sqlite::Sqlite;
@@ -189,13 +189,17 @@ pub struct NewSandbox {
     pub caps: Caps,
     /// The caller's name for the request.
     pub key: Option<IdempotencyKey>,
+    /// Where it may go.
+    pub placing: workers::Placing,
 }
 
 /// Whether a sandbox was admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admitted {
-    /// It is stored.
-    Yes,
+    /// It is stored, and leased to this worker.
+    Yes(WorkerId),
+    /// No worker may take it.
+    NoWorker,
     /// A cap is reached.
     Denied(Denial, Room),
     /// There is a sandbox with this [`IdempotencyKey`].
@@ -282,7 +286,8 @@ pub trait Store: workers::Workers + fmt::Debug + Send + Sync {
     /// Names this store, for as long as it exists.
     fn id(&self) -> &StoreId;
 
-    /// Stores a sandbox in state `creating`, unless a cap is reached.
+    /// Stores a sandbox in state `creating`, unless a cap is reached, and leases
+    /// it to the worker that the rules choose.
     ///
     /// - Two at once never get past a cap together.
     /// - One without an owner is under no owner's cap.

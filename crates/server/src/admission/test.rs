@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use domain::{Caps, Metadata, Quota, Resources, State};
+use domain::{Capacity, Caps, Metadata, Quota, Resources, State, WorkerId};
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
 use super::*;
 use crate::clock::SteadyClock;
+use crate::store::workers::{Heartbeat, Placing};
 use crate::store::{IdempotencyKey, Sqlite};
 
 struct Lab {
@@ -28,9 +29,16 @@ impl Lab {
         let dir = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap());
         let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
+        let beat = Heartbeat {
+            hostname: "h".to_owned(),
+            status: None,
+            providers: vec!["mock".to_owned()],
+            capabilities: Vec::new(),
+            capacity: Capacity::default(),
+        };
+        store.beat(&WorkerId::local(), &beat, clock.now()).await.unwrap();
         let events = Arc::new(Events::default());
-        let (admission, task, stop) =
-            Admission::open(Arc::clone(&store), Arc::clone(&clock), events, policy);
+        let (admission, task, stop) = Admission::open(Arc::clone(&store), Arc::clone(&clock), events, policy);
         let mut tasks = JoinSet::new();
         tasks.spawn(task);
         Self { _dir: dir, store, clock, admission, stop, tasks }
@@ -56,7 +64,9 @@ impl Lab {
             ended_at: None,
             error: None,
         };
-        NewSandbox { sandbox, caps, key: None }
+        let stale_after = Duration::from_secs(3600);
+        let placing = Placing { stale_after, lease_ttl: stale_after, here: true, reachable: [].into() };
+        NewSandbox { sandbox, caps, key: None, placing }
     }
 
     async fn ask(&self, caps: Caps, owner: Option<&str>) -> Result<Sandbox, Refused> {

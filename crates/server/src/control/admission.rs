@@ -35,10 +35,14 @@ impl Control {
         let decision = |reason, queueable| Decision { reason, queueable, room, max_ttl: limits.ttl_max };
         if limits.ttl(request.ttl).is_err() {
             self.check_shape(&request)?;
+            // An unknown provider is a mistake whatever the lifetime.
+            if let Err(error @ Error::Invalid(_)) = self.offer(request.provider.as_deref()).await {
+                return Err(error);
+            }
             return Ok(decision(Some("max_ttl"), false));
         }
         let is_unavailable = match self.plan(request).await {
-            Ok(_) => false,
+            Ok(plan) => !self.has_place(&plan).await?,
             Err(Error::Unavailable(_)) => true,
             Err(error) => return Err(error),
         };
@@ -65,6 +69,11 @@ impl Control {
                 cap(denial, room),
                 format_duration(self.policy.queue.timeout)
             )),
+            Refused::NoWorker => Error::Unavailable(
+                "no worker can take this sandbox: none that offers the provider is online, heard of and below its \
+                 capacity; GET /api/v1/workers shows them"
+                    .to_owned(),
+            ),
             Refused::KeyTaken => Error::Conflict("`Idempotency-Key` is in use; try again".to_owned()),
             Refused::Store(error) => Error::Store(error),
             Refused::Closed => Error::Unavailable("the server is shutting down".to_owned()),

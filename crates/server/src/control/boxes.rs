@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use domain::{StopReason, Timestamp};
-use providers::{ByteStream, FileContent, FileInfo, Guest};
+use providers::{ByteStream, FileContent, FileInfo, Guest, Provider};
 use serde_json::json;
 
 use super::create::provider_error;
-use super::{Control, Error, Resource, Result};
+use super::{Control, Error, LOCAL_WORKER, Resource, Result};
 use crate::events::EventType;
 use crate::operations::Operation;
 use crate::store::Sandbox;
@@ -19,13 +19,8 @@ const CONSOLE_LINES_MAX: usize = 10_000;
 impl Control {
     /// The inside of a running sandbox.
     pub(super) async fn guest(self: &Control, sandbox: &Sandbox) -> Result<Arc<dyn Guest>> {
-        let entry = self.registry.get(&sandbox.provider).ok_or_else(|| {
-            Error::Unavailable(format!(
-                "the provider `{}` of sandbox `{}` is not enabled on this server",
-                sandbox.provider, sandbox.id
-            ))
-        })?;
-        entry.provider.guest(&sandbox.id).await.map_err(|error| self.guest_error(sandbox, error))
+        let runtime = self.runtime_of(sandbox).await?;
+        runtime.guest(&sandbox.id).await.map_err(|error| self.guest_error(sandbox, error))
     }
 
     /// What a guest's failure means to the caller. A box that is gone is noticed
@@ -147,19 +142,30 @@ impl Control {
         self.inside(Operation::Logs, id, console).await.map(|(_, lines)| lines)
     }
 
-    /// Which sandboxes of a provider have lost their box, and which boxes have
-    /// no sandbox: the first are destroyed, the second removed.
+    /// Compares what a provider of this server holds with what is stored.
     pub(crate) async fn reconcile_inventory(self: &Arc<Self>, provider: &str) -> Result<()> {
-        use domain::State;
         let Some(entry) = self.registry.get(provider) else { return Ok(()) };
-        let failed = |error| provider_error(provider, error);
+        let is_here = |sandbox: &Sandbox| sandbox.worker == LOCAL_WORKER && sandbox.provider == provider;
+        self.compare(entry.provider.as_ref(), provider, is_here).await
+    }
+
+    /// Which sandboxes have lost their box, and which boxes have no sandbox: the
+    /// first are destroyed, the second removed.
+    pub(super) async fn compare(
+        self: &Arc<Self>,
+        runtime: &dyn Provider,
+        name: &str,
+        is_there: impl Fn(&Sandbox) -> bool + Send + Sync,
+    ) -> Result<()> {
+        use domain::State;
+        let failed = |error| provider_error(name, error);
         // Rows first: a box made after this look is in hand, or has a row below.
         let running = self.store.in_state(State::Running, u32::MAX).await?;
-        let found = entry.provider.inventory().await.map_err(failed)?;
-        for sandbox in running.iter().filter(|sandbox| sandbox.provider == provider) {
+        let found = runtime.inventory().await.map_err(failed)?;
+        for sandbox in running.iter().filter(|sandbox| is_there(sandbox)) {
             let alive = found.iter().any(|found| found.id == sandbox.id && found.alive);
-            if !alive && !self.is_in_hand(&sandbox.id) {
-                tracing::warn!(id = %sandbox.id, provider, "a box has ended by itself");
+            if !alive && !self.is_in_hand(&sandbox.id) && self.is_held(&sandbox.id).await? {
+                tracing::warn!(id = %sandbox.id, provider = name, "a box has ended by itself");
                 self.destroy_because(&sandbox.id, StopReason::Vanished).await?;
             }
         }
@@ -167,8 +173,8 @@ impl Control {
             let row = self.store.sandbox(&found.id).await?;
             let wanted = row.is_some_and(|row| row.state.is_active());
             if !wanted && !self.is_in_hand(&found.id) {
-                tracing::warn!(id = %found.id, provider, "removing a box that belongs to no sandbox");
-                entry.provider.stop(&found.id).await.map_err(failed)?;
+                tracing::warn!(id = %found.id, provider = name, "removing a box that belongs to no sandbox");
+                runtime.stop(&found.id).await.map_err(failed)?;
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{InvalidMetadata, Metadata, OwnerId, Resources, SandboxId, State, StopReason};
-use providers::{Phase, Provider, Spec};
+use providers::{Phase, Spec};
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -13,6 +13,7 @@ use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, WAIT_M
 use crate::clock;
 use crate::events::EventType;
 use crate::operations::Operation;
+use crate::store::workers::Placing;
 use crate::store::{Applied, Change, IdempotencyKey, NewSandbox, Sandbox, TemplateValues};
 
 /// What a caller wants; `None` is the template's value, else the server's.
@@ -51,11 +52,18 @@ pub struct Spawned {
 
 /// A request with everything decided but whether there is room.
 pub(super) struct Plan {
-    provider: Arc<dyn Provider>,
     sandbox: Sandbox,
     spec: Spec,
     ttl: Duration,
     key: Option<IdempotencyKey>,
+    placing: Placing,
+}
+
+impl Plan {
+    /// The provider, for whom, and where.
+    pub(super) fn wish(&self) -> (&str, Option<&OwnerId>, &Placing) {
+        (&self.sandbox.provider, self.sandbox.owner.as_ref(), &self.placing)
+    }
 }
 
 impl Control {
@@ -125,8 +133,8 @@ impl Control {
     async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant) -> Result<Spawned> {
         let making = Making::begin(self, &plan.sandbox.id);
         let decided = Instant::now();
-        let Plan { provider, sandbox, spec, ttl, key } = plan;
-        let new = NewSandbox { sandbox, caps: self.policy.caps, key };
+        let Plan { sandbox, spec, ttl, key, placing } = plan;
+        let new = NewSandbox { sandbox, caps: self.policy.caps, key, placing };
         let sandbox = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
         self.publish(EventType::SandboxCreated, Some(&sandbox.id), json!({"provider": sandbox.provider}));
         let phases = vec![
@@ -136,7 +144,7 @@ impl Control {
         let (answer, answered) = oneshot::channel();
         let control = Arc::clone(self);
         self.tasks.spawn(async move {
-            let spawned = control.make(provider, sandbox, spec, phases).await;
+            let spawned = control.make(sandbox, spec, phases).await;
             drop(making);
             if let Err(Ok(abandoned)) = answer.send(spawned) {
                 control.abandon(&abandoned.sandbox.id).await;
@@ -149,11 +157,6 @@ impl Control {
     /// What can be said against a request without asking anybody; its size.
     pub(super) fn check_shape(&self, request: &SpawnRequest) -> Result<Resources> {
         InvalidMetadata::check(&request.metadata).map_err(|error| Error::Invalid(error.to_string()))?;
-        if let Some(name) = request.provider.as_deref()
-            && self.registry.get(name).is_none()
-        {
-            return Err(self.unknown_provider(name));
-        }
         let resources = Resources {
             memory_mb: request.memory_mb.unwrap_or(self.policy.resources.memory_mb),
             vcpus: request.vcpus.unwrap_or(self.policy.resources.vcpus),
@@ -169,17 +172,16 @@ impl Control {
         let resources = self.check_shape(&request)?;
         let limits = self.limits_of(request.owner.as_ref()).await?;
         let ttl = limits.ttl(request.ttl).map_err(|error| above("ttl", error))?;
-        let provider = self.provider_for(request.provider.as_deref())?;
-        let image =
-            request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| provider.default_image().to_owned());
+        let offer = self.offer(request.provider.as_deref()).await?;
+        let image = request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
         let lifetime = ttl + ORPHAN_GRACE;
         let spec = Spec { image: image.clone(), resources, metadata: request.metadata.clone(), lifetime };
-        provider.check(&spec).map_err(|error| provider_error(provider.name(), error))?;
+        let placing = self.placing(offer.check(&spec)?);
         let now = self.now();
         let sandbox = Sandbox {
             id: SandboxId::from_entropy(rand::random()),
             state: State::Creating,
-            provider: provider.name().to_owned(),
+            provider: offer.name,
             image,
             resources,
             metadata: request.metadata,
@@ -190,7 +192,7 @@ impl Control {
             ended_at: None,
             error: None,
         };
-        Ok(Plan { provider, sandbox, spec, ttl, key: request.key })
+        Ok(Plan { sandbox, spec, ttl, key: request.key, placing })
     }
 
     /// Fills what the request leaves out from its template.
@@ -217,39 +219,17 @@ impl Control {
         })
     }
 
-    fn provider_for(&self, name: Option<&str>) -> Result<Arc<dyn Provider>> {
-        let entry = match name {
-            Some(name) => self.registry.get(name).ok_or_else(|| self.unknown_provider(name))?,
-            None => self.registry.default_entry().ok_or_else(|| {
-                Error::Unavailable("no provider is healthy; GET /api/v1/providers and `tidebox doctor` say why".into())
-            })?,
-        };
-        if let Some(error) = entry.checked().health.error {
-            let name = entry.provider.name();
-            return Err(Error::Unavailable(format!("the provider `{name}` is not healthy: {error}")));
-        }
-        Ok(Arc::clone(&entry.provider))
-    }
-
-    fn unknown_provider(&self, name: &str) -> Error {
-        let known: Vec<String> =
-            self.registry.entries().iter().map(|entry| format!("`{}`", entry.provider.name())).collect();
-        Error::Invalid(format!("there is no provider `{name}`; this server has {}", known.join(", ")))
-    }
-
     /// Asks the provider, and writes what it answered.
-    async fn make(
-        self: &Arc<Self>,
-        provider: Arc<dyn Provider>,
-        sandbox: Sandbox,
-        spec: Spec,
-        mut phases: Vec<Phase>,
-    ) -> Result<Spawned> {
+    async fn make(self: &Arc<Self>, sandbox: Sandbox, spec: Spec, mut phases: Vec<Phase>) -> Result<Spawned> {
+        let runtime = self.runtime_of(&sandbox).await;
         let id = sandbox.id;
-        match provider.start(&id, &spec).await {
+        let started = match &runtime {
+            Ok(provider) => provider.start(&id, &spec).await.map_err(|error| provider_error(provider.name(), error)),
+            Err(error) => Err(Error::Unavailable(error.to_string())),
+        };
+        match started {
             Ok(started) => phases.extend(started.phases),
             Err(error) => {
-                let error = provider_error(provider.name(), error);
                 let broke = Change::Broke { error: error.to_string(), at: self.now() };
                 self.apply(&id, broke).await?;
                 return Err(error);
@@ -267,7 +247,9 @@ impl Control {
             // Deleted before it was made: whoever removed the row may have found
             // no box yet.
             Ok(Applied::Refused(_) | Applied::Missing) => {
-                if let Err(error) = provider.stop(&id).await {
+                if let Ok(provider) = runtime
+                    && let Err(error) = provider.stop(&id).await
+                {
                     tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot remove an orphan yet");
                 }
                 Err(Error::Conflict(format!("sandbox `{id}` was destroyed while it was being created")))

@@ -1,6 +1,7 @@
 //! The embedded engine: SQLite in WAL mode, one connection that writes.
 
 mod list;
+mod placement;
 mod quotas;
 mod rows;
 mod schema;
@@ -10,7 +11,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Active, Caps, InvalidTransition, OwnerId, Quota, Room, SandboxId, State, StopReason, StoreId, Timestamp};
+use domain::{
+    Active, Caps, InvalidTransition, OwnerId, Quota, Room, SandboxId, State, StopReason, StoreId, Timestamp, WorkerId,
+};
 use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
 use sqlx::{Row, Sqlite as Engine};
@@ -127,7 +130,7 @@ fn count(rows: i64) -> u64 {
     u64::try_from(rows).unwrap_or(0)
 }
 
-async fn insert(connection: &mut sqlx::SqliteConnection, new: &Sandbox) -> Result<()> {
+async fn insert(connection: &mut sqlx::SqliteConnection, new: &Sandbox, worker: &WorkerId) -> Result<()> {
     sqlx::query(
         "INSERT INTO sandboxes (id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, owner_id, \
          worker_id, created_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
@@ -142,7 +145,7 @@ async fn insert(connection: &mut sqlx::SqliteConnection, new: &Sandbox) -> Resul
     .bind(new.resources.pids)
     .bind(metadata_text(&new.metadata))
     .bind(new.owner.as_ref().map(|owner| owner.as_str()))
-    .bind(&new.worker)
+    .bind(worker.as_str())
     .bind(ms(new.created_at))
     .bind(ms(new.expires_at))
     .execute(connection)
@@ -176,25 +179,27 @@ impl Store for Sqlite {
     }
 
     async fn admit(&self, new: &NewSandbox) -> Result<Admitted> {
-        let NewSandbox { sandbox, caps, key } = new;
-        if *caps == Caps::default() && sandbox.owner.is_none() && key.is_none() {
-            insert(&mut *self.writer.acquire().await?, sandbox).await?;
-            return Ok(Admitted::Yes);
-        }
+        let NewSandbox { sandbox, caps, key, placing } = new;
+        let owner = sandbox.owner.as_ref();
         // IMMEDIATE: a deferred transaction that turns into a writer can fail at once.
         let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
         if let Some(key) = key
-            && !take_key(&mut tx, sandbox.owner.as_ref(), key, &sandbox.id, sandbox.created_at).await?
+            && !take_key(&mut tx, owner, key, &sandbox.id, sandbox.created_at).await?
         {
             return Ok(Admitted::KeyTaken);
         }
-        let room = room(&mut tx, sandbox.owner.as_ref(), *caps).await?;
-        if let Err(denial) = room.admit() {
-            return Ok(Admitted::Denied(denial, room));
+        if *caps != Caps::default() || owner.is_some() {
+            let room = room(&mut tx, owner, *caps).await?;
+            if let Err(denial) = room.admit() {
+                return Ok(Admitted::Denied(denial, room));
+            }
         }
-        insert(&mut tx, sandbox).await?;
+        let (worker, _) = placement::place(&mut tx, &sandbox.provider, owner, sandbox.created_at, placing).await?;
+        let Some(worker) = worker else { return Ok(Admitted::NoWorker) };
+        insert(&mut tx, sandbox, &worker).await?;
+        placement::lease(&mut tx, sandbox, &worker, placing).await?;
         tx.commit().await?;
-        Ok(Admitted::Yes)
+        Ok(Admitted::Yes(worker))
     }
 
     async fn room(&self, owner: Option<&OwnerId>, caps: Caps) -> Result<Room> {

@@ -1,15 +1,37 @@
 //! Workers and leases, as stored.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Capacity, Lease, LeaseRefused, Timestamp, WorkerId, WorkerStatus};
+use domain::{Capacity, Lease, LeaseRefused, OwnerId, SandboxId, Timestamp, WorkerId, WorkerStatus};
 
 use super::{Result, Sandbox};
 
 /// The most workers: whoever has a shared worker token can name any number.
 pub const WORKERS_MAX: u64 = 1_000;
+
+/// Where a sandbox may go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placing {
+    /// Silence after which a worker gets nothing.
+    pub stale_after: Duration,
+    /// How long the first lease lasts.
+    pub lease_ttl: Duration,
+    /// Whether it may stay on this server.
+    pub here: bool,
+    /// The other workers that this server knows how to reach.
+    pub reachable: Arc<[WorkerId]>,
+}
+
+impl Placing {
+    /// Whether `worker` comes into question at all.
+    #[must_use]
+    pub fn may_use(&self, worker: &WorkerId) -> bool {
+        if worker.is_local() { self.here } else { self.reachable.contains(worker) }
+    }
+}
 
 /// What a worker says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,6 +119,15 @@ pub trait Workers {
     /// One worker.
     async fn worker(&self, id: &WorkerId) -> Result<Option<Worker>>;
 
+    /// The worker that a sandbox would go to at `now`, and how many it could go to.
+    async fn place(
+        &self,
+        provider: &str,
+        owner: Option<&OwnerId>,
+        now: Timestamp,
+        placing: &Placing,
+    ) -> Result<(Option<WorkerId>, u64)>;
+
     /// Forgets a worker that runs nothing.
     async fn forget_worker(&self, id: &WorkerId) -> Result<Forgotten>;
 
@@ -135,4 +166,14 @@ pub trait Workers {
 
     /// Moves the ends of leases and the last heartbeats by `by_ms`.
     async fn shift_leases(&self, by_ms: i64) -> Result<()>;
+
+    /// As a worker: notes the generation that a write on a sandbox of ours carries;
+    /// `false` if a higher one was seen before.
+    async fn see_generation(&self, id: &SandboxId, generation: u64) -> Result<bool>;
+
+    /// As a worker: notes until when we may run a sandbox of ours.
+    async fn hold_until(&self, id: &SandboxId, until: Timestamp) -> Result<()>;
+
+    /// As a worker: until when we may run a sandbox of ours, if it was ever noted.
+    async fn held_until(&self, id: &SandboxId) -> Result<Option<Timestamp>>;
 }

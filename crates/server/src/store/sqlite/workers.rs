@@ -3,24 +3,24 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Capacity, Lease, LeaseRefused, Timestamp, WorkerId, WorkerStatus};
+use domain::{Capacity, Lease, LeaseRefused, OwnerId, SandboxId, Timestamp, WorkerId, WorkerStatus};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::super::workers::{Beat, Forgotten, Heartbeat, LeaseCounts, WORKERS_MAX, Worker, Workers};
+use super::super::workers::{Beat, Forgotten, Heartbeat, LeaseCounts, Placing, WORKERS_MAX, Worker, Workers};
 use super::super::{Error, Result, Sandbox};
 use super::rows::{self, SANDBOX_COLUMNS, ms};
-use super::{Sqlite, count};
+use super::{Sqlite, count, placement};
 
 const WORKER_COLUMNS: &str = "id, hostname, status, providers, capabilities, max_sandboxes, max_sandboxes_per_owner, \
                               last_heartbeat, created_at, updated_at";
 const LEASE_COLUMNS: &str = "resource_id, holder_id, generation, expires_at";
 
-fn worker_id(text: &str) -> Result<WorkerId> {
+pub(super) fn worker_id(text: &str) -> Result<WorkerId> {
     WorkerId::parse(text).map_err(|_| Error::Corrupt(format!("worker id `{text}`")))
 }
 
-fn words(row: &SqliteRow, column: &str) -> Result<Vec<String>> {
+pub(super) fn words(row: &SqliteRow, column: &str) -> Result<Vec<String>> {
     let text: String = row.try_get(column)?;
     serde_json::from_str(&text).map_err(|error| Error::Corrupt(format!("{column}: {error}")))
 }
@@ -128,6 +128,16 @@ impl Workers for Sqlite {
         let sql = format!("SELECT {WORKER_COLUMNS} FROM workers WHERE id = $1");
         let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.as_str()).fetch_optional(&self.readers).await?;
         row.map(|row| worker(&row)).transpose()
+    }
+
+    async fn place(
+        &self,
+        provider: &str,
+        owner: Option<&OwnerId>,
+        now: Timestamp,
+        placing: &Placing,
+    ) -> Result<(Option<WorkerId>, u64)> {
+        placement::place(&mut *self.readers.acquire().await?, provider, owner, now, placing).await
     }
 
     async fn forget_worker(&self, id: &WorkerId) -> Result<Forgotten> {
@@ -253,10 +263,52 @@ impl Workers for Sqlite {
         for sql in [
             "UPDATE leases SET expires_at = expires_at + $1",
             "UPDATE workers SET last_heartbeat = last_heartbeat + $1",
+            "UPDATE held SET lease_until = lease_until + $1",
         ] {
             sqlx::query(sql).bind(by_ms).execute(&mut *tx).await?;
         }
         tx.commit().await?;
         Ok(())
+    }
+
+    async fn see_generation(&self, id: &SandboxId, generation: u64) -> Result<bool> {
+        let seen: Option<i64> = sqlx::query_scalar("SELECT generation FROM held WHERE sandbox_id = $1")
+            .bind(id.as_str())
+            .fetch_optional(&self.readers)
+            .await?;
+        if let Some(seen) = seen.map(count)
+            && generation <= seen
+        {
+            return Ok(generation == seen);
+        }
+        let done = sqlx::query(
+            "INSERT INTO held (sandbox_id, generation) VALUES ($1, $2) \
+             ON CONFLICT (sandbox_id) DO UPDATE SET generation = $2 WHERE generation <= $2",
+        )
+        .bind(id.as_str())
+        .bind(number(generation))
+        .execute(&self.writer)
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    async fn hold_until(&self, id: &SandboxId, until: Timestamp) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO held (sandbox_id, generation, lease_until) VALUES ($1, 0, $2) \
+             ON CONFLICT (sandbox_id) DO UPDATE SET lease_until = $2",
+        )
+        .bind(id.as_str())
+        .bind(ms(until))
+        .execute(&self.writer)
+        .await?;
+        Ok(())
+    }
+
+    async fn held_until(&self, id: &SandboxId) -> Result<Option<Timestamp>> {
+        let until: Option<Option<i64>> = sqlx::query_scalar("SELECT lease_until FROM held WHERE sandbox_id = $1")
+            .bind(id.as_str())
+            .fetch_optional(&self.readers)
+            .await?;
+        Ok(until.flatten().map(crate::clock::from_ms))
     }
 }
