@@ -7,14 +7,15 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::Instrument;
 
 use super::Api;
-use super::error::{ApiError, Refusal};
+use super::error::{ApiError, Refusal, malformed};
+use super::peer::Peer;
 use super::request::is_json;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -53,6 +54,14 @@ impl Hosts {
     }
 
     fn check(&self, request: &Request) -> Result<(), ApiError> {
+        let hosts = request.headers().get_all(header::HOST).iter().count();
+        if hosts > 1 || hosts == 0 && request.version() > Version::HTTP_10 {
+            return Err(malformed("send the header `Host` once"));
+        }
+        // No page in a browser can reach a Unix socket.
+        if request.extensions().get::<Peer>().is_some_and(|peer| peer.via_unix) {
+            return Ok(());
+        }
         let header = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or(""));
         let authority = request.uri().authority().map(|authority| authority.as_str());
         if [authority, header(header::HOST)].into_iter().flatten().any(|authority| !self.serves(authority)) {
