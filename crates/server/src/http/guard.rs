@@ -90,6 +90,7 @@ async fn pass(State(api): State<Api>, request: Request, next: Next) -> Response 
     let id = request_id(request.headers());
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or(""));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let peer = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(tracing::field::display);
     let mut response = async {
         let answered = match api.settings.hosts.check(&request) {
             Ok(()) => AssertUnwindSafe(next.run(request)).catch_unwind().await,
@@ -100,7 +101,7 @@ async fn pass(State(api): State<Api>, request: Request, next: Next) -> Response 
             ApiError::from(Refusal::Internal).into_response()
         });
         let (status, took_ms) = (response.status().as_u16(), started.elapsed().as_secs_f64() * 1000.0);
-        tracing::debug!(%method, path, status, took_ms, "answered");
+        tracing::debug!(%method, path, peer, status, took_ms, "answered");
         response
     }
     .instrument(span)
