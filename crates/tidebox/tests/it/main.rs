@@ -8,5 +8,6 @@ mod api;
 mod cli;
 mod contract;
 mod crash;
+mod listen;
 mod load;
 mod server;
