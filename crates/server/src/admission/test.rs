@@ -271,6 +271,8 @@ async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
                 let sandbox = got.unwrap();
                 let counts = lab.store.counts().await.unwrap();
                 assert!(counts.active <= 10, "{counts:?}");
+                // Long enough that all ten places are taken.
+                tokio::time::sleep(Duration::from_millis(2 + n % 5)).await;
                 orders.lock().unwrap().entry(n % 5).or_default().push(n);
                 lab.end(&sandbox).await;
             }
