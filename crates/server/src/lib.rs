@@ -12,6 +12,7 @@ mod reconcile;
 mod registry;
 mod run;
 mod store;
+pub mod worker_token;
 
 pub use http::document as openapi_document;
 pub use run::{Failure, Options, run};
