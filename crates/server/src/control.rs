@@ -22,7 +22,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
-use crate::events::{EventType, Events};
+use crate::events::{EventType, Events, ID_BLOCK};
 use crate::operations::{Operation, Operations};
 use crate::registry::Registry;
 use crate::store::{self, Applied, Change, Store};
@@ -143,7 +143,7 @@ pub struct Control {
     /// Sandboxes that this process is removing right now, so that two callers
     /// wait for one removal.
     removing: Mutex<HashMap<SandboxId, Removal>>,
-    events: Events,
+    events: Arc<Events>,
     operations: Operations,
     /// Counts changes of any sandbox; what waits for one looks again then.
     changes: watch::Sender<u64>,
@@ -180,7 +180,7 @@ impl Control {
             tasks,
             making: Mutex::default(),
             removing: Mutex::default(),
-            events: Events::default(),
+            events: Arc::default(),
             operations: Operations::default(),
             changes,
             vanished: Notify::new(),
@@ -218,6 +218,26 @@ impl Control {
     /// Tells whoever listens; `data` is an object without secrets.
     pub(crate) fn publish(&self, kind: EventType, sandbox: Option<&SandboxId>, data: serde_json::Value) {
         self.events.publish(kind, sandbox, self.now(), data);
+    }
+
+    /// Tells that the reconciler did something by itself: what, in a word.
+    pub(crate) fn publish_action(&self, action: &str, sandbox: Option<&SandboxId>, mut data: serde_json::Value) {
+        data["action"] = json!(action);
+        self.publish(EventType::ReconcileAction, sandbox, data);
+    }
+
+    /// What happened, for those who listen.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// Sets ids aside for events to come.
+    ///
+    /// # Errors
+    /// If the store fails; then it is asked for again.
+    pub async fn reserve_event_ids(&self) -> Result<()> {
+        self.events.take_ids(self.store.reserve_event_ids(ID_BLOCK).await?);
+        Ok(())
     }
 
     /// Counts an operation that began at `started`.

@@ -4,6 +4,7 @@
 mod accept;
 mod body;
 mod error;
+mod events;
 mod exec;
 mod files;
 mod guard;
@@ -72,6 +73,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(providers::list))
         .routes(routes!(providers::get))
         .routes(routes!(providers::test))
+        .routes(routes!(events::stream))
         .routes(routes!(system::health))
         .routes(routes!(system::live))
         .routes(routes!(system::ready))

@@ -20,6 +20,8 @@ const INVENTORY_EVERY: Duration = Duration::from_secs(5);
 const HEALTH_EVERY: Duration = Duration::from_secs(30);
 /// How often what has ended long ago is forgotten.
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
+/// The pause before ids for events are asked for again, after the store failed.
+const IDS_RETRY: Duration = Duration::from_secs(1);
 /// Rows of one state per look.
 const BATCH: u32 = 256;
 /// The pause after a first failed removal; doubles up to [`RETRY_MAX`].
@@ -75,6 +77,27 @@ pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: Canc
     }
 }
 
+/// Keeps ids at hand for the events to come, until told to stop. Beside the
+/// other jobs, since no slow provider may hold it up.
+pub async fn number_events(control: Arc<Control>, stop: CancellationToken) {
+    let keep = async {
+        loop {
+            control.events().ids_wanted().await;
+            if let Err(error) = control.reserve_event_ids().await {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "no ids for events; those that come without one are lost"
+                );
+                tokio::time::sleep(IDS_RETRY).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = keep => {}
+    }
+}
+
 fn interval(every: Duration) -> tokio::time::Interval {
     let mut interval = tokio::time::interval(every);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -93,6 +116,7 @@ async fn sweep_rows(control: &Arc<Control>, backoff: &mut Backoff, data_dir: &st
 async fn follow_clock(control: &Control) -> Result<()> {
     if let Some(step_ms) = control.clock().follow_step() {
         let moved = control.store().shift_expiry(step_ms).await?;
+        control.publish_action("clock_followed", None, json!({"step_ms": step_ms, "sandboxes": moved}));
         tracing::warn!(step_ms, moved, "the wall clock was set; the ends of live sandboxes move with it");
     }
     Ok(())
@@ -113,8 +137,10 @@ async fn expire(control: &Arc<Control>) -> Result<()> {
 /// A sandbox that is being created by nobody was being created when we died.
 async fn finish_creating(control: &Arc<Control>) -> Result<()> {
     for sandbox in control.store().in_state(State::Creating, BATCH).await? {
-        if !control.is_in_hand(&sandbox.id) {
-            control.destroy_because(&sandbox.id, StopReason::Unfinished).await?;
+        if !control.is_in_hand(&sandbox.id)
+            && control.destroy_because(&sandbox.id, StopReason::Unfinished).await?
+        {
+            control.publish_action("unfinished_removed", Some(&sandbox.id), json!({"provider": sandbox.provider}));
         }
     }
     Ok(())
@@ -132,7 +158,9 @@ async fn finish_destroying(control: &Arc<Control>, backoff: &mut Backoff) -> Res
         if let Err(error) = control.remove(&sandbox.id, &sandbox.provider).await {
             backoff.failed(sandbox.id.clone(), now);
             tracing::warn!(id = %sandbox.id, error = &error as &dyn std::error::Error, "cannot remove a sandbox yet");
+            continue;
         }
+        control.publish_action("removal_finished", Some(&sandbox.id), json!({"provider": sandbox.provider}));
     }
     Ok(())
 }
@@ -199,6 +227,7 @@ async fn guard_disk(control: &Arc<Control>, data_dir: &std::path::Path) -> Resul
             reserve >> 20
         );
         control.fail(&id, &reason).await?;
+        control.publish_action("disk_freed", Some(&id), json!({"bytes": bytes}));
     }
     Ok(())
 }

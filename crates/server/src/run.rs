@@ -93,6 +93,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let store: Arc<dyn Store> = Arc::new(store);
     let tasks = TaskTracker::new();
     let control = Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy(&config), tasks.clone());
+    control.reserve_event_ids().await.map_err(|error| Failure::Store(error.to_string()))?;
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, names(&config)),
         preview_domain: config.server.preview_domain,
@@ -107,6 +108,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     serving.spawn(http::serve(listener, router, connections.clone(), stop.clone()));
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
+    reconciling.spawn(reconcile::number_events(Arc::clone(&control), stop.clone()));
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on http://{bound}");
 
     let died = tokio::select! {
@@ -116,6 +118,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     };
     tracing::info!("stopping");
     stop.cancel();
+    control.events().close();
     while serving.join_next().await.is_some() {}
     while reconciling.join_next().await.is_some() {}
     if options.destroy_on_exit {

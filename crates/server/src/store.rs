@@ -3,11 +3,13 @@
 //! A method is one whole transaction, conditional on what it read, so that no
 //! rule can be raced. Every engine passes the same suite, `suite`.
 
+mod audit;
 mod sqlite;
 #[cfg(test)]
 mod suite;
 
 use std::fmt;
+use std::ops::Range;
 
 use async_trait::async_trait;
 use domain::{
@@ -15,6 +17,7 @@ use domain::{
     Timestamp,
 };
 
+pub use audit::{AuditEntry, AuditFilter, AuditStore, NewAuditEntry};
 pub use sqlite::Sqlite;
 
 /// The result of a transaction.
@@ -167,7 +170,7 @@ pub struct TemplateValues {
 
 /// The transactions.
 #[async_trait]
-pub trait Store: fmt::Debug + Send + Sync {
+pub trait Store: AuditStore + fmt::Debug + Send + Sync {
     /// Names this store, for as long as it exists.
     fn id(&self) -> &StoreId;
 
@@ -216,6 +219,11 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// Removes a template; `false` if there is none.
     async fn delete_template(&self, name: &str) -> Result<bool>;
+
+    /// Sets aside so many numbers that event ids are made of; no two calls, in
+    /// this process or a later one, get the same, and later ones get higher ones.
+    /// Not even a power cut undoes it.
+    async fn reserve_event_ids(&self, count: u64) -> Result<Range<u64>>;
 
     /// Writes out what is pending and lets go of the files.
     async fn close(&self);

@@ -22,6 +22,7 @@ use utoipa::OpenApi;
         (name = "files", description = "Files in a sandbox; paths are absolute and resolved in the sandbox"),
         (name = "templates", description = "Named spawn requests"),
         (name = "providers", description = "The runtimes behind the service"),
+        (name = "events", description = "What happens, as it happens"),
         (name = "system", description = "The service itself")
     )
 )]
