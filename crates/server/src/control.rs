@@ -1,6 +1,7 @@
 //! What the service does: one file a verb. The only part that decides; handlers
 //! ask it and translate.
 
+mod audit;
 mod boxes;
 mod create;
 mod destroy;
@@ -21,13 +22,14 @@ use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
+use crate::audit::Refusals;
 use crate::clock::Clock;
 use crate::events::{EventType, Events, ID_BLOCK};
 use crate::operations::{Operation, Operations};
 use crate::registry::Registry;
 use crate::store::{self, Applied, Change, Store};
 
-pub use crate::store::{Sandbox, Template, TemplateValues};
+pub use crate::store::{AuditEntry, AuditFilter, NewAuditEntry, Sandbox, Template, TemplateValues};
 pub use create::{SpawnRequest, Spawned};
 pub use exec::{ExecCommand, ExecOutcome, ExecRequest};
 pub use query::ProviderDetail;
@@ -123,8 +125,19 @@ pub struct Policy {
     pub output_bytes_max: usize,
     /// How long rows of what has ended are kept.
     pub retention: Duration,
+    /// How much of the audit history is kept.
+    pub audit: AuditBounds,
     /// Free disk below which the box that fills it is ended, in bytes.
     pub reserve_disk_bytes: u64,
+}
+
+/// How much of the audit history is kept.
+#[derive(Debug, Clone, Copy)]
+pub struct AuditBounds {
+    /// How long.
+    pub retention: Duration,
+    /// How many rows.
+    pub entries_max: u64,
 }
 
 type Removal = Shared<BoxFuture<'static, std::result::Result<(), Arc<Error>>>>;
@@ -144,6 +157,8 @@ pub struct Control {
     /// wait for one removal.
     removing: Mutex<HashMap<SandboxId, Removal>>,
     events: Arc<Events>,
+    /// Who was refused in this minute.
+    refusals: Refusals,
     operations: Operations,
     /// Counts changes of any sandbox; what waits for one looks again then.
     changes: watch::Sender<u64>,
@@ -181,6 +196,7 @@ impl Control {
             making: Mutex::default(),
             removing: Mutex::default(),
             events: Arc::default(),
+            refusals: Refusals::default(),
             operations: Operations::default(),
             changes,
             vanished: Notify::new(),
@@ -200,6 +216,11 @@ impl Control {
     /// The providers.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// What must finish although its caller has gone.
+    pub fn tasks(&self) -> &TaskTracker {
+        &self.tasks
     }
 
     pub(crate) fn store(&self) -> &dyn Store {

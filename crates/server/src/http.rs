@@ -2,6 +2,8 @@
 //! one map from error to status.
 
 mod accept;
+mod audit;
+mod audited;
 mod body;
 mod error;
 mod events;
@@ -74,6 +76,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(providers::get))
         .routes(routes!(providers::test))
         .routes(routes!(events::stream))
+        .routes(routes!(audit::list))
         .routes(routes!(system::health))
         .routes(routes!(system::live))
         .routes(routes!(system::ready))

@@ -10,7 +10,6 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::control::{Control, Result};
-use crate::events::EventType;
 
 /// How often rows are looked at: expiry is followed by removal within a second.
 const ROWS_EVERY: Duration = Duration::from_millis(500);
@@ -18,6 +17,8 @@ const ROWS_EVERY: Duration = Duration::from_millis(500);
 const INVENTORY_EVERY: Duration = Duration::from_secs(5);
 /// How often providers are asked how they are.
 const HEALTH_EVERY: Duration = Duration::from_secs(30);
+/// How often the rows of refused keys are brought up to date.
+const REFUSALS_EVERY: Duration = Duration::from_secs(5);
 /// How often what has ended long ago is forgotten.
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
 /// The pause before ids for events are asked for again, after the store failed.
@@ -60,6 +61,7 @@ pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: Canc
     let mut rows = interval(ROWS_EVERY);
     let mut inventory = interval(INVENTORY_EVERY);
     let mut health = interval(HEALTH_EVERY);
+    let mut refusals = interval(REFUSALS_EVERY);
     let mut retention = interval(RETENTION_EVERY);
     loop {
         let (job, outcome) = tokio::select! {
@@ -69,6 +71,7 @@ pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: Canc
             _ = inventory.tick() => ("inventory", sweep_inventory(&control).await),
             () = control.vanished.notified() => ("inventory", sweep_inventory(&control).await),
             _ = health.tick() => ("health", check_health(&control).await),
+            _ = refusals.tick() => ("refused keys", control.tell_refusals().await),
             _ = retention.tick() => ("retention", forget(&control).await),
         };
         if let Err(error) = outcome {
@@ -173,22 +176,7 @@ async fn sweep_inventory(control: &Arc<Control>) -> Result<()> {
 }
 
 async fn check_health(control: &Control) -> Result<()> {
-    let before: Vec<bool> = control.registry().entries().iter().map(crate::registry::Entry::is_healthy).collect();
-    let checked = control.test_providers().await;
-    for ((entry, was), now) in control.registry().entries().iter().zip(before).zip(checked) {
-        let name = entry.provider.name();
-        match (was, now.health.error) {
-            (true, Some(error)) => {
-                tracing::warn!(provider = name, error, "a provider is no longer healthy");
-                control.publish(EventType::ProviderUnhealthy, None, json!({"provider": name, "error": error}));
-            }
-            (false, None) => {
-                tracing::info!(provider = name, "a provider is healthy again");
-                control.publish(EventType::ProviderHealthy, None, json!({"provider": name}));
-            }
-            (true, None) | (false, Some(_)) => {}
-        }
-    }
+    control.test_providers().await;
     Ok(())
 }
 
@@ -196,6 +184,10 @@ async fn forget(control: &Control) -> Result<()> {
     let purged = control.store().purge_ended(control.retention_ends_before()).await?;
     if purged > 0 {
         tracing::debug!(purged, "forgot sandboxes that ended long ago");
+    }
+    let pruned = control.prune_audit().await?;
+    if pruned > 0 {
+        tracing::debug!(pruned, "forgot rows of the audit history");
     }
     Ok(())
 }

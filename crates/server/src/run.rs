@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::{Clock, SteadyClock};
 use crate::config::{Config, DefaultProvider, Enabled};
-use crate::control::{Control, Policy};
+use crate::control::{AuditBounds, Control, Policy};
 use crate::http::{self, Hosts, Settings};
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
@@ -125,6 +125,9 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         destroy_all(&control).await;
     }
     tasks.close();
+    if let Err(error) = control.tell_refusals().await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "some refused keys are not counted");
+    }
     let finished = async {
         tasks.wait().await;
         for entry in control.registry().entries() {
@@ -187,6 +190,10 @@ fn policy(config: &Config) -> Policy {
         image: defaults.image.clone(),
         output_bytes_max: config.limits.max_output_bytes,
         retention: config.retention.destroyed,
+        audit: AuditBounds {
+            retention: config.auth.admin_audit_retention,
+            entries_max: config.auth.admin_audit_max_entries,
+        },
         reserve_disk_bytes: config.limits.reserve_disk_mb << 20,
     }
 }

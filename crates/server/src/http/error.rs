@@ -1,6 +1,6 @@
 //! The only place where a failure becomes a status and a code.
 
-use axum::Json;
+use axum::{Extension, Json};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
@@ -103,7 +103,23 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
     }
 }
 
+/// The code of an error, beside its answer, for those that answers pass by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Code(pub &'static str);
+
 impl ApiError {
+    /// Whether this is the status of a request whose key was refused.
+    pub fn is_refused_key(status: StatusCode) -> bool {
+        status == StatusCode::UNAUTHORIZED
+    }
+
+    fn code(&self) -> Code {
+        Code(match self {
+            ApiError::Control(error) => control_status(error).1,
+            ApiError::Request(refusal) => refusal.status().1,
+        })
+    }
+
     /// The body of the answer; also the last words of a stream that has begun.
     pub fn body(&self) -> (StatusCode, api::ErrorBody) {
         let ((status, code), message) = match self {
@@ -120,7 +136,8 @@ impl IntoResponse for ApiError {
         if let ApiError::Control(error @ (Control::Provider { .. } | Control::Store(_))) = &self {
             tracing::error!(error = error as &dyn std::error::Error, "a request failed");
         }
-        let mut response = (status, Json(body)).into_response();
+        let code = self.code();
+        let mut response = (status, Extension(code), Json(body)).into_response();
         if let ApiError::Request(Refusal::Range(size)) = &self
             && let Ok(value) = HeaderValue::try_from(format!("bytes */{size}"))
         {

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::Instrument;
 
-use super::Api;
+use super::{Api, audited};
 use super::error::{ApiError, Refusal};
 use super::request::is_json;
 
@@ -73,13 +73,19 @@ impl Hosts {
 
 /// Wraps `router` in everything that holds for every route.
 pub fn around(router: Router, api: Api) -> Router {
-    router.layer(middleware::from_fn_with_state(api, pass))
+    let audited = middleware::from_fn_with_state(api.clone(), audited::pass);
+    router.layer(audited).layer(middleware::from_fn_with_state(api, pass))
 }
 
-async fn pass(State(api): State<Api>, request: Request, next: Next) -> Response {
+/// Names a request in the log and in the audit history.
+#[derive(Debug, Clone)]
+pub struct RequestId(pub HeaderValue);
+
+async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let id = request_id(request.headers());
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or(""));
+    request.extensions_mut().insert(RequestId(id.clone()));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut response = async {
         let answered = match api.settings.hosts.check(&request) {

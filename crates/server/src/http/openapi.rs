@@ -23,6 +23,7 @@ use utoipa::OpenApi;
         (name = "templates", description = "Named spawn requests"),
         (name = "providers", description = "The runtimes behind the service"),
         (name = "events", description = "What happens, as it happens"),
+        (name = "admin", description = "For the operator; asks for the admin key where there is one"),
         (name = "system", description = "The service itself")
     )
 )]

@@ -1,5 +1,7 @@
 //! Between the API's types and the service's: the only place that knows both.
 
+mod audit;
+
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -15,6 +17,8 @@ use crate::control::{
 };
 use crate::events::{Event, EventType, Filter};
 use crate::registry::{Checked, Entry};
+
+pub use audit::{AuditQuery, audit_cursor, audit_entry};
 
 /// RFC 3339 with milliseconds, UTC.
 pub fn time(at: Timestamp) -> String {
