@@ -1,6 +1,7 @@
 //! What the service does: one file a verb. The only part that decides; handlers
 //! ask it and translate.
 
+mod admission;
 mod audit;
 mod boxes;
 mod create;
@@ -8,6 +9,7 @@ mod destroy;
 mod exec;
 mod extend;
 mod query;
+mod quotas;
 mod templates;
 mod wait;
 
@@ -22,6 +24,7 @@ use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
+use crate::admission::{Admission, QueuePolicy};
 use crate::audit::Refusals;
 use crate::clock::Clock;
 use crate::events::{EventType, Events, ID_BLOCK};
@@ -29,10 +32,16 @@ use crate::operations::{Operation, Operations};
 use crate::registry::Registry;
 use crate::store::{self, Applied, Change, Store};
 
-pub use crate::store::{AuditEntry, AuditFilter, NewAuditEntry, Sandbox, Template, TemplateValues};
+pub use crate::admission::Figures as QueueFigures;
+pub use crate::store::{
+    AuditEntry, AuditFilter, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, Place, QuotaSummary, Sandbox,
+    Template, TemplateValues,
+};
+pub use admission::Decision;
 pub use create::{SpawnRequest, Spawned};
-pub use exec::{ExecCommand, ExecOutcome, ExecRequest};
+pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Running};
 pub use query::ProviderDetail;
+pub use quotas::Usage;
 pub use wait::{WAIT_MAX, WaitFor};
 
 /// The worker that holds every sandbox of a single server.
@@ -54,6 +63,8 @@ pub enum Resource {
     Provider,
     /// A file in a sandbox.
     File,
+    /// An owner's quota.
+    Quota,
 }
 
 impl fmt::Display for Resource {
@@ -63,6 +74,7 @@ impl fmt::Display for Resource {
             Resource::Template => "template",
             Resource::Provider => "provider",
             Resource::File => "file",
+            Resource::Quota => "quota of the owner",
         })
     }
 }
@@ -119,6 +131,8 @@ pub struct Policy {
     pub caps: Caps,
     /// The size of a sandbox when a request leaves it out.
     pub resources: Resources,
+    /// Whether a spawn that finds no room may wait for it.
+    pub queue: QueuePolicy,
     /// The image when a request leaves it out; `None` for the provider's own.
     pub image: Option<String>,
     /// Bytes of each output stream that a buffered answer holds.
@@ -160,6 +174,7 @@ pub struct Control {
     /// Who was refused in this minute.
     refusals: Refusals,
     operations: Operations,
+    admission: Arc<Admission>,
     /// Counts changes of any sandbox; what waits for one looks again then.
     changes: watch::Sender<u64>,
     /// A request found a box gone; the reconciler need not wait for its turn.
@@ -185,6 +200,8 @@ impl Control {
         clock: Arc<dyn Clock>,
         policy: Policy,
         tasks: TaskTracker,
+        events: Arc<Events>,
+        admission: Arc<Admission>,
     ) -> Arc<Self> {
         let changes = watch::Sender::new(0);
         Arc::new(Self {
@@ -195,9 +212,10 @@ impl Control {
             tasks,
             making: Mutex::default(),
             removing: Mutex::default(),
-            events: Arc::default(),
+            events,
             refusals: Refusals::default(),
             operations: Operations::default(),
+            admission,
             changes,
             vanished: Notify::new(),
         })
@@ -221,6 +239,11 @@ impl Control {
     /// What must finish although its caller has gone.
     pub fn tasks(&self) -> &TaskTracker {
         &self.tasks
+    }
+
+    /// The figures of the spawn queue.
+    pub fn queue_figures(&self) -> QueueFigures {
+        self.admission.figures()
     }
 
     pub(crate) fn store(&self) -> &dyn Store {
@@ -271,6 +294,12 @@ impl Control {
         let applied = self.store.apply(id, change.clone()).await?;
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
         if let Applied::Done { before, sandbox } = &applied
+            && before.is_active()
+            && !sandbox.state.is_active()
+        {
+            self.admission.freed(sandbox.owner.as_ref());
+        }
+        if let Applied::Done { before, sandbox } = &applied
             && let Some(kind) = event_of(&change, *before, sandbox.state)
         {
             let mut data = json!({"provider": sandbox.provider, "worker_id": sandbox.worker});
@@ -314,6 +343,10 @@ fn event_of(change: &Change, before: State, after: State) -> Option<EventType> {
     match change {
         Change::Started => Some(EventType::SandboxRunning),
         Change::Extended { .. } => Some(EventType::SandboxExtended),
+        // A failed one was deleted.
+        Change::StopRequested { .. } if before != after && after == State::Destroyed => {
+            Some(EventType::SandboxDestroyed)
+        }
         Change::StopRequested { reason: StopReason::Expired, .. } if before != after => Some(EventType::SandboxExpired),
         Change::Stopped { .. } if before != after => Some(EventType::SandboxDestroyed),
         Change::Broke { .. } => Some(EventType::SandboxFailed),
