@@ -140,9 +140,7 @@ async fn expire(control: &Arc<Control>) -> Result<()> {
 /// A sandbox that is being created by nobody was being created when we died.
 async fn finish_creating(control: &Arc<Control>) -> Result<()> {
     for sandbox in control.store().in_state(State::Creating, BATCH).await? {
-        if !control.is_in_hand(&sandbox.id)
-            && control.destroy_because(&sandbox.id, StopReason::Unfinished).await?
-        {
+        if !control.is_in_hand(&sandbox.id) && control.destroy_because(&sandbox.id, StopReason::Unfinished).await? {
             control.publish_action("unfinished_removed", Some(&sandbox.id), json!({"provider": sandbox.provider}));
         }
     }

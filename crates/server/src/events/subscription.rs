@@ -67,9 +67,9 @@ impl Subscription {
     /// Reads what comes after the id `after`, or after now. Ends at the present
     /// unless it `follows`. `None` while there are [`SUBSCRIBERS_MAX`] readers.
     pub fn begin(events: &Arc<Events>, filter: Filter, after: Option<u64>, follows: bool) -> Option<Self> {
-        let counted = events.subscribers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
-            (count < SUBSCRIBERS_MAX).then_some(count + 1)
-        });
+        let counted = events
+            .subscribers
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < SUBSCRIBERS_MAX).then_some(count + 1));
         counted.ok()?;
         let changed = events.latest.subscribe();
         let cursor = after.unwrap_or_else(|| events.lock().next - 1);

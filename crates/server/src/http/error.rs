@@ -1,8 +1,8 @@
 //! The only place where a failure becomes a status and a code.
 
-use axum::{Extension, Json};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
 use crate::control::Error as Control;
 

@@ -13,9 +13,9 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::Instrument;
 
-use super::{Api, audited};
 use super::error::{ApiError, Refusal};
 use super::request::is_json;
+use super::{Api, audited};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// A caller's own request id is used up to this length, in bytes.

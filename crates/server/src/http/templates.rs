@@ -1,8 +1,8 @@
 //! `/templates`.
 
-use axum::{Extension, Json};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use axum::{Extension, Json};
 
 use super::audited::Subject;
 use super::error::Result;

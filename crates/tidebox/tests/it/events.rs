@@ -159,7 +159,8 @@ async fn every_event_that_a_client_can_cause_is_told_in_its_order_and_shape() {
     server.put("/templates/py", json!({"ttl": "1m"})).await.ok();
     server.delete("/templates/py").await.ok();
     let templates = listener.up_to("template.deleted").await;
-    let told: Vec<_> = templates.iter().map(|event| (kind(event), &event["sandbox_id"], &event["data"]["name"])).collect();
+    let told: Vec<_> =
+        templates.iter().map(|event| (kind(event), &event["sandbox_id"], &event["data"]["name"])).collect();
     let (none, name) = (Value::Null, json!("py"));
     assert_eq!(
         told,
@@ -352,9 +353,7 @@ async fn readers_are_bounded_and_one_that_hangs_up_makes_room() {
     }
     server.get("/events?follow=false").await.refused(503, "unavailable", "512");
     readers.pop();
-    server
-        .until("the place is free again", async || server.get("/events?follow=false").await.status == 200)
-        .await;
+    server.until("the place is free again", async || server.get("/events?follow=false").await.status == 200).await;
     readers.clear();
     server
         .until("all places are free again", async || {

@@ -116,3 +116,93 @@ impl AuditStore for Sqlite {
         }
     }
 }
+
+#[cfg(test)]
+mod test {
+    use std::time::Instant;
+
+    use proptest::prelude::*;
+    use proptest::test_runner::TestRunner;
+
+    use super::*;
+    use crate::store::Store as _;
+
+    async fn empty() -> (tempfile::TempDir, Sqlite) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap();
+        (dir, store)
+    }
+
+    #[tokio::test]
+    async fn each_page_of_a_hundred_thousand_rows_is_quick() {
+        let (_dir, store) = empty().await;
+        sqlx::raw_sql(
+            "WITH RECURSIVE n(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < 99999) \
+             INSERT INTO audit (created_at, actor, action, method, path, status, duration_ms, request_id) \
+             SELECT n * 1000, CASE WHEN n = 5 THEN 'worker:w1' ELSE 'admin' END, 'quotas.get', 'GET', \
+             '/api/v1/admin/quotas/owner-' || n, CASE WHEN n = 6 THEN 404 ELSE 200 END, 1, 'r' FROM n",
+        )
+        .execute(&store.writer)
+        .await
+        .unwrap();
+        let none = AuditFilter::default;
+        for (what, filter, rows) in [
+            ("all", none(), 100),
+            ("a common actor", AuditFilter { actor: Some("admin".into()), ..none() }, 100),
+            ("a rare actor", AuditFilter { actor: Some("worker:w1".into()), ..none() }, 1),
+            ("an action nobody took", AuditFilter { action: Some("x".into()), ..none() }, 0),
+            ("a rare status", AuditFilter { status: Some(404), ..none() }, 1),
+            ("a part of a path", AuditFilter { path: Some("owner-777".into()), ..none() }, 100),
+            ("a path that nobody asked for", AuditFilter { path: Some("%".into()), ..none() }, 0),
+            ("long ago", AuditFilter { until: Some(from_ms(50_000)), ..none() }, 50),
+            ("lately", AuditFilter { since: Some(from_ms(99_990_000)), ..none() }, 10),
+        ] {
+            // The best of some, since the machine has other work too.
+            let mut best = std::time::Duration::MAX;
+            for _ in 0..5 {
+                let started = Instant::now();
+                assert_eq!(store.audit(&filter, None, 100).await.unwrap().len(), rows, "{what}");
+                best = best.min(started.elapsed());
+            }
+            assert!(best < std::time::Duration::from_millis(500), "{what} took {best:?}");
+        }
+        assert_eq!(store.prune_audit(from_ms(60_000_000), 30_000).await.unwrap(), 70_000);
+        store.close().await;
+    }
+
+    #[test]
+    fn any_part_of_a_path_is_found_as_it_is_written() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (_dir, store) = runtime.block_on(empty());
+        let text = "[%_\\\\*?'\"\\[\\]aAé.]{1,6}";
+        let row = NewAuditEntry {
+            created_at: from_ms(0),
+            actor: String::new(),
+            action: String::new(),
+            method: String::new(),
+            path: String::new(),
+            status: 200,
+            duration_ms: 0,
+            request_id: String::new(),
+            remote_addr: None,
+            user_agent: None,
+            detail: None,
+        };
+        TestRunner::default()
+            .run(&(proptest::collection::vec(text, 1..8), "[%_\\\\*?'\"\\[\\]aAé.]{1,2}"), |(paths, part)| {
+                let found = runtime.block_on(async {
+                    for path in &paths {
+                        store.insert_audit(&NewAuditEntry { path: path.clone(), ..row.clone() }).await.unwrap();
+                    }
+                    let filter = AuditFilter { path: Some(part.clone()), ..AuditFilter::default() };
+                    let found = store.audit(&filter, None, 100).await.unwrap();
+                    store.prune_audit(from_ms(0), 0).await.unwrap();
+                    found.into_iter().map(|row| row.entry.path).rev().collect::<Vec<_>>()
+                });
+                let expected: Vec<_> = paths.into_iter().filter(|path| path.contains(&part)).collect();
+                prop_assert_eq!(found, expected);
+                Ok(())
+            })
+            .unwrap();
+    }
+}
