@@ -5,6 +5,8 @@
 //! refuse unknown fields and duplicate keys; responses ignore unknown fields,
 //! so that an old client can read a newer server.
 
+mod audit;
+mod event;
 mod exec;
 mod file;
 mod map;
@@ -14,6 +16,8 @@ mod sandbox;
 mod system;
 mod template;
 
+pub use audit::AuditEntry;
+pub use event::Event;
 pub use exec::{ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, TextEncoding};
 pub use file::{ChmodRequest, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest};
 pub use map::StringMap;

@@ -4,9 +4,12 @@
 mod accept;
 mod access;
 mod admin;
+mod audit;
+mod audited;
 mod body;
 mod cors;
 mod error;
+mod events;
 mod exec;
 mod files;
 mod guard;
@@ -95,6 +98,8 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(admin::alias(routes!(quotas::summary)))
         .routes(admin::alias(routes!(quotas::get, quotas::save, quotas::delete)))
         .routes(admin::alias(routes!(quotas::usage)))
+        .routes(routes!(events::stream))
+        .routes(routes!(audit::list))
         .routes(routes!(system::health))
         .routes(routes!(system::live))
         .routes(routes!(system::ready))

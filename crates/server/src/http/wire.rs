@@ -1,12 +1,14 @@
 //! Between the API's types and the service's: the only place that knows both.
 
+mod audit;
+
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD as BASE64_URL};
 use bytes::Bytes;
-use domain::{OwnerId, Quota, Room, Timestamp};
+use domain::{OwnerId, Quota, Room, SandboxId, Timestamp};
 use providers::{FileInfo, Isolation, LimitKind};
 
 use super::error::{ApiError, malformed};
@@ -14,7 +16,10 @@ use crate::control::{
     Decision, ExecCommand, ExecOutcome, ExecRequest, OwnerQuota, Place, ProviderDetail, QuotaSummary, Sandbox,
     SpawnRequest, Template, TemplateValues, Usage,
 };
+use crate::events::{Event, EventType, Filter};
 use crate::registry::{Checked, Entry};
+
+pub use audit::{AuditQuery, audit_cursor, audit_entry};
 
 /// RFC 3339 with milliseconds, UTC.
 pub fn time(at: Timestamp) -> String {
@@ -334,6 +339,31 @@ pub fn provider_detail(detail: &ProviderDetail<'_>) -> api::ProviderDetail {
             limits: api::StringMap(limits.collect()),
         },
     }
+}
+
+/// An event as clients see it.
+pub fn event(event: &Event) -> api::Event {
+    api::Event {
+        id: event.id,
+        kind: event.kind.as_str().to_owned(),
+        sandbox_id: event.sandbox.as_ref().map(ToString::to_string),
+        timestamp: time(event.at),
+        data: event.data.as_object().cloned().unwrap_or_default(),
+    }
+}
+
+/// What an event's readers ask for: kinds and a sandbox.
+pub fn event_filter(types: &[String], sandbox_id: Option<&str>) -> Result<Filter, ApiError> {
+    let kind = |name: &String| {
+        EventType::named(name).ok_or_else(|| {
+            let known: Vec<&str> = EventType::ALL.iter().map(|kind| kind.as_str()).collect();
+            malformed(format!("`type`: there is no `{}`; there are {}", shortened(name), known.join(", ")))
+        })
+    };
+    let sandbox = sandbox_id
+        .map(|text| SandboxId::parse(text).map_err(|error| malformed(format!("`sandbox_id`: {error}"))))
+        .transpose()?;
+    Ok(Filter { kinds: types.iter().map(kind).collect::<Result<_, _>>()?, sandbox })
 }
 
 /// That something was done.

@@ -9,6 +9,7 @@ mod auth;
 mod cli;
 mod contract;
 mod crash;
+mod events;
 mod listen;
 mod load;
 mod server;
