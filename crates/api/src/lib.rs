@@ -12,6 +12,7 @@ mod provider;
 mod sandbox;
 mod system;
 mod template;
+mod text;
 
 pub use exec::{ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, TextEncoding};
 pub use file::{ChmodRequest, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest};
@@ -20,3 +21,6 @@ pub use provider::{ProviderConfig, ProviderDetail, ProviderHealth};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
 pub use system::{ErrorBody, Health, Readiness};
 pub use template::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
+pub use text::{
+    Argument, Environment, FileMode, FilePath, Labels, OwnerHeader, OwnerId, RelativePath, Span, TemplateName,
+};

@@ -83,10 +83,9 @@ pub fn router(control: Arc<Control>, settings: Settings) -> Router {
     let api = Api { control, settings: Arc::new(settings) };
     let (mut router, _) = routes().split_for_parts();
     // The description knows no path over several segments, so this one is told
-    // to both. Files of these names can be written too, although their paths
-    // belong to other methods.
+    // to both.
     router = router.route("/api/v1/sandboxes/{id}/files/{*path}", put(files::put));
-    for name in ["list", "move", "chmod", "stat", "glob"] {
+    for name in openapi::FILES_OF_ROUTES {
         router = router.route(&format!("/api/v1/sandboxes/{{id}}/files/{name}"), put(files::put));
     }
     let router = router

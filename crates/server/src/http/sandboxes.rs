@@ -105,8 +105,10 @@ pub async fn extend(
 #[into_params(parameter_in = Query)]
 pub struct WaitParams {
     /// `running` (the default), `destroyed` or `failed`
+    #[param(pattern = "^(running|destroyed|failed)$")]
     state: Option<String>,
     /// At most so long, such as `30s` (the default); at most `10m`
+    #[param(value_type = Option<api::Span>)]
     timeout: Option<String>,
 }
 
@@ -139,6 +141,7 @@ pub async fn wait(
 #[into_params(parameter_in = Query)]
 pub struct LogParams {
     /// The newest so many lines: 100 by default, at most 10,000
+    #[param(minimum = 0, maximum = 10_000)]
     lines: Option<usize>,
 }
 
