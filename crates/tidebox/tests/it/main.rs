@@ -8,5 +8,7 @@ mod api;
 mod cli;
 mod contract;
 mod crash;
+mod fuzz;
 mod load;
+mod require;
 mod server;
