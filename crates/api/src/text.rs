@@ -17,6 +17,16 @@ use utoipa::{PartialSchema, ToSchema};
 )]
 pub struct Span(pub String);
 
+/// A duration, zero included: numbers with the units `ms`, `s`, `m` and `h`.
+#[derive(Debug, ToSchema)]
+#[schema(pattern = r"^(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ms|s|m|h))+)$", example = "1h30m")]
+pub struct Duration(pub String);
+
+/// A caller's own name for a request, as a header can carry it.
+#[derive(Debug, ToSchema)]
+#[schema(pattern = r"^[!-~]([ -~]{0,253}[!-~])?$", example = "order-1")]
+pub struct IdempotencyKey(pub String);
+
 /// Whom something counts for; spaces around it are dropped.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^ *[^\s\x00-\x1f\x7f-\x9f\ufeff/\\]{1,128} *$", example = "user-1")]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, Parameter, ParameterIn, PathItem};
-use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat};
+use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, SchemaType};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
     Components, Content, ContentBuilder, Header, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder, Schema, Type,
@@ -55,7 +55,7 @@ pub fn apply(document: &mut OpenApi, keys: Keys) {
     }
     schemes(components);
     let all_optional = all_optional(components);
-    name_files_of_routes(document);
+    tell_of_fixed_names(document);
     for (path, item) in &mut document.paths.paths {
         let shared = item.parameters.clone().unwrap_or_default();
         for operation in operations(item) {
@@ -157,14 +157,23 @@ fn schemes(components: &mut Components) {
     }
 }
 
-/// Headers and names have the same shape wherever they stand.
+/// Headers and names have the same shape wherever they stand, and what is not
+/// in a body cannot be null.
 fn shape_parameters(operation: &mut Operation) {
     for parameter in operation.parameters.iter_mut().flatten() {
         let RefOr::T(parameter) = parameter else { continue };
         let shape = match (&parameter.parameter_in, parameter.name.as_str()) {
             (ParameterIn::Header, "X-User-ID") => "OwnerHeader",
-            (ParameterIn::Path, "ownerID") => "OwnerId",
-            _ => continue,
+            (ParameterIn::Header, "Idempotency-Key") => "IdempotencyKey",
+            (ParameterIn::Path | ParameterIn::Query, "owner_id") => "OwnerId",
+            _ => {
+                if let Some(RefOr::T(Schema::Object(object))) = &mut parameter.schema
+                    && let SchemaType::Array(types) = &mut object.schema_type
+                {
+                    types.retain(|kind| *kind != Type::Null);
+                }
+                continue;
+            }
         };
         parameter.schema = Some(Ref::from_schema_name(shape).into());
     }
@@ -208,20 +217,26 @@ fn shape_bodies(operation: &mut Operation, all_optional: &BTreeSet<String>) {
 /// other methods.
 pub const FILES_OF_ROUTES: [&str; 5] = ["list", "move", "chmod", "stat", "glob"];
 
-/// Tells of `PUT` beside those other methods.
-fn name_files_of_routes(document: &mut OpenApi) {
-    let base = "/api/v1/sandboxes/{id}/files";
+/// A fixed name beside a variable one: what the variable's path can do and the
+/// fixed one's does otherwise, the service does under the fixed one too, as if
+/// it were the variable's value. This tells of it.
+fn tell_of_fixed_names(document: &mut OpenApi) {
+    let files = FILES_OF_ROUTES.map(|name| ("/api/v1/sandboxes/{id}/files", "path", name));
+    let quotas = ["/api/v1/quotas", "/api/v1/admin/quotas"].map(|base| (base, "owner_id", "summary"));
     let paths = &mut document.paths.paths;
-    let Some(put) = paths.get(&format!("{base}/{{path}}")).and_then(|item| item.put.clone()) else { return };
-    for name in FILES_OF_ROUTES {
+    for (base, variable, name) in files.into_iter().chain(quotas) {
+        let Some(other) = paths.get(&format!("{base}/{{{variable}}}")).cloned() else { continue };
         let Some(item) = paths.get_mut(&format!("{base}/{name}")) else { continue };
-        let mut put = put.clone();
-        put.summary = Some(format!("Write the file `/{name}`"));
-        put.operation_id = Some(format!("put_{name}"));
-        let parameters = put.parameters.iter_mut();
-        for parameters in parameters {
-            parameters.retain(|parameter| !matches!(parameter, RefOr::T(parameter) if parameter.name == "path"));
-        }
-        item.put = Some(put);
+        let named = |operation: Option<Operation>| {
+            let mut operation = operation?;
+            operation.summary = operation.summary.map(|summary| format!("{summary}: `{name}`"));
+            operation.operation_id = operation.operation_id.map(|id| format!("{id}_{name}"));
+            if let Some(parameters) = &mut operation.parameters {
+                parameters.retain(|parameter| !matches!(parameter, RefOr::T(parameter) if parameter.name == variable));
+            }
+            Some(operation)
+        };
+        item.put = item.put.take().or_else(|| named(other.put));
+        item.delete = item.delete.take().or_else(|| named(other.delete));
     }
 }
