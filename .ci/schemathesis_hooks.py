@@ -15,6 +15,9 @@ def before_call(context, case, kwargs):
     timeout = (case.query or {}).get("timeout")
     if case.path.endswith("/wait") and isinstance(timeout, str) and re.fullmatch(r"([0-9.]+(s|m))+", timeout):
         case.query["timeout"] = "20ms"
+    # What is called like a route of ours is somewhere else: see `%73ummary`.
+    if case.path.endswith("/quotas/{owner_id}") and case.path_parameters.get("owner_id", "").strip() == "summary":
+        case.path_parameters["owner_id"] = "summary-2"
 
 
 def whole(value):

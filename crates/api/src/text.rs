@@ -24,7 +24,7 @@ pub struct Duration(pub String);
 
 /// A caller's own name for a request, as a header can carry it.
 #[derive(Debug, ToSchema)]
-#[schema(pattern = r"^[!-~]([ -~]{0,253}[!-~])?$", example = "order-1")]
+#[schema(pattern = r"^[!-~]([ -~]{0,253}[!-~])?$")]
 pub struct IdempotencyKey(pub String);
 
 /// Whom something counts for; spaces around it are dropped.
