@@ -9,6 +9,7 @@ mod cli;
 mod contract;
 mod crash;
 mod fuzz;
+mod listen;
 mod load;
 mod require;
 mod server;
