@@ -1,5 +1,6 @@
 //! What every engine must do: one suite, run on each.
 
+mod audit;
 mod workers;
 
 use std::time::Duration;
@@ -40,11 +41,18 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     workers::leases_follow_the_rules(store).await;
     workers::a_sandbox_goes_where_the_rules_say(store).await;
     workers::a_worker_remembers_what_it_was_told(store).await;
+    audit::a_row_is_read_back_as_it_was_written(store).await;
+    audit::filters_take_every_text_literally(store).await;
+    audit::filters_are_met_all_at_once(store).await;
+    audit::a_page_stays_where_it_was_while_rows_come_and_go(store).await;
+    audit::a_page_of_a_long_history_is_quick(store).await;
+    let last_event_id = audit::ids_of_events_are_given_once_and_rise(store).await;
     let id = store.id().clone();
     store.close().await;
     let reopened = open().await;
     assert_eq!(reopened.id(), &id, "a store keeps its name");
     assert!(!reopened.templates().await.unwrap().is_empty(), "a store keeps what it holds");
+    assert!(reopened.reserve_event_ids(1).await.unwrap().start >= last_event_id, "event ids rise across restarts");
     reopened.close().await;
 }
 
