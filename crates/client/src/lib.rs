@@ -27,6 +27,7 @@ mod path;
 mod provider;
 mod sandbox;
 mod template;
+mod worker;
 
 pub use connection::{Client, Options};
 pub use error::{Error, Result};

@@ -8,6 +8,7 @@ mod create;
 mod destroy;
 mod exec;
 mod extend;
+mod held;
 mod query;
 mod quotas;
 mod runtime;
@@ -44,10 +45,11 @@ pub use crate::store::{
 pub use admission::Decision;
 pub use create::{SpawnRequest, Spawned};
 pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Running};
+pub use held::Held;
 pub use query::ProviderDetail;
 pub use quotas::Usage;
 pub use wait::{WAIT_MAX, WaitFor};
-pub use workers::{LEASE_TTL_MAX, Seen};
+pub use workers::{LEASE_TTL_MAX, Seen, hostname};
 
 /// The worker that holds every sandbox of a single server.
 pub const LOCAL_WORKER: &str = "local";

@@ -11,6 +11,7 @@ mod cors;
 mod error;
 mod events;
 mod exec;
+mod fence;
 mod files;
 mod guard;
 mod ndjson;

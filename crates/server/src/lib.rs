@@ -4,6 +4,7 @@
 mod admission;
 mod audit;
 mod auth;
+mod beater;
 mod clock;
 pub mod config;
 mod control;

@@ -17,9 +17,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, QueuePolicy};
 use crate::auth::Access;
+use crate::beater::{self, Beater};
 use crate::clock::{Clock, SteadyClock};
 use crate::config::{self, Config, DefaultProvider, Enabled, Overflow};
-use crate::control::{AuditBounds, Control, Policy};
+use crate::control::{AuditBounds, Control, ORPHAN_GRACE, Policy};
 use crate::events::Events;
 use crate::fleet::Fleet;
 use crate::http::peer::TrustedProxies;
@@ -36,6 +37,8 @@ const FINISH_MAX: Duration = Duration::from_secs(10);
 pub struct Options {
     /// Whether to remove every sandbox on the way out.
     pub destroy_on_exit: bool,
+    /// Whether to work for the control plane that the configuration names.
+    pub as_worker: bool,
 }
 
 /// Why the service could not start, or had to stop. Texts are for the operator.
@@ -89,6 +92,9 @@ pub enum Failure {
         #[source]
         source: providers::Error,
     },
+    /// It cannot be the worker that it is told to be.
+    #[error("cannot be a worker: {0}")]
+    AsWorker(#[from] beater::Fault),
     /// The operating system refused a thing that always works.
     #[error("cannot start: {0}")]
     System(#[source] std::io::Error),
@@ -115,7 +121,12 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let store: Arc<dyn Store> = Arc::new(store);
     let tasks = TaskTracker::new();
     let events = Arc::new(Events::default());
-    let policy = policy(&config);
+    let beater = options.as_worker.then(|| Beater::open(&config.worker)).transpose()?;
+    let mut policy = policy(&config);
+    if beater.is_some() {
+        // A control plane asks for a while more than the lifetime that it gives.
+        policy.limits.ttl_max += ORPHAN_GRACE;
+    }
     let (admission, admitting, stop_admitting) =
         Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue);
     let control =
@@ -147,6 +158,9 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
     reconciling.spawn(reconcile::workers::run(Arc::clone(&control), stop.clone()));
+    if let Some(beater) = beater {
+        reconciling.spawn(beater.run(Arc::clone(&control), stop.clone()));
+    }
     if let Some(path) = &config.server.unix_socket {
         tracing::info!(path = %path.display(), "listens on a Unix socket as well");
     }

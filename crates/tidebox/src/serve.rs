@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use server::config::{self, Format, Inputs};
+use server::Options;
+use server::config::{self, Config, Format, Inputs};
 
 use crate::failure::{Failure, Result};
 
@@ -27,19 +28,25 @@ const EXIT_FAILED: u8 = 1;
 
 /// Runs until told to stop.
 pub fn run(args: &ServeArgs) -> Result {
-    let loaded = match config::load(&Inputs::from_process(args.config.clone())) {
+    let options = Options { destroy_on_exit: args.destroy_on_exit, ..Options::default() };
+    run_as(args.config.clone(), options, |_| {})
+}
+
+/// The same with what the command line changes in the configuration.
+pub fn run_as(file: Option<PathBuf>, options: Options, change: impl FnOnce(&mut Config)) -> Result {
+    let mut loaded = match config::load(&Inputs::from_process(file)) {
         Ok(loaded) => loaded,
         Err(faults) => {
             let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
             return complain(EXIT_CONFIGURATION, &lines);
         }
     };
+    change(&mut loaded.config);
     log(&loaded.config.logging);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::io("cannot start threads", &error))?;
-    let options = server::Options { destroy_on_exit: args.destroy_on_exit };
     match runtime.block_on(server::run(loaded.config, options)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => complain(EXIT_FAILED, &[failure.to_string()]),

@@ -17,7 +17,8 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("client", &["api"]),
     // One provider drives another service: docs/decisions/0005.
     ("providers", &["api", "client", "domain", "guest-protocol"]),
-    ("server", &["api", "domain", "providers"]),
+    // A worker speaks to its control plane.
+    ("server", &["api", "client", "domain", "providers"]),
     // The command line prints answers of the API, and measures with the agent.
     ("tidebox", &["api", "client", "providers", "server"]),
 ];

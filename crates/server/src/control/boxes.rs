@@ -20,7 +20,19 @@ impl Control {
     /// The inside of a running sandbox.
     pub(super) async fn guest(self: &Control, sandbox: &Sandbox) -> Result<Arc<dyn Guest>> {
         let runtime = self.runtime_of(sandbox).await?;
-        runtime.guest(&sandbox.id).await.map_err(|error| self.guest_error(sandbox, error))
+        match runtime.guest(&sandbox.id).await {
+            Ok(guest) => Ok(guest),
+            // Nothing was done yet, so that it can be tried again.
+            Err(error @ providers::Error::Failed { .. }) if sandbox.worker != LOCAL_WORKER => {
+                let worker = &sandbox.worker;
+                tracing::warn!(id = %sandbox.id, worker, error = &error as &dyn std::error::Error, "a worker fails");
+                Err(Error::Unavailable(format!(
+                    "the worker `{worker}` of sandbox `{}` does not answer; try again",
+                    sandbox.id
+                )))
+            }
+            Err(error) => Err(self.guest_error(sandbox, error)),
+        }
     }
 
     /// What a guest's failure means to the caller. A box that is gone is noticed

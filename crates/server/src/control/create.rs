@@ -39,6 +39,8 @@ pub struct SpawnRequest {
     pub template: Option<String>,
     /// The caller's own name for this request.
     pub key: Option<IdempotencyKey>,
+    /// The generation of the lease, if a control plane asks.
+    pub generation: Option<u64>,
 }
 
 /// A sandbox that has just been made.
@@ -57,6 +59,7 @@ pub(super) struct Plan {
     ttl: Duration,
     key: Option<IdempotencyKey>,
     placing: Placing,
+    generation: Option<u64>,
 }
 
 impl Plan {
@@ -133,9 +136,12 @@ impl Control {
     async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant) -> Result<Spawned> {
         let making = Making::begin(self, &plan.sandbox.id);
         let decided = Instant::now();
-        let Plan { sandbox, spec, ttl, key, placing } = plan;
+        let Plan { sandbox, spec, ttl, key, placing, generation } = plan;
         let new = NewSandbox { sandbox, caps: self.policy.caps, key, placing };
         let sandbox = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
+        if let Some(generation) = generation {
+            self.take_up(&sandbox.id, generation).await?;
+        }
         self.publish(EventType::SandboxCreated, Some(&sandbox.id), json!({"provider": sandbox.provider}));
         let phases = vec![
             Phase { name: "admission", took: decided - started },
@@ -192,7 +198,7 @@ impl Control {
             ended_at: None,
             error: None,
         };
-        Ok(Plan { sandbox, spec, ttl, key: request.key, placing })
+        Ok(Plan { sandbox, spec, ttl, key: request.key, placing, generation: request.generation })
     }
 
     /// Fills what the request leaves out from its template.
@@ -216,6 +222,7 @@ impl Control {
             owner: request.owner,
             template: None,
             key: request.key,
+            generation: request.generation,
         })
     }
 

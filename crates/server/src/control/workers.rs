@@ -73,13 +73,24 @@ impl Control {
     /// # Errors
     /// If the store fails.
     pub async fn beat_own(&self) -> Result<()> {
+        let beat = self.own_beat();
+        self.heartbeat(&WorkerId::local(), beat).await?;
+        let now = self.now();
+        let until = clock::after(now, self.policy.leases.ttl);
+        // Those of the last while need no renewal yet.
+        self.store.renew_own_leases(clock::after(now, self.policy.leases.ttl * 2 / 3), until).await?;
+        Ok(())
+    }
+
+    /// What this server is and offers.
+    pub(super) fn own_beat(&self) -> Heartbeat {
         let healthy = self.registry.entries().iter().filter(|entry| entry.is_healthy());
         let mut capabilities = vec!["api".to_owned()];
         if !self.policy.has_workers {
             capabilities.push("single_node".to_owned());
         }
         capabilities.extend(RUNS.map(str::to_owned));
-        let beat = Heartbeat {
+        Heartbeat {
             hostname: hostname(),
             status: None,
             providers: healthy.map(|entry| entry.provider.name().to_owned()).collect(),
@@ -88,13 +99,7 @@ impl Control {
                 max_sandboxes: self.policy.caps.max_sandboxes,
                 max_sandboxes_per_owner: self.policy.caps.max_sandboxes_per_owner,
             },
-        };
-        self.heartbeat(&WorkerId::local(), beat).await?;
-        let now = self.now();
-        let until = clock::after(now, self.policy.leases.ttl);
-        // Those of the last while need no renewal yet.
-        self.store.renew_own_leases(clock::after(now, self.policy.leases.ttl * 2 / 3), until).await?;
-        Ok(())
+        }
     }
 
     /// Forgets a worker. One that still beats is there again with its next beat.
@@ -171,8 +176,7 @@ impl Control {
                 Change::Broke { error, at: now }
             };
             tracing::warn!(id = %sandbox.id, worker = sandbox.worker, "giving up a sandbox whose lease has ended");
-            let data = json!({"action": "lease_lapsed", "worker_id": sandbox.worker});
-            self.publish(EventType::ReconcileAction, Some(&sandbox.id), data);
+            self.publish_action("lease_lapsed", Some(&sandbox.id), json!({"worker_id": sandbox.worker}));
             self.apply(&sandbox.id, change).await?;
         }
         Ok(())
@@ -180,13 +184,14 @@ impl Control {
 }
 
 /// What whoever runs sandboxes can do.
-pub(crate) const RUNS: [&str; 3] = ["spawn", "exec", "files"];
+pub(super) const RUNS: [&str; 3] = ["spawn", "exec", "files"];
 
-fn earlier(at: Timestamp, by: Duration) -> Timestamp {
+pub(super) fn earlier(at: Timestamp, by: Duration) -> Timestamp {
     clock::from_ms(at.as_millisecond().saturating_sub(i64::try_from(by.as_millis()).unwrap_or(i64::MAX)))
 }
 
 /// The name of this host.
-pub(crate) fn hostname() -> String {
+#[must_use]
+pub fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -11,7 +11,7 @@ use utoipa::IntoParams;
 
 use super::error::{Result, malformed};
 use super::request::{Json as Body, Name, Owner, Params, Repeatable};
-use super::{Api, wire};
+use super::{Api, fence, wire};
 use crate::control::{ListFilter, SpawnRequest, Spawned, WAIT_MAX, WaitFor};
 
 const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
@@ -35,10 +35,12 @@ pub async fn spawn(
     State(api): State<Api>,
     Owner(owner): Owner,
     Repeatable(key): Repeatable,
+    headers: HeaderMap,
     Body(body): Body<api::SpawnRequest>,
 ) -> Result<(StatusCode, HeaderMap, Json<api::Sandbox>)> {
     let key = key.map(|key| key.of(&body));
-    let request = SpawnRequest { key, ..wire::spawn_request(body, owner)? };
+    let generation = fence::generation(&headers)?;
+    let request = SpawnRequest { key, generation, ..wire::spawn_request(body, owner)? };
     Ok(answer(&api, &api.control.spawn(request).await?))
 }
 

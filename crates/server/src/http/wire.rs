@@ -70,6 +70,7 @@ pub fn spawn_request(body: api::SpawnRequest, header: Option<OwnerId>) -> Result
         metadata: body.metadata.unwrap_or_default().0,
         template: given("template", body.template)?,
         key: None,
+        generation: None,
     })
 }
 

@@ -174,6 +174,10 @@ pub trait Workers {
     /// As a worker: notes until when we may run a sandbox of ours.
     async fn hold_until(&self, id: &SandboxId, until: Timestamp) -> Result<()>;
 
-    /// As a worker: until when we may run a sandbox of ours, if it was ever noted.
-    async fn held_until(&self, id: &SandboxId) -> Result<Option<Timestamp>>;
+    /// As a worker: the active sandboxes that carry a generation or a time, each
+    /// with the time until which we may run it.
+    async fn held(&self) -> Result<Vec<(Sandbox, Option<Timestamp>)>>;
+
+    /// As a worker: the running sandboxes that we may not run since `before`, at most `limit`.
+    async fn overheld(&self, before: Timestamp, limit: u32) -> Result<Vec<SandboxId>>;
 }

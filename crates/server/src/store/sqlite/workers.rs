@@ -272,29 +272,33 @@ impl Workers for Sqlite {
     }
 
     async fn see_generation(&self, id: &SandboxId, generation: u64) -> Result<bool> {
-        let seen: Option<i64> = sqlx::query_scalar("SELECT generation FROM held WHERE sandbox_id = $1")
-            .bind(id.as_str())
-            .fetch_optional(&self.readers)
-            .await?;
-        if let Some(seen) = seen.map(count)
+        let seen = async || -> Result<Option<u64>> {
+            let seen: Option<i64> = sqlx::query_scalar("SELECT generation FROM held WHERE sandbox_id = $1")
+                .bind(id.as_str())
+                .fetch_optional(&self.readers)
+                .await?;
+            Ok(seen.map(count))
+        };
+        if let Some(seen) = seen().await?
             && generation <= seen
         {
             return Ok(generation == seen);
         }
         let done = sqlx::query(
-            "INSERT INTO held (sandbox_id, generation) VALUES ($1, $2) \
+            "INSERT INTO held (sandbox_id, generation) SELECT id, $2 FROM sandboxes WHERE id = $1 \
              ON CONFLICT (sandbox_id) DO UPDATE SET generation = $2 WHERE generation <= $2",
         )
         .bind(id.as_str())
         .bind(number(generation))
         .execute(&self.writer)
         .await?;
-        Ok(done.rows_affected() == 1)
+        // Nothing is written for a sandbox that is not there, nor for one that has seen more.
+        Ok(done.rows_affected() == 1 || seen().await?.is_none_or(|seen| seen <= generation))
     }
 
     async fn hold_until(&self, id: &SandboxId, until: Timestamp) -> Result<()> {
         sqlx::query(
-            "INSERT INTO held (sandbox_id, generation, lease_until) VALUES ($1, 0, $2) \
+            "INSERT INTO held (sandbox_id, generation, lease_until) SELECT id, 0, $2 FROM sandboxes WHERE id = $1 \
              ON CONFLICT (sandbox_id) DO UPDATE SET lease_until = $2",
         )
         .bind(id.as_str())
@@ -304,11 +308,28 @@ impl Workers for Sqlite {
         Ok(())
     }
 
-    async fn held_until(&self, id: &SandboxId) -> Result<Option<Timestamp>> {
-        let until: Option<Option<i64>> = sqlx::query_scalar("SELECT lease_until FROM held WHERE sandbox_id = $1")
-            .bind(id.as_str())
-            .fetch_optional(&self.readers)
-            .await?;
-        Ok(until.flatten().map(crate::clock::from_ms))
+    async fn held(&self) -> Result<Vec<(Sandbox, Option<Timestamp>)>> {
+        let sql = format!(
+            "SELECT {SANDBOX_COLUMNS}, lease_until FROM held JOIN sandboxes ON id = sandbox_id \
+             WHERE state IN ('creating', 'running')"
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&self.readers).await?;
+        let read = |row: &SqliteRow| {
+            let until: Option<i64> = row.try_get("lease_until")?;
+            Ok((rows::sandbox(row)?, until.map(crate::clock::from_ms)))
+        };
+        rows.iter().map(read).collect()
+    }
+
+    async fn overheld(&self, before: Timestamp, limit: u32) -> Result<Vec<SandboxId>> {
+        let ids: Vec<String> = sqlx::query_scalar(
+            "SELECT sandbox_id FROM held JOIN sandboxes ON id = sandbox_id \
+             WHERE lease_until <= $1 AND state IN ('creating', 'running') LIMIT $2",
+        )
+        .bind(ms(before))
+        .bind(limit)
+        .fetch_all(&self.readers)
+        .await?;
+        ids.iter().map(|id| rows::sandbox_id(id)).collect()
     }
 }

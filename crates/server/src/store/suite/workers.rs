@@ -110,9 +110,9 @@ pub(super) async fn leases_follow_the_rules(store: &dyn Store) {
     let at = |seconds| after(start(), Duration::from_secs(seconds));
     let (w1, w2) = (worker("w1"), worker("w2"));
     heard(store, "w1", &beat(None), 0).await;
-    assert_eq!(admitted(store, 110, None, false, &["w1"]).await.as_deref(), Some("w1"));
-    assert_eq!(admitted(store, 111, None, true, &[]).await.as_deref(), Some("local"));
-    let resource = id(110);
+    assert_eq!(admitted(store, 210, None, false, &["w1"]).await.as_deref(), Some("w1"));
+    assert_eq!(admitted(store, 211, None, true, &[]).await.as_deref(), Some("local"));
+    let resource = id(210);
     let resource = resource.as_str();
     let renew = async |resource: &str, who: &WorkerId, seconds| {
         store.renew_lease(resource, who, at(seconds), TTL).await.unwrap()
@@ -130,14 +130,14 @@ pub(super) async fn leases_follow_the_rules(store: &dyn Store) {
     assert_eq!(counts, LeaseCounts { active: 1, expired: 1, by_holder });
     assert_eq!(store.renew_own_leases(at(100), at(999)).await.unwrap(), 0, "it does not end before that");
     assert_eq!(store.renew_own_leases(at(101), at(999)).await.unwrap(), 1);
-    let own = store.lease(id(111).as_str()).await.unwrap().unwrap();
+    let own = store.lease(id(211).as_str()).await.unwrap().unwrap();
     assert_eq!((own.generation, own.expires_at), (2, at(999)));
 
     let lapsed = async |seconds| -> Vec<domain::SandboxId> {
         store.lapsed(at(seconds), 10).await.unwrap().into_iter().map(|sandbox| sandbox.id).collect()
     };
     assert_eq!(lapsed(149).await, []);
-    assert_eq!(lapsed(9_999).await, [id(110)], "our own never lapse while we are there to renew them");
+    assert_eq!(lapsed(9_999).await, [id(210)], "our own never lapse while we are there to renew them");
     assert_eq!(store.regrant_leases(at(100), at(160), at(300)).await.unwrap(), 0, "its holder was not heard since");
     heard(store, "w1", &beat(None), 155).await;
     assert_eq!(store.regrant_leases(at(150), at(160), at(300)).await.unwrap(), 0, "it is over for too long");
@@ -149,11 +149,11 @@ pub(super) async fn leases_follow_the_rules(store: &dyn Store) {
     assert_eq!(store.lease(resource).await.unwrap().unwrap().expires_at, at(295));
     assert_eq!(store.worker(&w1).await.unwrap().unwrap().last_heartbeat, at(150));
 
-    state_after(store, &id(110), requested()).await.unwrap();
+    state_after(store, &id(210), requested()).await.unwrap();
     assert_eq!(renew(resource, &w1, 200).await, Err(LeaseRefused::Expired), "it is no longer wanted");
-    state_after(store, &id(110), Change::Stopped { at: start() }).await.unwrap();
+    state_after(store, &id(210), Change::Stopped { at: start() }).await.unwrap();
     assert_eq!(renew(resource, &w1, 200).await, Err(LeaseRefused::Missing), "it was given back");
-    state_after(store, &id(111), Change::Broke { error: "x".into(), at: start() }).await.unwrap();
+    state_after(store, &id(211), Change::Broke { error: "x".into(), at: start() }).await.unwrap();
     assert_eq!(store.lease_counts(at(0)).await.unwrap(), LeaseCounts::default());
     here(store).await;
     assert_eq!(store.forget_worker(&w1).await.unwrap(), Forgotten::Done);
@@ -164,24 +164,24 @@ pub(super) async fn a_sandbox_goes_where_the_rules_say(store: &dyn Store) {
     heard(store, "w2", &beat(None), 0).await;
     let all = ["w1", "w2"];
     let names = async |n| admitted(store, n, Some("hal"), true, &all).await;
-    assert_eq!(names(120).await.as_deref(), Some("local"), "ties are broken by id");
-    assert_eq!(names(121).await.as_deref(), Some("w1"));
-    assert_eq!(names(122).await.as_deref(), Some("w2"));
-    assert_eq!(store.sandbox(&id(122)).await.unwrap().unwrap().worker, "w2");
-    assert_eq!(store.lease(id(122).as_str()).await.unwrap().unwrap().holder, worker("w2"));
-    assert_eq!(admitted(store, 123, None, false, &["w1"]).await.as_deref(), Some("w1"), "only where it may go");
-    assert_eq!(admitted(store, 124, None, false, &[]).await, None, "who is not configured gets nothing");
-    assert_eq!(admitted(store, 124, None, false, &["w1"]).await.as_deref(), Some("w1"));
-    assert_eq!(admitted(store, 125, None, false, &["w1"]).await, None, "it is full");
-    state_after(store, &id(124), Change::Broke { error: "x".into(), at: start() }).await.unwrap();
-    assert_eq!(admitted(store, 125, None, false, &["w1"]).await.as_deref(), Some("w1"));
+    assert_eq!(names(220).await.as_deref(), Some("local"), "ties are broken by id");
+    assert_eq!(names(221).await.as_deref(), Some("w1"));
+    assert_eq!(names(222).await.as_deref(), Some("w2"));
+    assert_eq!(store.sandbox(&id(222)).await.unwrap().unwrap().worker, "w2");
+    assert_eq!(store.lease(id(222).as_str()).await.unwrap().unwrap().holder, worker("w2"));
+    assert_eq!(admitted(store, 223, None, false, &["w1"]).await.as_deref(), Some("w1"), "only where it may go");
+    assert_eq!(admitted(store, 224, None, false, &[]).await, None, "who is not configured gets nothing");
+    assert_eq!(admitted(store, 224, None, false, &["w1"]).await.as_deref(), Some("w1"));
+    assert_eq!(admitted(store, 225, None, false, &["w1"]).await, None, "it is full");
+    state_after(store, &id(224), Change::Broke { error: "x".into(), at: start() }).await.unwrap();
+    assert_eq!(admitted(store, 225, None, false, &["w1"]).await.as_deref(), Some("w1"));
 
     let of_owner = Heartbeat { capacity: Capacity { max_sandboxes: 0, max_sandboxes_per_owner: 1 }, ..beat(None) };
     heard(store, "w2", &of_owner, 0).await;
-    assert_eq!(admitted(store, 126, Some("hal"), false, &["w2"]).await, None, "hal has one there");
-    assert_eq!(admitted(store, 126, Some("ida"), false, &["w2"]).await.as_deref(), Some("w2"));
-    state_after(store, &id(122), Change::Broke { error: "x".into(), at: start() }).await.unwrap();
-    assert_eq!(admitted(store, 127, Some("hal"), false, &["w2"]).await.as_deref(), Some("w2"));
+    assert_eq!(admitted(store, 226, Some("hal"), false, &["w2"]).await, None, "hal has one there");
+    assert_eq!(admitted(store, 226, Some("ida"), false, &["w2"]).await.as_deref(), Some("w2"));
+    state_after(store, &id(222), Change::Broke { error: "x".into(), at: start() }).await.unwrap();
+    assert_eq!(admitted(store, 227, Some("hal"), false, &["w2"]).await.as_deref(), Some("w2"));
 
     let place = async |seconds| {
         let placing = Placing { here: false, reachable: [worker("w1"), worker("w2")].into(), ..placing() };
@@ -189,22 +189,32 @@ pub(super) async fn a_sandbox_goes_where_the_rules_say(store: &dyn Store) {
     };
     assert_eq!(place(0).await, (Some(worker("w2")), 1));
     assert_eq!(place(99_999_999).await, (None, 0), "silence");
-    end(store, 120..=127).await;
+    end(store, 220..=227).await;
     for name in all {
         assert_eq!(store.forget_worker(&worker(name)).await.unwrap(), Forgotten::Done);
     }
 }
 
 pub(super) async fn a_worker_remembers_what_it_was_told(store: &dyn Store) {
-    assert_eq!(admitted(store, 130, None, true, &[]).await.as_deref(), Some("local"));
-    let box_id = id(130);
-    assert_eq!(store.held_until(&box_id).await.unwrap(), None);
+    assert_eq!(admitted(store, 230, None, true, &[]).await.as_deref(), Some("local"));
+    let box_id = id(230);
+    assert_eq!(store.held().await.unwrap(), []);
     assert!(store.see_generation(&box_id, 3).await.unwrap());
     assert!(store.see_generation(&box_id, 3).await.unwrap());
     assert!(!store.see_generation(&box_id, 2).await.unwrap(), "an older one");
     assert!(store.see_generation(&box_id, 5).await.unwrap());
     store.hold_until(&box_id, start()).await.unwrap();
-    assert_eq!(store.held_until(&box_id).await.unwrap(), Some(start()));
+    let held = store.held().await.unwrap();
+    assert_eq!(
+        held.iter().map(|(sandbox, until)| (&sandbox.id, *until)).collect::<Vec<_>>(),
+        [(&box_id, Some(start()))]
+    );
+    assert_eq!(store.overheld(after(start(), Duration::from_secs(1)), 10).await.unwrap(), [box_id.clone()]);
+    assert_eq!(store.overheld(crate::clock::from_ms(0), 10).await.unwrap(), []);
+    assert!(store.see_generation(&id(239), 7).await.unwrap(), "one that is not there has seen nothing");
+    store.hold_until(&id(239), start()).await.unwrap();
+    assert_eq!(store.held().await.unwrap().len(), 1);
     assert!(!store.see_generation(&box_id, 4).await.unwrap(), "what was noted beside it changes nothing");
-    end(store, [130]).await;
+    end(store, [230]).await;
+    assert_eq!(store.held().await.unwrap(), [], "what has ended is not held");
 }
