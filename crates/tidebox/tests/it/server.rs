@@ -24,7 +24,10 @@ pub const NATIVE: &str = "providers.default=native";
 pub struct TestServer {
     pub url: String,
     pub http: reqwest::Client,
+    /// What its API asks for.
+    pub key: Option<&'static str>,
     process: Option<Child>,
+    command: Vec<String>,
     settings: Vec<(String, String)>,
     user: Option<u32>,
     log: Arc<Mutex<Vec<String>>>,
@@ -78,6 +81,11 @@ impl TestServer {
 
     /// Starts a server as another user; the data folder is theirs.
     pub async fn start_as(settings: &str, user: Option<u32>) -> Self {
+        Self::start_command("serve", settings, user).await
+    }
+
+    /// Starts a server by another command than `serve`.
+    pub async fn start_command(command: &str, settings: &str, user: Option<u32>) -> Self {
         let dir = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
         if let Some(user) = user {
             std::os::unix::fs::chown(dir.path(), Some(user), Some(user)).unwrap();
@@ -90,7 +98,9 @@ impl TestServer {
         let mut server = Self {
             url: String::new(),
             http: reqwest::Client::builder().timeout(Duration::from_secs(120)).build().unwrap(),
+            key: None,
             process: None,
+            command: command.split_whitespace().map(str::to_owned).collect(),
             settings,
             user,
             log: Arc::default(),
@@ -118,7 +128,7 @@ impl TestServer {
     pub async fn launch(&mut self) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidebox"));
         command
-            .arg("serve")
+            .args(&self.command)
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .env("HOME", self.dir.path())
@@ -162,7 +172,11 @@ impl TestServer {
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}/api/v1{path}", self.url))
+        let request = self.http.request(method, format!("{}/api/v1{path}", self.url));
+        match self.key {
+            Some(key) => request.header("X-API-Key", key),
+            None => request,
+        }
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -271,7 +285,7 @@ impl Drop for TestServer {
     /// test if anything stays or the server complained.
     fn drop(&mut self) {
         if self.process.is_some() {
-            destroy_all(&self.url);
+            destroy_all(&self.url, self.key);
             let code = self.terminate();
             if !std::thread::panicking() {
                 assert_eq!(code, Some(0), "the server ends well:\n{}", self.log_text());
@@ -296,17 +310,20 @@ impl Drop for TestServer {
 }
 
 /// Destroys every sandbox, blocking: `drop` may run inside a runtime.
-fn destroy_all(url: &str) {
+fn destroy_all(url: &str, key: Option<&'static str>) {
     let url = url.to_owned();
     let done = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
+            let key = key.unwrap_or_default();
             let http = reqwest::Client::builder().timeout(PATIENCE).build().unwrap();
-            let Ok(answer) = http.get(format!("{url}/api/v1/sandboxes")).send().await else { return };
+            let Ok(answer) = http.get(format!("{url}/api/v1/sandboxes")).header("X-API-Key", key).send().await else {
+                return;
+            };
             let Ok(sandboxes) = answer.json::<Vec<Value>>().await else { return };
             for sandbox in sandboxes {
                 let id = sandbox["id"].as_str().unwrap_or_default();
-                let _ = http.delete(format!("{url}/api/v1/sandboxes/{id}")).send().await;
+                let _ = http.delete(format!("{url}/api/v1/sandboxes/{id}")).header("X-API-Key", key).send().await;
             }
         });
     });
