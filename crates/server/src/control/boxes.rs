@@ -16,6 +16,14 @@ use crate::store::Sandbox;
 /// The most console lines that one request may ask for.
 const CONSOLE_LINES_MAX: usize = 10_000;
 
+/// What to call who runs a sandbox.
+fn runtime_name(sandbox: &Sandbox) -> String {
+    if sandbox.worker == LOCAL_WORKER {
+        return sandbox.provider.clone();
+    }
+    format!("{}/{}", sandbox.worker, sandbox.provider)
+}
+
 impl Control {
     /// The inside of a running sandbox.
     pub(super) async fn guest(self: &Control, sandbox: &Sandbox) -> Result<Arc<dyn Guest>> {
@@ -42,7 +50,7 @@ impl Control {
             self.vanished.notify_one();
             return Error::NotFound(Resource::Sandbox, sandbox.id.to_string());
         }
-        provider_error(&sandbox.provider, error)
+        provider_error(&runtime_name(sandbox), error)
     }
 
     /// Runs one operation inside a running sandbox, and counts it.

@@ -4,10 +4,9 @@ use axum::Json;
 use axum::extract::State;
 
 use super::access::Worker;
-use super::error::{ApiError, Result};
+use super::error::Result;
 use super::request::{Json as Body, Name, Names};
 use super::{Api, wire};
-use crate::control::Error;
 
 /// List workers
 #[utoipa::path(get, path = "/api/v1/workers", tag = "workers",
@@ -32,14 +31,13 @@ pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Wor
         (status = 200, description = "As it is known now", body = api::Worker),
         (status = 400, description = "The request makes no sense", body = api::ErrorBody),
         (status = 401, description = "No credential of this worker", body = api::ErrorBody),
-        (status = 409, description = "`local` is this server itself", body = api::ErrorBody),
         (status = 429, description = "Too many workers", body = api::ErrorBody)))]
 pub async fn heartbeat(
     State(api): State<Api>,
     worker: Worker,
     Body(body): Body<api::Heartbeat>,
 ) -> Result<Json<api::Worker>> {
-    let id = other(&worker)?;
+    let id = wire::worker_id("X-Worker-ID", &worker.id)?;
     let beat = wire::heartbeat(&id, body)?;
     Ok(Json(wire::worker(&api.control.heartbeat(&id, beat).await?)))
 }
@@ -60,7 +58,7 @@ pub async fn renew(
     names: Names<(String, String)>,
     Body(body): Body<api::RenewRequest>,
 ) -> Result<Json<api::Renewed>> {
-    let id = other(&worker)?;
+    let id = wire::worker_id("X-Worker-ID", &worker.id)?;
     let Names((_, resource)) = names;
     let lease = api.control.renew_lease(&id, &resource, wire::lease_ttl(&body)?).await?;
     Ok(Json(wire::renewed(&lease)))
@@ -92,14 +90,4 @@ pub async fn admin_heartbeat(
 pub async fn delete(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Status>> {
     api.control.delete_worker(&id).await?;
     Ok(wire::status("deleted"))
-}
-
-/// The server speaks for itself; nobody else may under its name.
-fn other(worker: &Worker) -> Result<wire::WorkerId, ApiError> {
-    let id = wire::worker_id("X-Worker-ID", &worker.id)?;
-    if id.is_local() {
-        let text = "the id `local` belongs to this server itself; give the worker another id";
-        return Err(Error::Conflict(text.to_owned()).into());
-    }
-    Ok(id)
 }

@@ -97,7 +97,7 @@ impl TestServer {
             .collect();
         let mut server = Self {
             url: String::new(),
-            http: reqwest::Client::builder().timeout(Duration::from_secs(120)).build().unwrap(),
+            http: http(),
             key: None,
             process: None,
             command: command.split_whitespace().map(str::to_owned).collect(),
@@ -147,6 +147,8 @@ impl TestServer {
         if let Some(user) = self.user {
             command.uid(user).gid(user);
         }
+        // Connections of the process before lead nowhere.
+        self.http = http();
         let mut process = command.spawn().expect("the binary starts");
         let address = watch(process.stderr.take().unwrap(), Arc::clone(&self.log));
         self.process = Some(process);
@@ -263,6 +265,10 @@ impl TestServer {
         }
         left
     }
+}
+
+fn http() -> reqwest::Client {
+    reqwest::Client::builder().timeout(Duration::from_secs(120)).build().unwrap()
 }
 
 /// Keeps the log and finds the line that says where the server listens.
