@@ -3,7 +3,6 @@
 
 mod accept;
 mod access;
-mod admin;
 mod body;
 mod cors;
 mod error;
@@ -13,6 +12,7 @@ mod guard;
 mod ndjson;
 mod openapi;
 mod providers;
+mod quotas;
 mod range;
 mod request;
 mod sandboxes;
@@ -60,10 +60,28 @@ pub struct Settings {
     pub started: Instant,
 }
 
+/// The routes that are also there below `/admin`, where they ask for the admin
+/// key. Their paths are given without what stands before them.
+fn shared_routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new()
+        .routes(routes!(quotas::list))
+        .routes(routes!(quotas::summary))
+        .routes(routes!(quotas::get, quotas::save, quotas::delete))
+        .routes(routes!(quotas::usage))
+        .routes(routes!(providers::list))
+        .routes(routes!(providers::get))
+        .routes(routes!(providers::test))
+        // An owner may be called so as well.
+        .route("/quotas/summary", put(quotas::save_summary).delete(quotas::delete_summary))
+}
+
 /// Every route, with its description.
 fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::with_openapi(openapi::base())
+        .nest("/api/v1", shared_routes())
+        .nest("/api/v1/admin", openapi::aliases(shared_routes()))
         .routes(routes!(sandboxes::spawn, sandboxes::list, sandboxes::prune))
+        .routes(routes!(sandboxes::admission))
         .routes(routes!(sandboxes::get, sandboxes::destroy))
         .routes(routes!(sandboxes::extend))
         .routes(routes!(sandboxes::wait))
@@ -78,12 +96,6 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(templates::create, templates::list))
         .routes(routes!(templates::get, templates::update, templates::delete))
         .routes(routes!(templates::spawn))
-        .routes(routes!(providers::list))
-        .routes(routes!(providers::get))
-        .routes(routes!(providers::test))
-        .routes(admin::alias(routes!(providers::list)))
-        .routes(admin::alias(routes!(providers::get)))
-        .routes(admin::alias(routes!(providers::test)))
         .routes(routes!(system::health))
         .routes(routes!(system::live))
         .routes(routes!(system::ready))

@@ -15,10 +15,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admission::{Admission, QueuePolicy};
 use crate::auth::Access;
 use crate::clock::{Clock, SteadyClock};
-use crate::config::{Config, DefaultProvider, Enabled};
+use crate::config::{Config, DefaultProvider, Enabled, Overflow};
 use crate::control::{Control, Policy};
+use crate::events::Events;
 use crate::http::{self, Cors, Hosts, Settings};
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
@@ -93,7 +95,12 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let registry = registry(&config, store.id(), &clock).await?;
     let store: Arc<dyn Store> = Arc::new(store);
     let tasks = TaskTracker::new();
-    let control = Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy(&config), tasks.clone());
+    let events = Arc::new(Events::default());
+    let policy = policy(&config);
+    let (admission, admitting, stop_admitting) =
+        Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue);
+    let control =
+        Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
     if !config.auth.enabled && config.server.cors_allowed_origins.iter().any(|origin| origin == "*") {
         tracing::warn!(
             "`server.cors_allowed_origins` is * and `auth.enabled` is false: any web page open in a browser that \
@@ -114,17 +121,24 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let router = http::router(Arc::clone(&control), settings);
     let mut serving = tokio::task::JoinSet::new();
     serving.spawn(http::serve(listener, router, connections.clone(), stop.clone()));
+    let mut admission = tokio::task::JoinSet::new();
+    admission.spawn(admitting);
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
+    let told_to_stop = told_to_stop();
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on http://{bound}");
 
     let died = tokio::select! {
-        () = told_to_stop() => None,
+        () = told_to_stop => None,
         _ = serving.join_next() => Some("the listener"),
         _ = reconciling.join_next() => Some("the reconciler"),
+        _ = admission.join_next() => Some("the admission"),
     };
     tracing::info!("stopping");
     stop.cancel();
+    // Whoever waits for room is told so at once, and does not hold up the rest.
+    stop_admitting.cancel();
+    while admission.join_next().await.is_some() {}
     while serving.join_next().await.is_some() {}
     while reconciling.join_next().await.is_some() {}
     if options.destroy_on_exit {
@@ -190,6 +204,11 @@ fn policy(config: &Config) -> Policy {
         },
         caps: Caps { max_sandboxes: defaults.max_sandboxes, max_sandboxes_per_owner: defaults.max_sandboxes_per_owner },
         resources: Resources { memory_mb: defaults.memory_mb, vcpus: defaults.vcpus, disk_mb: 0, pids: defaults.pids },
+        queue: QueuePolicy {
+            enabled: defaults.spawn_overflow == Overflow::Queue,
+            timeout: defaults.spawn_queue_timeout,
+            places: defaults.max_spawn_queue,
+        },
         image: defaults.image.clone(),
         output_bytes_max: config.limits.max_output_bytes,
         retention: config.retention.destroyed,
@@ -237,15 +256,19 @@ async fn registry(config: &Config, store: &StoreId, clock: &Arc<dyn Clock>) -> R
     Ok(registry)
 }
 
-async fn told_to_stop() {
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        // Without handlers, the signals end the process at once, as they would anyway.
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// Listens for signals from the call on, so that one that comes between "ready"
+/// and the first look is not lost.
+fn told_to_stop() -> impl Future<Output = ()> {
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    async move {
+        let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+            // Without handlers, the signals end the process at once, as they would anyway.
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
     }
 }
 
