@@ -4,6 +4,8 @@
 //! writing a path leads around it, and a route that nobody thought of here is
 //! closed.
 
+use std::net::IpAddr;
+
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::Method;
 use axum::http::request::Parts;
@@ -12,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::Api;
 use super::error::{ApiError, Refusal};
+use super::peer::Peer;
 use crate::auth::token::Scope;
 use crate::auth::{Demand, Denied, KeyId, Principal};
 use crate::config::RouteGroup;
@@ -25,6 +28,8 @@ const OPEN: [&str; 3] = ["live", "health", "ready"];
 /// An attempt to get in without the right key, as it may be written down.
 #[derive(Debug)]
 pub struct Refused {
+    /// Who tried; `None` on the Unix socket.
+    pub peer: Option<IpAddr>,
     /// Which key was tried, if one was.
     pub key_id: Option<KeyId>,
     /// How.
@@ -138,6 +143,7 @@ fn admit_worker(api: &Api, scope: Scope, request: &Request) -> Result<Worker, De
 
 fn refused(request: &Request, denied: Denied) -> Refused {
     Refused {
+        peer: request.extensions().get::<Peer>().and_then(|peer| peer.address),
         key_id: denied.tried,
         method: request.method().clone(),
         path: request.uri().path().to_owned(),
@@ -147,9 +153,10 @@ fn refused(request: &Request, denied: Denied) -> Refused {
 
 /// Every failed attempt comes through here, before it is answered.
 async fn on_refused(_: &Api, refused: &Refused) {
-    let Refused { key_id, method, path, message } = refused;
+    let Refused { peer, key_id, method, path, message } = refused;
     let key_id = key_id.as_ref().map(KeyId::as_str);
-    tracing::debug!(key_id, %method, path, message, "a caller was refused");
+    let peer = peer.map(tracing::field::display);
+    tracing::debug!(peer, key_id, %method, path, message, "a caller was refused");
 }
 
 #[cfg(test)]

@@ -9,5 +9,6 @@ mod auth;
 mod cli;
 mod contract;
 mod crash;
+mod listen;
 mod load;
 mod server;
