@@ -76,6 +76,24 @@ fn default_provider(draft: &mut Draft) {
     }
 }
 
+/// A certificate without its key, or the other way round, would leave the port
+/// without TLS.
+fn tls(draft: &mut Draft) {
+    const CERT: &str = "server.tls.cert_file";
+    const KEY: &str = "server.tls.key_file";
+    let files = &draft.config.server.tls;
+    let (set, missing) = match (&files.cert_file, &files.key_file) {
+        (Some(_), None) => (CERT, KEY),
+        (None, Some(_)) => (KEY, CERT),
+        (Some(_), Some(_)) | (None, None) => return,
+    };
+    // A value that is at fault has been reported already.
+    if !draft.faults.iter().any(|fault| fault.key == missing) {
+        let source = draft.source(set);
+        draft.fault(set, &source, format!("needs `{missing}`; set both, or neither for HTTP without TLS"));
+    }
+}
+
 /// What is asked for must be there, or nobody could get in.
 fn keys(draft: &mut Draft) {
     let auth = &draft.config.auth;
@@ -94,24 +112,6 @@ fn keys(draft: &mut Draft) {
         let source = draft.source("auth.admin_only");
         let message = "closes routes to all but the admin key; set `auth.admin_api_key` or `auth.admin_api_key_file`";
         draft.fault("auth.admin_only", &source, message);
-    }
-}
-
-/// A certificate without its key, or the other way round, would leave the port
-/// without TLS.
-fn tls(draft: &mut Draft) {
-    const CERT: &str = "server.tls.cert_file";
-    const KEY: &str = "server.tls.key_file";
-    let files = &draft.config.server.tls;
-    let (set, missing) = match (&files.cert_file, &files.key_file) {
-        (Some(_), None) => (CERT, KEY),
-        (None, Some(_)) => (KEY, CERT),
-        (Some(_), Some(_)) | (None, None) => return,
-    };
-    // A value that is at fault has been reported already.
-    if !draft.faults.iter().any(|fault| fault.key == missing) {
-        let source = draft.source(set);
-        draft.fault(set, &source, format!("needs `{missing}`; set both, or neither for HTTP without TLS"));
     }
 }
 

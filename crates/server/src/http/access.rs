@@ -4,8 +4,6 @@
 //! writing a path leads around it, and a route that nobody thought of here is
 //! closed.
 
-use std::net::IpAddr;
-
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::Method;
 use axum::http::request::Parts;
@@ -14,7 +12,6 @@ use axum::response::{IntoResponse, Response};
 
 use super::Api;
 use super::error::{ApiError, Refusal};
-use super::peer::Peer;
 use crate::auth::token::Scope;
 use crate::auth::{Demand, Denied, KeyId, Principal};
 use crate::config::RouteGroup;
@@ -25,19 +22,12 @@ const PREFIX: &str = "/api/v1/";
 /// Routes that answer without a key, to GET and HEAD.
 const OPEN: [&str; 3] = ["live", "health", "ready"];
 
-/// An attempt to get in without the right key, as it may be written down.
-#[derive(Debug)]
+/// An attempt to get in without the right key, as it may be written down; among
+/// the extensions of its answer. The [`Principal`] of any other is there as well.
+#[derive(Debug, Clone)]
 pub struct Refused {
-    /// Who tried; `None` on the Unix socket.
-    pub peer: Option<IpAddr>,
     /// Which key was tried, if one was.
     pub key_id: Option<KeyId>,
-    /// How.
-    pub method: Method,
-    /// Where, without the query.
-    pub path: String,
-    /// What the caller was told.
-    pub message: String,
 }
 
 /// The worker that makes the request, on `/worker/*`.
@@ -106,22 +96,29 @@ pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> R
             principal
         }),
     };
-    match admitted {
+    let mut refused = None;
+    let mut response = match admitted {
         Ok(principal) => {
             if gate == Gate::Key(Demand::Nothing)
                 && let Some(denied) = access.tried_in_vain(request.headers())
             {
-                on_refused(&api, &refused(&request, denied)).await;
+                refused = Some(note(&request, denied));
             }
-            request.extensions_mut().insert(principal);
-            next.run(request).await
+            request.extensions_mut().insert(principal.clone());
+            let mut response = next.run(request).await;
+            response.extensions_mut().insert(principal);
+            response
         }
         Err(denied) => {
-            let refused = refused(&request, denied);
-            on_refused(&api, &refused).await;
-            ApiError::from(Refusal::Unauthorized(refused.message)).into_response()
+            let message = denied.message.to_owned();
+            refused = Some(note(&request, denied));
+            ApiError::from(Refusal::Unauthorized(message)).into_response()
         }
+    };
+    if let Some(refused) = refused {
+        response.extensions_mut().insert(refused);
     }
+    response
 }
 
 /// The worker that the path names, if it is the caller and has this scope.
@@ -141,22 +138,12 @@ fn admit_worker(api: &Api, scope: Scope, request: &Request) -> Result<Worker, De
     }
 }
 
-fn refused(request: &Request, denied: Denied) -> Refused {
-    Refused {
-        peer: request.extensions().get::<Peer>().and_then(|peer| peer.address),
-        key_id: denied.tried,
-        method: request.method().clone(),
-        path: request.uri().path().to_owned(),
-        message: denied.message.to_owned(),
-    }
-}
-
 /// Every failed attempt comes through here, before it is answered.
-async fn on_refused(_: &Api, refused: &Refused) {
-    let Refused { peer, key_id, method, path, message } = refused;
-    let key_id = key_id.as_ref().map(KeyId::as_str);
-    let peer = peer.map(tracing::field::display);
-    tracing::debug!(peer, key_id, %method, path, message, "a caller was refused");
+fn note(request: &Request, denied: Denied) -> Refused {
+    let key_id = denied.tried.as_ref().map(KeyId::as_str);
+    let path = request.uri().path();
+    tracing::debug!(key_id, method = %request.method(), path, message = denied.message, "a caller was refused");
+    Refused { key_id: denied.tried }
 }
 
 #[cfg(test)]

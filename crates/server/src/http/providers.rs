@@ -1,4 +1,4 @@
-//! `/providers` and `/admin/providers`.
+//! `/providers`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::request::Name;
 use super::{Api, wire};
 
 /// List providers with their last check
-#[utoipa::path(get, path = "/providers", tag = "providers",
+#[utoipa::path(get, path = "/api/v1/providers", tag = "providers",
     responses((status = 200, body = Vec<api::ProviderHealth>, description = "All that are enabled")))]
 pub async fn list(State(api): State<Api>) -> Json<Vec<api::ProviderHealth>> {
     Json(healths(&api))
@@ -23,7 +23,7 @@ pub fn healths(api: &Api) -> Vec<api::ProviderHealth> {
 }
 
 /// Look at a provider
-#[utoipa::path(get, path = "/providers/{name}", tag = "providers", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/providers/{name}", tag = "providers", params(("name" = String, Path)),
     responses(
         (status = 200, body = api::ProviderDetail, description = "How it works here"),
         (status = 404, body = api::ErrorBody, description = "No such provider")))]
@@ -32,7 +32,7 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::P
 }
 
 /// Check every provider now
-#[utoipa::path(post, path = "/providers/test", tag = "providers",
+#[utoipa::path(post, path = "/api/v1/providers/test", tag = "providers",
     responses((status = 200, body = BTreeMap<String, bool>, description = "Whether each is healthy")))]
 pub async fn test(State(api): State<Api>) -> Json<BTreeMap<String, bool>> {
     let checked = api.control.test_providers().await;
