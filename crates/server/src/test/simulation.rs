@@ -36,6 +36,8 @@ const LIVES: u64 = 3;
 const ROUNDS: u64 = 6;
 /// Requests at once in a round.
 const CROWD: usize = 8;
+/// No life takes longer, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 const OWNERS: [&str; 3] = ["ann", "ben", "cas"];
 const CAPS: Caps = Caps { max_sandboxes: 6, max_sandboxes_per_owner: 4 };
 
@@ -217,6 +219,20 @@ impl Life {
         }
     }
 
+    /// Lets callers act while the reconciler comes by, more often than in life.
+    async fn beside_the_reconciler<T>(&self, world: &World, acting: impl Future<Output = T>) -> T {
+        let reconciling = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                reconcile::settle(&self.control, world.dir.path()).await;
+            }
+        };
+        tokio::select! {
+            done = acting => done,
+            () = reconciling => unreachable!("it goes on for ever"),
+        }
+    }
+
     /// What must hold at every moment.
     async fn check_always(&self) {
         let Ok(counts) = self.store.counts().await else { return };
@@ -305,7 +321,7 @@ fn history(seed: u64) {
         hands,
         told: Mutex::default(),
     });
-    for life in 1..=LIVES {
+    for number in 1..=LIVES {
         let queue = QueuePolicy {
             enabled: dice.random_bool(0.7),
             timeout: Duration::from_millis(dice.random_range(1..40)),
@@ -314,24 +330,21 @@ fn history(seed: u64) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let mut own = StdRng::seed_from_u64(dice.random());
         let in_world = Arc::clone(&world);
-        runtime.block_on(async {
+        let life = async {
             let server = Arc::new(Life::begin(&in_world, queue).await);
             for _ in 0..ROUNDS {
                 let crowd: Vec<StdRng> = (0..CROWD).map(|_| StdRng::seed_from_u64(own.random())).collect();
                 let acting = crowd.into_iter().map(|dice| server.act(&in_world, dice));
-                let crashes = life < LIVES && own.random_bool(0.1);
+                let crashes = number < LIVES && own.random_bool(0.1);
                 if crashes {
                     // In the middle of everything.
                     let moment = Duration::from_micros(own.random_range(0..6000));
                     let _ = tokio::time::timeout(moment, join_all(acting)).await;
                     return;
                 }
-                join_all(acting).await;
+                server.beside_the_reconciler(&in_world, join_all(acting)).await;
                 server.check_always().await;
                 tick(&in_world, &mut own);
-                if own.random_bool(0.3) {
-                    reconcile::settle(&server.control, in_world.dir.path()).await;
-                }
                 if own.random_bool(0.1) {
                     set_clock(&in_world, &server, &mut own).await;
                 }
@@ -344,7 +357,9 @@ fn history(seed: u64) {
                 }
                 server.check_always().await;
             }
-        });
+        };
+        let lived = runtime.block_on(async { tokio::time::timeout(PATIENCE, life).await });
+        assert!(lived.is_ok(), "somebody waits for ever");
         // Whatever is under way ends here, between any two of its steps.
         runtime.shutdown_timeout(Duration::from_secs(10));
     }
