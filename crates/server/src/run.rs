@@ -16,12 +16,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, QueuePolicy};
+use crate::auth::Access;
 use crate::clock::{Clock, SteadyClock};
 use crate::config::{self, Config, DefaultProvider, Enabled, Overflow};
-use crate::control::{Control, Policy};
+use crate::control::{AuditBounds, Control, Policy};
 use crate::events::Events;
 use crate::http::peer::TrustedProxies;
-use crate::http::{self, Hosts, Listeners, Settings, Socket, Tls};
+use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
 use crate::{VERSION, reconcile};
@@ -108,8 +109,17 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue);
     let control =
         Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
+    if !config.auth.enabled && config.server.cors_allowed_origins.iter().any(|origin| origin == "*") {
+        tracing::warn!(
+            "`server.cors_allowed_origins` is * and `auth.enabled` is false: any web page open in a browser that \
+             reaches this server can use it; list the origins that may, or set it to []"
+        );
+    }
+    control.reserve_event_ids().await.map_err(|error| Failure::Store(error.to_string()))?;
     let settings = Settings {
-        hosts: Hosts::for_bind(config.server.host, names(&config)),
+        hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names(&config)),
+        access: Access::new(&config.auth),
+        cors: Cors::new(&config.server.cors_allowed_origins),
         preview_domain: config.server.preview_domain,
         file_bytes_max: config.limits.max_file_bytes,
         started,
@@ -127,6 +137,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     if let Some(path) = &config.server.unix_socket {
         tracing::info!(path = %path.display(), "listens on a Unix socket as well");
     }
+    reconciling.spawn(reconcile::number_events(Arc::clone(&control), stop.clone()));
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on {scheme}://{bound}");
 
     let died = tokio::select! {
@@ -137,6 +148,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     };
     tracing::info!("stopping");
     stop.cancel();
+    control.events().close();
     // Whoever waits for room is told so at once, and does not hold up the rest.
     stop_admitting.cancel();
     while admission.join_next().await.is_some() {}
@@ -146,6 +158,9 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         destroy_all(&control).await;
     }
     tasks.close();
+    if let Err(error) = control.tell_refusals().await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "some refused keys are not counted");
+    }
     let finished = async {
         tasks.wait().await;
         for entry in control.registry().entries() {
@@ -235,6 +250,10 @@ fn policy(config: &Config) -> Policy {
         image: defaults.image.clone(),
         output_bytes_max: config.limits.max_output_bytes,
         retention: config.retention.destroyed,
+        audit: AuditBounds {
+            retention: config.auth.admin_audit_retention,
+            entries_max: config.auth.admin_audit_max_entries,
+        },
         reserve_disk_bytes: config.limits.reserve_disk_mb << 20,
     }
 }

@@ -1,8 +1,8 @@
 //! The only place where a failure becomes a status and a code.
 
-use axum::Json;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
 use crate::control::Error as Control;
 
@@ -32,6 +32,8 @@ pub enum Refusal {
     NeedsTls,
     /// The `Host` header names somebody else.
     Host,
+    /// No key, or a wrong one; the text says which is asked for.
+    Unauthorized(String),
     /// There is no such route.
     NoRoute(String),
     /// The route does not have this method.
@@ -71,6 +73,7 @@ impl Refusal {
             Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             Refusal::Stalled => (StatusCode::REQUEST_TIMEOUT, "timeout"),
             Refusal::Host => (StatusCode::FORBIDDEN, "forbidden"),
+            Refusal::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
             Refusal::Method => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Refusal::Range(_) => (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
@@ -80,7 +83,7 @@ impl Refusal {
 
     fn message(&self) -> String {
         match self {
-            Refusal::Malformed(text) => text.clone(),
+            Refusal::Malformed(text) | Refusal::Unauthorized(text) => text.clone(),
             Refusal::MediaType => "send the body with `Content-Type: application/json`".to_owned(),
             Refusal::TooLarge(max) => format!("the body is larger than the {max} bytes that this route takes"),
             Refusal::Busy => {
@@ -118,7 +121,18 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
     }
 }
 
+/// The code of an error, beside its answer, for those that answers pass by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Code(pub &'static str);
+
 impl ApiError {
+    fn code(&self) -> Code {
+        Code(match self {
+            ApiError::Control(error) => control_status(error).1,
+            ApiError::Request(refusal) => refusal.status().1,
+        })
+    }
+
     /// The body of the answer; also the last words of a stream that has begun.
     pub fn body(&self) -> (StatusCode, api::ErrorBody) {
         let ((status, code), message) = match self {
@@ -135,11 +149,16 @@ impl IntoResponse for ApiError {
         if let ApiError::Control(error @ (Control::Provider { .. } | Control::Store(_))) = &self {
             tracing::error!(error = error as &dyn std::error::Error, "a request failed");
         }
-        let mut response = (status, Json(body)).into_response();
+        let code = self.code();
+        let mut response = (status, Extension(code), Json(body)).into_response();
         if let ApiError::Request(Refusal::Range(size)) = &self
             && let Ok(value) = HeaderValue::try_from(format!("bytes */{size}"))
         {
             response.headers_mut().insert(header::CONTENT_RANGE, value);
+        }
+        if let ApiError::Request(Refusal::Unauthorized(_)) = &self {
+            let scheme = HeaderValue::from_static("Bearer realm=\"tidebox\"");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         }
         response
     }
