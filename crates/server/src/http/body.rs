@@ -98,7 +98,8 @@ fn is_stalled(error: &axum::Error) -> bool {
     false
 }
 
-async fn drain(stream: &mut (impl Stream<Item = Result<Bytes, axum::Error>> + Unpin)) {
+/// Reads on for a moment, so that a client that only writes comes to see the answer.
+pub async fn drain(stream: &mut (impl Stream<Item = Result<Bytes, axum::Error>> + Unpin)) {
     let read = async {
         let mut left = DRAIN_BYTES_MAX;
         while let Some(Ok(piece)) = stream.next().await {
