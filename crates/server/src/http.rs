@@ -12,6 +12,7 @@ mod files;
 mod guard;
 mod ndjson;
 mod openapi;
+pub mod peer;
 mod providers;
 mod quotas;
 mod range;
@@ -31,7 +32,7 @@ use utoipa_axum::routes;
 
 use crate::control::Control;
 
-pub use accept::serve;
+pub use accept::{Listeners, Socket, SocketFault, Stalled, Tls, TlsFault, serve};
 pub use guard::Hosts;
 pub use openapi::document;
 

@@ -17,10 +17,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, QueuePolicy};
 use crate::clock::{Clock, SteadyClock};
-use crate::config::{Config, DefaultProvider, Enabled, Overflow};
+use crate::config::{self, Config, DefaultProvider, Enabled, Overflow};
 use crate::control::{AuditBounds, Control, Policy};
 use crate::events::Events;
-use crate::http::{self, Hosts, Settings};
+use crate::http::peer::TrustedProxies;
+use crate::http::{self, Hosts, Listeners, Settings, Socket, Tls};
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
 use crate::{VERSION, reconcile};
@@ -59,6 +60,12 @@ pub enum Failure {
         #[source]
         source: std::io::Error,
     },
+    /// TLS cannot be spoken.
+    #[error(transparent)]
+    Tls(#[from] http::TlsFault),
+    /// The Unix socket cannot be listened on.
+    #[error(transparent)]
+    Socket(#[from] http::SocketFault),
     /// The store cannot be opened.
     #[error("cannot open the store: {0}")]
     Store(String),
@@ -87,8 +94,9 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let started = Instant::now();
     let _lock = prepare(&config.data_dir)?;
     let address = SocketAddr::new(config.server.host, config.server.port);
-    let listener = TcpListener::bind(address).await.map_err(|source| Failure::Listen { address, source })?;
-    let bound = listener.local_addr().map_err(Failure::System)?;
+    let listeners = listen(&config, address).await?;
+    let bound = listeners.tcp.local_addr().map_err(Failure::System)?;
+    let scheme = if listeners.tls.is_some() { "https" } else { "http" };
     let store = Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| store_failure(&error))?;
     let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
     let registry = registry(&config, store.id(), &clock).await?;
@@ -109,16 +117,19 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     };
 
     let stop = CancellationToken::new();
-    let connections = TaskTracker::new();
     let router = http::router(Arc::clone(&control), settings);
     let mut serving = tokio::task::JoinSet::new();
-    serving.spawn(http::serve(listener, router, connections.clone(), stop.clone()));
+    let proxies = TrustedProxies::new(config.server.trusted_proxies);
+    serving.spawn(http::serve(listeners, router, proxies, stop.clone()));
     let mut admission = tokio::task::JoinSet::new();
     admission.spawn(admitting);
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
     reconciling.spawn(reconcile::number_events(Arc::clone(&control), stop.clone()));
-    tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on http://{bound}");
+    if let Some(path) = &config.server.unix_socket {
+        tracing::info!(path = %path.display(), "listens on a Unix socket as well");
+    }
+    tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on {scheme}://{bound}");
 
     let died = tokio::select! {
         () = told_to_stop() => None,
@@ -152,6 +163,28 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     }
     store.close().await;
     died.map_or(Ok(()), |part| Err(Failure::Died(part)))
+}
+
+/// Opens what the configuration names; nothing is answered yet.
+async fn listen(config: &Config, address: SocketAddr) -> Result<Listeners, Failure> {
+    raise_descriptor_limit();
+    let tls = match &config.server.tls {
+        config::Tls { cert_file: Some(cert), key_file: Some(key) } => Some(Tls::load(cert, key)?),
+        // One without the other is a fault of the configuration.
+        config::Tls { .. } => None,
+    };
+    let tcp = TcpListener::bind(address).await.map_err(|source| Failure::Listen { address, source })?;
+    let unix = config.server.unix_socket.as_deref().map(Socket::bind).transpose()?;
+    Ok(Listeners { tcp, tls, unix })
+}
+
+/// Takes as many descriptors as the system allows. The usual 1,024 are kept
+/// that low for programs that `select`; boxes have a bound of their own.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    // Refused, the limit stays as it was, and the bound on connections follows it.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 fn store_failure(error: &crate::store::Error) -> Failure {

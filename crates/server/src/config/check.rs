@@ -17,6 +17,7 @@ pub(super) fn finish(draft: &mut Draft) {
         ("defaults.max_exec_timeout", defaults.max_exec_timeout),
     );
     default_provider(draft);
+    tls(draft);
     warn_about_the_network(draft);
 }
 
@@ -70,6 +71,24 @@ fn default_provider(draft: &mut Draft) {
         let message = format!("names a provider that is not enabled; set `providers.{name}.enabled` to true");
         let source = draft.source("providers.default");
         draft.fault("providers.default", &source, message);
+    }
+}
+
+/// A certificate without its key, or the other way round, would leave the port
+/// without TLS.
+fn tls(draft: &mut Draft) {
+    const CERT: &str = "server.tls.cert_file";
+    const KEY: &str = "server.tls.key_file";
+    let files = &draft.config.server.tls;
+    let (set, missing) = match (&files.cert_file, &files.key_file) {
+        (Some(_), None) => (CERT, KEY),
+        (None, Some(_)) => (KEY, CERT),
+        (Some(_), Some(_)) | (None, None) => return,
+    };
+    // A value that is at fault has been reported already.
+    if !draft.faults.iter().any(|fault| fault.key == missing) {
+        let source = draft.source(set);
+        draft.fault(set, &source, format!("needs `{missing}`; set both, or neither for HTTP without TLS"));
     }
 }
 

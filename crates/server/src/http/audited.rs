@@ -14,6 +14,7 @@ use tracing::Instrument;
 use super::Api;
 use super::error::{ApiError, Code, Refusal};
 use super::guard::RequestId;
+use super::peer::Peer;
 use crate::audit::{self, AGENT_CHARS_MAX, Deed, PATH_CHARS_MAX};
 use crate::control::{Error, NewAuditEntry};
 
@@ -76,9 +77,9 @@ fn actor(_: &Extensions) -> (String, Option<String>) {
     ("anonymous".to_owned(), None)
 }
 
-/// Where a request came from.
-fn address(_: &Extensions) -> Option<IpAddr> {
-    None
+/// Where a request came from, if over a network.
+fn address(extensions: &Extensions) -> Option<IpAddr> {
+    extensions.get::<Peer>().and_then(|peer| peer.address)
 }
 
 /// Answers a request, and writes it down before the answer is sent.

@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::Instrument;
 
-use super::error::{ApiError, Refusal};
+use super::error::{ApiError, Refusal, malformed};
+use super::peer::Peer;
 use super::request::is_json;
 use super::{Api, audited};
 
@@ -53,6 +54,14 @@ impl Hosts {
     }
 
     fn check(&self, request: &Request) -> Result<(), ApiError> {
+        let hosts = request.headers().get_all(header::HOST).iter().count();
+        if hosts > 1 || hosts == 0 && request.version() > Version::HTTP_10 {
+            return Err(malformed("send the header `Host` once"));
+        }
+        // No page in a browser can reach a Unix socket.
+        if request.extensions().get::<Peer>().is_some_and(|peer| peer.via_unix) {
+            return Ok(());
+        }
         let header = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or(""));
         let authority = request.uri().authority().map(|authority| authority.as_str());
         if [authority, header(header::HOST)].into_iter().flatten().any(|authority| !self.serves(authority)) {
@@ -87,6 +96,7 @@ async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> Respo
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or(""));
     request.extensions_mut().insert(RequestId(id.clone()));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let peer = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(tracing::field::display);
     let mut response = async {
         let answered = match api.settings.hosts.check(&request) {
             Ok(()) => AssertUnwindSafe(next.run(request)).catch_unwind().await,
@@ -97,7 +107,7 @@ async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> Respo
             ApiError::from(Refusal::Internal).into_response()
         });
         let (status, took_ms) = (response.status().as_u16(), started.elapsed().as_secs_f64() * 1000.0);
-        tracing::debug!(%method, path, status, took_ms, "answered");
+        tracing::debug!(%method, path, peer, status, took_ms, "answered");
         response
     }
     .instrument(span)

@@ -9,5 +9,6 @@ mod cli;
 mod contract;
 mod crash;
 mod events;
+mod listen;
 mod load;
 mod server;
