@@ -385,3 +385,47 @@ async fn a_quiet_stream_shows_that_it_lives_and_from_where_to_resume() {
     let block = listener.block().await.unwrap();
     assert!(block.starts_with(": ") && block.contains("\nid: ") && !block.contains("data"), "{block:?}");
 }
+
+/// A port that nobody uses, so that a server can come back where it was.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_line_prints_a_line_per_event_and_goes_on_after_a_restart() {
+    let mut server = TestServer::start(&format!("{MOCK} server.port={}", free_port())).await;
+    server.post("/templates", json!({"name": "one"})).await.ok();
+    let url = server.url.clone();
+    let tidebox = move |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tidebox"));
+        command.args(arguments).env_clear().env("TIDEBOX_URL", &url);
+        command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
+        command
+    };
+    let kept = tidebox(&["events", "--type", "template.saved"]).output().unwrap();
+    let kept = String::from_utf8(kept.stdout).unwrap();
+    assert_eq!(kept.lines().count(), 1, "{kept}");
+    assert!(kept.contains("template.saved") && kept.contains(r#"{"name":"one"}"#), "{kept}");
+
+    let mut child =
+        tidebox(&["events", "--follow", "--output", "json"]).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let (send, lines) = std::sync::mpsc::channel();
+    let stdout = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        use std::io::BufRead as _;
+        for line in std::io::BufReader::new(stdout).lines().map_while(Result::ok) {
+            let _ = send.send(serde_json::from_str::<Value>(&line).unwrap());
+        }
+    });
+    let next = || tokio::task::block_in_place(|| lines.recv_timeout(PATIENCE)).unwrap();
+    assert_eq!(next()["data"]["name"], "one");
+    server.kill();
+    server.launch().await;
+    server.post("/templates", json!({"name": "two"})).await.ok();
+    let gap = next();
+    assert_eq!(kind(&gap), "events.gap", "{gap}");
+    assert_eq!(next()["data"]["name"], "two");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    reader.join().unwrap();
+}
