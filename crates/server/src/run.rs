@@ -16,12 +16,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, QueuePolicy};
+use crate::auth::Access;
 use crate::clock::{Clock, SteadyClock};
 use crate::config::{self, Config, DefaultProvider, Enabled, Overflow};
 use crate::control::{AuditBounds, Control, Policy};
 use crate::events::Events;
 use crate::http::peer::TrustedProxies;
-use crate::http::{self, Hosts, Listeners, Settings, Socket, Tls};
+use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
 use crate::{VERSION, reconcile};
@@ -108,9 +109,17 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue);
     let control =
         Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
+    if !config.auth.enabled && config.server.cors_allowed_origins.iter().any(|origin| origin == "*") {
+        tracing::warn!(
+            "`server.cors_allowed_origins` is * and `auth.enabled` is false: any web page open in a browser that \
+             reaches this server can use it; list the origins that may, or set it to []"
+        );
+    }
     control.reserve_event_ids().await.map_err(|error| Failure::Store(error.to_string()))?;
     let settings = Settings {
-        hosts: Hosts::for_bind(config.server.host, names(&config)),
+        hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names(&config)),
+        access: Access::new(&config.auth),
+        cors: Cors::new(&config.server.cors_allowed_origins),
         preview_domain: config.server.preview_domain,
         file_bytes_max: config.limits.max_file_bytes,
         started,
@@ -125,10 +134,10 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     admission.spawn(admitting);
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
-    reconciling.spawn(reconcile::number_events(Arc::clone(&control), stop.clone()));
     if let Some(path) = &config.server.unix_socket {
         tracing::info!(path = %path.display(), "listens on a Unix socket as well");
     }
+    reconciling.spawn(reconcile::number_events(Arc::clone(&control), stop.clone()));
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on {scheme}://{bound}");
 
     let died = tokio::select! {

@@ -12,10 +12,12 @@ use futures_util::FutureExt;
 use tracing::Instrument;
 
 use super::Api;
+use super::access::Refused;
 use super::error::{ApiError, Code, Refusal};
 use super::guard::RequestId;
 use super::peer::Peer;
 use crate::audit::{self, AGENT_CHARS_MAX, Deed, PATH_CHARS_MAX};
+use crate::auth::Principal;
 use crate::control::{Error, NewAuditEntry};
 
 /// What a request was about, where its path does not say it. Put beside the
@@ -73,13 +75,23 @@ impl Asked {
 }
 
 /// Who asked, and by which key as it may be written down.
-fn actor(_: &Extensions) -> (String, Option<String>) {
-    ("anonymous".to_owned(), None)
+fn actor(answer: &Extensions) -> (String, Option<String>) {
+    if let Some(Refused { key_id }) = answer.get() {
+        return ("anonymous".to_owned(), key_id.as_ref().map(|key| key.as_str().to_owned()));
+    }
+    let principal = answer.get().unwrap_or(&Principal::Anonymous);
+    let actor = match principal {
+        Principal::Anonymous => "anonymous".to_owned(),
+        Principal::ApiKey(_) => "api_key".to_owned(),
+        Principal::Admin(_) => "admin".to_owned(),
+        Principal::Worker(id) => format!("worker:{id}"),
+    };
+    (actor, principal.key_id().map(|key| key.as_str().to_owned()))
 }
 
-/// Where a request came from, if over a network.
-fn address(extensions: &Extensions) -> Option<IpAddr> {
-    extensions.get::<Peer>().and_then(|peer| peer.address)
+/// Where a request came from.
+fn address(request: &Extensions) -> Option<IpAddr> {
+    request.get::<Peer>().and_then(|peer| peer.address)
 }
 
 /// Answers a request, and writes it down before the answer is sent.
@@ -111,7 +123,7 @@ pub async fn pass(State(api): State<Api>, request: Request, next: Next) -> Respo
 }
 
 async fn write(api: &Api, asked: &Asked, deed: Option<Deed>, response: Response) -> Response {
-    let is_refused = ApiError::is_refused_key(response.status());
+    let is_refused = response.extensions().get::<Refused>().is_some();
     let Some(deed) = deed.or_else(|| is_refused.then(Deed::default)) else { return response };
     let succeeded = response.status().is_success();
     if deed.only_failures && succeeded {

@@ -30,6 +30,8 @@ pub enum Refusal {
     NeedsTls,
     /// The `Host` header names somebody else.
     Host,
+    /// No key, or a wrong one; the text says which is asked for.
+    Unauthorized(String),
     /// There is no such route.
     NoRoute(String),
     /// The route does not have this method.
@@ -68,6 +70,7 @@ impl Refusal {
             Refusal::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Refusal::Stalled => (StatusCode::REQUEST_TIMEOUT, "timeout"),
             Refusal::Host => (StatusCode::FORBIDDEN, "forbidden"),
+            Refusal::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
             Refusal::Method => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Refusal::Range(_) => (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
@@ -77,7 +80,7 @@ impl Refusal {
 
     fn message(&self) -> String {
         match self {
-            Refusal::Malformed(text) => text.clone(),
+            Refusal::Malformed(text) | Refusal::Unauthorized(text) => text.clone(),
             Refusal::MediaType => "send the body with `Content-Type: application/json`".to_owned(),
             Refusal::TooLarge(max) => format!("the body is larger than the {max} bytes that this route takes"),
             Refusal::Stalled => format!("the body came to a halt: {}; send it without long pauses", super::Stalled),
@@ -115,11 +118,6 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
 pub struct Code(pub &'static str);
 
 impl ApiError {
-    /// Whether this is the status of a request whose key was refused.
-    pub fn is_refused_key(status: StatusCode) -> bool {
-        status == StatusCode::UNAUTHORIZED
-    }
-
     fn code(&self) -> Code {
         Code(match self {
             ApiError::Control(error) => control_status(error).1,
@@ -149,6 +147,10 @@ impl IntoResponse for ApiError {
             && let Ok(value) = HeaderValue::try_from(format!("bytes */{size}"))
         {
             response.headers_mut().insert(header::CONTENT_RANGE, value);
+        }
+        if let ApiError::Request(Refusal::Unauthorized(_)) = &self {
+            let scheme = HeaderValue::from_static("Bearer realm=\"tidebox\"");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         }
         response
     }

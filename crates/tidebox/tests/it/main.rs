@@ -6,6 +6,7 @@
 
 mod api;
 mod audit;
+mod auth;
 mod cli;
 mod contract;
 mod crash;
