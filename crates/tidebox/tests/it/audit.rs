@@ -267,3 +267,64 @@ async fn the_command_line_prints_the_history_as_a_table_as_json_and_as_csv() {
     let csv = tidebox(&server, &["audit", "--csv", "--method", "POST"]).await;
     assert_eq!((csv.lines().count(), csv.matches("created_at").count()), (4, 1), "{csv}");
 }
+
+const API: &str = "api-key-0123456789abcdef0123456789abcdef";
+const ADMIN: &str = "admin-key-0123456789abcdef0123456789abcdef";
+
+async fn keyed() -> TestServer {
+    TestServer::start(&format!("{MOCK} auth.enabled=true auth.api_key={API} auth.admin_api_key={ADMIN}")).await
+}
+
+async fn with_key(server: &TestServer, method: Method, path: &str, key: &str) -> Answer {
+    let request = server.request(method, path).header("X-API-Key", key);
+    Answer::read(request.send().await.unwrap()).await
+}
+
+#[tokio::test]
+async fn refused_keys_make_one_row_per_source_and_minute_with_a_count() {
+    let server = keyed().await;
+    let refused = async || {
+        let found = with_key(&server, Method::GET, "/admin/audit?action=key.refused", ADMIN).await.ok();
+        found.as_array().unwrap().clone()
+    };
+    with_key(&server, Method::DELETE, "/templates/x", "s3cret-guess-0").await.refused(401, "unauthorized", "");
+    let first = refused().await;
+    assert_eq!(first.len(), 1, "it is written before the answer is sent: {first:#?}");
+    assert_eq!(
+        (&first[0]["actor"], &first[0]["status"], &first[0]["path"], &first[0]["remote_addr"]),
+        (&json!("anonymous"), &json!(401), &json!("/api/v1/templates/x"), &json!("127.0.0.1"))
+    );
+    for n in 1..30 {
+        let path = if n % 2 == 0 { "/sandboxes" } else { "/admin/quotas" };
+        with_key(&server, Method::GET, path, &format!("s3cret-guess-{n}")).await.refused(401, "unauthorized", "");
+    }
+    let count = |row: &Value| -> u64 {
+        let detail = row["detail"].as_str().unwrap();
+        detail.strip_prefix("count=").unwrap().split(' ').next().unwrap().parse().unwrap()
+    };
+    // Thirty tries may lie in two minutes.
+    server.until("all are counted", async || refused().await.iter().map(count).sum::<u64>() == 30).await;
+    let rows = refused().await;
+    assert!(rows.len() <= 2, "{rows:#?}");
+    let everything = with_key(&server, Method::GET, "/admin/audit?limit=1000", ADMIN).await.ok();
+    assert!(!everything.to_string().contains("s3cret"), "{everything:#}");
+}
+
+#[tokio::test]
+async fn the_actor_is_told_by_the_key_which_is_never_written_down() {
+    let server = keyed().await;
+    with_key(&server, Method::DELETE, "/templates/x", API).await.refused(404, "not_found", "x");
+    with_key(&server, Method::GET, "/admin/providers", ADMIN).await.ok();
+    let found = with_key(&server, Method::GET, "/admin/audit", ADMIN).await.ok();
+    let actors: Vec<&str> = found.as_array().unwrap().iter().map(|row| row["actor"].as_str().unwrap()).collect();
+    assert_eq!(actors, ["admin", "api_key"]);
+    let keys: Vec<&str> = found.as_array().unwrap().iter().map(|row| row["detail"].as_str().unwrap()).collect();
+    assert!(keys.iter().all(|detail| detail.starts_with("key=")), "{keys:?}");
+    assert_ne!(keys[0].split(' ').next(), keys[1].split(' ').next());
+    for key in [API, ADMIN] {
+        assert!(!found.to_string().contains(&key[..12]), "{found:#}");
+    }
+    let admins = with_key(&server, Method::GET, "/admin/audit?actor=api_key", ADMIN).await.ok();
+    assert_eq!(admins.as_array().unwrap().len(), 1);
+    with_key(&server, Method::GET, "/admin/audit", API).await.refused(401, "unauthorized", "");
+}

@@ -134,10 +134,11 @@ async fn every_event_that_a_client_can_cause_is_told_in_its_order_and_shape() {
     server.delete(&format!("/sandboxes/{id}")).await.ok();
     server.delete(&format!("/sandboxes/{id}")).await.ok();
     let mine = listener.up_to("sandbox.destroyed").await;
-    let kinds: Vec<&str> = mine.iter().map(kind).filter(|kind| *kind != "sandbox.created").collect();
+    let kinds: Vec<&str> = mine.iter().map(kind).collect();
     assert_eq!(
         kinds,
         [
+            "sandbox.created",
             "sandbox.running",
             "exec.started",
             "exec.completed",
@@ -166,6 +167,19 @@ async fn every_event_that_a_client_can_cause_is_told_in_its_order_and_shape() {
         told,
         [("template.saved", &none, &name), ("template.saved", &none, &name), ("template.deleted", &none, &name)]
     );
+
+    server.put("/quotas/alice", json!({"max_sandboxes": 1})).await.ok();
+    let first = server.spawn_with(json!({"owner_id": "alice"})).await;
+    server.post("/sandboxes", json!({"owner_id": "alice"})).await.refused(429, "resource_limit", "");
+    server.delete("/quotas/alice").await.ok();
+    server.delete(&format!("/sandboxes/{first}")).await.ok();
+    let told = listener.up_to("sandbox.destroyed").await;
+    let kinds: Vec<&str> = told.iter().map(kind).collect();
+    assert_eq!(
+        kinds,
+        ["quota.saved", "sandbox.created", "sandbox.running", "resource.limit", "quota.deleted", "sandbox.destroyed"]
+    );
+    assert_eq!(told[0]["data"], json!({"owner_id": "alice"}));
 
     server.post("/sandboxes", json!({"metadata": {"mock.start_fail": "1"}})).await.refused(500, "provider_error", "");
     assert!(listener.up_to("sandbox.failed").await.last().unwrap()["data"]["error"].is_string());
@@ -197,6 +211,22 @@ async fn every_event_that_a_client_can_cause_is_told_in_its_order_and_shape() {
             })
         })
         .await;
+}
+
+#[tokio::test]
+async fn a_spawn_that_waits_for_room_is_told_of() {
+    let settings = "defaults.max_sandboxes=1 defaults.spawn_overflow=queue defaults.spawn_queue_timeout=4s";
+    let server = TestServer::start(&format!("{MOCK} {settings}")).await;
+    let mut listener = Listener::begin(&server, "?type=spawn.queued,spawn.dequeued,spawn.queue_timeout").await;
+    let first = server.spawn().await;
+    assert_eq!(server.post("/sandboxes", json!({})).await.status, 429);
+    assert_eq!(kind(&listener.next().await.unwrap()), "spawn.queued");
+    assert_eq!(kind(&listener.next().await.unwrap()), "spawn.queue_timeout");
+    let waiting = tokio::spawn(server.request(Method::POST, "/sandboxes").json(&json!({})).send());
+    assert_eq!(kind(&listener.next().await.unwrap()), "spawn.queued");
+    server.delete(&format!("/sandboxes/{first}")).await.ok();
+    assert_eq!(kind(&listener.next().await.unwrap()), "spawn.dequeued");
+    assert_eq!(waiting.await.unwrap().unwrap().status(), 201);
 }
 
 #[tokio::test]
