@@ -134,6 +134,8 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     admission.spawn(admitting);
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
+    // Before it is told that we are ready: whoever reads that may end us at once.
+    let told_to_stop = told_to_stop();
     if let Some(path) = &config.server.unix_socket {
         tracing::info!(path = %path.display(), "listens on a Unix socket as well");
     }
@@ -141,7 +143,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on {scheme}://{bound}");
 
     let died = tokio::select! {
-        () = told_to_stop() => None,
+        () = told_to_stop => None,
         _ = serving.join_next() => Some("the listener"),
         _ = reconciling.join_next() => Some("the reconciler"),
         _ = admission.join_next() => Some("the admission"),
@@ -298,15 +300,19 @@ async fn registry(config: &Config, store: &StoreId, clock: &Arc<dyn Clock>) -> R
     Ok(registry)
 }
 
-async fn told_to_stop() {
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        // Without handlers, the signals end the process at once, as they would anyway.
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// Listens for the signals that end the service, from now on; the future ends
+/// with the first.
+fn told_to_stop() -> impl Future<Output = ()> {
+    let signals = signal(SignalKind::terminate()).and_then(|it| Ok((it, signal(SignalKind::interrupt())?)));
+    async move {
+        let Ok((mut terminate, mut interrupt)) = signals else {
+            // Without handlers, the signals end the process at once, as they would anyway.
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
     }
 }
 
