@@ -15,6 +15,7 @@ mod quota;
 mod sandbox;
 mod system;
 mod template;
+mod text;
 
 pub use audit::AuditEntry;
 pub use event::Event;
@@ -26,3 +27,7 @@ pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSu
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
 pub use system::{ErrorBody, Health, Readiness};
 pub use template::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
+pub use text::{
+    Argument, Duration, Environment, FileMode, FilePath, IdempotencyKey, Labels, OwnerHeader, OwnerId, RelativePath,
+    Span, TemplateName,
+};

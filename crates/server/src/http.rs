@@ -115,10 +115,9 @@ pub fn router(control: Arc<Control>, settings: Settings) -> Router {
         router = router.route(&format!("{quotas}/summary"), put(quotas::save_summary).delete(quotas::delete_summary));
     }
     // The description knows no path over several segments, so this one is told
-    // to both. Files of these names can be written too, although their paths
-    // belong to other methods.
+    // to both.
     router = router.route("/api/v1/sandboxes/{id}/files/{*path}", put(files::put));
-    for name in ["list", "move", "chmod", "stat", "glob"] {
+    for name in openapi::FILES_OF_ROUTES {
         router = router.route(&format!("/api/v1/sandboxes/{{id}}/files/{name}"), put(files::put));
     }
     let router = router

@@ -8,12 +8,12 @@ use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD as BASE64_URL};
 use bytes::Bytes;
-use domain::{OwnerId, Quota, Room, SandboxId, Timestamp};
+use domain::{DurationError, OwnerId, Quota, Room, SandboxId, Timestamp};
 use providers::{FileInfo, Isolation, LimitKind};
 
 use super::error::{ApiError, malformed};
 use crate::control::{
-    Decision, ExecCommand, ExecOutcome, ExecRequest, OwnerQuota, Place, ProviderDetail, QuotaSummary, Sandbox,
+    Decision, Error, ExecCommand, ExecOutcome, ExecRequest, OwnerQuota, Place, ProviderDetail, QuotaSummary, Sandbox,
     SpawnRequest, Template, TemplateValues, Usage,
 };
 use crate::events::{Event, EventType, Filter};
@@ -33,10 +33,12 @@ pub fn duration(duration: Duration) -> String {
 
 /// Reads a lifetime or deadline of the field `field`: a duration that is not zero.
 pub fn span(field: &str, text: &str) -> Result<Duration, ApiError> {
-    let read = domain::parse_duration(text);
-    match read.map_err(|error| malformed(format!("`{field}`: `{}` {error}", shortened(text))))? {
-        Duration::ZERO => Err(malformed(format!("`{field}` must be longer than zero"))),
-        span => Ok(span),
+    match domain::parse_duration(text) {
+        Ok(Duration::ZERO) => Err(malformed(format!("`{field}` must be longer than zero"))),
+        Ok(span) => Ok(span),
+        // A well-formed one, and above every maximum.
+        Err(error @ DurationError::TooLong) => Err(Error::LimitReached(format!("`{field}` {error}")).into()),
+        Err(error) => Err(malformed(format!("`{field}`: `{}` {error}", shortened(text)))),
     }
 }
 
@@ -247,7 +249,7 @@ pub fn exec_request(body: api::ExecRequest) -> Result<ExecRequest, ApiError> {
         command,
         env: body.env.0,
         workdir: body.workdir,
-        user: body.user,
+        user: given("user", body.user)?,
         timeout: body.timeout.map(|text| span("timeout", &text)).transpose()?,
         stdin: body.stdin.map(|text| bytes("stdin", text, body.stdin_encoding)).transpose()?,
     })

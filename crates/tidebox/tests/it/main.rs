@@ -11,6 +11,8 @@ mod cli;
 mod contract;
 mod crash;
 mod events;
+mod fuzz;
 mod listen;
 mod load;
+mod require;
 mod server;
