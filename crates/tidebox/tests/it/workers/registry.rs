@@ -173,7 +173,11 @@ async fn local_is_this_server_itself() {
     let server = start().await;
     as_worker(&server, "local", "/heartbeat", &beat()).await.refused(401, "unauthorized", "`local` is this server");
     let renew = json!({"ttl": "1m"});
-    as_worker(&server, "local", "/leases/sb-x/renew", &renew).await.refused(401, "unauthorized", "`local` is this server");
+    as_worker(&server, "local", "/leases/sb-x/renew", &renew).await.refused(
+        401,
+        "unauthorized",
+        "`local` is this server",
+    );
     server.delete("/admin/workers/local").await.refused(409, "conflict", "this server itself");
 }
 
