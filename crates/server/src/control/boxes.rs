@@ -184,7 +184,7 @@ impl Control {
         let found = runtime.inventory().await.map_err(failed)?;
         for sandbox in running.iter().filter(|sandbox| is_there(sandbox)) {
             let alive = found.iter().any(|found| found.id == sandbox.id && found.alive);
-            if !alive && !self.is_in_hand(&sandbox.id) && self.is_held(&sandbox.id).await? {
+            if !alive && !self.is_in_hand(&sandbox.id) && self.is_held(sandbox).await? {
                 tracing::warn!(id = %sandbox.id, provider = name, "a box has ended by itself");
                 if self.destroy_because(&sandbox.id, StopReason::Vanished).await? {
                     self.publish_action("vanished_removed", Some(&sandbox.id), json!({"provider": name}));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use domain::{SandboxId, WorkerId};
+use domain::WorkerId;
 use providers::custom::REMOTE_DEFAULT_IMAGE;
 use providers::{Provider, Spec};
 
@@ -155,9 +155,12 @@ impl Control {
         self.compare(client.as_ref(), worker.as_str(), |sandbox| sandbox.worker == worker.as_str()).await
     }
 
-    /// Whether the one that holds a sandbox may still do so: one that is away is
-    /// for the rules of leases to settle.
-    pub(super) async fn is_held(&self, id: &SandboxId) -> Result<bool> {
-        Ok(self.store.lease(id.as_str()).await?.is_some_and(|lease| lease.is_valid(self.now())))
+    /// Whether whoever holds a sandbox may still do so. A worker that was away
+    /// for too long is for the rules of leases to settle.
+    pub(super) async fn is_held(&self, sandbox: &Sandbox) -> Result<bool> {
+        if sandbox.worker == LOCAL_WORKER {
+            return Ok(true);
+        }
+        Ok(self.store.lease(sandbox.id.as_str()).await?.is_some_and(|lease| lease.is_valid(self.now())))
     }
 }

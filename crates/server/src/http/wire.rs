@@ -19,7 +19,6 @@ use crate::control::{
 };
 use crate::events::{Event, EventType, Filter};
 use crate::registry::{Checked, Entry};
-pub use domain::WorkerId;
 pub use workers::{heartbeat, lease_ttl, renewed, worker, worker_id};
 
 pub use audit::{AuditQuery, audit_cursor, audit_entry};

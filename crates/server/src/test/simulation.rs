@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, QueuePolicy};
 use crate::clock::{Clock, after, from_ms};
+use crate::config::Leases;
 use crate::control::{AuditBounds, Control, Error, IdempotencyKey, ListFilter, Policy, SpawnRequest};
 use crate::events::Events;
 use crate::reconcile;
@@ -92,10 +93,11 @@ impl World {
 struct Life {
     control: Arc<Control>,
     store: Arc<dyn Store>,
+    beats: bool,
 }
 
 impl Life {
-    async fn begin(world: &World, queue: QueuePolicy) -> Self {
+    async fn begin(world: &World, queue: QueuePolicy, beats: bool) -> Self {
         let store: Arc<dyn Store> = Arc::new(open(&world.database()).await);
         let clock: Arc<dyn Clock> = world.hands.clone();
         let providers: Vec<(Arc<dyn Provider>, Offer)> = vec![(Arc::new(world.mock.clone()), Offer::Always)];
@@ -120,10 +122,27 @@ impl Life {
             retention: seconds(3600),
             audit: AuditBounds { retention: seconds(3600), entries_max: 1000 },
             reserve_disk_bytes: 0,
+            leases: Leases {
+                ttl: seconds(120),
+                grace: seconds(30),
+                heartbeat_interval: seconds(30),
+                stale_after: seconds(120),
+            },
+            has_workers: false,
         };
         let control =
             Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks, events, admission);
-        Self { control, store }
+        let life = Self { control, store, beats };
+        life.beat().await;
+        life
+    }
+
+    /// The heartbeat of the server itself, unless it has stopped in this life.
+    async fn beat(&self) {
+        if self.beats {
+            // The store may be away; the next beat comes soon.
+            let _ = self.control.beat_own().await;
+        }
     }
 
     /// A caller who does one thing.
@@ -224,6 +243,7 @@ impl Life {
         let reconciling = async {
             loop {
                 tokio::time::sleep(Duration::from_millis(5)).await;
+                self.beat().await;
                 reconcile::settle(&self.control, world.dir.path()).await;
             }
         };
@@ -330,8 +350,9 @@ fn history(seed: u64) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let mut own = StdRng::seed_from_u64(dice.random());
         let in_world = Arc::clone(&world);
+        let beats = own.random_bool(0.85);
         let life = async {
-            let server = Arc::new(Life::begin(&in_world, queue).await);
+            let server = Arc::new(Life::begin(&in_world, queue, beats).await);
             for _ in 0..ROUNDS {
                 let crowd: Vec<StdRng> = (0..CROWD).map(|_| StdRng::seed_from_u64(own.random())).collect();
                 let acting = crowd.into_iter().map(|dice| server.act(&in_world, dice));
@@ -366,7 +387,7 @@ fn history(seed: u64) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let queue = QueuePolicy { enabled: true, timeout: Duration::from_millis(20), places: 10 };
-        let server = Life::begin(&world, queue).await;
+        let server = Life::begin(&world, queue, true).await;
         server.check_settled(&world).await;
         server.store.close().await;
     });
