@@ -24,4 +24,33 @@ pub struct Event {
 impl Event {
     /// The type of an event that tells of missing ones.
     pub const GAP: &'static str = "events.gap";
+
+    /// Every other type.
+    pub const TYPES: [&'static str; 25] = [
+        "sandbox.created",
+        "sandbox.running",
+        "sandbox.extended",
+        "sandbox.expired",
+        "sandbox.destroyed",
+        "sandbox.failed",
+        "exec.started",
+        "exec.completed",
+        "exec.failed",
+        "exec.timeout",
+        "file.written",
+        "file.deleted",
+        "spawn.queued",
+        "spawn.dequeued",
+        "spawn.queue_timeout",
+        "quota.saved",
+        "quota.deleted",
+        "template.saved",
+        "template.deleted",
+        "provider.healthy",
+        "provider.unhealthy",
+        "worker.online",
+        "worker.stale",
+        "reconcile.action",
+        "resource.limit",
+    ];
 }

@@ -29,11 +29,15 @@ const GAP: &str = api::Event::GAP;
 /// `events.gap` tells how many.
 #[utoipa::path(get, path = "/api/v1/events", tag = "events",
     params(
-        ("type" = Option<String>, Query, description = "Only events of these types, separated by commas; may be repeated"),
-        ("sandbox_id" = Option<String>, Query, description = "Only what happened to this sandbox"),
-        ("last_event_id" = Option<u64>, Query, description = "Begin after this id instead of now; 0 for all that is kept"),
+        ("type" = Option<api::EventTypes>, Query,
+            description = "Only events of these types, separated by commas; may be repeated"),
+        ("sandbox_id" = Option<String>, Query, pattern = "^sb-[a-z2-7]{16}$",
+            description = "Only what happened to this sandbox"),
+        ("last_event_id" = Option<u64>, Query, minimum = 0, maximum = 9_007_199_254_740_991_u64,
+            description = "Begin after this id instead of now; 0 for all that is kept"),
         ("follow" = Option<bool>, Query, description = "`false` ends the stream where it would wait"),
-        ("Last-Event-ID" = Option<u64>, Header, description = "As `last_event_id`, and stronger")),
+        ("Last-Event-ID" = Option<u64>, Header, minimum = 0, maximum = 9_007_199_254_740_991_u64,
+            description = "As `last_event_id`, and stronger")),
     responses(
         (status = 200, body = api::Event, content_type = "text/event-stream", description = "A stream of them"),
         (status = 400, body = api::ErrorBody, description = "A type is not known, or an id is none"),
@@ -191,6 +195,13 @@ mod test {
         Query::read(&pairs, &headers.into_iter().collect())
             .map(|query| (query.types, query.after))
             .map_err(|error| error.body().1.message)
+    }
+
+    #[test]
+    fn the_description_names_every_type() {
+        let known = crate::events::EventType::ALL.map(crate::events::EventType::as_str);
+        assert_eq!(known, api::Event::TYPES);
+        assert!(!known.contains(&GAP));
     }
 
     #[test]
