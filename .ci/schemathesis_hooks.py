@@ -41,16 +41,6 @@ def file(context, response):
     return response.content.decode("latin-1")
 
 
-@schemathesis.deserializer("text/event-stream")
-def events(context, response):
-    """A stream is as good as its worst event; one without any has nothing wrong."""
-    lines = response.content.decode().splitlines()
-    found = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
-    bad = [event for event in found if set(event) != {"id", "type", "sandbox_id", "timestamp", "data"}]
-    none = {"id": 0, "type": "", "sandbox_id": None, "timestamp": "", "data": {}}
-    return (bad + found + [none])[0]
-
-
 @schemathesis.deserializer("text/csv")
 def table(context, response):
     """Text is right as it is; tests of ours read it."""

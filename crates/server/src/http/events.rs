@@ -19,6 +19,8 @@ use crate::events::{Next, SUBSCRIBERS_MAX, Subscription};
 /// How long the stream may say nothing: proxies cut what looks dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const LAST_EVENT_ID: &str = "last-event-id";
+/// The highest id that there can be: what every reader of JSON takes as it is.
+const ID_MAX: u64 = (1 << 53) - 1;
 /// The type of an event that no filter holds back.
 const GAP: &str = api::Event::GAP;
 
@@ -113,7 +115,7 @@ impl<'a> Query<'a> {
 
 fn event_id(text: &str) -> Result<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| is_number).ok_or_else(|| {
+    text.parse().ok().filter(|id| is_number && *id <= ID_MAX).ok_or_else(|| {
         malformed("the id of the last event is a whole number; leave it out to begin now, 0 gives all that is kept")
     })
 }
@@ -218,7 +220,7 @@ mod test {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for id in ["", "-1", "+1", "1.5", "abc", "18446744073709551616", "1 "] {
+        for id in ["", "-1", "+1", "1.5", "abc", "18446744073709551616", "9007199254740992", "1 "] {
             assert!(read(&[("last_event_id", id)], None).unwrap_err().contains("whole number"), "{id}");
         }
         assert!(read(&[("typ", "x")], None).unwrap_err().contains("`type`"));
