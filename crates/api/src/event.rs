@@ -21,6 +21,19 @@ pub struct Event {
     pub data: serde_json::Map<String, serde_json::Value>,
 }
 
+/// An event of the stream, as the format of server-sent events divides it. For
+/// the description of the API only.
+#[derive(Debug, ToSchema)]
+pub struct ServerSentEvent {
+    /// Where to resume: the `id` of the [`Event`].
+    pub id: String,
+    /// The `type` of the [`Event`].
+    pub event: String,
+    /// An [`Event`] in JSON.
+    #[schema(content_media_type = "application/json")]
+    pub data: String,
+}
+
 impl Event {
     /// The type of an event that tells of missing ones.
     pub const GAP: &'static str = "events.gap";

@@ -18,7 +18,7 @@ mod template;
 mod text;
 
 pub use audit::AuditEntry;
-pub use event::Event;
+pub use event::{Event, ServerSentEvent};
 pub use exec::{ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, TextEncoding};
 pub use file::{ChmodRequest, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest};
 pub use map::StringMap;

@@ -41,7 +41,7 @@ const GAP: &str = api::Event::GAP;
         ("Last-Event-ID" = Option<u64>, Header, minimum = 0, maximum = 9_007_199_254_740_991_u64,
             description = "As `last_event_id`, and stronger")),
     responses(
-        (status = 200, body = api::Event, content_type = "text/event-stream", description = "A stream of them"),
+        (status = 200, body = api::ServerSentEvent, content_type = "text/event-stream", description = "A stream of them"),
         (status = 400, body = api::ErrorBody, description = "A type is not known, or an id is none"),
         (status = 503, body = api::ErrorBody, description = "There are too many listeners")))]
 pub async fn stream(
