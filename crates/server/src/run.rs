@@ -134,12 +134,11 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     admission.spawn(admitting);
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
-    // Before it is told that we are ready: whoever reads that may end us at once.
-    let told_to_stop = told_to_stop();
     if let Some(path) = &config.server.unix_socket {
         tracing::info!(path = %path.display(), "listens on a Unix socket as well");
     }
     reconciling.spawn(reconcile::number_events(Arc::clone(&control), stop.clone()));
+    let told_to_stop = told_to_stop();
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on {scheme}://{bound}");
 
     let died = tokio::select! {
@@ -300,12 +299,12 @@ async fn registry(config: &Config, store: &StoreId, clock: &Arc<dyn Clock>) -> R
     Ok(registry)
 }
 
-/// Listens for the signals that end the service, from now on; the future ends
-/// with the first.
+/// Listens for signals from the call on, so that one that comes right after
+/// "ready" finds its handler.
 fn told_to_stop() -> impl Future<Output = ()> {
-    let signals = signal(SignalKind::terminate()).and_then(|it| Ok((it, signal(SignalKind::interrupt())?)));
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     async move {
-        let Ok((mut terminate, mut interrupt)) = signals else {
+        let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
             // Without handlers, the signals end the process at once, as they would anyway.
             return std::future::pending().await;
         };
