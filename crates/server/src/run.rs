@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admission::{Admission, QueuePolicy};
+use crate::admission::{Admission, Opened, QueuePolicy};
 use crate::auth::Access;
 use crate::beater::{self, Beater};
 use crate::clock::{Clock, SteadyClock};
@@ -127,7 +127,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         // A control plane asks for a while more than the lifetime that it gives.
         policy.limits.ttl_max += ORPHAN_GRACE;
     }
-    let (admission, admitting, stop_admitting) =
+    let Opened { admission, task: admitting, abandoned, stop: stop_admitting } =
         Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue);
     let control =
         Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
@@ -155,6 +155,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     serving.spawn(http::serve(listeners, router, proxies, stop.clone()));
     let mut admission = tokio::task::JoinSet::new();
     admission.spawn(admitting);
+    admission.spawn(Arc::clone(&control).remove_abandoned(abandoned));
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
     reconciling.spawn(reconcile::workers::run(Arc::clone(&control), stop.clone()));
