@@ -5,17 +5,24 @@
 //! refuse unknown fields and duplicate keys; responses ignore unknown fields,
 //! so that an old client can read a newer server.
 
+mod diagnostics;
 mod exec;
 mod file;
 mod map;
+mod metrics;
 mod provider;
 mod sandbox;
 mod system;
 mod template;
 
+pub use diagnostics::{
+    Build, Diagnostics, EventFigures, LeaseFigures, MemoryFigures, ProcessFigures, QuotaFigures, RateLimitFigures,
+    ReportedLimits, SandboxFigures, SchedulerFigures, StoreHealth, WorkerFigures, WorkerItem, WorkerItemCapacity,
+};
 pub use exec::{ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, TextEncoding};
 pub use file::{ChmodRequest, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest};
 pub use map::StringMap;
+pub use metrics::{Metrics, OperationFigures, ProviderFigures, ProviderItem};
 pub use provider::{ProviderConfig, ProviderDetail, ProviderHealth};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
 pub use system::{ErrorBody, Health, Readiness};

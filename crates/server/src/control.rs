@@ -6,6 +6,7 @@ mod create;
 mod destroy;
 mod exec;
 mod extend;
+mod figures;
 mod query;
 mod templates;
 mod wait;
@@ -145,6 +146,8 @@ pub struct Control {
     removing: Mutex<HashMap<SandboxId, Removal>>,
     events: Events,
     operations: Operations,
+    /// When the parts were put together.
+    started_at: Timestamp,
     /// Counts changes of any sandbox; what waits for one looks again then.
     changes: watch::Sender<u64>,
     /// A request found a box gone; the reconciler need not wait for its turn.
@@ -172,6 +175,7 @@ impl Control {
         tasks: TaskTracker,
     ) -> Arc<Self> {
         let changes = watch::Sender::new(0);
+        let started_at = clock.now();
         Arc::new(Self {
             store,
             registry,
@@ -182,6 +186,7 @@ impl Control {
             removing: Mutex::default(),
             events: Events::default(),
             operations: Operations::default(),
+            started_at,
             changes,
             vanished: Notify::new(),
         })

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use domain::{SandboxId, Timestamp};
 use serde_json::Value;
 
+use crate::figures;
+
 /// How many events are kept for readers that come back.
 pub const HISTORY_MAX: usize = 1000;
 
@@ -161,5 +163,16 @@ impl Events {
             history.pop_front();
         }
         history.push_back(Arc::new(Event { id, kind, sandbox: sandbox.cloned(), at, data }));
+    }
+
+    /// How many there are and were.
+    #[must_use]
+    pub fn figures(&self) -> figures::Events {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        figures::Events {
+            subscribers: 0,
+            history_size: history.len() as u64,
+            events_total: history.back().map_or(0, |last| last.id),
+        }
     }
 }

@@ -3,10 +3,13 @@
 
 mod accept;
 mod body;
+mod diagnostics;
 mod error;
 mod exec;
+mod exposition;
 mod files;
 mod guard;
+mod metrics;
 mod ndjson;
 mod openapi;
 mod providers;
@@ -25,7 +28,9 @@ use axum::routing::put;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::config;
 use crate::control::Control;
+use crate::process::Process;
 
 pub use accept::serve;
 pub use guard::Hosts;
@@ -47,6 +52,12 @@ pub struct Settings {
     pub file_bytes_max: u64,
     /// Which `Host` headers are answered.
     pub hosts: Hosts,
+    /// What requests get that say nothing, and the most they may ask for.
+    pub defaults: config::Defaults,
+    /// How many requests one caller may make.
+    pub rate_limit: config::RateLimit,
+    /// The process that all this happens in.
+    pub process: Process,
     /// When the server started.
     pub started: Instant,
 }
@@ -75,6 +86,12 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(system::health))
         .routes(routes!(system::live))
         .routes(routes!(system::ready))
+        .routes(routes!(diagnostics::get))
+        .routes(routes!(diagnostics::admin))
+        .routes(routes!(metrics::get))
+        .routes(routes!(metrics::admin))
+        .routes(routes!(metrics::prometheus))
+        .routes(routes!(metrics::admin_prometheus))
         .routes(routes!(openapi::get))
 }
 

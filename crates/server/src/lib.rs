@@ -5,14 +5,17 @@ mod clock;
 pub mod config;
 mod control;
 mod events;
+mod figures;
 mod http;
 mod operations;
+mod process;
 mod reconcile;
 mod registry;
 mod run;
 mod store;
 
 pub use http::document as openapi_document;
+pub use process::Memory;
 pub use run::{Failure, Options, run};
 
 /// The release.

@@ -19,6 +19,7 @@ use crate::clock::{Clock, SteadyClock};
 use crate::config::{Config, DefaultProvider, Enabled};
 use crate::control::{Control, Policy};
 use crate::http::{self, Hosts, Settings};
+use crate::process::{Memory, Process};
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
 use crate::{VERSION, reconcile};
@@ -27,10 +28,12 @@ use crate::{VERSION, reconcile};
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
 /// What the command line says beside the configuration.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Whether to remove every sandbox on the way out.
     pub destroy_on_exit: bool,
+    /// Asks the allocator of the program what it holds.
+    pub memory: fn() -> Memory,
 }
 
 /// Why the service could not start, or had to stop. Texts are for the operator.
@@ -92,11 +95,15 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let registry = registry(&config, store.id(), &clock).await?;
     let store: Arc<dyn Store> = Arc::new(store);
     let tasks = TaskTracker::new();
+    let process = Process::start(clock.now(), options.memory);
     let control = Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy(&config), tasks.clone());
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, names(&config)),
         preview_domain: config.server.preview_domain,
         file_bytes_max: config.limits.max_file_bytes,
+        defaults: config.defaults,
+        rate_limit: config.rate_limit,
+        process,
         started,
     };
 

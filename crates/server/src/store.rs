@@ -15,6 +15,8 @@ use domain::{
     Timestamp,
 };
 
+use crate::figures;
+
 pub use sqlite::Sqlite;
 
 /// The result of a transaction.
@@ -192,6 +194,13 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// How many active sandboxes `provider` runs.
     async fn active_count(&self, provider: &str) -> Result<u64>;
+
+    /// How many sandboxes there are in each state, destroyed ones too while their
+    /// row is kept, and how many active ones on each provider and worker.
+    async fn counts(&self) -> Result<figures::Sandboxes>;
+
+    /// Whether what was written can be read, and more could be written.
+    async fn check(&self) -> Result<()>;
 
     /// Applies what happened, if the rules allow it in the state that is stored.
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied>;

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, lock};
 use crate::clock;
+use crate::operations::Operation;
 use crate::store::{Applied, Change, Sandbox, TemplateValues};
 
 /// What a caller wants; `None` is the template's value, else the server's.
@@ -75,7 +76,9 @@ impl Control {
         let (answer, answered) = oneshot::channel();
         let control = Arc::clone(self);
         self.tasks.spawn(async move {
+            let provider = Arc::clone(&plan.provider);
             let spawned = control.make(plan, phases).await;
+            control.record(Operation::Spawn, provider.name(), spawned.is_ok(), started);
             drop(making);
             if let Err(Ok(abandoned)) = answer.send(spawned) {
                 control.abandon(&abandoned.sandbox.id).await;
@@ -201,6 +204,7 @@ impl Control {
                 if let Some(store) = phases.iter_mut().find(|phase| phase.name == "store") {
                     store.took += took;
                 }
+                self.record_phases(provider.name(), &phases);
                 Ok(Spawned { sandbox: *sandbox, phases })
             }
             // Deleted before it was made: whoever removed the row may have found

@@ -22,7 +22,8 @@ use utoipa::OpenApi;
         (name = "files", description = "Files in a sandbox; paths are absolute and resolved in the sandbox"),
         (name = "templates", description = "Named spawn requests"),
         (name = "providers", description = "The runtimes behind the service"),
-        (name = "system", description = "The service itself")
+        (name = "system", description = "The service itself"),
+        (name = "admin", description = "The same for those who hold the admin key")
     )
 )]
 struct Base;

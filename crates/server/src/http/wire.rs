@@ -1,5 +1,7 @@
 //! Between the API's types and the service's: the only place that knows both.
 
+pub mod figures;
+
 use std::time::Duration;
 
 use axum::http::StatusCode;

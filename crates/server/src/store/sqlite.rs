@@ -14,6 +14,7 @@ use sqlx::{Row, Sqlite as Engine};
 
 use self::rows::{SANDBOX_COLUMNS, TEMPLATE_COLUMNS, metadata_text, ms, sandbox, template, ttl_ms};
 use super::{Applied, Change, Error, Result, Sandbox, Store, Template, TemplateValues};
+use crate::figures;
 
 /// Connections that read beside the one that writes. Two cores' worth: each is a
 /// thread with a page cache, and reads take microseconds.
@@ -186,6 +187,29 @@ impl Store for Sqlite {
         let sql = format!("SELECT COUNT(*) FROM sandboxes WHERE state IN {ACTIVE} AND provider = $1");
         let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).bind(provider).fetch_one(&self.readers).await?;
         Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    async fn counts(&self) -> Result<figures::Sandboxes> {
+        let rows = sqlx::query(
+            "SELECT state, provider, worker_id, COUNT(*) AS n FROM sandboxes GROUP BY state, provider, worker_id",
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        let mut counts = figures::Sandboxes::none();
+        for row in rows {
+            let state: String = row.try_get("state")?;
+            let state = State::parse(&state).ok_or(Error::Corrupt(format!("state `{state}`")))?;
+            let n = u64::try_from(row.try_get::<i64, _>("n")?).unwrap_or(0);
+            counts.add(state, row.try_get("provider")?, row.try_get("worker_id")?, n);
+        }
+        Ok(counts)
+    }
+
+    async fn check(&self) -> Result<()> {
+        sqlx::query("SELECT id FROM store").fetch_one(&self.readers).await?;
+        // Takes the lock of the one who writes, and gives it back at once.
+        self.writer.begin_with("BEGIN IMMEDIATE").await?.rollback().await?;
+        Ok(())
     }
 
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied> {

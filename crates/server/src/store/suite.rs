@@ -22,6 +22,8 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     only_what_ended_long_ago_is_forgotten(store).await;
     the_list_is_newest_first_without_the_destroyed(store).await;
     templates_are_kept_by_name(store).await;
+    counts_are_those_of_the_rows(store).await;
+    store.check().await.expect("a store that is open is well");
     let id = store.id().clone();
     store.close().await;
     let reopened = open().await;
@@ -227,4 +229,16 @@ async fn templates_are_kept_by_name(store: &dyn Store) {
     assert!(store.delete_template("a").await.unwrap());
     assert!(!store.delete_template("a").await.unwrap());
     assert_eq!(store.template("a").await.unwrap(), None);
+}
+
+/// Whatever the cases before have left behind.
+async fn counts_are_those_of_the_rows(store: &dyn Store) {
+    let mut expected = crate::figures::Sandboxes::none();
+    for state in State::ALL {
+        for sandbox in store.in_state(state, u32::MAX).await.unwrap() {
+            expected.add(state, &sandbox.provider, &sandbox.worker, 1);
+        }
+    }
+    assert!(expected.total() > expected.active(), "the case needs rows of what has ended");
+    assert_eq!(store.counts().await.unwrap(), expected);
 }

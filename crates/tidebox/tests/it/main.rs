@@ -9,4 +9,5 @@ mod cli;
 mod contract;
 mod crash;
 mod load;
+mod metrics;
 mod server;
