@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{OperationFigures, ProviderHealth, StringMap};
+use crate::{OperationFigures, ProviderHealth, QuotaSummary, StringMap};
 
 /// The state of the whole service, without secrets: no key, no owner, no address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -23,7 +23,7 @@ pub struct Diagnostics {
     /// Spawns that found no room, and who would get the next one.
     pub scheduler: SchedulerFigures,
     /// How many owners have a quota of their own; null while the store does not answer.
-    pub quotas: Option<QuotaFigures>,
+    pub quotas: Option<QuotaSummary>,
     /// The rate limiter.
     pub rate_limit: RateLimitFigures,
     /// The last check of each provider.
@@ -128,9 +128,9 @@ pub struct SchedulerFigures {
     pub spawn_dequeued_total: u64,
     /// How many of them found none in time.
     pub spawn_queue_timeouts: u64,
-    /// How many waits are over, however they ended.
+    /// How many waits ended with room; the figures below are of these.
     pub spawn_queue_wait_count: u64,
-    /// All the time that these took.
+    /// All the time that they took.
     pub spawn_queue_wait_total: String,
     /// The longest of them.
     pub spawn_queue_wait_max: String,
@@ -148,19 +148,6 @@ pub struct SchedulerFigures {
     pub selected_worker_id: String,
     /// How many workers the next spawn could go to.
     pub eligible_workers: u64,
-}
-
-/// How many owners have a quota of their own, and of what.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct QuotaFigures {
-    /// All of them.
-    pub total: u64,
-    /// Those that bound the number of sandboxes.
-    pub with_max_sandboxes: u64,
-    /// Those that bound lifetimes.
-    pub with_max_ttl: u64,
-    /// Those that bound deadlines of commands.
-    pub with_max_exec_timeout: u64,
 }
 
 /// The rate limiter. Whom a bucket belongs to is never shown.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    EventFigures, LeaseFigures, QuotaFigures, RateLimitFigures, SandboxFigures, SchedulerFigures, WorkerFigures,
+    EventFigures, LeaseFigures, QuotaSummary, RateLimitFigures, SandboxFigures, SchedulerFigures, WorkerFigures,
 };
 
 /// The figures of the service, without secrets: no key, no owner, no address.
@@ -35,7 +35,7 @@ pub struct Metrics {
     /// Spawns that found no room, and who would get the next one.
     pub scheduler: SchedulerFigures,
     /// How many owners have a quota of their own; null while the store does not answer.
-    pub quotas: Option<QuotaFigures>,
+    pub quotas: Option<QuotaSummary>,
     /// The rate limiter.
     pub rate_limit: RateLimitFigures,
     /// Every operation on every provider since the start.

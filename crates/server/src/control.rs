@@ -1,6 +1,7 @@
 //! What the service does: one file a verb. The only part that decides; handlers
 //! ask it and translate.
 
+mod admission;
 mod boxes;
 mod create;
 mod destroy;
@@ -8,6 +9,7 @@ mod exec;
 mod extend;
 mod figures;
 mod query;
+mod quotas;
 mod templates;
 mod wait;
 
@@ -22,16 +24,23 @@ use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
+use crate::admission::{Admission, QueuePolicy};
 use crate::clock::Clock;
 use crate::events::{EventType, Events};
 use crate::operations::{Operation, Operations};
 use crate::registry::Registry;
 use crate::store::{self, Applied, Change, Store};
 
-pub use crate::store::{Sandbox, Template, TemplateValues};
+pub use crate::admission::Figures as QueueFigures;
+pub use crate::store::{
+    Counts, IdempotencyKey, ListFilter, OwnerQuota, Place, QuotaSummary, Sandbox, Template, TemplateValues,
+};
+pub use admission::Decision;
 pub use create::{SpawnRequest, Spawned};
-pub use exec::{ExecCommand, ExecOutcome, ExecRequest};
+pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Running};
+pub use figures::Stored;
 pub use query::ProviderDetail;
+pub use quotas::Usage;
 pub use wait::{WAIT_MAX, WaitFor};
 
 /// The worker that holds every sandbox of a single server.
@@ -53,6 +62,8 @@ pub enum Resource {
     Provider,
     /// A file in a sandbox.
     File,
+    /// An owner's quota.
+    Quota,
 }
 
 impl fmt::Display for Resource {
@@ -62,6 +73,7 @@ impl fmt::Display for Resource {
             Resource::Template => "template",
             Resource::Provider => "provider",
             Resource::File => "file",
+            Resource::Quota => "quota of the owner",
         })
     }
 }
@@ -118,6 +130,8 @@ pub struct Policy {
     pub caps: Caps,
     /// The size of a sandbox when a request leaves it out.
     pub resources: Resources,
+    /// Whether a spawn that finds no room may wait for it.
+    pub queue: QueuePolicy,
     /// The image when a request leaves it out; `None` for the provider's own.
     pub image: Option<String>,
     /// Bytes of each output stream that a buffered answer holds.
@@ -144,8 +158,9 @@ pub struct Control {
     /// Sandboxes that this process is removing right now, so that two callers
     /// wait for one removal.
     removing: Mutex<HashMap<SandboxId, Removal>>,
-    events: Events,
+    events: Arc<Events>,
     operations: Operations,
+    admission: Arc<Admission>,
     /// When the parts were put together.
     started_at: Timestamp,
     /// Counts changes of any sandbox; what waits for one looks again then.
@@ -173,6 +188,8 @@ impl Control {
         clock: Arc<dyn Clock>,
         policy: Policy,
         tasks: TaskTracker,
+        events: Arc<Events>,
+        admission: Arc<Admission>,
     ) -> Arc<Self> {
         let changes = watch::Sender::new(0);
         let started_at = clock.now();
@@ -184,9 +201,10 @@ impl Control {
             tasks,
             making: Mutex::default(),
             removing: Mutex::default(),
-            events: Events::default(),
+            events,
             operations: Operations::default(),
             started_at,
+            admission,
             changes,
             vanished: Notify::new(),
         })
@@ -205,6 +223,11 @@ impl Control {
     /// The providers.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// The figures of the spawn queue.
+    pub fn queue_figures(&self) -> QueueFigures {
+        self.admission.figures()
     }
 
     pub(crate) fn store(&self) -> &dyn Store {
@@ -234,6 +257,12 @@ impl Control {
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied> {
         let applied = self.store.apply(id, change.clone()).await?;
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
+        if let Applied::Done { before, sandbox } = &applied
+            && before.is_active()
+            && !sandbox.state.is_active()
+        {
+            self.admission.freed(sandbox.owner.as_ref());
+        }
         if let Applied::Done { before, sandbox } = &applied
             && let Some(kind) = event_of(&change, *before, sandbox.state)
         {
@@ -278,6 +307,10 @@ fn event_of(change: &Change, before: State, after: State) -> Option<EventType> {
     match change {
         Change::Started => Some(EventType::SandboxRunning),
         Change::Extended { .. } => Some(EventType::SandboxExtended),
+        // A failed one was deleted.
+        Change::StopRequested { .. } if before != after && after == State::Destroyed => {
+            Some(EventType::SandboxDestroyed)
+        }
         Change::StopRequested { reason: StopReason::Expired, .. } if before != after => Some(EventType::SandboxExpired),
         Change::Stopped { .. } if before != after => Some(EventType::SandboxDestroyed),
         Change::Broke { .. } => Some(EventType::SandboxFailed),

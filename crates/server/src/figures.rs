@@ -5,50 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use domain::{State, Timestamp};
-
-/// The sandboxes whose rows are kept.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Sandboxes {
-    /// How many are in each state; those that were destroyed count while their
-    /// row is kept.
-    pub by_state: BTreeMap<&'static str, u64>,
-    /// How many active ones each provider runs.
-    pub by_provider: BTreeMap<String, u64>,
-    /// How many active ones each worker holds.
-    pub by_worker: BTreeMap<String, u64>,
-}
-
-impl Sandboxes {
-    /// None, in every state.
-    #[must_use]
-    pub fn none() -> Self {
-        let by_state = State::ALL.into_iter().map(|state| (state.as_str(), 0)).collect();
-        Self { by_state, by_provider: BTreeMap::new(), by_worker: BTreeMap::new() }
-    }
-
-    /// Adds `count` that are in `state` on a provider and a worker.
-    pub fn add(&mut self, state: State, provider: &str, worker: &str, count: u64) {
-        *self.by_state.entry(state.as_str()).or_default() += count;
-        if state.is_active() {
-            *self.by_provider.entry(provider.to_owned()).or_default() += count;
-            *self.by_worker.entry(worker.to_owned()).or_default() += count;
-        }
-    }
-
-    /// All whose rows are kept.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.by_state.values().sum()
-    }
-
-    /// Those that count under the caps.
-    #[must_use]
-    pub fn active(&self) -> u64 {
-        let active = State::ALL.into_iter().filter(|state| state.is_active());
-        active.filter_map(|state| self.by_state.get(state.as_str())).sum()
-    }
-}
+use domain::Timestamp;
 
 /// Spawns that found no room, and who would get the next one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -61,11 +18,9 @@ pub struct Scheduler {
     pub dequeued_total: u64,
     /// How many of them found none in time.
     pub timeouts_total: u64,
-    /// How many waits are over, however they ended.
-    pub wait_count: u64,
-    /// All the time that these took.
+    /// All the time that those who found room had waited.
     pub wait_total: Duration,
-    /// The longest of them.
+    /// The longest of these waits.
     pub wait_max: Duration,
     /// The worker that this process is.
     pub worker_id: String,
@@ -73,19 +28,6 @@ pub struct Scheduler {
     pub selected_worker_id: Option<String>,
     /// How many workers the next spawn could go to.
     pub eligible_workers: u64,
-}
-
-/// How many owners have a quota, and of what.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Quotas {
-    /// All of them.
-    pub total: u64,
-    /// Those that bound the number of sandboxes.
-    pub with_max_sandboxes: u64,
-    /// Those that bound lifetimes.
-    pub with_max_ttl: u64,
-    /// Those that bound deadlines of commands.
-    pub with_max_exec_timeout: u64,
 }
 
 /// What the rate limiter did since the start.
@@ -128,6 +70,14 @@ pub struct Worker {
     pub stale: bool,
 }
 
+impl Worker {
+    /// Whether it says that it takes sandboxes, and has been heard of.
+    #[must_use]
+    pub fn is_online(&self) -> bool {
+        self.status == WORKER_ONLINE && !self.stale
+    }
+}
+
 /// The status of a worker that takes sandboxes.
 pub const WORKER_ONLINE: &str = "online";
 /// The status of a worker that cannot work.
@@ -144,7 +94,7 @@ impl Workers {
     /// Those that say that they are online and have been heard of.
     #[must_use]
     pub fn online(&self) -> u64 {
-        self.count(|worker| worker.status == WORKER_ONLINE && !worker.stale)
+        self.count(Worker::is_online)
     }
 
     /// Those that have not been heard of for too long.
@@ -203,38 +153,9 @@ pub struct StoreHealth {
     pub latency: Duration,
 }
 
-/// What only the store knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored {
-    /// The sandboxes.
-    pub sandboxes: Sandboxes,
-    /// The quotas.
-    pub quotas: Quotas,
-    /// The workers.
-    pub workers: Workers,
-    /// The leases.
-    pub leases: Leases,
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
-
-    #[test]
-    fn the_sums_of_sandboxes_add_up() {
-        let mut counts = Sandboxes::none();
-        for (n, state) in (1..).zip(State::ALL) {
-            counts.add(state, "native", "local", n);
-        }
-        counts.add(State::Running, "mock", "w1", 7);
-        let active: u64 =
-            (1..).zip(State::ALL).filter(|(_, state)| state.is_active()).map(|(n, _): (u64, State)| n).sum();
-        assert_eq!(counts.total(), 15 + 7);
-        assert_eq!(counts.active(), active + 7);
-        assert_eq!(counts.by_provider.values().sum::<u64>(), counts.active());
-        assert_eq!(counts.by_worker.values().sum::<u64>(), counts.active());
-        assert_eq!(Sandboxes::none().by_state.len(), State::ALL.len(), "a state without sandboxes is told too");
-    }
 
     #[test]
     fn a_worker_that_is_stale_is_not_online() {

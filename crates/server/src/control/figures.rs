@@ -3,11 +3,41 @@
 
 use std::time::{Duration, Instant};
 
+use domain::State;
 use providers::Phase;
 
 use super::{Control, LOCAL_WORKER, Result};
-use crate::figures::{self, Leases, Quotas, Scheduler, StoreHealth, Stored, Worker, Workers};
+use crate::figures::{self, Leases, Scheduler, StoreHealth, Worker, Workers};
 use crate::operations::Operations;
+use crate::store::{Counts, QuotaSummary};
+
+/// What only the store knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// The sandboxes.
+    pub sandboxes: Counts,
+    /// The quotas.
+    pub quotas: QuotaSummary,
+    /// The workers.
+    pub workers: Workers,
+    /// The leases.
+    pub leases: Leases,
+}
+
+impl Stored {
+    /// The workers that a sandbox of `provider` could go to, the one with the
+    /// fewest sandboxes first, ties by id.
+    fn eligible(&self, provider: &str) -> Vec<&Worker> {
+        let active = |worker: &Worker| self.sandboxes.by_worker.get(&worker.id).copied().unwrap_or(0);
+        let mut eligible: Vec<&Worker> = self.workers.items.iter().collect();
+        eligible.retain(|worker| {
+            let has_room = worker.max_sandboxes == 0 || active(worker) < worker.max_sandboxes;
+            worker.is_online() && worker.providers.iter().any(|offered| offered == provider) && has_room
+        });
+        eligible.sort_by(|a, b| (active(a), &a.id).cmp(&(active(b), &b.id)));
+        eligible
+    }
+}
 
 /// The store is not waited for any longer by those who only watch.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
@@ -36,11 +66,12 @@ impl Control {
     /// What only the store knows; `None` while it does not answer.
     pub async fn stored_figures(&self) -> Option<Stored> {
         let read = async {
+            let workers = self.workers_figures().await?;
             Ok(Stored {
-                sandboxes: self.store.counts().await?,
-                quotas: self.quotas_figures().await?,
-                workers: self.workers_figures().await?,
+                sandboxes: self.with_zeros(self.store.counts().await?, &workers),
+                quotas: self.store.quota_summary().await?,
                 leases: self.leases_figures().await?,
+                workers,
             })
         };
         match tokio::time::timeout(STORE_PATIENCE, read).await {
@@ -54,28 +85,45 @@ impl Control {
         }
     }
 
-    /// Spawns that found no room: on a server without a queue, none.
-    pub fn scheduler_figures(&self) -> Scheduler {
+    /// States, providers and workers without sandboxes are told too.
+    fn with_zeros(&self, mut counts: Counts, workers: &Workers) -> Counts {
+        for state in State::ALL {
+            counts.by_state.entry(state.as_str().to_owned()).or_default();
+        }
+        for entry in self.registry.entries() {
+            counts.by_provider.entry(entry.provider.name().to_owned()).or_default();
+        }
+        for worker in &workers.items {
+            counts.by_worker.entry(worker.id.clone()).or_default();
+        }
+        counts
+    }
+
+    /// Spawns that found no room, and who would get the next one that names no
+    /// provider.
+    pub fn scheduler_figures(&self, stored: Option<&Stored>) -> Scheduler {
+        let queue = self.queue_figures();
+        let provider = self.registry.default_entry().filter(|entry| entry.is_healthy());
+        let eligible = match (stored, provider) {
+            (Some(stored), Some(entry)) => stored.eligible(entry.provider.name()),
+            _ => Vec::new(),
+        };
         Scheduler {
+            depth: queue.depth,
+            queued_total: queue.queued,
+            dequeued_total: queue.dequeued,
+            timeouts_total: queue.timed_out,
+            wait_total: queue.wait_total,
+            wait_max: queue.wait_max,
             worker_id: LOCAL_WORKER.to_owned(),
-            selected_worker_id: self.local_is_eligible().then(|| LOCAL_WORKER.to_owned()),
-            eligible_workers: u64::from(self.local_is_eligible()),
-            ..Scheduler::default()
+            selected_worker_id: eligible.first().map(|worker| worker.id.clone()),
+            eligible_workers: eligible.len() as u64,
         }
     }
 
     /// The events.
     pub fn events_figures(&self) -> figures::Events {
         self.events.figures()
-    }
-
-    /// Whether a spawn that names no provider could be done here.
-    fn local_is_eligible(&self) -> bool {
-        self.registry.default_entry().is_some_and(crate::registry::Entry::is_healthy)
-    }
-
-    async fn quotas_figures(&self) -> Result<Quotas> {
-        Ok(Quotas::default())
     }
 
     async fn leases_figures(&self) -> Result<Leases> {
@@ -102,5 +150,53 @@ impl Control {
             stale: false,
         };
         Ok(Workers { items: vec![local] })
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn worker(id: &str, max_sandboxes: u64) -> Worker {
+        let at = domain::Timestamp::UNIX_EPOCH;
+        Worker {
+            id: id.to_owned(),
+            hostname: "h".to_owned(),
+            status: figures::WORKER_ONLINE,
+            providers: vec!["native".to_owned()],
+            capabilities: vec![],
+            max_sandboxes,
+            max_sandboxes_per_owner: 0,
+            last_heartbeat: at,
+            created_at: at,
+            updated_at: at,
+            stale: false,
+        }
+    }
+
+    #[test]
+    fn eligible_workers_have_room_and_the_idlest_is_first() {
+        let by_worker = [("a", 2), ("b", 1), ("c", 1), ("full", 1)];
+        let items = vec![
+            worker("a", 0),
+            worker("c", 0),
+            worker("b", 2),
+            worker("full", 1),
+            Worker { stale: true, ..worker("stale", 0) },
+            Worker { status: "draining", ..worker("draining", 0) },
+            Worker { providers: vec!["mock".to_owned()], ..worker("other", 0) },
+        ];
+        let stored = Stored {
+            sandboxes: Counts {
+                by_worker: by_worker.map(|(id, count)| (id.to_owned(), count)).into(),
+                ..Counts::default()
+            },
+            quotas: QuotaSummary::default(),
+            workers: Workers { items },
+            leases: Leases::default(),
+        };
+        let ids: Vec<&str> = stored.eligible("native").iter().map(|worker| worker.id.as_str()).collect();
+        assert_eq!(ids, ["b", "c", "a"]);
+        assert!(stored.eligible("docker").is_empty());
     }
 }

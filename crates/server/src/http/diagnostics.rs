@@ -6,7 +6,8 @@ use axum::Json;
 use axum::extract::State;
 
 use super::{Api, wire};
-use crate::figures::{self, RateLimit, Scheduler, Stored};
+use crate::control::Stored;
+use crate::figures::{self, RateLimit, Scheduler};
 use crate::operations::{Operation, Tally};
 use crate::process::Memory;
 
@@ -34,12 +35,13 @@ pub struct Snapshot {
 impl Snapshot {
     /// Looks now.
     pub async fn take(api: &Api) -> Self {
+        let stored = api.control.stored_figures().await;
         Self {
-            stored: api.control.stored_figures().await,
+            scheduler: api.control.scheduler_figures(stored.as_ref()),
+            stored,
             uptime: api.settings.started.elapsed(),
             tasks: tokio::runtime::Handle::current().metrics().num_alive_tasks() as u64,
             memory: api.settings.process.memory(),
-            scheduler: api.control.scheduler_figures(),
             events: api.control.events_figures(),
             rate_limit: rate_limit_figures(api),
             operations: api.control.operations().tallies(),

@@ -9,7 +9,8 @@ use super::diagnostics::Snapshot;
 use super::exposition::{Family, Format, Kind};
 use super::{Api, wire};
 use crate::VERSION;
-use crate::figures::{RateLimit, Scheduler, StoreHealth, Stored};
+use crate::control::Stored;
+use crate::figures::{RateLimit, Scheduler, StoreHealth};
 use crate::process::{GOOS, Usage, goarch};
 
 /// Figures as JSON
@@ -111,12 +112,8 @@ fn scheduler(figures: &Scheduler) -> [Family; 6] {
             "Spawns that waited and found no room in time.",
             figures.timeouts_total,
         ),
-        Family::new(
-            Kind::Summary,
-            "tidebox_spawn_queue_wait_milliseconds",
-            "How long spawns waited for room, however it ended.",
-        )
-        .with_sum(&[], wait_ms, figures.wait_count),
+        Family::new(Kind::Summary, "tidebox_spawn_queue_wait_milliseconds", "How long spawns waited that found room.")
+            .with_sum(&[], wait_ms, figures.dequeued_total),
         gauge("tidebox_eligible_workers", "Workers that the next spawn could go to.", figures.eligible_workers),
     ]
 }
@@ -140,10 +137,6 @@ fn stored(stored: &Stored) -> [Family; 6] {
     ];
     let of_leases = [("total", leases.total()), ("active", leases.active), ("expired", leases.expired)];
     let status = |family: Family, (status, count): (&str, u64)| family.with(&[("status", status)], count as f64);
-    // A worker that holds none is told too.
-    let idle = workers.items.iter().filter(|worker| !sandboxes.by_worker.contains_key(&worker.id));
-    let by_worker = sandboxes.by_worker.iter().map(|(worker, count)| (worker.as_str(), *count));
-    let by_worker = by_worker.chain(idle.map(|worker| (worker.id.as_str(), 0)));
     [
         Family::new(Kind::Gauge, "tidebox_sandboxes_total", "Sandboxes whose rows are kept.")
             .with_each(&sandboxes.by_state, |family, (state, count)| family.with(&[("state", state)], *count as f64)),
@@ -152,7 +145,9 @@ fn stored(stored: &Stored) -> [Family; 6] {
                 family.with(&[("provider", provider)], *count as f64)
             }),
         Family::new(Kind::Gauge, "tidebox_sandboxes_by_worker_total", "Active sandboxes that a worker holds.")
-            .with_each(by_worker, |family, (worker, count)| family.with(&[("worker", worker)], count as f64)),
+            .with_each(&sandboxes.by_worker, |family, (worker, count)| {
+                family.with(&[("worker", worker)], *count as f64)
+            }),
         gauge("tidebox_owner_quotas_total", "Owners with a quota of their own.", quotas.total),
         Family::new(Kind::Gauge, "tidebox_workers_total", "Workers.").with_each(of_workers, status),
         Family::new(Kind::Gauge, "tidebox_leases_total", "Leases.").with_each(of_leases, status),

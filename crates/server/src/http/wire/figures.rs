@@ -1,12 +1,12 @@
 //! Figures as clients see them.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::{duration, provider_health, time};
+use super::{duration, provider_health, quota_summary, time};
 use crate::VERSION;
 use crate::config::RateLimit as RateLimitConfig;
+use crate::control::{Counts, Stored};
 use crate::figures::{self, StoreHealth};
 use crate::http::Api;
 use crate::http::diagnostics::Snapshot;
@@ -59,7 +59,7 @@ pub fn diagnostics(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> api::D
         store: api::StoreHealth { healthy: store.healthy, latency_ms: ms(store.latency) },
         limits: limits(api),
         scheduler: scheduler(api, &snapshot.scheduler),
-        quotas: stored.map(|stored| quotas(stored.quotas)),
+        quotas: stored.map(|stored| quota_summary(stored.quotas)),
         rate_limit: rate_limit(&api.settings.rate_limit, snapshot.rate_limit),
         providers: providers(api),
         workers: stored.map(workers),
@@ -105,7 +105,7 @@ pub fn metrics(api: &Api, snapshot: &Snapshot) -> api::Metrics {
         leases: stored.map(|stored| leases(&stored.leases)),
         events: events(snapshot.events),
         scheduler: scheduler(api, &snapshot.scheduler),
-        quotas: stored.map(|stored| quotas(stored.quotas)),
+        quotas: stored.map(|stored| quota_summary(stored.quotas)),
         rate_limit: rate_limit(&api.settings.rate_limit, snapshot.rate_limit),
         operations: operations(&snapshot.operations),
     }
@@ -135,7 +135,7 @@ fn limits(api: &Api) -> api::ReportedLimits {
 
 fn scheduler(api: &Api, figures: &figures::Scheduler) -> api::SchedulerFigures {
     let defaults = &api.settings.defaults;
-    let average = mean(figures.wait_total, figures.wait_count);
+    let average = mean(figures.wait_total, figures.dequeued_total);
     api::SchedulerFigures {
         spawn_overflow: defaults.spawn_overflow.as_str().to_owned(),
         spawn_queue_depth: figures.depth,
@@ -145,7 +145,7 @@ fn scheduler(api: &Api, figures: &figures::Scheduler) -> api::SchedulerFigures {
         spawn_queued_total: figures.queued_total,
         spawn_dequeued_total: figures.dequeued_total,
         spawn_queue_timeouts: figures.timeouts_total,
-        spawn_queue_wait_count: figures.wait_count,
+        spawn_queue_wait_count: figures.dequeued_total,
         spawn_queue_wait_total: duration(figures.wait_total),
         spawn_queue_wait_max: duration(figures.wait_max),
         spawn_queue_wait_avg: duration(average),
@@ -155,15 +155,6 @@ fn scheduler(api: &Api, figures: &figures::Scheduler) -> api::SchedulerFigures {
         worker_id: figures.worker_id.clone(),
         selected_worker_id: figures.selected_worker_id.clone().unwrap_or_default(),
         eligible_workers: figures.eligible_workers,
-    }
-}
-
-fn quotas(figures: figures::Quotas) -> api::QuotaFigures {
-    api::QuotaFigures {
-        total: figures.total,
-        with_max_sandboxes: figures.with_max_sandboxes,
-        with_max_ttl: figures.with_max_ttl,
-        with_max_exec_timeout: figures.with_max_exec_timeout,
     }
 }
 
@@ -215,7 +206,7 @@ fn is_address(word: &str) -> bool {
     [word, bare].iter().any(|word| word.parse::<IpAddr>().is_ok()) || word.parse::<SocketAddr>().is_ok()
 }
 
-fn workers(stored: &figures::Stored) -> api::WorkerFigures {
+fn workers(stored: &Stored) -> api::WorkerFigures {
     let workers = &stored.workers;
     let item = |worker: &figures::Worker| api::WorkerItem {
         id: worker.id.clone(),
@@ -251,15 +242,13 @@ fn leases(figures: &figures::Leases) -> api::LeaseFigures {
     }
 }
 
-fn sandboxes(figures: &figures::Sandboxes) -> api::SandboxFigures {
-    let by_state: BTreeMap<String, u64> =
-        figures.by_state.iter().map(|(state, count)| ((*state).to_owned(), *count)).collect();
+fn sandboxes(counts: &Counts) -> api::SandboxFigures {
     api::SandboxFigures {
-        total: figures.total(),
-        active: figures.active(),
-        by_state,
-        by_provider: figures.by_provider.clone(),
-        by_worker: figures.by_worker.clone(),
+        total: counts.by_state.values().sum(),
+        active: counts.active,
+        by_state: counts.by_state.clone(),
+        by_provider: counts.by_provider.clone(),
+        by_worker: counts.by_worker.clone(),
     }
 }
 
