@@ -2,7 +2,10 @@
 //! one map from error to status.
 
 mod accept;
+mod access;
+mod admin;
 mod body;
+mod cors;
 mod diagnostics;
 mod error;
 mod exec;
@@ -12,6 +15,7 @@ mod guard;
 mod metrics;
 mod ndjson;
 mod openapi;
+pub mod peer;
 mod providers;
 mod quotas;
 mod range;
@@ -29,11 +33,13 @@ use axum::routing::put;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::auth::Access;
 use crate::config;
 use crate::control::Control;
 use crate::process::Process;
 
-pub use accept::serve;
+pub use accept::{Listeners, Socket, SocketFault, Stalled, Tls, TlsFault, serve};
+pub use cors::Cors;
 pub use guard::Hosts;
 pub use openapi::document;
 
@@ -59,27 +65,17 @@ pub struct Settings {
     pub rate_limit: config::RateLimit,
     /// The process that all this happens in.
     pub process: Process,
+    /// Who may have which route.
+    pub access: Access,
+    /// Which other origins' pages may use the API.
+    pub cors: Cors,
     /// When the server started.
     pub started: Instant,
-}
-
-/// The routes that are also there below `/admin`, where they ask for the admin
-/// key. Their paths are given without what stands before them.
-fn shared_routes() -> OpenApiRouter<Api> {
-    OpenApiRouter::new()
-        .routes(routes!(quotas::list))
-        .routes(routes!(quotas::summary))
-        .routes(routes!(quotas::get, quotas::save, quotas::delete))
-        .routes(routes!(quotas::usage))
-        // An owner may be called so as well.
-        .route("/quotas/summary", put(quotas::save_summary).delete(quotas::delete_summary))
 }
 
 /// Every route, with its description.
 fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::with_openapi(openapi::base())
-        .nest("/api/v1", shared_routes())
-        .nest("/api/v1/admin", openapi::aliases(shared_routes()))
         .routes(routes!(sandboxes::spawn, sandboxes::list, sandboxes::prune))
         .routes(routes!(sandboxes::admission))
         .routes(routes!(sandboxes::get, sandboxes::destroy))
@@ -99,15 +95,26 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(providers::list))
         .routes(routes!(providers::get))
         .routes(routes!(providers::test))
+        .routes(routes!(quotas::list))
+        .routes(routes!(quotas::summary))
+        .routes(routes!(quotas::get, quotas::save, quotas::delete))
+        .routes(routes!(quotas::usage))
+        .routes(admin::alias(routes!(providers::list)))
+        .routes(admin::alias(routes!(providers::get)))
+        .routes(admin::alias(routes!(providers::test)))
+        .routes(admin::alias(routes!(quotas::list)))
+        .routes(admin::alias(routes!(quotas::summary)))
+        .routes(admin::alias(routes!(quotas::get, quotas::save, quotas::delete)))
+        .routes(admin::alias(routes!(quotas::usage)))
+        .routes(admin::alias(routes!(diagnostics::get)))
+        .routes(admin::alias(routes!(metrics::get)))
+        .routes(admin::alias(routes!(metrics::prometheus)))
         .routes(routes!(system::health))
         .routes(routes!(system::live))
         .routes(routes!(system::ready))
         .routes(routes!(diagnostics::get))
-        .routes(routes!(diagnostics::admin))
         .routes(routes!(metrics::get))
-        .routes(routes!(metrics::admin))
         .routes(routes!(metrics::prometheus))
-        .routes(routes!(metrics::admin_prometheus))
         .routes(routes!(openapi::get))
 }
 
@@ -115,6 +122,10 @@ fn routes() -> OpenApiRouter<Api> {
 pub fn router(control: Arc<Control>, settings: Settings) -> Router {
     let api = Api { control, settings: Arc::new(settings) };
     let (mut router, _) = routes().split_for_parts();
+    // An owner may be called `summary` as well.
+    for quotas in ["/api/v1/quotas", "/api/v1/admin/quotas"] {
+        router = router.route(&format!("{quotas}/summary"), put(quotas::save_summary).delete(quotas::delete_summary));
+    }
     // The description knows no path over several segments, so this one is told
     // to both. Files of these names can be written too, although their paths
     // belong to other methods.

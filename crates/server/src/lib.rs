@@ -2,6 +2,7 @@
 //! the reconcilers that finish what a crash left.
 
 mod admission;
+mod auth;
 mod clock;
 pub mod config;
 mod control;
@@ -14,6 +15,7 @@ mod reconcile;
 mod registry;
 mod run;
 mod store;
+pub mod worker_token;
 
 pub use http::document as openapi_document;
 pub use process::Memory;

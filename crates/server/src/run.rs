@@ -16,11 +16,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, QueuePolicy};
+use crate::auth::Access;
 use crate::clock::{Clock, SteadyClock};
-use crate::config::{Config, DefaultProvider, Enabled, Overflow};
+use crate::config::{self, Config, DefaultProvider, Enabled, Overflow};
 use crate::control::{Control, Policy};
 use crate::events::Events;
-use crate::http::{self, Hosts, Settings};
+use crate::http::peer::TrustedProxies;
+use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
 use crate::process::{Memory, Process};
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
@@ -62,6 +64,12 @@ pub enum Failure {
         #[source]
         source: std::io::Error,
     },
+    /// TLS cannot be spoken.
+    #[error(transparent)]
+    Tls(#[from] http::TlsFault),
+    /// The Unix socket cannot be listened on.
+    #[error(transparent)]
+    Socket(#[from] http::SocketFault),
     /// The store cannot be opened.
     #[error("cannot open the store: {0}")]
     Store(String),
@@ -90,8 +98,9 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let started = Instant::now();
     let _lock = prepare(&config.data_dir)?;
     let address = SocketAddr::new(config.server.host, config.server.port);
-    let listener = TcpListener::bind(address).await.map_err(|source| Failure::Listen { address, source })?;
-    let bound = listener.local_addr().map_err(Failure::System)?;
+    let listeners = listen(&config, address).await?;
+    let bound = listeners.tcp.local_addr().map_err(Failure::System)?;
+    let scheme = if listeners.tls.is_some() { "https" } else { "http" };
     let store = Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| store_failure(&error))?;
     let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
     let registry = registry(&config, store.id(), &clock).await?;
@@ -104,8 +113,16 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue);
     let control =
         Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
+    if !config.auth.enabled && config.server.cors_allowed_origins.iter().any(|origin| origin == "*") {
+        tracing::warn!(
+            "`server.cors_allowed_origins` is * and `auth.enabled` is false: any web page open in a browser that \
+             reaches this server can use it; list the origins that may, or set it to []"
+        );
+    }
     let settings = Settings {
-        hosts: Hosts::for_bind(config.server.host, names(&config)),
+        hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names(&config)),
+        access: Access::new(&config.auth),
+        cors: Cors::new(&config.server.cors_allowed_origins),
         preview_domain: config.server.preview_domain,
         file_bytes_max: config.limits.max_file_bytes,
         defaults: config.defaults,
@@ -115,15 +132,18 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     };
 
     let stop = CancellationToken::new();
-    let connections = TaskTracker::new();
     let router = http::router(Arc::clone(&control), settings);
     let mut serving = tokio::task::JoinSet::new();
-    serving.spawn(http::serve(listener, router, connections.clone(), stop.clone()));
+    let proxies = TrustedProxies::new(config.server.trusted_proxies);
+    serving.spawn(http::serve(listeners, router, proxies, stop.clone()));
     let mut admission = tokio::task::JoinSet::new();
     admission.spawn(admitting);
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
-    tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on http://{bound}");
+    if let Some(path) = &config.server.unix_socket {
+        tracing::info!(path = %path.display(), "listens on a Unix socket as well");
+    }
+    tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on {scheme}://{bound}");
 
     let died = tokio::select! {
         () = told_to_stop() => None,
@@ -153,6 +173,28 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     }
     store.close().await;
     died.map_or(Ok(()), |part| Err(Failure::Died(part)))
+}
+
+/// Opens what the configuration names; nothing is answered yet.
+async fn listen(config: &Config, address: SocketAddr) -> Result<Listeners, Failure> {
+    raise_descriptor_limit();
+    let tls = match &config.server.tls {
+        config::Tls { cert_file: Some(cert), key_file: Some(key) } => Some(Tls::load(cert, key)?),
+        // One without the other is a fault of the configuration.
+        config::Tls { .. } => None,
+    };
+    let tcp = TcpListener::bind(address).await.map_err(|source| Failure::Listen { address, source })?;
+    let unix = config.server.unix_socket.as_deref().map(Socket::bind).transpose()?;
+    Ok(Listeners { tcp, tls, unix })
+}
+
+/// Takes as many descriptors as the system allows. The usual 1,024 are kept
+/// that low for programs that `select`; boxes have a bound of their own.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    // Refused, the limit stays as it was, and the bound on connections follows it.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 fn store_failure(error: &crate::store::Error) -> Failure {

@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
     bench, completion, cp, destroy, doctor, exec, extend, get, list, logs, provider, prune, run, serve, spawn,
-    template, version,
+    template, version, worker,
 };
 
 /// Disposable sandboxes for code that nobody has reviewed.
@@ -74,6 +74,7 @@ enum Command {
     Serve(serve::ServeArgs),
     #[command(flatten)]
     Remote(Box<Remote>),
+    Worker(worker::WorkerArgs),
     Completion(completion::CompletionArgs),
     Version(version::VersionArgs),
 }
@@ -130,6 +131,7 @@ fn do_as_asked(asked: CommandLine, output: Output) -> Result {
     let CommandLine { global, command } = asked;
     match command {
         Command::Serve(args) => serve::run(&args),
+        Command::Worker(args) => worker::run(&args, output),
         Command::Completion(args) => completion::run(&args),
         Command::Version(args) => version::run(&args, output),
         Command::Remote(remote) => speak(&global, *remote, output),

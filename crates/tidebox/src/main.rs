@@ -25,6 +25,7 @@ mod spawn;
 mod template;
 mod values;
 mod version;
+mod worker;
 
 fn main() -> ExitCode {
     command_line::main()

@@ -64,10 +64,3 @@ pub async fn get(State(api): State<Api>) -> Json<api::Diagnostics> {
     let snapshot = Snapshot::take(&api).await;
     Json(wire::figures::diagnostics(&api, &snapshot, store))
 }
-
-/// What the service says of itself, for the admin
-#[utoipa::path(get, path = "/api/v1/admin/diagnostics", tag = "admin",
-    responses((status = 200, body = api::Diagnostics, description = "As it is now")))]
-pub async fn admin(state: State<Api>) -> Json<api::Diagnostics> {
-    get(state).await
-}

@@ -21,13 +21,6 @@ pub async fn get(State(api): State<Api>) -> Json<api::Metrics> {
     Json(wire::figures::metrics(&api, &snapshot))
 }
 
-/// Figures as JSON, for the admin
-#[utoipa::path(get, path = "/api/v1/admin/metrics", tag = "admin",
-    responses((status = 200, body = api::Metrics, description = "As they are now")))]
-pub async fn admin(state: State<Api>) -> Json<api::Metrics> {
-    get(state).await
-}
-
 /// Figures for Prometheus
 ///
 /// The text format 0.0.4, or OpenMetrics 1.0.0 when `Accept` likes it better.
@@ -40,14 +33,6 @@ pub async fn prometheus(State(api): State<Api>, headers: HeaderMap) -> impl Into
     let format = Format::preferred(&headers);
     let text = format.write(&families(&api, &snapshot, store));
     ([(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")], text)
-}
-
-/// Figures for Prometheus, for the admin
-#[utoipa::path(get, path = "/api/v1/admin/metrics/prometheus", tag = "admin",
-    responses((status = 200, description = "As they are now",
-        content((String = "text/plain"), (String = "application/openmetrics-text")))))]
-pub async fn admin_prometheus(state: State<Api>, headers: HeaderMap) -> impl IntoResponse {
-    prometheus(state, headers).await
 }
 
 /// Every series there is. Labels name providers, workers, states and operations,

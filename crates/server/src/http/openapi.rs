@@ -5,8 +5,6 @@ use std::sync::LazyLock;
 use axum::http::header;
 use axum::response::IntoResponse;
 use utoipa::OpenApi;
-use utoipa::openapi::PathItem;
-use utoipa_axum::router::OpenApiRouter;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -34,18 +32,6 @@ struct Base;
 /// What is said of the API as a whole.
 pub fn base() -> utoipa::openapi::OpenApi {
     Base::openapi()
-}
-
-/// The same routes under other paths: no two operations may have one id.
-pub fn aliases<S: Clone + Send + Sync + 'static>(mut routes: OpenApiRouter<S>) -> OpenApiRouter<S> {
-    for item in routes.get_openapi_mut().paths.paths.values_mut() {
-        let PathItem { get, put, post, delete, .. } = item;
-        for operation in [get, put, post, delete].into_iter().flatten() {
-            operation.operation_id = operation.operation_id.take().map(|id| format!("admin_{id}"));
-            operation.tags = Some(vec!["admin".to_owned()]);
-        }
-    }
-    routes
 }
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| {

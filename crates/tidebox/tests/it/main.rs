@@ -5,9 +5,11 @@
 #![expect(clippy::print_stderr, reason = "a test that fails shows the server's log")]
 
 mod api;
+mod auth;
 mod cli;
 mod contract;
 mod crash;
+mod listen;
 mod load;
 mod metrics;
 mod server;
