@@ -174,6 +174,12 @@ impl Client {
             .map_err(|error| self.protocol(format!("its JSON is not what was asked for: {error}")))
     }
 
+    /// Reads a whole answer that is text.
+    pub(crate) async fn text(&self, response: Response) -> Result<String> {
+        let body = self.body(response, ANSWER_BYTES_MAX).await?;
+        String::from_utf8(body.into()).map_err(|_| self.protocol("its text is not UTF-8".to_owned()))
+    }
+
     /// The error that a response carries.
     pub(crate) async fn refusal(&self, response: Response) -> Error {
         let status = response.status();

@@ -133,17 +133,6 @@ impl Leases {
     }
 }
 
-/// The events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Events {
-    /// Who listens now.
-    pub subscribers: u64,
-    /// How many are kept for readers that come back.
-    pub history_size: u64,
-    /// How many there were since the start.
-    pub events_total: u64,
-}
-
 /// A look at the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreHealth {

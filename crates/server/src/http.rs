@@ -4,10 +4,13 @@
 mod accept;
 mod access;
 mod admin;
+mod audit;
+mod audited;
 mod body;
 mod cors;
 mod diagnostics;
 mod error;
+mod events;
 mod exec;
 mod exposition;
 mod files;
@@ -109,6 +112,8 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(admin::alias(routes!(diagnostics::get)))
         .routes(admin::alias(routes!(metrics::get)))
         .routes(admin::alias(routes!(metrics::prometheus)))
+        .routes(routes!(events::stream))
+        .routes(routes!(audit::list))
         .routes(routes!(system::health))
         .routes(routes!(system::live))
         .routes(routes!(system::ready))
@@ -127,10 +132,9 @@ pub fn router(control: Arc<Control>, settings: Settings) -> Router {
         router = router.route(&format!("{quotas}/summary"), put(quotas::save_summary).delete(quotas::delete_summary));
     }
     // The description knows no path over several segments, so this one is told
-    // to both. Files of these names can be written too, although their paths
-    // belong to other methods.
+    // to both.
     router = router.route("/api/v1/sandboxes/{id}/files/{*path}", put(files::put));
-    for name in ["list", "move", "chmod", "stat", "glob"] {
+    for name in openapi::FILES_OF_ROUTES {
         router = router.route(&format!("/api/v1/sandboxes/{{id}}/files/{name}"), put(files::put));
     }
     let router = router

@@ -2,6 +2,7 @@
 //! the reconcilers that finish what a crash left.
 
 mod admission;
+mod audit;
 mod auth;
 mod clock;
 pub mod config;

@@ -19,7 +19,7 @@ use crate::admission::{Admission, QueuePolicy};
 use crate::auth::Access;
 use crate::clock::{Clock, SteadyClock};
 use crate::config::{self, Config, DefaultProvider, Enabled, Overflow};
-use crate::control::{Control, Policy};
+use crate::control::{AuditBounds, Control, Policy};
 use crate::events::Events;
 use crate::http::peer::TrustedProxies;
 use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
@@ -119,6 +119,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
              reaches this server can use it; list the origins that may, or set it to []"
         );
     }
+    control.reserve_event_ids().await.map_err(|error| Failure::Store(error.to_string()))?;
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names(&config)),
         access: Access::new(&config.auth),
@@ -143,6 +144,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     if let Some(path) = &config.server.unix_socket {
         tracing::info!(path = %path.display(), "listens on a Unix socket as well");
     }
+    reconciling.spawn(reconcile::number_events(Arc::clone(&control), stop.clone()));
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on {scheme}://{bound}");
 
     let died = tokio::select! {
@@ -153,6 +155,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     };
     tracing::info!("stopping");
     stop.cancel();
+    control.events().close();
     // Whoever waits for room is told so at once, and does not hold up the rest.
     stop_admitting.cancel();
     while admission.join_next().await.is_some() {}
@@ -162,6 +165,9 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         destroy_all(&control).await;
     }
     tasks.close();
+    if let Err(error) = control.tell_refusals().await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "some refused keys are not counted");
+    }
     let finished = async {
         tasks.wait().await;
         for entry in control.registry().entries() {
@@ -251,6 +257,10 @@ fn policy(config: &Config) -> Policy {
         image: defaults.image.clone(),
         output_bytes_max: config.limits.max_output_bytes,
         retention: config.retention.destroyed,
+        audit: AuditBounds {
+            retention: config.auth.admin_audit_retention,
+            entries_max: config.auth.admin_audit_max_entries,
+        },
         reserve_disk_bytes: config.limits.reserve_disk_mb << 20,
     }
 }

@@ -10,8 +10,8 @@ use client::Client;
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
-    bench, completion, cp, destroy, doctor, exec, extend, get, list, logs, provider, prune, run, serve, spawn,
-    template, version, worker,
+    audit, bench, completion, cp, destroy, doctor, events, exec, extend, get, list, logs, provider, prune, run, serve,
+    spawn, template, version, worker,
 };
 
 /// Disposable sandboxes for code that nobody has reviewed.
@@ -94,6 +94,8 @@ enum Remote {
     Prune(prune::PruneArgs),
     Template(template::TemplateArgs),
     Provider(provider::ProviderArgs),
+    Events(events::EventsArgs),
+    Audit(audit::AuditArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
 }
@@ -169,6 +171,8 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::Prune(args) => prune::run(context, &args).await,
         Remote::Template(args) => template::run(context, args).await,
         Remote::Provider(args) => provider::run(context, args).await,
+        Remote::Events(args) => events::run(context, args).await,
+        Remote::Audit(args) => audit::run(context, args).await,
         Remote::Doctor(args) => doctor::run(context, &args).await,
         Remote::Bench(args) => bench::run(context, &args).await,
     }

@@ -2,12 +2,14 @@
 
 use std::process::ExitCode;
 
+mod audit;
 mod bench;
 mod command_line;
 mod completion;
 mod cp;
 mod destroy;
 mod doctor;
+mod events;
 mod exec;
 mod extend;
 mod failure;

@@ -7,6 +7,7 @@ use domain::State;
 use providers::Phase;
 
 use super::{Control, LOCAL_WORKER, Result};
+use crate::events;
 use crate::figures::{self, Leases, Scheduler, StoreHealth, Worker, Workers};
 use crate::operations::Operations;
 use crate::store::{Counts, QuotaSummary};
@@ -122,8 +123,8 @@ impl Control {
     }
 
     /// The events.
-    pub fn events_figures(&self) -> figures::Events {
-        self.events.figures()
+    pub fn events_figures(&self) -> events::Counts {
+        self.events.counts()
     }
 
     async fn leases_figures(&self) -> Result<Leases> {

@@ -22,17 +22,12 @@ const PREFIX: &str = "/api/v1/";
 /// Routes that answer without a key, to GET and HEAD.
 const OPEN: [&str; 3] = ["live", "health", "ready"];
 
-/// An attempt to get in without the right key, as it may be written down.
-#[derive(Debug)]
+/// An attempt to get in without the right key, as it may be written down; among
+/// the extensions of its answer. The [`Principal`] of any other is there as well.
+#[derive(Debug, Clone)]
 pub struct Refused {
     /// Which key was tried, if one was.
     pub key_id: Option<KeyId>,
-    /// How.
-    pub method: Method,
-    /// Where, without the query.
-    pub path: String,
-    /// What the caller was told.
-    pub message: String,
 }
 
 /// The worker that makes the request, on `/worker/*`.
@@ -101,22 +96,29 @@ pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> R
             principal
         }),
     };
-    match admitted {
+    let mut refused = None;
+    let mut response = match admitted {
         Ok(principal) => {
             if gate == Gate::Key(Demand::Nothing)
                 && let Some(denied) = access.tried_in_vain(request.headers())
             {
-                on_refused(&api, &refused(&request, denied)).await;
+                refused = Some(note(&request, denied));
             }
-            request.extensions_mut().insert(principal);
-            next.run(request).await
+            request.extensions_mut().insert(principal.clone());
+            let mut response = next.run(request).await;
+            response.extensions_mut().insert(principal);
+            response
         }
         Err(denied) => {
-            let refused = refused(&request, denied);
-            on_refused(&api, &refused).await;
-            ApiError::from(Refusal::Unauthorized(refused.message)).into_response()
+            let message = denied.message.to_owned();
+            refused = Some(note(&request, denied));
+            ApiError::from(Refusal::Unauthorized(message)).into_response()
         }
+    };
+    if let Some(refused) = refused {
+        response.extensions_mut().insert(refused);
     }
+    response
 }
 
 /// The worker that the path names, if it is the caller and has this scope.
@@ -136,20 +138,12 @@ fn admit_worker(api: &Api, scope: Scope, request: &Request) -> Result<Worker, De
     }
 }
 
-fn refused(request: &Request, denied: Denied) -> Refused {
-    Refused {
-        key_id: denied.tried,
-        method: request.method().clone(),
-        path: request.uri().path().to_owned(),
-        message: denied.message.to_owned(),
-    }
-}
-
 /// Every failed attempt comes through here, before it is answered.
-async fn on_refused(_: &Api, refused: &Refused) {
-    let Refused { key_id, method, path, message } = refused;
-    let key_id = key_id.as_ref().map(KeyId::as_str);
-    tracing::debug!(key_id, %method, path, message, "a caller was refused");
+fn note(request: &Request, denied: Denied) -> Refused {
+    let key_id = denied.tried.as_ref().map(KeyId::as_str);
+    let path = request.uri().path();
+    tracing::debug!(key_id, method = %request.method(), path, message = denied.message, "a caller was refused");
+    Refused { key_id: denied.tried }
 }
 
 #[cfg(test)]

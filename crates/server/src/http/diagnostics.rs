@@ -7,7 +7,8 @@ use axum::extract::State;
 
 use super::{Api, wire};
 use crate::control::Stored;
-use crate::figures::{self, RateLimit, Scheduler};
+use crate::events;
+use crate::figures::{RateLimit, Scheduler};
 use crate::operations::{Operation, Tally};
 use crate::process::Memory;
 
@@ -25,7 +26,7 @@ pub struct Snapshot {
     /// Spawns that found no room.
     pub scheduler: Scheduler,
     /// The events.
-    pub events: figures::Events,
+    pub events: events::Counts,
     /// The rate limiter.
     pub rate_limit: RateLimit,
     /// How operations went.

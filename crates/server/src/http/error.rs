@@ -1,8 +1,8 @@
 //! The only place where a failure becomes a status and a code.
 
-use axum::Json;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
 use crate::control::Error as Control;
 
@@ -113,7 +113,18 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
     }
 }
 
+/// The code of an error, beside its answer, for those that answers pass by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Code(pub &'static str);
+
 impl ApiError {
+    fn code(&self) -> Code {
+        Code(match self {
+            ApiError::Control(error) => control_status(error).1,
+            ApiError::Request(refusal) => refusal.status().1,
+        })
+    }
+
     /// The body of the answer; also the last words of a stream that has begun.
     pub fn body(&self) -> (StatusCode, api::ErrorBody) {
         let ((status, code), message) = match self {
@@ -130,7 +141,8 @@ impl IntoResponse for ApiError {
         if let ApiError::Control(error @ (Control::Provider { .. } | Control::Store(_))) = &self {
             tracing::error!(error = error as &dyn std::error::Error, "a request failed");
         }
-        let mut response = (status, Json(body)).into_response();
+        let code = self.code();
+        let mut response = (status, Extension(code), Json(body)).into_response();
         if let ApiError::Request(Refusal::Range(size)) = &self
             && let Ok(value) = HeaderValue::try_from(format!("bytes */{size}"))
         {

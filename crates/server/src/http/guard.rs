@@ -18,7 +18,7 @@ use super::cors::Cors;
 use super::error::{ApiError, Refusal, malformed};
 use super::peer::Peer;
 use super::request::is_json;
-use super::{Api, access};
+use super::{Api, access, audited};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// A caller's own request id is used up to this length, in bytes.
@@ -90,13 +90,19 @@ impl Hosts {
 pub fn around(router: Router, api: Api) -> Router {
     router
         .layer(middleware::from_fn_with_state(api.clone(), access::pass))
+        .layer(middleware::from_fn_with_state(api.clone(), audited::pass))
         .layer(middleware::from_fn_with_state(api, pass))
 }
 
-async fn pass(State(api): State<Api>, request: Request, next: Next) -> Response {
+/// Names a request in the log and in the audit history.
+#[derive(Debug, Clone)]
+pub struct RequestId(pub HeaderValue);
+
+async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let id = request_id(request.headers());
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or(""));
+    request.extensions_mut().insert(RequestId(id.clone()));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let peer = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(tracing::field::display);
     let origin_allowed = api.settings.cors.answer(request.headers());

@@ -1,10 +1,12 @@
 //! The embedded engine: SQLite in WAL mode, one connection that writes.
 
+mod audit;
 mod list;
 mod quotas;
 mod rows;
 mod schema;
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,6 +27,9 @@ use super::{
 const READERS: u32 = 2;
 /// How long a statement waits for another process that holds the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Reads what the triggers count; not the rows of owners, of whom there may be many.
+const COUNTS: &str = "SELECT scope, name, rows FROM counts \
+    WHERE scope IN ('active', 'state', 'provider', 'worker') AND rows > 0";
 
 /// A store in one file.
 #[derive(Debug)]
@@ -215,9 +220,7 @@ impl Store for Sqlite {
 
     async fn counts(&self) -> Result<Counts> {
         // Bounded: owners, of whom there can be any number, are left out.
-        let rows = sqlx::query("SELECT scope, name, rows FROM counts WHERE scope IN ('active', 'state', 'provider', 'worker') AND rows > 0")
-            .fetch_all(&self.readers)
-            .await?;
+        let rows = sqlx::query(COUNTS).fetch_all(&self.readers).await?;
         let mut counts = Counts::default();
         for row in rows {
             let (scope, name): (String, String) = (row.try_get("scope")?, row.try_get("name")?);
@@ -399,6 +402,23 @@ impl Store for Sqlite {
         Ok(done.rows_affected() == 1)
     }
 
+    async fn reserve_event_ids(&self, count: u64) -> Result<Range<u64>> {
+        let mut writer = self.writer.acquire().await?;
+        // Written out before it is used: ids that were told must not come again
+        // after a power cut either.
+        sqlx::raw_sql("PRAGMA synchronous = FULL").execute(&mut *writer).await?;
+        let end = sqlx::query_scalar::<_, i64>(
+            "INSERT INTO counters (name, value) VALUES ('events', 1 + $1) \
+             ON CONFLICT (name) DO UPDATE SET value = value + $1 RETURNING value",
+        )
+        .bind(i64::try_from(count).unwrap_or(i64::MAX))
+        .fetch_one(&mut *writer)
+        .await;
+        sqlx::raw_sql("PRAGMA synchronous = NORMAL").execute(&mut *writer).await?;
+        let end = u64::try_from(end?).map_err(|_| Error::Corrupt("the counter of event ids".to_owned()))?;
+        Ok(end.saturating_sub(count)..end)
+    }
+
     async fn save_quota(&self, owner: &OwnerId, quota: &Quota, at: Timestamp) -> Result<OwnerQuota> {
         quotas::save(&self.writer, owner, quota, at).await
     }
@@ -462,5 +482,34 @@ mod test {
         sqlx::query("PRAGMA user_version = 999").execute(&store.writer).await.unwrap();
         store.close().await;
         assert!(matches!(Sqlite::open(&path, [7; 10]).await, Err(Error::TooNew { found: 999, .. })));
+    }
+
+    /// Those who watch come every few seconds, whatever there is to count.
+    #[tokio::test]
+    async fn the_counts_are_read_without_a_look_at_sandboxes_or_owners() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap();
+        let plan = sqlx::query(sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {COUNTS}")));
+        let steps = plan.fetch_all(&store.readers).await.unwrap();
+        let steps: Vec<String> = steps.iter().map(|step| step.get("detail")).collect();
+        assert_eq!(steps, ["SEARCH counts USING PRIMARY KEY (scope=?)"]);
+        store.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_store_that_cannot_be_written_is_not_well() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.db");
+        let store = Sqlite::open(&path, [7; 10]).await.unwrap();
+        store.check().await.unwrap();
+        let other = Sqlite::open(&path, [7; 10]).await.unwrap();
+        let held = other.writer.begin_with("BEGIN IMMEDIATE").await.unwrap();
+        let waited = tokio::time::timeout(Duration::from_millis(100), store.check()).await;
+        assert!(waited.is_err(), "it waits for the other one: {waited:?}");
+        drop(held);
+        other.close().await;
+        store.check().await.expect("it is well again");
+        store.close().await;
+        assert!(store.check().await.is_err(), "a closed store is not well");
     }
 }

@@ -7,6 +7,7 @@ use super::{duration, provider_health, quota_summary, time};
 use crate::VERSION;
 use crate::config::RateLimit as RateLimitConfig;
 use crate::control::{Counts, Stored};
+use crate::events;
 use crate::figures::{self, StoreHealth};
 use crate::http::Api;
 use crate::http::diagnostics::Snapshot;
@@ -252,11 +253,11 @@ fn sandboxes(counts: &Counts) -> api::SandboxFigures {
     }
 }
 
-fn events(figures: figures::Events) -> api::EventFigures {
+fn events(counts: events::Counts) -> api::EventFigures {
     api::EventFigures {
-        subscribers: figures.subscribers,
-        history_size: figures.history_size,
-        events_total: figures.events_total,
+        subscribers: counts.subscribers,
+        history_size: counts.history_size,
+        events_total: counts.events_total,
     }
 }
 
