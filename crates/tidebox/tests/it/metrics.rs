@@ -505,3 +505,63 @@ async fn a_failing_provider_is_told_in_all_of_them() {
     assert_eq!(series.at("tidebox_provider_healthy{provider=\"mock\",default=\"true\"}"), 0.0);
     assert_eq!(series.at("tidebox_eligible_workers"), 0.0);
 }
+
+#[tokio::test]
+async fn those_who_wait_for_room_and_quotas_are_counted() {
+    let settings = "defaults.max_sandboxes=1 defaults.spawn_overflow=queue defaults.spawn_queue_timeout=300ms";
+    let server = TestServer::start(&format!("{MOCK} {settings}")).await;
+    let first = server.spawn().await;
+    assert_eq!(server.post("/sandboxes", json!({})).await.status, 429);
+    let full = server.get("/metrics").await.ok();
+    let scheduler = &full["scheduler"];
+    assert_eq!(
+        (&scheduler["spawn_queued_total"], &scheduler["spawn_queue_timeouts"]),
+        (&json!(1), &json!(1)),
+        "{full}"
+    );
+    assert_eq!(
+        (&scheduler["spawn_queue_wait_count"], &scheduler["eligible_workers"]),
+        (&json!(0), &json!(0)),
+        "{full}"
+    );
+    counted(&full, "spawn", 1, 1);
+
+    // The one that waits may be too late on a busy machine; then another does.
+    let dequeued = async || server.get("/metrics").await.ok()["scheduler"]["spawn_dequeued_total"].as_u64().unwrap();
+    let mut held = first;
+    server
+        .until("one that waits finds room", async || {
+            let waiting = server.post("/sandboxes", json!({}));
+            let freeing = async {
+                let depth = async || server.get("/metrics").await.ok()["scheduler"]["spawn_queue_depth"] == 1;
+                for _ in 0..100 {
+                    if depth().await {
+                        break;
+                    }
+                }
+                server.delete(&format!("/sandboxes/{held}")).await.ok();
+            };
+            let (answer, ()) = futures_util::future::join(waiting, freeing).await;
+            held = match answer.status.as_u16() {
+                201 => answer.json()["id"].as_str().unwrap().to_owned(),
+                _ => server.spawn().await,
+            };
+            dequeued().await > 0
+        })
+        .await;
+    server.put("/quotas/somebody", json!({"max_sandboxes": 3, "max_ttl": "1h"})).await.ok();
+    let body = server.get("/diagnostics").await.ok();
+    let scheduler = &body["scheduler"];
+    assert_eq!(scheduler["spawn_queue_wait_count"], scheduler["spawn_dequeued_total"]);
+    let ms = |key: &str| scheduler[key].as_u64().unwrap();
+    assert!(ms("spawn_queue_wait_avg_ms") <= ms("spawn_queue_wait_max_ms"), "{scheduler}");
+    assert!(ms("spawn_queue_wait_max_ms") <= ms("spawn_queue_wait_total_ms"), "{scheduler}");
+    assert_ne!(scheduler["spawn_queue_wait_total"], "0s");
+    let quotas = json!({"total": 1, "with_max_sandboxes": 1, "with_max_ttl": 1, "with_max_exec_timeout": 0});
+    assert_eq!(body["quotas"], quotas);
+    let series = Series::scrape(&server).await;
+    assert_eq!(series.at("tidebox_owner_quotas_total"), 1.0);
+    let waits = series.at("tidebox_spawn_queue_wait_milliseconds_count");
+    assert_eq!(waits, scheduler["spawn_queue_wait_count"].as_f64().unwrap());
+    assert_eq!(series.at("tidebox_spawn_queue_timeouts_total"), scheduler["spawn_queue_timeouts"].as_f64().unwrap());
+}
