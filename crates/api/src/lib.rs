@@ -24,7 +24,7 @@ pub use diagnostics::{
     Build, Diagnostics, EventFigures, LeaseFigures, MemoryFigures, ProcessFigures, RateLimitFigures, ReportedLimits,
     SandboxFigures, SchedulerFigures, StoreHealth, WorkerFigures, WorkerItem, WorkerItemCapacity,
 };
-pub use event::Event;
+pub use event::{Event, ServerSentEvent};
 pub use exec::{ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, TextEncoding};
 pub use file::{ChmodRequest, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest};
 pub use map::StringMap;
@@ -35,6 +35,6 @@ pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
 pub use system::{ErrorBody, Health, Readiness};
 pub use template::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
 pub use text::{
-    Argument, Duration, Environment, FileMode, FilePath, IdempotencyKey, Labels, OwnerHeader, OwnerId, RelativePath,
-    Span, TemplateName,
+    Argument, Duration, Environment, EventTypes, FileMode, FilePath, IdempotencyKey, Labels, OwnerHeader, OwnerId,
+    RelativePath, Span, TemplateName,
 };
