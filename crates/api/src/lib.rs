@@ -6,10 +6,12 @@
 //! so that an old client can read a newer server.
 
 mod audit;
+mod diagnostics;
 mod event;
 mod exec;
 mod file;
 mod map;
+mod metrics;
 mod provider;
 mod quota;
 mod sandbox;
@@ -19,6 +21,10 @@ mod text;
 mod worker;
 
 pub use audit::AuditEntry;
+pub use diagnostics::{
+    Build, Diagnostics, EventFigures, LeaseFigures, MemoryFigures, ProcessFigures, RateLimitFigures, ReportedLimits,
+    SandboxFigures, SchedulerFigures, StoreHealth, WorkerFigures, WorkerItem, WorkerItemCapacity,
+};
 pub use event::{Event, ServerSentEvent};
 pub use exec::{
     ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, PROVIDER_FAILED, SANDBOX_ENDED, TIMED_OUT, TextEncoding,
@@ -27,6 +33,7 @@ pub use file::{
     ChmodRequest, FILE_MODE_HEADER, FILE_MODIFIED_HEADER, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest,
 };
 pub use map::StringMap;
+pub use metrics::{Metrics, OperationFigures, ProviderFigures, ProviderItem};
 pub use provider::{ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};

@@ -9,9 +9,11 @@ mod clock;
 pub mod config;
 mod control;
 mod events;
+mod figures;
 mod fleet;
 mod http;
 mod operations;
+mod process;
 mod reconcile;
 mod registry;
 mod run;
@@ -21,6 +23,7 @@ mod test;
 pub mod worker_token;
 
 pub use http::document as openapi_document;
+pub use process::Memory;
 pub use run::{Failure, Options, run};
 
 /// The release.

@@ -25,6 +25,7 @@ use crate::events::Events;
 use crate::fleet::Fleet;
 use crate::http::peer::TrustedProxies;
 use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
+use crate::process::{Memory, Process};
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
 use crate::{VERSION, reconcile};
@@ -33,12 +34,14 @@ use crate::{VERSION, reconcile};
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
 /// What the command line says beside the configuration.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Whether to remove every sandbox on the way out.
     pub destroy_on_exit: bool,
     /// Whether to work for the control plane that the configuration names.
     pub as_worker: bool,
+    /// Asks the allocator of the program what it holds.
+    pub memory: fn() -> Memory,
 }
 
 /// Why the service could not start, or had to stop. Texts are for the operator.
@@ -120,6 +123,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let registry = registry(&config, store.id(), &clock).await?.with_fleet(fleet);
     let store: Arc<dyn Store> = Arc::new(store);
     let tasks = TaskTracker::new();
+    let process = Process::start(clock.now(), options.memory);
     let events = Arc::new(Events::default());
     let beater = options.as_worker.then(|| Beater::open(&config.worker)).transpose()?;
     let mut policy = policy(&config);
@@ -145,6 +149,9 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         cors: Cors::new(&config.server.cors_allowed_origins),
         preview_domain: config.server.preview_domain,
         file_bytes_max: config.limits.max_file_bytes,
+        defaults: config.defaults,
+        rate_limit: config.rate_limit,
+        process,
         started,
     };
 

@@ -9,6 +9,7 @@ use server::Options;
 use server::config::{self, Config, Format, Inputs};
 
 use crate::failure::{Failure, Result};
+use crate::memory;
 
 /// Run the server
 #[derive(Debug, Args)]
@@ -28,12 +29,20 @@ const EXIT_FAILED: u8 = 1;
 
 /// Runs until told to stop.
 pub fn run(args: &ServeArgs) -> Result {
-    let options = Options { destroy_on_exit: args.destroy_on_exit, ..Options::default() };
-    run_as(args.config.clone(), options, |_| {})
+    run_as(args.config.clone(), Role { destroy_on_exit: args.destroy_on_exit, ..Role::default() }, |_| {})
+}
+
+/// What the server is to be.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Role {
+    /// It removes its boxes when it stops.
+    pub destroy_on_exit: bool,
+    /// It works for a control plane.
+    pub as_worker: bool,
 }
 
 /// The same with what the command line changes in the configuration.
-pub fn run_as(file: Option<PathBuf>, options: Options, change: impl FnOnce(&mut Config)) -> Result {
+pub fn run_as(file: Option<PathBuf>, role: Role, change: impl FnOnce(&mut Config)) -> Result {
     let mut loaded = match config::load(&Inputs::from_process(file)) {
         Ok(loaded) => loaded,
         Err(faults) => {
@@ -46,7 +55,10 @@ pub fn run_as(file: Option<PathBuf>, options: Options, change: impl FnOnce(&mut 
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
+    memory::give_back();
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::io("cannot start threads", &error))?;
+    let Role { destroy_on_exit, as_worker } = role;
+    let options = Options { destroy_on_exit, as_worker, memory: memory::figures };
     match runtime.block_on(server::run(loaded.config, options)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => complain(EXIT_FAILED, &[failure.to_string()]),

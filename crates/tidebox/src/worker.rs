@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use server::Options;
 
 use crate::failure::Result;
 use crate::output::Output;
@@ -44,7 +43,7 @@ pub fn run(args: &WorkerArgs, output: Output) -> Result {
     if let Some(Command::Token(args)) = &args.command {
         return token::run(args, output);
     }
-    serve::run_as(args.config.clone(), Options { as_worker: true, ..Options::default() }, |config| {
+    serve::run_as(args.config.clone(), serve::Role { as_worker: true, ..serve::Role::default() }, |config| {
         if let Some(url) = &args.control_plane {
             config.worker.control_plane.clone_from(url);
         }

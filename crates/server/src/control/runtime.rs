@@ -13,7 +13,7 @@ use crate::store::workers::Placing;
 
 /// The order in which a provider is picked where none is named and this server
 /// has none of its own.
-const AUTO_ORDER: [&str; 3] = ["native", "docker", "proot"];
+pub(super) const AUTO_ORDER: [&str; 3] = ["native", "docker", "proot"];
 
 /// Who could make a sandbox.
 pub(super) struct Offer {

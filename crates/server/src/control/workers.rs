@@ -9,7 +9,7 @@ use super::{Control, Error, Resource, Result};
 use crate::clock;
 use crate::events::EventType;
 use crate::store::Change;
-use crate::store::workers::{Beat, Forgotten, Heartbeat, LeaseCounts, WORKERS_MAX, Worker};
+use crate::store::workers::{Beat, Forgotten, Heartbeat, WORKERS_MAX, Worker};
 
 /// The longest that a worker may ask a lease for.
 pub const LEASE_TTL_MAX: Duration = Duration::from_secs(3600);
@@ -138,15 +138,6 @@ impl Control {
                 Error::Conflict(format!("`{resource}` cannot be renewed: {refused}"))
             }
         })
-    }
-
-    /// How many leases there are, and whose.
-    ///
-    /// # Errors
-    /// If the store fails.
-    #[expect(dead_code, reason = "the figures of diagnostics and metrics read it")]
-    pub async fn lease_counts(&self) -> Result<LeaseCounts> {
-        Ok(self.store.lease_counts(self.now()).await?)
     }
 
     /// Says which workers have fallen silent; each is said once.
