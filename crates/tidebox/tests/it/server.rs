@@ -24,6 +24,8 @@ pub const NATIVE: &str = "providers.default=native";
 pub struct TestServer {
     pub url: String,
     pub http: reqwest::Client,
+    /// Sent with every request, once it is set.
+    pub key: Option<String>,
     process: Option<Child>,
     settings: Vec<(String, String)>,
     user: Option<u32>,
@@ -90,6 +92,7 @@ impl TestServer {
         let mut server = Self {
             url: String::new(),
             http: reqwest::Client::builder().timeout(Duration::from_secs(120)).build().unwrap(),
+            key: None,
             process: None,
             settings,
             user,
@@ -162,7 +165,7 @@ impl TestServer {
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}/api/v1{path}", self.url))
+        with_key(self.http.request(method, format!("{}/api/v1{path}", self.url)), self.key.as_deref())
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -271,7 +274,7 @@ impl Drop for TestServer {
     /// test if anything stays or the server complained.
     fn drop(&mut self) {
         if self.process.is_some() {
-            destroy_all(&self.url);
+            destroy_all(&self.url, self.key.as_deref());
             let code = self.terminate();
             if !std::thread::panicking() {
                 assert_eq!(code, Some(0), "the server ends well:\n{}", self.log_text());
@@ -295,18 +298,27 @@ impl Drop for TestServer {
     }
 }
 
+fn with_key(request: RequestBuilder, key: Option<&str>) -> RequestBuilder {
+    match key {
+        Some(key) => request.header("X-API-Key", key),
+        None => request,
+    }
+}
+
 /// Destroys every sandbox, blocking: `drop` may run inside a runtime.
-fn destroy_all(url: &str) {
-    let url = url.to_owned();
+fn destroy_all(url: &str, key: Option<&str>) {
+    let (url, key) = (url.to_owned(), key.map(str::to_owned));
     let done = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let http = reqwest::Client::builder().timeout(PATIENCE).build().unwrap();
-            let Ok(answer) = http.get(format!("{url}/api/v1/sandboxes")).send().await else { return };
+            let list = with_key(http.get(format!("{url}/api/v1/sandboxes")), key.as_deref());
+            let Ok(answer) = list.send().await else { return };
             let Ok(sandboxes) = answer.json::<Vec<Value>>().await else { return };
             for sandbox in sandboxes {
                 let id = sandbox["id"].as_str().unwrap_or_default();
-                let _ = http.delete(format!("{url}/api/v1/sandboxes/{id}")).send().await;
+                let destroy = http.delete(format!("{url}/api/v1/sandboxes/{id}"));
+                let _ = with_key(destroy, key.as_deref()).send().await;
             }
         });
     });
