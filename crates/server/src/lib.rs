@@ -16,7 +16,6 @@ mod run;
 mod store;
 pub mod worker_token;
 
-pub use http::document as openapi_document;
 pub use run::{Failure, Options, run};
 
 /// The release.
