@@ -18,7 +18,7 @@ mod template;
 mod text;
 
 pub use audit::AuditEntry;
-pub use event::Event;
+pub use event::{Event, EventFrame};
 pub use exec::{ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, TextEncoding};
 pub use file::{ChmodRequest, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest};
 pub use map::StringMap;
@@ -29,5 +29,5 @@ pub use system::{ErrorBody, Health, Readiness};
 pub use template::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
 pub use text::{
     Argument, Duration, Environment, FileMode, FilePath, IdempotencyKey, Labels, OwnerHeader, OwnerId, RelativePath,
-    Span, TemplateName,
+    SandboxId, Span, TemplateName,
 };

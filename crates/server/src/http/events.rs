@@ -35,7 +35,7 @@ const GAP: &str = api::Event::GAP;
         ("follow" = Option<bool>, Query, description = "`false` ends the stream where it would wait"),
         ("Last-Event-ID" = Option<u64>, Header, description = "As `last_event_id`, and stronger")),
     responses(
-        (status = 200, body = api::Event, content_type = "text/event-stream", description = "A stream of them"),
+        (status = 200, body = api::EventFrame, content_type = "text/event-stream", description = "A stream of them"),
         (status = 400, body = api::ErrorBody, description = "A type is not known, or an id is none"),
         (status = 503, body = api::ErrorBody, description = "There are too many listeners")))]
 pub async fn stream(

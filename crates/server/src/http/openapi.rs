@@ -31,6 +31,7 @@ pub use rules::{FILES_OF_ROUTES, Security};
         api::OwnerHeader,
         api::OwnerId,
         api::RelativePath,
+        api::SandboxId,
         api::Span,
         api::TemplateName
     )),

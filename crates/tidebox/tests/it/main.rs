@@ -13,6 +13,5 @@ mod events;
 mod fuzz;
 mod listen;
 mod load;
-mod prometheus;
 mod require;
 mod server;

@@ -170,6 +170,7 @@ fn shape_parameters(operation: &mut Operation) {
             (ParameterIn::Header, "X-User-ID") => "OwnerHeader",
             (ParameterIn::Header, "Idempotency-Key") => "IdempotencyKey",
             (ParameterIn::Path | ParameterIn::Query, "owner_id") => "OwnerId",
+            (ParameterIn::Query, "sandbox_id") => "SandboxId",
             _ => {
                 if let Some(RefOr::T(Schema::Object(object))) = &mut parameter.schema
                     && let SchemaType::Array(types) = &mut object.schema_type
