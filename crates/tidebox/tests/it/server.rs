@@ -274,7 +274,8 @@ impl Drop for TestServer {
     /// test if anything stays or the server complained.
     fn drop(&mut self) {
         if self.process.is_some() {
-            destroy_all(&self.url, self.key.as_deref());
+            let key = self.settings.iter().find(|(name, _)| name == "auth.api_key").map(|(_, key)| key.clone());
+            destroy_all(&self.url, key.unwrap_or_default());
             let code = self.terminate();
             if !std::thread::panicking() {
                 assert_eq!(code, Some(0), "the server ends well:\n{}", self.log_text());
@@ -306,19 +307,19 @@ fn with_key(request: RequestBuilder, key: Option<&str>) -> RequestBuilder {
 }
 
 /// Destroys every sandbox, blocking: `drop` may run inside a runtime.
-fn destroy_all(url: &str, key: Option<&str>) {
-    let (url, key) = (url.to_owned(), key.map(str::to_owned));
+fn destroy_all(url: &str, key: String) {
+    let url = url.to_owned();
     let done = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let http = reqwest::Client::builder().timeout(PATIENCE).build().unwrap();
-            let list = with_key(http.get(format!("{url}/api/v1/sandboxes")), key.as_deref());
-            let Ok(answer) = list.send().await else { return };
+            let Ok(answer) = http.get(format!("{url}/api/v1/sandboxes")).header("x-api-key", &key).send().await else {
+                return;
+            };
             let Ok(sandboxes) = answer.json::<Vec<Value>>().await else { return };
             for sandbox in sandboxes {
                 let id = sandbox["id"].as_str().unwrap_or_default();
-                let destroy = http.delete(format!("{url}/api/v1/sandboxes/{id}"));
-                let _ = with_key(destroy, key.as_deref()).send().await;
+                let _ = http.delete(format!("{url}/api/v1/sandboxes/{id}")).header("x-api-key", &key).send().await;
             }
         });
     });
