@@ -30,11 +30,12 @@ mod templates;
 mod wire;
 mod workers;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::Router;
 use axum::routing::put;
+use bytes::Bytes;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -46,13 +47,14 @@ use crate::process::Process;
 pub use accept::{Listeners, Socket, SocketFault, Stalled, Tls, TlsFault, serve};
 pub use cors::Cors;
 pub use guard::Hosts;
-pub use openapi::document;
 
 /// What handlers share.
 #[derive(Debug, Clone)]
 pub struct Api {
     control: Arc<Control>,
     settings: Arc<Settings>,
+    /// Made when it is first asked for.
+    description: Arc<OnceLock<Bytes>>,
 }
 
 /// What handlers need to know beside the control.
@@ -133,7 +135,7 @@ fn routes() -> OpenApiRouter<Api> {
 
 /// The API as a service, guards included.
 pub fn router(control: Arc<Control>, settings: Settings) -> Router {
-    let api = Api { control, settings: Arc::new(settings) };
+    let api = Api { control, settings: Arc::new(settings), description: Arc::default() };
     let (mut router, _) = routes().split_for_parts();
     // An owner may be called `summary` as well.
     for quotas in ["/api/v1/quotas", "/api/v1/admin/quotas"] {

@@ -24,8 +24,8 @@ pub const NATIVE: &str = "providers.default=native";
 pub struct TestServer {
     pub url: String,
     pub http: reqwest::Client,
-    /// What its API asks for.
-    pub key: Option<&'static str>,
+    /// Sent with every request, once it is set.
+    pub key: Option<String>,
     process: Option<Child>,
     command: Vec<String>,
     settings: Vec<(String, String)>,
@@ -174,11 +174,7 @@ impl TestServer {
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let request = self.http.request(method, format!("{}/api/v1{path}", self.url));
-        match self.key {
-            Some(key) => request.header("X-API-Key", key),
-            None => request,
-        }
+        with_key(self.http.request(method, format!("{}/api/v1{path}", self.url)), self.key.as_deref())
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -313,6 +309,13 @@ impl Drop for TestServer {
             .filter(|line| !self.expected_trouble.iter().any(|words| line.contains(words)))
             .collect();
         assert!(trouble.is_empty(), "the server complained: {trouble:#?}");
+    }
+}
+
+fn with_key(request: RequestBuilder, key: Option<&str>) -> RequestBuilder {
+    match key {
+        Some(key) => request.header("X-API-Key", key),
+        None => request,
     }
 }
 

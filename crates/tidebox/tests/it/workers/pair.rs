@@ -39,7 +39,7 @@ impl Pair {
         );
         let command = format!("worker --control-plane http://127.0.0.1:{plane} --id w1");
         let mut worker_server = TestServer::start_command(&command, &there, None).await;
-        worker_server.key = Some(KEY);
+        worker_server.key = Some(KEY.to_owned());
         let pair = Self { plane: plane_server, worker: worker_server };
         pair.plane.post("/admin/workers/local/heartbeat", json!({"status": "draining"})).await.ok();
         pair.heard().await;
