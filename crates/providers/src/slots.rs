@@ -28,7 +28,7 @@ pub trait Slots: fmt::Debug + Send + Sync {
     /// - A box that ends by itself ends its slots.
     async fn start_host(&self, host: &SandboxId, spec: &Spec) -> Result<Started>;
 
-    /// Makes a slot in a box, ready for [`Slots::guest`]. The size in `spec` is
+    /// Makes a slot in a box, ready for [`Slots::slot_guest`]. The size in `spec` is
     /// the slot's own share, which is not above the box's. Its lifetime is the
     /// slot's own too.
     ///
@@ -57,10 +57,10 @@ pub trait Slots: fmt::Debug + Send + Sync {
     /// - Slots do not see the files and processes of each other.
     /// - Works on slots that an earlier process made, if they outlive it.
     /// - A slot ends by itself at its own deadline, and its neighbours go on.
-    async fn guest(&self, host: &SandboxId, slot: &SandboxId) -> Result<Arc<dyn Guest>>;
+    async fn slot_guest(&self, host: &SandboxId, slot: &SandboxId) -> Result<Arc<dyn Guest>>;
 
     /// Bytes of disk that a slot takes, as [`crate::Provider::disk_usage`] has it.
-    async fn disk_usage(&self, host: &SandboxId, slot: &SandboxId) -> Option<u64> {
+    async fn slot_disk_usage(&self, host: &SandboxId, slot: &SandboxId) -> Option<u64> {
         let _ = (host, slot);
         None
     }

@@ -116,9 +116,8 @@ fn first_process(channel: BorrowedFd<'_>) -> Result<Pid, Errno> {
     if received.bytes != word.len() || word != UP {
         return Err(Errno::PIPE);
     }
-    let pid = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.pid),
-        _ => None,
+    let pid = ancillary.drain().find_map(|message| {
+        if let RecvAncillaryMessage::ScmCredentials(sender) = message { Some(sender.pid) } else { None }
     });
     pid.ok_or(Errno::SRCH)
 }

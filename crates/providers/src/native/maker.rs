@@ -52,12 +52,17 @@ pub(super) struct Maker {
 /// Numbers and paces what is deleted in the background.
 #[derive(Debug)]
 pub(super) struct Removals {
-    count: AtomicU64,
     slots: Arc<Semaphore>,
     tasks: TaskTracker,
 }
 
 impl Removals {
+    /// A number that no other provider of this process has given a folder.
+    fn next() -> u64 {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        COUNT.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// What runs in the background.
     pub(super) fn tasks(&self) -> TaskTracker {
         self.tasks.clone()
@@ -74,7 +79,7 @@ impl Default for Removals {
         let tasks = TaskTracker::new();
         // Closed, a tracker lets others wait for it, and takes new tasks all the same.
         tasks.close();
-        Removals { count: AtomicU64::new(0), slots: Arc::new(Semaphore::new(REMOVALS_MAX)), tasks }
+        Removals { slots: Arc::new(Semaphore::new(REMOVALS_MAX)), tasks }
     }
 }
 
@@ -249,7 +254,7 @@ impl Maker {
             None => cgroup::kill_members(&cgroups),
         }
         cgroup::remove(&cgroups).await.map_err(failed)?;
-        let number = self.removals.count.fetch_add(1, Ordering::Relaxed);
+        let number = Removals::next();
         let name = folder.path().file_name().unwrap_or_default().to_string_lossy();
         let trash = self.folders.trash.join(format!("{name}.{}.{number}", std::process::id()));
         match std::fs::rename(folder.path(), &trash) {
@@ -273,7 +278,7 @@ impl Maker {
     /// made for its own layers.
     pub(super) fn empty_trash(&self) -> std::io::Result<()> {
         for entry in std::fs::read_dir(&self.folders.stock)? {
-            let number = self.removals.count.fetch_add(1, Ordering::Relaxed);
+            let number = Removals::next();
             let trash = self.folders.trash.join(format!("stock.{}.{number}", std::process::id()));
             std::fs::rename(entry?.path(), trash)?;
         }

@@ -135,7 +135,7 @@ impl Slots for Native {
         listed.map_err(|error| Error::failed("list the slots", error))
     }
 
-    async fn guest(&self, host: &SandboxId, slot: &SandboxId) -> Result<Arc<dyn Guest>> {
+    async fn slot_guest(&self, host: &SandboxId, slot: &SandboxId) -> Result<Arc<dyn Guest>> {
         let folder = self.inner.maker.folders.of(host).slot(slot);
         if !folder.exists() {
             return Err(Error::Gone);
@@ -143,7 +143,7 @@ impl Slots for Native {
         self.inner.guest(&self.inner.slots.entry(slot), &folder).await
     }
 
-    async fn disk_usage(&self, host: &SandboxId, slot: &SandboxId) -> Option<u64> {
+    async fn slot_disk_usage(&self, host: &SandboxId, slot: &SandboxId) -> Option<u64> {
         super::disk_usage(self.inner.maker.folders.of(host).slot(slot)).await
     }
 }
