@@ -13,14 +13,17 @@ mod wait;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use domain::{Caps, Limits, Resources, SandboxId, Timestamp};
+use domain::{Caps, Limits, Resources, SandboxId, State, StopReason, Timestamp};
 use futures_util::future::{BoxFuture, Shared};
+use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
+use crate::events::{EventType, Events};
+use crate::operations::{Operation, Operations};
 use crate::registry::Registry;
 use crate::store::{self, Applied, Change, Store};
 
@@ -140,6 +143,8 @@ pub struct Control {
     /// Sandboxes that this process is removing right now, so that two callers
     /// wait for one removal.
     removing: Mutex<HashMap<SandboxId, Removal>>,
+    events: Events,
+    operations: Operations,
     /// Counts changes of any sandbox; what waits for one looks again then.
     changes: watch::Sender<u64>,
     /// A request found a box gone; the reconciler need not wait for its turn.
@@ -167,8 +172,19 @@ impl Control {
         tasks: TaskTracker,
     ) -> Arc<Self> {
         let changes = watch::Sender::new(0);
-        let (making, removing, vanished) = (Mutex::default(), Mutex::default(), Notify::new());
-        Arc::new(Self { store, registry, clock, policy, tasks, making, removing, changes, vanished })
+        Arc::new(Self {
+            store,
+            registry,
+            clock,
+            policy,
+            tasks,
+            making: Mutex::default(),
+            removing: Mutex::default(),
+            events: Events::default(),
+            operations: Operations::default(),
+            changes,
+            vanished: Notify::new(),
+        })
     }
 
     /// Now.
@@ -199,10 +215,31 @@ impl Control {
         lock(&self.making).contains_key(id) || lock(&self.removing).contains_key(id)
     }
 
-    /// Stores a change and wakes whoever waits for one.
+    /// Tells whoever listens; `data` is an object without secrets.
+    pub(crate) fn publish(&self, kind: EventType, sandbox: Option<&SandboxId>, data: serde_json::Value) {
+        self.events.publish(kind, sandbox, self.now(), data);
+    }
+
+    /// Counts an operation that began at `started`.
+    fn record(&self, operation: Operation, provider: &str, succeeded: bool, started: Instant) {
+        self.operations.record(operation, provider, succeeded, started.elapsed());
+    }
+
+    /// Stores a change, and tells whoever waits for one or listens.
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied> {
-        let applied = self.store.apply(id, change).await?;
+        let applied = self.store.apply(id, change.clone()).await?;
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
+        if let Applied::Done { before, sandbox } = &applied
+            && let Some(kind) = event_of(&change, *before, sandbox.state)
+        {
+            let mut data = json!({"provider": sandbox.provider, "worker_id": sandbox.worker});
+            match &change {
+                Change::Extended { expires_at, .. } => data["expires_at"] = json!(expires_at.to_string()),
+                Change::Broke { error, .. } => data["error"] = json!(error),
+                Change::Started | Change::StopRequested { .. } | Change::Stopped { .. } => {}
+            }
+            self.publish(kind, Some(id), data);
+        }
         Ok(applied)
     }
 
@@ -216,7 +253,6 @@ impl Control {
 
     /// The sandbox if commands and file operations can reach it.
     async fn usable(&self, id: &str) -> Result<Sandbox> {
-        use domain::State;
         let sandbox = self.visible(id).await?;
         match sandbox.state {
             State::Running => Ok(sandbox),
@@ -232,10 +268,21 @@ impl Control {
     }
 }
 
+/// What a change that was stored is to those who listen; a repetition is nothing.
+fn event_of(change: &Change, before: State, after: State) -> Option<EventType> {
+    match change {
+        Change::Started => Some(EventType::SandboxRunning),
+        Change::Extended { .. } => Some(EventType::SandboxExtended),
+        Change::StopRequested { reason: StopReason::Expired, .. } if before != after => Some(EventType::SandboxExpired),
+        Change::Stopped { .. } if before != after => Some(EventType::SandboxDestroyed),
+        Change::Broke { .. } => Some(EventType::SandboxFailed),
+        Change::StopRequested { .. } | Change::Stopped { .. } => None,
+    }
+}
+
 /// Whether a request may see it. From the instant it expires it is gone,
 /// whatever the clean-up has done so far.
 fn is_visible(sandbox: &Sandbox, now: Timestamp) -> bool {
-    use domain::State;
     match sandbox.state {
         State::Creating | State::Running | State::Destroying => sandbox.expires_at > now,
         // It ended before its time, and its reason is for whoever asks.

@@ -4,7 +4,9 @@
 mod clock;
 pub mod config;
 mod control;
+mod events;
 mod http;
+mod operations;
 mod reconcile;
 mod registry;
 mod run;

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{SandboxId, State, StopReason};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::control::{Control, Result};
+use crate::events::EventType;
 
 /// How often rows are looked at: expiry is followed by removal within a second.
 const ROWS_EVERY: Duration = Duration::from_millis(500);
@@ -148,8 +150,14 @@ async fn check_health(control: &Control) -> Result<()> {
     for ((entry, was), now) in control.registry().entries().iter().zip(before).zip(checked) {
         let name = entry.provider.name();
         match (was, now.health.error) {
-            (true, Some(error)) => tracing::warn!(provider = name, error, "a provider is no longer healthy"),
-            (false, None) => tracing::info!(provider = name, "a provider is healthy again"),
+            (true, Some(error)) => {
+                tracing::warn!(provider = name, error, "a provider is no longer healthy");
+                control.publish(EventType::ProviderUnhealthy, None, json!({"provider": name, "error": error}));
+            }
+            (false, None) => {
+                tracing::info!(provider = name, "a provider is healthy again");
+                control.publish(EventType::ProviderHealthy, None, json!({"provider": name}));
+            }
             (true, None) | (false, Some(_)) => {}
         }
     }

@@ -23,8 +23,8 @@ pub(super) fn apply(env: &[(OsString, OsString)], draft: &mut Draft) {
             continue;
         }
         let source = Source::Variable(name.clone().into_owned());
-        if let Some(key) = key::KEYS.iter().find(|key| variable(key.name) == *name) {
-            set(key, value, &source, draft);
+        if let Some((key, entry)) = key::KEYS.iter().find_map(|key| Some((key, entry(key.name, &name)?))) {
+            set(key, &entry, value, &source, draft);
         } else if let Some(key) = unsupported::from_variable(rest) {
             draft.fault(key, &source, unsupported::MESSAGE);
         } else {
@@ -35,9 +35,22 @@ pub(super) fn apply(env: &[(OsString, OsString)], draft: &mut Draft) {
     }
 }
 
-fn set(key: &'static key::Key, value: &OsStr, source: &Source, draft: &mut Draft) {
+/// What stands for the `*` of a key if the variable `name` sets it; empty
+/// without one. In lower case, since variables have no other.
+fn entry(key: &str, name: &str) -> Option<String> {
+    let variable = variable(key);
+    match variable.split_once('*') {
+        None => (variable == name).then(String::new),
+        Some((before, after)) => {
+            let entry = name.strip_prefix(before)?.strip_suffix(after)?;
+            (!entry.is_empty()).then(|| entry.to_lowercase())
+        }
+    }
+}
+
+fn set(key: &'static key::Key, entry: &str, value: &OsStr, source: &Source, draft: &mut Draft) {
     match value.to_str() {
-        Some(text) => draft.set(key, &Value::Bare(text.to_owned()), source),
+        Some(text) => draft.set(key, entry, &Value::Bare(text.to_owned()), source),
         None => draft.fault(key.name, source, "is not UTF-8"),
     }
 }

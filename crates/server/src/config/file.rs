@@ -52,9 +52,9 @@ fn section(name: &str, entries: &[(String, Value)], source: &Source, draft: &mut
             draft.fault(dotted, source, "is given twice; keep one");
         } else if unsupported::is_unsupported(&dotted) {
             refuse(&dotted, value, source, draft);
-        } else if let Some(key) = key::KEYS.iter().find(|key| key.name == dotted) {
-            draft.set(key, value, source);
-        } else if sections().any(|known| known == dotted) {
+        } else if let Some((key, entry)) = key::KEYS.iter().find_map(|key| Some((key, key.entry(&dotted)?))) {
+            draft.set(key, entry, value, source);
+        } else if sections().any(|known| is_section(known, &dotted)) {
             if let Value::Map(entries) = value {
                 section(&dotted, entries, source, draft);
             } else if *value != Value::Null {
@@ -85,4 +85,17 @@ fn refuse(name: &str, value: &Value, source: &Source, draft: &mut Draft) {
 /// The names of all sections, some of them more than once.
 fn sections() -> impl Iterator<Item = &'static str> {
     key::KEYS.iter().flat_map(|key| key.name.match_indices('.').map(|(dot, _)| &key.name[..dot]))
+}
+
+/// Whether `dotted` is the section `known`, in which `*` stands for any name.
+fn is_section(known: &str, dotted: &str) -> bool {
+    let (mut known, mut dotted) = (known.split('.'), dotted.split('.'));
+    loop {
+        match (known.next(), dotted.next()) {
+            (None, None) => return true,
+            (Some("*"), Some(_)) => {}
+            (Some(known), Some(part)) if known == part => {}
+            _ => return false,
+        }
+    }
 }

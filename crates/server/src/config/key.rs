@@ -4,12 +4,12 @@ use std::path::Path;
 
 use super::read::{self, Read};
 use super::tree::Value;
-use super::{Config, Enabled, Format, Level};
+use super::{Config, Enabled, Format, Level, Overflow, RateKey, RouteGroup};
 
 /// One thing that can be set.
 #[derive(Debug)]
 pub(super) struct Key {
-    /// The dotted name.
+    /// The dotted name; `*` stands for the name of an entry in a map.
     pub(super) name: &'static str,
     /// The value when nothing sets it.
     pub(super) default: Default,
@@ -17,7 +17,29 @@ pub(super) struct Key {
     #[cfg_attr(not(test), expect(dead_code, reason = "the test of the example file reads it"))]
     pub(super) doc: &'static [&'static str],
     /// Stores a value, or says what would be right.
-    pub(super) read: fn(&mut Config, &Value, Option<&Path>) -> Read<()>,
+    pub(super) read: fn(&mut Config, &Value, At<'_>) -> Read<()>,
+}
+
+/// Where a value is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct At<'a> {
+    /// The home directory, for `~/`.
+    pub(super) home: Option<&'a Path>,
+    /// What stands for the `*` in the key's name; else empty.
+    pub(super) entry: &'a str,
+}
+
+impl Key {
+    /// What stands for the `*` if `dotted` is this key's name; empty without one.
+    pub(super) fn entry<'a>(&self, dotted: &'a str) -> Option<&'a str> {
+        match self.name.split_once('*') {
+            None => (self.name == dotted).then_some(""),
+            Some((before, after)) => {
+                let entry = dotted.strip_prefix(before)?.strip_suffix(after)?;
+                (!entry.is_empty() && !entry.contains('.')).then_some(entry)
+            }
+        }
+    }
 }
 
 /// The value of a key that nothing sets.
@@ -42,10 +64,7 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "server.host",
         default: Default::Text("127.0.0.1"),
-        doc: &[
-            "Address to listen on. This version has no authentication: keep it on",
-            "loopback, or put a reverse proxy that asks for credentials in front.",
-        ],
+        doc: &["Address to listen on. Set auth.enabled before anything but loopback."],
         read: |config, value, _| read::address(value).map(|it| config.server.host = it),
     },
     Key {
@@ -70,19 +89,58 @@ pub(super) const KEYS: &[Key] = &[
         read: |config, value, _| read::list(value, read::host_name).map(|it| config.server.allowed_hosts = it),
     },
     Key {
+        name: "server.cors_allowed_origins",
+        default: Default::Text("*"),
+        doc: &[
+            "Origins whose pages may use the API, such as https://app.example.com; * for any.",
+            "* never opens a WebSocket, and config lint --production refuses it.",
+        ],
+        read: |config, value, _| read::list(value, read::origin).map(|it| config.server.cors_allowed_origins = it),
+    },
+    Key {
+        name: "server.tls.cert_file",
+        default: Default::Unset,
+        doc: &["PEM chain to serve HTTPS with; needs server.tls.key_file. Read again when it changes."],
+        read: |config, value, at| {
+            read::optional(value, |value| read::path(value, at.home)).map(|it| config.server.tls.cert_file = it)
+        },
+    },
+    Key {
+        name: "server.tls.key_file",
+        default: Default::Unset,
+        doc: &["PEM private key of server.tls.cert_file."],
+        read: |config, value, at| {
+            read::optional(value, |value| read::path(value, at.home)).map(|it| config.server.tls.key_file = it)
+        },
+    },
+    Key {
+        name: "server.unix_socket",
+        default: Default::Unset,
+        doc: &["Unix socket to listen on besides TCP; only this server's user can use it."],
+        read: |config, value, at| {
+            read::optional(value, |value| read::path(value, at.home)).map(|it| config.server.unix_socket = it)
+        },
+    },
+    Key {
+        name: "server.trusted_proxies",
+        default: Default::Text(""),
+        doc: &["Addresses or networks of proxies whose X-Forwarded-For is believed, such as 10.0.0.0/8."],
+        read: |config, value, _| read::list(value, read::network).map(|it| config.server.trusted_proxies = it),
+    },
+    Key {
         name: "data_dir",
         default: Default::Derived("/var/lib/tidebox"),
         doc: &[
             "Folder that holds everything that must survive a restart.",
             "Default: /var/lib/tidebox for root, else ~/.local/share/tidebox.",
         ],
-        read: |config, value, home| read::path(value, home).map(|it| config.data_dir = it),
+        read: |config, value, at| read::path(value, at.home).map(|it| config.data_dir = it),
     },
     Key {
         name: "database.url",
         default: Default::Derived("sqlite:///var/lib/tidebox/tidebox.db"),
         doc: &["The SQLite file. Default: sqlite://<data_dir>/tidebox.db."],
-        read: |config, value, home| read::database(value, home).map(|it| config.database.path = it),
+        read: |config, value, at| read::database(value, at.home).map(|it| config.database.path = it),
     },
     Key {
         name: "defaults.image",
@@ -145,6 +203,24 @@ pub(super) const KEYS: &[Key] = &[
         read: |config, value, _| {
             read::integer(value, 0..=COUNT_MAX).map(|it| config.defaults.max_sandboxes_per_owner = it)
         },
+    },
+    Key {
+        name: "defaults.spawn_overflow",
+        default: Default::Text("reject"),
+        doc: &["What a spawn gets that finds no room: reject or queue."],
+        read: |config, value, _| read::word(value, OVERFLOWS).map(|it| config.defaults.spawn_overflow = it),
+    },
+    Key {
+        name: "defaults.spawn_queue_timeout",
+        default: Default::Text("30s"),
+        doc: &["How long a spawn may wait for room."],
+        read: |config, value, _| read::positive_duration(value).map(|it| config.defaults.spawn_queue_timeout = it),
+    },
+    Key {
+        name: "defaults.max_spawn_queue",
+        default: Default::Text("100"),
+        doc: &["How many spawns may wait for room at once."],
+        read: |config, value, _| read::integer(value, 1..=100_000).map(|it| config.defaults.max_spawn_queue = it),
     },
     Key {
         name: "limits.max_output_bytes",
@@ -227,6 +303,265 @@ pub(super) const KEYS: &[Key] = &[
         doc: &["Offer the test double, which isolates nothing: true or false (auto is false)."],
         read: |config, value, _| read::enabled(value).map(|it| config.providers.mock.enabled = it == Enabled::True),
     },
+    Key {
+        name: "providers.custom.enabled",
+        default: Default::Text("false"),
+        doc: &["Offer another service that speaks this API: true or false (auto is false)."],
+        read: |config, value, _| read::enabled(value).map(|it| config.providers.custom.enabled = it == Enabled::True),
+    },
+    Key {
+        name: "providers.custom.name",
+        default: Default::Text("custom"),
+        doc: &["The provider's name in this server's API."],
+        read: |config, value, _| read::label(value).map(|it| config.providers.custom.name = it),
+    },
+    Key {
+        name: "providers.custom.base_url",
+        default: Default::Unset,
+        doc: &["Its base URL, such as https://boxes.example.com."],
+        read: |config, value, _| {
+            read::optional(value, read::url).map(|it| config.providers.custom.base_url = it.unwrap_or_default())
+        },
+    },
+    Key {
+        name: "providers.custom.api_key",
+        default: Default::Unset,
+        doc: &["Key that its API asks for."],
+        read: |config, value, _| read::optional(value, read::secret).map(|it| config.providers.custom.api_key = it),
+    },
+    Key {
+        name: "providers.custom.api_key_file",
+        default: Default::Unset,
+        doc: &["File that holds providers.custom.api_key; one of the two."],
+        read: |config, value, at| {
+            read::optional(value, |value| read::path(value, at.home))
+                .map(|it| config.providers.custom.api_key_file = it)
+        },
+    },
+    Key {
+        name: "providers.custom.timeout",
+        default: Default::Text("30s"),
+        doc: &["How long one of its answers may take to begin."],
+        read: |config, value, _| read::positive_duration(value).map(|it| config.providers.custom.timeout = it),
+    },
+    Key {
+        name: "auth.enabled",
+        default: Default::Text("false"),
+        doc: &["Ask for auth.api_key on every route but /live, /health, /ready and /worker/*."],
+        read: |config, value, _| read::flag(value).map(|it| config.auth.enabled = it),
+    },
+    Key {
+        name: "auth.api_key",
+        default: Default::Unset,
+        doc: &["Key that opens the API: X-API-Key, or Authorization: Bearer."],
+        read: |config, value, _| read::optional(value, read::secret).map(|it| config.auth.api_key = it),
+    },
+    Key {
+        name: "auth.api_key_file",
+        default: Default::Unset,
+        doc: &["File that holds auth.api_key; one of the two."],
+        read: |config, value, at| {
+            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.api_key_file = it)
+        },
+    },
+    Key {
+        name: "auth.admin_api_key",
+        default: Default::Unset,
+        doc: &["Key that opens /admin/*, and everything else. Asked for there whenever it is set."],
+        read: |config, value, _| read::optional(value, read::secret).map(|it| config.auth.admin_api_key = it),
+    },
+    Key {
+        name: "auth.admin_api_key_file",
+        default: Default::Unset,
+        doc: &["File that holds auth.admin_api_key; one of the two."],
+        read: |config, value, at| {
+            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.admin_api_key_file = it)
+        },
+    },
+    Key {
+        name: "auth.admin_fallback_enabled",
+        default: Default::Text("true"),
+        doc: &["Whether auth.api_key opens /admin/* while there is no admin key."],
+        read: |config, value, _| read::flag(value).map(|it| config.auth.admin_fallback_enabled = it),
+    },
+    Key {
+        name: "auth.admin_only",
+        default: Default::Text(""),
+        doc: &[
+            "Groups that only the admin key opens: quotas, templates, providers, workers,",
+            "diagnostics, metrics, events.",
+        ],
+        read: |config, value, _| {
+            read::list(value, |value| read::word(value, GROUPS)).map(|it| config.auth.admin_only = it)
+        },
+    },
+    Key {
+        name: "auth.admin_audit_retention",
+        default: Default::Text("2160h"),
+        doc: &["How long the audit history is kept."],
+        read: |config, value, _| read::positive_duration(value).map(|it| config.auth.admin_audit_retention = it),
+    },
+    Key {
+        name: "auth.admin_audit_max_entries",
+        default: Default::Text("100000"),
+        doc: &["How many entries the audit history keeps."],
+        read: |config, value, _| read::integer(value, 1..=COUNT_MAX).map(|it| config.auth.admin_audit_max_entries = it),
+    },
+    Key {
+        name: "auth.worker_token",
+        default: Default::Unset,
+        doc: &["Token of every worker that has none of its own."],
+        read: |config, value, _| read::optional(value, read::secret).map(|it| config.auth.worker_token = it),
+    },
+    Key {
+        name: "auth.worker_token_file",
+        default: Default::Unset,
+        doc: &["File that holds auth.worker_token; one of the two."],
+        read: |config, value, at| {
+            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.worker_token_file = it)
+        },
+    },
+    Key {
+        name: "auth.worker_tokens.*",
+        default: Default::Unset,
+        doc: &["Token of one worker, by its id. That worker may not use auth.worker_token."],
+        read: |config, value, at| {
+            let id = read::worker_id(at.entry)?;
+            config.auth.worker_tokens.insert(id, read::secret(value)?);
+            Ok(())
+        },
+    },
+    Key {
+        name: "auth.worker_signing_key",
+        default: Default::Unset,
+        doc: &["Key that short-lived worker tokens are signed with; tidebox worker token makes one."],
+        read: |config, value, _| read::optional(value, read::secret).map(|it| config.auth.worker_signing_key = it),
+    },
+    Key {
+        name: "auth.worker_signing_key_file",
+        default: Default::Unset,
+        doc: &["File that holds auth.worker_signing_key; one of the two."],
+        read: |config, value, at| {
+            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.worker_signing_key_file = it)
+        },
+    },
+    Key {
+        name: "auth.worker_signing_keys",
+        default: Default::Text(""),
+        doc: &["Earlier signing keys that are still accepted, while keys are changed."],
+        read: |config, value, _| read::list(value, read::secret).map(|it| config.auth.worker_signing_keys = it),
+    },
+    Key {
+        name: "auth.worker_revoked_token_ids",
+        default: Default::Text(""),
+        doc: &["Signed tokens that are refused, by their jti."],
+        read: |config, value, _| read::list(value, read::label).map(|it| config.auth.worker_revoked_token_ids = it),
+    },
+    Key {
+        name: "rate_limit.enabled",
+        default: Default::Text("false"),
+        doc: &["Limit how many requests one caller may make."],
+        read: |config, value, _| read::flag(value).map(|it| config.rate_limit.enabled = it),
+    },
+    Key {
+        name: "rate_limit.requests_per_minute",
+        default: Default::Text("120"),
+        doc: &["How many requests a minute, in the long run."],
+        read: |config, value, _| {
+            read::integer(value, 1..=1_000_000).map(|it| config.rate_limit.requests_per_minute = it)
+        },
+    },
+    Key {
+        name: "rate_limit.burst",
+        default: Default::Text("60"),
+        doc: &["How many requests at once."],
+        read: |config, value, _| read::integer(value, 1..=1_000_000).map(|it| config.rate_limit.burst = it),
+    },
+    Key {
+        name: "rate_limit.key_by",
+        default: Default::Text("owner"),
+        doc: &[
+            "Who counts as one caller: owner (X-User-ID, else the key, else the address),",
+            "api_key (the key, else the address) or ip (the address).",
+        ],
+        read: |config, value, _| read::word(value, RATE_KEYS).map(|it| config.rate_limit.key_by = it),
+    },
+    Key {
+        name: "rate_limit.bucket_ttl",
+        default: Default::Text("15m"),
+        doc: &["How long a caller is remembered that makes no requests."],
+        read: |config, value, _| read::positive_duration(value).map(|it| config.rate_limit.bucket_ttl = it),
+    },
+    Key {
+        name: "rate_limit.cleanup_interval",
+        default: Default::Text("1m"),
+        doc: &["How often such callers are forgotten."],
+        read: |config, value, _| read::positive_duration(value).map(|it| config.rate_limit.cleanup_interval = it),
+    },
+    Key {
+        name: "pool.enabled",
+        default: Default::Text("false"),
+        doc: &["Put the sandboxes of several users into one box; X-User-ID is then required."],
+        read: |config, value, _| read::flag(value).map(|it| config.pool.enabled = it),
+    },
+    Key {
+        name: "pool.max_vms",
+        default: Default::Text("10"),
+        doc: &["The most such boxes."],
+        read: |config, value, _| read::integer(value, 1..=100_000).map(|it| config.pool.max_vms = it),
+    },
+    Key {
+        name: "pool.max_users_per_vm",
+        default: Default::Text("5"),
+        doc: &["The most users in such a box."],
+        read: |config, value, _| read::integer(value, 1..=1000).map(|it| config.pool.max_users_per_vm = it),
+    },
+    Key {
+        name: "pool.overflow",
+        default: Default::Text("reject"),
+        doc: &["What a spawn gets that finds every such box full: reject or queue."],
+        read: |config, value, _| read::word(value, OVERFLOWS).map(|it| config.pool.overflow = it),
+    },
+    Key {
+        name: "workers.*.url",
+        default: Default::Unset,
+        doc: &["Where the worker of this id is reached, such as https://w1.example.com:7423."],
+        read: |config, value, at| {
+            let (id, url) = (read::worker_id(at.entry)?, read::url(value)?);
+            config.workers.entry(id).or_default().url = url;
+            Ok(())
+        },
+    },
+    Key {
+        name: "workers.*.api_key",
+        default: Default::Unset,
+        doc: &["Key that the worker's API asks for."],
+        read: |config, value, at| {
+            let (id, key) = (read::worker_id(at.entry)?, read::optional(value, read::secret)?);
+            config.workers.entry(id).or_default().api_key = key;
+            Ok(())
+        },
+    },
+    Key {
+        name: "workers.*.api_key_file",
+        default: Default::Unset,
+        doc: &["File that holds workers.*.api_key; one of the two."],
+        read: |config, value, at| {
+            let (id, file) = (read::worker_id(at.entry)?, read::optional(value, |value| read::path(value, at.home))?);
+            config.workers.entry(id).or_default().api_key_file = file;
+            Ok(())
+        },
+    },
+    Key {
+        name: "workers.*.ca_file",
+        default: Default::Unset,
+        doc: &["PEM authority that signed the worker's certificate. Unset: the usual ones."],
+        read: |config, value, at| {
+            let (id, file) = (read::worker_id(at.entry)?, read::optional(value, |value| read::path(value, at.home))?);
+            config.workers.entry(id).or_default().ca_file = file;
+            Ok(())
+        },
+    },
 ];
 
 /// Counts are stored and multiplied as signed 64-bit numbers.
@@ -241,3 +576,17 @@ const LEVELS: &[(&str, Level)] = &[
 ];
 
 const FORMATS: &[(&str, Format)] = &[("auto", Format::Auto), ("pretty", Format::Pretty), ("json", Format::Json)];
+
+const OVERFLOWS: &[(&str, Overflow)] = &[("reject", Overflow::Reject), ("queue", Overflow::Queue)];
+
+const RATE_KEYS: &[(&str, RateKey)] = &[("owner", RateKey::Owner), ("api_key", RateKey::ApiKey), ("ip", RateKey::Ip)];
+
+const GROUPS: &[(&str, RouteGroup)] = &[
+    ("quotas", RouteGroup::Quotas),
+    ("templates", RouteGroup::Templates),
+    ("providers", RouteGroup::Providers),
+    ("workers", RouteGroup::Workers),
+    ("diagnostics", RouteGroup::Diagnostics),
+    ("metrics", RouteGroup::Metrics),
+    ("events", RouteGroup::Events),
+];

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use domain::parse_duration;
+use ipnet::IpNet;
 
 use super::tree::{Value, clip};
-use super::{DefaultProvider, Enabled};
+use super::{DefaultProvider, Enabled, Secret};
 
 pub(super) type Read<T> = Result<T, String>;
 
@@ -247,5 +248,103 @@ pub(super) fn cgroup(value: &Value) -> Read<String> {
         Ok(text.to_owned())
     } else {
         must(BE, value)
+    }
+}
+
+/// `true` or `false`.
+pub(super) fn flag(value: &Value) -> Read<bool> {
+    match value {
+        Value::Bool(flag) => Ok(*flag),
+        Value::Bare(text) if text == "true" => Ok(true),
+        Value::Bare(text) if text == "false" => Ok(false),
+        _ => must("true or false", value),
+    }
+}
+
+/// A key or token. What was found is never repeated.
+pub(super) fn secret(value: &Value) -> Read<Secret> {
+    match value {
+        Value::Text(text) | Value::Bare(text) if (1..=SECRET_BYTES_MAX).contains(&text.len()) => secret_text(text),
+        Value::Integer(_) | Value::Float(_) | Value::Bool(_) => Err("must be a text; put it in quotes".to_owned()),
+        _ => Err(format!("must be a text of 1 to {SECRET_BYTES_MAX} characters")),
+    }
+}
+
+/// The longest key or token, in bytes: it has to fit a header.
+pub(super) const SECRET_BYTES_MAX: usize = 1024;
+
+/// A secret has to fit a header, where spaces around it would be lost.
+pub(super) fn secret_text(text: &str) -> Read<Secret> {
+    if text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(Secret::new(text.to_owned()))
+    } else {
+        Err("must consist of printable ASCII characters without spaces".to_owned())
+    }
+}
+
+/// An address, or a network such as `10.0.0.0/8`.
+pub(super) fn network(value: &Value) -> Read<IpNet> {
+    const BE: &str = "an IP address or a network, such as 10.0.0.0/8";
+    let text = text_of(value, BE)?;
+    text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse()).or_else(|_| must(BE, value))
+}
+
+/// A web origin, or `*`.
+pub(super) fn origin(value: &Value) -> Read<String> {
+    const BE: &str = "an origin without a path, such as https://app.example.com, or *";
+    let text = text_of(value, BE)?;
+    if text == "*" {
+        return Ok(text.to_owned());
+    }
+    let authority = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    match authority {
+        Some(authority)
+            if !authority.is_empty()
+                && authority.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#@*".contains(&byte)) =>
+        {
+            Ok(text.to_ascii_lowercase())
+        }
+        _ => must(BE, value),
+    }
+}
+
+/// A base URL, without a slash at its end.
+pub(super) fn url(value: &Value) -> Read<String> {
+    const BE: &str = "an http or https URL without a user, query and fragment, such as https://boxes.example.com";
+    let text = text_of(value, BE)?;
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    match rest {
+        Some(rest)
+            if !rest.is_empty()
+                && !rest.starts_with('/')
+                && rest.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#@".contains(&byte)) =>
+        {
+            Ok(text.trim_end_matches('/').to_owned())
+        }
+        // It may hold a password, so it is not repeated.
+        _ => Err(format!("must be {BE}")),
+    }
+}
+
+/// A short name of ours.
+pub(super) fn label(value: &Value) -> Read<String> {
+    const BE: &str = "1 to 128 letters, digits, `.`, `_` or `-`";
+    let text = text_of(value, BE)?;
+    if is_label(text) { Ok(text.to_owned()) } else { must(BE, value) }
+}
+
+fn is_label(text: &str) -> bool {
+    (1..=128).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+/// The id of another worker, which stands in a key's name.
+pub(super) fn worker_id(text: &str) -> Read<String> {
+    if text == "local" {
+        Err("belongs to this server itself; name the worker otherwise".to_owned())
+    } else if is_label(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("has a worker id that is not made of 1 to 128 letters, digits, `_` or `-`".to_owned())
     }
 }

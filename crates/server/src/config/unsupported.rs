@@ -5,24 +5,12 @@
 
 /// Sections and keys; everything below a section belongs to it.
 const UNSUPPORTED: &[&str] = &[
-    "auth",
-    "rate_limit",
-    "pool",
     "warm_pool",
-    "workers",
     "events",
-    "server.tls",
-    "server.unix_socket",
-    "server.cors_allowed_origins",
-    "server.trusted_proxies",
     "server.path_proxy",
-    "defaults.spawn_overflow",
-    "defaults.spawn_queue_timeout",
-    "defaults.max_spawn_queue",
     "providers.docker",
     "providers.firecracker",
     "providers.proot",
-    "providers.custom",
     "providers.e2b",
 ];
 
@@ -54,17 +42,16 @@ mod test {
 
     #[test]
     fn a_name_below_an_unsupported_section_is_unsupported() {
-        assert!(is_unsupported("auth"));
-        assert!(is_unsupported("auth.worker_tokens.w1"));
-        assert!(is_unsupported("server.tls.cert_file"));
-        assert!(!is_unsupported("author"));
+        assert!(is_unsupported("warm_pool"));
+        assert!(is_unsupported("providers.docker.tls.ca_file"));
+        assert!(!is_unsupported("warm_pools"));
         assert!(!is_unsupported("server.port"));
     }
 
     #[test]
     fn a_variable_is_known_by_its_section() {
-        assert_eq!(from_variable("AUTH_ENABLED"), Some("auth.enabled".to_owned()));
-        assert_eq!(from_variable("POOL"), Some("pool".to_owned()));
-        assert_eq!(from_variable("AUTHOR"), None);
+        assert_eq!(from_variable("WARM_POOL_SIZE"), Some("warm_pool.size".to_owned()));
+        assert_eq!(from_variable("WARM_POOL"), Some("warm_pool".to_owned()));
+        assert_eq!(from_variable("WARM_POOLS"), None);
     }
 }

@@ -1,12 +1,16 @@
 //! Reaching into a box: its guest, its files, its console.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use domain::{StopReason, Timestamp};
 use providers::{ByteStream, FileContent, FileInfo, Guest};
+use serde_json::json;
 
 use super::create::provider_error;
 use super::{Control, Error, Resource, Result};
+use crate::events::EventType;
+use crate::operations::Operation;
 use crate::store::Sandbox;
 
 /// The most console lines that one request may ask for.
@@ -34,10 +38,25 @@ impl Control {
         provider_error(&sandbox.provider, error)
     }
 
-    async fn reach(&self, id: &str) -> Result<(Sandbox, Arc<dyn Guest>)> {
+    /// Runs one operation inside a running sandbox, and counts it.
+    async fn inside<T, F>(
+        &self,
+        operation: Operation,
+        id: &str,
+        act: impl FnOnce(Arc<dyn Guest>) -> F,
+    ) -> Result<(Sandbox, T)>
+    where
+        F: Future<Output = providers::Result<T>>,
+    {
         let sandbox = self.usable(id).await?;
-        let guest = self.guest(&sandbox).await?;
-        Ok((sandbox, guest))
+        let started = Instant::now();
+        let outcome = async {
+            let guest = self.guest(&sandbox).await?;
+            act(guest).await.map_err(|error| self.guest_error(&sandbox, error))
+        }
+        .await;
+        self.record(operation, &sandbox.provider, outcome.is_ok(), started);
+        outcome.map(|value| (sandbox, value))
     }
 
     /// Reads a regular file; see [`Guest::read_file`].
@@ -45,8 +64,8 @@ impl Control {
     /// # Errors
     /// As [`Guest::read_file`].
     pub async fn read_file(&self, id: &str, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent> {
-        let (sandbox, guest) = self.reach(id).await?;
-        guest.read_file(path, offset, length).await.map_err(|error| self.guest_error(&sandbox, error))
+        let read = |guest: Arc<dyn Guest>| async move { guest.read_file(path, offset, length).await };
+        self.inside(Operation::FileRead, id, read).await.map(|(_, content)| content)
     }
 
     /// Writes a file whole or not at all; see [`Guest::write_file`].
@@ -54,8 +73,10 @@ impl Control {
     /// # Errors
     /// As [`Guest::write_file`].
     pub async fn write_file(&self, id: &str, path: &str, mode: Option<u32>, content: ByteStream) -> Result<()> {
-        let (sandbox, guest) = self.reach(id).await?;
-        guest.write_file(path, mode, content).await.map_err(|error| self.guest_error(&sandbox, error))
+        let write = |guest: Arc<dyn Guest>| async move { guest.write_file(path, mode, content).await };
+        let (sandbox, ()) = self.inside(Operation::FileWrite, id, write).await?;
+        self.publish(EventType::FileWritten, Some(&sandbox.id), json!({"path": path}));
+        Ok(())
     }
 
     /// Removes a file or directory; see [`Guest::delete`].
@@ -63,8 +84,10 @@ impl Control {
     /// # Errors
     /// As [`Guest::delete`].
     pub async fn delete_file(&self, id: &str, path: &str, recursive: bool) -> Result<()> {
-        let (sandbox, guest) = self.reach(id).await?;
-        guest.delete(path, recursive).await.map_err(|error| self.guest_error(&sandbox, error))
+        let delete = |guest: Arc<dyn Guest>| async move { guest.delete(path, recursive).await };
+        let (sandbox, ()) = self.inside(Operation::FileDelete, id, delete).await?;
+        self.publish(EventType::FileDeleted, Some(&sandbox.id), json!({"path": path}));
+        Ok(())
     }
 
     /// The entries of a directory; see [`Guest::list`].
@@ -72,8 +95,8 @@ impl Control {
     /// # Errors
     /// As [`Guest::list`].
     pub async fn list_files(&self, id: &str, path: &str) -> Result<Vec<FileInfo>> {
-        let (sandbox, guest) = self.reach(id).await?;
-        guest.list(path).await.map_err(|error| self.guest_error(&sandbox, error))
+        let list = |guest: Arc<dyn Guest>| async move { guest.list(path).await };
+        self.inside(Operation::FileList, id, list).await.map(|(_, entries)| entries)
     }
 
     /// One file; see [`Guest::stat`].
@@ -81,8 +104,8 @@ impl Control {
     /// # Errors
     /// As [`Guest::stat`].
     pub async fn stat_file(&self, id: &str, path: &str) -> Result<FileInfo> {
-        let (sandbox, guest) = self.reach(id).await?;
-        guest.stat(path).await.map_err(|error| self.guest_error(&sandbox, error))
+        let stat = |guest: Arc<dyn Guest>| async move { guest.stat(path).await };
+        self.inside(Operation::FileStat, id, stat).await.map(|(_, info)| info)
     }
 
     /// Moves a file or directory; see [`Guest::rename`].
@@ -90,8 +113,8 @@ impl Control {
     /// # Errors
     /// As [`Guest::rename`].
     pub async fn move_file(&self, id: &str, old: &str, new: &str) -> Result<()> {
-        let (sandbox, guest) = self.reach(id).await?;
-        guest.rename(old, new).await.map_err(|error| self.guest_error(&sandbox, error))
+        let rename = |guest: Arc<dyn Guest>| async move { guest.rename(old, new).await };
+        self.inside(Operation::FileMove, id, rename).await.map(|_| ())
     }
 
     /// Sets permission bits; see [`Guest::chmod`].
@@ -99,8 +122,8 @@ impl Control {
     /// # Errors
     /// As [`Guest::chmod`].
     pub async fn chmod_file(&self, id: &str, path: &str, mode: u32) -> Result<()> {
-        let (sandbox, guest) = self.reach(id).await?;
-        guest.chmod(path, mode).await.map_err(|error| self.guest_error(&sandbox, error))
+        let chmod = |guest: Arc<dyn Guest>| async move { guest.chmod(path, mode).await };
+        self.inside(Operation::FileChmod, id, chmod).await.map(|_| ())
     }
 
     /// The paths that match; see [`Guest::glob`].
@@ -108,8 +131,8 @@ impl Control {
     /// # Errors
     /// As [`Guest::glob`].
     pub async fn glob_files(&self, id: &str, pattern: &str) -> Result<Vec<String>> {
-        let (sandbox, guest) = self.reach(id).await?;
-        guest.glob(pattern).await.map_err(|error| self.guest_error(&sandbox, error))
+        let glob = |guest: Arc<dyn Guest>| async move { guest.glob(pattern).await };
+        self.inside(Operation::FileGlob, id, glob).await.map(|(_, paths)| paths)
     }
 
     /// The newest `lines` console lines.
@@ -120,8 +143,8 @@ impl Control {
         if lines > CONSOLE_LINES_MAX {
             return Err(Error::Invalid(format!("`lines` must be at most {CONSOLE_LINES_MAX}")));
         }
-        let (sandbox, guest) = self.reach(id).await?;
-        guest.console(lines).await.map_err(|error| self.guest_error(&sandbox, error))
+        let console = |guest: Arc<dyn Guest>| async move { guest.console(lines).await };
+        self.inside(Operation::Logs, id, console).await.map(|(_, lines)| lines)
     }
 
     /// Which sandboxes of a provider have lost their box, and which boxes have

@@ -1,12 +1,14 @@
 //! Destroy: write the intent, remove, write that nothing is left.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use domain::{SandboxId, State, StopReason};
 use futures_util::FutureExt;
 
 use super::create::provider_error;
 use super::{Control, Error, Removal, Resource, Result, lock};
+use crate::operations::Operation;
 use crate::store::{Applied, Change};
 
 impl Control {
@@ -74,7 +76,9 @@ impl Control {
     fn begin_removal(self: &Arc<Self>, id: SandboxId, provider: String) -> Removal {
         let control = Arc::clone(self);
         let task = self.tasks.spawn(async move {
+            let started = Instant::now();
             let outcome = control.stop_and_record(&id, &provider).await;
+            control.record(Operation::Destroy, &provider, outcome.is_ok(), started);
             lock(&control.removing).remove(&id);
             outcome.map_err(Arc::new)
         });

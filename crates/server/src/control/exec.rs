@@ -1,13 +1,19 @@
 //! Exec: a command in a box.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use domain::SandboxId;
 use futures_util::{StreamExt, stream};
 use providers::{Command, ExitStatus, OutputEvent, OutputStream};
+use serde_json::json;
 
 use super::{Control, Error, Result};
+use crate::events::EventType;
+use crate::operations::Operation;
+use crate::store::Sandbox;
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,9 +97,14 @@ impl Control {
     /// # Errors
     /// [`Error::LimitReached`] for a deadline above the maximum; else as
     /// [`providers::Guest::exec`].
-    pub async fn exec_stream(&self, id: &str, request: ExecRequest) -> Result<OutputStream> {
+    pub async fn exec_stream(self: &Arc<Self>, id: &str, request: ExecRequest) -> Result<OutputStream> {
+        self.begin(Operation::ExecStream, id, request).await
+    }
+
+    async fn begin(self: &Arc<Self>, operation: Operation, id: &str, request: ExecRequest) -> Result<OutputStream> {
         let sandbox = self.usable(id).await?;
         let timeout = self.exec_timeout(&request)?;
+        let observed = Observed::begin(self, operation, &sandbox);
         let guest = self.guest(&sandbox).await?;
         let command = Command {
             argv: request.command.argv(),
@@ -103,15 +114,16 @@ impl Control {
             timeout,
             stdin: request.stdin.map(|bytes| stream::once(async move { Ok(bytes) }).boxed()),
         };
-        guest.exec(command).await.map_err(|error| self.guest_error(&sandbox, error))
+        let output = guest.exec(command).await.map_err(|error| self.guest_error(&sandbox, error))?;
+        Ok(observed.watch(output))
     }
 
     /// Runs a command to its end.
     ///
     /// # Errors
     /// As [`Control::exec_stream`]; a command that fails is no error.
-    pub async fn exec(&self, id: &str, request: ExecRequest) -> Result<ExecOutcome> {
-        let mut output = self.exec_stream(id, request).await?;
+    pub async fn exec(self: &Arc<Self>, id: &str, request: ExecRequest) -> Result<ExecOutcome> {
+        let mut output = self.begin(Operation::Exec, id, request).await?;
         let mut outcome = ExecOutcome {
             exit: ExitStatus { code: 0, timed_out: false, oom_killed: false, duration: Duration::ZERO },
             stdout: Vec::new(),
@@ -138,6 +150,75 @@ impl Control {
         match self.usable(id).await {
             Ok(sandbox) => self.guest_error(&sandbox, error),
             Err(error) => error,
+        }
+    }
+}
+
+/// A command under way, for those who count and listen. One that is dropped
+/// before it has ended was given up by its caller, and has failed.
+struct Observed {
+    control: Arc<Control>,
+    operation: Operation,
+    sandbox: SandboxId,
+    provider: String,
+    started: Instant,
+    ended: bool,
+}
+
+impl Observed {
+    fn begin(control: &Arc<Control>, operation: Operation, sandbox: &Sandbox) -> Self {
+        control.publish(
+            EventType::ExecStarted,
+            Some(&sandbox.id),
+            json!({"stream": operation == Operation::ExecStream}),
+        );
+        Self {
+            control: Arc::clone(control),
+            operation,
+            sandbox: sandbox.id.clone(),
+            provider: sandbox.provider.clone(),
+            started: Instant::now(),
+            ended: false,
+        }
+    }
+
+    /// Passes `output` on and notes how it ends.
+    fn watch(mut self, output: OutputStream) -> OutputStream {
+        output
+            .map(move |event| {
+                match &event {
+                    Ok(OutputEvent::Exit(exit)) => self.end(Some(*exit)),
+                    Err(_) => self.end(None),
+                    Ok(OutputEvent::Stdout(_) | OutputEvent::Stderr(_)) => {}
+                }
+                event
+            })
+            .boxed()
+    }
+
+    fn end(&mut self, exit: Option<ExitStatus>) {
+        self.ended = true;
+        let (kind, succeeded) = match exit {
+            Some(exit) if exit.timed_out => (EventType::ExecTimeout, false),
+            Some(exit) if exit.code == 0 => (EventType::ExecCompleted, true),
+            // The service did its part; the command itself failed.
+            Some(_) => (EventType::ExecFailed, true),
+            None => (EventType::ExecFailed, false),
+        };
+        let took_ms = self.started.elapsed().as_millis() as u64;
+        let data = match exit {
+            Some(exit) => json!({"exit_code": exit.code, "oom_killed": exit.oom_killed, "duration_ms": took_ms}),
+            None => json!({"duration_ms": took_ms}),
+        };
+        self.control.publish(kind, Some(&self.sandbox), data);
+        self.control.record(self.operation, &self.provider, succeeded, self.started);
+    }
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end(None);
         }
     }
 }

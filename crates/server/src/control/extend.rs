@@ -1,9 +1,10 @@
 //! Extend: a new lifetime from now.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Control, Error, ORPHAN_GRACE, Resource, Result};
 use crate::clock;
+use crate::operations::Operation;
 use crate::store::{Applied, Change, Sandbox};
 
 impl Control {
@@ -14,18 +15,25 @@ impl Control {
     /// once it has expired.
     pub async fn extend(&self, id: &str, ttl: Duration) -> Result<Sandbox> {
         let found = self.usable(id).await?;
+        let started = Instant::now();
+        let extended = self.extend_found(&found, ttl).await;
+        self.record(Operation::Extend, &found.provider, extended.is_ok(), started);
+        extended
+    }
+
+    async fn extend_found(&self, found: &Sandbox, ttl: Duration) -> Result<Sandbox> {
         self.policy.limits.ttl(Some(ttl)).map_err(|above| {
             let max = domain::format_duration(above.max);
             Error::LimitReached(format!("`ttl` is above the maximum of {max}; ask for {max} or less"))
         })?;
         // The box first: should we stop between the two, it lives longer than
         // its row, which the reconciler corrects, and never shorter.
-        let guest = self.guest(&found).await?;
-        guest.set_deadline(ttl + ORPHAN_GRACE).await.map_err(|error| self.guest_error(&found, error))?;
+        let guest = self.guest(found).await?;
+        guest.set_deadline(ttl + ORPHAN_GRACE).await.map_err(|error| self.guest_error(found, error))?;
         let now = self.now();
         match self.apply(&found.id, Change::Extended { expires_at: clock::after(now, ttl), now }).await? {
             Applied::Done { sandbox, .. } => Ok(*sandbox),
-            Applied::Missing | Applied::Refused(_) => Err(Error::NotFound(Resource::Sandbox, id.to_owned())),
+            Applied::Missing | Applied::Refused(_) => Err(Error::NotFound(Resource::Sandbox, found.id.to_string())),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Templates: named spawn requests.
 
 use domain::InvalidMetadata;
+use serde_json::json;
 
 use super::{Control, Error, Resource, Result};
+use crate::events::EventType;
 use crate::store::{Template, TemplateValues};
 
 /// The longest template name, in bytes.
@@ -19,6 +21,7 @@ impl Control {
         let now = self.now();
         let template = Template { name, values, created_at: now, updated_at: now };
         if self.store.insert_template(&template).await? {
+            self.publish(EventType::TemplateSaved, None, json!({"name": template.name}));
             Ok(template)
         } else {
             Err(Error::Conflict(format!("template `{}` already exists; replace it with PUT", template.name)))
@@ -31,7 +34,9 @@ impl Control {
     /// [`Error::NotFound`] if there is none of this name.
     pub async fn update_template(&self, name: &str, values: TemplateValues) -> Result<Template> {
         self.check_values(&values)?;
-        self.store.update_template(name, &values, self.now()).await?.ok_or_else(|| missing(name))
+        let template = self.store.update_template(name, &values, self.now()).await?.ok_or_else(|| missing(name))?;
+        self.publish(EventType::TemplateSaved, None, json!({"name": name}));
+        Ok(template)
     }
 
     /// One template.
@@ -55,7 +60,11 @@ impl Control {
     /// # Errors
     /// [`Error::NotFound`] if there is none of this name.
     pub async fn delete_template(&self, name: &str) -> Result<()> {
-        if self.store.delete_template(name).await? { Ok(()) } else { Err(missing(name)) }
+        if !self.store.delete_template(name).await? {
+            return Err(missing(name));
+        }
+        self.publish(EventType::TemplateDeleted, None, json!({"name": name}));
+        Ok(())
     }
 
     /// What could not be spawned by anybody is refused when it is saved.

@@ -1,0 +1,52 @@
+//! Secrets that cannot be printed.
+
+use std::fmt;
+
+use secrecy::{ExposeSecret, SecretString};
+use subtle::ConstantTimeEq;
+
+/// A key or token. Its memory is wiped when it goes, `Debug` hides it, and
+/// equality takes the same time wherever two differ.
+#[derive(Clone)]
+pub struct Secret(SecretString);
+
+impl Secret {
+    /// Keeps `text` secret.
+    #[must_use]
+    pub fn new(text: String) -> Self {
+        Self(text.into())
+    }
+
+    /// The secret itself: for hashing, signing and sending, and nothing else.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        self.0.expose_secret()
+    }
+}
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        self.expose().as_bytes().ct_eq(other.expose().as_bytes()).into()
+    }
+}
+
+impl Eq for Secret {}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[hidden]")
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_secret_does_not_show_itself() {
+        let secret = Secret::new("hunter2".to_owned());
+        assert_eq!(format!("{secret:?} {:?}", Some(&secret)), "[hidden] Some([hidden])");
+        assert_eq!(secret, Secret::new("hunter2".to_owned()));
+        assert_ne!(secret, Secret::new("hunter3".to_owned()));
+    }
+}
