@@ -3,6 +3,7 @@
 //! A method is one whole transaction, conditional on what it read, so that no
 //! rule can be raced. Every engine passes the same suite, `suite`.
 
+mod pool;
 mod sqlite;
 #[cfg(test)]
 mod suite;
@@ -15,6 +16,7 @@ use domain::{
     Timestamp,
 };
 
+pub use pool::{Pool, PoolBounds, PoolCounts, PoolHost, Wanted};
 pub use sqlite::Sqlite;
 
 /// The result of a transaction.
@@ -167,7 +169,7 @@ pub struct TemplateValues {
 
 /// The transactions.
 #[async_trait]
-pub trait Store: fmt::Debug + Send + Sync {
+pub trait Store: Pool + fmt::Debug + Send + Sync {
     /// Names this store, for as long as it exists.
     fn id(&self) -> &StoreId;
 

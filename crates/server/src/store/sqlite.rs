@@ -1,5 +1,6 @@
 //! The embedded engine: SQLite in WAL mode, one connection that writes.
 
+mod pool;
 mod rows;
 mod schema;
 

@@ -1,5 +1,7 @@
 //! What every engine must do: one suite, run on each.
 
+mod pool;
+
 use std::time::Duration;
 
 use domain::{Caps, Denial, Metadata, OwnerId, Resources, SandboxId, State, StopReason, Timestamp};
@@ -22,6 +24,7 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     only_what_ended_long_ago_is_forgotten(store).await;
     the_list_is_newest_first_without_the_destroyed(store).await;
     templates_are_kept_by_name(store).await;
+    pool::run(store).await;
     let id = store.id().clone();
     store.close().await;
     let reopened = open().await;
