@@ -18,13 +18,46 @@ pub struct Active {
     pub owner: Option<u64>,
 }
 
-/// The cap that is reached. The first that applies is named, in this order.
+/// What is active, and the caps over it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Room {
+    /// What is active.
+    pub active: Active,
+    /// The caps that hold for whoever asks.
+    pub caps: Caps,
+}
+
+impl Room {
+    /// Decides on one more sandbox.
+    ///
+    /// # Errors
+    /// As [`Caps::admit`].
+    pub fn admit(&self) -> Result<(), Denial> {
+        self.caps.admit(self.active)
+    }
+}
+
+/// What there is no room in. The first that applies is named, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denial {
     /// The global cap.
     MaxSandboxes,
     /// The owner's cap.
     MaxSandboxesPerOwner,
+    /// Every box that users share, in pool mode.
+    PoolFull,
+}
+
+impl Denial {
+    /// The reason of the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Denial::MaxSandboxes => "max_sandboxes",
+            Denial::MaxSandboxesPerOwner => "max_sandboxes_per_owner",
+            Denial::PoolFull => "pool_full",
+        }
+    }
 }
 
 impl Caps {

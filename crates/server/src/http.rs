@@ -9,7 +9,9 @@ mod files;
 mod guard;
 mod ndjson;
 mod openapi;
+mod pool;
 mod providers;
+mod quotas;
 mod range;
 mod request;
 mod sandboxes;
@@ -21,6 +23,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
+use axum::middleware;
 use axum::routing::put;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -51,10 +54,25 @@ pub struct Settings {
     pub started: Instant,
 }
 
+/// The routes that are also there below `/admin`, where they ask for the admin
+/// key. Their paths are given without what stands before them.
+fn shared_routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new()
+        .routes(routes!(quotas::list))
+        .routes(routes!(quotas::summary))
+        .routes(routes!(quotas::get, quotas::save, quotas::delete))
+        .routes(routes!(quotas::usage))
+        // An owner may be called so as well.
+        .route("/quotas/summary", put(quotas::save_summary).delete(quotas::delete_summary))
+}
+
 /// Every route, with its description.
 fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::with_openapi(openapi::base())
+        .nest("/api/v1", shared_routes())
+        .nest("/api/v1/admin", openapi::aliases(shared_routes()))
         .routes(routes!(sandboxes::spawn, sandboxes::list, sandboxes::prune))
+        .routes(routes!(sandboxes::admission))
         .routes(routes!(sandboxes::get, sandboxes::destroy))
         .routes(routes!(sandboxes::extend))
         .routes(routes!(sandboxes::wait))
@@ -72,6 +90,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(providers::list))
         .routes(routes!(providers::get))
         .routes(routes!(providers::test))
+        .routes(routes!(pool::status))
         .routes(routes!(system::health))
         .routes(routes!(system::live))
         .routes(routes!(system::ready))
@@ -90,6 +109,7 @@ pub fn router(control: Arc<Control>, settings: Settings) -> Router {
         router = router.route(&format!("/api/v1/sandboxes/{{id}}/files/{name}"), put(files::put));
     }
     let router = router
+        .route_layer(middleware::from_fn_with_state(api.clone(), pool::apart))
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::method_not_allowed)
         .with_state(api.clone());

@@ -86,6 +86,7 @@ async fn sweep_rows(control: &Arc<Control>, backoff: &mut Backoff, data_dir: &st
     expire(control).await?;
     finish_creating(control).await?;
     finish_destroying(control, backoff).await?;
+    control.reconcile_pool().await?;
     guard_disk(control, data_dir).await
 }
 
@@ -165,7 +166,7 @@ async fn check_health(control: &Control) -> Result<()> {
 }
 
 async fn forget(control: &Control) -> Result<()> {
-    let purged = control.store().purge_ended(control.retention_ends_before()).await?;
+    let purged = control.store().purge_ended(control.retention_ends_before(), control.now()).await?;
     if purged > 0 {
         tracing::debug!(purged, "forgot sandboxes that ended long ago");
     }

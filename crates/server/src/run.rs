@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::{Caps, Limits, Resources, State, StopReason, StoreId};
+use domain::{Caps, Limits, Resources, State, StopReason};
 use providers::Provider;
 use providers::mock::Mock;
 use providers::native::{Native, NativeConfig};
@@ -15,12 +15,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admission::{Admission, QueuePolicy};
 use crate::clock::{Clock, SteadyClock};
-use crate::config::{Config, DefaultProvider, Enabled};
-use crate::control::{Control, Policy};
+use crate::config::{Config, DefaultProvider, Enabled, Overflow};
+use crate::control::{Control, Policy, SharedBoxes};
+use crate::events::Events;
 use crate::http::{self, Hosts, Settings};
 use crate::registry::{Offer, Registry};
-use crate::store::{Sqlite, Store};
+use crate::store::{PoolBounds, Sqlite, Store};
 use crate::{VERSION, reconcile};
 
 /// How long work that outlives its request may take once we are told to stop.
@@ -89,10 +91,15 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let bound = listener.local_addr().map_err(Failure::System)?;
     let store = Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| store_failure(&error))?;
     let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
-    let registry = registry(&config, store.id(), &clock).await?;
     let store: Arc<dyn Store> = Arc::new(store);
+    let registry = registry(&config, &store, &clock).await?;
     let tasks = TaskTracker::new();
-    let control = Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy(&config), tasks.clone());
+    let events = Arc::new(Events::default());
+    let policy = policy(&config);
+    let (admission, admitting, stop_admitting) =
+        Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue);
+    let control =
+        Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, names(&config)),
         preview_domain: config.server.preview_domain,
@@ -105,6 +112,8 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let router = http::router(Arc::clone(&control), settings);
     let mut serving = tokio::task::JoinSet::new();
     serving.spawn(http::serve(listener, router, connections.clone(), stop.clone()));
+    let mut admission = tokio::task::JoinSet::new();
+    admission.spawn(admitting);
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on http://{bound}");
@@ -113,9 +122,13 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         () = told_to_stop() => None,
         _ = serving.join_next() => Some("the listener"),
         _ = reconciling.join_next() => Some("the reconciler"),
+        _ = admission.join_next() => Some("the admission"),
     };
     tracing::info!("stopping");
     stop.cancel();
+    // Whoever waits for room is told so at once, and does not hold up the rest.
+    stop_admitting.cancel();
+    while admission.join_next().await.is_some() {}
     while serving.join_next().await.is_some() {}
     while reconciling.join_next().await.is_some() {}
     if options.destroy_on_exit {
@@ -181,6 +194,16 @@ fn policy(config: &Config) -> Policy {
         },
         caps: Caps { max_sandboxes: defaults.max_sandboxes, max_sandboxes_per_owner: defaults.max_sandboxes_per_owner },
         resources: Resources { memory_mb: defaults.memory_mb, vcpus: defaults.vcpus, disk_mb: 0, pids: defaults.pids },
+        queue: QueuePolicy {
+            enabled: defaults.spawn_overflow == Overflow::Queue,
+            pool: config.pool.overflow == Overflow::Queue,
+            timeout: defaults.spawn_queue_timeout,
+            places: defaults.max_spawn_queue,
+        },
+        pool: config
+            .pool
+            .enabled
+            .then_some(PoolBounds { hosts_max: config.pool.max_vms, places: config.pool.max_users_per_vm }),
         image: defaults.image.clone(),
         output_bytes_max: config.limits.max_output_bytes,
         retention: config.retention.destroyed,
@@ -189,12 +212,12 @@ fn policy(config: &Config) -> Policy {
 }
 
 /// Sets up the enabled providers and says which is the default, and why not the others.
-async fn registry(config: &Config, store: &StoreId, clock: &Arc<dyn Clock>) -> Result<Registry, Failure> {
+async fn registry(config: &Config, store: &Arc<dyn Store>, clock: &Arc<dyn Clock>) -> Result<Registry, Failure> {
     let mut providers: Vec<(Arc<dyn Provider>, Offer)> = Vec::new();
     if config.providers.native.enabled != Enabled::False {
         let native = Native::open(NativeConfig {
             data_dir: config.data_dir.clone(),
-            store_id: store.clone(),
+            store_id: store.id().clone(),
             subids: config.providers.native.subids,
             cgroup_parent: config.providers.native.cgroup_parent.clone(),
         })
@@ -214,6 +237,11 @@ async fn registry(config: &Config, store: &StoreId, clock: &Arc<dyn Clock>) -> R
         DefaultProvider::Auto => None,
         DefaultProvider::Named(name) => Some(name.as_str()),
     };
+    if config.pool.enabled {
+        for (provider, _) in &mut providers {
+            *provider = Arc::new(SharedBoxes::new(Arc::clone(provider), Arc::clone(store), Arc::clone(clock)));
+        }
+    }
     let registry = Registry::assemble(providers, named, clock.as_ref()).await;
     for entry in registry.entries() {
         let provider = entry.provider.name();

@@ -1,8 +1,10 @@
 //! Looking.
 
-use super::{Control, Error, Resource, Result, is_visible};
+use domain::OwnerId;
+
+use super::{Control, Error, Resource, Result};
 use crate::registry::{Checked, Entry};
-use crate::store::Sandbox;
+use crate::store::{ListFilter, Page, Sandbox};
 
 /// All about one provider.
 #[derive(Debug)]
@@ -24,15 +26,26 @@ impl Control {
         self.visible(id).await
     }
 
-    /// Every sandbox, newest first.
+    /// The sandboxes that fit, newest first.
     ///
     /// # Errors
     /// If the store fails.
-    pub async fn sandboxes(&self) -> Result<Vec<Sandbox>> {
-        let mut sandboxes = self.store.sandboxes().await?;
-        let now = self.now();
-        sandboxes.retain(|sandbox| is_visible(sandbox, now));
-        Ok(sandboxes)
+    pub async fn sandboxes(&self, filter: &ListFilter) -> Result<Page> {
+        Ok(self.store.sandboxes(filter, self.now()).await?)
+    }
+
+    /// As [`Control::sandboxes`], and only those of `user`, if it is not all.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn sandboxes_known_to(&self, user: Option<OwnerId>, mut filter: ListFilter) -> Result<Page> {
+        if let Some(user) = user {
+            if filter.owner.as_ref().is_some_and(|owner| *owner != user) {
+                return Ok(Page::default());
+            }
+            filter.owner = Some(user);
+        }
+        self.sandboxes(&filter).await
     }
 
     /// One provider.
@@ -41,7 +54,7 @@ impl Control {
     /// [`Error::NotFound`] if this server does not have it.
     pub async fn provider(&self, name: &str) -> Result<ProviderDetail<'_>> {
         let entry = self.registry.get(name).ok_or_else(|| Error::NotFound(Resource::Provider, name.to_owned()))?;
-        let sandbox_count = self.store.active_count(name).await?;
+        let sandbox_count = self.store.counts().await?.by_provider.get(name).copied().unwrap_or(0);
         Ok(ProviderDetail { entry, checked: entry.checked(), sandbox_count })
     }
 

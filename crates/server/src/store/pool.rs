@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 use domain::{Resources, SandboxId, Timestamp};
 
-use super::Result;
+use super::{Result, Sandbox};
 
 /// A box that holds slots, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,26 +25,22 @@ pub struct PoolHost {
     pub places: u32,
 }
 
-/// What a sandbox needs of the box that it gets a place in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted<'a> {
-    /// The sandbox.
-    pub slot: &'a SandboxId,
-    /// Its provider.
-    pub provider: &'a str,
-    /// Its image.
-    pub image: &'a str,
-    /// Its size.
-    pub resources: Resources,
-}
-
 /// How many boxes there may be, and slots in each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolBounds {
     /// The most boxes.
     pub hosts_max: u32,
     /// The most slots in a box.
     pub places: u32,
+}
+
+/// What a sandbox is admitted to a shared box by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolPlace {
+    /// How many there may be.
+    pub bounds: PoolBounds,
+    /// The id of a new box, if it takes one.
+    pub new_host: SandboxId,
 }
 
 /// How full the pool is.
@@ -56,22 +52,11 @@ pub struct PoolCounts {
     pub slots: u64,
 }
 
-/// The transactions about shared boxes.
+/// The transactions about shared boxes. [`super::Store::admit`] takes a place.
 #[async_trait]
 pub trait Pool {
-    /// Takes a place in the fullest open box of the same provider, image and size,
-    /// else in a new one, which is to have the id `new_host`. `None` if there is
-    /// no place and no room for another box.
-    ///
-    /// - One that has a place keeps it.
-    /// - Many at once never get past a bound together.
-    async fn place(
-        &self,
-        wanted: &Wanted<'_>,
-        bounds: PoolBounds,
-        new_host: &SandboxId,
-        at: Timestamp,
-    ) -> Result<Option<PoolHost>>;
+    /// Whether one like `sandbox` would find a place.
+    async fn has_place(&self, sandbox: &Sandbox, bounds: PoolBounds) -> Result<bool>;
 
     /// The box in which a sandbox has its place.
     async fn host_of(&self, slot: &SandboxId) -> Result<Option<PoolHost>>;

@@ -6,8 +6,8 @@ use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use super::rows::{ms, sandbox_id};
-use super::{ACTIVE, Result, Sqlite};
-use crate::store::{Pool, PoolBounds, PoolCounts, PoolHost, Wanted};
+use super::{Result, Sqlite};
+use crate::store::{Pool, PoolBounds, PoolCounts, PoolHost, PoolPlace, Sandbox};
 
 const HOST_COLUMNS: &str = "h.id, h.state, h.provider, h.image, h.memory_mb, h.vcpus, h.disk_mb, h.pids, h.places";
 /// It takes new slots.
@@ -31,89 +31,92 @@ fn host(row: &SqliteRow) -> Result<PoolHost> {
     })
 }
 
-async fn placed(connection: &mut sqlx::SqliteConnection, slot: &SandboxId) -> Result<Option<PoolHost>> {
-    let sql = format!("SELECT {HOST_COLUMNS} FROM pool_hosts h JOIN pool_slots s ON s.host_id = h.id WHERE s.id = $1");
-    let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(slot.as_str()).fetch_optional(connection).await?;
-    row.map(|row| host(&row)).transpose()
+/// Where one like `sandbox` would go.
+enum Free {
+    /// Into this box.
+    In(SandboxId),
+    /// Into a new one.
+    InNew,
+    /// Nowhere.
+    Nowhere,
 }
 
-#[async_trait]
-impl Pool for Sqlite {
-    async fn place(
-        &self,
-        wanted: &Wanted<'_>,
-        bounds: PoolBounds,
-        new_host: &SandboxId,
-        at: Timestamp,
-    ) -> Result<Option<PoolHost>> {
-        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
-        if let Some(found) = placed(&mut tx, wanted.slot).await? {
-            return Ok(Some(found));
-        }
-        let size = wanted.resources;
-        let sql = format!(
-            "SELECT {HOST_COLUMNS}, (SELECT COUNT(*) FROM pool_slots s WHERE s.host_id = h.id) AS taken \
-             FROM pool_hosts h WHERE h.state = '{OPEN}' AND h.provider = $1 AND h.image = $2 AND h.memory_mb = $3 \
-             AND h.vcpus = $4 AND h.disk_mb = $5 AND h.pids = $6 \
-             AND (SELECT COUNT(*) FROM pool_slots s WHERE s.host_id = h.id) < h.places \
-             AND (SELECT COUNT(*) FROM pool_slots s WHERE s.host_id = h.id) < $7 \
-             ORDER BY taken DESC, h.created_at, h.id LIMIT 1"
-        );
-        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(wanted.provider)
-            .bind(wanted.image)
+async fn free(connection: &mut sqlx::SqliteConnection, sandbox: &Sandbox, bounds: PoolBounds) -> Result<Free> {
+    let size = sandbox.resources;
+    let fullest: Option<String> = sqlx::query_scalar(
+        "SELECT id FROM (SELECT h.id, h.places, h.created_at, \
+         (SELECT COUNT(*) FROM pool_slots s WHERE s.host_id = h.id) AS taken FROM pool_hosts h \
+         WHERE h.state = $1 AND h.provider = $2 AND h.image = $3 AND h.memory_mb = $4 AND h.vcpus = $5 \
+         AND h.disk_mb = $6 AND h.pids = $7) AS fitting \
+         WHERE taken < places AND taken < $8 ORDER BY taken DESC, created_at, id LIMIT 1",
+    )
+    .bind(OPEN)
+    .bind(&sandbox.provider)
+    .bind(&sandbox.image)
+    .bind(size.memory_mb)
+    .bind(size.vcpus)
+    .bind(size.disk_mb)
+    .bind(size.pids)
+    .bind(bounds.places)
+    .fetch_optional(&mut *connection)
+    .await?;
+    if let Some(host) = fullest {
+        return Ok(Free::In(sandbox_id(&host)?));
+    }
+    let hosts: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM pool_hosts").fetch_one(connection).await?;
+    Ok(if hosts < i64::from(bounds.hosts_max) { Free::InNew } else { Free::Nowhere })
+}
+
+/// Takes a place for a sandbox that is being admitted; `false` if there is none.
+pub(super) async fn take_place(
+    connection: &mut sqlx::SqliteConnection,
+    sandbox: &Sandbox,
+    place: &PoolPlace,
+) -> Result<bool> {
+    let host = match free(connection, sandbox, place.bounds).await? {
+        Free::Nowhere => return Ok(false),
+        Free::In(host) => host,
+        Free::InNew => {
+            let size = sandbox.resources;
+            sqlx::query(
+                "INSERT INTO pool_hosts (id, state, provider, image, memory_mb, vcpus, disk_mb, pids, places, \
+                 created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+            )
+            .bind(place.new_host.as_str())
+            .bind(OPEN)
+            .bind(&sandbox.provider)
+            .bind(&sandbox.image)
             .bind(size.memory_mb)
             .bind(size.vcpus)
             .bind(size.disk_mb)
             .bind(size.pids)
-            .bind(bounds.places)
-            .fetch_optional(&mut *tx)
+            .bind(place.bounds.places)
+            .bind(ms(sandbox.created_at))
+            .execute(&mut *connection)
             .await?;
-        let found = match row {
-            Some(row) => host(&row)?,
-            None => {
-                let hosts: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM pool_hosts").fetch_one(&mut *tx).await?;
-                if hosts >= i64::from(bounds.hosts_max) {
-                    return Ok(None);
-                }
-                let made = PoolHost {
-                    id: new_host.clone(),
-                    is_open: true,
-                    provider: wanted.provider.to_owned(),
-                    image: wanted.image.to_owned(),
-                    resources: size,
-                    places: bounds.places,
-                };
-                sqlx::query(
-                    "INSERT INTO pool_hosts (id, state, provider, image, memory_mb, vcpus, disk_mb, pids, places, \
-                     created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-                )
-                .bind(made.id.as_str())
-                .bind(OPEN)
-                .bind(&made.provider)
-                .bind(&made.image)
-                .bind(size.memory_mb)
-                .bind(size.vcpus)
-                .bind(size.disk_mb)
-                .bind(size.pids)
-                .bind(made.places)
-                .bind(ms(at))
-                .execute(&mut *tx)
-                .await?;
-                made
-            }
-        };
-        sqlx::query("INSERT INTO pool_slots (id, host_id) VALUES ($1, $2)")
-            .bind(wanted.slot.as_str())
-            .bind(found.id.as_str())
-            .execute(&mut *tx)
-            .await?;
-        tx.commit().await?;
-        Ok(Some(found))
+            place.new_host.clone()
+        }
+    };
+    sqlx::query("INSERT INTO pool_slots (id, host_id) VALUES ($1, $2)")
+        .bind(sandbox.id.as_str())
+        .bind(host.as_str())
+        .execute(connection)
+        .await?;
+    Ok(true)
+}
+
+#[async_trait]
+impl Pool for Sqlite {
+    async fn has_place(&self, sandbox: &Sandbox, bounds: PoolBounds) -> Result<bool> {
+        let free = free(&mut *self.readers.acquire().await?, sandbox, bounds).await?;
+        Ok(!matches!(free, Free::Nowhere))
     }
 
     async fn host_of(&self, slot: &SandboxId) -> Result<Option<PoolHost>> {
-        placed(&mut *self.readers.acquire().await?, slot).await
+        let sql =
+            format!("SELECT {HOST_COLUMNS} FROM pool_hosts h JOIN pool_slots s ON s.host_id = h.id WHERE s.id = $1");
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(slot.as_str()).fetch_optional(&self.readers).await?;
+        row.map(|row| host(&row)).transpose()
     }
 
     async fn leave(&self, slot: &SandboxId) -> Result<Option<SandboxId>> {
@@ -151,12 +154,14 @@ impl Pool for Sqlite {
     }
 
     async fn pool_strays(&self, limit: u32) -> Result<Vec<(SandboxId, String)>> {
-        let sql = format!(
+        let rows = sqlx::query(
             "SELECT s.id, h.provider FROM pool_slots s JOIN pool_hosts h ON h.id = s.host_id \
-             WHERE NOT EXISTS (SELECT 1 FROM sandboxes b WHERE b.id = s.id AND b.state IN {ACTIVE}) \
-             ORDER BY s.id LIMIT $1"
-        );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(limit).fetch_all(&self.readers).await?;
+             WHERE NOT EXISTS (SELECT 1 FROM sandboxes b JOIN active_states a ON a.state = b.state WHERE b.id = s.id) \
+             ORDER BY s.id LIMIT $1",
+        )
+        .bind(limit)
+        .fetch_all(&self.readers)
+        .await?;
         let stray = |row: &SqliteRow| Ok((sandbox_id(&row.try_get::<String, _>("id")?)?, row.try_get("provider")?));
         rows.iter().map(stray).collect()
     }
