@@ -3,18 +3,20 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::TextEncoding;
+use crate::{FileMode, FilePath, TextEncoding};
 
 /// A file to write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WriteFileRequest {
     /// Absolute path.
+    #[schema(value_type = FilePath)]
     pub path: String,
     /// The whole content.
     pub content: String,
     /// Octal permission bits such as `644`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<FileMode>)]
     pub mode: Option<String>,
     /// How `content` is written here.
     #[serde(default)]
@@ -29,6 +31,7 @@ pub struct PutFileRequest {
     pub content: String,
     /// Octal permission bits such as `644`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<FileMode>)]
     pub mode: Option<String>,
     /// How `content` is written here.
     #[serde(default)]
@@ -40,8 +43,10 @@ pub struct PutFileRequest {
 #[serde(deny_unknown_fields)]
 pub struct MoveRequest {
     /// Absolute path of what is there.
+    #[schema(value_type = FilePath)]
     pub old_path: String,
     /// Absolute path of where it goes; a file there is replaced.
+    #[schema(value_type = FilePath)]
     pub new_path: String,
 }
 
@@ -50,8 +55,10 @@ pub struct MoveRequest {
 #[serde(deny_unknown_fields)]
 pub struct ChmodRequest {
     /// Absolute path.
+    #[schema(value_type = FilePath)]
     pub path: String,
     /// Octal permission bits such as `755`.
+    #[schema(value_type = FileMode)]
     pub mode: String,
 }
 

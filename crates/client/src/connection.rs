@@ -34,6 +34,8 @@ const QUOTED_CHARS_MAX: usize = 200;
 pub struct Client {
     http: reqwest::Client,
     base: Url,
+    /// The URL of the Unix socket that is spoken over instead of TCP.
+    socket: Option<String>,
 }
 
 /// How long an answer may take.
@@ -50,14 +52,17 @@ impl Client {
     pub const ANSWER_MAX: Duration = Duration::from_secs(30);
 
     /// Speaks to the server at `base_url`, such as `http://127.0.0.1:7423`, a
-    /// prefix path allowed. `api_key` is sent as `X-API-Key`, `user_id` as
+    /// prefix path allowed, or over a Unix socket such as
+    /// `unix:///run/tidebox/socket`. `api_key` is sent as `X-API-Key`, `user_id` as
     /// `X-User-ID`. Proxies named by the environment are used unless the server
     /// is on this machine. Nothing is sent yet.
     ///
     /// # Errors
     /// [`Error::Argument`] if one of the values cannot be used.
     pub fn new(base_url: &str, api_key: Option<&str>, user_id: Option<&str>) -> Result<Client> {
-        let base = base_url_of(base_url)?;
+        let socket = socket_of(base_url)?;
+        // Over a socket, the name only fills the `Host` header.
+        let base = base_url_of(if socket.is_some() { "http://localhost" } else { base_url })?;
         let mut headers = HeaderMap::new();
         for (name, header, value) in [("the API key", "x-api-key", api_key), ("the user id", "x-user-id", user_id)] {
             if let Some(value) = value {
@@ -81,16 +86,24 @@ impl Client {
         if is_loopback(&base) {
             builder = builder.no_proxy();
         }
+        if let Some(socket) = &socket {
+            builder = builder.unix_socket(socket.as_str());
+        }
         let http = builder.build().map_err(|error| Error::Argument {
             name: "the environment",
             reason: format!("does not allow an HTTP client: {}", innermost(&error)),
         })?;
-        Ok(Client { http, base })
+        Ok(Client { http, base, socket: socket.map(|path| format!("unix://{path}")) })
     }
 
     /// The address of the server, without a trailing slash.
     #[must_use]
     pub fn base_url(&self) -> &str {
+        self.socket.as_deref().unwrap_or_else(|| self.root())
+    }
+
+    /// What the path of a request is put behind.
+    fn root(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
 
@@ -102,7 +115,7 @@ impl Client {
 
     /// A request to `path` below `/api/v1`, already encoded.
     pub(crate) fn request(&self, method: Method, path: &str, patience: Patience) -> RequestBuilder {
-        let request = self.http.request(method, format!("{}/api/v1{path}", self.base_url()));
+        let request = self.http.request(method, format!("{}/api/v1{path}", self.root()));
         match patience {
             Patience::Short => request.timeout(Client::ANSWER_MAX),
             Patience::Long => request,
@@ -161,6 +174,12 @@ impl Client {
             .map_err(|error| self.protocol(format!("its JSON is not what was asked for: {error}")))
     }
 
+    /// Reads a whole answer that is text.
+    pub(crate) async fn text(&self, response: Response) -> Result<String> {
+        let body = self.body(response, ANSWER_BYTES_MAX).await?;
+        String::from_utf8(body.into()).map_err(|_| self.protocol("its text is not UTF-8".to_owned()))
+    }
+
     /// The error that a response carries.
     pub(crate) async fn refusal(&self, response: Response) -> Error {
         let status = response.status();
@@ -205,6 +224,18 @@ impl Client {
             Error::Cut { what: "the answer was complete", reason: innermost(error) }
         }
     }
+}
+
+/// The path in `unix://<path>`.
+fn socket_of(text: &str) -> Result<Option<String>> {
+    let Some(path) = text.trim().strip_prefix("unix://") else { return Ok(None) };
+    if !path.starts_with('/') || path.contains('\0') {
+        return Err(Error::Argument {
+            name: "the server's URL",
+            reason: format!("`{}` needs an absolute path; write it like unix:///run/tidebox/socket", text.trim()),
+        });
+    }
+    Ok(Some(path.to_owned()))
 }
 
 fn base_url_of(text: &str) -> Result<Url> {
@@ -267,6 +298,15 @@ mod test {
         ] {
             assert_eq!(Client::new(given, None, None).unwrap().base_url(), base);
         }
+    }
+
+    #[test]
+    fn a_socket_is_named_by_its_path_and_is_local() {
+        let client = Client::new("unix:///run/tide box/s", None, None).unwrap();
+        assert_eq!(client.base_url(), "unix:///run/tide box/s");
+        assert!(client.is_local());
+        assert!(refused("unix://run/s").contains("unix:///run"), "{}", refused("unix://run/s"));
+        assert!(refused("unix://").contains("absolute"));
     }
 
     #[test]

@@ -18,6 +18,7 @@
 
 mod connection;
 mod error;
+mod event;
 mod exec;
 mod file;
 mod line;
@@ -28,5 +29,6 @@ mod template;
 
 pub use connection::Client;
 pub use error::{Error, Result};
+pub use event::{AuditQuery, EventQuery, EventStream};
 pub use exec::{ExecEvent, ExecStream, Exit};
 pub use file::{FileStream, Range};

@@ -431,3 +431,6 @@ async fn at(deadline: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod test;

@@ -54,7 +54,7 @@ pub struct PoolCounts {
 
 /// The transactions about shared boxes. [`super::Store::admit`] takes a place.
 #[async_trait]
-pub trait Pool {
+pub trait PoolStore {
     /// Whether one like `sandbox` would find a place.
     async fn has_place(&self, sandbox: &Sandbox, bounds: PoolBounds) -> Result<bool>;
 

@@ -7,7 +7,7 @@ use sqlx::sqlite::SqliteRow;
 
 use super::rows::{ms, sandbox_id};
 use super::{Result, Sqlite};
-use crate::store::{Pool, PoolBounds, PoolCounts, PoolHost, PoolPlace, Sandbox};
+use crate::store::{PoolBounds, PoolCounts, PoolHost, PoolPlace, PoolStore, Sandbox};
 
 const HOST_COLUMNS: &str = "h.id, h.state, h.provider, h.image, h.memory_mb, h.vcpus, h.disk_mb, h.pids, h.places";
 /// It takes new slots.
@@ -106,7 +106,7 @@ pub(super) async fn take_place(
 }
 
 #[async_trait]
-impl Pool for Sqlite {
+impl PoolStore for Sqlite {
     async fn has_place(&self, sandbox: &Sandbox, bounds: PoolBounds) -> Result<bool> {
         let free = free(&mut *self.readers.acquire().await?, sandbox, bounds).await?;
         Ok(!matches!(free, Free::Nowhere))
