@@ -69,15 +69,15 @@ impl Control {
         }
     }
 
-    /// Lets the box of a slot live as long as its longest slot, one of which is
+    /// Lets the box of a slot live as long as its longest slot, one of which may be
     /// about to live until `at_least`.
-    pub(super) async fn keep_host(&self, sandbox: &Sandbox, at_least: Timestamp) -> Result<()> {
+    pub(super) async fn keep_host(&self, sandbox: &Sandbox, at_least: Option<Timestamp>) -> Result<()> {
         if !self.separates_users() {
             return Ok(());
         }
         let host = self.store.host_of(&sandbox.id).await?;
         if let (Some(host), Some(entry)) = (host, self.registry.get(&sandbox.provider)) {
-            follow(self.store.as_ref(), entry.provider.as_ref(), &host.id, self.now(), Some(at_least)).await;
+            follow(self.store.as_ref(), entry.provider.as_ref(), &host.id, self.now(), at_least).await;
         }
         Ok(())
     }

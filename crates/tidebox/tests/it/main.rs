@@ -13,5 +13,6 @@ mod events;
 mod fuzz;
 mod listen;
 mod load;
+mod pool;
 mod require;
 mod server;
