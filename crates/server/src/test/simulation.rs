@@ -115,6 +115,7 @@ impl Life {
             caps: CAPS,
             resources: Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 64 },
             queue,
+            pool: None,
             image: None,
             output_bytes_max: 1 << 16,
             retention: seconds(3600),
@@ -324,6 +325,7 @@ fn history(seed: u64) {
     for number in 1..=LIVES {
         let queue = QueuePolicy {
             enabled: dice.random_bool(0.7),
+            pool: false,
             timeout: Duration::from_millis(dice.random_range(1..40)),
             places: dice.random_range(1..10),
         };
@@ -365,7 +367,7 @@ fn history(seed: u64) {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let queue = QueuePolicy { enabled: true, timeout: Duration::from_millis(20), places: 10 };
+        let queue = QueuePolicy { enabled: true, pool: false, timeout: Duration::from_millis(20), places: 10 };
         let server = Life::begin(&world, queue).await;
         server.check_settled(&world).await;
         server.store.close().await;
