@@ -54,7 +54,7 @@ async fn place(store: &dyn Store, mut sandbox: Sandbox, new: u8) -> Option<Sandb
             assert!(!has_place && store.sandbox(&id).await.unwrap().is_none());
             None
         }
-        other => panic!("{other:?}"),
+        other @ (Admitted::Denied(..) | Admitted::KeyTaken) => panic!("{other:?}"),
     }
 }
 
