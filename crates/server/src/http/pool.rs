@@ -6,7 +6,6 @@ use axum::http::request::Parts;
 use axum::http::{Method, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use domain::OwnerId;
 
 use super::Api;
 use super::error::{ApiError, Result, malformed};
@@ -28,7 +27,7 @@ const EVENTS: &str = "/api/v1/events";
 ///
 /// Set by [`apart`] on the way in.
 #[derive(Debug, Clone, Default)]
-pub struct Viewer(pub Option<OwnerId>);
+pub struct Viewer(pub Owner);
 
 impl<S: Send + Sync> FromRequestParts<S> for Viewer {
     type Rejection = ApiError;
@@ -69,7 +68,7 @@ async fn viewer(api: &Api, route: &str, params: &RawPathParams, parts: &mut Part
     let is_admin = matches!(parts.extensions.get(), Some(Principal::Admin(_)));
     let user = match owner {
         // A place must be somebody's.
-        owner if is_admin && (owner.is_some() || !makes_one) => return Ok(Viewer(None)),
+        owner if is_admin && (owner.is_some() || !makes_one) => return Ok(Viewer::default()),
         Some(user) => user,
         None => {
             return Err(malformed(
@@ -83,7 +82,7 @@ async fn viewer(api: &Api, route: &str, params: &RawPathParams, parts: &mut Part
             return Err(Error::NotFound(Resource::Sandbox, id).into());
         }
     }
-    Ok(Viewer(Some(user)))
+    Ok(Viewer(Owner(Some(user))))
 }
 
 /// The sandbox in the path, if the route has one.

@@ -113,7 +113,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
 }
 
 /// Whom the request counts for: `X-User-ID`.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 pub struct Owner(pub Option<OwnerId>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Owner {

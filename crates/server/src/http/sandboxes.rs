@@ -132,7 +132,7 @@ fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter> {
         (status = 400, description = "No such filter", body = api::ErrorBody)))]
 pub async fn list(
     State(api): State<Api>,
-    Viewer(viewer): Viewer,
+    Viewer(Owner(viewer)): Viewer,
     Params(query): Params<Vec<(String, String)>>,
 ) -> Result<(HeaderMap, Json<Vec<api::Sandbox>>)> {
     let page = api.control.sandboxes_known_to(viewer, list_filter(query)?).await?;
