@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admission::{Admission, QueuePolicy};
+use crate::admission::{Admission, Opened, QueuePolicy};
 use crate::auth::Access;
 use crate::clock::{Clock, SteadyClock};
 use crate::config::{self, Config, DefaultProvider, Enabled, Overflow};
@@ -105,7 +105,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let tasks = TaskTracker::new();
     let events = Arc::new(Events::default());
     let policy = policy(&config);
-    let (admission, admitting, stop_admitting) =
+    let Opened { admission, task: admitting, abandoned, stop: stop_admitting } =
         Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue);
     let control =
         Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
@@ -132,6 +132,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     serving.spawn(http::serve(listeners, router, proxies, stop.clone()));
     let mut admission = tokio::task::JoinSet::new();
     admission.spawn(admitting);
+    admission.spawn(Arc::clone(&control).remove_abandoned(abandoned));
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
     if let Some(path) = &config.server.unix_socket {

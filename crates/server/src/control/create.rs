@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use domain::{InvalidMetadata, Metadata, OwnerId, Resources, SandboxId, State, StopReason};
 use providers::{Phase, Provider, Spec};
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::admission::above;
 use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, WAIT_MAX, WaitFor, lock};
@@ -281,6 +281,13 @@ impl Control {
             }
             // The reconciler finds the row or the box once the store is back.
             Err(error) => Err(error),
+        }
+    }
+
+    /// Removes what was admitted for callers who had gone by then.
+    pub async fn remove_abandoned(self: Arc<Self>, mut abandoned: mpsc::UnboundedReceiver<SandboxId>) {
+        while let Some(id) = abandoned.recv().await {
+            self.abandon(&id).await;
         }
     }
 

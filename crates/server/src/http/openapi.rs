@@ -22,6 +22,8 @@ pub use rules::{FILES_OF_ROUTES, Keys};
     components(schemas(
         api::ErrorBody,
         api::Duration,
+        api::Event,
+        api::EventTypes,
         api::FileMode,
         api::FilePath,
         api::IdempotencyKey,

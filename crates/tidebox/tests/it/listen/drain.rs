@@ -34,11 +34,11 @@ async fn a_stream_under_way_is_finished_and_new_callers_are_refused() {
     idle.write_all(b"GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     idle.read_exact(&mut [0; 12]).await.unwrap();
     let mut fresh = tcp(&server).await;
-    let response = streaming(&server, "echo first; sleep 4; echo last").await;
+    let response = streaming(&server, "echo first; sleep 7; echo last").await;
     tell_to_stop(&server);
     server.until("refusal", async || TcpStream::connect(at).await.is_err()).await;
-    rest(&mut idle, Duration::from_secs(3)).await;
-    rest(&mut fresh, Duration::from_secs(3)).await;
+    rest(&mut idle, Duration::from_secs(5)).await;
+    rest(&mut fresh, Duration::from_secs(5)).await;
     let answer = Answer::read(response).await;
     assert!(String::from_utf8_lossy(&answer.bytes).contains("last"), "{:?}", String::from_utf8_lossy(&answer.bytes));
     let code = tokio::task::spawn_blocking(move || server.terminate()).await.unwrap();
