@@ -110,17 +110,21 @@ impl Mock {
         self.lock().health = error;
     }
 
-    /// Ends a box behind the provider's back: it is there no more.
+    /// Ends a box or a slot behind the provider's back: it is there no more.
     pub fn vanish(&self, id: &SandboxId) {
-        let gone = self.lock().boxes.remove(id);
+        let hosts: Vec<Arc<Boxed>> = self.lock().boxes.values().cloned().collect();
+        let slot = hosts.iter().find_map(|host| host.slots()?.remove(id));
+        let gone = self.lock().boxes.remove(id).or(slot);
         if let Some(gone) = gone {
             gone.kill();
         }
     }
 
-    /// Ends the first process of a box behind the provider's back.
+    /// Ends the first process of a box or a slot behind the provider's back.
     pub fn die(&self, id: &SandboxId) {
-        if let Some(found) = self.find(id) {
+        let hosts: Vec<Arc<Boxed>> = self.lock().boxes.values().cloned().collect();
+        let slot = || hosts.iter().find_map(|host| host.slots()?.get(id).cloned());
+        if let Some(found) = self.find(id).or_else(slot) {
             found.kill();
         }
     }
