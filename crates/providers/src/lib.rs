@@ -14,8 +14,10 @@ mod guest;
 pub mod mock;
 pub mod native;
 mod provider;
+mod slots;
 
 pub use domain::{SandboxId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{ByteStream, Command, ExitStatus, FileContent, FileInfo, Guest, OutputEvent, OutputStream};
 pub use provider::{Facts, Found, Health, Isolation, LimitKind, Phase, Provider, Spec, Started, capabilities};
+pub use slots::Slots;

@@ -10,6 +10,7 @@ mod exec;
 mod extend;
 mod figures;
 mod held;
+mod pool;
 mod query;
 mod quotas;
 mod runtime;
@@ -35,7 +36,7 @@ use crate::config::Leases;
 use crate::events::{EventType, Events, ID_BLOCK};
 use crate::operations::{Operation, Operations};
 use crate::registry::Registry;
-use crate::store::{self, Applied, Change, Store};
+use crate::store::{self, Applied, Change, PoolBounds, Store};
 
 pub use crate::admission::Figures as QueueFigures;
 pub use crate::store::workers::Heartbeat;
@@ -48,6 +49,7 @@ pub use create::{SpawnRequest, Spawned};
 pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Running};
 pub use figures::Stored;
 pub use held::Held;
+pub use pool::{PoolStatus, SharedBoxes};
 pub use query::ProviderDetail;
 pub use quotas::Usage;
 pub use wait::{WAIT_MAX, WaitFor};
@@ -148,6 +150,8 @@ pub struct Policy {
     pub resources: Resources,
     /// Whether a spawn that finds no room may wait for it.
     pub queue: QueuePolicy,
+    /// How many boxes are shared, by how many; `None` when pool mode is off.
+    pub pool: Option<PoolBounds>,
     /// The image when a request leaves it out; `None` for the provider's own.
     pub image: Option<String>,
     /// Bytes of each output stream that a buffered answer holds.
@@ -194,8 +198,6 @@ pub struct Control {
     refusals: Refusals,
     operations: Operations,
     admission: Arc<Admission>,
-    /// When the parts were put together.
-    started_at: Timestamp,
     /// Counts changes of any sandbox; what waits for one looks again then.
     changes: watch::Sender<u64>,
     /// A request found a box gone; the reconciler need not wait for its turn.
@@ -225,7 +227,6 @@ impl Control {
         admission: Arc<Admission>,
     ) -> Arc<Self> {
         let changes = watch::Sender::new(0);
-        let started_at = clock.now();
         Arc::new(Self {
             store,
             registry,
@@ -237,7 +238,6 @@ impl Control {
             events,
             refusals: Refusals::default(),
             operations: Operations::default(),
-            started_at,
             admission,
             changes,
             vanished: Notify::new(),

@@ -20,6 +20,7 @@ mod metrics;
 mod ndjson;
 mod openapi;
 pub mod peer;
+mod pool;
 mod providers;
 mod quotas;
 mod range;
@@ -34,6 +35,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::Router;
+use axum::middleware;
 use axum::routing::put;
 use bytes::Bytes;
 use utoipa_axum::router::OpenApiRouter;
@@ -102,6 +104,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(providers::list))
         .routes(routes!(providers::get))
         .routes(routes!(providers::test))
+        .routes(routes!(pool::status))
         .routes(routes!(quotas::list))
         .routes(routes!(quotas::summary))
         .routes(routes!(quotas::get, quotas::save, quotas::delete))
@@ -148,6 +151,7 @@ pub fn router(control: Arc<Control>, settings: Settings) -> Router {
         router = router.route(&format!("/api/v1/sandboxes/{{id}}/files/{name}"), put(files::put));
     }
     let router = router
+        .route_layer(middleware::from_fn_with_state(api.clone(), pool::apart))
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::method_not_allowed)
         .with_state(api.clone());

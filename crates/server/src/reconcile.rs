@@ -128,6 +128,7 @@ async fn sweep_rows(control: &Arc<Control>, backoff: &mut Backoff, data_dir: &st
     expire(control).await?;
     finish_creating(control).await?;
     finish_destroying(control, backoff).await?;
+    control.reconcile_pool().await?;
     guard_disk(control, data_dir).await
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::{Caps, Limits, Resources, State, StopReason, StoreId};
+use domain::{Caps, Limits, Resources, State, StopReason};
 use providers::Provider;
 use providers::mock::Mock;
 use providers::native::{Native, NativeConfig};
@@ -20,14 +20,14 @@ use crate::auth::Access;
 use crate::beater::{self, Beater};
 use crate::clock::{Clock, SteadyClock};
 use crate::config::{self, Config, DefaultProvider, Enabled, Overflow};
-use crate::control::{AuditBounds, Control, ORPHAN_GRACE, Policy};
+use crate::control::{AuditBounds, Control, ORPHAN_GRACE, Policy, SharedBoxes};
 use crate::events::Events;
 use crate::fleet::Fleet;
 use crate::http::peer::TrustedProxies;
 use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
 use crate::process::{Memory, Process};
 use crate::registry::{Offer, Registry};
-use crate::store::{Sqlite, Store};
+use crate::store::{PoolBounds, Sqlite, Store};
 use crate::{VERSION, reconcile};
 
 /// How long work that outlives its request may take once we are told to stop.
@@ -120,8 +120,8 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let store = Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| store_failure(&error))?;
     let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
     let fleet = Fleet::open(&config.workers, store.id()).map_err(|(id, source)| Failure::Worker { id, source })?;
-    let registry = registry(&config, store.id(), &clock).await?.with_fleet(fleet);
     let store: Arc<dyn Store> = Arc::new(store);
+    let registry = registry(&config, &store, &clock).await?.with_fleet(fleet);
     let tasks = TaskTracker::new();
     let process = Process::start(clock.now(), options.memory);
     let events = Arc::new(Events::default());
@@ -280,9 +280,14 @@ fn policy(config: &Config) -> Policy {
         resources: Resources { memory_mb: defaults.memory_mb, vcpus: defaults.vcpus, disk_mb: 0, pids: defaults.pids },
         queue: QueuePolicy {
             enabled: defaults.spawn_overflow == Overflow::Queue,
+            pool: config.pool.overflow == Overflow::Queue,
             timeout: defaults.spawn_queue_timeout,
             places: defaults.max_spawn_queue,
         },
+        pool: config
+            .pool
+            .enabled
+            .then_some(PoolBounds { hosts_max: config.pool.max_vms, places: config.pool.max_users_per_vm }),
         image: defaults.image.clone(),
         output_bytes_max: config.limits.max_output_bytes,
         retention: config.retention.destroyed,
@@ -297,12 +302,12 @@ fn policy(config: &Config) -> Policy {
 }
 
 /// Sets up the enabled providers and says which is the default, and why not the others.
-async fn registry(config: &Config, store: &StoreId, clock: &Arc<dyn Clock>) -> Result<Registry, Failure> {
+async fn registry(config: &Config, store: &Arc<dyn Store>, clock: &Arc<dyn Clock>) -> Result<Registry, Failure> {
     let mut providers: Vec<(Arc<dyn Provider>, Offer)> = Vec::new();
     if config.providers.native.enabled != Enabled::False {
         let native = Native::open(NativeConfig {
             data_dir: config.data_dir.clone(),
-            store_id: store.clone(),
+            store_id: store.id().clone(),
             subids: config.providers.native.subids,
             cgroup_parent: config.providers.native.cgroup_parent.clone(),
         })
@@ -322,6 +327,11 @@ async fn registry(config: &Config, store: &StoreId, clock: &Arc<dyn Clock>) -> R
         DefaultProvider::Auto => None,
         DefaultProvider::Named(name) => Some(name.as_str()),
     };
+    if config.pool.enabled {
+        for (provider, _) in &mut providers {
+            *provider = Arc::new(SharedBoxes::new(Arc::clone(provider), Arc::clone(store), Arc::clone(clock)));
+        }
+    }
     let registry = Registry::assemble(providers, named, clock.as_ref()).await;
     for entry in registry.entries() {
         let provider = entry.provider.name();

@@ -4,6 +4,7 @@
 //! rule can be raced. Every engine passes the same suite, `suite`.
 
 mod audit;
+mod pool;
 mod sqlite;
 #[cfg(test)]
 mod suite;
@@ -21,6 +22,7 @@ use domain::{
 };
 
 pub use audit::{AuditEntry, AuditFilter, AuditStore, NewAuditEntry};
+pub use pool::{PoolBounds, PoolCounts, PoolHost, PoolPlace, PoolStore};
 pub use sqlite::Sqlite;
 
 /// How long an [`IdempotencyKey`] names its sandbox.
@@ -194,6 +196,8 @@ pub struct NewSandbox {
     pub key: Option<IdempotencyKey>,
     /// Where it may go.
     pub placing: workers::Placing,
+    /// The place that it needs in a shared box, in pool mode.
+    pub pool: Option<PoolPlace>,
 }
 
 /// Whether a sandbox was admitted.
@@ -285,7 +289,7 @@ pub struct QuotaSummary {
 
 /// The transactions.
 #[async_trait]
-pub trait Store: AuditStore + workers::Workers + fmt::Debug + Send + Sync {
+pub trait Store: AuditStore + PoolStore + workers::Workers + fmt::Debug + Send + Sync {
     /// Names this store, for as long as it exists.
     fn id(&self) -> &StoreId;
 
@@ -295,6 +299,9 @@ pub trait Store: AuditStore + workers::Workers + fmt::Debug + Send + Sync {
     /// - Two at once never get past a cap together.
     /// - One without an owner is under no owner's cap.
     /// - Costs the same whatever number is active.
+    /// - With [`NewSandbox::pool`], it takes a place in the fullest open box of the
+    ///   same provider, image and size, else in a new one; many at once never get
+    ///   past a bound together.
     /// - A key older than [`KEY_LIFETIME`], or whose sandbox failed or was
     ///   removed before anybody had it, is free.
     async fn admit(&self, new: &NewSandbox) -> Result<Admitted>;

@@ -56,7 +56,7 @@ impl Lab {
     }
 
     async fn queueing() -> Self {
-        Self::new(QueuePolicy { enabled: true, timeout: Duration::from_secs(60), places: 1000 }).await
+        Self::new(QueuePolicy { enabled: true, pool: false, timeout: Duration::from_secs(60), places: 1000 }).await
     }
 
     fn new_sandbox(&self, caps: Caps, owner: Option<&str>) -> NewSandbox {
@@ -77,7 +77,7 @@ impl Lab {
         };
         let stale_after = Duration::from_secs(3600);
         let placing = Placing { stale_after, lease_ttl: stale_after, here: true, reachable: [].into() };
-        NewSandbox { sandbox, caps, key: None, placing }
+        NewSandbox { sandbox, caps, key: None, placing, pool: None }
     }
 
     async fn ask(&self, caps: Caps, owner: Option<&str>) -> Result<Sandbox, Refused> {
@@ -122,7 +122,7 @@ const ONE_EACH: Caps = Caps { max_sandboxes: 0, max_sandboxes_per_owner: 1 };
 
 #[tokio::test]
 async fn without_a_queue_a_full_server_refuses_at_once() {
-    let lab = Lab::new(QueuePolicy { enabled: false, timeout: Duration::from_secs(60), places: 10 }).await;
+    let lab = Lab::new(QueuePolicy { enabled: false, pool: false, timeout: Duration::from_secs(60), places: 10 }).await;
     let held = lab.ask(ONE, None).await.unwrap();
     let refused = lab.ask(ONE, None).await.unwrap_err();
     assert!(matches!(refused, Refused::Denied(Denial::MaxSandboxes, room) if room.active.total == 1));
@@ -187,7 +187,8 @@ async fn an_owner_at_its_cap_does_not_hold_up_others_and_wakes_on_its_own_room()
 
 #[tokio::test]
 async fn who_waited_long_enough_is_told_so_and_only_then() {
-    let lab = Lab::new(QueuePolicy { enabled: true, timeout: Duration::from_millis(200), places: 10 }).await;
+    let lab =
+        Lab::new(QueuePolicy { enabled: true, pool: false, timeout: Duration::from_millis(200), places: 10 }).await;
     let held = lab.ask(ONE, None).await.unwrap();
     let started = Instant::now();
     let refused = lab.ask(ONE, None).await.unwrap_err();
@@ -202,7 +203,9 @@ async fn who_waited_long_enough_is_told_so_and_only_then() {
 
 #[tokio::test]
 async fn a_full_queue_sends_the_newest_away() {
-    let lab = Arc::new(Lab::new(QueuePolicy { enabled: true, timeout: Duration::from_secs(60), places: 2 }).await);
+    let lab = Arc::new(
+        Lab::new(QueuePolicy { enabled: true, pool: false, timeout: Duration::from_secs(60), places: 2 }).await,
+    );
     let held = lab.ask(ONE_EACH, Some("alice")).await.unwrap();
     let mut waiting = JoinSet::new();
     for n in 1..=2 {

@@ -67,6 +67,11 @@ impl Plan {
     pub(super) fn wish(&self) -> (&str, Option<&OwnerId>, &Placing) {
         (&self.sandbox.provider, self.sandbox.owner.as_ref(), &self.placing)
     }
+
+    /// The row that it would become.
+    pub(super) fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
+    }
 }
 
 impl Control {
@@ -137,7 +142,7 @@ impl Control {
         let making = Making::begin(self, &plan.sandbox.id);
         let decided = Instant::now();
         let Plan { sandbox, spec, ttl, key, placing, generation } = plan;
-        let new = NewSandbox { sandbox, caps: self.policy.caps, key, placing };
+        let new = NewSandbox { sandbox, caps: self.policy.caps, key, placing, pool: self.place() };
         let sandbox = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
         if let Some(generation) = generation {
             self.take_up(&sandbox.id, generation).await?;

@@ -3,6 +3,7 @@
 mod audit;
 mod list;
 mod placement;
+mod pool;
 mod quotas;
 mod rows;
 mod schema;
@@ -14,7 +15,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{
-    Active, Caps, InvalidTransition, OwnerId, Quota, Room, SandboxId, State, StopReason, StoreId, Timestamp, WorkerId,
+    Active, Caps, Denial, InvalidTransition, OwnerId, Quota, Room, SandboxId, State, StopReason, StoreId, Timestamp,
+    WorkerId,
 };
 use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
@@ -184,7 +186,7 @@ impl Store for Sqlite {
     }
 
     async fn admit(&self, new: &NewSandbox) -> Result<Admitted> {
-        let NewSandbox { sandbox, caps, key, placing } = new;
+        let NewSandbox { sandbox, caps, key, placing, pool } = new;
         let owner = sandbox.owner.as_ref();
         // IMMEDIATE: a deferred transaction that turns into a writer can fail at once.
         let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
@@ -193,10 +195,15 @@ impl Store for Sqlite {
         {
             return Ok(Admitted::KeyTaken);
         }
-        if *caps != Caps::default() || owner.is_some() {
+        if *caps != Caps::default() || owner.is_some() || pool.is_some() {
             let room = room(&mut tx, owner, *caps).await?;
             if let Err(denial) = room.admit() {
                 return Ok(Admitted::Denied(denial, room));
+            }
+            if let Some(place) = pool
+                && !pool::take_place(&mut tx, sandbox, place).await?
+            {
+                return Ok(Admitted::Denied(Denial::PoolFull, room));
             }
         }
         let (worker, _) = placement::place(&mut tx, &sandbox.provider, owner, sandbox.created_at, placing).await?;

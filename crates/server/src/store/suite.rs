@@ -1,6 +1,7 @@
 //! What every engine must do: one suite, run on each.
 
 mod audit;
+mod pool;
 mod workers;
 
 use std::time::Duration;
@@ -41,6 +42,7 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     workers::leases_follow_the_rules(store).await;
     workers::a_sandbox_goes_where_the_rules_say(store).await;
     workers::a_worker_remembers_what_it_was_told(store).await;
+    pool::run(store).await;
     audit::a_row_is_read_back_as_it_was_written(store).await;
     audit::filters_take_every_text_literally(store).await;
     audit::filters_are_met_all_at_once(store).await;
@@ -83,7 +85,7 @@ fn sandbox(n: u8, owner: Option<&str>) -> Sandbox {
 }
 
 fn new(sandbox: Sandbox, caps: Caps) -> NewSandbox {
-    NewSandbox { sandbox, caps, key: None, placing: workers::placing() }
+    NewSandbox { sandbox, caps, key: None, placing: workers::placing(), pool: None }
 }
 
 async fn admit(store: &dyn Store, sandbox: &Sandbox) {
@@ -396,7 +398,7 @@ async fn a_key_names_one_sandbox_of_one_owner_for_a_day(store: &dyn Store) {
         let mut sandbox = sandbox(n, owner);
         sandbox.created_at = at;
         let key = IdempotencyKey { key: "k".to_owned(), request: request.to_owned() };
-        NewSandbox { sandbox, caps: Caps::default(), key: Some(key), placing: workers::placing() }
+        NewSandbox { sandbox, caps: Caps::default(), key: Some(key), placing: workers::placing(), pool: None }
     };
     let gina = OwnerId::parse("gina").unwrap();
     let day = after(start(), KEY_LIFETIME);
@@ -429,6 +431,7 @@ async fn a_key_is_free_when_nobody_got_its_sandbox(store: &dyn Store) {
             caps: Caps::default(),
             key: Some(key),
             placing: workers::placing(),
+            pool: None,
         };
         assert_eq!(store.admit(&new).await.unwrap(), Admitted::Yes(WorkerId::local()));
         store.apply(&id(n), end).await.unwrap();

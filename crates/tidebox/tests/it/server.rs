@@ -158,6 +158,12 @@ impl TestServer {
         }
     }
 
+    /// Changes a setting for the next [`TestServer::launch`].
+    pub fn set(&mut self, key: &str, value: &str) {
+        self.settings.retain(|(known, _)| known != key);
+        self.settings.push((key.to_owned(), value.to_owned()));
+    }
+
     /// Ends the process as a crash would.
     pub fn kill(&mut self) {
         let mut process = self.process.take().expect("the server runs");
