@@ -8,6 +8,7 @@ mod create;
 mod destroy;
 mod exec;
 mod extend;
+mod figures;
 mod pool;
 mod query;
 mod quotas;
@@ -35,12 +36,13 @@ use crate::store::{self, Applied, Change, PoolBounds, Store};
 
 pub use crate::admission::Figures as QueueFigures;
 pub use crate::store::{
-    AuditEntry, AuditFilter, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, Place, QuotaSummary, Sandbox,
-    Template, TemplateValues,
+    AuditEntry, AuditFilter, Counts, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, Place, QuotaSummary,
+    Sandbox, Template, TemplateValues,
 };
 pub use admission::Decision;
 pub use create::{SpawnRequest, Spawned};
 pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Running};
+pub use figures::Stored;
 pub use pool::{PoolStatus, SharedBoxes};
 pub use query::ProviderDetail;
 pub use quotas::Usage;
@@ -179,6 +181,8 @@ pub struct Control {
     refusals: Refusals,
     operations: Operations,
     admission: Arc<Admission>,
+    /// When the parts were put together.
+    started_at: Timestamp,
     /// Counts changes of any sandbox; what waits for one looks again then.
     changes: watch::Sender<u64>,
     /// A request found a box gone; the reconciler need not wait for its turn.
@@ -208,6 +212,7 @@ impl Control {
         admission: Arc<Admission>,
     ) -> Arc<Self> {
         let changes = watch::Sender::new(0);
+        let started_at = clock.now();
         Arc::new(Self {
             store,
             registry,
@@ -219,6 +224,7 @@ impl Control {
             events,
             refusals: Refusals::default(),
             operations: Operations::default(),
+            started_at,
             admission,
             changes,
             vanished: Notify::new(),

@@ -23,6 +23,7 @@ use crate::control::{AuditBounds, Control, Policy, SharedBoxes};
 use crate::events::Events;
 use crate::http::peer::TrustedProxies;
 use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
+use crate::process::{Memory, Process};
 use crate::registry::{Offer, Registry};
 use crate::store::{PoolBounds, Sqlite, Store};
 use crate::{VERSION, reconcile};
@@ -31,10 +32,12 @@ use crate::{VERSION, reconcile};
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
 /// What the command line says beside the configuration.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Whether to remove every sandbox on the way out.
     pub destroy_on_exit: bool,
+    /// Asks the allocator of the program what it holds.
+    pub memory: fn() -> Memory,
 }
 
 /// Why the service could not start, or had to stop. Texts are for the operator.
@@ -103,6 +106,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let store: Arc<dyn Store> = Arc::new(store);
     let registry = registry(&config, &store, &clock).await?;
     let tasks = TaskTracker::new();
+    let process = Process::start(clock.now(), options.memory);
     let events = Arc::new(Events::default());
     let policy = policy(&config);
     let Opened { admission, task: admitting, abandoned, stop: stop_admitting } =
@@ -122,6 +126,9 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         cors: Cors::new(&config.server.cors_allowed_origins),
         preview_domain: config.server.preview_domain,
         file_bytes_max: config.limits.max_file_bytes,
+        defaults: config.defaults,
+        rate_limit: config.rate_limit,
+        process,
         started,
     };
 

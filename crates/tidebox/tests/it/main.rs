@@ -14,6 +14,7 @@ mod events;
 mod fuzz;
 mod listen;
 mod load;
+mod metrics;
 mod pool;
 mod require;
 mod server;
