@@ -9,6 +9,7 @@ mod exec;
 mod file;
 mod map;
 mod provider;
+mod quota;
 mod sandbox;
 mod system;
 mod template;
@@ -21,6 +22,7 @@ pub use file::{
 };
 pub use map::StringMap;
 pub use provider::{ProviderConfig, ProviderDetail, ProviderHealth};
+pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
 pub use system::{ErrorBody, Health, Readiness};
 pub use template::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};

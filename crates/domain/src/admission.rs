@@ -18,6 +18,25 @@ pub struct Active {
     pub owner: Option<u64>,
 }
 
+/// What is active, and the caps over it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Room {
+    /// What is active.
+    pub active: Active,
+    /// The caps that hold for whoever asks.
+    pub caps: Caps,
+}
+
+impl Room {
+    /// Decides on one more sandbox.
+    ///
+    /// # Errors
+    /// As [`Caps::admit`].
+    pub fn admit(&self) -> Result<(), Denial> {
+        self.caps.admit(self.active)
+    }
+}
+
 /// The cap that is reached. The first that applies is named, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denial {
@@ -25,6 +44,17 @@ pub enum Denial {
     MaxSandboxes,
     /// The owner's cap.
     MaxSandboxesPerOwner,
+}
+
+impl Denial {
+    /// The reason of the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Denial::MaxSandboxes => "max_sandboxes",
+            Denial::MaxSandboxesPerOwner => "max_sandboxes_per_owner",
+        }
+    }
 }
 
 impl Caps {

@@ -6,10 +6,9 @@ use std::fmt;
 ///
 /// ```text
 /// Creating ──▶ Running ──▶ Destroying ──▶ Destroyed
-///     │            │            ▲   ▲
-///     │            └─▶ Failed ──┘   │
-///     ├──────────────────▲          │
-///     └─────────────────────────────┘
+///     │  │         │            ▲             ▲
+///     │  └─────────┼────────────┘             │
+///     └────────────┴──▶ Failed ───────────────┘
 /// ```
 ///
 /// `Creating` is stored before a provider is asked for a box and `Destroying`
@@ -97,8 +96,11 @@ impl State {
         match (self, event) {
             (S::Creating, E::Started) | (S::Running, E::Extended) => Ok(S::Running),
             // Destroy is idempotent.
-            (S::Creating | S::Running | S::Failed | S::Destroying, E::StopRequested) => Ok(S::Destroying),
-            (S::Destroying | S::Destroyed, E::Stopped) | (S::Destroyed, E::StopRequested) => Ok(S::Destroyed),
+            (S::Creating | S::Running | S::Destroying, E::StopRequested) => Ok(S::Destroying),
+            // A failed one holds nothing, and must not take up a place again on its way out.
+            (S::Failed | S::Destroyed, E::StopRequested) | (S::Destroying | S::Destroyed, E::Stopped) => {
+                Ok(S::Destroyed)
+            }
             (S::Creating | S::Running, E::Broke) => Ok(S::Failed),
             (from, event) => Err(InvalidTransition { from, event }),
         }
@@ -162,9 +164,19 @@ mod test {
 
     #[test]
     fn a_failed_sandbox_can_be_deleted_and_nothing_else() {
-        check(State::Failed, Event::StopRequested, Some(State::Destroying));
+        check(State::Failed, Event::StopRequested, Some(State::Destroyed));
         check(State::Failed, Event::Started, None);
         check(State::Failed, Event::Extended, None);
+    }
+
+    #[test]
+    fn what_counts_no_longer_never_counts_again() {
+        use Event as E;
+        for from in State::ALL.into_iter().filter(|state| !state.is_active()) {
+            for event in [E::Started, E::Extended, E::StopRequested, E::Stopped, E::Broke] {
+                assert!(!from.after(event).is_ok_and(State::is_active), "{from} {event:?}");
+            }
+        }
     }
 
     #[test]

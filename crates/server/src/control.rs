@@ -1,12 +1,14 @@
 //! What the service does: one file a verb. The only part that decides; handlers
 //! ask it and translate.
 
+mod admission;
 mod boxes;
 mod create;
 mod destroy;
 mod exec;
 mod extend;
 mod query;
+mod quotas;
 mod templates;
 mod wait;
 
@@ -21,16 +23,22 @@ use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
+use crate::admission::{Admission, QueuePolicy};
 use crate::clock::Clock;
 use crate::events::{EventType, Events};
 use crate::operations::{Operation, Operations};
 use crate::registry::Registry;
 use crate::store::{self, Applied, Change, Store};
 
-pub use crate::store::{Sandbox, Template, TemplateValues};
+pub use crate::admission::Figures as QueueFigures;
+pub use crate::store::{
+    IdempotencyKey, ListFilter, OwnerQuota, Place, QuotaSummary, Sandbox, Template, TemplateValues,
+};
+pub use admission::Decision;
 pub use create::{SpawnRequest, Spawned};
-pub use exec::{ExecCommand, ExecOutcome, ExecRequest};
+pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Running};
 pub use query::ProviderDetail;
+pub use quotas::Usage;
 pub use wait::{WAIT_MAX, WaitFor};
 
 /// The worker that holds every sandbox of a single server.
@@ -52,6 +60,8 @@ pub enum Resource {
     Provider,
     /// A file in a sandbox.
     File,
+    /// An owner's quota.
+    Quota,
 }
 
 impl fmt::Display for Resource {
@@ -61,6 +71,7 @@ impl fmt::Display for Resource {
             Resource::Template => "template",
             Resource::Provider => "provider",
             Resource::File => "file",
+            Resource::Quota => "quota of the owner",
         })
     }
 }
@@ -117,6 +128,8 @@ pub struct Policy {
     pub caps: Caps,
     /// The size of a sandbox when a request leaves it out.
     pub resources: Resources,
+    /// Whether a spawn that finds no room may wait for it.
+    pub queue: QueuePolicy,
     /// The image when a request leaves it out; `None` for the provider's own.
     pub image: Option<String>,
     /// Bytes of each output stream that a buffered answer holds.
@@ -143,8 +156,9 @@ pub struct Control {
     /// Sandboxes that this process is removing right now, so that two callers
     /// wait for one removal.
     removing: Mutex<HashMap<SandboxId, Removal>>,
-    events: Events,
+    events: Arc<Events>,
     operations: Operations,
+    admission: Arc<Admission>,
     /// Counts changes of any sandbox; what waits for one looks again then.
     changes: watch::Sender<u64>,
     /// A request found a box gone; the reconciler need not wait for its turn.
@@ -170,6 +184,8 @@ impl Control {
         clock: Arc<dyn Clock>,
         policy: Policy,
         tasks: TaskTracker,
+        events: Arc<Events>,
+        admission: Arc<Admission>,
     ) -> Arc<Self> {
         let changes = watch::Sender::new(0);
         Arc::new(Self {
@@ -180,8 +196,9 @@ impl Control {
             tasks,
             making: Mutex::default(),
             removing: Mutex::default(),
-            events: Events::default(),
+            events,
             operations: Operations::default(),
+            admission,
             changes,
             vanished: Notify::new(),
         })
@@ -200,6 +217,11 @@ impl Control {
     /// The providers.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// The figures of the spawn queue.
+    pub fn queue_figures(&self) -> QueueFigures {
+        self.admission.figures()
     }
 
     pub(crate) fn store(&self) -> &dyn Store {
@@ -229,6 +251,12 @@ impl Control {
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied> {
         let applied = self.store.apply(id, change.clone()).await?;
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
+        if let Applied::Done { before, sandbox } = &applied
+            && before.is_active()
+            && !sandbox.state.is_active()
+        {
+            self.admission.freed(sandbox.owner.as_ref());
+        }
         if let Applied::Done { before, sandbox } = &applied
             && let Some(kind) = event_of(&change, *before, sandbox.state)
         {
@@ -273,6 +301,10 @@ fn event_of(change: &Change, before: State, after: State) -> Option<EventType> {
     match change {
         Change::Started => Some(EventType::SandboxRunning),
         Change::Extended { .. } => Some(EventType::SandboxExtended),
+        // A failed one was deleted.
+        Change::StopRequested { .. } if before != after && after == State::Destroyed => {
+            Some(EventType::SandboxDestroyed)
+        }
         Change::StopRequested { reason: StopReason::Expired, .. } if before != after => Some(EventType::SandboxExpired),
         Change::Stopped { .. } if before != after => Some(EventType::SandboxDestroyed),
         Change::Broke { .. } => Some(EventType::SandboxFailed),

@@ -10,6 +10,7 @@ mod guard;
 mod ndjson;
 mod openapi;
 mod providers;
+mod quotas;
 mod range;
 mod request;
 mod sandboxes;
@@ -51,10 +52,25 @@ pub struct Settings {
     pub started: Instant,
 }
 
+/// The routes that are also there below `/admin`, where they ask for the admin
+/// key. Their paths are given without what stands before them.
+fn shared_routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new()
+        .routes(routes!(quotas::list))
+        .routes(routes!(quotas::summary))
+        .routes(routes!(quotas::get, quotas::save, quotas::delete))
+        .routes(routes!(quotas::usage))
+        // An owner may be called so as well.
+        .route("/quotas/summary", put(quotas::save_summary).delete(quotas::delete_summary))
+}
+
 /// Every route, with its description.
 fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::with_openapi(openapi::base())
+        .nest("/api/v1", shared_routes())
+        .nest("/api/v1/admin", openapi::aliases(shared_routes()))
         .routes(routes!(sandboxes::spawn, sandboxes::list, sandboxes::prune))
+        .routes(routes!(sandboxes::admission))
         .routes(routes!(sandboxes::get, sandboxes::destroy))
         .routes(routes!(sandboxes::extend))
         .routes(routes!(sandboxes::wait))

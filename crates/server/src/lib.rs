@@ -1,6 +1,7 @@
 //! The Tidebox service: the HTTP API in front, the rules applied behind it, and
 //! the reconcilers that finish what a crash left.
 
+mod admission;
 mod clock;
 pub mod config;
 mod control;

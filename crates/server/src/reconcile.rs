@@ -165,7 +165,7 @@ async fn check_health(control: &Control) -> Result<()> {
 }
 
 async fn forget(control: &Control) -> Result<()> {
-    let purged = control.store().purge_ended(control.retention_ends_before()).await?;
+    let purged = control.store().purge_ended(control.retention_ends_before(), control.now()).await?;
     if purged > 0 {
         tracing::debug!(purged, "forgot sandboxes that ended long ago");
     }

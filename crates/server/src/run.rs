@@ -15,9 +15,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admission::{Admission, QueuePolicy};
 use crate::clock::{Clock, SteadyClock};
-use crate::config::{Config, DefaultProvider, Enabled};
+use crate::config::{Config, DefaultProvider, Enabled, Overflow};
 use crate::control::{Control, Policy};
+use crate::events::Events;
 use crate::http::{self, Hosts, Settings};
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
@@ -92,7 +94,12 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let registry = registry(&config, store.id(), &clock).await?;
     let store: Arc<dyn Store> = Arc::new(store);
     let tasks = TaskTracker::new();
-    let control = Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy(&config), tasks.clone());
+    let events = Arc::new(Events::default());
+    let policy = policy(&config);
+    let (admission, admitting, stop_admitting) =
+        Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue);
+    let control =
+        Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, names(&config)),
         preview_domain: config.server.preview_domain,
@@ -105,6 +112,8 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let router = http::router(Arc::clone(&control), settings);
     let mut serving = tokio::task::JoinSet::new();
     serving.spawn(http::serve(listener, router, connections.clone(), stop.clone()));
+    let mut admission = tokio::task::JoinSet::new();
+    admission.spawn(admitting);
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on http://{bound}");
@@ -113,9 +122,13 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         () = told_to_stop() => None,
         _ = serving.join_next() => Some("the listener"),
         _ = reconciling.join_next() => Some("the reconciler"),
+        _ = admission.join_next() => Some("the admission"),
     };
     tracing::info!("stopping");
     stop.cancel();
+    // Whoever waits for room is told so at once, and does not hold up the rest.
+    stop_admitting.cancel();
+    while admission.join_next().await.is_some() {}
     while serving.join_next().await.is_some() {}
     while reconciling.join_next().await.is_some() {}
     if options.destroy_on_exit {
@@ -181,6 +194,11 @@ fn policy(config: &Config) -> Policy {
         },
         caps: Caps { max_sandboxes: defaults.max_sandboxes, max_sandboxes_per_owner: defaults.max_sandboxes_per_owner },
         resources: Resources { memory_mb: defaults.memory_mb, vcpus: defaults.vcpus, disk_mb: 0, pids: defaults.pids },
+        queue: QueuePolicy {
+            enabled: defaults.spawn_overflow == Overflow::Queue,
+            timeout: defaults.spawn_queue_timeout,
+            places: defaults.max_spawn_queue,
+        },
         image: defaults.image.clone(),
         output_bytes_max: config.limits.max_output_bytes,
         retention: config.retention.destroyed,

@@ -7,15 +7,20 @@ mod sqlite;
 #[cfg(test)]
 mod suite;
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{
-    Caps, Denial, Event, InvalidTransition, Metadata, OwnerId, Resources, SandboxId, State, StopReason, StoreId,
-    Timestamp,
+    Caps, Denial, Event, InvalidTransition, Metadata, OwnerId, Quota, Resources, Room, SandboxId, State, StopReason,
+    StoreId, Timestamp,
 };
 
 pub use sqlite::Sqlite;
+
+/// How long an [`IdempotencyKey`] names its sandbox.
+pub const KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// The result of a transaction.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -165,6 +170,111 @@ pub struct TemplateValues {
     pub metadata: Metadata,
 }
 
+/// A caller's own name for a request, so that repeating it makes nothing twice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    /// The name; counts for each owner apart.
+    pub key: String,
+    /// What was asked for, hashed: the same name must ask for the same.
+    pub request: String,
+}
+
+/// A sandbox that wants to be admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSandbox {
+    /// The row, in state `creating`.
+    pub sandbox: Sandbox,
+    /// The global caps; the owner's quota is read with them.
+    pub caps: Caps,
+    /// The caller's name for the request.
+    pub key: Option<IdempotencyKey>,
+}
+
+/// Whether a sandbox was admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admitted {
+    /// It is stored.
+    Yes,
+    /// A cap is reached.
+    Denied(Denial, Room),
+    /// There is a sandbox with this [`IdempotencyKey`].
+    KeyTaken,
+}
+
+/// What to list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListFilter {
+    /// Only of this owner.
+    pub owner: Option<OwnerId>,
+    /// Only in this state.
+    pub state: Option<State>,
+    /// Only of this provider.
+    pub provider: Option<String>,
+    /// Only with these labels.
+    pub metadata: Metadata,
+    /// At most so many.
+    pub limit: Option<u32>,
+    /// Only what comes after this place.
+    pub after: Option<Place>,
+}
+
+/// A place in the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// When the sandbox there was made, in milliseconds since 1970.
+    pub created_at_ms: i64,
+    /// Orders those of the same millisecond.
+    pub row: i64,
+}
+
+/// A part of the list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The sandboxes, newest first.
+    pub sandboxes: Vec<Sandbox>,
+    /// Where the next part begins; `None` at the end.
+    pub next: Option<Place>,
+}
+
+/// How many sandboxes there are, of those that are not purged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Active ones.
+    pub active: u64,
+    /// All by state.
+    pub by_state: BTreeMap<String, u64>,
+    /// Active ones by provider.
+    pub by_provider: BTreeMap<String, u64>,
+    /// Active ones by worker.
+    pub by_worker: BTreeMap<String, u64>,
+}
+
+/// An owner's quota, as stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnerQuota {
+    /// Whose.
+    pub owner: OwnerId,
+    /// What it says.
+    pub quota: Quota,
+    /// When it was first saved.
+    pub created_at: Timestamp,
+    /// When it was last saved.
+    pub updated_at: Timestamp,
+}
+
+/// How many quotas say what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QuotaSummary {
+    /// All.
+    pub total: u64,
+    /// Those with an own cap.
+    pub with_max_sandboxes: u64,
+    /// Those with an own longest lifetime.
+    pub with_max_ttl: u64,
+    /// Those with an own longest deadline.
+    pub with_max_exec_timeout: u64,
+}
+
 /// The transactions.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync {
@@ -175,13 +285,25 @@ pub trait Store: fmt::Debug + Send + Sync {
     ///
     /// - Two at once never get past a cap together.
     /// - One without an owner is under no owner's cap.
-    async fn admit(&self, sandbox: &Sandbox, caps: Caps) -> Result<std::result::Result<(), Denial>>;
+    /// - Costs the same whatever number is active.
+    /// - A key older than [`KEY_LIFETIME`], or whose sandbox failed or was
+    ///   removed before anybody had it, is free.
+    async fn admit(&self, new: &NewSandbox) -> Result<Admitted>;
+
+    /// What is active, and the caps over `owner`.
+    async fn room(&self, owner: Option<&OwnerId>, caps: Caps) -> Result<Room>;
+
+    /// The request and the sandbox that go by the owner's `key` at `now`.
+    async fn keyed(&self, owner: Option<&OwnerId>, key: &str, now: Timestamp) -> Result<Option<(String, SandboxId)>>;
+
+    /// How many sandboxes there are of what.
+    async fn counts(&self) -> Result<Counts>;
 
     /// One sandbox, destroyed ones too while their row is kept.
     async fn sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>>;
 
-    /// All but the destroyed ones, newest first.
-    async fn sandboxes(&self) -> Result<Vec<Sandbox>>;
+    /// Those that a request may see at `now`, newest first.
+    async fn sandboxes(&self, filter: &ListFilter, now: Timestamp) -> Result<Page>;
 
     /// Those that are `creating` or `running` and whose lifetime is over by
     /// `now`, the longest over first, at most `limit`.
@@ -190,17 +312,14 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Those in `state`, the oldest first, at most `limit`.
     async fn in_state(&self, state: State, limit: u32) -> Result<Vec<Sandbox>>;
 
-    /// How many active sandboxes `provider` runs.
-    async fn active_count(&self, provider: &str) -> Result<u64>;
-
     /// Applies what happened, if the rules allow it in the state that is stored.
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied>;
 
     /// Moves the end of every sandbox that has one to come by `by_ms`.
     async fn shift_expiry(&self, by_ms: i64) -> Result<u64>;
 
-    /// Forgets what ended before `before`; how many.
-    async fn purge_ended(&self, before: Timestamp) -> Result<u64>;
+    /// Forgets what ended before `before`, and old [`IdempotencyKey`]s; how many sandboxes.
+    async fn purge_ended(&self, before: Timestamp, now: Timestamp) -> Result<u64>;
 
     /// Stores a new template; `false` if the name is taken.
     async fn insert_template(&self, template: &Template) -> Result<bool>;
@@ -216,6 +335,21 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// Removes a template; `false` if there is none.
     async fn delete_template(&self, name: &str) -> Result<bool>;
+
+    /// Saves an owner's quota whole; what is stored then.
+    async fn save_quota(&self, owner: &OwnerId, quota: &Quota, at: Timestamp) -> Result<OwnerQuota>;
+
+    /// An owner's quota.
+    async fn quota(&self, owner: &OwnerId) -> Result<Option<OwnerQuota>>;
+
+    /// All quotas by owner.
+    async fn quotas(&self) -> Result<Vec<OwnerQuota>>;
+
+    /// How many quotas say what.
+    async fn quota_summary(&self) -> Result<QuotaSummary>;
+
+    /// Removes an owner's quota; `false` if there is none.
+    async fn delete_quota(&self, owner: &OwnerId) -> Result<bool>;
 
     /// Writes out what is pending and lets go of the files.
     async fn close(&self);

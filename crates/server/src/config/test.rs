@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -413,7 +414,7 @@ fn the_example_file_names_every_key_once_with_its_default() {
     let enabled: String = committed.lines().map(|line| format!("{}\n", uncommented(line))).collect();
     let loaded = Lab::new().here(&enabled).load();
     assert_eq!(loaded.config, Lab::new().load().config);
-    let set: BTreeSet<_> = loaded.sources.keys().copied().collect();
+    let set: BTreeSet<_> = loaded.sources.keys().map(String::as_str).collect();
     assert_eq!(set, key::KEYS.iter().map(|key| key.name).collect());
     assert_eq!(Lab::new().here(committed).load().sources.len(), 0, "as it is, it sets nothing");
 }

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::{Denial, InvalidMetadata, Metadata, OwnerId, Resources, SandboxId, State, StopReason};
+use domain::{InvalidMetadata, Metadata, OwnerId, Resources, SandboxId, State, StopReason};
 use providers::{Phase, Provider, Spec};
+use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, lock};
+use super::admission::above;
+use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, WAIT_MAX, WaitFor, lock};
 use crate::clock;
-use crate::store::{Applied, Change, Sandbox, TemplateValues};
+use crate::events::EventType;
+use crate::operations::Operation;
+use crate::store::{Applied, Change, IdempotencyKey, NewSandbox, Sandbox, TemplateValues};
 
 /// What a caller wants; `None` is the template's value, else the server's.
 #[derive(Debug, Clone, Default)]
@@ -32,6 +36,8 @@ pub struct SpawnRequest {
     pub owner: Option<OwnerId>,
     /// The template whose values are the defaults.
     pub template: Option<String>,
+    /// The caller's own name for this request.
+    pub key: Option<IdempotencyKey>,
 }
 
 /// A sandbox that has just been made.
@@ -44,14 +50,17 @@ pub struct Spawned {
 }
 
 /// A request with everything decided but whether there is room.
-struct Plan {
+pub(super) struct Plan {
     provider: Arc<dyn Provider>,
     sandbox: Sandbox,
     spec: Spec,
+    ttl: Duration,
+    key: Option<IdempotencyKey>,
 }
 
 impl Control {
-    /// Makes a sandbox.
+    /// Makes a sandbox, or finds the one that an earlier request with the same
+    /// key made.
     ///
     /// The box is made on a task of its own: a caller that goes away meanwhile
     /// has it removed again, whichever step it is at.
@@ -59,15 +68,67 @@ impl Control {
     /// # Errors
     /// [`Error::LimitReached`] when a cap or the longest lifetime forbids it,
     /// [`Error::Invalid`] and [`Error::NotSupported`] for what no box can be made
-    /// of, [`Error::Unavailable`] without a healthy provider.
+    /// of, [`Error::Unavailable`] without a healthy provider, [`Error::Conflict`]
+    /// for a key that stands for something else.
     pub async fn spawn(self: &Arc<Self>, request: SpawnRequest) -> Result<Spawned> {
         let started = Instant::now();
-        let plan = self.plan(request).await?;
-        let decided = Instant::now();
-        let making = Making::begin(self, &plan.sandbox.id);
-        if let Err(denial) = self.store.admit(&plan.sandbox, self.policy.caps).await? {
-            return Err(self.denied(denial));
+        if let Some(found) = self.spawned_before(&request).await? {
+            return Ok(found);
         }
+        let repeated = request.key.is_some().then(|| request.clone());
+        let plan = self.plan(request).await?;
+        let provider = plan.sandbox.provider.clone();
+        let outcome = self.admit_and_make(plan, started).await;
+        // Of two at once with the same key, one makes the sandbox.
+        if let (Err(Error::Conflict(_)), Some(request)) = (&outcome, repeated)
+            && let Some(found) = self.spawned_before(&request).await?
+        {
+            return Ok(found);
+        }
+        self.record(Operation::Spawn, &provider, outcome.is_ok(), started);
+        if let Err(Error::LimitReached(_)) = &outcome {
+            self.publish(EventType::ResourceLimit, None, json!({"operation": "spawn", "provider": provider}));
+        }
+        outcome
+    }
+
+    /// The sandbox that goes by the request's key, once it is there.
+    async fn spawned_before(&self, request: &SpawnRequest) -> Result<Option<Spawned>> {
+        let Some(key) = &request.key else { return Ok(None) };
+        let Some((made_for, id)) = self.store.keyed(request.owner.as_ref(), &key.key, self.now()).await? else {
+            return Ok(None);
+        };
+        if made_for != key.request {
+            return Err(Error::Conflict(
+                "`Idempotency-Key` was used for another request; use a new key for each sandbox".to_owned(),
+            ));
+        }
+        let gone = || {
+            Error::Conflict(format!(
+                "the sandbox `{id}` that was made with this `Idempotency-Key` has ended; use a new key"
+            ))
+        };
+        match self.wait(id.as_str(), WaitFor::Running, WAIT_MAX).await {
+            Ok(sandbox) if sandbox.expires_at > self.now() => Ok(Some(Spawned { sandbox, phases: Vec::new() })),
+            Ok(_) => Err(gone()),
+            // What failed, or was given up, has let go of its key.
+            Err(Error::Conflict(_) | Error::NotFound(..)) => {
+                match self.store.keyed(request.owner.as_ref(), &key.key, self.now()).await? {
+                    Some((_, still)) if still == id => Err(gone()),
+                    _ => Ok(None),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant) -> Result<Spawned> {
+        let making = Making::begin(self, &plan.sandbox.id);
+        let decided = Instant::now();
+        let Plan { provider, sandbox, spec, ttl, key } = plan;
+        let new = NewSandbox { sandbox, caps: self.policy.caps, key };
+        let sandbox = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
+        self.publish(EventType::SandboxCreated, Some(&sandbox.id), json!({"provider": sandbox.provider}));
         let phases = vec![
             Phase { name: "admission", took: decided - started },
             Phase { name: "store", took: decided.elapsed() },
@@ -75,7 +136,7 @@ impl Control {
         let (answer, answered) = oneshot::channel();
         let control = Arc::clone(self);
         self.tasks.spawn(async move {
-            let spawned = control.make(plan, phases).await;
+            let spawned = control.make(provider, sandbox, spec, phases).await;
             drop(making);
             if let Err(Ok(abandoned)) = answer.send(spawned) {
                 control.abandon(&abandoned.sandbox.id).await;
@@ -85,14 +146,14 @@ impl Control {
         answered.await.unwrap_or_else(|_| Err(Error::Unavailable("the server is shutting down".into())))
     }
 
-    async fn plan(&self, request: SpawnRequest) -> Result<Plan> {
-        let request = self.with_template(request).await?;
+    /// What can be said against a request without asking anybody; its size.
+    pub(super) fn check_shape(&self, request: &SpawnRequest) -> Result<Resources> {
         InvalidMetadata::check(&request.metadata).map_err(|error| Error::Invalid(error.to_string()))?;
-        let ttl = self.policy.limits.ttl(request.ttl).map_err(|above| {
-            let max = domain::format_duration(above.max);
-            Error::LimitReached(format!("`ttl` is above the maximum of {max}; ask for {max} or less"))
-        })?;
-        let provider = self.provider_for(request.provider.as_deref())?;
+        if let Some(name) = request.provider.as_deref()
+            && self.registry.get(name).is_none()
+        {
+            return Err(self.unknown_provider(name));
+        }
         let resources = Resources {
             memory_mb: request.memory_mb.unwrap_or(self.policy.resources.memory_mb),
             vcpus: request.vcpus.unwrap_or(self.policy.resources.vcpus),
@@ -100,6 +161,15 @@ impl Control {
             pids: self.policy.resources.pids,
         };
         resources.check().map_err(|error| Error::Invalid(error.to_string()))?;
+        Ok(resources)
+    }
+
+    pub(super) async fn plan(&self, request: SpawnRequest) -> Result<Plan> {
+        let request = self.with_template(request).await?;
+        let resources = self.check_shape(&request)?;
+        let limits = self.limits_of(request.owner.as_ref()).await?;
+        let ttl = limits.ttl(request.ttl).map_err(|error| above("ttl", error))?;
+        let provider = self.provider_for(request.provider.as_deref())?;
         let image =
             request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| provider.default_image().to_owned());
         let lifetime = ttl + ORPHAN_GRACE;
@@ -120,15 +190,16 @@ impl Control {
             ended_at: None,
             error: None,
         };
-        Ok(Plan { provider, sandbox, spec })
+        Ok(Plan { provider, sandbox, spec, ttl, key: request.key })
     }
 
     /// Fills what the request leaves out from its template.
-    async fn with_template(&self, mut request: SpawnRequest) -> Result<SpawnRequest> {
+    pub(super) async fn with_template(&self, mut request: SpawnRequest) -> Result<SpawnRequest> {
         let Some(name) = request.template.take() else { return Ok(request) };
         let template =
             self.store.template(&name).await?.ok_or_else(|| Error::NotFound(Resource::Template, name.clone()))?;
         let TemplateValues { image, provider, memory_mb, vcpus, disk_mb, ttl, mut metadata } = template.values;
+        let limits = self.limits_of(request.owner.as_ref()).await?;
         metadata.extend(request.metadata);
         metadata.insert("template".to_owned(), name);
         Ok(SpawnRequest {
@@ -138,10 +209,11 @@ impl Control {
             vcpus: request.vcpus.or(vcpus),
             disk_mb: request.disk_mb.or(disk_mb),
             // A template's lifetime was not chosen by this caller: above the maximum it is lowered.
-            ttl: request.ttl.or(ttl.map(|ttl| ttl.min(self.policy.limits.ttl_max))),
+            ttl: request.ttl.or(ttl.map(|ttl| ttl.min(limits.ttl_max))),
             metadata,
             owner: request.owner,
             template: None,
+            key: request.key,
         })
     }
 
@@ -165,25 +237,14 @@ impl Control {
         Error::Invalid(format!("there is no provider `{name}`; this server has {}", known.join(", ")))
     }
 
-    fn denied(&self, denial: Denial) -> Error {
-        let caps = self.policy.caps;
-        Error::LimitReached(match denial {
-            Denial::MaxSandboxes => {
-                format!(
-                    "the server has its maximum of {} active sandboxes; destroy one or try later",
-                    caps.max_sandboxes
-                )
-            }
-            Denial::MaxSandboxesPerOwner => format!(
-                "this owner has its maximum of {} active sandboxes; destroy one or try later",
-                caps.max_sandboxes_per_owner
-            ),
-        })
-    }
-
     /// Asks the provider, and writes what it answered.
-    async fn make(self: &Arc<Self>, plan: Plan, mut phases: Vec<Phase>) -> Result<Spawned> {
-        let Plan { provider, sandbox, spec } = plan;
+    async fn make(
+        self: &Arc<Self>,
+        provider: Arc<dyn Provider>,
+        sandbox: Sandbox,
+        spec: Spec,
+        mut phases: Vec<Phase>,
+    ) -> Result<Spawned> {
         let id = sandbox.id;
         match provider.start(&id, &spec).await {
             Ok(started) => phases.extend(started.phases),

@@ -21,6 +21,11 @@ impl Control {
     pub async fn destroy(self: &Arc<Self>, id: &str) -> Result<()> {
         let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
         let id = SandboxId::parse(id).map_err(|_| missing())?;
+        // A failed one goes in one step: what may be left of its box goes first.
+        let found = self.store.sandbox(&id).await?.ok_or_else(missing)?;
+        if found.state == State::Failed {
+            self.stop_box(&id, &found.provider).await?;
+        }
         match self.apply(&id, self.stop_requested(StopReason::Requested)).await? {
             Applied::Missing => Err(missing()),
             Applied::Refused(refusal) => Err(Error::Conflict(refusal.to_string())),
@@ -90,14 +95,18 @@ impl Control {
     }
 
     async fn stop_and_record(&self, id: &SandboxId, provider: &str) -> Result<()> {
+        self.stop_box(id, provider).await?;
+        self.apply(id, Change::Stopped { at: self.now() }).await?;
+        Ok(())
+    }
+
+    async fn stop_box(&self, id: &SandboxId, provider: &str) -> Result<()> {
         let Some(entry) = self.registry.get(provider) else {
             return Err(Error::Unavailable(format!(
                 "the provider `{provider}` of sandbox `{id}` is not enabled; enable it, so that the sandbox can be removed"
             )));
         };
-        entry.provider.stop(id).await.map_err(|error| provider_error(provider, error))?;
-        self.apply(id, Change::Stopped { at: self.now() }).await?;
-        Ok(())
+        entry.provider.stop(id).await.map_err(|error| provider_error(provider, error))
     }
 
     /// Destroys what has expired and not been cleaned up yet; how many.

@@ -10,6 +10,7 @@ use futures_util::{StreamExt, stream};
 use providers::{Command, ExitStatus, OutputEvent, OutputStream};
 use serde_json::json;
 
+use super::admission::above;
 use super::{Control, Error, Result};
 use crate::events::EventType;
 use crate::operations::Operation;
@@ -59,6 +60,14 @@ pub struct ExecOutcome {
     pub truncated: bool,
 }
 
+/// A command that has been started.
+pub struct Running {
+    /// What it writes, and how it ends. Dropping it kills the command.
+    pub output: OutputStream,
+    /// The deadline that it got.
+    pub timeout: Duration,
+}
+
 impl ExecCommand {
     fn argv(self) -> Vec<String> {
         match self {
@@ -81,29 +90,19 @@ fn quoted(text: &str) -> String {
 }
 
 impl Control {
-    /// The deadline that a command gets.
-    ///
-    /// # Errors
-    /// [`Error::LimitReached`] for one above the maximum.
-    pub fn exec_timeout(&self, request: &ExecRequest) -> Result<Duration> {
-        self.policy.limits.exec_timeout(request.timeout).map_err(|above| {
-            let max = domain::format_duration(above.max);
-            Error::LimitReached(format!("`timeout` is above the maximum of {max}; ask for {max} or less"))
-        })
-    }
-
     /// Starts a command. Dropping the stream kills it.
     ///
     /// # Errors
     /// [`Error::LimitReached`] for a deadline above the maximum; else as
     /// [`providers::Guest::exec`].
-    pub async fn exec_stream(self: &Arc<Self>, id: &str, request: ExecRequest) -> Result<OutputStream> {
+    pub async fn exec_stream(self: &Arc<Self>, id: &str, request: ExecRequest) -> Result<Running> {
         self.begin(Operation::ExecStream, id, request).await
     }
 
-    async fn begin(self: &Arc<Self>, operation: Operation, id: &str, request: ExecRequest) -> Result<OutputStream> {
+    async fn begin(self: &Arc<Self>, operation: Operation, id: &str, request: ExecRequest) -> Result<Running> {
         let sandbox = self.usable(id).await?;
-        let timeout = self.exec_timeout(&request)?;
+        let limits = self.limits_of(sandbox.owner.as_ref()).await?;
+        let timeout = limits.exec_timeout(request.timeout).map_err(|error| above("timeout", error))?;
         let observed = Observed::begin(self, operation, &sandbox);
         let guest = self.guest(&sandbox).await?;
         let command = Command {
@@ -115,7 +114,7 @@ impl Control {
             stdin: request.stdin.map(|bytes| stream::once(async move { Ok(bytes) }).boxed()),
         };
         let output = guest.exec(command).await.map_err(|error| self.guest_error(&sandbox, error))?;
-        Ok(observed.watch(output))
+        Ok(Running { output: observed.watch(output), timeout })
     }
 
     /// Runs a command to its end.
@@ -123,7 +122,7 @@ impl Control {
     /// # Errors
     /// As [`Control::exec_stream`]; a command that fails is no error.
     pub async fn exec(self: &Arc<Self>, id: &str, request: ExecRequest) -> Result<ExecOutcome> {
-        let mut output = self.begin(Operation::Exec, id, request).await?;
+        let mut output = self.begin(Operation::Exec, id, request).await?.output;
         let mut outcome = ExecOutcome {
             exit: ExitStatus { code: 0, timed_out: false, oom_killed: false, duration: Duration::ZERO },
             stdout: Vec::new(),

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::admission::above;
 use super::{Control, Error, ORPHAN_GRACE, Resource, Result};
 use crate::clock;
 use crate::operations::Operation;
@@ -22,10 +23,8 @@ impl Control {
     }
 
     async fn extend_found(&self, found: &Sandbox, ttl: Duration) -> Result<Sandbox> {
-        self.policy.limits.ttl(Some(ttl)).map_err(|above| {
-            let max = domain::format_duration(above.max);
-            Error::LimitReached(format!("`ttl` is above the maximum of {max}; ask for {max} or less"))
-        })?;
+        let limits = self.limits_of(found.owner.as_ref()).await?;
+        limits.ttl(Some(ttl)).map_err(|error| above("ttl", error))?;
         // The box first: should we stop between the two, it lives longer than
         // its row, which the reconciler corrects, and never shorter.
         let guest = self.guest(found).await?;

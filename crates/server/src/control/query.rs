@@ -1,8 +1,8 @@
 //! Looking.
 
-use super::{Control, Error, Resource, Result, is_visible};
+use super::{Control, Error, Resource, Result};
 use crate::registry::{Checked, Entry};
-use crate::store::Sandbox;
+use crate::store::{ListFilter, Page, Sandbox};
 
 /// All about one provider.
 #[derive(Debug)]
@@ -24,15 +24,12 @@ impl Control {
         self.visible(id).await
     }
 
-    /// Every sandbox, newest first.
+    /// The sandboxes that fit, newest first.
     ///
     /// # Errors
     /// If the store fails.
-    pub async fn sandboxes(&self) -> Result<Vec<Sandbox>> {
-        let mut sandboxes = self.store.sandboxes().await?;
-        let now = self.now();
-        sandboxes.retain(|sandbox| is_visible(sandbox, now));
-        Ok(sandboxes)
+    pub async fn sandboxes(&self, filter: &ListFilter) -> Result<Page> {
+        Ok(self.store.sandboxes(filter, self.now()).await?)
     }
 
     /// One provider.
@@ -41,7 +38,7 @@ impl Control {
     /// [`Error::NotFound`] if this server does not have it.
     pub async fn provider(&self, name: &str) -> Result<ProviderDetail<'_>> {
         let entry = self.registry.get(name).ok_or_else(|| Error::NotFound(Resource::Provider, name.to_owned()))?;
-        let sandbox_count = self.store.active_count(name).await?;
+        let sandbox_count = self.store.counts().await?.by_provider.get(name).copied().unwrap_or(0);
         Ok(ProviderDetail { entry, checked: entry.checked(), sandbox_count })
     }
 

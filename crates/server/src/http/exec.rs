@@ -8,6 +8,7 @@ use super::error::Result;
 use super::ndjson::{self, Form};
 use super::request::{Json as Body, Name};
 use super::{Api, wire};
+use crate::control::Running;
 
 /// Run a command
 ///
@@ -29,7 +30,6 @@ pub async fn exec(State(api): State<Api>, Name(id): Name, Body(body): Body<api::
         let outcome = api.control.exec(&id, request).await?;
         return Ok(Json(wire::exec_result(outcome, encoding)).into_response());
     }
-    let timeout = api.control.exec_timeout(&request)?;
-    let output = api.control.exec_stream(&id, request).await?;
+    let Running { output, timeout } = api.control.exec_stream(&id, request).await?;
     Ok(ndjson::response(output, Form { base64: encoding == api::TextEncoding::Base64, exit_event, timeout }))
 }

@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 use axum::http::header;
 use axum::response::IntoResponse;
 use utoipa::OpenApi;
+use utoipa::openapi::PathItem;
+use utoipa_axum::router::OpenApiRouter;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -21,7 +23,9 @@ use utoipa::OpenApi;
         (name = "exec", description = "Run commands"),
         (name = "files", description = "Files in a sandbox; paths are absolute and resolved in the sandbox"),
         (name = "templates", description = "Named spawn requests"),
+        (name = "quotas", description = "What single owners may do where it differs from what everybody may"),
         (name = "providers", description = "The runtimes behind the service"),
+        (name = "admin", description = "The same for operators, with the admin key"),
         (name = "system", description = "The service itself")
     )
 )]
@@ -30,6 +34,18 @@ struct Base;
 /// What is said of the API as a whole.
 pub fn base() -> utoipa::openapi::OpenApi {
     Base::openapi()
+}
+
+/// The same routes under other paths: no two operations may have one id.
+pub fn aliases<S: Clone + Send + Sync + 'static>(mut routes: OpenApiRouter<S>) -> OpenApiRouter<S> {
+    for item in routes.get_openapi_mut().paths.paths.values_mut() {
+        let PathItem { get, put, post, delete, .. } = item;
+        for operation in [get, put, post, delete].into_iter().flatten() {
+            operation.operation_id = operation.operation_id.take().map(|id| format!("admin_{id}"));
+            operation.tags = Some(vec!["admin".to_owned()]);
+        }
+    }
+    routes
 }
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| {

@@ -3,11 +3,16 @@
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64_URL;
 use domain::OwnerId;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
 
 use super::body;
 use super::error::{ApiError, Refusal, malformed};
+use crate::control::IdempotencyKey;
 
 /// The largest JSON body, in bytes.
 pub const JSON_BYTES_MAX: usize = 1024 * 1024;
@@ -115,6 +120,43 @@ impl<S: Send + Sync> FromRequestParts<S> for Owner {
         }
         let text = std::str::from_utf8(value.as_bytes()).map_err(|_| malformed("`X-User-ID` is not UTF-8"))?;
         OwnerId::parse(text).map(|owner| Owner(Some(owner))).map_err(|error| malformed(format!("`X-User-ID`: {error}")))
+    }
+}
+
+/// A caller's own name for a request, from `Idempotency-Key`.
+#[derive(Debug)]
+pub struct RequestName(String);
+
+impl RequestName {
+    /// The key for a request with this body: the same name must ask for the same.
+    pub fn of(self, body: &impl Serialize) -> IdempotencyKey {
+        // Objects are sorted in a `Value`, so the order in which it came makes no difference.
+        let canonical = serde_json::to_value(body).unwrap_or_default().to_string();
+        let hash = Sha256::digest(canonical.as_bytes());
+        IdempotencyKey { key: self.0, request: BASE64_URL.encode(hash) }
+    }
+}
+
+/// The longest `Idempotency-Key`, in bytes.
+const KEY_BYTES_MAX: usize = 255;
+
+/// Whether the request may be repeated: `Idempotency-Key`.
+#[derive(Debug)]
+pub struct Repeatable(pub Option<RequestName>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Repeatable {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let mut values = parts.headers.get_all("idempotency-key").iter();
+        let Some(value) = values.next() else { return Ok(Repeatable(None)) };
+        if values.next().is_some() {
+            return Err(malformed("`Idempotency-Key` is given twice"));
+        }
+        match value.to_str() {
+            Ok(key) if (1..=KEY_BYTES_MAX).contains(&key.len()) => Ok(Repeatable(Some(RequestName(key.to_owned())))),
+            _ => Err(malformed(format!("`Idempotency-Key` must be 1 to {KEY_BYTES_MAX} visible ASCII characters"))),
+        }
     }
 }
 

@@ -1,21 +1,28 @@
 //! `/sandboxes`.
 
+use std::collections::BTreeSet;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use domain::OwnerId;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::{Result, malformed};
-use super::request::{Json as Body, Name, Owner, Params};
+use super::request::{Json as Body, Name, Owner, Params, Repeatable};
 use super::{Api, wire};
-use crate::control::{Spawned, WAIT_MAX, WaitFor};
+use crate::control::{ListFilter, SpawnRequest, Spawned, WAIT_MAX, WaitFor};
 
+const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Spawn a sandbox
 #[utoipa::path(post, path = "/api/v1/sandboxes", tag = "sandboxes", request_body = api::SpawnRequest,
-    params(("X-User-ID" = Option<String>, Header, description = "Whom it counts for; overrides `owner_id`")),
+    params(
+        ("X-User-ID" = Option<String>, Header, description = "Whom it counts for; overrides `owner_id`"),
+        ("Idempotency-Key" = Option<String>, Header,
+            description = "Your own name for this request: repeating it within 24h gives the same sandbox back")),
     responses(
         (status = 201, description = "Made; `Server-Timing` splits the time it took", body = api::Sandbox),
         (status = 400, description = "The request makes no sense, or the provider cannot do it", body = api::ErrorBody),
@@ -27,10 +34,28 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 pub async fn spawn(
     State(api): State<Api>,
     Owner(owner): Owner,
+    Repeatable(key): Repeatable,
     Body(body): Body<api::SpawnRequest>,
 ) -> Result<(StatusCode, HeaderMap, Json<api::Sandbox>)> {
-    let spawned = api.control.spawn(wire::spawn_request(body, owner)?).await?;
-    Ok(answer(&api, &spawned))
+    let key = key.map(|key| key.of(&body));
+    let request = SpawnRequest { key, ..wire::spawn_request(body, owner)? };
+    Ok(answer(&api, &api.control.spawn(request).await?))
+}
+
+/// Ask whether a spawn would be admitted
+#[utoipa::path(post, path = "/api/v1/sandboxes/admission", tag = "sandboxes", request_body = api::SpawnRequest,
+    params(("X-User-ID" = Option<String>, Header, description = "Whom it would count for; overrides `owner_id`")),
+    responses(
+        (status = 200, description = "What would become of it right now; nothing is made",
+            body = api::AdmissionDecision),
+        (status = 400, description = "The request makes no sense, or the provider cannot do it", body = api::ErrorBody),
+        (status = 404, description = "No such template", body = api::ErrorBody)))]
+pub async fn admission(
+    State(api): State<Api>,
+    Owner(owner): Owner,
+    Body(body): Body<api::SpawnRequest>,
+) -> Result<Json<api::AdmissionDecision>> {
+    Ok(Json(wire::decision(&api.control.decide(wire::spawn_request(body, owner)?).await?)))
 }
 
 /// The answer to any spawn.
@@ -47,12 +72,70 @@ pub fn answer(api: &Api, spawned: &Spawned) -> (StatusCode, HeaderMap, Json<api:
     (StatusCode::CREATED, headers, Json(sandbox))
 }
 
+/// The most sandboxes that one part of the list holds.
+const LIST_LIMIT_MAX: u32 = 1000;
+
+/// Reads the query by hand: its names are not all known beforehand.
+fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter> {
+    let mut filter = ListFilter::default();
+    let mut seen = BTreeSet::new();
+    for (name, value) in query {
+        if !seen.insert(name.clone()) {
+            return Err(malformed(format!("the query: `{name}` is given twice")));
+        }
+        match name.as_str() {
+            "owner_id" => {
+                let owner = OwnerId::parse(&value).map_err(|error| malformed(format!("`owner_id`: {error}")))?;
+                filter.owner = Some(owner);
+            }
+            "state" => {
+                let state = domain::State::parse(&value).filter(|state| *state != domain::State::Destroyed);
+                let state = state.ok_or_else(|| malformed("`state` must be creating, running, destroying or failed"));
+                filter.state = Some(state?);
+            }
+            "provider" => filter.provider = Some(value),
+            "limit" => {
+                let limit = value.parse().ok().filter(|limit| (1..=LIST_LIMIT_MAX).contains(limit));
+                let limit = limit.ok_or_else(|| malformed(format!("`limit` must be 1 to {LIST_LIMIT_MAX}")));
+                filter.limit = Some(limit?);
+            }
+            "cursor" => filter.after = Some(wire::place(&value)?),
+            _ => match name.strip_prefix("metadata.") {
+                Some(key) if !key.is_empty() => {
+                    filter.metadata.insert(key.to_owned(), value);
+                }
+                _ => {
+                    let known = "owner_id, state, provider, metadata.<key>, limit and cursor";
+                    return Err(malformed(format!("the query: there is no `{name}`; there are {known}")));
+                }
+            },
+        }
+    }
+    Ok(filter)
+}
+
 /// List sandboxes, newest first
 #[utoipa::path(get, path = "/api/v1/sandboxes", tag = "sandboxes",
-    responses((status = 200, description = "All that are not destroyed or expired", body = Vec<api::Sandbox>)))]
-pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::Sandbox>>> {
-    let sandboxes = api.control.sandboxes().await?;
-    Ok(Json(sandboxes.iter().map(wire::sandbox).collect()))
+    params(
+        ("owner_id" = Option<String>, Query, description = "Only of this owner"),
+        ("state" = Option<String>, Query, description = "Only `creating`, `running`, `destroying` or `failed`"),
+        ("provider" = Option<String>, Query, description = "Only of this provider"),
+        ("metadata.<key>" = Option<String>, Query, description = "Only with this value of the label `<key>`"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000,
+            description = "At most so many; everything when left out"),
+        ("cursor" = Option<String>, Query, description = "Where to go on: what `X-Next-Cursor` gave")),
+    responses(
+        (status = 200, description = "All that fit and are not destroyed or expired", body = Vec<api::Sandbox>,
+            headers(("X-Next-Cursor" = String, description = "Where the next part begins; absent at the end"))),
+        (status = 400, description = "No such filter", body = api::ErrorBody)))]
+pub async fn list(
+    State(api): State<Api>,
+    Params(query): Params<Vec<(String, String)>>,
+) -> Result<(HeaderMap, Json<Vec<api::Sandbox>>)> {
+    let page = api.control.sandboxes(&list_filter(query)?).await?;
+    let next = page.next.and_then(|place| HeaderValue::try_from(wire::cursor(place)).ok());
+    let headers = next.into_iter().map(|cursor| (NEXT_CURSOR, cursor)).collect();
+    Ok((headers, Json(page.sandboxes.iter().map(wire::sandbox).collect())))
 }
 
 /// Remove expired sandboxes

@@ -5,8 +5,9 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 
 use super::error::Result;
-use super::request::{Json as Body, Name, Owner};
+use super::request::{Json as Body, Name, Owner, Repeatable};
 use super::{Api, sandboxes, wire};
+use crate::control::SpawnRequest;
 
 /// Store a template
 #[utoipa::path(post, path = "/api/v1/templates", tag = "templates", request_body = api::TemplateRequest,
@@ -67,7 +68,9 @@ pub async fn delete(State(api): State<Api>, Name(name): Name) -> Result<Json<api
 
 /// Spawn a sandbox from a template
 #[utoipa::path(post, path = "/api/v1/templates/{name}/spawn", tag = "templates", params(("name" = String, Path),
-        ("X-User-ID" = Option<String>, Header, description = "Whom it counts for; overrides `owner_id`")),
+        ("X-User-ID" = Option<String>, Header, description = "Whom it counts for; overrides `owner_id`"),
+        ("Idempotency-Key" = Option<String>, Header,
+            description = "Your own name for this request: repeating it within 24h gives the same sandbox back")),
     request_body = api::TemplateSpawnRequest,
     responses(
         (status = 201, body = api::Sandbox, description = "Made, with `template` in its metadata"),
@@ -81,8 +84,10 @@ pub async fn spawn(
     State(api): State<Api>,
     Name(name): Name,
     Owner(owner): Owner,
+    Repeatable(key): Repeatable,
     Body(body): Body<api::TemplateSpawnRequest>,
 ) -> Result<(StatusCode, HeaderMap, Json<api::Sandbox>)> {
-    let spawned = api.control.spawn(wire::template_spawn(name, body, owner)?).await?;
-    Ok(sandboxes::answer(&api, &spawned))
+    let key = key.map(|key| key.of(&(&name, &body)));
+    let request = SpawnRequest { key, ..wire::template_spawn(name, body, owner)? };
+    Ok(sandboxes::answer(&api, &api.control.spawn(request).await?))
 }

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD as BASE64_URL};
 use bytes::Bytes;
-use domain::{OwnerId, Timestamp};
+use domain::{OwnerId, Quota, Room, Timestamp};
 use providers::{FileInfo, Isolation, LimitKind};
 
 use super::error::{ApiError, malformed};
 use crate::control::{
-    ExecCommand, ExecOutcome, ExecRequest, ProviderDetail, Sandbox, SpawnRequest, Template, TemplateValues,
+    Decision, ExecCommand, ExecOutcome, ExecRequest, OwnerQuota, Place, ProviderDetail, QuotaSummary, Sandbox,
+    SpawnRequest, Template, TemplateValues, Usage,
 };
 use crate::registry::{Checked, Entry};
 
@@ -58,6 +59,7 @@ pub fn spawn_request(body: api::SpawnRequest, header: Option<OwnerId>) -> Result
         ttl: body.ttl.map(|text| span("ttl", &text)).transpose()?,
         metadata: body.metadata.unwrap_or_default().0,
         template: given("template", body.template)?,
+        key: None,
     })
 }
 
@@ -78,6 +80,85 @@ pub fn template_spawn(
     let template = Some(name);
     let body = api::SpawnRequest { image, provider, memory_mb, vcpus, disk_mb, ttl, metadata, owner_id, template };
     spawn_request(body, header)
+}
+
+/// An owner's quota as clients send it.
+pub fn quota(body: &api::QuotaRequest) -> Result<Quota, ApiError> {
+    let seconds = |field: &str, text: Option<&str>| {
+        let Some(text) = text else { return Ok(Duration::ZERO) };
+        let duration = domain::parse_duration(text)
+            .map_err(|error| malformed(format!("`{field}`: `{}` {error}", shortened(text))))?;
+        Quota::whole_seconds(duration).map_err(|error| malformed(format!("`{field}` {error}")))
+    };
+    let max_sandboxes = body.max_sandboxes.unwrap_or(0);
+    if max_sandboxes > Quota::SANDBOXES_MAX {
+        return Err(malformed(format!("`max_sandboxes` must be at most {}", Quota::SANDBOXES_MAX)));
+    }
+    Ok(Quota {
+        max_sandboxes,
+        max_ttl: seconds("max_ttl", body.max_ttl.as_deref())?,
+        max_exec_timeout: seconds("max_exec_timeout", body.max_exec_timeout.as_deref())?,
+    })
+}
+
+/// An owner's quota as clients see it.
+pub fn owner_quota(own: &OwnerQuota) -> api::OwnerQuota {
+    api::OwnerQuota {
+        owner_id: own.owner.to_string(),
+        max_sandboxes: own.quota.max_sandboxes,
+        max_ttl: duration(own.quota.max_ttl),
+        max_exec_timeout: duration(own.quota.max_exec_timeout),
+        created_at: time(own.created_at),
+        updated_at: time(own.updated_at),
+    }
+}
+
+/// What an owner has, and may have.
+pub fn usage(usage: &Usage) -> api::OwnerUsage {
+    api::OwnerUsage {
+        owner_id: usage.owner.to_string(),
+        active_sandboxes: usage.active_sandboxes,
+        max_sandboxes: usage.max_sandboxes,
+        max_ttl: duration(usage.max_ttl),
+        max_exec_timeout: duration(usage.max_exec_timeout),
+        quota_configured: usage.quota_configured,
+    }
+}
+
+/// How many quotas say what.
+pub fn quota_summary(summary: QuotaSummary) -> api::QuotaSummary {
+    let QuotaSummary { total, with_max_sandboxes, with_max_ttl, with_max_exec_timeout } = summary;
+    api::QuotaSummary { total, with_max_sandboxes, with_max_ttl, with_max_exec_timeout }
+}
+
+/// What would become of a spawn.
+pub fn decision(decision: &Decision) -> api::AdmissionDecision {
+    let Room { active, caps } = decision.room;
+    api::AdmissionDecision {
+        allowed: decision.reason.is_none(),
+        queueable: decision.queueable,
+        reason: decision.reason.map(str::to_owned),
+        active_sandboxes: active.total,
+        max_sandboxes: caps.max_sandboxes,
+        active_owner_sandboxes: active.owner.unwrap_or(0),
+        max_owner_sandboxes: caps.max_sandboxes_per_owner,
+        max_ttl: duration(decision.max_ttl),
+    }
+}
+
+/// A place in a list, for `X-Next-Cursor`; opaque to clients.
+pub fn cursor(place: Place) -> String {
+    BASE64_URL.encode(format!("{}.{}", place.created_at_ms, place.row))
+}
+
+/// Reads a place in a list back.
+pub fn place(cursor: &str) -> Result<Place, ApiError> {
+    let read = || {
+        let text = String::from_utf8(BASE64_URL.decode(cursor).ok()?).ok()?;
+        let (created_at_ms, row) = text.split_once('.')?;
+        Some(Place { created_at_ms: created_at_ms.parse().ok()?, row: row.parse().ok()? })
+    };
+    read().ok_or_else(|| malformed("`cursor` is not one that `X-Next-Cursor` gave"))
 }
 
 /// A sandbox as clients see it.

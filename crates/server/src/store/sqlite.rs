@@ -1,5 +1,7 @@
 //! The embedded engine: SQLite in WAL mode, one connection that writes.
 
+mod list;
+mod quotas;
 mod rows;
 mod schema;
 
@@ -7,21 +9,22 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Active, Caps, Denial, InvalidTransition, SandboxId, State, StoreId, Timestamp};
+use domain::{Active, Caps, InvalidTransition, OwnerId, Quota, Room, SandboxId, State, StopReason, StoreId, Timestamp};
 use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
 use sqlx::{Row, Sqlite as Engine};
 
 use self::rows::{SANDBOX_COLUMNS, TEMPLATE_COLUMNS, metadata_text, ms, sandbox, template, ttl_ms};
-use super::{Applied, Change, Error, Result, Sandbox, Store, Template, TemplateValues};
+use super::{
+    Admitted, Applied, Change, Counts, Error, IdempotencyKey, KEY_LIFETIME, ListFilter, NewSandbox, OwnerQuota, Page,
+    QuotaSummary, Result, Sandbox, Store, Template, TemplateValues,
+};
 
 /// Connections that read beside the one that writes. Two cores' worth: each is a
 /// thread with a page cache, and reads take microseconds.
 const READERS: u32 = 2;
 /// How long a statement waits for another process that holds the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// States that count under the caps, for SQL. Held to `State::is_active` by a test.
-const ACTIVE: &str = "('creating', 'running', 'destroying')";
 
 /// A store in one file.
 #[derive(Debug)]
@@ -66,23 +69,61 @@ impl Sqlite {
     }
 }
 
-/// Counts what the caps are about, inside the transaction that will add one.
-async fn active(tx: &mut sqlx::SqliteConnection, owner: Option<&str>) -> Result<Active> {
-    let count = async |tx: &mut sqlx::SqliteConnection, owner: Option<&str>| -> Result<u64> {
-        let filter = if owner.is_some() { " AND owner_id = $1" } else { "" };
-        let sql = format!("SELECT COUNT(*) FROM sandboxes WHERE state IN {ACTIVE}{filter}");
-        let mut query = sqlx::query_scalar::<_, i64>(sqlx::AssertSqlSafe(sql));
-        if let Some(owner) = owner {
-            query = query.bind(owner.to_owned());
-        }
-        Ok(u64::try_from(query.fetch_one(tx).await?).unwrap_or(0))
-    };
-    let total = count(tx, None).await?;
-    let owner = match owner {
-        Some(owner) => Some(count(tx, Some(owner)).await?),
-        None => None,
-    };
-    Ok(Active { total, owner })
+/// What the caps are about, in one statement: it is in the way of every spawn.
+async fn room(connection: &mut sqlx::SqliteConnection, owner: Option<&OwnerId>, caps: Caps) -> Result<Room> {
+    let row = sqlx::query(
+        "SELECT (SELECT rows FROM counts WHERE scope = 'active' AND name = '') AS total, \
+         (SELECT rows FROM counts WHERE scope = 'owner' AND name = $1) AS owner, \
+         (SELECT max_sandboxes FROM quotas WHERE owner_id = $1) AS max_sandboxes",
+    )
+    .bind(owner.map(OwnerId::as_str))
+    .fetch_one(connection)
+    .await?;
+    let number = |column| -> Result<u64> { Ok(count(row.try_get::<Option<i64>, _>(column)?.unwrap_or(0))) };
+    let quota = Quota { max_sandboxes: number("max_sandboxes")?, ..Quota::default() };
+    let active = Active { total: number("total")?, owner: owner.map(|_| number("owner")).transpose()? };
+    Ok(Room { active, caps: caps.under(&quota) })
+}
+
+fn count(rows: i64) -> u64 {
+    u64::try_from(rows).unwrap_or(0)
+}
+
+/// Takes the key; `false` if it is taken.
+async fn take_key(
+    connection: &mut sqlx::SqliteConnection,
+    owner: Option<&OwnerId>,
+    key: &IdempotencyKey,
+    id: &SandboxId,
+    now: Timestamp,
+) -> Result<bool> {
+    let done = sqlx::query(
+        "INSERT INTO idempotency_keys (owner_id, key, request, sandbox_id, created_at) VALUES ($1, $2, $3, $4, $5) \
+         ON CONFLICT DO UPDATE SET request = $3, sandbox_id = $4, created_at = $5 WHERE created_at <= $6",
+    )
+    .bind(owner.map_or("", OwnerId::as_str))
+    .bind(&key.key)
+    .bind(&key.request)
+    .bind(id.as_str())
+    .bind(ms(now))
+    .bind(key_ends(now))
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Keys taken at this instant or before are free by `now`.
+fn key_ends(now: Timestamp) -> i64 {
+    ms(now).saturating_sub(i64::try_from(KEY_LIFETIME.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Whether the change leaves nothing that a repeated request should find.
+fn frees_key(change: &Change) -> bool {
+    match change {
+        Change::Broke { .. } => true,
+        Change::StopRequested { reason, .. } => matches!(reason, StopReason::Abandoned | StopReason::Unfinished),
+        Change::Started | Change::Extended { .. } | Change::Stopped { .. } => false,
+    }
 }
 
 async fn insert(connection: &mut sqlx::SqliteConnection, new: &Sandbox) -> Result<()> {
@@ -133,20 +174,67 @@ impl Store for Sqlite {
         &self.id
     }
 
-    async fn admit(&self, new: &Sandbox, caps: Caps) -> Result<std::result::Result<(), Denial>> {
-        if caps == Caps::default() {
-            insert(&mut *self.writer.acquire().await?, new).await?;
-            return Ok(Ok(()));
+    async fn admit(&self, new: &NewSandbox) -> Result<Admitted> {
+        let NewSandbox { sandbox, caps, key } = new;
+        if *caps == Caps::default() && sandbox.owner.is_none() && key.is_none() {
+            insert(&mut *self.writer.acquire().await?, sandbox).await?;
+            return Ok(Admitted::Yes);
         }
         // IMMEDIATE: a deferred transaction that turns into a writer can fail at once.
         let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
-        let active = active(&mut tx, new.owner.as_ref().map(|owner| owner.as_str())).await?;
-        if let Err(denial) = caps.admit(active) {
-            return Ok(Err(denial));
+        if let Some(key) = key
+            && !take_key(&mut tx, sandbox.owner.as_ref(), key, &sandbox.id, sandbox.created_at).await?
+        {
+            return Ok(Admitted::KeyTaken);
         }
-        insert(&mut tx, new).await?;
+        let room = room(&mut tx, sandbox.owner.as_ref(), *caps).await?;
+        if let Err(denial) = room.admit() {
+            return Ok(Admitted::Denied(denial, room));
+        }
+        insert(&mut tx, sandbox).await?;
         tx.commit().await?;
-        Ok(Ok(()))
+        Ok(Admitted::Yes)
+    }
+
+    async fn room(&self, owner: Option<&OwnerId>, caps: Caps) -> Result<Room> {
+        room(&mut *self.readers.acquire().await?, owner, caps).await
+    }
+
+    async fn keyed(&self, owner: Option<&OwnerId>, key: &str, now: Timestamp) -> Result<Option<(String, SandboxId)>> {
+        let row = sqlx::query(
+            "SELECT request, sandbox_id FROM idempotency_keys WHERE owner_id = $1 AND key = $2 AND created_at > $3",
+        )
+        .bind(owner.map_or("", OwnerId::as_str))
+        .bind(key)
+        .bind(key_ends(now))
+        .fetch_optional(&self.readers)
+        .await?;
+        row.map(|row| Ok((row.try_get("request")?, rows::sandbox_id(&row.try_get::<String, _>("sandbox_id")?)?)))
+            .transpose()
+    }
+
+    async fn counts(&self) -> Result<Counts> {
+        // Bounded: owners, of whom there can be any number, are left out.
+        let rows = sqlx::query("SELECT scope, name, rows FROM counts WHERE scope <> 'owner' AND rows > 0")
+            .fetch_all(&self.readers)
+            .await?;
+        let mut counts = Counts::default();
+        for row in rows {
+            let (scope, name): (String, String) = (row.try_get("scope")?, row.try_get("name")?);
+            let rows = count(row.try_get("rows")?);
+            let by = match scope.as_str() {
+                "active" => {
+                    counts.active = rows;
+                    continue;
+                }
+                "state" => &mut counts.by_state,
+                "provider" => &mut counts.by_provider,
+                "worker" => &mut counts.by_worker,
+                _ => return Err(Error::Corrupt(format!("count `{scope}`"))),
+            };
+            by.insert(name, rows);
+        }
+        Ok(counts)
     }
 
     async fn sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>> {
@@ -155,12 +243,8 @@ impl Store for Sqlite {
         row.map(|row| sandbox(&row)).transpose()
     }
 
-    async fn sandboxes(&self) -> Result<Vec<Sandbox>> {
-        let sql = format!(
-            "SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE state <> 'destroyed' ORDER BY created_at DESC, rowid DESC"
-        );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&self.readers).await?;
-        rows.iter().map(sandbox).collect()
+    async fn sandboxes(&self, filter: &ListFilter, now: Timestamp) -> Result<Page> {
+        list::page(&self.readers, filter, now).await
     }
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<SandboxId>> {
@@ -180,12 +264,6 @@ impl Store for Sqlite {
         let rows =
             sqlx::query(sqlx::AssertSqlSafe(sql)).bind(state.as_str()).bind(limit).fetch_all(&self.readers).await?;
         rows.iter().map(sandbox).collect()
-    }
-
-    async fn active_count(&self, provider: &str) -> Result<u64> {
-        let sql = format!("SELECT COUNT(*) FROM sandboxes WHERE state IN {ACTIVE} AND provider = $1");
-        let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).bind(provider).fetch_one(&self.readers).await?;
-        Ok(u64::try_from(count).unwrap_or(0))
     }
 
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied> {
@@ -226,6 +304,12 @@ impl Store for Sqlite {
             .fetch_one(&mut *tx)
             .await?;
         let sandbox = Box::new(sandbox(&row)?);
+        if frees_key(&change) {
+            sqlx::query("DELETE FROM idempotency_keys WHERE sandbox_id = $1")
+                .bind(id.as_str())
+                .execute(&mut *tx)
+                .await?;
+        }
         tx.commit().await?;
         Ok(Applied::Done { before, sandbox })
     }
@@ -239,7 +323,11 @@ impl Store for Sqlite {
         Ok(done.rows_affected())
     }
 
-    async fn purge_ended(&self, before: Timestamp) -> Result<u64> {
+    async fn purge_ended(&self, before: Timestamp, now: Timestamp) -> Result<u64> {
+        sqlx::query("DELETE FROM idempotency_keys WHERE created_at <= $1")
+            .bind(key_ends(now))
+            .execute(&self.writer)
+            .await?;
         let done = sqlx::query("DELETE FROM sandboxes WHERE state IN ('destroyed', 'failed') AND ended_at < $1")
             .bind(ms(before))
             .execute(&self.writer)
@@ -304,6 +392,26 @@ impl Store for Sqlite {
         Ok(done.rows_affected() == 1)
     }
 
+    async fn save_quota(&self, owner: &OwnerId, quota: &Quota, at: Timestamp) -> Result<OwnerQuota> {
+        quotas::save(&self.writer, owner, quota, at).await
+    }
+
+    async fn quota(&self, owner: &OwnerId) -> Result<Option<OwnerQuota>> {
+        quotas::get(&self.readers, owner).await
+    }
+
+    async fn quotas(&self) -> Result<Vec<OwnerQuota>> {
+        quotas::list(&self.readers).await
+    }
+
+    async fn quota_summary(&self) -> Result<QuotaSummary> {
+        quotas::summary(&self.readers).await
+    }
+
+    async fn delete_quota(&self, owner: &OwnerId) -> Result<bool> {
+        quotas::delete(&self.writer, owner).await
+    }
+
     async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;
@@ -314,11 +422,18 @@ impl Store for Sqlite {
 mod test {
     use super::*;
 
-    #[test]
-    fn the_states_that_count_are_those_of_the_rules() {
-        for state in State::ALL {
-            assert_eq!(ACTIVE.contains(&format!("'{state}'")), state.is_active(), "{state}");
-        }
+    #[tokio::test]
+    async fn the_states_that_count_are_those_of_the_rules() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap();
+        let mut counted: Vec<String> =
+            sqlx::query_scalar("SELECT state FROM active_states").fetch_all(&store.readers).await.unwrap();
+        counted.sort();
+        let mut active: Vec<&str> =
+            State::ALL.iter().filter(|state| state.is_active()).map(|state| state.as_str()).collect();
+        active.sort_unstable();
+        assert_eq!(counted, active);
+        store.close().await;
     }
 
     #[tokio::test]

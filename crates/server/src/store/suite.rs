@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use domain::{Caps, Denial, Metadata, OwnerId, Resources, SandboxId, State, StopReason, Timestamp};
+use domain::{Caps, Denial, Metadata, OwnerId, Quota, Resources, SandboxId, State, StopReason, Timestamp};
 
-use super::{Applied, Change, Sandbox, Store, Template, TemplateValues};
+use super::{
+    Admitted, Applied, Change, IdempotencyKey, KEY_LIFETIME, ListFilter, NewSandbox, QuotaSummary, Sandbox, Store,
+    Template, TemplateValues,
+};
 use crate::clock::{after, from_ms};
 
 /// Runs every case. `open` opens the same store each time.
@@ -21,6 +24,14 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     a_step_of_the_clock_moves_only_what_is_alive(store).await;
     only_what_ended_long_ago_is_forgotten(store).await;
     the_list_is_newest_first_without_the_destroyed(store).await;
+    what_has_expired_is_not_listed(store).await;
+    filters_of_the_list_hold_together(store).await;
+    a_list_in_parts_is_the_list(store).await;
+    counts_are_what_counting_would_give(store).await;
+    a_quota_overrides_the_global_cap_at_once(store).await;
+    quotas_are_saved_whole(store).await;
+    a_key_names_one_sandbox_of_one_owner_for_a_day(store).await;
+    a_key_is_free_when_nobody_got_its_sandbox(store).await;
     templates_are_kept_by_name(store).await;
     let id = store.id().clone();
     store.close().await;
@@ -55,8 +66,26 @@ fn sandbox(n: u8, owner: Option<&str>) -> Sandbox {
     }
 }
 
+fn new(sandbox: Sandbox, caps: Caps) -> NewSandbox {
+    NewSandbox { sandbox, caps, key: None }
+}
+
 async fn admit(store: &dyn Store, sandbox: &Sandbox) {
-    store.admit(sandbox, Caps::default()).await.unwrap().unwrap();
+    assert_eq!(store.admit(&new(sandbox.clone(), Caps::default())).await.unwrap(), Admitted::Yes);
+}
+
+/// The cap that stands in the way.
+async fn denial(store: &dyn Store, sandbox: Sandbox, caps: Caps) -> Option<Denial> {
+    match store.admit(&new(sandbox, caps)).await.unwrap() {
+        Admitted::Yes => None,
+        Admitted::Denied(denial, _) => Some(denial),
+        Admitted::KeyTaken => panic!("nobody gave a key"),
+    }
+}
+
+async fn listed(store: &dyn Store, filter: &ListFilter) -> Vec<SandboxId> {
+    let page = store.sandboxes(filter, start()).await.unwrap();
+    page.sandboxes.into_iter().map(|sandbox| sandbox.id).collect()
 }
 
 async fn state_after(store: &dyn Store, id: &SandboxId, change: Change) -> Option<State> {
@@ -88,15 +117,17 @@ async fn what_was_admitted_is_read_back_as_it_was(store: &dyn Store) {
 
 async fn caps_are_kept_whoever_comes_at_once(store: &dyn Store) {
     let caps = Caps { max_sandboxes: 3, max_sandboxes_per_owner: 2 };
-    let wanted: Vec<Sandbox> = (10..20).map(|n| sandbox(n, Some("bob"))).collect();
-    let asked = wanted.iter().map(|new| store.admit(new, caps));
-    let got = futures_util::future::join_all(asked).await;
-    let denied: Vec<Denial> = got.into_iter().filter_map(|got| got.unwrap().err()).collect();
+    let asked = (10..20).map(|n| denial(store, sandbox(n, Some("bob")), caps));
+    let denied: Vec<Denial> = futures_util::future::join_all(asked).await.into_iter().flatten().collect();
     assert_eq!(denied, [Denial::MaxSandboxesPerOwner; 8]);
-    store.admit(&sandbox(20, None), caps).await.unwrap().unwrap();
-    assert_eq!(store.admit(&sandbox(21, None), caps).await.unwrap(), Err(Denial::MaxSandboxes));
-    assert_eq!(store.active_count("mock").await.unwrap(), 3);
-    assert_eq!(store.active_count("native").await.unwrap(), 0);
+    assert_eq!(denial(store, sandbox(20, None), caps).await, None);
+    assert_eq!(denial(store, sandbox(21, None), caps).await, Some(Denial::MaxSandboxes));
+    let counts = store.counts().await.unwrap();
+    assert_eq!((counts.active, counts.by_provider["mock"], counts.by_worker["local"]), (3, 3, 3));
+    assert_eq!(counts.by_state["creating"], 3);
+    let bob = OwnerId::parse("bob").unwrap();
+    let room = store.room(Some(&bob), caps).await.unwrap();
+    assert_eq!((room.active.total, room.active.owner, room.caps), (3, Some(2), caps));
     end(store, 10..=21).await;
 }
 
@@ -104,11 +135,11 @@ async fn what_is_not_active_takes_no_place(store: &dyn Store) {
     let caps = Caps { max_sandboxes: 1, max_sandboxes_per_owner: 0 };
     admit(store, &sandbox(30, None)).await;
     state_after(store, &id(30), Change::Broke { error: "x".into(), at: start() }).await.unwrap();
-    store.admit(&sandbox(31, None), caps).await.unwrap().unwrap();
+    assert_eq!(denial(store, sandbox(31, None), caps).await, None);
     state_after(store, &id(31), requested()).await.unwrap();
-    assert_eq!(store.admit(&sandbox(32, None), caps).await.unwrap(), Err(Denial::MaxSandboxes));
+    assert_eq!(denial(store, sandbox(32, None), caps).await, Some(Denial::MaxSandboxes));
     state_after(store, &id(31), Change::Stopped { at: start() }).await.unwrap();
-    store.admit(&sandbox(32, None), caps).await.unwrap().unwrap();
+    assert_eq!(denial(store, sandbox(32, None), caps).await, None);
     end(store, 30..=32).await;
 }
 
@@ -175,15 +206,15 @@ async fn a_step_of_the_clock_moves_only_what_is_alive(store: &dyn Store) {
 }
 
 async fn only_what_ended_long_ago_is_forgotten(store: &dyn Store) {
-    store.purge_ended(from_ms(i64::MAX)).await.unwrap();
+    store.purge_ended(from_ms(i64::MAX), start()).await.unwrap();
     admit(store, &sandbox(80, None)).await;
     admit(store, &sandbox(81, None)).await;
     admit(store, &sandbox(82, None)).await;
     end(store, [80]).await;
     state_after(store, &id(81), Change::Broke { error: "x".into(), at: after(start(), Duration::from_secs(1)) }).await;
-    assert_eq!(store.purge_ended(after(start(), Duration::from_secs(1))).await.unwrap(), 1);
+    assert_eq!(store.purge_ended(after(start(), Duration::from_secs(1)), start()).await.unwrap(), 1);
     assert_eq!(store.sandbox(&id(80)).await.unwrap(), None);
-    assert_eq!(store.purge_ended(after(start(), Duration::from_secs(2))).await.unwrap(), 1);
+    assert_eq!(store.purge_ended(after(start(), Duration::from_secs(2)), start()).await.unwrap(), 1);
     assert!(store.sandbox(&id(82)).await.unwrap().is_some(), "what is alive is kept");
     end(store, [82]).await;
 }
@@ -195,11 +226,194 @@ async fn the_list_is_newest_first_without_the_destroyed(store: &dyn Store) {
         admit(store, &new).await;
     }
     end(store, [93]).await;
-    let listed: Vec<SandboxId> = store.sandboxes().await.unwrap().into_iter().map(|sandbox| sandbox.id).collect();
-    assert_eq!(listed, [id(92), id(91), id(90)]);
+    assert_eq!(listed(store, &ListFilter::default()).await, [id(92), id(91), id(90)]);
     let oldest = store.in_state(State::Creating, 1).await.unwrap();
     assert_eq!(oldest.into_iter().map(|sandbox| sandbox.id).collect::<Vec<_>>(), [id(90)]);
     end(store, 90..=92).await;
+}
+
+async fn what_has_expired_is_not_listed(store: &dyn Store) {
+    admit(store, &sandbox(100, None)).await;
+    admit(store, &sandbox(101, None)).await;
+    state_after(store, &id(101), Change::Broke { error: "x".into(), at: start() }).await.unwrap();
+    let late = store.sandboxes(&ListFilter::default(), after(start(), Duration::from_secs(60))).await.unwrap();
+    let ids: Vec<_> = late.sandboxes.into_iter().map(|sandbox| sandbox.id).collect();
+    assert_eq!(ids, [id(101)], "a failed one keeps its reason for whoever asks");
+    end(store, 100..=101).await;
+    assert_eq!(store.sandbox(&id(101)).await.unwrap().unwrap().state, State::Destroyed);
+}
+
+async fn filters_of_the_list_hold_together(store: &dyn Store) {
+    let carol = OwnerId::parse("carol").unwrap();
+    let labelled = |n, owner, label: &str| {
+        let mut new = sandbox(n, owner);
+        new.metadata.insert("a.b".to_owned(), label.to_owned());
+        new
+    };
+    admit(store, &labelled(110, Some("carol"), "1")).await;
+    admit(store, &labelled(111, Some("carol"), "2")).await;
+    admit(store, &labelled(112, None, "1")).await;
+    state_after(store, &id(111), Change::Started).await.unwrap();
+    let all = ListFilter::default;
+    let of_carol = ListFilter { owner: Some(carol.clone()), ..all() };
+    assert_eq!(listed(store, &of_carol).await, [id(111), id(110)]);
+    assert_eq!(listed(store, &ListFilter { state: Some(State::Creating), ..of_carol }).await, [id(110)]);
+    let label = |value: &str| Metadata::from([("a.b".to_owned(), value.to_owned())]);
+    assert_eq!(listed(store, &ListFilter { metadata: label("1"), ..all() }).await, [id(112), id(110)]);
+    let of_carol = ListFilter { metadata: label("1"), owner: Some(carol), ..all() };
+    assert_eq!(listed(store, &of_carol).await, [id(110)]);
+    assert_eq!(listed(store, &ListFilter { metadata: label("%"), ..all() }).await, []);
+    assert_eq!(listed(store, &ListFilter { provider: Some("native".to_owned()), ..all() }).await, []);
+    end(store, 110..=112).await;
+}
+
+async fn a_list_in_parts_is_the_list(store: &dyn Store) {
+    // Several of the same millisecond, so that the order among them matters.
+    for n in 120..127 {
+        admit(store, &sandbox(n, None)).await;
+    }
+    let whole = listed(store, &ListFilter::default()).await;
+    assert_eq!(whole.len(), 7);
+    for limit in 1..=8 {
+        let (mut parts, mut after) = (Vec::new(), None);
+        loop {
+            let filter = ListFilter { limit: Some(limit), after, ..ListFilter::default() };
+            let page = store.sandboxes(&filter, start()).await.unwrap();
+            assert!(page.sandboxes.len() <= limit as usize);
+            parts.extend(page.sandboxes.into_iter().map(|sandbox| sandbox.id));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(parts, whole, "in parts of {limit}");
+    }
+    // What comes in between does not move what is still to come.
+    let first = ListFilter { limit: Some(3), ..ListFilter::default() };
+    let page = store.sandboxes(&first, start()).await.unwrap();
+    admit(store, &sandbox(127, None)).await;
+    let rest = listed(store, &ListFilter { after: page.next, ..ListFilter::default() }).await;
+    assert_eq!(rest, whole[3..]);
+    end(store, 120..=127).await;
+}
+
+async fn counts_are_what_counting_would_give(store: &dyn Store) {
+    let before = store.counts().await.unwrap();
+    assert_eq!(before.active, 0);
+    // Every way through the states.
+    for n in 130..142 {
+        admit(store, &sandbox(n, (n % 2 == 0).then_some("dave"))).await;
+        let steps = [
+            vec![],
+            vec![Change::Started],
+            vec![Change::Broke { error: "x".into(), at: start() }],
+            vec![Change::Started, Change::Broke { error: "x".into(), at: start() }, requested()],
+            vec![requested()],
+            vec![Change::Started, requested(), requested(), Change::Stopped { at: start() }, requested()],
+        ];
+        for step in &steps[usize::from(n % 6)] {
+            store.apply(&id(n), step.clone()).await.unwrap();
+        }
+        let (mut active, mut of_dave) = (0, 0);
+        for other in 130..=n {
+            let row = store.sandbox(&id(other)).await.unwrap().unwrap();
+            active += u64::from(row.state.is_active());
+            of_dave += u64::from(row.state.is_active() && row.owner.is_some());
+        }
+        let counts = store.counts().await.unwrap();
+        assert_eq!((counts.active, counts.by_provider.get("mock").copied().unwrap_or(0)), (active, active));
+        let dave = OwnerId::parse("dave").unwrap();
+        assert_eq!(store.room(Some(&dave), Caps::default()).await.unwrap().active.owner, Some(of_dave));
+    }
+    end(store, 130..142).await;
+    let after = store.counts().await.unwrap();
+    assert_eq!((after.active, after.by_provider.len(), after.by_worker.len()), (0, 0, 0));
+    assert_eq!(after.by_state.keys().collect::<Vec<_>>(), ["destroyed"]);
+    assert_eq!(after.by_state["destroyed"], before.by_state["destroyed"] + 12);
+}
+
+async fn a_quota_overrides_the_global_cap_at_once(store: &dyn Store) {
+    let caps = Caps { max_sandboxes: 0, max_sandboxes_per_owner: 1 };
+    let erin = OwnerId::parse("erin").unwrap();
+    let two = Quota { max_sandboxes: 2, ..Quota::default() };
+    assert_eq!(denial(store, sandbox(150, Some("erin")), caps).await, None);
+    assert_eq!(denial(store, sandbox(151, Some("erin")), caps).await, Some(Denial::MaxSandboxesPerOwner));
+    store.save_quota(&erin, &two, start()).await.unwrap();
+    assert_eq!(denial(store, sandbox(151, Some("erin")), caps).await, None);
+    assert_eq!(denial(store, sandbox(152, Some("erin")), caps).await, Some(Denial::MaxSandboxesPerOwner));
+    assert_eq!(denial(store, sandbox(152, Some("erin")), Caps::default()).await, Some(Denial::MaxSandboxesPerOwner));
+    store.save_quota(&erin, &Quota::default(), start()).await.unwrap();
+    assert_eq!(denial(store, sandbox(152, Some("erin")), caps).await, Some(Denial::MaxSandboxesPerOwner));
+    assert!(store.delete_quota(&erin).await.unwrap());
+    end(store, 150..=152).await;
+}
+
+async fn quotas_are_saved_whole(store: &dyn Store) {
+    let frank = OwnerId::parse("frank").unwrap();
+    let quota = |max_sandboxes, ttl, exec| Quota {
+        max_sandboxes,
+        max_ttl: Duration::from_secs(ttl),
+        max_exec_timeout: Duration::from_secs(exec),
+    };
+    assert_eq!(store.quota(&frank).await.unwrap(), None);
+    assert!(!store.delete_quota(&frank).await.unwrap());
+    let saved = store.save_quota(&frank, &quota(3, 60, 0), start()).await.unwrap();
+    assert_eq!((saved.quota, saved.created_at, saved.updated_at), (quota(3, 60, 0), start(), start()));
+    let later = after(start(), Duration::from_secs(1));
+    let saved = store.save_quota(&frank, &quota(0, 0, 9), later).await.unwrap();
+    assert_eq!((saved.quota, saved.created_at, saved.updated_at), (quota(0, 0, 9), start(), later));
+    assert_eq!(store.quota(&frank).await.unwrap(), Some(saved.clone()));
+    store.save_quota(&OwnerId::parse("zoë").unwrap(), &quota(1, 1, 0), start()).await.unwrap();
+    let owners: Vec<String> = store.quotas().await.unwrap().iter().map(|own| own.owner.to_string()).collect();
+    assert_eq!(owners, ["frank", "zoë"]);
+    let summary = store.quota_summary().await.unwrap();
+    assert_eq!((summary.total, summary.with_max_sandboxes), (2, 1));
+    assert_eq!((summary.with_max_ttl, summary.with_max_exec_timeout), (1, 1));
+    for own in store.quotas().await.unwrap() {
+        assert!(store.delete_quota(&own.owner).await.unwrap());
+    }
+    assert_eq!(store.quota_summary().await.unwrap(), QuotaSummary::default());
+}
+
+async fn a_key_names_one_sandbox_of_one_owner_for_a_day(store: &dyn Store) {
+    let keyed = |n, owner, request: &str, at| {
+        let mut sandbox = sandbox(n, owner);
+        sandbox.created_at = at;
+        let key = IdempotencyKey { key: "k".to_owned(), request: request.to_owned() };
+        NewSandbox { sandbox, caps: Caps::default(), key: Some(key) }
+    };
+    let gina = OwnerId::parse("gina").unwrap();
+    let day = after(start(), KEY_LIFETIME);
+    assert_eq!(store.admit(&keyed(160, Some("gina"), "r", start())).await.unwrap(), Admitted::Yes);
+    assert_eq!(store.admit(&keyed(161, Some("gina"), "r", start())).await.unwrap(), Admitted::KeyTaken);
+    assert_eq!(store.sandbox(&id(161)).await.unwrap(), None);
+    assert_eq!(store.keyed(Some(&gina), "k", start()).await.unwrap(), Some(("r".to_owned(), id(160))));
+    assert_eq!(store.keyed(None, "k", start()).await.unwrap(), None, "owners have keys of their own");
+    assert_eq!(store.admit(&keyed(162, None, "s", start())).await.unwrap(), Admitted::Yes);
+    assert_eq!(store.keyed(Some(&gina), "k", day).await.unwrap(), None, "it is free after a day");
+    assert_eq!(store.admit(&keyed(163, Some("gina"), "t", day)).await.unwrap(), Admitted::Yes);
+    assert_eq!(store.keyed(Some(&gina), "k", day).await.unwrap(), Some(("t".to_owned(), id(163))));
+    end(store, 160..=163).await;
+    assert!(store.keyed(Some(&gina), "k", day).await.unwrap().is_some(), "whoever destroyed it had it");
+    store.purge_ended(from_ms(0), after(day, KEY_LIFETIME)).await.unwrap();
+    assert_eq!(store.keyed(Some(&gina), "k", day).await.unwrap(), None, "old ones are forgotten");
+}
+
+async fn a_key_is_free_when_nobody_got_its_sandbox(store: &dyn Store) {
+    let because = |reason| Change::StopRequested { reason, now: start() };
+    let ends = [
+        Change::Broke { error: "x".into(), at: start() },
+        because(StopReason::Abandoned),
+        because(StopReason::Unfinished),
+    ];
+    for (n, end) in (170..).zip(ends) {
+        let key = IdempotencyKey { key: "again".to_owned(), request: "r".to_owned() };
+        let new = NewSandbox { sandbox: sandbox(n, None), caps: Caps::default(), key: Some(key) };
+        assert_eq!(store.admit(&new).await.unwrap(), Admitted::Yes);
+        store.apply(&id(n), end).await.unwrap();
+        assert_eq!(store.keyed(None, "again", start()).await.unwrap(), None);
+    }
+    end(store, 170..=172).await;
 }
 
 async fn templates_are_kept_by_name(store: &dyn Store) {

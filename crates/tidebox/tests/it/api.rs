@@ -1,8 +1,12 @@
 //! The API, route by route.
 
+mod admission;
 mod errors;
 mod exec;
 mod files;
+mod idempotency;
+mod list;
+mod quotas;
 mod sandboxes;
 mod system;
 mod templates;

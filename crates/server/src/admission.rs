@@ -1,0 +1,423 @@
+//! Who gets the next free place: one task that asks the store, in order.
+//!
+//! The store's transaction keeps the caps; this task keeps the order. Whoever
+//! asks takes a place in the queue first, so that nobody who comes later can
+//! get ahead, and leaves it at once when there is room. Nothing here is kept
+//! across a restart: those who wait are gone with their connections.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use domain::{Denial, OwnerId, Queue, Room, SandboxId, StopReason, Ticket};
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::{self, Clock};
+use crate::events::{EventType, Events};
+use crate::store::{self, Admitted, Change, NewSandbox, Sandbox, Store};
+
+/// What happens to who finds no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueuePolicy {
+    /// Whether there is a queue at all.
+    pub enabled: bool,
+    /// How long one may wait.
+    pub timeout: Duration,
+    /// How many may wait at once.
+    pub places: usize,
+}
+
+/// Why somebody was not admitted.
+#[derive(Debug)]
+pub enum Refused {
+    /// A cap is reached, and there is no queue.
+    Denied(Denial, Room),
+    /// The queue is full.
+    QueueFull(Denial, Room),
+    /// No room came free in time.
+    TimedOut(Denial, Room),
+    /// There is a sandbox with the same idempotency key.
+    KeyTaken,
+    /// The store failed.
+    Store(store::Error),
+    /// The server is shutting down.
+    Closed,
+}
+
+/// The figures of the queue since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Figures {
+    /// How many wait now.
+    pub depth: u64,
+    /// How many had to wait. `queued = dequeued + timed_out + left + depth`.
+    pub queued: u64,
+    /// How many of them got a place.
+    pub dequeued: u64,
+    /// How many of them got none in time.
+    pub timed_out: u64,
+    /// How many of them went away, or met an error, before either.
+    pub left: u64,
+    /// How long those who got a place had waited, together.
+    pub wait_total: Duration,
+    /// The longest of these waits.
+    pub wait_max: Duration,
+}
+
+/// Somebody who wants a place.
+struct Asking {
+    new: NewSandbox,
+    ttl: Duration,
+    answer: oneshot::Sender<Result<Sandbox, Refused>>,
+    /// Set once it had to wait.
+    waits: Option<Waits>,
+}
+
+#[derive(Clone, Copy)]
+struct Waits {
+    since: Instant,
+    denial: Denial,
+    room: Room,
+}
+
+enum Message {
+    Ask(Ticket, Box<Asking>),
+    Left(Ticket),
+    Freed(Option<OwnerId>),
+    QuotaChanged(OwnerId),
+}
+
+/// The way to the task.
+#[derive(Debug)]
+pub struct Admission {
+    next: AtomicU64,
+    /// Unbounded, but each message stands for a request or a change that is
+    /// being made, and the connections and the store bound those.
+    messages: mpsc::UnboundedSender<Message>,
+    figures: Arc<Mutex<Figures>>,
+}
+
+/// Tells the task that nobody waits any more, unless there was an answer.
+struct Place<'a> {
+    admission: &'a Admission,
+    ticket: Ticket,
+    answered: bool,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.admission.send(Message::Left(self.ticket));
+        }
+    }
+}
+
+impl Admission {
+    /// The way to a task, and the task, which runs until told to stop.
+    pub fn open(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        events: Arc<Events>,
+        policy: QueuePolicy,
+    ) -> (Arc<Self>, impl Future<Output = ()> + use<> + Send, CancellationToken) {
+        let (messages, received) = mpsc::unbounded_channel();
+        let figures = Arc::new(Mutex::new(Figures::default()));
+        let stop = CancellationToken::new();
+        let task = Task {
+            store,
+            clock,
+            events,
+            policy,
+            received,
+            stop: stop.clone(),
+            figures: Arc::clone(&figures),
+            queue: Queue::default(),
+            fresh: VecDeque::new(),
+            waiting: 0,
+        };
+        (Arc::new(Self { next: AtomicU64::new(1), messages, figures }), task.run(), stop)
+    }
+
+    /// Asks for a place, and waits for one if there is a queue. The sandbox that
+    /// comes back is stored; its times count from the moment it was admitted.
+    ///
+    /// Dropping the future gives the place up, wherever it is.
+    ///
+    /// # Errors
+    /// [`Refused`] says what stands in the way.
+    pub async fn admit(&self, new: NewSandbox, ttl: Duration) -> Result<Sandbox, Refused> {
+        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        self.send(Message::Ask(ticket, Box::new(Asking { new, ttl, answer, waits: None })));
+        let mut place = Place { admission: self, ticket, answered: false };
+        let outcome = answered.await.unwrap_or(Err(Refused::Closed));
+        place.answered = true;
+        outcome
+    }
+
+    /// A place of `owner` came free.
+    pub fn freed(&self, owner: Option<&OwnerId>) {
+        self.send(Message::Freed(owner.cloned()));
+    }
+
+    /// The quota of `owner` was saved or deleted.
+    pub fn quota_changed(&self, owner: &OwnerId) {
+        self.send(Message::QuotaChanged(owner.clone()));
+    }
+
+    /// The figures now.
+    pub fn figures(&self) -> Figures {
+        *self.figures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, message: Message) {
+        // A task that has ended has nobody left to serve.
+        let _ = self.messages.send(message);
+    }
+}
+
+struct Task {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    events: Arc<Events>,
+    policy: QueuePolicy,
+    received: mpsc::UnboundedReceiver<Message>,
+    stop: CancellationToken,
+    figures: Arc<Mutex<Figures>>,
+    queue: Queue<Asking>,
+    /// Those who have come since the last round: they have not waited yet.
+    fresh: VecDeque<Ticket>,
+    /// How many of the queue do wait.
+    waiting: usize,
+}
+
+impl Task {
+    async fn run(mut self) {
+        loop {
+            let deadline = self.deadline();
+            let message = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                () = at(deadline) => None,
+                message = self.received.recv() => match message {
+                    Some(message) => Some(message),
+                    None => return,
+                },
+            };
+            if let Some(message) = message {
+                self.take(message);
+            }
+            while let Ok(message) = self.received.try_recv() {
+                self.take(message);
+            }
+            self.give_up_late();
+            self.serve().await;
+            self.settle_fresh();
+        }
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Figures)) {
+        let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut figures);
+        figures.depth = self.waiting as u64;
+    }
+
+    fn publish(&self, kind: EventType, data: serde_json::Value) {
+        self.events.publish(kind, None, self.clock.now(), data);
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Ask(ticket, asking) => {
+                self.queue.join(ticket, asking.new.sandbox.owner.clone(), *asking);
+                self.fresh.push_back(ticket);
+            }
+            Message::Left(ticket) => {
+                self.leave(ticket, |figures| figures.left += 1);
+            }
+            Message::Freed(owner) => {
+                if let Some(owner) = owner {
+                    self.queue.release(&owner);
+                }
+            }
+            Message::QuotaChanged(owner) => self.queue.release(&owner),
+        }
+    }
+
+    /// Takes somebody out of the queue; `change` counts it if it had to wait.
+    fn leave(&mut self, ticket: Ticket, change: impl FnOnce(&mut Figures)) -> Option<Asking> {
+        let asking = self.queue.leave(ticket)?;
+        if asking.waits.is_some() {
+            self.waiting -= 1;
+            self.count(change);
+        }
+        Some(asking)
+    }
+
+    /// When the one who has waited longest has waited long enough. All may wait
+    /// equally long, so nobody's time is over before.
+    fn deadline(&self) -> Option<Instant> {
+        let (_, oldest) = self.queue.oldest()?;
+        Some(oldest.waits?.since + self.policy.timeout)
+    }
+
+    fn give_up_late(&mut self) {
+        let now = Instant::now();
+        while let Some((ticket, oldest)) = self.queue.oldest()
+            && let Some(waits) = oldest.waits
+            && now >= waits.since + self.policy.timeout
+        {
+            if let Some(asking) = self.leave(ticket, |figures| figures.timed_out += 1) {
+                let waited_ms = waits.since.elapsed().as_millis() as u64;
+                self.publish(
+                    EventType::SpawnQueueTimeout,
+                    json!({"reason": waits.denial.as_str(), "waited_ms": waited_ms}),
+                );
+                let _ = asking.answer.send(Err(Refused::TimedOut(waits.denial, waits.room)));
+            }
+        }
+    }
+
+    /// Gives out places until nobody who is next gets one.
+    async fn serve(&mut self) {
+        while let Some((ticket, asking)) = self.queue.first() {
+            if asking.answer.is_closed() {
+                self.leave(ticket, |figures| figures.left += 1);
+                continue;
+            }
+            let mut new = asking.new.clone();
+            let now = self.clock.now();
+            new.sandbox.created_at = now;
+            new.sandbox.expires_at = clock::after(now, asking.ttl);
+            match self.store.admit(&new).await {
+                Ok(Admitted::Yes) => self.admitted(ticket, new.sandbox).await,
+                Ok(Admitted::Denied(denial, room)) => {
+                    if !self.denied(ticket, denial, room) {
+                        return;
+                    }
+                }
+                Ok(Admitted::KeyTaken) => self.refuse(ticket, Refused::KeyTaken),
+                Err(error) => self.refuse(ticket, Refused::Store(error)),
+            }
+        }
+    }
+
+    async fn admitted(&mut self, ticket: Ticket, sandbox: Sandbox) {
+        let waited = self.queue.get_mut(ticket).and_then(|asking| asking.waits).map(|waits| waits.since.elapsed());
+        let asking = self.leave(ticket, |figures| {
+            figures.dequeued += 1;
+            figures.wait_total += waited.unwrap_or_default();
+            figures.wait_max = figures.wait_max.max(waited.unwrap_or_default());
+        });
+        let Some(asking) = asking else { return };
+        let (id, owner) = (sandbox.id.clone(), sandbox.owner.clone());
+        if asking.answer.send(Ok(sandbox)).is_err() {
+            return self.give_back(&id, owner.as_ref()).await;
+        }
+        if let Some(waited) = waited {
+            let waited_ms = waited.as_millis() as u64;
+            self.events.publish(EventType::SpawnDequeued, Some(&id), self.clock.now(), json!({"waited_ms": waited_ms}));
+        }
+    }
+
+    /// Nobody is left to use the place, and no box was ever made for it.
+    async fn give_back(&mut self, id: &SandboxId, owner: Option<&OwnerId>) {
+        let now = self.clock.now();
+        let stop = Change::StopRequested { reason: StopReason::Abandoned, now };
+        for change in [stop, Change::Stopped { at: now }] {
+            if let Err(error) = self.store.apply(id, change).await {
+                // The reconciler finds a row that nobody is making.
+                tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot give a place back yet");
+                return;
+            }
+        }
+        if let Some(owner) = owner {
+            self.queue.release(owner);
+        }
+    }
+
+    /// Whether others may still get a place.
+    fn denied(&mut self, ticket: Ticket, denial: Denial, room: Room) -> bool {
+        if !self.policy.enabled {
+            self.refuse(ticket, Refused::Denied(denial, room));
+            return true;
+        }
+        if let Some(asking) = self.queue.get_mut(ticket) {
+            let since = asking.waits.map(|waits| waits.since);
+            // Those who are new begin to wait when this round is over.
+            if let Some(since) = since {
+                asking.waits = Some(Waits { since, denial, room });
+            }
+        }
+        match denial {
+            Denial::MaxSandboxes => {
+                self.settle(denial, room);
+                false
+            }
+            Denial::MaxSandboxesPerOwner => {
+                self.settle_one(ticket, denial, room);
+                self.queue.hold(ticket);
+                true
+            }
+        }
+    }
+
+    fn refuse(&mut self, ticket: Ticket, refused: Refused) {
+        if let Some(asking) = self.leave(ticket, |figures| figures.left += 1) {
+            let _ = asking.answer.send(Err(refused));
+        }
+    }
+
+    /// All who are new begin to wait, or are sent away if the queue is full.
+    fn settle(&mut self, denial: Denial, room: Room) {
+        while let Some(ticket) = self.fresh.pop_front() {
+            self.begin_to_wait(ticket, denial, room);
+        }
+    }
+
+    fn settle_one(&mut self, ticket: Ticket, denial: Denial, room: Room) {
+        if let Some(at) = self.fresh.iter().position(|fresh| *fresh == ticket) {
+            self.fresh.remove(at);
+            self.begin_to_wait(ticket, denial, room);
+        }
+    }
+
+    /// Whoever is still new when a round is over stands behind somebody of the
+    /// same owner, who was denied.
+    fn settle_fresh(&mut self) {
+        while let Some(ticket) = self.fresh.pop_front() {
+            if let Some(ahead) = self.queue.head_of_line(ticket).and_then(|ahead| ahead.waits) {
+                self.begin_to_wait(ticket, ahead.denial, ahead.room);
+            }
+        }
+    }
+
+    fn begin_to_wait(&mut self, ticket: Ticket, denial: Denial, room: Room) {
+        let is_full = self.waiting >= self.policy.places;
+        let Some(asking) = self.queue.get_mut(ticket) else { return };
+        if asking.waits.is_some() {
+            return;
+        }
+        if is_full {
+            return self.refuse(ticket, Refused::QueueFull(denial, room));
+        }
+        asking.waits = Some(Waits { since: Instant::now(), denial, room });
+        self.waiting += 1;
+        self.count(|figures| figures.queued += 1);
+        self.publish(EventType::SpawnQueued, json!({"reason": denial.as_str(), "depth": self.waiting}));
+    }
+}
+
+/// Until `deadline`, if there is one.
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod test;

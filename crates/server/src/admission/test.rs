@@ -1,0 +1,295 @@
+//! The queue with the real store.
+
+use std::collections::HashMap;
+
+use domain::{Caps, Metadata, Quota, Resources, State};
+use futures_util::future::join_all;
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::clock::SteadyClock;
+use crate::store::{IdempotencyKey, Sqlite};
+
+struct Lab {
+    _dir: tempfile::TempDir,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    admission: Arc<Admission>,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+fn owner(name: &str) -> OwnerId {
+    OwnerId::parse(name).unwrap()
+}
+
+impl Lab {
+    async fn new(policy: QueuePolicy) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap());
+        let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
+        let events = Arc::new(Events::default());
+        let (admission, task, stop) =
+            Admission::open(Arc::clone(&store), Arc::clone(&clock), events, policy);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(task);
+        Self { _dir: dir, store, clock, admission, stop, tasks }
+    }
+
+    async fn queueing() -> Self {
+        Self::new(QueuePolicy { enabled: true, timeout: Duration::from_secs(60), places: 1000 }).await
+    }
+
+    fn new_sandbox(&self, caps: Caps, owner: Option<&str>) -> NewSandbox {
+        let now = self.clock.now();
+        let sandbox = Sandbox {
+            id: SandboxId::from_entropy(rand::random()),
+            state: State::Creating,
+            provider: "mock".to_owned(),
+            image: "host".to_owned(),
+            resources: Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 64 },
+            metadata: Metadata::new(),
+            owner: owner.map(self::owner),
+            worker: "local".to_owned(),
+            created_at: now,
+            expires_at: now,
+            ended_at: None,
+            error: None,
+        };
+        NewSandbox { sandbox, caps, key: None }
+    }
+
+    async fn ask(&self, caps: Caps, owner: Option<&str>) -> Result<Sandbox, Refused> {
+        self.admission.admit(self.new_sandbox(caps, owner), Duration::from_secs(60)).await
+    }
+
+    /// Ends a sandbox as the service would.
+    async fn end(&self, sandbox: &Sandbox) {
+        let now = self.clock.now();
+        let stop = Change::StopRequested { reason: StopReason::Requested, now };
+        self.store.apply(&sandbox.id, stop).await.unwrap();
+        self.store.apply(&sandbox.id, Change::Stopped { at: now }).await.unwrap();
+        self.admission.freed(sandbox.owner.as_ref());
+    }
+
+    async fn until(&self, reached: impl Fn(Figures) -> bool) {
+        let looking = async {
+            while !reached(self.admission.figures()) {
+                tokio::task::yield_now().await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(30), looking).await;
+        assert!(waited.is_ok(), "{:?}", self.admission.figures());
+    }
+
+    async fn close(mut self) {
+        self.stop.cancel();
+        while self.tasks.join_next().await.is_some() {}
+        self.store.close().await;
+    }
+}
+
+fn adds_up(figures: Figures) -> bool {
+    figures.queued == figures.dequeued + figures.timed_out + figures.left + figures.depth
+}
+
+const ONE: Caps = Caps { max_sandboxes: 1, max_sandboxes_per_owner: 0 };
+const ONE_EACH: Caps = Caps { max_sandboxes: 0, max_sandboxes_per_owner: 1 };
+
+#[tokio::test]
+async fn without_a_queue_a_full_server_refuses_at_once() {
+    let lab = Lab::new(QueuePolicy { enabled: false, timeout: Duration::from_secs(60), places: 10 }).await;
+    let held = lab.ask(ONE, None).await.unwrap();
+    let refused = lab.ask(ONE, None).await.unwrap_err();
+    assert!(matches!(refused, Refused::Denied(Denial::MaxSandboxes, room) if room.active.total == 1));
+    lab.end(&held).await;
+    lab.ask(ONE, None).await.unwrap();
+    assert_eq!(lab.admission.figures(), Figures::default());
+    lab.close().await;
+}
+
+#[tokio::test]
+async fn who_waits_is_served_in_the_order_of_coming() {
+    let lab = Lab::queueing().await;
+    let mut held = lab.ask(ONE, None).await.unwrap();
+    let (lab, order) = (Arc::new(lab), Arc::new(Mutex::new(Vec::new())));
+    let mut waiting = JoinSet::new();
+    for n in 0..20u64 {
+        let (asking, order) = (Arc::clone(&lab), Arc::clone(&order));
+        waiting.spawn(async move {
+            let got = asking.ask(ONE, None).await.unwrap();
+            order.lock().unwrap().push(n);
+            got
+        });
+        lab.until(|figures| figures.depth == n + 1).await;
+    }
+    for _ in 0..20 {
+        lab.end(&held).await;
+        held = waiting.join_next().await.unwrap().unwrap();
+    }
+    assert_eq!(*order.lock().unwrap(), (0..20).collect::<Vec<_>>());
+    let figures = lab.admission.figures();
+    assert_eq!((figures.queued, figures.dequeued, figures.depth), (20, 20, 0));
+    assert!(figures.wait_max > Duration::ZERO && figures.wait_total >= figures.wait_max && adds_up(figures));
+    Arc::into_inner(lab).unwrap().close().await;
+}
+
+#[tokio::test]
+async fn an_owner_at_its_cap_does_not_hold_up_others_and_wakes_on_its_own_room() {
+    let lab = Arc::new(Lab::queueing().await);
+    let held = lab.ask(ONE_EACH, Some("alice")).await.unwrap();
+    let mut waiting = JoinSet::new();
+    for n in 1..=3 {
+        let asking = Arc::clone(&lab);
+        waiting.spawn(async move { asking.ask(ONE_EACH, Some("alice")).await.unwrap() });
+        lab.until(|figures| figures.depth == n).await;
+    }
+    let bob = lab.ask(ONE_EACH, Some("bob")).await.unwrap();
+    // Room of another owner is none of alice's.
+    lab.end(&bob).await;
+    lab.ask(ONE_EACH, Some("bob")).await.unwrap();
+    assert_eq!(lab.admission.figures().depth, 3);
+    lab.end(&held).await;
+    waiting.join_next().await.unwrap().unwrap();
+    assert_eq!(lab.admission.figures().depth, 2);
+    // A quota lets the other two in at once.
+    let quota = Quota { max_sandboxes: 3, ..Quota::default() };
+    lab.store.save_quota(&owner("alice"), &quota, lab.clock.now()).await.unwrap();
+    lab.admission.quota_changed(&owner("alice"));
+    waiting.join_next().await.unwrap().unwrap();
+    waiting.join_next().await.unwrap().unwrap();
+    Arc::into_inner(lab).unwrap().close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waited_long_enough_is_told_so_and_only_then() {
+    let lab = Lab::new(QueuePolicy { enabled: true, timeout: Duration::from_secs(30), places: 10 }).await;
+    let held = lab.ask(ONE, None).await.unwrap();
+    let started = Instant::now();
+    let refused = lab.ask(ONE, None).await.unwrap_err();
+    assert!(matches!(refused, Refused::TimedOut(Denial::MaxSandboxes, _)), "{refused:?}");
+    assert!(started.elapsed() >= Duration::from_secs(30));
+    let figures = lab.admission.figures();
+    assert_eq!((figures.timed_out, figures.depth), (1, 0));
+    lab.end(&held).await;
+    lab.ask(ONE, None).await.unwrap();
+    lab.close().await;
+}
+
+#[tokio::test]
+async fn a_full_queue_sends_the_newest_away() {
+    let lab = Arc::new(Lab::new(QueuePolicy { enabled: true, timeout: Duration::from_secs(60), places: 2 }).await);
+    let held = lab.ask(ONE_EACH, Some("alice")).await.unwrap();
+    let mut waiting = JoinSet::new();
+    for n in 1..=2 {
+        let asking = Arc::clone(&lab);
+        waiting.spawn(async move { asking.ask(ONE_EACH, Some("alice")).await });
+        lab.until(|figures| figures.depth == n).await;
+    }
+    let refused = lab.ask(ONE_EACH, Some("alice")).await.unwrap_err();
+    assert!(matches!(refused, Refused::QueueFull(Denial::MaxSandboxesPerOwner, room) if room.caps == ONE_EACH));
+    // Whoever finds room needs no place in the queue.
+    lab.ask(ONE_EACH, Some("bob")).await.unwrap();
+    lab.end(&held).await;
+    waiting.join_next().await.unwrap().unwrap().unwrap();
+    assert!(adds_up(lab.admission.figures()));
+    waiting.shutdown().await;
+    Arc::into_inner(lab).unwrap().close().await;
+}
+
+#[tokio::test]
+async fn who_goes_away_leaves_the_queue_and_holds_no_place() {
+    let lab = Arc::new(Lab::queueing().await);
+    let held = lab.ask(ONE, None).await.unwrap();
+    let mut waiting = JoinSet::new();
+    for _ in 0..200 {
+        let asking = Arc::clone(&lab);
+        waiting.spawn(async move { asking.ask(ONE, Some("crowd")).await });
+    }
+    lab.until(|figures| figures.depth == 200).await;
+    // All hang up at once, in the very moment that room comes free.
+    waiting.abort_all();
+    lab.end(&held).await;
+    while waiting.join_next().await.is_some() {}
+    lab.until(|figures| figures.depth == 0).await;
+    let last = lab.ask(ONE, None).await.unwrap();
+    assert_eq!(lab.store.counts().await.unwrap().active, 1);
+    assert!(adds_up(lab.admission.figures()), "{:?}", lab.admission.figures());
+    lab.end(&last).await;
+    Arc::into_inner(lab).unwrap().close().await;
+}
+
+#[tokio::test]
+async fn a_server_that_stops_tells_those_who_wait() {
+    let lab = Arc::new(Lab::queueing().await);
+    lab.ask(ONE, None).await.unwrap();
+    let asking = Arc::clone(&lab);
+    let mut waiting = JoinSet::new();
+    waiting.spawn(async move { asking.ask(ONE, None).await });
+    lab.until(|figures| figures.depth == 1).await;
+    lab.stop.cancel();
+    assert!(matches!(waiting.join_next().await.unwrap().unwrap(), Err(Refused::Closed)));
+    assert!(matches!(lab.ask(ONE, None).await, Err(Refused::Closed)));
+    Arc::into_inner(lab).unwrap().close().await;
+}
+
+#[tokio::test]
+async fn two_with_one_key_are_one_sandbox() {
+    let lab = Lab::queueing().await;
+    let keyed = || {
+        let key = IdempotencyKey { key: "k".to_owned(), request: "r".to_owned() };
+        NewSandbox { key: Some(key), ..lab.new_sandbox(Caps::default(), Some("alice")) }
+    };
+    let both = [keyed(), keyed()].map(|new| lab.admission.admit(new, Duration::from_secs(60)));
+    let outcomes = join_all(both).await;
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1);
+    assert!(outcomes.iter().any(|outcome| matches!(outcome, Err(Refused::KeyTaken))));
+    lab.close().await;
+}
+
+/// The whole of it under load: a crowd of clients of five owners who spawn, hold
+/// on for a moment and end, hang up, or meet a quota that changes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
+    let lab = Arc::new(Lab::queueing().await);
+    let caps = Caps { max_sandboxes: 10, max_sandboxes_per_owner: 4 };
+    let orders: Arc<Mutex<HashMap<u64, Vec<Ticket>>>> = Arc::default();
+    let mut clients = JoinSet::new();
+    for n in 0..200u64 {
+        let (lab, orders) = (Arc::clone(&lab), Arc::clone(&orders));
+        clients.spawn(async move {
+            let name = format!("owner-{}", n % 5);
+            for _ in 0..5 {
+                let asked = lab.ask(caps, Some(&name));
+                let got = if n % 7 == 0 {
+                    // Some lose their patience.
+                    tokio::time::timeout(Duration::from_millis(n % 40), asked).await.ok()
+                } else {
+                    Some(asked.await)
+                };
+                let Some(got) = got else { continue };
+                let sandbox = got.unwrap();
+                let counts = lab.store.counts().await.unwrap();
+                assert!(counts.active <= 10, "{counts:?}");
+                orders.lock().unwrap().entry(n % 5).or_default().push(n);
+                lab.end(&sandbox).await;
+            }
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+    lab.until(|figures| figures.depth == 0).await;
+    let figures = lab.admission.figures();
+    assert!(adds_up(figures) && figures.queued > 0, "{figures:?}");
+    let patient: usize = orders.lock().unwrap().values().map(Vec::len).sum();
+    assert!(patient >= 5 * (200 - 200 / 7 - 1), "nobody who waits is forgotten: {patient}");
+    // Whoever went away just as a place was found gives it back.
+    let empty = async {
+        while lab.store.counts().await.unwrap().active > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), empty).await.expect("no place is lost");
+    Arc::into_inner(lab).unwrap().close().await;
+}

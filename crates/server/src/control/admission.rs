@@ -1,0 +1,88 @@
+//! Whether a spawn would be admitted, and in which words it is not.
+
+use std::time::Duration;
+
+use domain::{AboveMaximum, Denial, Room, format_duration};
+
+use super::create::SpawnRequest;
+use super::{Control, Error, Result};
+use crate::admission::Refused;
+
+/// What would become of a spawn right now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// The first reason that stands in the way.
+    pub reason: Option<&'static str>,
+    /// Whether a spawn that is in the way of nothing but `reason` would wait.
+    pub queueable: bool,
+    /// What is active, and the caps.
+    pub room: Room,
+    /// The longest lifetime that may be asked for.
+    pub max_ttl: Duration,
+}
+
+impl Control {
+    /// Decides on a spawn and makes nothing. What the answer says may be
+    /// otherwise a moment later.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] and the like for a request that no spawn could be.
+    pub async fn decide(&self, request: SpawnRequest) -> Result<Decision> {
+        let request = self.with_template(request).await?;
+        let limits = self.limits_of(request.owner.as_ref()).await?;
+        let room = self.store.room(request.owner.as_ref(), self.policy.caps).await?;
+        let queues = self.policy.queue.enabled;
+        let decision = |reason, queueable| Decision { reason, queueable, room, max_ttl: limits.ttl_max };
+        if limits.ttl(request.ttl).is_err() {
+            self.check_shape(&request)?;
+            return Ok(decision(Some("max_ttl"), false));
+        }
+        let is_unavailable = match self.plan(request).await {
+            Ok(_) => false,
+            Err(Error::Unavailable(_)) => true,
+            Err(error) => return Err(error),
+        };
+        Ok(match room.admit() {
+            Err(denial) => decision(Some(denial.as_str()), queues),
+            Ok(()) if is_unavailable => decision(Some("no_eligible_worker"), false),
+            Ok(()) => decision(None, queues),
+        })
+    }
+
+    /// What a refusal means to the caller.
+    pub(super) fn refused(&self, refused: Refused) -> Error {
+        match refused {
+            Refused::Denied(denial, room) => {
+                Error::LimitReached(format!("{}; destroy one or try later", cap(denial, room)))
+            }
+            Refused::QueueFull(denial, room) => Error::LimitReached(format!(
+                "{}, and {} spawns wait already (`defaults.max_spawn_queue`); try later",
+                cap(denial, room),
+                self.policy.queue.places
+            )),
+            Refused::TimedOut(denial, room) => Error::LimitReached(format!(
+                "{}, and no place came free within {} (`defaults.spawn_queue_timeout`); try again",
+                cap(denial, room),
+                format_duration(self.policy.queue.timeout)
+            )),
+            Refused::KeyTaken => Error::Conflict("`Idempotency-Key` is in use; try again".to_owned()),
+            Refused::Store(error) => Error::Store(error),
+            Refused::Closed => Error::Unavailable("the server is shutting down".to_owned()),
+        }
+    }
+}
+
+fn cap(denial: Denial, room: Room) -> String {
+    match denial {
+        Denial::MaxSandboxes => format!("the server has its maximum of {} active sandboxes", room.caps.max_sandboxes),
+        Denial::MaxSandboxesPerOwner => {
+            format!("this owner has its maximum of {} active sandboxes", room.caps.max_sandboxes_per_owner)
+        }
+    }
+}
+
+/// The error of a lifetime or deadline above its maximum. Waiting does not cure it.
+pub(super) fn above(field: &str, above: AboveMaximum) -> Error {
+    let max = format_duration(above.max);
+    Error::LimitReached(format!("`{field}` is above the maximum of {max}; ask for {max} or less"))
+}

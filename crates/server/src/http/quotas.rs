@@ -1,0 +1,82 @@
+//! `/quotas` and `/admin/quotas`.
+
+use axum::Json;
+use axum::extract::State;
+use domain::OwnerId;
+
+use super::error::{Result, malformed};
+use super::request::{Json as Body, Name};
+use super::{Api, wire};
+
+fn owner(name: &str) -> Result<OwnerId> {
+    OwnerId::parse(name).map_err(|error| malformed(error.to_string()))
+}
+
+/// List owner quotas
+#[utoipa::path(get, path = "/quotas", tag = "quotas",
+    responses((status = 200, body = Vec<api::OwnerQuota>, description = "All, by owner")))]
+pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::OwnerQuota>>> {
+    Ok(Json(api.control.quotas().await?.iter().map(wire::owner_quota).collect()))
+}
+
+/// Count owner quotas
+#[utoipa::path(get, path = "/quotas/summary", tag = "quotas",
+    responses((status = 200, body = api::QuotaSummary, description = "How many say what; without owners")))]
+pub async fn summary(State(api): State<Api>) -> Result<Json<api::QuotaSummary>> {
+    Ok(Json(wire::quota_summary(api.control.quota_summary().await?)))
+}
+
+/// Look at an owner's quota
+#[utoipa::path(get, path = "/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path)),
+    responses(
+        (status = 200, body = api::OwnerQuota, description = "The quota"),
+        (status = 400, body = api::ErrorBody, description = "No owner id"),
+        (status = 404, body = api::ErrorBody, description = "The owner has none")))]
+pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::OwnerQuota>> {
+    Ok(Json(wire::owner_quota(&api.control.quota(&owner(&name)?).await?)))
+}
+
+/// Save an owner's quota
+#[utoipa::path(put, path = "/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path)),
+    request_body = api::QuotaRequest,
+    responses(
+        (status = 200, body = api::OwnerQuota, description = "As it is saved"),
+        (status = 400, body = api::ErrorBody, description = "No owner id, or no such limit")))]
+pub async fn save(
+    State(api): State<Api>,
+    Name(name): Name,
+    Body(body): Body<api::QuotaRequest>,
+) -> Result<Json<api::OwnerQuota>> {
+    let (owner, quota) = (owner(&name)?, wire::quota(&body)?);
+    Ok(Json(wire::owner_quota(&api.control.save_quota(&owner, &quota).await?)))
+}
+
+/// Look at what an owner has and may have
+#[utoipa::path(get, path = "/quotas/{owner_id}/usage", tag = "quotas", params(("owner_id" = String, Path)),
+    responses(
+        (status = 200, body = api::OwnerUsage, description = "Also for an owner without a quota"),
+        (status = 400, body = api::ErrorBody, description = "No owner id")))]
+pub async fn usage(State(api): State<Api>, Name(name): Name) -> Result<Json<api::OwnerUsage>> {
+    Ok(Json(wire::usage(&api.control.usage(&owner(&name)?).await?)))
+}
+
+/// Delete an owner's quota
+#[utoipa::path(delete, path = "/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path)),
+    responses(
+        (status = 200, body = api::Status, description = "The global limits hold again"),
+        (status = 400, body = api::ErrorBody, description = "No owner id"),
+        (status = 404, body = api::ErrorBody, description = "The owner has none")))]
+pub async fn delete(State(api): State<Api>, Name(name): Name) -> Result<Json<api::Status>> {
+    api.control.delete_quota(&owner(&name)?).await?;
+    Ok(wire::status("deleted"))
+}
+
+/// [`save`] for an owner who is called `summary`.
+pub async fn save_summary(api: State<Api>, body: Body<api::QuotaRequest>) -> Result<Json<api::OwnerQuota>> {
+    save(api, Name("summary".to_owned()), body).await
+}
+
+/// [`delete`] for an owner who is called `summary`.
+pub async fn delete_summary(api: State<Api>) -> Result<Json<api::Status>> {
+    delete(api, Name("summary".to_owned())).await
+}
