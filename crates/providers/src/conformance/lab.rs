@@ -33,6 +33,8 @@ pub enum Need {
     Kill,
     /// A box ends by itself at its deadline.
     Deadlines,
+    /// A command's stdin is passed on as it comes, however much comes.
+    Stdin,
 }
 
 type Reopen = Arc<dyn Fn() -> BoxFuture<'static, Arc<dyn Provider>> + Send + Sync>;
@@ -113,7 +115,7 @@ impl Lab {
             Need::Images => self.unknown_image.is_none(),
             Need::Reopen => self.reopen.is_none(),
             Need::Kill => self.kill.is_none(),
-            Need::Processes | Need::Users | Need::Deadlines => false,
+            Need::Processes | Need::Users | Need::Deadlines | Need::Stdin => false,
         };
         let told = self.lacks.iter().find(|(lacking, _)| *lacking == need).map(|(_, reason)| (*reason).to_owned());
         told.or_else(|| is_missing.then(|| format!("the lab has no way for {need:?}")))

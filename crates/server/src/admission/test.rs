@@ -29,8 +29,7 @@ impl Lab {
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap());
         let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
         let events = Arc::new(Events::default());
-        let (admission, task, stop) =
-            Admission::open(Arc::clone(&store), Arc::clone(&clock), events, policy);
+        let (admission, task, stop) = Admission::open(Arc::clone(&store), Arc::clone(&clock), events, policy);
         let mut tasks = JoinSet::new();
         tasks.spawn(task);
         Self { _dir: dir, store, clock, admission, stop, tasks }

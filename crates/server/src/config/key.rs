@@ -268,7 +268,7 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "providers.default",
         default: Default::Text("auto"),
-        doc: &["Provider of a spawn that names none: auto, native or mock."],
+        doc: &["Provider of a spawn that names none: auto, native, mock or the name of custom."],
         read: |config, value, _| read::default_provider(value).map(|it| config.providers.default = it),
     },
     Key {
@@ -336,6 +336,22 @@ pub(super) const KEYS: &[Key] = &[
         read: |config, value, at| {
             read::optional(value, |value| read::path(value, at.home))
                 .map(|it| config.providers.custom.api_key_file = it)
+        },
+    },
+    Key {
+        name: "providers.custom.ca_file",
+        default: Default::Unset,
+        doc: &["PEM file of the authorities that may vouch for it, instead of those that the", "system trusts."],
+        read: |config, value, at| {
+            read::optional(value, |value| read::path(value, at.home)).map(|it| config.providers.custom.ca_file = it)
+        },
+    },
+    Key {
+        name: "providers.custom.remote_provider",
+        default: Default::Unset,
+        doc: &["The provider that is asked of it. Unset: its default."],
+        read: |config, value, _| {
+            read::optional(value, read::label).map(|it| config.providers.custom.remote_provider = it)
         },
     },
     Key {

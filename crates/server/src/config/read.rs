@@ -198,18 +198,17 @@ pub(super) fn enabled(value: &Value) -> Read<Enabled> {
     }
 }
 
-/// A provider's name, or `auto`.
+/// A provider's name, or `auto`. Whether there is one of that name, the check of
+/// the whole tells.
 pub(super) fn default_provider(value: &Value) -> Read<DefaultProvider> {
-    match value {
-        Value::Text(name) | Value::Bare(name) => match name.as_str() {
-            "auto" => Ok(DefaultProvider::Auto),
-            "native" | "mock" => Ok(DefaultProvider::Named(name.clone())),
-            "docker" | "firecracker" | "proot" | "custom" | "e2b" => {
-                Err(format!("{name} is not supported by this version of Tidebox; write auto, native or mock"))
-            }
-            _ => must("auto, native or mock", value),
-        },
-        _ => must("auto, native or mock", value),
+    const BE: &str = "auto, native, mock or the name of custom";
+    match text_of(value, BE)? {
+        "auto" => Ok(DefaultProvider::Auto),
+        name @ ("docker" | "firecracker" | "proot" | "e2b") => {
+            Err(format!("{name} is not supported by this version of Tidebox; write {BE}"))
+        }
+        name if is_label(name) => Ok(DefaultProvider::Named(name.to_owned())),
+        _ => must(BE, value),
     }
 }
 

@@ -8,5 +8,6 @@ mod api;
 mod cli;
 mod contract;
 mod crash;
+mod custom;
 mod load;
 mod server;

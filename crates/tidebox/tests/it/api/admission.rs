@@ -15,7 +15,8 @@ async fn decide(server: &TestServer, owner: Option<&str>, body: Value) -> Answer
 
 #[tokio::test]
 async fn the_decision_has_exactly_the_specified_keys_and_makes_nothing() {
-    let server = TestServer::start(&format!("{MOCK} defaults.max_sandboxes=2 defaults.max_sandboxes_per_owner=1")).await;
+    let server =
+        TestServer::start(&format!("{MOCK} defaults.max_sandboxes=2 defaults.max_sandboxes_per_owner=1")).await;
     let decision = decide(&server, Some("alice"), json!({"owner_id": "bob"})).await.ok();
     let expected = json!({"allowed": true, "queueable": false, "active_sandboxes": 0, "max_sandboxes": 2,
         "active_owner_sandboxes": 0, "max_owner_sandboxes": 1, "max_ttl": "24h0m0s"});
@@ -53,7 +54,8 @@ async fn no_provider_that_works_is_no_eligible_worker() {
 #[tokio::test]
 async fn capacity_is_queueable_only_with_a_queue_and_a_lifetime_never() {
     for (overflow, queueable) in [("reject", false), ("queue", true)] {
-        let settings = format!("{MOCK} defaults.max_sandboxes=1 defaults.max_ttl=1h defaults.spawn_overflow={overflow}");
+        let settings =
+            format!("{MOCK} defaults.max_sandboxes=1 defaults.max_ttl=1h defaults.spawn_overflow={overflow}");
         let server = TestServer::start(&settings).await;
         server.spawn().await;
         let full = decide(&server, None, json!({})).await.ok();

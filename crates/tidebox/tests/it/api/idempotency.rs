@@ -94,6 +94,7 @@ async fn a_key_that_is_none_is_refused() {
     for key in ["", &"x".repeat(256)] {
         spawn(&server, key, "alice", json!({})).await.refused(400, "bad_request", "Idempotency-Key");
     }
-    let twice = server.request(Method::POST, "/sandboxes").header("Idempotency-Key", "a").header("Idempotency-Key", "b");
+    let twice =
+        server.request(Method::POST, "/sandboxes").header("Idempotency-Key", "a").header("Idempotency-Key", "b");
     Answer::read(twice.json(&json!({})).send().await.unwrap()).await.refused(400, "bad_request", "twice");
 }
