@@ -252,7 +252,8 @@ async fn endless_answers_are_read_to_a_bound() {
     const JSON: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n[\"";
     const LINES: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n\r\n";
     const PART: &str = "HTTP/1.1 206 Partial Content\r\ncontent-type: application/octet-stream\r\n\
-        content-range: bytes 1-5/100\r\nconnection: close\r\n\r\n";
+        content-range: bytes 1-5/100\r\nx-file-mode: 0644\r\nx-file-modified: 2026-01-01T00:00:00Z\r\n\
+        connection: close\r\n\r\n";
     let (rogue, _custom, guest) = inside(|asked| {
         Say::Endless(match asked.line.split(['?', ' ']).next_back() {
             _ if asked.line.contains("/exec") => LINES,
