@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::StringMap;
+use crate::{Argument, Environment, FilePath, Span, StringMap};
 
 /// The last line on stderr of a stream whose sandbox ended before its command.
 pub const SANDBOX_ENDED: &str = "tidebox: the sandbox ended while the command was running\n";
@@ -17,25 +17,31 @@ pub const TIMED_OUT: &str = "tidebox: the command was killed: it ran into its ti
 #[serde(deny_unknown_fields)]
 pub struct ExecRequest {
     /// A shell command line, or a program with `mode: argv`.
+    #[schema(pattern = r"^[^\x00]+$")]
     pub command: String,
     /// Arguments: quoted and appended to the command line, or passed as they are
     /// with `mode: argv`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Argument>)]
     pub args: Vec<String>,
     /// Whether a shell reads `command`.
     #[serde(default)]
     pub mode: ExecMode,
     /// Added to the sandbox's environment.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    #[schema(value_type = Environment)]
     pub env: StringMap,
     /// Absolute directory to start in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<FilePath>)]
     pub workdir: Option<String>,
     /// `name`, `uid`, `name:group` or `uid:gid`; the box's own user if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1)]
     pub user: Option<String>,
     /// Deadline, such as `30s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Span>)]
     pub timeout: Option<String>,
     /// Whether to answer with NDJSON chunks as they are written.
     #[serde(default)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::TextEncoding;
+use crate::{FileMode, FilePath, TextEncoding};
 
 /// On the content of a file: its permission bits, four octal digits.
 pub const FILE_MODE_HEADER: &str = "x-file-mode";
@@ -15,11 +15,13 @@ pub const FILE_MODIFIED_HEADER: &str = "x-file-modified";
 #[serde(deny_unknown_fields)]
 pub struct WriteFileRequest {
     /// Absolute path.
+    #[schema(value_type = FilePath)]
     pub path: String,
     /// The whole content.
     pub content: String,
     /// Octal permission bits such as `644`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<FileMode>)]
     pub mode: Option<String>,
     /// How `content` is written here.
     #[serde(default)]
@@ -34,6 +36,7 @@ pub struct PutFileRequest {
     pub content: String,
     /// Octal permission bits such as `644`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<FileMode>)]
     pub mode: Option<String>,
     /// How `content` is written here.
     #[serde(default)]
@@ -45,8 +48,10 @@ pub struct PutFileRequest {
 #[serde(deny_unknown_fields)]
 pub struct MoveRequest {
     /// Absolute path of what is there.
+    #[schema(value_type = FilePath)]
     pub old_path: String,
     /// Absolute path of where it goes; a file there is replaced.
+    #[schema(value_type = FilePath)]
     pub new_path: String,
 }
 
@@ -55,8 +60,10 @@ pub struct MoveRequest {
 #[serde(deny_unknown_fields)]
 pub struct ChmodRequest {
     /// Absolute path.
+    #[schema(value_type = FilePath)]
     pub path: String,
     /// Octal permission bits such as `755`.
+    #[schema(value_type = FileMode)]
     pub mode: String,
 }
 

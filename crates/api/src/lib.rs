@@ -5,6 +5,8 @@
 //! refuse unknown fields and duplicate keys; responses ignore unknown fields,
 //! so that an old client can read a newer server.
 
+mod audit;
+mod event;
 mod exec;
 mod file;
 mod map;
@@ -13,7 +15,10 @@ mod quota;
 mod sandbox;
 mod system;
 mod template;
+mod text;
 
+pub use audit::AuditEntry;
+pub use event::Event;
 pub use exec::{
     ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, PROVIDER_FAILED, SANDBOX_ENDED, TIMED_OUT, TextEncoding,
 };
@@ -26,3 +31,7 @@ pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSu
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
 pub use system::{ErrorBody, Health, Readiness};
 pub use template::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
+pub use text::{
+    Argument, Duration, Environment, FileMode, FilePath, IdempotencyKey, Labels, OwnerHeader, OwnerId, RelativePath,
+    Span, TemplateName,
+};

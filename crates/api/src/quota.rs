@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::Duration;
+
 /// What one owner may do where it differs from what everybody may.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OwnerQuota {
@@ -30,9 +32,11 @@ pub struct QuotaRequest {
     pub max_sandboxes: Option<u64>,
     /// The longest lifetime in whole seconds, such as `90m`; `0s` inherits the global value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Duration>)]
     pub max_ttl: Option<String>,
     /// The longest deadline of a command in whole seconds; `0s` inherits the global value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Duration>)]
     pub max_exec_timeout: Option<String>,
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::StringMap;
+use crate::{Labels, OwnerId, Span, StringMap};
 
 /// An isolated, short-lived place to run commands in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -50,30 +50,39 @@ pub struct Sandbox {
 pub struct SpawnRequest {
     /// The image's name, such as `host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1)]
     pub image: Option<String>,
     /// The provider to use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1)]
     pub provider: Option<String>,
     /// Memory limit in mebibytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 16, maximum = 16_777_216)]
     pub memory_mb: Option<u32>,
     /// Virtual CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1024)]
     pub vcpus: Option<u32>,
     /// Bound of an own file system in mebibytes; 0 for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 16_777_216)]
     pub disk_mb: Option<u32>,
     /// Lifetime, such as `30m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Span>)]
     pub ttl: Option<String>,
     /// Labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Labels>)]
     pub metadata: Option<StringMap>,
     /// Whom it counts for; the header `X-User-ID` overrides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<OwnerId>)]
     pub owner_id: Option<String>,
     /// A template whose values are the defaults of the fields above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1)]
     pub template: Option<String>,
 }
 
@@ -82,6 +91,7 @@ pub struct SpawnRequest {
 #[serde(deny_unknown_fields)]
 pub struct ExtendRequest {
     /// Lifetime from now, such as `30m`; may shorten.
+    #[schema(value_type = Span)]
     pub ttl: String,
 }
 

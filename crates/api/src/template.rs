@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::StringMap;
+use crate::{Labels, OwnerId, Span, StringMap, TemplateName};
 
 /// A stored template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -42,27 +42,35 @@ pub struct Template {
 #[serde(deny_unknown_fields)]
 pub struct TemplateRequest {
     /// 1 to 128 characters: letters, digits, `.`, `_` and `-`.
+    #[schema(value_type = TemplateName)]
     pub name: String,
     /// See [`crate::SpawnRequest`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1)]
     pub image: Option<String>,
     /// Memory limit in mebibytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 16, maximum = 16_777_216)]
     pub memory_mb: Option<u32>,
     /// Virtual CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1024)]
     pub vcpus: Option<u32>,
     /// Bound of an own file system in mebibytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 16_777_216)]
     pub disk_mb: Option<u32>,
     /// Lifetime, such as `30m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Span>)]
     pub ttl: Option<String>,
     /// The provider to use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1)]
     pub provider: Option<String>,
     /// Labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Labels>)]
     pub metadata: Option<StringMap>,
 }
 
@@ -72,24 +80,31 @@ pub struct TemplateRequest {
 pub struct TemplateBody {
     /// See [`crate::SpawnRequest`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1)]
     pub image: Option<String>,
     /// Memory limit in mebibytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 16, maximum = 16_777_216)]
     pub memory_mb: Option<u32>,
     /// Virtual CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1024)]
     pub vcpus: Option<u32>,
     /// Bound of an own file system in mebibytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 16_777_216)]
     pub disk_mb: Option<u32>,
     /// Lifetime, such as `30m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Span>)]
     pub ttl: Option<String>,
     /// The provider to use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1)]
     pub provider: Option<String>,
     /// Labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Labels>)]
     pub metadata: Option<StringMap>,
 }
 
@@ -99,26 +114,34 @@ pub struct TemplateBody {
 pub struct TemplateSpawnRequest {
     /// See [`crate::SpawnRequest`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1)]
     pub image: Option<String>,
     /// The provider to use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1)]
     pub provider: Option<String>,
     /// Memory limit in mebibytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 16, maximum = 16_777_216)]
     pub memory_mb: Option<u32>,
     /// Virtual CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1024)]
     pub vcpus: Option<u32>,
     /// Bound of an own file system in mebibytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 16_777_216)]
     pub disk_mb: Option<u32>,
     /// Lifetime, such as `30m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Span>)]
     pub ttl: Option<String>,
     /// Labels, added to the template's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Labels>)]
     pub metadata: Option<StringMap>,
     /// Whom it counts for; the header `X-User-ID` overrides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<OwnerId>)]
     pub owner_id: Option<String>,
 }

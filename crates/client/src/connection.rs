@@ -72,6 +72,8 @@ impl std::fmt::Debug for Options<'_> {
 pub struct Client {
     http: reqwest::Client,
     base: Url,
+    /// The URL of the Unix socket that is spoken over instead of TCP.
+    socket: Option<String>,
     headers: HeaderMap,
     answer_max: Duration,
     silence_max: Duration,
@@ -116,7 +118,8 @@ impl Client {
     pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 
     /// Speaks to the server at `base_url`, such as `http://127.0.0.1:7423`, a
-    /// prefix path allowed. `api_key` is sent as `X-API-Key`, `user_id` as
+    /// prefix path allowed, or over a Unix socket such as
+    /// `unix:///run/tidebox/socket`. `api_key` is sent as `X-API-Key`, `user_id` as
     /// `X-User-ID`. Proxies named by the environment are used unless the server
     /// is on this machine. Nothing is sent yet.
     ///
@@ -132,7 +135,9 @@ impl Client {
     /// # Errors
     /// [`Error::Argument`] if one of the values cannot be used.
     pub fn open(base_url: &str, options: Options<'_>) -> Result<Client> {
-        let base = base_url_of(base_url)?;
+        let socket = socket_of(base_url)?;
+        // Over a socket, the name only fills the `Host` header.
+        let base = base_url_of(if socket.is_some() { "http://localhost" } else { base_url })?;
         let mut headers = HeaderMap::new();
         for (name, header, value) in
             [("the API key", "x-api-key", options.api_key), ("the user id", "x-user-id", options.user_id)]
@@ -156,6 +161,9 @@ impl Client {
         if is_loopback(&base) {
             builder = builder.no_proxy();
         }
+        if let Some(socket) = &socket {
+            builder = builder.unix_socket(socket.as_str());
+        }
         if let Some(path) = options.ca_file {
             builder = builder.tls_certs_only(authorities(path)?);
         } else if base.scheme() == "http" {
@@ -168,7 +176,8 @@ impl Client {
             reason: format!("does not allow an HTTP client: {}", innermost(&error)),
         })?;
         let Options { answer_max, silence_max, .. } = options;
-        Ok(Client { http, base, headers: HeaderMap::new(), answer_max, silence_max })
+        let socket = socket.map(|path| format!("unix://{path}"));
+        Ok(Client { http, base, socket, headers: HeaderMap::new(), answer_max, silence_max })
     }
 
     /// The same connection, with one more header on every request, such as
@@ -192,6 +201,11 @@ impl Client {
     /// The address of the server, without a trailing slash.
     #[must_use]
     pub fn base_url(&self) -> &str {
+        self.socket.as_deref().unwrap_or_else(|| self.root())
+    }
+
+    /// What the path of a request is put behind.
+    fn root(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
 
@@ -203,7 +217,7 @@ impl Client {
 
     /// A request to `path` below `/api/v1`, already encoded.
     pub(crate) fn request(&self, method: Method, path: &str, patience: Patience) -> RequestBuilder {
-        let url = format!("{}/api/v1{path}", self.base_url());
+        let url = format!("{}/api/v1{path}", self.root());
         let request = self.http.request(method, url).headers(self.headers.clone());
         match patience {
             Patience::Short => request.timeout(self.answer_max),
@@ -290,6 +304,12 @@ impl Client {
         Err(self.protocol(format!("an answer of the type `{}` instead of {wanted}", quoted(&found))))
     }
 
+    /// Reads a whole answer that is text.
+    pub(crate) async fn text(&self, response: Response) -> Result<String> {
+        let body = self.body(response, Size::List.bytes_max()).await?;
+        String::from_utf8(body.into()).map_err(|_| self.protocol("its text is not UTF-8".to_owned()))
+    }
+
     /// The error that a response carries.
     pub(crate) async fn refusal(&self, response: Response) -> Error {
         let status = response.status();
@@ -366,6 +386,18 @@ fn authorities(path: &Path) -> Result<Vec<Certificate>> {
     Ok(certificates)
 }
 
+/// The path in `unix://<path>`.
+fn socket_of(text: &str) -> Result<Option<String>> {
+    let Some(path) = text.trim().strip_prefix("unix://") else { return Ok(None) };
+    if !path.starts_with('/') || path.contains('\0') {
+        return Err(Error::Argument {
+            name: "the server's URL",
+            reason: format!("`{}` needs an absolute path; write it like unix:///run/tidebox/socket", text.trim()),
+        });
+    }
+    Ok(Some(path.to_owned()))
+}
+
 fn base_url_of(text: &str) -> Result<Url> {
     let refuse = |reason: String| Error::Argument { name: "the server's URL", reason };
     let example = "write it like http://127.0.0.1:7423";
@@ -419,6 +451,15 @@ mod test {
         ] {
             assert_eq!(Client::new(given, None, None).unwrap().base_url(), base);
         }
+    }
+
+    #[test]
+    fn a_socket_is_named_by_its_path_and_is_local() {
+        let client = Client::new("unix:///run/tide box/s", None, None).unwrap();
+        assert_eq!(client.base_url(), "unix:///run/tide box/s");
+        assert!(client.is_local());
+        assert!(refused("unix://run/s").contains("unix:///run"), "{}", refused("unix://run/s"));
+        assert!(refused("unix://").contains("absolute"));
     }
 
     #[test]

@@ -19,6 +19,7 @@
 
 mod connection;
 mod error;
+mod event;
 mod exec;
 mod file;
 mod line;
@@ -29,6 +30,7 @@ mod template;
 
 pub use connection::{Client, Options};
 pub use error::{Error, Result};
+pub use event::{AuditQuery, EventQuery, EventStream};
 pub use exec::{ExecEvent, ExecStream, Exit};
 pub use file::{FileStream, Range};
 pub use sandbox::{Filter, Page};

@@ -22,6 +22,7 @@ use http::Method;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::connection::Connection;
+pub(crate) use self::exec::check_command;
 use self::request::{LONG_WAIT, SHORT_WAIT};
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, OutputStream, Result};

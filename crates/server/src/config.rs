@@ -23,6 +23,7 @@ mod key;
 mod nearest;
 mod read;
 mod secret;
+mod secret_file;
 mod settings;
 mod tree;
 mod unsupported;

@@ -2,6 +2,7 @@
 //! ask it and translate.
 
 mod admission;
+mod audit;
 mod boxes;
 mod create;
 mod destroy;
@@ -24,15 +25,17 @@ use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, QueuePolicy};
+use crate::audit::Refusals;
 use crate::clock::Clock;
-use crate::events::{EventType, Events};
+use crate::events::{EventType, Events, ID_BLOCK};
 use crate::operations::{Operation, Operations};
 use crate::registry::Registry;
 use crate::store::{self, Applied, Change, Store};
 
 pub use crate::admission::Figures as QueueFigures;
 pub use crate::store::{
-    IdempotencyKey, ListFilter, OwnerQuota, Place, QuotaSummary, Sandbox, Template, TemplateValues,
+    AuditEntry, AuditFilter, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, Place, QuotaSummary, Sandbox,
+    Template, TemplateValues,
 };
 pub use admission::Decision;
 pub use create::{SpawnRequest, Spawned};
@@ -136,8 +139,19 @@ pub struct Policy {
     pub output_bytes_max: usize,
     /// How long rows of what has ended are kept.
     pub retention: Duration,
+    /// How much of the audit history is kept.
+    pub audit: AuditBounds,
     /// Free disk below which the box that fills it is ended, in bytes.
     pub reserve_disk_bytes: u64,
+}
+
+/// How much of the audit history is kept.
+#[derive(Debug, Clone, Copy)]
+pub struct AuditBounds {
+    /// How long.
+    pub retention: Duration,
+    /// How many rows.
+    pub entries_max: u64,
 }
 
 type Removal = Shared<BoxFuture<'static, std::result::Result<(), Arc<Error>>>>;
@@ -157,6 +171,8 @@ pub struct Control {
     /// wait for one removal.
     removing: Mutex<HashMap<SandboxId, Removal>>,
     events: Arc<Events>,
+    /// Who was refused in this minute.
+    refusals: Refusals,
     operations: Operations,
     admission: Arc<Admission>,
     /// Counts changes of any sandbox; what waits for one looks again then.
@@ -197,6 +213,7 @@ impl Control {
             making: Mutex::default(),
             removing: Mutex::default(),
             events,
+            refusals: Refusals::default(),
             operations: Operations::default(),
             admission,
             changes,
@@ -217,6 +234,11 @@ impl Control {
     /// The providers.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// What must finish although its caller has gone.
+    pub fn tasks(&self) -> &TaskTracker {
+        &self.tasks
     }
 
     /// The figures of the spawn queue.
@@ -240,6 +262,26 @@ impl Control {
     /// Tells whoever listens; `data` is an object without secrets.
     pub(crate) fn publish(&self, kind: EventType, sandbox: Option<&SandboxId>, data: serde_json::Value) {
         self.events.publish(kind, sandbox, self.now(), data);
+    }
+
+    /// Tells that the reconciler did something by itself: what, in a word.
+    pub(crate) fn publish_action(&self, action: &str, sandbox: Option<&SandboxId>, mut data: serde_json::Value) {
+        data["action"] = json!(action);
+        self.publish(EventType::ReconcileAction, sandbox, data);
+    }
+
+    /// What happened, for those who listen.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// Sets ids aside for events to come.
+    ///
+    /// # Errors
+    /// If the store fails; then it is asked for again.
+    pub async fn reserve_event_ids(&self) -> Result<()> {
+        self.events.take_ids(self.store.reserve_event_ids(ID_BLOCK).await?);
+        Ok(())
     }
 
     /// Counts an operation that began at `started`.

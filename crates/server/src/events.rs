@@ -1,13 +1,32 @@
 //! What happened, for whoever listens.
+//!
+//! Events are kept in one ring that all readers share and read by id, so that a
+//! slow reader costs nobody anything: it finds that events are gone and is told
+//! how many. Ids rise across restarts, because they are taken from blocks that
+//! the store has set aside before the first of them is used.
+
+mod subscription;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::{SandboxId, Timestamp};
 use serde_json::Value;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+pub use subscription::{Filter, Next, Subscription};
 
 /// How many events are kept for readers that come back.
 pub const HISTORY_MAX: usize = 1000;
+/// How many readers there may be at once: each holds a connection, and each is
+/// woken by every event.
+pub const SUBSCRIBERS_MAX: usize = 512;
+/// How many ids the store sets aside at once. While fewer than these are left,
+/// the next block is asked for.
+pub const ID_BLOCK: u64 = 1024;
 
 /// The kinds of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -97,6 +116,12 @@ impl EventType {
         ]
     };
 
+    /// The kind of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
     /// Its name in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -146,20 +171,133 @@ pub struct Event {
     pub data: Value,
 }
 
-/// The latest events.
-#[derive(Debug, Default)]
+/// How much was told, and to how many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Readers that are there now.
+    pub subscribers: u64,
+    /// Events that are kept now.
+    pub history_size: u64,
+    /// Events since the start of the process, those too that are no longer kept.
+    pub events_total: u64,
+}
+
+/// The latest events, and who reads them.
+#[derive(Debug)]
 pub struct Events {
-    history: Mutex<VecDeque<Arc<Event>>>,
+    history: Mutex<History>,
+    /// The latest id; readers wait for it to change.
+    latest: watch::Sender<u64>,
+    subscribers: AtomicUsize,
+    ids_low: Notify,
+    closed: CancellationToken,
+}
+
+#[derive(Debug)]
+struct History {
+    /// In the order of their ids.
+    ring: VecDeque<Arc<Event>>,
+    /// The first id of this process.
+    first: u64,
+    /// The id of the event to come.
+    next: u64,
+    /// The first id that is not set aside.
+    end: u64,
+    total: u64,
+    /// Events that came while no id was left. Readers find as many ids missing.
+    unnumbered: u64,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        let history =
+            History { ring: VecDeque::with_capacity(HISTORY_MAX), first: 1, next: 1, end: 1, total: 0, unnumbered: 0 };
+        Self {
+            history: Mutex::new(history),
+            latest: watch::Sender::new(0),
+            subscribers: AtomicUsize::new(0),
+            ids_low: Notify::new(),
+            closed: CancellationToken::new(),
+        }
+    }
 }
 
 impl Events {
-    /// Tells whoever listens. Never waits for a slow reader.
+    /// Tells whoever listens. Waits for nobody: not for a slow reader, and not
+    /// for the store. An event for which no id is left is told to readers as lost.
     pub fn publish(&self, kind: EventType, sandbox: Option<&SandboxId>, at: Timestamp, data: Value) {
-        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = history.back().map_or(1, |last| last.id + 1);
-        if history.len() == HISTORY_MAX {
-            history.pop_front();
+        let (latest, is_low) = {
+            let mut history = self.lock();
+            history.total += 1;
+            if history.next == history.end {
+                history.unnumbered += 1;
+            } else {
+                let id = history.next;
+                history.next += 1;
+                if history.ring.len() == HISTORY_MAX {
+                    history.ring.pop_front();
+                }
+                history.ring.push_back(Arc::new(Event { id, kind, sandbox: sandbox.cloned(), at, data }));
+            }
+            (history.next - 1, history.wants_ids())
+        };
+        self.latest.send_replace(latest);
+        if is_low {
+            self.ids_low.notify_one();
         }
-        history.push_back(Arc::new(Event { id, kind, sandbox: sandbox.cloned(), at, data }));
+    }
+
+    /// Waits until another block of ids should be set aside.
+    pub async fn ids_wanted(&self) {
+        while !self.lock().wants_ids() {
+            self.ids_low.notified().await;
+        }
+    }
+
+    /// Takes ids that are set aside for this process for good.
+    pub fn take_ids(&self, block: Range<u64>) {
+        let mut history = self.lock();
+        if history.end == 1 {
+            history.first = block.start;
+        }
+        if history.end != block.start {
+            // What was left of the block before is not used: ids in between are
+            // another's.
+            history.next = block.start;
+        }
+        history.end = block.end;
+        let skipped = history.unnumbered.min(history.end - history.next);
+        history.next += skipped;
+        history.unnumbered -= skipped;
+        let latest = history.next - 1;
+        drop(history);
+        self.latest.send_replace(latest);
+    }
+
+    /// The present figures.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let history = self.lock();
+        Counts {
+            subscribers: self.subscribers.load(Ordering::Relaxed) as u64,
+            history_size: history.ring.len() as u64,
+            events_total: history.total,
+        }
+    }
+
+    /// Ends every reader, and those to come.
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, History> {
+        // Each statement leaves the history whole.
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl History {
+    fn wants_ids(&self) -> bool {
+        self.end - self.next < ID_BLOCK
     }
 }

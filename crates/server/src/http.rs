@@ -2,13 +2,20 @@
 //! one map from error to status.
 
 mod accept;
+mod access;
+mod admin;
+mod audit;
+mod audited;
 mod body;
+mod cors;
 mod error;
+mod events;
 mod exec;
 mod files;
 mod guard;
 mod ndjson;
 mod openapi;
+pub mod peer;
 mod providers;
 mod quotas;
 mod range;
@@ -26,9 +33,11 @@ use axum::routing::put;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::auth::Access;
 use crate::control::Control;
 
-pub use accept::serve;
+pub use accept::{Listeners, Socket, SocketFault, Stalled, Tls, TlsFault, serve};
+pub use cors::Cors;
 pub use guard::Hosts;
 pub use openapi::document;
 
@@ -48,27 +57,17 @@ pub struct Settings {
     pub file_bytes_max: u64,
     /// Which `Host` headers are answered.
     pub hosts: Hosts,
+    /// Who may have which route.
+    pub access: Access,
+    /// Which other origins' pages may use the API.
+    pub cors: Cors,
     /// When the server started.
     pub started: Instant,
-}
-
-/// The routes that are also there below `/admin`, where they ask for the admin
-/// key. Their paths are given without what stands before them.
-fn shared_routes() -> OpenApiRouter<Api> {
-    OpenApiRouter::new()
-        .routes(routes!(quotas::list))
-        .routes(routes!(quotas::summary))
-        .routes(routes!(quotas::get, quotas::save, quotas::delete))
-        .routes(routes!(quotas::usage))
-        // An owner may be called so as well.
-        .route("/quotas/summary", put(quotas::save_summary).delete(quotas::delete_summary))
 }
 
 /// Every route, with its description.
 fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::with_openapi(openapi::base())
-        .nest("/api/v1", shared_routes())
-        .nest("/api/v1/admin", openapi::aliases(shared_routes()))
         .routes(routes!(sandboxes::spawn, sandboxes::list, sandboxes::prune))
         .routes(routes!(sandboxes::admission))
         .routes(routes!(sandboxes::get, sandboxes::destroy))
@@ -88,6 +87,19 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(providers::list))
         .routes(routes!(providers::get))
         .routes(routes!(providers::test))
+        .routes(routes!(quotas::list))
+        .routes(routes!(quotas::summary))
+        .routes(routes!(quotas::get, quotas::save, quotas::delete))
+        .routes(routes!(quotas::usage))
+        .routes(admin::alias(routes!(providers::list)))
+        .routes(admin::alias(routes!(providers::get)))
+        .routes(admin::alias(routes!(providers::test)))
+        .routes(admin::alias(routes!(quotas::list)))
+        .routes(admin::alias(routes!(quotas::summary)))
+        .routes(admin::alias(routes!(quotas::get, quotas::save, quotas::delete)))
+        .routes(admin::alias(routes!(quotas::usage)))
+        .routes(routes!(events::stream))
+        .routes(routes!(audit::list))
         .routes(routes!(system::health))
         .routes(routes!(system::live))
         .routes(routes!(system::ready))
@@ -98,11 +110,14 @@ fn routes() -> OpenApiRouter<Api> {
 pub fn router(control: Arc<Control>, settings: Settings) -> Router {
     let api = Api { control, settings: Arc::new(settings) };
     let (mut router, _) = routes().split_for_parts();
+    // An owner may be called `summary` as well.
+    for quotas in ["/api/v1/quotas", "/api/v1/admin/quotas"] {
+        router = router.route(&format!("{quotas}/summary"), put(quotas::save_summary).delete(quotas::delete_summary));
+    }
     // The description knows no path over several segments, so this one is told
-    // to both. Files of these names can be written too, although their paths
-    // belong to other methods.
+    // to both.
     router = router.route("/api/v1/sandboxes/{id}/files/{*path}", put(files::put));
-    for name in ["list", "move", "chmod", "stat", "glob"] {
+    for name in openapi::FILES_OF_ROUTES {
         router = router.route(&format!("/api/v1/sandboxes/{{id}}/files/{name}"), put(files::put));
     }
     let router = router

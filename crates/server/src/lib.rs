@@ -2,6 +2,8 @@
 //! the reconcilers that finish what a crash left.
 
 mod admission;
+mod audit;
+mod auth;
 mod clock;
 pub mod config;
 mod control;
@@ -12,6 +14,7 @@ mod reconcile;
 mod registry;
 mod run;
 mod store;
+pub mod worker_token;
 
 pub use http::document as openapi_document;
 pub use run::{Failure, Options, run};

@@ -10,7 +10,6 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::control::{Control, Result};
-use crate::events::EventType;
 
 /// How often rows are looked at: expiry is followed by removal within a second.
 const ROWS_EVERY: Duration = Duration::from_millis(500);
@@ -18,8 +17,12 @@ const ROWS_EVERY: Duration = Duration::from_millis(500);
 const INVENTORY_EVERY: Duration = Duration::from_secs(5);
 /// How often providers are asked how they are.
 const HEALTH_EVERY: Duration = Duration::from_secs(30);
+/// How often the rows of refused keys are brought up to date.
+const REFUSALS_EVERY: Duration = Duration::from_secs(5);
 /// How often what has ended long ago is forgotten.
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
+/// The pause before ids for events are asked for again, after the store failed.
+const IDS_RETRY: Duration = Duration::from_secs(1);
 /// Rows of one state per look.
 const BATCH: u32 = 256;
 /// The pause after a first failed removal; doubles up to [`RETRY_MAX`].
@@ -58,6 +61,7 @@ pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: Canc
     let mut rows = interval(ROWS_EVERY);
     let mut inventory = interval(INVENTORY_EVERY);
     let mut health = interval(HEALTH_EVERY);
+    let mut refusals = interval(REFUSALS_EVERY);
     let mut retention = interval(RETENTION_EVERY);
     loop {
         let (job, outcome) = tokio::select! {
@@ -67,11 +71,33 @@ pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: Canc
             _ = inventory.tick() => ("inventory", sweep_inventory(&control).await),
             () = control.vanished.notified() => ("inventory", sweep_inventory(&control).await),
             _ = health.tick() => ("health", check_health(&control).await),
+            _ = refusals.tick() => ("refused keys", control.tell_refusals().await),
             _ = retention.tick() => ("retention", forget(&control).await),
         };
         if let Err(error) = outcome {
             tracing::warn!(job, error = &error as &dyn std::error::Error, "reconciling failed and is tried again");
         }
+    }
+}
+
+/// Keeps ids at hand for the events to come, until told to stop. Beside the
+/// other jobs, since no slow provider may hold it up.
+pub async fn number_events(control: Arc<Control>, stop: CancellationToken) {
+    let keep = async {
+        loop {
+            control.events().ids_wanted().await;
+            if let Err(error) = control.reserve_event_ids().await {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "no ids for events; those that come without one are lost"
+                );
+                tokio::time::sleep(IDS_RETRY).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = keep => {}
     }
 }
 
@@ -93,6 +119,7 @@ async fn sweep_rows(control: &Arc<Control>, backoff: &mut Backoff, data_dir: &st
 async fn follow_clock(control: &Control) -> Result<()> {
     if let Some(step_ms) = control.clock().follow_step() {
         let moved = control.store().shift_expiry(step_ms).await?;
+        control.publish_action("clock_followed", None, json!({"step_ms": step_ms, "sandboxes": moved}));
         tracing::warn!(step_ms, moved, "the wall clock was set; the ends of live sandboxes move with it");
     }
     Ok(())
@@ -113,8 +140,8 @@ async fn expire(control: &Arc<Control>) -> Result<()> {
 /// A sandbox that is being created by nobody was being created when we died.
 async fn finish_creating(control: &Arc<Control>) -> Result<()> {
     for sandbox in control.store().in_state(State::Creating, BATCH).await? {
-        if !control.is_in_hand(&sandbox.id) {
-            control.destroy_because(&sandbox.id, StopReason::Unfinished).await?;
+        if !control.is_in_hand(&sandbox.id) && control.destroy_because(&sandbox.id, StopReason::Unfinished).await? {
+            control.publish_action("unfinished_removed", Some(&sandbox.id), json!({"provider": sandbox.provider}));
         }
     }
     Ok(())
@@ -132,7 +159,9 @@ async fn finish_destroying(control: &Arc<Control>, backoff: &mut Backoff) -> Res
         if let Err(error) = control.remove(&sandbox.id, &sandbox.provider).await {
             backoff.failed(sandbox.id.clone(), now);
             tracing::warn!(id = %sandbox.id, error = &error as &dyn std::error::Error, "cannot remove a sandbox yet");
+            continue;
         }
+        control.publish_action("removal_finished", Some(&sandbox.id), json!({"provider": sandbox.provider}));
     }
     Ok(())
 }
@@ -145,22 +174,7 @@ async fn sweep_inventory(control: &Arc<Control>) -> Result<()> {
 }
 
 async fn check_health(control: &Control) -> Result<()> {
-    let before: Vec<bool> = control.registry().entries().iter().map(crate::registry::Entry::is_healthy).collect();
-    let checked = control.test_providers().await;
-    for ((entry, was), now) in control.registry().entries().iter().zip(before).zip(checked) {
-        let name = entry.provider.name();
-        match (was, now.health.error) {
-            (true, Some(error)) => {
-                tracing::warn!(provider = name, error, "a provider is no longer healthy");
-                control.publish(EventType::ProviderUnhealthy, None, json!({"provider": name, "error": error}));
-            }
-            (false, None) => {
-                tracing::info!(provider = name, "a provider is healthy again");
-                control.publish(EventType::ProviderHealthy, None, json!({"provider": name}));
-            }
-            (true, None) | (false, Some(_)) => {}
-        }
-    }
+    control.test_providers().await;
     Ok(())
 }
 
@@ -168,6 +182,10 @@ async fn forget(control: &Control) -> Result<()> {
     let purged = control.store().purge_ended(control.retention_ends_before(), control.now()).await?;
     if purged > 0 {
         tracing::debug!(purged, "forgot sandboxes that ended long ago");
+    }
+    let pruned = control.prune_audit().await?;
+    if pruned > 0 {
+        tracing::debug!(pruned, "forgot rows of the audit history");
     }
     Ok(())
 }
@@ -199,6 +217,7 @@ async fn guard_disk(control: &Arc<Control>, data_dir: &std::path::Path) -> Resul
             reserve >> 20
         );
         control.fail(&id, &reason).await?;
+        control.publish_action("disk_freed", Some(&id), json!({"bytes": bytes}));
     }
     Ok(())
 }

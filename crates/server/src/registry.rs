@@ -53,11 +53,13 @@ impl Entry {
         self.checked().health.error.is_none()
     }
 
-    /// Checks it now.
-    pub async fn check(&self, clock: &dyn Clock) -> Checked {
+    /// Checks it now. With whether it was able to work before, so that each
+    /// change is seen by one caller only.
+    pub async fn check(&self, clock: &dyn Clock) -> (bool, Checked) {
         let checked = check(self.provider.as_ref(), clock).await;
-        *self.checked.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = checked.clone();
-        checked
+        let mut stored = self.checked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let before = std::mem::replace(&mut *stored, checked.clone());
+        (before.health.error.is_none(), checked)
     }
 }
 
@@ -128,8 +130,8 @@ impl Registry {
         self.entries.iter().find(|entry| entry.is_default)
     }
 
-    /// Checks all of them at once.
-    pub async fn check_all(&self, clock: &dyn Clock) -> Vec<Checked> {
+    /// Checks all of them at once; with whether each was able to work before.
+    pub async fn check_all(&self, clock: &dyn Clock) -> Vec<(bool, Checked)> {
         join_all(self.entries.iter().map(|entry| entry.check(clock))).await
     }
 }

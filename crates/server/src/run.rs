@@ -17,11 +17,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, QueuePolicy};
+use crate::auth::Access;
 use crate::clock::{Clock, SteadyClock};
-use crate::config::{Config, DefaultProvider, Enabled, Overflow};
-use crate::control::{Control, Policy};
+use crate::config::{self, Config, DefaultProvider, Enabled, Overflow};
+use crate::control::{AuditBounds, Control, Policy};
 use crate::events::Events;
-use crate::http::{self, Hosts, Settings};
+use crate::http::peer::TrustedProxies;
+use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
 use crate::{VERSION, reconcile};
@@ -60,6 +62,12 @@ pub enum Failure {
         #[source]
         source: std::io::Error,
     },
+    /// TLS cannot be spoken.
+    #[error(transparent)]
+    Tls(#[from] http::TlsFault),
+    /// The Unix socket cannot be listened on.
+    #[error(transparent)]
+    Socket(#[from] http::SocketFault),
     /// The store cannot be opened.
     #[error("cannot open the store: {0}")]
     Store(String),
@@ -88,8 +96,9 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let started = Instant::now();
     let _lock = prepare(&config.data_dir)?;
     let address = SocketAddr::new(config.server.host, config.server.port);
-    let listener = TcpListener::bind(address).await.map_err(|source| Failure::Listen { address, source })?;
-    let bound = listener.local_addr().map_err(Failure::System)?;
+    let listeners = listen(&config, address).await?;
+    let bound = listeners.tcp.local_addr().map_err(Failure::System)?;
+    let scheme = if listeners.tls.is_some() { "https" } else { "http" };
     let store = Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| store_failure(&error))?;
     let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
     let registry = registry(&config, store.id(), &clock).await?;
@@ -101,23 +110,36 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue);
     let control =
         Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
+    if !config.auth.enabled && config.server.cors_allowed_origins.iter().any(|origin| origin == "*") {
+        tracing::warn!(
+            "`server.cors_allowed_origins` is * and `auth.enabled` is false: any web page open in a browser that \
+             reaches this server can use it; list the origins that may, or set it to []"
+        );
+    }
+    control.reserve_event_ids().await.map_err(|error| Failure::Store(error.to_string()))?;
     let settings = Settings {
-        hosts: Hosts::for_bind(config.server.host, names(&config)),
+        hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names(&config)),
+        access: Access::new(&config.auth),
+        cors: Cors::new(&config.server.cors_allowed_origins),
         preview_domain: config.server.preview_domain,
         file_bytes_max: config.limits.max_file_bytes,
         started,
     };
 
     let stop = CancellationToken::new();
-    let connections = TaskTracker::new();
     let router = http::router(Arc::clone(&control), settings);
     let mut serving = tokio::task::JoinSet::new();
-    serving.spawn(http::serve(listener, router, connections.clone(), stop.clone()));
+    let proxies = TrustedProxies::new(config.server.trusted_proxies);
+    serving.spawn(http::serve(listeners, router, proxies, stop.clone()));
     let mut admission = tokio::task::JoinSet::new();
     admission.spawn(admitting);
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
-    tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on http://{bound}");
+    if let Some(path) = &config.server.unix_socket {
+        tracing::info!(path = %path.display(), "listens on a Unix socket as well");
+    }
+    reconciling.spawn(reconcile::number_events(Arc::clone(&control), stop.clone()));
+    tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on {scheme}://{bound}");
 
     let died = tokio::select! {
         () = told_to_stop() => None,
@@ -127,6 +149,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     };
     tracing::info!("stopping");
     stop.cancel();
+    control.events().close();
     // Whoever waits for room is told so at once, and does not hold up the rest.
     stop_admitting.cancel();
     while admission.join_next().await.is_some() {}
@@ -136,6 +159,9 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         destroy_all(&control).await;
     }
     tasks.close();
+    if let Err(error) = control.tell_refusals().await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "some refused keys are not counted");
+    }
     let finished = async {
         tasks.wait().await;
         for entry in control.registry().entries() {
@@ -147,6 +173,28 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     }
     store.close().await;
     died.map_or(Ok(()), |part| Err(Failure::Died(part)))
+}
+
+/// Opens what the configuration names; nothing is answered yet.
+async fn listen(config: &Config, address: SocketAddr) -> Result<Listeners, Failure> {
+    raise_descriptor_limit();
+    let tls = match &config.server.tls {
+        config::Tls { cert_file: Some(cert), key_file: Some(key) } => Some(Tls::load(cert, key)?),
+        // One without the other is a fault of the configuration.
+        config::Tls { .. } => None,
+    };
+    let tcp = TcpListener::bind(address).await.map_err(|source| Failure::Listen { address, source })?;
+    let unix = config.server.unix_socket.as_deref().map(Socket::bind).transpose()?;
+    Ok(Listeners { tcp, tls, unix })
+}
+
+/// Takes as many descriptors as the system allows. The usual 1,024 are kept
+/// that low for programs that `select`; boxes have a bound of their own.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    // Refused, the limit stays as it was, and the bound on connections follows it.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 fn store_failure(error: &crate::store::Error) -> Failure {
@@ -203,6 +251,10 @@ fn policy(config: &Config) -> Policy {
         image: defaults.image.clone(),
         output_bytes_max: config.limits.max_output_bytes,
         retention: config.retention.destroyed,
+        audit: AuditBounds {
+            retention: config.auth.admin_audit_retention,
+            entries_max: config.auth.admin_audit_max_entries,
+        },
         reserve_disk_bytes: config.limits.reserve_disk_mb << 20,
     }
 }

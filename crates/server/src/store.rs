@@ -3,12 +3,14 @@
 //! A method is one whole transaction, conditional on what it read, so that no
 //! rule can be raced. Every engine passes the same suite, `suite`.
 
+mod audit;
 mod sqlite;
 #[cfg(test)]
 mod suite;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,6 +19,7 @@ use domain::{
     StoreId, Timestamp,
 };
 
+pub use audit::{AuditEntry, AuditFilter, AuditStore, NewAuditEntry};
 pub use sqlite::Sqlite;
 
 /// How long an [`IdempotencyKey`] names its sandbox.
@@ -277,7 +280,7 @@ pub struct QuotaSummary {
 
 /// The transactions.
 #[async_trait]
-pub trait Store: fmt::Debug + Send + Sync {
+pub trait Store: AuditStore + fmt::Debug + Send + Sync {
     /// Names this store, for as long as it exists.
     fn id(&self) -> &StoreId;
 
@@ -335,6 +338,11 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// Removes a template; `false` if there is none.
     async fn delete_template(&self, name: &str) -> Result<bool>;
+
+    /// Sets aside so many numbers that event ids are made of; no two calls, in
+    /// this process or a later one, get the same, and later ones get higher ones.
+    /// Not even a power cut undoes it.
+    async fn reserve_event_ids(&self, count: u64) -> Result<Range<u64>>;
 
     /// Saves an owner's quota whole; what is stored then.
     async fn save_quota(&self, owner: &OwnerId, quota: &Quota, at: Timestamp) -> Result<OwnerQuota>;

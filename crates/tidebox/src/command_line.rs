@@ -11,8 +11,8 @@ use client::{Client, Options};
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
-    bench, completion, cp, destroy, doctor, exec, extend, get, list, logs, provider, prune, run, serve, spawn,
-    template, version,
+    audit, bench, completion, cp, destroy, doctor, events, exec, extend, get, list, logs, provider, prune, run, serve,
+    spawn, template, version, worker,
 };
 
 /// Disposable sandboxes for code that nobody has reviewed.
@@ -86,6 +86,7 @@ enum Command {
     Serve(serve::ServeArgs),
     #[command(flatten)]
     Remote(Box<Remote>),
+    Worker(worker::WorkerArgs),
     Completion(completion::CompletionArgs),
     Version(version::VersionArgs),
 }
@@ -105,6 +106,8 @@ enum Remote {
     Prune(prune::PruneArgs),
     Template(template::TemplateArgs),
     Provider(provider::ProviderArgs),
+    Events(events::EventsArgs),
+    Audit(audit::AuditArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
 }
@@ -142,6 +145,7 @@ fn do_as_asked(asked: CommandLine, output: Output) -> Result {
     let CommandLine { global, command } = asked;
     match command {
         Command::Serve(args) => serve::run(&args),
+        Command::Worker(args) => worker::run(&args, output),
         Command::Completion(args) => completion::run(&args),
         Command::Version(args) => version::run(&args, output),
         Command::Remote(remote) => speak(&global, *remote, output),
@@ -186,6 +190,8 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::Prune(args) => prune::run(context, &args).await,
         Remote::Template(args) => template::run(context, args).await,
         Remote::Provider(args) => provider::run(context, args).await,
+        Remote::Events(args) => events::run(context, args).await,
+        Remote::Audit(args) => audit::run(context, args).await,
         Remote::Doctor(args) => doctor::run(context, &args).await,
         Remote::Bench(args) => bench::run(context, &args).await,
     }

@@ -2,12 +2,14 @@
 
 use std::process::ExitCode;
 
+mod audit;
 mod bench;
 mod command_line;
 mod completion;
 mod cp;
 mod destroy;
 mod doctor;
+mod events;
 mod exec;
 mod extend;
 mod failure;
@@ -24,6 +26,7 @@ mod spawn;
 mod template;
 mod values;
 mod version;
+mod worker;
 
 fn main() -> ExitCode {
     command_line::main()

@@ -28,6 +28,8 @@ const NOT_IN_DOMAIN: &[&str] = &["axum", "hyper", "rand", "reqwest", "serde", "s
 /// Modules of the server, and those of its modules that they must not know.
 const SERVER_ARROWS: &[(&str, &[&str])] = &[
     ("admission", &["control", "http", "reconcile", "run"]),
+    ("auth", &["control", "events", "http", "reconcile", "registry", "run", "store"]),
+    ("audit", &["control", "events", "http", "reconcile", "registry", "run", "store"]),
     ("clock", &["control", "http", "reconcile", "run", "store"]),
     ("config", &["control", "http", "reconcile", "run", "store"]),
     ("control", &["http", "reconcile", "run"]),

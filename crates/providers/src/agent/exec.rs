@@ -65,7 +65,7 @@ pub(super) async fn exec(connection: &Arc<Connection>, command: Command) -> Resu
 /// The first frame, the time-out and stdin of `command`.
 fn start_frame(command: Command) -> Result<(Bytes, Duration, Option<ByteStream>)> {
     let Command { argv, mut env, workdir, user, timeout, stdin } = command;
-    check(&argv, &env)?;
+    check_command(&argv, &env)?;
     for (name, value) in ENV {
         env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
     }
@@ -80,7 +80,7 @@ fn start_frame(command: Command) -> Result<(Bytes, Duration, Option<ByteStream>)
 }
 
 /// Refuses what no kernel can execute.
-fn check(argv: &[String], env: &BTreeMap<String, String>) -> Result<()> {
+pub(crate) fn check_command(argv: &[String], env: &BTreeMap<String, String>) -> Result<()> {
     let invalid = |message: &str| Err(Error::Invalid(message.to_owned()));
     if argv.first().is_none_or(String::is_empty) {
         return invalid("the command is empty");

@@ -84,6 +84,11 @@ async fn invalid_commands(lab: Lab) {
         let result = inside.guest.exec(command).await.map(|_| ());
         assert!(matches!(result, Err(Error::Invalid(_))), "{what}: {result:?}");
     }
+    for (name, value) in [("", "a"), ("a=b", "c"), ("a\0b", "c"), ("a", "b\0c")] {
+        let env = [(name.to_owned(), value.to_owned())].into();
+        let result = inside.guest.exec(Command { env, ..argv(&["true"]) }).await.map(|_| ());
+        assert!(matches!(result, Err(Error::Invalid(_))), "{name:?}={value:?}: {result:?}");
+    }
 }
 
 async fn environment(lab: Lab) {

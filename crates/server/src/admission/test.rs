@@ -160,14 +160,14 @@ async fn an_owner_at_its_cap_does_not_hold_up_others_and_wakes_on_its_own_room()
     Arc::into_inner(lab).unwrap().close().await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn who_waited_long_enough_is_told_so_and_only_then() {
-    let lab = Lab::new(QueuePolicy { enabled: true, timeout: Duration::from_secs(30), places: 10 }).await;
+    let lab = Lab::new(QueuePolicy { enabled: true, timeout: Duration::from_millis(200), places: 10 }).await;
     let held = lab.ask(ONE, None).await.unwrap();
     let started = Instant::now();
     let refused = lab.ask(ONE, None).await.unwrap_err();
     assert!(matches!(refused, Refused::TimedOut(Denial::MaxSandboxes, _)), "{refused:?}");
-    assert!(started.elapsed() >= Duration::from_secs(30));
+    assert!(started.elapsed() >= Duration::from_millis(200));
     let figures = lab.admission.figures();
     assert_eq!((figures.timed_out, figures.depth), (1, 0));
     lab.end(&held).await;
@@ -270,6 +270,8 @@ async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
                 let sandbox = got.unwrap();
                 let counts = lab.store.counts().await.unwrap();
                 assert!(counts.active <= 10, "{counts:?}");
+                // Long enough that all ten places are taken.
+                tokio::time::sleep(Duration::from_millis(2 + n % 5)).await;
                 orders.lock().unwrap().entry(n % 5).or_default().push(n);
                 lab.end(&sandbox).await;
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::format_duration;
 
-use super::{DefaultProvider, Draft, Enabled, Source};
+use super::{DefaultProvider, Draft, Enabled, Fault, Source, secret_file};
 
 /// Works out what depends on other keys, then checks the whole.
 pub(super) fn finish(draft: &mut Draft) {
@@ -18,6 +18,9 @@ pub(super) fn finish(draft: &mut Draft) {
     );
     custom_provider(draft);
     default_provider(draft);
+    tls(draft);
+    secret_file::resolve(draft);
+    keys(draft);
     warn_about_the_network(draft);
 }
 
@@ -107,11 +110,53 @@ fn custom_provider(draft: &mut Draft) {
     }
 }
 
+/// A certificate without its key, or the other way round, would leave the port
+/// without TLS.
+fn tls(draft: &mut Draft) {
+    const CERT: &str = "server.tls.cert_file";
+    const KEY: &str = "server.tls.key_file";
+    let files = &draft.config.server.tls;
+    let (set, missing) = match (&files.cert_file, &files.key_file) {
+        (Some(_), None) => (CERT, KEY),
+        (None, Some(_)) => (KEY, CERT),
+        (Some(_), Some(_)) | (None, None) => return,
+    };
+    // A value that is at fault has been reported already.
+    if !draft.faults.iter().any(|fault| fault.key == missing) {
+        let source = draft.source(set);
+        draft.fault(set, &source, format!("needs `{missing}`; set both, or neither for HTTP without TLS"));
+    }
+}
+
+/// What is asked for must be there, or nobody could get in.
+fn keys(draft: &mut Draft) {
+    let auth = &draft.config.auth;
+    let is_missing = |key: Option<_>, name: &str| {
+        // A value that is at fault has been reported already.
+        let is_reported = |fault: &Fault| fault.key == name || fault.key == format!("{name}_file");
+        key.is_none() && !draft.faults.iter().any(is_reported)
+    };
+    let no_api_key = auth.enabled && is_missing(auth.api_key.as_ref(), "auth.api_key");
+    let no_admin_key = !auth.admin_only.is_empty() && is_missing(auth.admin_api_key.as_ref(), "auth.admin_api_key");
+    if no_api_key {
+        let source = draft.source("auth.enabled");
+        draft.fault("auth.enabled", &source, "needs a key to ask for; set `auth.api_key` or `auth.api_key_file`");
+    }
+    if no_admin_key {
+        let source = draft.source("auth.admin_only");
+        let message = "closes routes to all but the admin key; set `auth.admin_api_key` or `auth.admin_api_key_file`";
+        draft.fault("auth.admin_only", &source, message);
+    }
+}
+
 fn warn_about_the_network(draft: &mut Draft) {
+    if draft.config.auth.enabled {
+        return;
+    }
     let host = draft.config.server.host;
     if !host.is_loopback() {
         draft.warnings.push(format!(
-            "`server.host` is {host}: this version has no authentication, so whoever reaches the port can run commands"
+            "`server.host` is {host} and `auth.enabled` is false: whoever reaches the port can run commands"
         ));
     }
 }

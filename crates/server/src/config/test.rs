@@ -9,6 +9,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod secrets;
+
 /// A folder with the files of a test.
 struct Lab {
     folder: tempfile::TempDir,
@@ -221,7 +223,7 @@ fn an_open_address_and_a_missing_default_warn() {
     let warnings = Lab::new().here("server: {host: '::'}\nproviders: {native: {enabled: false}}").load().warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].contains("a spawn must name its provider"));
-    assert!(warnings[1].contains("no authentication"));
+    assert!(warnings[1].contains("`auth.enabled` is false"));
 }
 
 #[test]
@@ -239,16 +241,12 @@ fn an_unknown_key_is_refused_with_the_nearest() {
 fn what_this_version_lacks_is_never_ignored() {
     const LINE: &str = "is not supported by this version of Tidebox; remove it";
     check(
-        "auth:\n  enabled: true\n  api_key: hunter2\n",
-        &[&format!("auth.enabled (@): {LINE}"), &format!("auth.api_key (@): {LINE}")],
+        "warm_pool:\n  image: host\n  size: 2\n",
+        &[&format!("warm_pool.image (@): {LINE}"), &format!("warm_pool.size (@): {LINE}")],
     );
-    check("server: {tls: {cert_file: /c}}", &[&format!("server.tls.cert_file (@): {LINE}")]);
-    check("rate_limit:\n", &[&format!("rate_limit (@): {LINE}")]);
+    check("warm_pool:\n", &[&format!("warm_pool (@): {LINE}")]);
     check("providers: {docker: {enabled: auto}}", &[&format!("providers.docker.enabled (@): {LINE}")]);
-    check("defaults: {spawn_overflow: queue}", &[&format!("defaults.spawn_overflow (@): {LINE}")]);
-    check_env("TIDEBOX_AUTH_ENABLED", "true", &format!("auth.enabled (TIDEBOX_AUTH_ENABLED): {LINE}"));
-    check_env("TIDEBOX_AUTH_API_KEY", "hunter2", &format!("auth.api_key (TIDEBOX_AUTH_API_KEY): {LINE}"));
-    check_env("TIDEBOX_SERVER_UNIX_SOCKET", "/x", &format!("server.unix_socket (TIDEBOX_SERVER_UNIX_SOCKET): {LINE}"));
+    check_env("TIDEBOX_WARM_POOL_SIZE", "1", &format!("warm_pool.size (TIDEBOX_WARM_POOL_SIZE): {LINE}"));
     check(
         "providers: {default: docker}",
         &[
@@ -416,10 +414,10 @@ fn a_file_that_is_no_configuration_is_refused() {
 fn all_faults_come_at_once_in_the_order_of_the_layers() {
     let lab = Lab::new()
         .of_user("server: {port: x, prot: 1}")
-        .here("defaults: {max_ttl: 1m}\nauth: {enabled: true}")
+        .here("defaults: {max_ttl: 1m}\nwarm_pool: {size: 1}\nauth: {enabled: true}")
         .env("TIDEBOX_LOGGING_LEVEL", "loud");
     let keys: Vec<_> = load(&lab.inputs).unwrap_err().into_iter().map(|fault| fault.key).collect();
-    assert_eq!(keys, ["server.port", "server.prot", "auth.enabled", "logging.level", "defaults.ttl"]);
+    assert_eq!(keys, ["server.port", "server.prot", "warm_pool.size", "logging.level", "defaults.ttl", "auth.enabled"]);
 }
 
 #[test]

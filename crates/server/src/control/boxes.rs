@@ -160,7 +160,9 @@ impl Control {
             let alive = found.iter().any(|found| found.id == sandbox.id && found.alive);
             if !alive && !self.is_in_hand(&sandbox.id) {
                 tracing::warn!(id = %sandbox.id, provider, "a box has ended by itself");
-                self.destroy_because(&sandbox.id, StopReason::Vanished).await?;
+                if self.destroy_because(&sandbox.id, StopReason::Vanished).await? {
+                    self.publish_action("vanished_removed", Some(&sandbox.id), json!({"provider": provider}));
+                }
             }
         }
         for found in found {
@@ -169,6 +171,7 @@ impl Control {
             if !wanted && !self.is_in_hand(&found.id) {
                 tracing::warn!(id = %found.id, provider, "removing a box that belongs to no sandbox");
                 entry.provider.stop(&found.id).await.map_err(failed)?;
+                self.publish_action("orphan_removed", Some(&found.id), json!({"provider": provider}));
             }
         }
         Ok(())

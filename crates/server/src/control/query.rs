@@ -1,6 +1,9 @@
 //! Looking.
 
+use serde_json::json;
+
 use super::{Control, Error, Resource, Result};
+use crate::events::EventType;
 use crate::registry::{Checked, Entry};
 use crate::store::{ListFilter, Page, Sandbox};
 
@@ -42,8 +45,24 @@ impl Control {
         Ok(ProviderDetail { entry, checked: entry.checked(), sandbox_count })
     }
 
-    /// Checks every provider now, in the order of the registry.
+    /// Checks every provider now, in the order of the registry, and tells of
+    /// those that have changed.
     pub async fn test_providers(&self) -> Vec<Checked> {
-        self.registry.check_all(self.clock.as_ref()).await
+        let found = self.registry.check_all(self.clock.as_ref()).await;
+        for (entry, (was_healthy, now)) in self.registry.entries().iter().zip(&found) {
+            let name = entry.provider.name();
+            match (was_healthy, &now.health.error) {
+                (true, Some(error)) => {
+                    tracing::warn!(provider = name, error, "a provider is no longer healthy");
+                    self.publish(EventType::ProviderUnhealthy, None, json!({"provider": name, "error": error}));
+                }
+                (false, None) => {
+                    tracing::info!(provider = name, "a provider is healthy again");
+                    self.publish(EventType::ProviderHealthy, None, json!({"provider": name}));
+                }
+                (true, None) | (false, Some(_)) => {}
+            }
+        }
+        found.into_iter().map(|(_, now)| now).collect()
     }
 }

@@ -12,6 +12,7 @@ use http_body::Body as _;
 use providers::ByteStream;
 use tokio::sync::Mutex;
 
+use super::Stalled;
 use super::error::{ApiError, Refusal, malformed};
 
 /// A refused body is read on for so long,
@@ -29,7 +30,9 @@ pub async fn collect(body: Body, max: usize) -> Result<Bytes, ApiError> {
     }
     let mut held = BytesMut::new();
     while let Some(piece) = stream.next().await {
-        let piece = piece.map_err(|_| malformed("the body was cut off"))?;
+        let piece = piece.map_err(|error| {
+            if is_stalled(&error) { Refusal::Stalled.into() } else { malformed("the body was cut off") }
+        })?;
         if held.len() + piece.len() > max {
             drain(&mut stream).await;
             return Err(Refusal::TooLarge(max as u64).into());
@@ -37,6 +40,18 @@ pub async fn collect(body: Body, max: usize) -> Result<Bytes, ApiError> {
         held.extend_from_slice(&piece);
     }
     Ok(held.freeze())
+}
+
+/// Whether a body broke off because nothing came any more.
+fn is_stalled(error: &axum::Error) -> bool {
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if error.is::<Stalled>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 async fn drain(stream: &mut (impl Stream<Item = Result<Bytes, axum::Error>> + Unpin)) {
@@ -60,6 +75,7 @@ pub struct Upload {
     left: Arc<AtomicU64>,
     max: u64,
     is_too_large: Arc<AtomicBool>,
+    is_stalled: Arc<AtomicBool>,
 }
 
 impl Upload {
@@ -71,6 +87,7 @@ impl Upload {
             left: Arc::new(AtomicU64::new(max)),
             max,
             is_too_large: Arc::new(AtomicBool::new(is_too_large)),
+            is_stalled: Arc::default(),
         }
     }
 
@@ -87,7 +104,10 @@ impl Upload {
             let piece = upload.stream.lock().await.next().await?;
             let piece = match piece {
                 Ok(piece) => upload.count(piece),
-                Err(_) => Err(providers::Error::Invalid("the upload was cut off".to_owned())),
+                Err(error) => {
+                    upload.is_stalled.fetch_or(is_stalled(&error), Ordering::Relaxed);
+                    Err(providers::Error::Invalid("the upload was cut off".to_owned()))
+                }
             };
             Some((piece, upload))
         })
@@ -109,9 +129,12 @@ impl Upload {
     }
 
     /// Reads on for a moment and gives the error to answer with: that the upload
-    /// is too large if it is, else `error`.
+    /// came to a halt or is too large if it is so, else `error`.
     pub async fn refuse(&self, error: Option<ApiError>) -> ApiError {
         drain(&mut *self.stream.lock().await).await;
+        if self.is_stalled.load(Ordering::Relaxed) {
+            return Refusal::Stalled.into();
+        }
         match error {
             Some(error) if !self.is_too_large.load(Ordering::Relaxed) => error,
             Some(_) | None => Refusal::TooLarge(self.max).into(),

@@ -1,8 +1,8 @@
 //! The only place where a failure becomes a status and a code.
 
-use axum::Json;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
 use crate::control::Error as Control;
 
@@ -24,8 +24,14 @@ pub enum Refusal {
     MediaType,
     /// The body is larger than what the route takes.
     TooLarge(u64),
+    /// The body came to a halt.
+    Stalled,
+    /// It came without TLS to a port that speaks it.
+    NeedsTls,
     /// The `Host` header names somebody else.
     Host,
+    /// No key, or a wrong one; the text says which is asked for.
+    Unauthorized(String),
     /// There is no such route.
     NoRoute(String),
     /// The route does not have this method.
@@ -59,10 +65,12 @@ pub fn malformed(text: impl Into<String>) -> ApiError {
 impl Refusal {
     fn status(&self) -> (StatusCode, &'static str) {
         match self {
-            Refusal::Malformed(_) => (StatusCode::BAD_REQUEST, "bad_request"),
+            Refusal::Malformed(_) | Refusal::NeedsTls => (StatusCode::BAD_REQUEST, "bad_request"),
             Refusal::MediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
             Refusal::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
+            Refusal::Stalled => (StatusCode::REQUEST_TIMEOUT, "timeout"),
             Refusal::Host => (StatusCode::FORBIDDEN, "forbidden"),
+            Refusal::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
             Refusal::Method => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Refusal::Range(_) => (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
@@ -72,9 +80,11 @@ impl Refusal {
 
     fn message(&self) -> String {
         match self {
-            Refusal::Malformed(text) => text.clone(),
+            Refusal::Malformed(text) | Refusal::Unauthorized(text) => text.clone(),
             Refusal::MediaType => "send the body with `Content-Type: application/json`".to_owned(),
             Refusal::TooLarge(max) => format!("the body is larger than the {max} bytes that this route takes"),
+            Refusal::Stalled => format!("the body came to a halt: {}; send it without long pauses", super::Stalled),
+            Refusal::NeedsTls => "this port speaks TLS; use https://".to_owned(),
             Refusal::Host => "this `Host` is not served here; use a loopback address, or list the name in \
                               `server.allowed_hosts`"
                 .to_owned(),
@@ -103,7 +113,18 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
     }
 }
 
+/// The code of an error, beside its answer, for those that answers pass by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Code(pub &'static str);
+
 impl ApiError {
+    fn code(&self) -> Code {
+        Code(match self {
+            ApiError::Control(error) => control_status(error).1,
+            ApiError::Request(refusal) => refusal.status().1,
+        })
+    }
+
     /// The body of the answer; also the last words of a stream that has begun.
     pub fn body(&self) -> (StatusCode, api::ErrorBody) {
         let ((status, code), message) = match self {
@@ -120,11 +141,16 @@ impl IntoResponse for ApiError {
         if let ApiError::Control(error @ (Control::Provider { .. } | Control::Store(_))) = &self {
             tracing::error!(error = error as &dyn std::error::Error, "a request failed");
         }
-        let mut response = (status, Json(body)).into_response();
+        let code = self.code();
+        let mut response = (status, Extension(code), Json(body)).into_response();
         if let ApiError::Request(Refusal::Range(size)) = &self
             && let Ok(value) = HeaderValue::try_from(format!("bytes */{size}"))
         {
             response.headers_mut().insert(header::CONTENT_RANGE, value);
+        }
+        if let ApiError::Request(Refusal::Unauthorized(_)) = &self {
+            let scheme = HeaderValue::from_static("Bearer realm=\"tidebox\"");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         }
         response
     }

@@ -24,6 +24,7 @@ const JSON_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
 #[into_params(parameter_in = Query)]
 pub struct PathParams {
     /// Absolute path
+    #[param(value_type = api::FilePath)]
     path: String,
 }
 
@@ -57,7 +58,7 @@ fn whole(content: Bytes) -> providers::ByteStream {
 ///
 /// `application/json` is `{content, mode}`; any other type is the file's bytes.
 #[utoipa::path(put, path = "/api/v1/sandboxes/{id}/files/{path}", tag = "files",
-    params(("id" = String, Path), ("path" = String, Path, description = "The absolute path without its first slash")),
+    params(("id" = String, Path), ("path" = api::RelativePath, Path, description = "The absolute path without its first slash")),
     request_body(content((api::PutFileRequest = "application/json"), (Vec<u8> = "application/octet-stream"))),
     responses(
         (status = 200, body = api::Status, description = "Written whole"),
@@ -163,6 +164,7 @@ fn content(file: providers::FileContent, status: StatusCode, length: Option<u64>
 #[into_params(parameter_in = Query)]
 pub struct DeleteParams {
     /// Absolute path
+    #[param(value_type = api::FilePath)]
     path: String,
     /// Also directories that are not empty
     #[serde(default)]
@@ -190,6 +192,7 @@ pub async fn delete(
 #[into_params(parameter_in = Query)]
 pub struct ListParams {
     /// Absolute path; `/` by default
+    #[param(value_type = Option<api::FilePath>)]
     path: Option<String>,
 }
 
@@ -260,6 +263,7 @@ pub async fn stat(
 #[into_params(parameter_in = Query)]
 pub struct GlobParams {
     /// Absolute pattern of `*`, `?`, `[...]`, `{a,b}` and `**`
+    #[param(value_type = api::FilePath)]
     pattern: String,
 }
 

@@ -1,5 +1,6 @@
-//! What every request passes through: an id, the `Host` rule, a line in the log,
-//! and an answer even to our own panics.
+//! What every request passes through: an id, the `Host` rule, the answer to
+//! pages of other origins, the keys, a line in the log, and an answer even to our
+//! own panics.
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -7,15 +8,17 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::Instrument;
 
-use super::Api;
-use super::error::{ApiError, Refusal};
+use super::cors::Cors;
+use super::error::{ApiError, Refusal, malformed};
+use super::peer::Peer;
 use super::request::is_json;
+use super::{Api, access, audited};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// A caller's own request id is used up to this length, in bytes.
@@ -32,10 +35,12 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// The rule for a server bound to `bind`, that calls itself `names`.
+    /// The rule for a server bound to `bind`, that calls itself `names`. One that
+    /// asks for a key answers to any name: no page has the key.
     #[must_use]
-    pub fn for_bind(bind: IpAddr, names: impl IntoIterator<Item = String>) -> Self {
-        let allowed = bind.is_loopback().then(|| names.into_iter().map(|name| name.to_ascii_lowercase()).collect());
+    pub fn for_bind(bind: IpAddr, asks_for_key: bool, names: impl IntoIterator<Item = String>) -> Self {
+        let is_bound = bind.is_loopback() && !asks_for_key;
+        let allowed = is_bound.then(|| names.into_iter().map(|name| name.to_ascii_lowercase()).collect());
         Self { allowed }
     }
 
@@ -52,18 +57,28 @@ impl Hosts {
             || allowed.contains(&name)
     }
 
-    fn check(&self, request: &Request) -> Result<(), ApiError> {
+    fn check(&self, request: &Request, cors: &Cors) -> Result<(), ApiError> {
+        let hosts = request.headers().get_all(header::HOST).iter().count();
+        if hosts > 1 || hosts == 0 && request.version() > Version::HTTP_10 {
+            return Err(malformed("send the header `Host` once"));
+        }
+        // No page in a browser can reach a Unix socket.
+        if request.extensions().get::<Peer>().is_some_and(|peer| peer.via_unix) {
+            return Ok(());
+        }
         let header = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or(""));
         let authority = request.uri().authority().map(|authority| authority.as_str());
         if [authority, header(header::HOST)].into_iter().flatten().any(|authority| !self.serves(authority)) {
             return Err(Refusal::Host.into());
         }
-        // A page may send a POST without a body and without asking first; any
-        // other way into the API makes the browser ask, and we do not answer.
+        // A page may send a POST without a body and without asking first. That
+        // is for our own pages and for origins listed by name: what `*` lets in
+        // must ask.
         if let Some(origin) = header(header::ORIGIN)
             && request.method() == Method::POST
             && !is_json(request.headers())
             && !origin.split_once("://").is_some_and(|(_, authority)| self.serves(authority))
+            && !cors.lists(origin)
         {
             return Err(Refusal::Host.into());
         }
@@ -73,31 +88,44 @@ impl Hosts {
 
 /// Wraps `router` in everything that holds for every route.
 pub fn around(router: Router, api: Api) -> Router {
-    router.layer(middleware::from_fn_with_state(api, pass))
+    router
+        .layer(middleware::from_fn_with_state(api.clone(), access::pass))
+        .layer(middleware::from_fn_with_state(api.clone(), audited::pass))
+        .layer(middleware::from_fn_with_state(api, pass))
 }
 
-async fn pass(State(api): State<Api>, request: Request, next: Next) -> Response {
+/// Names a request in the log and in the audit history.
+#[derive(Debug, Clone)]
+pub struct RequestId(pub HeaderValue);
+
+async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let id = request_id(request.headers());
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or(""));
+    request.extensions_mut().insert(RequestId(id.clone()));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let peer = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(tracing::field::display);
+    let origin_allowed = api.settings.cors.answer(request.headers());
     let mut response = async {
-        let answered = match api.settings.hosts.check(&request) {
-            Ok(()) => AssertUnwindSafe(next.run(request)).catch_unwind().await,
-            Err(refused) => Ok(refused.into_response()),
+        let preflight = api.settings.cors.preflight(&method, request.headers());
+        let answered = match (api.settings.hosts.check(&request, &api.settings.cors), preflight) {
+            (Err(refused), _) => Ok(refused.into_response()),
+            (Ok(()), Some(answer)) => Ok(answer),
+            (Ok(()), None) => AssertUnwindSafe(next.run(request)).catch_unwind().await,
         };
         let response = answered.unwrap_or_else(|_| {
             tracing::error!("a request made the server panic");
             ApiError::from(Refusal::Internal).into_response()
         });
         let (status, took_ms) = (response.status().as_u16(), started.elapsed().as_secs_f64() * 1000.0);
-        tracing::debug!(%method, path, status, took_ms, "answered");
+        tracing::debug!(%method, path, peer, status, took_ms, "answered");
         response
     }
     .instrument(span)
     .await;
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
+    api.settings.cors.mark(origin_allowed, headers);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
@@ -119,7 +147,7 @@ mod test {
 
     #[track_caller]
     fn check(bind: &str, host: &str, expected: bool) {
-        let hosts = Hosts::for_bind(bind.parse().unwrap(), ["Box.Example".to_owned()]);
+        let hosts = Hosts::for_bind(bind.parse().unwrap(), false, ["Box.Example".to_owned()]);
         assert_eq!(hosts.serves(host), expected, "{bind} {host}");
     }
 
@@ -154,6 +182,11 @@ mod test {
     #[test]
     fn a_server_that_is_open_to_the_network_answers_to_any_name() {
         check("0.0.0.0", "evil.example", true);
+    }
+
+    #[test]
+    fn a_server_that_asks_for_a_key_answers_to_any_name() {
+        assert!(Hosts::for_bind("127.0.0.1".parse().unwrap(), true, []).serves("evil.example"));
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! The description of the API, made from the routes themselves.
 
+mod rules;
+
 use std::sync::LazyLock;
 
 use axum::http::header;
 use axum::response::IntoResponse;
 use utoipa::OpenApi;
-use utoipa::openapi::PathItem;
-use utoipa_axum::router::OpenApiRouter;
+
+pub use rules::{FILES_OF_ROUTES, Keys};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -17,7 +19,18 @@ use utoipa_axum::router::OpenApiRouter;
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     paths(super::files::put),
-    components(schemas(api::ErrorBody)),
+    components(schemas(
+        api::ErrorBody,
+        api::Duration,
+        api::FileMode,
+        api::FilePath,
+        api::IdempotencyKey,
+        api::OwnerHeader,
+        api::OwnerId,
+        api::RelativePath,
+        api::Span,
+        api::TemplateName
+    )),
     tags(
         (name = "sandboxes", description = "Make, find, extend and destroy sandboxes"),
         (name = "exec", description = "Run commands"),
@@ -25,6 +38,7 @@ use utoipa_axum::router::OpenApiRouter;
         (name = "templates", description = "Named spawn requests"),
         (name = "quotas", description = "What single owners may do where it differs from what everybody may"),
         (name = "providers", description = "The runtimes behind the service"),
+        (name = "events", description = "What happens, as it happens"),
         (name = "admin", description = "The same for operators, with the admin key"),
         (name = "system", description = "The service itself")
     )
@@ -36,20 +50,10 @@ pub fn base() -> utoipa::openapi::OpenApi {
     Base::openapi()
 }
 
-/// The same routes under other paths: no two operations may have one id.
-pub fn aliases<S: Clone + Send + Sync + 'static>(mut routes: OpenApiRouter<S>) -> OpenApiRouter<S> {
-    for item in routes.get_openapi_mut().paths.paths.values_mut() {
-        let PathItem { get, put, post, delete, .. } = item;
-        for operation in [get, put, post, delete].into_iter().flatten() {
-            operation.operation_id = operation.operation_id.take().map(|id| format!("admin_{id}"));
-            operation.tags = Some(vec!["admin".to_owned()]);
-        }
-    }
-    routes
-}
-
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
-    let mut text = super::routes().into_openapi().to_pretty_json().expect("the description is JSON");
+    let mut document = super::routes().into_openapi();
+    rules::apply(&mut document, Keys { api: false, admin: false });
+    let mut text = document.to_pretty_json().expect("the description is JSON");
     text.push('\n');
     text
 });
@@ -64,4 +68,29 @@ pub fn document() -> &'static str {
     responses((status = 200, description = "OpenAPI 3.1", content_type = "application/json")))]
 pub async fn get() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], document())
+}
+
+#[cfg(test)]
+mod test {
+    use serde_json::Value;
+
+    #[test]
+    fn every_reference_of_the_description_leads_somewhere() {
+        let document: Value = serde_json::from_str(super::document()).unwrap();
+        let mut left = vec![&document];
+        let mut count = 0;
+        while let Some(value) = left.pop() {
+            if let Some(reference) = value.get("$ref").and_then(Value::as_str) {
+                count += 1;
+                let pointer = reference.strip_prefix('#').unwrap();
+                assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere; list it in `components`");
+            }
+            match value {
+                Value::Array(items) => left.extend(items),
+                Value::Object(fields) => left.extend(fields.values()),
+                _ => {}
+            }
+        }
+        assert!(count > 100, "{count}");
+    }
 }

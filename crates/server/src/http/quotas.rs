@@ -13,21 +13,21 @@ fn owner(name: &str) -> Result<OwnerId> {
 }
 
 /// List owner quotas
-#[utoipa::path(get, path = "/quotas", tag = "quotas",
+#[utoipa::path(get, path = "/api/v1/quotas", tag = "quotas",
     responses((status = 200, body = Vec<api::OwnerQuota>, description = "All, by owner")))]
 pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::OwnerQuota>>> {
     Ok(Json(api.control.quotas().await?.iter().map(wire::owner_quota).collect()))
 }
 
 /// Count owner quotas
-#[utoipa::path(get, path = "/quotas/summary", tag = "quotas",
+#[utoipa::path(get, path = "/api/v1/quotas/summary", tag = "quotas",
     responses((status = 200, body = api::QuotaSummary, description = "How many say what; without owners")))]
 pub async fn summary(State(api): State<Api>) -> Result<Json<api::QuotaSummary>> {
     Ok(Json(wire::quota_summary(api.control.quota_summary().await?)))
 }
 
 /// Look at an owner's quota
-#[utoipa::path(get, path = "/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path)),
     responses(
         (status = 200, body = api::OwnerQuota, description = "The quota"),
         (status = 400, body = api::ErrorBody, description = "No owner id"),
@@ -37,7 +37,7 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::O
 }
 
 /// Save an owner's quota
-#[utoipa::path(put, path = "/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path)),
     request_body = api::QuotaRequest,
     responses(
         (status = 200, body = api::OwnerQuota, description = "As it is saved"),
@@ -52,7 +52,7 @@ pub async fn save(
 }
 
 /// Look at what an owner has and may have
-#[utoipa::path(get, path = "/quotas/{owner_id}/usage", tag = "quotas", params(("owner_id" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/quotas/{owner_id}/usage", tag = "quotas", params(("owner_id" = String, Path)),
     responses(
         (status = 200, body = api::OwnerUsage, description = "Also for an owner without a quota"),
         (status = 400, body = api::ErrorBody, description = "No owner id")))]
@@ -61,7 +61,7 @@ pub async fn usage(State(api): State<Api>, Name(name): Name) -> Result<Json<api:
 }
 
 /// Delete an owner's quota
-#[utoipa::path(delete, path = "/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path)),
     responses(
         (status = 200, body = api::Status, description = "The global limits hold again"),
         (status = 400, body = api::ErrorBody, description = "No owner id"),

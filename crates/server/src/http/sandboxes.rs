@@ -118,7 +118,8 @@ fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter> {
 #[utoipa::path(get, path = "/api/v1/sandboxes", tag = "sandboxes",
     params(
         ("owner_id" = Option<String>, Query, description = "Only of this owner"),
-        ("state" = Option<String>, Query, description = "Only `creating`, `running`, `destroying` or `failed`"),
+        ("state" = Option<String>, Query, pattern = "^(creating|running|destroying|failed)$",
+            description = "Only `creating`, `running`, `destroying` or `failed`"),
         ("provider" = Option<String>, Query, description = "Only of this provider"),
         ("metadata.<key>" = Option<String>, Query, description = "Only with this value of the label `<key>`"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000,
@@ -188,8 +189,10 @@ pub async fn extend(
 #[into_params(parameter_in = Query)]
 pub struct WaitParams {
     /// `running` (the default), `destroyed` or `failed`
+    #[param(pattern = "^(running|destroyed|failed)$")]
     state: Option<String>,
     /// At most so long, such as `30s` (the default); at most `10m`
+    #[param(value_type = Option<api::Span>)]
     timeout: Option<String>,
 }
 
@@ -222,6 +225,7 @@ pub async fn wait(
 #[into_params(parameter_in = Query)]
 pub struct LogParams {
     /// The newest so many lines: 100 by default, at most 10,000
+    #[param(minimum = 0, maximum = 10_000)]
     lines: Option<usize>,
 }
 

@@ -1,11 +1,12 @@
 //! `/health`, `/live`, `/ready`.
 
-use axum::Json;
 use axum::extract::State;
+use axum::{Extension, Json};
 
 use super::error::Result;
 use super::{Api, providers, wire};
 use crate::VERSION;
+use crate::auth::Principal;
 use crate::control::Error;
 
 fn uptime(api: &Api) -> String {
@@ -35,9 +36,13 @@ pub async fn live(State(api): State<Api>) -> Json<api::Health> {
     responses(
         (status = 200, body = api::Readiness, description = "They can"),
         (status = 503, body = api::ErrorBody, description = "No provider is healthy")))]
-pub async fn ready(State(api): State<Api>) -> Result<Json<api::Readiness>> {
+pub async fn ready(State(api): State<Api>, Extension(principal): Extension<Principal>) -> Result<Json<api::Readiness>> {
     let providers = providers::healths(&api);
+    let tells_all = api.settings.access.tells_all(&principal);
     let ready = providers.iter().filter(|provider| provider.healthy).count();
+    if ready == 0 && !tells_all {
+        return Err(Error::Unavailable("no provider is healthy; with the key, this route says why".to_owned()).into());
+    }
     if ready == 0 {
         let why =
             providers.iter().filter_map(|provider| Some(format!("{}: {}", provider.name, provider.error.as_ref()?)));
@@ -50,6 +55,6 @@ pub async fn ready(State(api): State<Api>) -> Result<Json<api::Readiness>> {
         uptime: uptime(&api),
         ready_providers: ready as u64,
         total_providers: providers.len() as u64,
-        providers,
+        providers: if tells_all { providers } else { Vec::new() },
     }))
 }

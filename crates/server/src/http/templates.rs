@@ -1,9 +1,10 @@
 //! `/templates`.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use axum::{Extension, Json};
 
+use super::audited::Subject;
 use super::error::Result;
 use super::request::{Json as Body, Name, Owner, Repeatable};
 use super::{Api, sandboxes, wire};
@@ -18,10 +19,10 @@ use crate::control::SpawnRequest;
 pub async fn create(
     State(api): State<Api>,
     Body(body): Body<api::TemplateRequest>,
-) -> Result<(StatusCode, Json<api::Template>)> {
+) -> Result<(Extension<Subject>, (StatusCode, Json<api::Template>))> {
     let (name, values) = wire::new_template(body)?;
     let template = api.control.create_template(name, values).await?;
-    Ok(wire::created(wire::template(&template)))
+    Ok((Extension(Subject(template.name.clone())), wire::created(wire::template(&template))))
 }
 
 /// List templates by name

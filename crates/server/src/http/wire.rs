@@ -1,20 +1,25 @@
 //! Between the API's types and the service's: the only place that knows both.
 
+mod audit;
+
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD as BASE64_URL};
 use bytes::Bytes;
-use domain::{OwnerId, Quota, Room, Timestamp};
+use domain::{DurationError, OwnerId, Quota, Room, SandboxId, Timestamp};
 use providers::{FileInfo, Isolation, LimitKind};
 
 use super::error::{ApiError, malformed};
 use crate::control::{
-    Decision, ExecCommand, ExecOutcome, ExecRequest, OwnerQuota, Place, ProviderDetail, QuotaSummary, Sandbox,
+    Decision, Error, ExecCommand, ExecOutcome, ExecRequest, OwnerQuota, Place, ProviderDetail, QuotaSummary, Sandbox,
     SpawnRequest, Template, TemplateValues, Usage,
 };
+use crate::events::{Event, EventType, Filter};
 use crate::registry::{Checked, Entry};
+
+pub use audit::{AuditQuery, audit_cursor, audit_entry};
 
 /// RFC 3339 with milliseconds, UTC.
 pub fn time(at: Timestamp) -> String {
@@ -28,10 +33,12 @@ pub fn duration(duration: Duration) -> String {
 
 /// Reads a lifetime or deadline of the field `field`: a duration that is not zero.
 pub fn span(field: &str, text: &str) -> Result<Duration, ApiError> {
-    let read = domain::parse_duration(text);
-    match read.map_err(|error| malformed(format!("`{field}`: `{}` {error}", shortened(text))))? {
-        Duration::ZERO => Err(malformed(format!("`{field}` must be longer than zero"))),
-        span => Ok(span),
+    match domain::parse_duration(text) {
+        Ok(Duration::ZERO) => Err(malformed(format!("`{field}` must be longer than zero"))),
+        Ok(span) => Ok(span),
+        // A well-formed one, and above every maximum.
+        Err(error @ DurationError::TooLong) => Err(Error::LimitReached(format!("`{field}` {error}")).into()),
+        Err(error) => Err(malformed(format!("`{field}`: `{}` {error}", shortened(text)))),
     }
 }
 
@@ -242,7 +249,7 @@ pub fn exec_request(body: api::ExecRequest) -> Result<ExecRequest, ApiError> {
         command,
         env: body.env.0,
         workdir: body.workdir,
-        user: body.user,
+        user: given("user", body.user)?,
         timeout: body.timeout.map(|text| span("timeout", &text)).transpose()?,
         stdin: body.stdin.map(|text| bytes("stdin", text, body.stdin_encoding)).transpose()?,
     })
@@ -334,6 +341,31 @@ pub fn provider_detail(detail: &ProviderDetail<'_>) -> api::ProviderDetail {
             limits: api::StringMap(limits.collect()),
         },
     }
+}
+
+/// An event as clients see it.
+pub fn event(event: &Event) -> api::Event {
+    api::Event {
+        id: event.id,
+        kind: event.kind.as_str().to_owned(),
+        sandbox_id: event.sandbox.as_ref().map(ToString::to_string),
+        timestamp: time(event.at),
+        data: event.data.as_object().cloned().unwrap_or_default(),
+    }
+}
+
+/// What an event's readers ask for: kinds and a sandbox.
+pub fn event_filter(types: &[String], sandbox_id: Option<&str>) -> Result<Filter, ApiError> {
+    let kind = |name: &String| {
+        EventType::named(name).ok_or_else(|| {
+            let known: Vec<&str> = EventType::ALL.iter().map(|kind| kind.as_str()).collect();
+            malformed(format!("`type`: there is no `{}`; there are {}", shortened(name), known.join(", ")))
+        })
+    };
+    let sandbox = sandbox_id
+        .map(|text| SandboxId::parse(text).map_err(|error| malformed(format!("`sandbox_id`: {error}"))))
+        .transpose()?;
+    Ok(Filter { kinds: types.iter().map(kind).collect::<Result<_, _>>()?, sandbox })
 }
 
 /// That something was done.

@@ -1,10 +1,12 @@
 //! The embedded engine: SQLite in WAL mode, one connection that writes.
 
+mod audit;
 mod list;
 mod quotas;
 mod rows;
 mod schema;
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -390,6 +392,23 @@ impl Store for Sqlite {
     async fn delete_template(&self, name: &str) -> Result<bool> {
         let done = sqlx::query("DELETE FROM templates WHERE name = $1").bind(name).execute(&self.writer).await?;
         Ok(done.rows_affected() == 1)
+    }
+
+    async fn reserve_event_ids(&self, count: u64) -> Result<Range<u64>> {
+        let mut writer = self.writer.acquire().await?;
+        // Written out before it is used: ids that were told must not come again
+        // after a power cut either.
+        sqlx::raw_sql("PRAGMA synchronous = FULL").execute(&mut *writer).await?;
+        let end = sqlx::query_scalar::<_, i64>(
+            "INSERT INTO counters (name, value) VALUES ('events', 1 + $1) \
+             ON CONFLICT (name) DO UPDATE SET value = value + $1 RETURNING value",
+        )
+        .bind(i64::try_from(count).unwrap_or(i64::MAX))
+        .fetch_one(&mut *writer)
+        .await;
+        sqlx::raw_sql("PRAGMA synchronous = NORMAL").execute(&mut *writer).await?;
+        let end = u64::try_from(end?).map_err(|_| Error::Corrupt("the counter of event ids".to_owned()))?;
+        Ok(end.saturating_sub(count)..end)
     }
 
     async fn save_quota(&self, owner: &OwnerId, quota: &Quota, at: Timestamp) -> Result<OwnerQuota> {

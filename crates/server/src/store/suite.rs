@@ -1,5 +1,7 @@
 //! What every engine must do: one suite, run on each.
 
+mod audit;
+
 use std::time::Duration;
 
 use domain::{Caps, Denial, Metadata, OwnerId, Quota, Resources, SandboxId, State, StopReason, Timestamp};
@@ -33,11 +35,18 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     a_key_names_one_sandbox_of_one_owner_for_a_day(store).await;
     a_key_is_free_when_nobody_got_its_sandbox(store).await;
     templates_are_kept_by_name(store).await;
+    audit::a_row_is_read_back_as_it_was_written(store).await;
+    audit::filters_take_every_text_literally(store).await;
+    audit::filters_are_met_all_at_once(store).await;
+    audit::a_page_stays_where_it_was_while_rows_come_and_go(store).await;
+    audit::a_page_of_a_long_history_is_quick(store).await;
+    let last_event_id = audit::ids_of_events_are_given_once_and_rise(store).await;
     let id = store.id().clone();
     store.close().await;
     let reopened = open().await;
     assert_eq!(reopened.id(), &id, "a store keeps its name");
     assert!(!reopened.templates().await.unwrap().is_empty(), "a store keeps what it holds");
+    assert!(reopened.reserve_event_ids(1).await.unwrap().start >= last_event_id, "event ids rise across restarts");
     reopened.close().await;
 }
 

@@ -27,6 +27,9 @@ impl ServerMemory {
         if !client.is_local() {
             return Err("it runs on another machine".to_owned());
         }
+        if client.base_url().starts_with("unix://") {
+            return Err("it is found by its port; name it by http://".to_owned());
+        }
         let port = port(client.base_url());
         let sockets: Vec<_> = ["/proc/net/tcp", "/proc/net/tcp6"]
             .into_iter()

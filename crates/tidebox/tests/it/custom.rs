@@ -182,6 +182,71 @@ async fn a_service_behind_is_shown_with_what_it_can_do() {
     assert_eq!(near.get(&format!("/sandboxes/{id}")).await.ok()["provider"], "far-away");
 }
 
+/// A service that speaks TLS with a certificate of its own and asks for a key;
+/// its URL, and the files of both.
+async fn guarded(dir: &std::path::Path) -> (TestServer, String, String, String) {
+    const KEY: &str = "far-key-0123456789abcdef0123456789abcdef";
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let path = |name: &str| dir.join(name).display().to_string();
+    for (name, content) in
+        [("cert.pem", made.cert.pem()), ("key.pem", made.signing_key.serialize_pem()), ("api.key", format!("{KEY}\n"))]
+    {
+        std::fs::write(dir.join(name), content).unwrap();
+    }
+    let (cert, key) = (path("cert.pem"), path("key.pem"));
+    let settings =
+        format!("{MOCK} auth.enabled=true auth.api_key={KEY} server.tls.cert_file={cert} server.tls.key_file={key}");
+    let far = TestServer::start(&settings).await;
+    let url = far.url.replace("127.0.0.1", "localhost");
+    (far, url, cert, path("api.key"))
+}
+
+#[tokio::test]
+async fn a_service_behind_tls_and_a_key_is_used_with_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let (far, url, cert, key) = guarded(dir.path()).await;
+    let settings = format!(
+        "providers.native.enabled=false providers.custom.enabled=true providers.default=custom \
+         providers.custom.base_url={url} providers.custom.ca_file={cert}"
+    );
+    let near = TestServer::start(&format!("{settings} providers.custom.api_key_file={key}")).await;
+    let id = near.spawn().await;
+    assert_eq!(near.output(&id, "echo hello").await, "hello\n");
+    near.delete(&format!("/sandboxes/{id}")).await.ok();
+
+    // Without the key it cannot be used, and says why.
+    let keyless = TestServer::start(&settings).await;
+    keyless.post("/sandboxes", json!({})).await.refused(503, "unavailable", "credentials");
+    // And without the authority, nothing is said to whoever answers.
+    let trusting = settings.replace(&format!(" providers.custom.ca_file={cert}"), "");
+    let trusting = TestServer::start(&format!("{trusting} providers.custom.api_key_file={key}")).await;
+    trusting.post("/sandboxes", json!({})).await.refused(503, "unavailable", "certificate");
+    for server in [&near, &keyless, &trusting, &far] {
+        assert!(!server.log_text().contains("far-key-"), "the key is in a log");
+    }
+}
+
+#[tokio::test]
+async fn the_command_line_reaches_a_service_behind_tls_and_a_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_far, url, cert, key) = guarded(dir.path()).await;
+    let key = std::fs::read_to_string(key).unwrap();
+    let list = async |ca_file: Option<&str>| {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_tidebox"));
+        command.args(["list", "--output", "json"]).env_clear().kill_on_drop(true);
+        command.env("TIDEBOX_URL", &url).env("TIDEBOX_API_KEY", &key);
+        command.envs(ca_file.map(|file| ("TIDEBOX_CA_FILE", file)));
+        command.output().await.unwrap()
+    };
+    let listed = list(Some(&cert)).await;
+    assert_eq!((listed.status.code(), String::from_utf8_lossy(&listed.stdout).trim()), (Some(0), "[]"), "{listed:?}");
+    let refused = list(None).await;
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && said.contains("certificate"), "{said}");
+    let wrong = list(Some("/nonexistent/ca.pem")).await;
+    assert_eq!(wrong.status.code(), Some(2));
+}
+
 #[tokio::test]
 async fn sandboxes_of_another_service_outlive_a_crash_of_ours() {
     let far = TestServer::start(MOCK).await;

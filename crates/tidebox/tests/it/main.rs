@@ -5,9 +5,14 @@
 #![expect(clippy::print_stderr, reason = "a test that fails shows the server's log")]
 
 mod api;
+mod auth;
 mod cli;
 mod contract;
 mod crash;
 mod custom;
+mod events;
+mod fuzz;
+mod listen;
 mod load;
+mod require;
 mod server;

@@ -256,9 +256,9 @@ fn watch(stderr: impl std::io::Read + Send + 'static, log: Arc<Mutex<Vec<String>
     let (send, receive) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            if let Some((_, rest)) = line.split_once("ready on http://") {
-                let address: String = rest.chars().take_while(|c| !matches!(c, '"' | ' ')).collect();
-                let _ = send.send(format!("http://{address}"));
+            if let Some((_, rest)) = line.split_once("ready on http") {
+                let rest: String = rest.chars().take_while(|c| !matches!(c, '"' | ' ')).collect();
+                let _ = send.send(format!("http{rest}"));
             }
             log.lock().unwrap().push(line);
         }

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::parse::{Body, Item, Joint, Part, Pipeline, Redirect, Script, Stage, Target, Word, parse};
 use super::streams::{Halt, Io, Outlet, Sink, Source};
 use super::{COMMANDS, builtins};
+use crate::agent::check_command;
 use crate::mock::DRAIN;
 use crate::mock::guest::Boxed;
 use crate::{Command, Error, ExitStatus, OutputEvent, OutputStream, Result};
@@ -29,9 +30,7 @@ pub(super) const PID: &str = "2";
 
 /// Starts a command in a box.
 pub(in crate::mock) fn start(inside: &Arc<Boxed>, command: Command) -> Result<OutputStream> {
-    if command.argv.first().is_none_or(String::is_empty) || command.argv.iter().any(|arg| arg.contains('\0')) {
-        return Err(Error::Invalid("the command is empty or holds a NUL".to_owned()));
-    }
+    check_command(&command.argv, &command.env)?;
     let cwd = command.workdir.unwrap_or_else(|| "/workspace".to_owned());
     if !cwd.starts_with('/') || !inside.fs().is_dir(&cwd) {
         return Err(Error::Invalid(format!("the working directory {cwd} does not exist")));

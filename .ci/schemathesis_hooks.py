@@ -1,0 +1,38 @@
+"""What Schemathesis cannot know of this API; see schemathesis.toml."""
+
+import json
+import re
+
+import schemathesis
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    # 16.0 is an integer to JSON Schema and a mistake to the API, which reads strictly.
+    if isinstance(case.body, dict):
+        case.body = {name: whole(value) for name, value in case.body.items()}
+    # A wait that is well-formed is as good when it is short.
+    timeout = (case.query or {}).get("timeout")
+    if case.path.endswith("/wait") and isinstance(timeout, str) and re.fullmatch(r"([0-9.]+(s|m))+", timeout):
+        case.query["timeout"] = "20ms"
+    # What is called like a route of ours is somewhere else: see `%73ummary`.
+    if case.path.endswith("/quotas/{owner_id}") and case.path_parameters.get("owner_id", "").strip() == "summary":
+        case.path_parameters["owner_id"] = "summary-2"
+
+
+def whole(value):
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+@schemathesis.deserializer("application/x-ndjson")
+def chunks(context, response):
+    """A stream is as good as its worst line; one without output has none."""
+    lines = [json.loads(line) for line in response.content.decode().splitlines()]
+    bad = [line for line in lines if not {"stream", "data"} <= set(line)]
+    return (bad + lines + [{"stream": "stdout", "data": ""}])[0]
+
+
+@schemathesis.deserializer("application/octet-stream")
+def file(context, response):
+    """Bytes are right as they are."""
+    return response.content.decode("latin-1")

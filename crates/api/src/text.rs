@@ -1,0 +1,107 @@
+//! The shapes of texts, for the description of the API only: a field is a
+//! `String`, and `#[schema(value_type = …)]` names its shape. Who reads the
+//! field holds the rule; Schemathesis finds out where the two differ.
+//!
+//! Patterns are ECMA-262, and keep to what every other reader takes too: no
+//! look-around, `\x00` in a class.
+
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+/// A duration longer than zero: numbers with the units `ms`, `s`, `m` and `h`.
+#[derive(Debug, ToSchema)]
+#[schema(
+    pattern = r"^(([0-9]+\.?[0-9]*|\.[0-9]+)(ms|s|m|h))*([0-9]*[1-9][0-9]*(\.[0-9]*)?|[0-9]*\.[0-9]{0,5}[1-9][0-9]*)(ms|s|m|h)(([0-9]+\.?[0-9]*|\.[0-9]+)(ms|s|m|h))*$",
+    example = "1h30m"
+)]
+pub struct Span(pub String);
+
+/// A duration, zero included: numbers with the units `ms`, `s`, `m` and `h`.
+#[derive(Debug, ToSchema)]
+#[schema(pattern = r"^(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ms|s|m|h))+)$", example = "1h30m")]
+pub struct Duration(pub String);
+
+/// A caller's own name for a request, as a header can carry it.
+#[derive(Debug, ToSchema)]
+#[schema(pattern = r"^[!-~]([ -~]{0,253}[!-~])?$")]
+pub struct IdempotencyKey(pub String);
+
+/// Whom something counts for; spaces around it are dropped.
+#[derive(Debug, ToSchema)]
+#[schema(pattern = r"^ *[^\s\x00-\x1f\x7f-\x9f\ufeff/\\]{1,128} *$", example = "user-1")]
+pub struct OwnerId(pub String);
+
+/// Whom something counts for, as a header can carry it.
+#[derive(Debug, ToSchema)]
+#[schema(pattern = r"^[!-.0-\[\]-~]{1,128}$", example = "user-1")]
+pub struct OwnerHeader(pub String);
+
+/// Letters, digits, `.`, `_` and `-`; not `.` or `..`.
+#[derive(Debug, ToSchema)]
+#[schema(
+    pattern = r"^([A-Za-z0-9_-][A-Za-z0-9._-]{0,127}|\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}|\.\.[A-Za-z0-9._-]{1,126})$",
+    example = "python"
+)]
+pub struct TemplateName(pub String);
+
+/// An absolute path in a sandbox, at most 4,096 bytes.
+#[derive(Debug, ToSchema)]
+#[schema(pattern = r"^/[^\x00]*$", max_length = 4096, example = "/workspace/a.txt")]
+pub struct FilePath(pub String);
+
+/// The same without its first slash, as the end of a URL.
+#[derive(Debug, ToSchema)]
+#[schema(pattern = r"^[^\x00]+$", max_length = 4095, example = "workspace/a.txt")]
+pub struct RelativePath(pub String);
+
+/// Octal permission bits.
+#[derive(Debug, ToSchema)]
+#[schema(pattern = r"^0?[0-7]{1,4}$", example = "644")]
+pub struct FileMode(pub String);
+
+/// A word that a program can be given.
+#[derive(Debug, ToSchema)]
+#[schema(pattern = r"^[^\x00]*$", example = "-l")]
+pub struct Argument(pub String);
+
+/// Labels: at most 64, keys of 1 to 128 bytes without control characters,
+/// values of at most 4,096 bytes without NUL.
+#[derive(Debug)]
+pub struct Labels;
+
+/// Variables: names without `=`, and no NUL anywhere.
+#[derive(Debug)]
+pub struct Environment;
+
+fn text(pattern: &str, chars_max: Option<usize>) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).max_length(chars_max)
+}
+
+fn map(description: &str, names: ObjectBuilder, values: ObjectBuilder) -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .description(Some(description))
+        .property_names(Some(Schema::from(names)))
+        .additional_properties(Some(AdditionalProperties::RefOr(RefOr::T(Schema::from(values)))))
+}
+
+impl PartialSchema for Labels {
+    fn schema() -> RefOr<Schema> {
+        let names = text(r"^[^\x00-\x1f\x7f-\x9f]+$", Some(128));
+        let values = text(r"^[^\x00]*$", Some(4096));
+        let labels = map("Labels: at most 64, keys of at most 128 and values of at most 4,096 bytes.", names, values);
+        RefOr::T(labels.max_properties(Some(64)).into())
+    }
+}
+
+impl ToSchema for Labels {}
+
+impl PartialSchema for Environment {
+    fn schema() -> RefOr<Schema> {
+        let variables = map("Variables by name.", text(r"^[^=\x00]+$", None), text(r"^[^\x00]*$", None));
+        RefOr::T(variables.into())
+    }
+}
+
+impl ToSchema for Environment {}

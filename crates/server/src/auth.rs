@@ -1,0 +1,255 @@
+//! Who asks: decided from the headers alone, without effects.
+//!
+//! Keys are kept and compared as hashes, in constant time. Nothing in here can
+//! show one: what others may see of a key is its [`KeyId`].
+
+mod key;
+pub mod token;
+pub mod worker;
+
+use axum::http::{HeaderMap, HeaderName, header};
+
+use crate::config::{Auth, RouteGroup};
+
+use key::KeyHash;
+pub use key::KeyId;
+use worker::Workers;
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const ADMIN_KEY: HeaderName = HeaderName::from_static("x-admin-api-key");
+
+/// Who makes a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Principal {
+    /// Somebody who showed no key, where none is asked for.
+    Anonymous,
+    /// Who has the API key.
+    ApiKey(KeyId),
+    /// Who has the key of `/admin/*`.
+    Admin(KeyId),
+    /// The worker of this id.
+    Worker(String),
+}
+
+impl Principal {
+    /// Which key was shown, as it may be written down.
+    #[must_use]
+    pub fn key_id(&self) -> Option<&KeyId> {
+        match self {
+            Principal::ApiKey(id) | Principal::Admin(id) => Some(id),
+            Principal::Anonymous | Principal::Worker(_) => None,
+        }
+    }
+}
+
+/// What a route asks of its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Demand {
+    /// Nothing; a key only shows more.
+    Nothing,
+    /// The API key while `auth.enabled`.
+    Key,
+    /// The key of `/admin/*`.
+    AdminKey,
+    /// The API key, unless `auth.admin_only` closes this group.
+    Group(RouteGroup),
+}
+
+/// Why a caller is not let through.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denied {
+    /// What the caller should change. Never repeats what was sent.
+    pub message: &'static str,
+    /// Which key was tried, if one was.
+    pub tried: Option<KeyId>,
+}
+
+/// The keys that are configured, and what they open.
+#[derive(Debug, Clone)]
+pub struct Access {
+    enabled: bool,
+    api_key: Option<KeyHash>,
+    admin_key: Option<KeyHash>,
+    fallback: bool,
+    admin_only: Vec<RouteGroup>,
+    workers: Workers,
+}
+
+/// The keys of one request.
+#[derive(Debug, Default)]
+struct Shown<'a> {
+    /// `X-API-Key`, or its alias.
+    api: Option<&'a [u8]>,
+    /// `X-Admin-API-Key`.
+    admin: Option<&'a [u8]>,
+}
+
+impl Access {
+    /// The rules of this configuration.
+    #[must_use]
+    pub fn new(auth: &Auth) -> Access {
+        Access {
+            enabled: auth.enabled,
+            api_key: auth.api_key.as_ref().map(KeyHash::of),
+            admin_key: auth.admin_api_key.as_ref().map(KeyHash::of),
+            fallback: auth.admin_fallback_enabled,
+            admin_only: auth.admin_only.clone(),
+            workers: Workers::new(auth),
+        }
+    }
+
+    /// Who asks, if they may have what `demand` guards.
+    ///
+    /// # Errors
+    /// [`Denied`] if they may not.
+    pub fn decide(&self, demand: Demand, headers: &HeaderMap) -> Result<Principal, Denied> {
+        match demand {
+            Demand::Nothing => Ok(self.known(headers).unwrap_or(Principal::Anonymous)),
+            Demand::AdminKey => self.admin(headers),
+            Demand::Group(group) if self.admin_only.contains(&group) => self.admin(headers),
+            Demand::Key | Demand::Group(_) if self.enabled => {
+                let principal = self.known(headers)?;
+                if principal == Principal::Anonymous {
+                    return Err(denied(
+                        "this service asks for a key; send it as `X-API-Key`, or as `Authorization: Bearer`",
+                    ));
+                }
+                Ok(principal)
+            }
+            // Nothing is asked for, so a key that is not ours does no harm.
+            Demand::Key | Demand::Group(_) => Ok(self.known(headers).unwrap_or(Principal::Anonymous)),
+        }
+    }
+
+    /// Whether whoever asks is told everything: where no key is asked for, or
+    /// one was shown.
+    #[must_use]
+    pub fn tells_all(&self, principal: &Principal) -> bool {
+        !self.enabled || matches!(principal, Principal::ApiKey(_) | Principal::Admin(_))
+    }
+
+    /// Whether this is a key that was tried in vain where none was needed; it
+    /// counts as an attempt all the same, or such routes would tell keys.
+    #[must_use]
+    pub fn tried_in_vain(&self, headers: &HeaderMap) -> Option<Denied> {
+        self.known(headers).err().filter(|_| self.enabled)
+    }
+
+    /// The credentials of workers.
+    #[must_use]
+    pub fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    fn admin(&self, headers: &HeaderMap) -> Result<Principal, Denied> {
+        let is_closed = self.admin_key.is_none() && !self.fallback;
+        if is_closed {
+            return Err(denied(
+                "this route is closed: `auth.admin_api_key` is not set, and `auth.admin_fallback_enabled` is false",
+            ));
+        }
+        if self.admin_key.is_none() && self.api_key.is_none() {
+            return Ok(Principal::Anonymous);
+        }
+        match self.known(headers)? {
+            principal @ Principal::Admin(_) => Ok(principal),
+            Principal::ApiKey(tried) => Err(Denied {
+                message: "the API key does not open this route; send the admin key as `X-Admin-API-Key`",
+                tried: Some(tried),
+            }),
+            Principal::Anonymous | Principal::Worker(_) => {
+                Err(denied("this route asks for the admin key; send it as `X-Admin-API-Key`"))
+            }
+        }
+    }
+
+    /// Whose keys these are. Every key that is shown must be right: one that is
+    /// wrong is a mistake that the caller should hear of.
+    fn known(&self, headers: &HeaderMap) -> Result<Principal, Denied> {
+        let shown = shown(headers)?;
+        let api = shown
+            .api
+            .map(|key| self.whose(key, "the key in `X-API-Key` or `Authorization` is not one of this service"));
+        let admin = shown.admin.map(|key| {
+            let principal = self.whose(key, "the key in `X-Admin-API-Key` is not the admin key of this service")?;
+            if let Principal::ApiKey(tried) = principal {
+                let message = "`X-Admin-API-Key` holds the API key, which belongs into `X-API-Key`";
+                return Err(Denied { message, tried: Some(tried) });
+            }
+            Ok(principal)
+        });
+        match (api.transpose()?, admin.transpose()?) {
+            (_, Some(principal)) | (Some(principal), None) => Ok(principal),
+            (None, None) => Ok(Principal::Anonymous),
+        }
+    }
+
+    /// Whose key this is.
+    fn whose(&self, key: &[u8], otherwise: &'static str) -> Result<Principal, Denied> {
+        let given = KeyHash::of_bytes(key);
+        // Both are compared always, so that the time does not tell which it was.
+        let is_admin = self.admin_key.as_ref().is_some_and(|known| known.matches(&given));
+        let is_api = self.api_key.as_ref().is_some_and(|known| known.matches(&given));
+        if is_admin || is_api && self.admin_key.is_none() && self.fallback {
+            Ok(Principal::Admin(given.id()))
+        } else if is_api {
+            Ok(Principal::ApiKey(given.id()))
+        } else {
+            Err(Denied { message: otherwise, tried: Some(given.id()) })
+        }
+    }
+}
+
+fn denied(message: &'static str) -> Denied {
+    Denied { message, tried: None }
+}
+
+/// Finds the keys, and refuses what can be read two ways.
+fn shown(headers: &HeaderMap) -> Result<Shown<'_>, Denied> {
+    let own = single(headers, &API_KEY, "`X-API-Key` is given twice; send it once", "`X-API-Key` is empty")?;
+    let admin =
+        single(headers, &ADMIN_KEY, "`X-Admin-API-Key` is given twice; send it once", "`X-Admin-API-Key` is empty")?;
+    let bearer = bearer(headers)?;
+    let api = match (own, bearer) {
+        (Some(own), Some(bearer)) if own != bearer => {
+            return Err(denied("`X-API-Key` and `Authorization` hold different keys; send one of them"));
+        }
+        (own, bearer) => own.or(bearer),
+    };
+    Ok(Shown { api, admin })
+}
+
+fn single<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+    twice: &'static str,
+    empty: &'static str,
+) -> Result<Option<&'a [u8]>, Denied> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(denied(twice));
+    }
+    match value.as_bytes().trim_ascii() {
+        b"" => Err(denied(empty)),
+        key => Ok(Some(key)),
+    }
+}
+
+/// The key of `Authorization: Bearer`. Other schemes are a proxy's, not ours.
+fn bearer(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied> {
+    let twice = "`Authorization` is given twice; send it once";
+    let Some(value) = single(headers, &header::AUTHORIZATION, twice, "`Authorization` is empty")? else {
+        return Ok(None);
+    };
+    let end = value.iter().position(u8::is_ascii_whitespace).unwrap_or(value.len());
+    let (scheme, key) = value.split_at(end);
+    match key.trim_ascii() {
+        _ if !scheme.eq_ignore_ascii_case(b"bearer") => Ok(None),
+        b"" => Err(denied("`Authorization: Bearer` holds no key")),
+        key => Ok(Some(key)),
+    }
+}
+
+#[cfg(test)]
+mod test;

@@ -1,0 +1,179 @@
+//! Every rule about keys, as tables.
+
+use axum::http::HeaderValue;
+
+use super::*;
+use crate::config::Secret;
+
+/// The keys of a test: `api` and `admin` as they are configured.
+fn access(enabled: bool, api: Option<&str>, admin: Option<&str>, fallback: bool) -> Access {
+    let hash = |key: &str| KeyHash::of(&Secret::new(key.to_owned()));
+    Access {
+        enabled,
+        api_key: api.map(hash),
+        admin_key: admin.map(hash),
+        fallback,
+        admin_only: Vec::new(),
+        workers: Workers::default(),
+    }
+}
+
+fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in lines {
+        headers.append(HeaderName::from_static(name), HeaderValue::from_bytes(value.as_bytes()).unwrap());
+    }
+    headers
+}
+
+/// Who gets in with these headers, or the words of the refusal.
+fn outcome(access: &Access, demand: Demand, lines: &[(&'static str, &str)]) -> Result<&'static str, &'static str> {
+    match access.decide(demand, &headers(lines)) {
+        Ok(Principal::Anonymous) => Ok("anonymous"),
+        Ok(Principal::ApiKey(_)) => Ok("api"),
+        Ok(Principal::Admin(_)) => Ok("admin"),
+        Ok(Principal::Worker(_)) => Ok("worker"),
+        Err(denied) => Err(denied.message),
+    }
+}
+
+#[track_caller]
+fn opens(access: &Access, demand: Demand, lines: &[(&'static str, &str)], who: &str) {
+    assert_eq!(outcome(access, demand, lines), Ok(who), "{lines:?}");
+}
+
+#[track_caller]
+fn refuses(access: &Access, demand: Demand, lines: &[(&'static str, &str)], words: &str) {
+    let message = outcome(access, demand, lines).expect_err("it is refused");
+    assert!(message.contains(words), "{lines:?}: {message}");
+}
+
+#[test]
+fn a_key_opens_what_it_is_for_in_each_of_its_headers() {
+    let access = access(true, Some("k-api"), Some("k-admin"), true);
+    opens(&access, Demand::Key, &[("x-api-key", "k-api")], "api");
+    opens(&access, Demand::Key, &[("authorization", "Bearer k-api")], "api");
+    opens(&access, Demand::Key, &[("authorization", "bearer   k-api ")], "api");
+    opens(&access, Demand::Key, &[("x-api-key", "k-admin")], "admin");
+    opens(&access, Demand::Key, &[("x-admin-api-key", "k-admin")], "admin");
+    opens(&access, Demand::Key, &[("x-api-key", "k-api"), ("x-admin-api-key", "k-admin")], "admin");
+    opens(&access, Demand::Key, &[("x-api-key", "k-api"), ("authorization", "Bearer k-api")], "api");
+    opens(&access, Demand::Key, &[("x-api-key", "k-api"), ("authorization", "Basic dTpw")], "api");
+    opens(&access, Demand::AdminKey, &[("x-admin-api-key", "k-admin")], "admin");
+    opens(&access, Demand::AdminKey, &[("x-api-key", "k-admin")], "admin");
+    opens(&access, Demand::AdminKey, &[("authorization", "Bearer k-admin")], "admin");
+}
+
+#[test]
+fn everything_else_is_refused_and_says_what_to_send() {
+    let access = access(true, Some("k-api"), Some("k-admin"), true);
+    for demand in [Demand::Key, Demand::AdminKey] {
+        refuses(&access, demand, &[], "asks for");
+        refuses(&access, demand, &[("x-api-key", "wrong")], "not one of this service");
+        refuses(&access, demand, &[("x-api-key", "k-ap")], "not one of this service");
+        refuses(&access, demand, &[("x-api-key", "k-api\u{e9}")], "not one of this service");
+        refuses(&access, demand, &[("x-api-key", "K-API")], "not one of this service");
+        refuses(&access, demand, &[("x-api-key", "k-api, k-api")], "not one of this service");
+        refuses(&access, demand, &[("x-api-key", "")], "`X-API-Key` is empty");
+        refuses(&access, demand, &[("x-api-key", "  ")], "`X-API-Key` is empty");
+        refuses(&access, demand, &[("x-admin-api-key", "")], "`X-Admin-API-Key` is empty");
+        refuses(&access, demand, &[("authorization", "")], "`Authorization` is empty");
+        refuses(&access, demand, &[("authorization", "Bearer")], "holds no key");
+        refuses(&access, demand, &[("authorization", "k-api")], "asks for");
+        refuses(&access, demand, &[("authorization", "Basic ay1hcGk=")], "asks for");
+        refuses(&access, demand, &[("x-admin-api-key", "wrong")], "not the admin key");
+        refuses(&access, demand, &[("x-admin-api-key", "k-api")], "belongs into `X-API-Key`");
+        refuses(&access, demand, &[("x-user-id", "k-admin")], "asks for");
+        refuses(&access, demand, &[("x-worker-token", "k-admin")], "asks for");
+    }
+    refuses(&access, Demand::AdminKey, &[("x-api-key", "k-api")], "does not open this route");
+}
+
+#[test]
+fn what_can_be_read_two_ways_is_refused() {
+    let access = access(true, Some("k-api"), Some("k-admin"), true);
+    for demand in [Demand::Key, Demand::AdminKey] {
+        let right = "k-admin";
+        refuses(&access, demand, &[("x-api-key", right), ("x-api-key", "wrong")], "given twice");
+        refuses(&access, demand, &[("x-api-key", right), ("x-api-key", right)], "given twice");
+        refuses(&access, demand, &[("x-admin-api-key", right), ("x-admin-api-key", right)], "given twice");
+        refuses(&access, demand, &[("authorization", "Bearer k-admin"), ("authorization", "Basic x")], "given twice");
+        refuses(&access, demand, &[("x-api-key", right), ("authorization", "Bearer wrong")], "different keys");
+        refuses(&access, demand, &[("x-api-key", "wrong"), ("x-admin-api-key", right)], "not one of this service");
+        refuses(&access, demand, &[("x-api-key", right), ("x-admin-api-key", "wrong")], "not the admin key");
+    }
+}
+
+#[test]
+fn the_api_key_opens_admin_routes_only_while_there_is_no_admin_key() {
+    let fallback = access(true, Some("k-api"), None, true);
+    opens(&fallback, Demand::AdminKey, &[("x-api-key", "k-api")], "admin");
+    opens(&fallback, Demand::AdminKey, &[("x-admin-api-key", "k-api")], "admin");
+    refuses(&fallback, Demand::AdminKey, &[], "asks for the admin key");
+    let closed = access(true, Some("k-api"), None, false);
+    for lines in [&[][..], &[("x-api-key", "k-api")], &[("x-admin-api-key", "k-api")]] {
+        refuses(&closed, Demand::AdminKey, lines, "`auth.admin_fallback_enabled` is false");
+    }
+    opens(&closed, Demand::Key, &[("x-api-key", "k-api")], "api");
+}
+
+#[test]
+fn the_admin_key_is_asked_for_whether_or_not_the_api_key_is() {
+    let access = access(false, None, Some("k-admin"), true);
+    opens(&access, Demand::Key, &[], "anonymous");
+    opens(&access, Demand::Key, &[("x-api-key", "wrong")], "anonymous");
+    opens(&access, Demand::Key, &[("x-admin-api-key", "k-admin")], "admin");
+    opens(&access, Demand::AdminKey, &[("x-admin-api-key", "k-admin")], "admin");
+    refuses(&access, Demand::AdminKey, &[], "asks for the admin key");
+    refuses(&access, Demand::AdminKey, &[("x-api-key", "wrong")], "not one of this service");
+}
+
+#[test]
+fn without_any_key_admin_routes_are_as_open_as_the_others() {
+    let open = access(false, None, None, true);
+    opens(&open, Demand::AdminKey, &[], "anonymous");
+    let closed = access(false, None, None, false);
+    refuses(&closed, Demand::AdminKey, &[], "this route is closed");
+    // A key that is configured is one that an operator counts on.
+    let configured = access(false, Some("k-api"), None, true);
+    opens(&configured, Demand::Key, &[], "anonymous");
+    refuses(&configured, Demand::AdminKey, &[], "asks for the admin key");
+    opens(&configured, Demand::AdminKey, &[("x-api-key", "k-api")], "admin");
+}
+
+#[test]
+fn a_group_that_is_closed_opens_to_the_admin_key_alone() {
+    let mut access = access(true, Some("k-api"), Some("k-admin"), true);
+    access.admin_only = vec![RouteGroup::Quotas];
+    let (quotas, events) = (Demand::Group(RouteGroup::Quotas), Demand::Group(RouteGroup::Events));
+    refuses(&access, quotas, &[("x-api-key", "k-api")], "does not open this route");
+    opens(&access, quotas, &[("x-admin-api-key", "k-admin")], "admin");
+    opens(&access, events, &[("x-api-key", "k-api")], "api");
+    access.enabled = false;
+    refuses(&access, quotas, &[], "asks for the admin key");
+    opens(&access, events, &[], "anonymous");
+}
+
+#[test]
+fn an_open_route_knows_whom_it_tells_more_and_counts_wrong_keys() {
+    let access = access(true, Some("k-api"), None, true);
+    let principal = |lines| access.decide(Demand::Nothing, &headers(lines)).unwrap();
+    assert!(!access.tells_all(&principal(&[])));
+    assert!(!access.tells_all(&principal(&[("x-api-key", "wrong")])));
+    assert!(access.tells_all(&principal(&[("x-api-key", "k-api")])));
+    assert!(access.tried_in_vain(&headers(&[])).is_none());
+    assert!(access.tried_in_vain(&headers(&[("x-api-key", "k-api")])).is_none());
+    assert!(access.tried_in_vain(&headers(&[("x-api-key", "wrong")])).unwrap().tried.is_some());
+}
+
+#[test]
+fn nothing_shows_a_key() {
+    let access = access(true, Some("k-api"), Some("k-admin"), true);
+    let principal = access.decide(Demand::Key, &headers(&[("x-api-key", "k-api")])).unwrap();
+    let id = principal.key_id().unwrap().to_string();
+    assert!(id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+    let denied = access.decide(Demand::Key, &headers(&[("x-api-key", "s3cret")])).unwrap_err();
+    let shown = format!("{access:?} {principal:?} {denied:?}");
+    assert!(!shown.contains("k-api") && !shown.contains("k-admin") && !shown.contains("s3cret"), "{shown}");
+    assert_ne!(principal.key_id(), denied.tried.as_ref(), "two keys have two names");
+}

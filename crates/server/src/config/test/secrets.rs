@@ -1,0 +1,118 @@
+//! Secrets inline and in files, and the keys that must be there.
+
+use super::*;
+
+/// A lab with `text` in the file `key` beside its configuration.
+fn lab(text: impl AsRef<[u8]>) -> Lab {
+    Lab::new().file("here/key", text)
+}
+
+impl Lab {
+    /// Sets the key `name` to the path of the file `key`.
+    fn naming(self, name: &str) -> Lab {
+        let path = self.folder.path().join("here/key").display().to_string();
+        self.env(&environment::variable(name), &path)
+    }
+}
+
+#[test]
+fn a_secret_is_read_from_its_file_without_the_end_of_its_line() {
+    let key = |text: &str| lab(text).naming("auth.api_key_file").load().config.auth.api_key.unwrap();
+    for text in ["s3cret", "s3cret\n", "s3cret\r\n"] {
+        assert_eq!(key(text).expose(), "s3cret");
+    }
+    assert_eq!(key(&"x".repeat(1024)).expose().len(), 1024);
+}
+
+#[test]
+fn every_secret_can_be_kept_in_a_file() {
+    let of = |name: &str| lab("s3cret\n").naming(name).load().config;
+    let secret = Some(Secret::new("s3cret".to_owned()));
+    assert_eq!(of("auth.admin_api_key_file").auth.admin_api_key, secret);
+    assert_eq!(of("auth.worker_token_file").auth.worker_token, secret);
+    assert_eq!(of("auth.worker_signing_key_file").auth.worker_signing_key, secret);
+    assert_eq!(of("providers.custom.api_key_file").providers.custom.api_key, secret);
+    assert_eq!(of("workers.w1.api_key_file").workers["w1"].api_key, secret);
+}
+
+#[test]
+fn a_secret_inline_and_in_a_file_is_refused_and_both_are_named() {
+    for name in ["auth.api_key", "auth.admin_api_key", "auth.worker_token", "auth.worker_signing_key"] {
+        let faults = lab("s3cret").naming(&format!("{name}_file")).env(&environment::variable(name), "inline").faults();
+        let (file, inline) = (environment::variable(&format!("{name}_file")), environment::variable(name));
+        assert_eq!(
+            faults,
+            [format!("{name}_file ({file}): is set, and so is `{name}` ({inline}); keep one of the two")]
+        );
+    }
+}
+
+#[test]
+fn a_file_that_holds_no_secret_is_refused_without_being_quoted() {
+    for (text, words) in [
+        (&b""[..], "`here/key` is empty; write the secret into it"),
+        (b"\n", "is empty"),
+        (b"two\n\n", "must consist of printable ASCII characters without spaces"),
+        (b"hunter2 hunter2", "without spaces"),
+        (b"\xff\xfe", "is not text"),
+        (&[b'x'; 1025], "more than the 1024 characters"),
+        (&[b'x'; 5000], "more than the 1024 characters"),
+    ] {
+        let faults = lab(text).naming("auth.api_key_file").faults();
+        assert!(faults.len() == 1 && faults[0].contains(words), "{faults:?}");
+        assert!(faults[0].starts_with("auth.api_key_file (TIDEBOX_AUTH_API_KEY_FILE): "), "{faults:?}");
+        assert!(!faults[0].contains("hunter2"), "{faults:?}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_refused() {
+    let missing = Lab::new().naming("auth.api_key_file").faults();
+    assert!(missing.len() == 1 && missing[0].contains("`here/key` cannot be read: No such file"), "{missing:?}");
+    let folder = Lab::new();
+    std::fs::create_dir(folder.folder.path().join("here/key")).unwrap();
+    let faults = folder.naming("auth.api_key_file").faults();
+    assert!(faults.len() == 1 && faults[0].contains("is a folder"), "{faults:?}");
+}
+
+#[test]
+fn authentication_without_a_key_is_refused() {
+    check(
+        "auth: {enabled: true}",
+        &["auth.enabled (@): needs a key to ask for; set `auth.api_key` or `auth.api_key_file`"],
+    );
+    // Whoever has only the admin key could use everything, but the rule is the rule.
+    check(
+        "auth: {enabled: true, admin_api_key: a}",
+        &["auth.enabled (@): needs a key to ask for; set `auth.api_key` or `auth.api_key_file`"],
+    );
+    check("auth: {enabled: true, api_key: a}", &[]);
+    check("auth: {enabled: true, api_key: 5}", &["auth.api_key (@): must be a text; put it in quotes"]);
+    assert_eq!(lab("").naming("auth.api_key_file").env("TIDEBOX_AUTH_ENABLED", "true").faults().len(), 1);
+    assert_eq!(
+        lab("k").naming("auth.api_key_file").env("TIDEBOX_AUTH_ENABLED", "true").load().config.auth.api_key,
+        Some(Secret::new("k".to_owned()))
+    );
+}
+
+#[test]
+fn groups_for_the_admin_alone_need_an_admin_key() {
+    check(
+        "auth: {admin_only: [quotas]}",
+        &[
+            "auth.admin_only (@): closes routes to all but the admin key; set `auth.admin_api_key` or `auth.admin_api_key_file`",
+        ],
+    );
+    check("auth: {admin_only: [quotas, metrics], admin_api_key: a}", &[]);
+    check(
+        "auth: {admin_only: [sandboxes], admin_api_key: a}",
+        &[
+            "auth.admin_only (@): must be quotas, templates, providers, workers, diagnostics, metrics or events, not `sandboxes`",
+        ],
+    );
+}
+
+#[test]
+fn an_open_address_warns_only_while_no_key_is_asked_for() {
+    assert!(Lab::new().here("server: {host: '::'}\nauth: {enabled: true, api_key: k}").load().warnings.is_empty());
+}

@@ -1,0 +1,285 @@
+//! One reader of the events: where it is, and what it wants to see.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use domain::SandboxId;
+use tokio::sync::watch;
+
+use super::{Event, EventType, Events, SUBSCRIBERS_MAX};
+
+/// Events per read: what a reader that has hung up holds on to.
+const BATCH_MAX: usize = 64;
+
+/// What a reader wants to see.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// These kinds; every kind if empty.
+    pub kinds: Vec<EventType>,
+    /// What happened to this sandbox only.
+    pub sandbox: Option<SandboxId>,
+}
+
+impl Filter {
+    fn admits(&self, event: &Event) -> bool {
+        (self.kinds.is_empty() || self.kinds.contains(&event.kind))
+            && self.sandbox.as_ref().is_none_or(|wanted| event.sandbox.as_ref() == Some(wanted))
+    }
+}
+
+/// What comes next for a reader.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Next {
+    /// These, in order; never none.
+    Events(Vec<Arc<Event>>),
+    /// Events of these many ids are no longer here.
+    Lost {
+        /// The last of the ids.
+        id: u64,
+        /// How many ids; each was an event if `is_exact`.
+        count: u64,
+        /// Whether all of it happened in this process. Of an earlier one it is
+        /// not known how many of its last ids were used.
+        is_exact: bool,
+    },
+    /// The reader knows a later id than there is: this is another store's, or
+    /// an older copy of this one. It goes on from the start of what is here.
+    Ahead {
+        /// The latest id there is.
+        id: u64,
+    },
+    /// Nothing more comes.
+    End,
+}
+
+/// A reader. Counts as one until it is dropped.
+#[derive(Debug)]
+pub struct Subscription {
+    events: Arc<Events>,
+    filter: Filter,
+    /// Everything up to this id has been dealt with.
+    cursor: u64,
+    changed: watch::Receiver<u64>,
+    follows: bool,
+}
+
+impl Subscription {
+    /// Reads what comes after the id `after`, or after now. Ends at the present
+    /// unless it `follows`. `None` while there are [`SUBSCRIBERS_MAX`] readers.
+    pub fn begin(events: &Arc<Events>, filter: Filter, after: Option<u64>, follows: bool) -> Option<Self> {
+        let counted = events
+            .subscribers
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < SUBSCRIBERS_MAX).then_some(count + 1));
+        counted.ok()?;
+        let changed = events.latest.subscribe();
+        let cursor = after.unwrap_or_else(|| events.lock().next - 1);
+        Some(Self { events: Arc::clone(events), filter, cursor, changed, follows })
+    }
+
+    /// The id up to which everything has been dealt with.
+    pub fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// What comes next, as soon as there is something. Safe to cancel.
+    pub async fn next(&mut self) -> Next {
+        loop {
+            self.changed.mark_unchanged();
+            if let Some(found) = self.read() {
+                return found;
+            }
+            let closed = self.events.closed.clone();
+            if !self.follows || closed.is_cancelled() {
+                return Next::End;
+            }
+            tokio::select! {
+                () = closed.cancelled() => return Next::End,
+                changed = self.changed.changed() => {
+                    if changed.is_err() {
+                        return Next::End;
+                    }
+                }
+            }
+        }
+    }
+
+    fn read(&mut self) -> Option<Next> {
+        let history = self.events.lock();
+        if self.cursor >= history.next {
+            self.cursor = history.ring.front().map_or(history.next, |oldest| oldest.id) - 1;
+            return Some(Next::Ahead { id: self.cursor });
+        }
+        let start = history.ring.partition_point(|event| event.id <= self.cursor);
+        let mut found = Vec::new();
+        for event in history.ring.range(start..) {
+            if event.id != self.cursor + 1 || found.len() == BATCH_MAX {
+                break;
+            }
+            self.cursor = event.id;
+            if self.filter.admits(event) {
+                found.push(Arc::clone(event));
+            }
+        }
+        if !found.is_empty() {
+            return Some(Next::Events(found));
+        }
+        let start = history.ring.partition_point(|event| event.id <= self.cursor);
+        let present = history.ring.get(start).map_or(history.next, |event| event.id);
+        if present == self.cursor + 1 {
+            return None;
+        }
+        let is_exact = self.cursor + 1 >= history.first;
+        let count = present - self.cursor - 1;
+        self.cursor = present - 1;
+        Some(Next::Lost { id: self.cursor, count, is_exact })
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.events.subscribers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use serde_json::json;
+
+    use super::super::{HISTORY_MAX, ID_BLOCK};
+    use super::*;
+    use crate::clock::from_ms;
+
+    fn events(block: std::ops::Range<u64>) -> Arc<Events> {
+        let events = Events::default();
+        events.take_ids(block);
+        Arc::new(events)
+    }
+
+    fn publish(events: &Events, count: u64) {
+        for n in 0..count {
+            events.publish(EventType::FileWritten, None, from_ms(0), json!({ "n": n }));
+        }
+    }
+
+    fn reader(events: &Arc<Events>, after: Option<u64>) -> Subscription {
+        Subscription::begin(events, Filter::default(), after, false).unwrap()
+    }
+
+    /// The ids of everything that comes, and what was said to be lost.
+    async fn all(mut reader: Subscription) -> (Vec<u64>, Vec<(u64, bool)>) {
+        let (mut ids, mut lost) = (Vec::new(), Vec::new());
+        loop {
+            match reader.next().await {
+                Next::Events(found) => ids.extend(found.iter().map(|event| event.id)),
+                Next::Lost { count, is_exact, .. } => lost.push((count, is_exact)),
+                Next::Ahead { .. } => lost.push((u64::MAX, true)),
+                Next::End => return (ids, lost),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reader_gets_every_event_after_its_own_once_and_in_order() {
+        let events = events(1..2001);
+        publish(&events, 300);
+        assert_eq!(all(reader(&events, Some(0))).await, ((1..=300).collect(), vec![]));
+        assert_eq!(all(reader(&events, Some(299))).await, (vec![300], vec![]));
+        assert_eq!(all(reader(&events, None)).await, (vec![], vec![]));
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_has_fallen_behind_is_told_exactly_how_many_it_lost() {
+        let events = events(1..5001);
+        publish(&events, HISTORY_MAX as u64 + 7);
+        let (ids, lost) = all(reader(&events, Some(2))).await;
+        assert_eq!((ids.len(), lost), (HISTORY_MAX, vec![(5, true)]));
+        assert_eq!(all(reader(&events, Some(7))).await.1, Vec::new());
+        assert_eq!(all(reader(&events, Some(6))).await.1, [(1, true)]);
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_process_told_is_lost_and_nobody_knows_how_much() {
+        let events = events(2049..3073);
+        assert_eq!(all(reader(&events, Some(1500))).await, (vec![], vec![(548, false)]));
+        publish(&events, 1);
+        assert_eq!(all(reader(&events, Some(1500))).await, (vec![2049], vec![(548, false)]));
+        assert_eq!(all(reader(&events, Some(2048))).await, (vec![2049], vec![]));
+    }
+
+    #[tokio::test]
+    async fn an_id_that_is_still_to_come_leads_to_what_is_here() {
+        let events = events(1..1025);
+        publish(&events, 3);
+        assert_eq!(all(reader(&events, Some(4))).await, (vec![1, 2, 3], vec![(u64::MAX, true)]));
+        assert_eq!(all(reader(&events, Some(u64::MAX))).await, (vec![1, 2, 3], vec![(u64::MAX, true)]));
+        assert_eq!(all(reader(&events, Some(3))).await, (vec![], vec![]));
+    }
+
+    #[tokio::test]
+    async fn without_an_id_left_events_are_lost_and_readers_are_told() {
+        let events = events(1..11);
+        publish(&events, 14);
+        assert_eq!(all(reader(&events, Some(0))).await, ((1..=10).collect(), vec![]));
+        events.take_ids(11..21);
+        publish(&events, 2);
+        let (ids, lost) = all(reader(&events, Some(0))).await;
+        assert_eq!((ids, lost), ((1..=10).chain(15..=16).collect(), vec![(4, true)]));
+        assert_eq!(events.counts().events_total, 16);
+    }
+
+    #[tokio::test]
+    async fn ids_are_asked_for_before_they_run_out() {
+        use futures_util::FutureExt as _;
+
+        let events = events(1..2 * ID_BLOCK + 1);
+        publish(&events, ID_BLOCK);
+        assert!(events.ids_wanted().now_or_never().is_none());
+        publish(&events, 1);
+        assert!(events.ids_wanted().now_or_never().is_some());
+        events.take_ids(2 * ID_BLOCK + 1..3 * ID_BLOCK + 1);
+        assert!(events.ids_wanted().now_or_never().is_none());
+        assert_eq!(all(reader(&events, Some(ID_BLOCK))).await.1, Vec::new());
+    }
+
+    #[tokio::test]
+    async fn a_filter_shows_what_it_says_and_tells_of_losses_all_the_same() {
+        let events = events(1..5001);
+        let id = SandboxId::from_entropy([3; 10]);
+        events.publish(EventType::ExecStarted, Some(&id), from_ms(0), json!({}));
+        events.publish(EventType::ExecFailed, Some(&id), from_ms(0), json!({}));
+        publish(&events, 1);
+        let seen = async |kinds: &[EventType], sandbox: Option<&SandboxId>| {
+            let filter = Filter { kinds: kinds.to_vec(), sandbox: sandbox.cloned() };
+            all(Subscription::begin(&events, filter, Some(0), false).unwrap()).await
+        };
+        assert_eq!(seen(&[EventType::ExecFailed], None).await, (vec![2], vec![]));
+        assert_eq!(seen(&[EventType::ExecFailed, EventType::FileWritten], None).await, (vec![2, 3], vec![]));
+        assert_eq!(seen(&[], Some(&id)).await, (vec![1, 2], vec![]));
+        assert_eq!(seen(&[EventType::FileWritten], Some(&id)).await, (vec![], vec![]));
+        publish(&events, HISTORY_MAX as u64);
+        assert_eq!(seen(&[EventType::ExecFailed], None).await, (vec![], vec![(3, true)]));
+    }
+
+    #[tokio::test]
+    async fn readers_are_counted_and_bounded() {
+        let events = events(1..1025);
+        let mut readers: Vec<_> = (0..SUBSCRIBERS_MAX).map(|_| reader(&events, None)).collect();
+        assert!(Subscription::begin(&events, Filter::default(), None, true).is_none());
+        readers.pop();
+        assert_eq!(events.counts().subscribers, SUBSCRIBERS_MAX as u64 - 1);
+        readers.push(reader(&events, None));
+        drop(readers);
+        assert_eq!(events.counts().subscribers, 0);
+    }
+
+    #[tokio::test]
+    async fn closing_ends_a_reader_that_waits() {
+        let events = events(1..1025);
+        let waiting = Subscription::begin(&events, Filter::default(), None, true).unwrap();
+        let (seen, ()) = tokio::join!(all(waiting), async {
+            tokio::task::yield_now().await;
+            events.close();
+        });
+        assert!(seen.0.is_empty());
+    }
+}

@@ -1,0 +1,89 @@
+//! One connection: HTTP/1.1, with bounds on what a client may send and how slowly.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderValue, Request, StatusCode, header};
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use super::patience::Patient;
+use super::places::Place;
+use super::steady::Steady;
+use crate::http::peer::TrustedProxies;
+
+/// How long a client may take to send the head of a request, and how long a
+/// connection may wait for its next one.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// The largest head of a request, in bytes,
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// and the most headers in it.
+const HEADERS_MAX: usize = 100;
+
+/// What answers requests.
+#[derive(Debug)]
+pub(super) struct Service {
+    pub(super) router: Router,
+    pub(super) proxies: TrustedProxies,
+}
+
+impl Service {
+    async fn answer(&self, from: Option<IpAddr>, mut request: Request<Incoming>) -> Response {
+        let caller = self.proxies.caller(from, request.headers());
+        request.extensions_mut().insert(caller);
+        let is_chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
+        let request = request.map(|body| Body::new(Patient::new(body)));
+        let mut response = self.router.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+        // The reader takes `Transfer-Encoding` and drops a `Content-Length` that
+        // came with it. Should a proxy have believed the latter, then what it
+        // takes for a body must not be read as somebody's next request.
+        if is_chunked && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+/// Answers the requests of one connection; once told to stop, at most the one
+/// that is under way.
+pub(super) async fn converse<S>(
+    stream: S,
+    from: Option<IpAddr>,
+    place: Place,
+    service: Arc<Service>,
+    stop: CancellationToken,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let answer = service_fn(move |request| {
+        let service = Arc::clone(&service);
+        async move { Ok::<_, Infallible>(service.answer(from, request).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_header_size(HEAD_BYTES_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(TokioIo::new(Steady::new(stream, place)), answer)
+        .with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    // A client that breaks the protocol or hangs up is its own concern.
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
+    }
+}

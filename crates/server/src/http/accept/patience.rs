@@ -1,0 +1,154 @@
+//! A request's body that must keep coming.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::{Instant, Sleep};
+
+/// How long the server waits for
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// so many bytes of a body, or for its end.
+const WAIT_BYTES: usize = 1024;
+
+/// A body came to a halt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("less than {WAIT_BYTES} bytes came in {} seconds", WAIT_MAX.as_secs())]
+pub struct Stalled;
+
+/// A body that fails with [`Stalled`] when the server has waited too long for too
+/// little. Only waiting counts: a server that reads slowly is no client's fault.
+#[derive(Debug)]
+pub(super) struct Patient<B> {
+    body: B,
+    sleep: Pin<Box<Sleep>>,
+    /// Since when the body has been waited for, while it is.
+    since: Option<Instant>,
+    /// How long it has been waited for,
+    waited: Duration,
+    /// and what came in that time.
+    came: usize,
+    is_over: bool,
+}
+
+impl<B> Patient<B> {
+    pub(super) fn new(body: B) -> Self {
+        Self {
+            body,
+            sleep: Box::pin(tokio::time::sleep(WAIT_MAX)),
+            since: None,
+            waited: Duration::ZERO,
+            came: 0,
+            is_over: false,
+        }
+    }
+
+    fn count(&mut self, bytes: usize) {
+        if let Some(since) = self.since.take() {
+            self.waited += since.elapsed();
+        }
+        self.came += bytes;
+        if self.came >= WAIT_BYTES {
+            (self.came, self.waited) = (0, Duration::ZERO);
+        }
+    }
+}
+
+impl<B> Body for Patient<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = &mut *self;
+        if this.is_over {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
+            let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()).and_then(Frame::data_ref);
+            this.count(bytes.map_or(0, Bytes::len));
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        if this.since.is_none() {
+            let now = Instant::now();
+            this.since = Some(now);
+            this.sleep.as_mut().reset(now + WAIT_MAX.saturating_sub(this.waited));
+        }
+        ready!(this.sleep.as_mut().poll(context));
+        this.is_over = true;
+        Poll::Ready(Some(Err(Stalled.into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_over || self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::convert::Infallible;
+
+    use futures_util::{StreamExt, stream};
+    use http_body_util::{BodyExt, StreamBody};
+
+    use super::*;
+
+    /// A body whose pieces of so many bytes come after so many seconds each.
+    fn slow(pieces: Vec<(u64, usize)>) -> Patient<impl Body<Data = Bytes, Error = Infallible> + Unpin> {
+        let frames = stream::iter(pieces).then(|(seconds, bytes)| async move {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            Ok(Frame::data(Bytes::from(vec![0; bytes])))
+        });
+        Patient::new(StreamBody::new(Box::pin(frames)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stops_is_given_up_and_over() {
+        let mut body = slow(vec![(1, 10), (600, 10)]);
+        assert!(body.frame().await.unwrap().is_ok());
+        let start = Instant::now();
+        let error = body.frame().await.unwrap().unwrap_err();
+        assert!(error.is::<Stalled>(), "{error}");
+        assert!(start.elapsed() <= WAIT_MAX);
+        assert!(body.frame().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_byte_now_and_then_does_not_keep_it_alive() {
+        let body = slow(vec![(5, 1); 1000]);
+        let start = Instant::now();
+        let error = body.collect().await.unwrap_err();
+        assert!(error.is::<Stalled>(), "{error}");
+        assert!(start.elapsed() <= WAIT_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_that_goes_on_may_take_hours() {
+        let body = slow(vec![(59, WAIT_BYTES); 200]);
+        assert_eq!(body.collect().await.unwrap().to_bytes().len(), 200 * WAIT_BYTES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_that_the_server_takes_does_not_count() {
+        let mut body = slow(vec![(1, 1); 30]);
+        let mut count = 0;
+        while let Some(frame) = body.frame().await {
+            frame.unwrap();
+            count += 1;
+            tokio::time::sleep(Duration::from_secs(100)).await;
+        }
+        assert_eq!(count, 30);
+    }
+}

@@ -1,0 +1,171 @@
+//! The Unix socket: made for us alone, a dead server's replaced, a live one's
+//! left, and removed at the end.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream as Probe;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::{UnixListener, UnixStream};
+
+/// Who may connect: our own user, and root.
+const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+/// Callers that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on the socket `{path}`: {reason}; change `server.unix_socket`")]
+pub struct SocketFault {
+    path: String,
+    reason: String,
+}
+
+/// A socket that listens at a path; the file goes with it.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and number of the file, so that only our own is removed.
+    file: (u64, u64),
+}
+
+impl Socket {
+    /// Listens at `path`, with mode 0600.
+    ///
+    /// # Errors
+    /// [`SocketFault`] if something else is at the path, a server that lives
+    /// included, or the path cannot be used.
+    pub fn bind(path: &Path) -> Result<Self, SocketFault> {
+        let fault = |reason: String| SocketFault { path: path.display().to_string(), reason };
+        let failed = |error: io::Error| fault(error.to_string());
+        let address = SocketAddrUnix::new(path)
+            .map_err(|_| fault("the path is too long for a socket, which may have 107 bytes".to_owned()))?;
+        // Of two servers that start at once and find a dead socket, the second
+        // must not take the first's new one for it.
+        let folder = path.parent().unwrap_or(path);
+        let folder =
+            rustix::fs::openat(CWD, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+                .map_err(|errno| fault(format!("its folder: {}", io::Error::from(errno))))?;
+        if rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(fault("its folder is locked by another program".to_owned()));
+        }
+        make_way(path).map_err(fault)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let socket = socket.map_err(|errno| failed(errno.into()))?;
+        rustix::net::bind(&socket, &address).map_err(|errno| failed(errno.into()))?;
+        let made = std::fs::symlink_metadata(path).map_err(failed)?;
+        // Nobody can connect before `listen`.
+        let listening = rustix::fs::chmod(path, MODE).and_then(|()| rustix::net::listen(&socket, BACKLOG));
+        let listener = listening.map_err(io::Error::from).and_then(|()| UnixListener::from_std(socket.into()));
+        match listener {
+            Ok(listener) => Ok(Self { listener, path: path.to_owned(), file: (made.dev(), made.ino()) }),
+            Err(error) => {
+                let _ = std::fs::remove_file(path);
+                Err(failed(error))
+            }
+        }
+    }
+
+    /// The next connection.
+    pub(super) async fn accept(&self) -> io::Result<UnixStream> {
+        self.listener.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+/// Removes the socket of a server that is dead; says why if that is not what is there.
+fn make_way(path: &Path) -> Result<(), String> {
+    let found = match std::fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.to_string()),
+    };
+    if !found.file_type().is_socket() {
+        return Err("something is there that is no socket; it is not removed".to_owned());
+    }
+    match Probe::connect(path) {
+        Ok(_) => Err("another server listens there; stop it".to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            tracing::info!(path = %path.display(), "replaces the socket of a server that is gone");
+            std::fs::remove_file(path).map_err(|error| error.to_string())
+        }
+        Err(error) => Err(format!("whether a server listens there cannot be told: {error}")),
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let is_ours = |found: &std::fs::Metadata| (found.dev(), found.ino()) == self.file;
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| is_ours(&found)) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn reason(path: &Path) -> String {
+        Socket::bind(path).unwrap_err().to_string()
+    }
+
+    #[tokio::test]
+    async fn it_is_ours_alone_and_goes_with_us() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let socket = Socket::bind(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_dead_servers_socket_is_replaced_and_a_live_ones_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let live = Socket::bind(&path).unwrap();
+        assert!(reason(&path).contains("another server listens there"), "{}", reason(&path));
+        assert!(Probe::connect(&path).is_ok());
+        drop(live);
+        let _again = Socket::bind(&path).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        std::fs::write(&path, "precious").unwrap();
+        assert!(reason(&path).contains("no socket"), "{}", reason(&path));
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        let link = dir.path().join("l");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(reason(&link).contains("no socket"), "{}", reason(&link));
+    }
+
+    #[tokio::test]
+    async fn anothers_socket_is_not_removed_at_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let socket = Socket::bind(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        drop(socket);
+        assert!(path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_path_that_cannot_be_used_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let nowhere = reason(&dir.path().join("none/s"));
+        assert!(nowhere.contains("folder") && nowhere.contains("server.unix_socket"), "{nowhere}");
+        let long = reason(&dir.path().join("x".repeat(120)));
+        assert!(long.contains("107"), "{long}");
+    }
+}

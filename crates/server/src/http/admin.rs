@@ -1,0 +1,26 @@
+//! `/admin/*`: the routes of operators, most of them the same as elsewhere.
+
+use utoipa::openapi::path::PathItem;
+use utoipa_axum::router::UtoipaMethodRouter;
+
+use super::Api;
+
+/// The same routes below `/admin`, where the admin key is asked for: one
+/// handler, described a second time.
+pub fn alias((schemas, mut paths, handlers): UtoipaMethodRouter<Api>) -> UtoipaMethodRouter<Api> {
+    paths.paths = paths.paths.into_iter().map(|(path, item)| (below_admin(&path), described_again(item))).collect();
+    (schemas, paths, handlers)
+}
+
+fn below_admin(path: &str) -> String {
+    path.replacen("/api/v1/", "/api/v1/admin/", 1)
+}
+
+fn described_again(mut item: PathItem) -> PathItem {
+    let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
+    for operation in operations.into_iter().flatten() {
+        operation.tags = Some(vec!["admin".to_owned()]);
+        operation.operation_id = operation.operation_id.take().map(|id| format!("admin_{id}"));
+    }
+    item
+}

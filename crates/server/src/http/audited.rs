@@ -1,0 +1,149 @@
+//! What writes the audit history: every request passes by, few are written down.
+
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::http::{Extensions, HeaderValue, Method, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use tracing::Instrument;
+
+use super::Api;
+use super::access::Refused;
+use super::error::{ApiError, Code, Refusal};
+use super::guard::RequestId;
+use super::peer::Peer;
+use crate::audit::{self, AGENT_CHARS_MAX, Deed, PATH_CHARS_MAX};
+use crate::auth::Principal;
+use crate::control::{Error, NewAuditEntry};
+
+/// What a request was about, where its path does not say it. Put beside the
+/// answer by a handler.
+#[derive(Debug, Clone)]
+pub struct Subject(pub String);
+
+/// What is known of a request before it is answered.
+struct Asked {
+    started: Instant,
+    method: Method,
+    uri: Uri,
+    agent: Option<HeaderValue>,
+    id: Option<RequestId>,
+    address: Option<IpAddr>,
+}
+
+impl Asked {
+    fn of(request: &Request) -> Self {
+        Self {
+            started: Instant::now(),
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            agent: request.headers().get(header::USER_AGENT).cloned(),
+            id: request.extensions().get().cloned(),
+            address: address(request.extensions()),
+        }
+    }
+
+    fn entry(&self, api: &Api, action: String, response: &Response) -> NewAuditEntry {
+        let (actor, key) = actor(response.extensions());
+        let extensions = response.extensions();
+        let pairs = [
+            ("key", key),
+            ("name", extensions.get().map(|Subject(name)| name.clone())),
+            ("error", extensions.get().map(|Code(code)| (*code).to_owned())),
+        ];
+        let detail: Vec<String> =
+            pairs.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect();
+        let agent = self.agent.as_ref().map(|agent| String::from_utf8_lossy(agent.as_bytes()).into_owned());
+        NewAuditEntry {
+            created_at: api.control.now(),
+            actor,
+            action,
+            method: audit::bounded(self.method.as_str(), 16),
+            path: audit::bounded(self.uri.path(), PATH_CHARS_MAX),
+            status: response.status().as_u16(),
+            duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            request_id: self.id.as_ref().and_then(|id| id.0.to_str().ok()).unwrap_or_default().to_owned(),
+            remote_addr: self.address.map(|address| address.to_string()),
+            user_agent: agent.map(|agent| audit::bounded(&agent, AGENT_CHARS_MAX)),
+            detail: Some(detail.join(" ")).filter(|detail| !detail.is_empty()),
+        }
+    }
+}
+
+/// Who asked, and by which key as it may be written down.
+fn actor(answer: &Extensions) -> (String, Option<String>) {
+    if let Some(Refused { key_id }) = answer.get() {
+        return ("anonymous".to_owned(), key_id.as_ref().map(|key| key.as_str().to_owned()));
+    }
+    let principal = answer.get().unwrap_or(&Principal::Anonymous);
+    let actor = match principal {
+        Principal::Anonymous => "anonymous".to_owned(),
+        Principal::ApiKey(_) => "api_key".to_owned(),
+        Principal::Admin(_) => "admin".to_owned(),
+        Principal::Worker(id) => format!("worker:{id}"),
+    };
+    (actor, principal.key_id().map(|key| key.as_str().to_owned()))
+}
+
+/// Where a request came from.
+fn address(request: &Extensions) -> Option<IpAddr> {
+    request.get::<Peer>().and_then(|peer| peer.address)
+}
+
+/// Answers a request, and writes it down before the answer is sent.
+pub async fn pass(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let asked = Asked::of(&request);
+    let deed = audit::deed(asked.method.as_str(), asked.uri.path());
+    if deed.as_ref().is_none_or(|deed| !deed.is_change) {
+        let response = next.run(request).await;
+        return write(&api, &asked, deed, response).await;
+    }
+    // A caller that hangs up must not get its change past the history.
+    let control = std::sync::Arc::clone(&api.control);
+    let work = async move {
+        let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+        let (response, panic) = match answered {
+            Ok(response) => (response, None),
+            Err(panic) => (ApiError::from(Refusal::Internal).into_response(), Some(panic)),
+        };
+        let response = write(&api, &asked, deed, response).await;
+        panic.map_or(response, |panic| resume_unwind(panic))
+    };
+    match control.tasks().spawn(work.in_current_span()).await {
+        Ok(response) => response,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            Err(_) => ApiError::from(Error::Unavailable("the server is shutting down".to_owned())).into_response(),
+        },
+    }
+}
+
+async fn write(api: &Api, asked: &Asked, deed: Option<Deed>, response: Response) -> Response {
+    let is_refused = response.extensions().get::<Refused>().is_some();
+    let Some(deed) = deed.or_else(|| is_refused.then(Deed::default)) else { return response };
+    let succeeded = response.status().is_success();
+    if deed.only_failures && succeeded {
+        return response;
+    }
+    let entry = asked.entry(api, deed.action, &response);
+    let written = if is_refused {
+        api.control.record_refusal(asked.address, entry).await
+    } else {
+        api.control.record_audit(&entry).await
+    };
+    let Err(error) = written else { return response };
+    tracing::error!(error = &error as &dyn std::error::Error, "the audit history cannot be written");
+    if deed.is_change && succeeded {
+        return ApiError::from(Error::Unavailable(
+            "it was done, but the audit history cannot be written; look at what is there before you ask again, and \
+             see that the server's disk has room"
+                .to_owned(),
+        ))
+        .into_response();
+    }
+    response
+}

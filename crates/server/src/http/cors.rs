@@ -1,0 +1,136 @@
+//! Pages of other origins (CORS): which may use the API, and the answer to a
+//! browser that asks.
+//!
+//! Keys are sent as headers, never by the browser on its own, so credentials are
+//! never allowed and `*` may be answered literally.
+
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+/// What a page may send besides what every page may.
+const HEADERS_IN: &str = "authorization, content-type, content-encoding, range, x-api-key, x-admin-api-key, \
+                          x-user-id, x-request-id, idempotency-key, last-event-id";
+/// What a page may read besides what every page may.
+const HEADERS_OUT: &str = "x-next-cursor, x-request-id, x-exit-code, retry-after, x-ratelimit-limit, \
+                           x-ratelimit-remaining, server-timing, content-range, accept-ranges, content-disposition, \
+                           www-authenticate";
+const METHODS: &str = "GET, HEAD, POST, PUT, DELETE";
+/// How long a browser may remember an answer, in seconds.
+const REMEMBERED_S: &str = "600";
+
+/// Which origins may use the API.
+#[derive(Debug, Clone)]
+pub struct Cors {
+    any: bool,
+    origins: Vec<String>,
+}
+
+impl Cors {
+    /// The rule of `server.cors_allowed_origins`.
+    #[must_use]
+    pub fn new(origins: &[String]) -> Cors {
+        Cors {
+            any: origins.iter().any(|origin| origin == "*"),
+            origins: origins.iter().filter(|origin| *origin != "*").cloned().collect(),
+        }
+    }
+
+    /// Whether this origin stands in the list by itself; `*` does not count.
+    pub fn lists(&self, origin: &str) -> bool {
+        self.origins.iter().any(|listed| listed.eq_ignore_ascii_case(origin))
+    }
+
+    /// The answer to a browser that asks before it sends; `None` for any other
+    /// request.
+    pub fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<Response> {
+        let asks = *method == Method::OPTIONS
+            && headers.contains_key(header::ORIGIN)
+            && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+        if !asks {
+            return None;
+        }
+        let mut response = StatusCode::NO_CONTENT.into_response();
+        // Without the origin's header, all others are void.
+        if self.answer(headers).is_some() {
+            for (name, value) in [
+                (header::ACCESS_CONTROL_ALLOW_METHODS, METHODS),
+                (header::ACCESS_CONTROL_ALLOW_HEADERS, HEADERS_IN),
+                (header::ACCESS_CONTROL_MAX_AGE, REMEMBERED_S),
+            ] {
+                response.headers_mut().insert(name, HeaderValue::from_static(value));
+            }
+        }
+        Some(response)
+    }
+
+    /// What `Access-Control-Allow-Origin` says to this request, if anything.
+    pub fn answer(&self, request: &HeaderMap) -> Option<HeaderValue> {
+        let origin = request.get(header::ORIGIN)?;
+        if self.any {
+            return Some(HeaderValue::from_static("*"));
+        }
+        self.lists(origin.to_str().ok()?).then(|| origin.clone())
+    }
+
+    /// Adds to an answer what lets the page read it: `allowed` is what
+    /// [`Cors::answer`] said.
+    pub fn mark(&self, allowed: Option<HeaderValue>, response: &mut HeaderMap) {
+        if !self.any {
+            response.append(header::VARY, HeaderValue::from_static("origin"));
+        }
+        if let Some(allowed) = allowed {
+            response.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, allowed);
+            response.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(HEADERS_OUT));
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn asked_from(origin: &str) -> HeaderMap {
+        HeaderMap::from_iter([
+            (header::ORIGIN, origin.parse().unwrap()),
+            (header::ACCESS_CONTROL_REQUEST_METHOD, HeaderValue::from_static("POST")),
+        ])
+    }
+
+    #[track_caller]
+    fn check(listed: &[&str], origin: &str, expected: Option<&str>) {
+        let cors = Cors::new(&listed.iter().map(|&origin| origin.to_owned()).collect::<Vec<_>>());
+        let headers = asked_from(origin);
+        let answer = cors.answer(&headers);
+        assert_eq!(answer.as_ref().map(|value| value.to_str().unwrap()), expected, "{listed:?} {origin}");
+        let preflight = cors.preflight(&Method::OPTIONS, &headers).unwrap();
+        assert_eq!(preflight.headers().contains_key(header::ACCESS_CONTROL_ALLOW_HEADERS), expected.is_some());
+    }
+
+    #[test]
+    fn an_origin_is_allowed_when_it_is_listed_whole_or_any_is() {
+        let app = "https://app.example";
+        check(&["*"], app, Some("*"));
+        check(&["*", app], "null", Some("*"));
+        check(&[app], app, Some(app));
+        for other in ["http://app.example", "https://app.example:444", "https://app.example.evil", "null", ""] {
+            check(&[app], other, None);
+        }
+        check(&[], app, None);
+    }
+
+    #[test]
+    fn only_a_preflight_is_answered_as_one() {
+        let cors = Cors::new(&["*".to_owned()]);
+        let mut headers = asked_from("https://app.example");
+        assert!(cors.preflight(&Method::POST, &headers).is_none());
+        headers.remove(header::ACCESS_CONTROL_REQUEST_METHOD);
+        assert!(cors.preflight(&Method::OPTIONS, &headers).is_none());
+    }
+
+    #[test]
+    fn the_star_does_not_list_an_origin() {
+        let cors = Cors::new(&["*".to_owned(), "https://app.example".to_owned()]);
+        assert!(cors.lists("https://APP.example"));
+        assert!(!cors.lists("https://other.example") && !cors.lists("*"));
+    }
+}

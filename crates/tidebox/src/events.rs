@@ -1,0 +1,117 @@
+//! `tidebox events`: what happens, a line each.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use api::Event;
+use clap::Args;
+use client::{EventQuery, EventStream};
+
+use crate::command_line::Context;
+use crate::failure::Result;
+use crate::output::{Format, harmless, stdout};
+
+/// The pause before a stream that was cut is taken up again; doubles up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_millis(500);
+/// The longest pause.
+const RETRY_MAX: Duration = Duration::from_secs(15);
+
+/// Print what has happened, one line per event
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Only events of this type, such as sandbox.running; several by commas, or given several times
+    #[arg(long = "type", value_name = "TYPE", value_delimiter = ',')]
+    types: Vec<String>,
+    /// Only what happened to this sandbox
+    #[arg(long, value_name = "ID")]
+    sandbox: Option<String>,
+    /// Begin after the event with this number; without it, print all that the server keeps
+    #[arg(long, value_name = "N")]
+    after: Option<u64>,
+    /// Go on with what is to come, also when the connection is cut or the server restarts
+    #[arg(short, long)]
+    follow: bool,
+}
+
+/// Prints the events.
+pub async fn run(context: &Context, args: EventsArgs) -> Result {
+    let mut asked = EventQuery {
+        types: args.types,
+        sandbox_id: args.sandbox,
+        after: Some(args.after.unwrap_or(0)),
+        only_kept: !args.follow,
+    };
+    // Who asks for all that is kept knows that there was more.
+    let mut hides_gap = args.after.is_none();
+    let mut pause = RETRY_MIN;
+    let mut stream = context.client.events(&asked).await?;
+    loop {
+        let why = match print(context, &mut stream, &mut hides_gap, &mut pause).await? {
+            None if !args.follow => return Ok(ExitCode::SUCCESS),
+            None => "the server ended the stream".to_owned(),
+            Some(error) if args.follow && is_passing(&error) => error.to_string(),
+            Some(error) => return Err(error.into()),
+        };
+        context.output.remark(&format!("{why}; listening again after event {}", stream.last_id().unwrap_or(0)));
+        asked.after = stream.last_id();
+        stream = loop {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+            match context.client.events(&asked).await {
+                Ok(stream) => break stream,
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        };
+    }
+}
+
+/// Prints up to the end of the stream, and says whether it ended by an error.
+async fn print(
+    context: &Context,
+    stream: &mut EventStream,
+    hides_gap: &mut bool,
+    pause: &mut Duration,
+) -> Result<Option<client::Error>> {
+    loop {
+        match stream.next().await {
+            Ok(None) => return Ok(None),
+            Err(error) => return Ok(Some(error)),
+            Ok(Some(event)) => {
+                *pause = RETRY_MIN;
+                if std::mem::take(hides_gap) && event.kind == Event::GAP {
+                    continue;
+                }
+                stdout(line(context.output.format, &event).as_bytes())?;
+            }
+        }
+    }
+}
+
+fn line(format: Format, event: &Event) -> String {
+    let data = serde_json::Value::Object(event.data.clone());
+    match format {
+        Format::Json => {
+            let event = serde_json::json!({"id": event.id, "type": event.kind, "sandbox_id": event.sandbox_id,
+                "timestamp": event.timestamp, "data": data});
+            format!("{event}\n")
+        }
+        Format::Table => {
+            let sandbox = event.sandbox_id.as_deref().unwrap_or("-");
+            let text = format!("{}  {:<19}  {sandbox:<19}  {data}", event.timestamp, event.kind);
+            format!("{}\n", harmless(&text))
+        }
+    }
+}
+
+/// Whether it may be over in a moment.
+fn is_passing(error: &client::Error) -> bool {
+    match error {
+        client::Error::Connect { .. } | client::Error::Timeout { .. } | client::Error::Cut { .. } => true,
+        client::Error::Api { status, .. } => matches!(status, 429 | 502..=504),
+        client::Error::Argument { .. }
+        | client::Error::Protocol { .. }
+        | client::Error::TooLarge { .. }
+        | client::Error::Io(_) => false,
+    }
+}

@@ -1,0 +1,61 @@
+//! The description of the API against the API: Schemathesis makes requests of
+//! it, good and bad, and finds whatever the two do not agree on.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::require::found;
+use crate::server::{MOCK, TestServer};
+
+/// Cases per route and phase: all in all a minute.
+const EXAMPLES: &str = "25";
+
+/// Where `.ci/run` puts it, or wherever it is installed.
+fn schemathesis() -> Option<PathBuf> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    found("schemathesis", &[target.join("ci/venv/bin/schemathesis")])
+}
+
+/// Runs every check on every route; what it wrote, and whether all was well.
+async fn fuzz(server: &TestServer, headers: &[(&str, &str)]) -> Option<Output> {
+    let program = schemathesis()?;
+    let settings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.ci");
+    // What it keeps between runs must not lead the next one elsewhere.
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program);
+    command
+        .current_dir(folder.path())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("SCHEMATHESIS_HOOKS", settings.join("schemathesis_hooks.py"))
+        .arg("--config-file")
+        .arg(settings.join("schemathesis.toml"))
+        .arg("run")
+        .args(["--checks", "all", "--phases", "examples,coverage,fuzzing,stateful"])
+        .args(["--seed", "7", "--max-examples", EXAMPLES, "--no-color"])
+        .arg(format!("{}/api/v1/openapi.json", server.url));
+    for (name, value) in headers {
+        command.arg("--header").arg(format!("{name}: {value}"));
+    }
+    Some(tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap())
+}
+
+#[track_caller]
+fn finds_nothing(output: &Output) {
+    let report = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{report}\n{errors}");
+    // That nothing was found must not be because nothing was asked.
+    let count = |before: &str, after: &str| -> u64 {
+        let (_, rest) = report.split_once(before).unwrap_or_else(|| panic!("no `{before}` in\n{report}"));
+        rest.split_once(after).and_then(|(number, _)| number.trim().parse().ok()).unwrap_or(0)
+    };
+    assert!(count("Tested:", "\n") >= 35, "{report}");
+    assert!(count("Test cases:\n", "generated") >= 1000, "{report}");
+}
+
+#[tokio::test]
+async fn schemathesis_finds_nothing() {
+    let server = TestServer::start(MOCK).await;
+    let Some(output) = fuzz(&server, &[]).await else { return };
+    finds_nothing(&output);
+}

@@ -1,0 +1,166 @@
+//! Clients that are slow, many, or both.
+
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use serde_json::json;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+
+use super::{Certificate, HEALTH, address, ask, is_health, parted, rest, tcp};
+use crate::server::{Answer, MOCK, TestServer};
+
+/// A bound of half a minute, on a machine that has other things to do.
+const HALF_A_MINUTE: Duration = Duration::from_secs(50);
+/// A bound of a minute on such a machine.
+const A_MINUTE: Duration = Duration::from_secs(90);
+
+/// Sends a head byte by byte until the server hangs up; how long that took.
+async fn trickle(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> Duration {
+    let start = Instant::now();
+    let head = format!("GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\nX-Slow: {}", "x".repeat(1000));
+    for byte in head.bytes() {
+        assert!(start.elapsed() < HALF_A_MINUTE, "the server listens to a trickle for ever");
+        if stream.write_all(&[byte]).await.is_err() {
+            break;
+        }
+        let _ = stream.flush().await;
+        // An end or an answer; a pause between two bytes otherwise.
+        let pause = Duration::from_millis(200);
+        if let Ok(read) = tokio::time::timeout(pause, stream.read(&mut [0; 1024])).await {
+            assert!(matches!(read, Ok(0) | Err(_)), "half a request is not answered");
+            break;
+        }
+    }
+    start.elapsed()
+}
+
+#[tokio::test]
+async fn a_head_that_trickles_in_is_not_waited_for_whatever_the_door() {
+    let (certificate, dir) = (Certificate::new(), tempfile::tempdir().unwrap());
+    let path = dir.path().join("socket");
+    let plain = TestServer::start(&format!("{MOCK} server.unix_socket={}", path.display())).await;
+    let tls = TestServer::start(&format!("{MOCK} {}", certificate.settings(dir.path()))).await;
+    let (one, two, three) = tokio::join!(
+        trickle(tcp(&plain).await),
+        trickle(UnixStream::connect(&path).await.unwrap()),
+        trickle(certificate.connect(&tls).await),
+    );
+    for took in [one, two, three] {
+        assert!(took > Duration::from_secs(20), "the bound is half a minute: {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_has_nothing_more_to_ask_is_closed() {
+    let server = TestServer::start(MOCK).await;
+    let mut stream = tcp(&server).await;
+    let kept = HEALTH.replace("Connection: close\r\n", "");
+    for _ in 0..2 {
+        stream.write_all(kept.as_bytes()).await.unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).await.unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200");
+        let mut left = [0; 4096];
+        let _ = stream.read(&mut left).await.unwrap();
+    }
+    rest(&mut stream, HALF_A_MINUTE).await;
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_is_408_and_leaves_no_file() {
+    let server = TestServer::start(MOCK).await;
+    let id = server.spawn().await;
+    let begun = async |head: String, body: &str| {
+        let mut stream = tcp(&server).await;
+        let head = format!("{head} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n");
+        stream.write_all(format!("{head}\r\n{body}").as_bytes()).await.unwrap();
+        let answer = rest(&mut stream, A_MINUTE).await;
+        let (head, body) = parted(&answer);
+        assert!(head.starts_with("HTTP/1.1 408 "), "{answer}");
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["code"], "timeout", "{body}");
+    };
+    // One that goes on takes longer than the bound and is whole.
+    let steady = async {
+        let pieces = futures_util::stream::unfold(0, |count| async move {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            (count < 14).then(|| (Ok::<_, std::io::Error>(vec![b'x'; 2048]), count + 1))
+        });
+        let path = format!("/sandboxes/{id}/files/workspace/steady");
+        let request = server.request(Method::PUT, &path).body(reqwest::Body::wrap_stream(pieces));
+        Answer::read(request.send().await.unwrap()).await.ok();
+    };
+    tokio::join!(
+        begun("POST /api/v1/sandboxes".to_owned(), "{\"image\""),
+        begun(format!("PUT /api/v1/sandboxes/{id}/files/workspace/halted"), "half a file"),
+        steady,
+    );
+    let listed = server.get(&format!("/sandboxes/{id}/files/list?path=/workspace")).await.ok();
+    assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!((&listed[0]["name"], &listed[0]["size"]), (&json!("steady"), &json!(14 * 2048)), "{listed}");
+}
+
+#[tokio::test]
+async fn sockets_closed_half_way_do_no_harm() {
+    let server = TestServer::start(MOCK).await;
+    let id = server.spawn().await;
+    let exec = r#"{"command":"sleep","args":["60"],"stream":true}"#;
+    for sent in [
+        String::new(),
+        "GET /api/v1/heal".to_owned(),
+        HEALTH.to_owned(),
+        "POST /api/v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{".to_owned(),
+        format!(
+            "POST /api/v1/sandboxes/{id}/exec HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{exec}",
+            exec.len()
+        ),
+    ] {
+        let mut stream = tcp(&server).await;
+        stream.write_all(sent.as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        rest(&mut stream, Duration::from_secs(15)).await;
+    }
+    server.get("/health").await.ok();
+    assert_eq!(server.get("/sandboxes").await.ok().as_array().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_thousand_connections_do_no_lasting_harm() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    assert!(maximum.is_none_or(|maximum| maximum > 12_000), "this test needs descriptors: `ulimit -Hn` is {maximum:?}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let server = TestServer::start(&format!("{MOCK} server.unix_socket={}", path.display())).await;
+    let at = address(&server);
+    // Those beyond the bound wait in the kernel's queue, or before it.
+    let mut held = tokio::task::JoinSet::new();
+    for index in 0..5_000 {
+        held.spawn(async move {
+            let Ok(mut stream) = TcpStream::connect(at).await else { return };
+            if index % 2 == 0 {
+                let _ = stream.write_all(b"GET /api/v1/health HTTP/1.1\r\nHost: lo").await;
+            }
+            let _ = stream.read(&mut [0]).await;
+        });
+    }
+    let count = || std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count();
+    server.until("all places taken", async || count() > 4_000).await;
+    assert!(count() < 4_096 + 200, "the connections are bounded: {}", count());
+    // The operator's door is open meanwhile.
+    is_health(&ask(UnixStream::connect(&path).await.unwrap(), HEALTH.as_bytes()).await);
+    // Those that ask nothing are let go in the end, and who waits is answered.
+    let patient = async {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        stream.write_all(HEALTH.as_bytes()).await.unwrap();
+        rest(&mut stream, A_MINUTE).await
+    };
+    is_health(&patient.await);
+    held.shutdown().await;
+    server.until("the descriptors are given back", async || count() < 100).await;
+    is_health(&ask(tcp(&server).await, HEALTH.as_bytes()).await);
+}

@@ -1,0 +1,60 @@
+//! Told to stop: what is under way is finished, and nothing new is begun.
+
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{address, rest, tcp};
+use crate::server::{Answer, MOCK, PATIENCE, TestServer};
+
+fn tell_to_stop(server: &TestServer) {
+    kill_process(Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap(), Signal::TERM).unwrap();
+}
+
+/// A stream that has begun.
+async fn streaming(server: &TestServer, line: &str) -> reqwest::Response {
+    let id = server.spawn().await;
+    let body = json!({"command": "sh", "args": ["-c", line], "stream": true});
+    let mut response = server.request(Method::POST, &format!("/sandboxes/{id}/exec")).json(&body).send().await.unwrap();
+    let first = response.chunk().await.unwrap().unwrap();
+    assert!(String::from_utf8_lossy(&first).contains("first"), "{first:?}");
+    response
+}
+
+#[tokio::test]
+async fn a_stream_under_way_is_finished_and_new_callers_are_refused() {
+    let mut server = TestServer::start(MOCK).await;
+    let at = address(&server);
+    // One that waits for its next request, and one that never had any.
+    let mut idle = tcp(&server).await;
+    idle.write_all(b"GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    idle.read_exact(&mut [0; 12]).await.unwrap();
+    let mut fresh = tcp(&server).await;
+    let response = streaming(&server, "echo first; sleep 4; echo last").await;
+    tell_to_stop(&server);
+    server.until("refusal", async || TcpStream::connect(at).await.is_err()).await;
+    rest(&mut idle, Duration::from_secs(3)).await;
+    rest(&mut fresh, Duration::from_secs(3)).await;
+    let answer = Answer::read(response).await;
+    assert!(String::from_utf8_lossy(&answer.bytes).contains("last"), "{:?}", String::from_utf8_lossy(&answer.bytes));
+    let code = tokio::task::spawn_blocking(move || server.terminate()).await.unwrap();
+    assert_eq!(code, Some(0));
+}
+
+#[tokio::test]
+async fn what_takes_too_long_is_cut_off() {
+    let mut server = TestServer::start(MOCK).await;
+    let response = streaming(&server, "echo first; sleep 50; echo last").await;
+    let start = Instant::now();
+    tell_to_stop(&server);
+    // Cut off shows as an error: a part is never taken for the whole.
+    let cut = tokio::time::timeout(PATIENCE, response.bytes()).await.expect("the drain has an end");
+    assert!(cut.is_err(), "{cut:?}");
+    assert!(start.elapsed() > Duration::from_secs(8), "there is time to finish");
+    let code = tokio::task::spawn_blocking(move || server.terminate()).await.unwrap();
+    assert_eq!(code, Some(0));
+}
