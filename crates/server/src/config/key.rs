@@ -333,10 +333,7 @@ pub(super) const KEYS: &[Key] = &[
         name: "providers.custom.api_key_file",
         default: Default::Unset,
         doc: &["File that holds providers.custom.api_key; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home))
-                .map(|it| config.providers.custom.api_key_file = it)
-        },
+        read: |config, value, at| read::file(value, at.home).map(|it| config.providers.custom.api_key_file = it),
     },
     Key {
         name: "providers.custom.ca_file",

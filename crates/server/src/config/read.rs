@@ -154,6 +154,11 @@ pub(super) fn path(value: &Value, home: Option<&Path>) -> Read<PathBuf> {
     if path.is_absolute() && !text.contains('\0') { Ok(path) } else { must(BE, value) }
 }
 
+/// The path of a file that may be left out.
+pub(super) fn file(value: &Value, home: Option<&Path>) -> Read<Option<PathBuf>> {
+    optional(value, |value| path(value, home))
+}
+
 /// The path in `sqlite://<path>`.
 pub(super) fn database(value: &Value, home: Option<&Path>) -> Read<PathBuf> {
     const BE: &str = "sqlite:// and an absolute path, such as sqlite:///var/lib/tidebox/tidebox.db";
