@@ -13,13 +13,17 @@ pub const STEP_MIN: Duration = Duration::from_secs(5);
 /// `now` as an argument.
 pub trait Clock: fmt::Debug + Send + Sync {
     /// Now, in UTC, to the millisecond. Never goes back, and never jumps but by
-    /// [`Clock::follow_step`].
+    /// [`Clock::follow`].
     fn now(&self) -> Timestamp;
 
     /// By how many milliseconds the wall clock has been stepped away from ours,
-    /// if by more than [`STEP_MIN`]; from then on [`Clock::now`] includes it.
-    /// The caller moves what is stored by the same amount.
-    fn follow_step(&self) -> Option<i64>;
+    /// if by more than [`STEP_MIN`].
+    fn step(&self) -> Option<i64>;
+
+    /// From now on [`Clock::now`] includes the step. The caller has moved what is
+    /// stored by the same amount: should we stop between the two, the next start
+    /// trusts what is stored and the wall clock, and they fit.
+    fn follow(&self, step_ms: i64);
 }
 
 /// The machine's monotonic clock, started at the wall clock's time.
@@ -47,13 +51,13 @@ impl Clock for SteadyClock {
         from_ms(self.now_ms())
     }
 
-    fn follow_step(&self) -> Option<i64> {
+    fn step(&self) -> Option<i64> {
         let step = wall_ms() - self.now_ms();
-        if step.unsigned_abs() <= STEP_MIN.as_millis() as u64 {
-            return None;
-        }
-        self.started_at_ms.fetch_add(step, Ordering::Relaxed);
-        Some(step)
+        (step.unsigned_abs() > STEP_MIN.as_millis() as u64).then_some(step)
+    }
+
+    fn follow(&self, step_ms: i64) {
+        self.started_at_ms.fetch_add(step_ms, Ordering::Relaxed);
     }
 }
 

@@ -254,6 +254,12 @@ impl Control {
         self.clock.as_ref()
     }
 
+    /// Whether this process is making or removing any sandbox right now.
+    #[cfg(test)]
+    pub(crate) fn is_busy(&self) -> bool {
+        !lock(&self.making).is_empty() || !lock(&self.removing).is_empty()
+    }
+
     /// Whether this process is making or removing it right now.
     pub(crate) fn is_in_hand(&self, id: &SandboxId) -> bool {
         lock(&self.making).contains_key(id) || lock(&self.removing).contains_key(id)

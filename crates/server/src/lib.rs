@@ -14,6 +14,8 @@ mod reconcile;
 mod registry;
 mod run;
 mod store;
+#[cfg(test)]
+mod test;
 pub mod worker_token;
 
 pub use http::document as openapi_document;

@@ -101,6 +101,13 @@ pub async fn number_events(control: Arc<Control>, stop: CancellationToken) {
     }
 }
 
+/// Looks at everything once, now.
+#[cfg(test)]
+pub(crate) async fn settle(control: &Arc<Control>, data_dir: &std::path::Path) {
+    let _ = sweep_rows(control, &mut Backoff::default(), data_dir).await;
+    let _ = sweep_inventory(control).await;
+}
+
 fn interval(every: Duration) -> tokio::time::Interval {
     let mut interval = tokio::time::interval(every);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -117,8 +124,9 @@ async fn sweep_rows(control: &Arc<Control>, backoff: &mut Backoff, data_dir: &st
 
 /// Deadlines move with a wall clock that somebody sets.
 async fn follow_clock(control: &Control) -> Result<()> {
-    if let Some(step_ms) = control.clock().follow_step() {
+    if let Some(step_ms) = control.clock().step() {
         let moved = control.store().shift_expiry(step_ms).await?;
+        control.clock().follow(step_ms);
         control.publish_action("clock_followed", None, json!({"step_ms": step_ms, "sandboxes": moved}));
         tracing::warn!(step_ms, moved, "the wall clock was set; the ends of live sandboxes move with it");
     }

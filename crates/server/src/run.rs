@@ -139,10 +139,11 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         tracing::info!(path = %path.display(), "listens on a Unix socket as well");
     }
     reconciling.spawn(reconcile::number_events(Arc::clone(&control), stop.clone()));
+    let told_to_stop = told_to_stop();
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on {scheme}://{bound}");
 
     let died = tokio::select! {
-        () = told_to_stop() => None,
+        () = told_to_stop => None,
         _ = serving.join_next() => Some("the listener"),
         _ = reconciling.join_next() => Some("the reconciler"),
         _ = admission.join_next() => Some("the admission"),
@@ -313,15 +314,19 @@ async fn registry(config: &Config, store: &StoreId, clock: &Arc<dyn Clock>) -> R
     Ok(registry)
 }
 
-async fn told_to_stop() {
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        // Without handlers, the signals end the process at once, as they would anyway.
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// Listens for signals from the call on, so that one that comes right after
+/// "ready" finds its handler.
+fn told_to_stop() -> impl Future<Output = ()> {
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    async move {
+        let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+            // Without handlers, the signals end the process at once, as they would anyway.
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
     }
 }
 

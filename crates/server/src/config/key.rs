@@ -338,10 +338,8 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "providers.custom.ca_file",
         default: Default::Unset,
-        doc: &["PEM file of the authorities that may vouch for it, instead of those that the", "system trusts."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home)).map(|it| config.providers.custom.ca_file = it)
-        },
+        doc: &["PEM file of the authorities that may vouch for it, instead of the system's."],
+        read: |config, value, at| read::file(value, at.home).map(|it| config.providers.custom.ca_file = it),
     },
     Key {
         name: "providers.custom.remote_provider",
@@ -373,9 +371,7 @@ pub(super) const KEYS: &[Key] = &[
         name: "auth.api_key_file",
         default: Default::Unset,
         doc: &["File that holds auth.api_key; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.api_key_file = it)
-        },
+        read: |config, value, at| read::file(value, at.home).map(|it| config.auth.api_key_file = it),
     },
     Key {
         name: "auth.admin_api_key",
@@ -387,9 +383,7 @@ pub(super) const KEYS: &[Key] = &[
         name: "auth.admin_api_key_file",
         default: Default::Unset,
         doc: &["File that holds auth.admin_api_key; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.admin_api_key_file = it)
-        },
+        read: |config, value, at| read::file(value, at.home).map(|it| config.auth.admin_api_key_file = it),
     },
     Key {
         name: "auth.admin_fallback_enabled",
@@ -430,9 +424,7 @@ pub(super) const KEYS: &[Key] = &[
         name: "auth.worker_token_file",
         default: Default::Unset,
         doc: &["File that holds auth.worker_token; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.worker_token_file = it)
-        },
+        read: |config, value, at| read::file(value, at.home).map(|it| config.auth.worker_token_file = it),
     },
     Key {
         name: "auth.worker_tokens.*",
@@ -454,9 +446,7 @@ pub(super) const KEYS: &[Key] = &[
         name: "auth.worker_signing_key_file",
         default: Default::Unset,
         doc: &["File that holds auth.worker_signing_key; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.worker_signing_key_file = it)
-        },
+        read: |config, value, at| read::file(value, at.home).map(|it| config.auth.worker_signing_key_file = it),
     },
     Key {
         name: "auth.worker_signing_keys",

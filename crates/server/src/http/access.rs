@@ -9,11 +9,12 @@ use axum::http::Method;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use domain::Timestamp;
 
 use super::Api;
 use super::error::{ApiError, Refusal};
 use crate::auth::token::Scope;
-use crate::auth::{Demand, Denied, KeyId, Principal};
+use crate::auth::{Access, Demand, Denied, KeyId, Principal};
 use crate::config::RouteGroup;
 
 /// What every path begins with.
@@ -90,7 +91,7 @@ pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> R
     let access = &api.settings.access;
     let admitted = match gate {
         Gate::Key(demand) => access.decide(demand, request.headers()),
-        Gate::Worker(scope) => admit_worker(&api, scope, &request).map(|worker| {
+        Gate::Worker(scope) => admit_worker(access, api.control.now(), scope, &request).map(|worker| {
             let principal = Principal::Worker(worker.id.clone());
             request.extensions_mut().insert(worker);
             principal
@@ -122,11 +123,11 @@ pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> R
 }
 
 /// The worker that the path names, if it is the caller and has this scope.
-fn admit_worker(api: &Api, scope: Scope, request: &Request) -> Result<Worker, Denied> {
+fn admit_worker(access: &Access, now: Timestamp, scope: Scope, request: &Request) -> Result<Worker, Denied> {
     let rest = request.uri().path().strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix("worker/"));
     let id = rest.and_then(|rest| rest.split('/').next()).unwrap_or_default();
     let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
-    let claims = api.settings.access.workers().verify(&id, request.headers(), api.control.now())?;
+    let claims = access.workers().verify(&id, request.headers(), now)?;
     if claims.scopes.contains(&scope) {
         Ok(Worker { id: claims.id, scopes: claims.scopes })
     } else {
@@ -149,6 +150,8 @@ fn note(request: &Request, denied: Denied) -> Refused {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::auth::token::{AUDIENCE, Claims, ScopeNames, sign};
+    use crate::config::{Inputs, Secret, load};
 
     #[track_caller]
     fn check(path: &str, expected: Demand) {
@@ -177,6 +180,55 @@ mod test {
         assert_eq!(gate("/api/v1/worker/{worker_id}/heartbeat"), Gate::Worker(Scope::Heartbeat));
         assert_eq!(gate("/api/v1/worker/{worker_id}/leases/{resource_id}/renew"), Gate::Worker(Scope::Lease));
         assert_eq!(gate("/api/v1/worker/{worker_id}/of-the-future"), Gate::Worker(Scope::Lease));
+    }
+
+    /// Whether a worker that shows this id and token gets through to `path`.
+    fn admitted(scope: Scope, path: &str, id: &str, token: &str) -> Result<String, &'static str> {
+        let env = [("TIDEBOX_AUTH_WORKER_TOKEN", "shared"), ("TIDEBOX_AUTH_WORKER_SIGNING_KEY", "signing")];
+        let env = env.map(|(name, value)| (name.into(), value.into())).to_vec();
+        let folder = "/nonexistent".into();
+        let inputs = Inputs { config_file: None, home: None, current_dir: folder, env, is_root: true };
+        let access = Access::new(&load(&inputs).unwrap().config.auth);
+        let request = Request::builder().uri(path).header("x-worker-id", id).header("x-worker-token", token);
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        admit_worker(&access, now, scope, &request).map(|worker| worker.id).map_err(|denied| denied.message)
+    }
+
+    #[test]
+    fn the_worker_of_the_path_is_known_however_its_id_is_written() {
+        let beat = |path, id| admitted(Scope::Heartbeat, path, id, "shared");
+        assert_eq!(beat("/api/v1/worker/w1/heartbeat", "w1"), Ok("w1".to_owned()));
+        assert_eq!(beat("/api/v1/worker/w%31/heartbeat", "w1"), Ok("w1".to_owned()));
+        for (path, id) in [
+            ("/api/v1/worker/w2/heartbeat", "w1"),
+            ("/api/v1/worker/w%31/heartbeat", "w%31"),
+            ("/api/v1/worker/w%32/heartbeat", "w1"),
+            ("/api/v1/worker/w2%2f..%2fw1/heartbeat", "w1"),
+            ("/api/v1/worker/%6cocal/heartbeat", "local"),
+            ("/api/v1/worker//heartbeat", "w1"),
+            ("/api/v1/worker/w1%00/heartbeat", "w1"),
+        ] {
+            assert!(beat(path, id).is_err(), "{path}");
+        }
+        assert!(admitted(Scope::Heartbeat, "/api/v1/worker/w1/heartbeat", "w1", "wrong").is_err());
+    }
+
+    #[test]
+    fn a_token_opens_only_what_its_scopes_name() {
+        let claims = Claims {
+            worker_id: "w1".to_owned(),
+            jti: "j".to_owned(),
+            aud: AUDIENCE.to_owned(),
+            iat: 1_800_000_000,
+            nbf: None,
+            exp: 1_800_000_060,
+            scopes: Some(ScopeNames::List(vec!["worker:heartbeat".to_owned()])),
+        };
+        let token = sign(&claims, &Secret::new("signing".to_owned()));
+        let path = "/api/v1/worker/w1/leases/sb-1/renew";
+        assert_eq!(admitted(Scope::Lease, path, "w1", &token), Err("the token does not have the scope `worker:lease`"));
+        assert!(admitted(Scope::Heartbeat, "/api/v1/worker/w1/heartbeat", "w1", &token).is_ok());
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub enum Refusal {
     MediaType,
     /// The body is larger than what the route takes.
     TooLarge(u64),
+    /// Too many large bodies are held in memory.
+    Busy,
     /// The body came to a halt.
     Stalled,
     /// It came without TLS to a port that speaks it.
@@ -68,6 +70,7 @@ impl Refusal {
             Refusal::Malformed(_) | Refusal::NeedsTls => (StatusCode::BAD_REQUEST, "bad_request"),
             Refusal::MediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
             Refusal::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
+            Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             Refusal::Stalled => (StatusCode::REQUEST_TIMEOUT, "timeout"),
             Refusal::Host => (StatusCode::FORBIDDEN, "forbidden"),
             Refusal::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
@@ -83,6 +86,11 @@ impl Refusal {
             Refusal::Malformed(text) | Refusal::Unauthorized(text) => text.clone(),
             Refusal::MediaType => "send the body with `Content-Type: application/json`".to_owned(),
             Refusal::TooLarge(max) => format!("the body is larger than the {max} bytes that this route takes"),
+            Refusal::Busy => {
+                "the server holds as many large JSON bodies as it can; try again, or send the file's bytes \
+                              by PUT as `application/octet-stream`"
+                    .to_owned()
+            }
             Refusal::Stalled => format!("the body came to a halt: {}; send it without long pauses", super::Stalled),
             Refusal::NeedsTls => "this port speaks TLS; use https://".to_owned(),
             Refusal::Host => "this `Host` is not served here; use a loopback address, or list the name in \

@@ -3,10 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 
 use axum::http::HeaderMap;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// Every proxy on the way adds to this header what it sees as its own peer.
 const FORWARDED_FOR: &str = "x-forwarded-for";
+
+/// The bits before the IPv4 address in an IPv6 address that stands for it.
+const IPV4_MAPPED_BITS: u8 = 96;
 
 /// The caller of a request, as far as its address tells; an extension of every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +29,7 @@ impl TrustedProxies {
     /// Believes what lies in these networks.
     #[must_use]
     pub fn new(networks: Vec<IpNet>) -> Self {
-        Self(networks)
+        Self(networks.into_iter().map(canonical).collect())
     }
 
     /// Whether `address` is that of a trusted proxy.
@@ -56,6 +59,18 @@ impl TrustedProxies {
             }
         }
         believed
+    }
+}
+
+/// IPv4 written as IPv6 is the IPv4 that connections are compared as.
+fn canonical(network: IpNet) -> IpNet {
+    let mapped = |network: Ipv6Net| {
+        let bits = network.prefix_len().checked_sub(IPV4_MAPPED_BITS)?;
+        Ipv4Net::new(network.network().to_ipv4_mapped()?, bits).ok()
+    };
+    match network {
+        IpNet::V6(v6) => mapped(v6).map_or(network, IpNet::V4),
+        IpNet::V4(_) => network,
     }
 }
 
@@ -133,6 +148,17 @@ mod test {
         check("10.1.2.3", &["::ffff:198.51.100.1"], "198.51.100.1");
         check("::ffff:10.1.2.3", &["198.51.100.1"], "198.51.100.1");
         check("::ffff:203.0.113.9", &["198.51.100.1"], "203.0.113.9");
+    }
+
+    #[test]
+    fn a_network_of_ipv4_may_be_written_as_ipv6() {
+        let networks = ["::ffff:10.0.0.0/104", "::ffff:192.0.2.1/128"].map(|network| network.parse().unwrap());
+        let proxies = TrustedProxies::new(networks.to_vec());
+        for (address, expected) in
+            [("10.9.9.9", true), ("::ffff:10.9.9.9", true), ("192.0.2.1", true), ("192.0.2.2", false), ("::1", false)]
+        {
+            assert_eq!(proxies.contains(address.parse().unwrap()), expected, "{address}");
+        }
     }
 
     #[test]

@@ -365,6 +365,19 @@ async fn a_page_can_read_answers_and_refusals_of_an_origin_that_is_allowed() {
 }
 
 #[tokio::test]
+async fn the_api_key_is_enough_for_the_whole_life_of_a_sandbox() {
+    let server = TestServer::start(&keyed("")).await;
+    let key = [("x-api-key", API)];
+    let spawned = send(&server, Method::POST, "/api/v1/sandboxes", &key).await.ok();
+    let path = format!("/api/v1/sandboxes/{}", spawned["id"].as_str().unwrap());
+    send(&server, Method::GET, &path, &[]).await.refused(401, "unauthorized", "X-API-Key");
+    send(&server, Method::DELETE, &path, &[]).await.refused(401, "unauthorized", "X-API-Key");
+    let bearer = format!("Bearer {API}");
+    assert_eq!(send(&server, Method::GET, &path, &[("authorization", &bearer)]).await.ok()["state"], "running");
+    assert_eq!(send(&server, Method::DELETE, &path, &key).await.ok()["status"], "destroyed");
+}
+
+#[tokio::test]
 async fn the_host_rule_holds_only_while_no_key_is_asked_for() {
     let open = TestServer::start(&format!("{MOCK} server.cors_allowed_origins=https://app.example")).await;
     let evil = [("host", "evil.example")];

@@ -33,7 +33,7 @@ fn address(server: &TestServer) -> SocketAddr {
 }
 
 /// Everything that comes until the connection ends, also when it is reset.
-async fn rest(stream: &mut (impl AsyncRead + Unpin), patience: Duration) -> String {
+async fn rest(stream: &mut (impl AsyncRead + Unpin + ?Sized), patience: Duration) -> String {
     let mut answer = Vec::new();
     let read = tokio::time::timeout(patience, stream.read_to_end(&mut answer)).await;
     assert!(read.is_ok(), "the connection stays open: {}", String::from_utf8_lossy(&answer));

@@ -271,7 +271,8 @@ impl Drop for TestServer {
     /// test if anything stays or the server complained.
     fn drop(&mut self) {
         if self.process.is_some() {
-            destroy_all(&self.url);
+            let key = self.settings.iter().find(|(name, _)| name == "auth.api_key").map(|(_, key)| key.clone());
+            destroy_all(&self.url, key.unwrap_or_default());
             let code = self.terminate();
             if !std::thread::panicking() {
                 assert_eq!(code, Some(0), "the server ends well:\n{}", self.log_text());
@@ -296,17 +297,19 @@ impl Drop for TestServer {
 }
 
 /// Destroys every sandbox, blocking: `drop` may run inside a runtime.
-fn destroy_all(url: &str) {
+fn destroy_all(url: &str, key: String) {
     let url = url.to_owned();
     let done = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let http = reqwest::Client::builder().timeout(PATIENCE).build().unwrap();
-            let Ok(answer) = http.get(format!("{url}/api/v1/sandboxes")).send().await else { return };
+            let Ok(answer) = http.get(format!("{url}/api/v1/sandboxes")).header("x-api-key", &key).send().await else {
+                return;
+            };
             let Ok(sandboxes) = answer.json::<Vec<Value>>().await else { return };
             for sandbox in sandboxes {
                 let id = sandbox["id"].as_str().unwrap_or_default();
-                let _ = http.delete(format!("{url}/api/v1/sandboxes/{id}")).send().await;
+                let _ = http.delete(format!("{url}/api/v1/sandboxes/{id}")).header("x-api-key", &key).send().await;
             }
         });
     });

@@ -20,6 +20,7 @@ use tower::ServiceExt;
 use super::patience::Patient;
 use super::places::Place;
 use super::steady::Steady;
+use crate::http::body;
 use crate::http::peer::TrustedProxies;
 
 /// How long a client may take to send the head of a request, and how long a
@@ -42,8 +43,15 @@ impl Service {
         let caller = self.proxies.caller(from, request.headers());
         request.extensions_mut().insert(caller);
         let is_chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
-        let request = request.map(|body| Body::new(Patient::new(body)));
+        // Who waits to be asked for the body does not send it after a refusal.
+        let is_held_back = request.headers().contains_key(header::EXPECT);
+        let (head, body) = request.into_parts();
+        let (body, mut left) = Patient::new(body);
+        let request = Request::from_parts(head, Body::new(body));
         let mut response = self.router.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+        if let (Ok(left), false) = (left.try_recv(), is_held_back || response.status().is_success()) {
+            body::drain(&mut Body::new(left).into_data_stream()).await;
+        }
         // The reader takes `Transfer-Encoding` and drops a `Content-Length` that
         // came with it. Should a proxy have believed the latter, then what it
         // takes for a body must not be read as somebody's next request.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
 /// How long the server waits for
@@ -22,7 +23,10 @@ pub struct Stalled;
 /// little. Only waiting counts: a server that reads slowly is no client's fault.
 #[derive(Debug)]
 pub(super) struct Patient<B> {
-    body: B,
+    /// There until this is dropped.
+    body: Option<B>,
+    /// Takes what was not read.
+    rest: Option<oneshot::Sender<B>>,
     sleep: Pin<Box<Sleep>>,
     /// Since when the body has been waited for, while it is.
     since: Option<Instant>,
@@ -34,15 +38,20 @@ pub(super) struct Patient<B> {
 }
 
 impl<B> Patient<B> {
-    pub(super) fn new(body: B) -> Self {
-        Self {
-            body,
+    /// The body, and what will be left of it when it is dropped: all of it that
+    /// nobody has read.
+    pub(super) fn new(body: B) -> (Self, oneshot::Receiver<B>) {
+        let (rest, left) = oneshot::channel();
+        let patient = Self {
+            body: Some(body),
+            rest: Some(rest),
             sleep: Box::pin(tokio::time::sleep(WAIT_MAX)),
             since: None,
             waited: Duration::ZERO,
             came: 0,
             is_over: false,
-        }
+        };
+        (patient, left)
     }
 
     fn count(&mut self, bytes: usize) {
@@ -52,6 +61,15 @@ impl<B> Patient<B> {
         self.came += bytes;
         if self.came >= WAIT_BYTES {
             (self.came, self.waited) = (0, Duration::ZERO);
+        }
+    }
+}
+
+impl<B> Drop for Patient<B> {
+    fn drop(&mut self) {
+        if let (Some(rest), Some(body), false) = (self.rest.take(), self.body.take(), self.is_over) {
+            // Nobody may want it.
+            let _ = rest.send(body);
         }
     }
 }
@@ -69,10 +87,8 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = &mut *self;
-        if this.is_over {
-            return Poll::Ready(None);
-        }
-        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
+        let (Some(body), false) = (&mut this.body, this.is_over) else { return Poll::Ready(None) };
+        if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
             let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()).and_then(Frame::data_ref);
             this.count(bytes.map_or(0, Bytes::len));
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
@@ -88,11 +104,11 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.is_over || self.body.is_end_stream()
+        self.is_over || self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }
 
@@ -111,7 +127,7 @@ mod test {
             tokio::time::sleep(Duration::from_secs(seconds)).await;
             Ok(Frame::data(Bytes::from(vec![0; bytes])))
         });
-        Patient::new(StreamBody::new(Box::pin(frames)))
+        Patient::new(StreamBody::new(Box::pin(frames))).0
     }
 
     #[tokio::test(start_paused = true)]
@@ -132,6 +148,15 @@ mod test {
         let error = body.collect().await.unwrap_err();
         assert!(error.is::<Stalled>(), "{error}");
         assert!(start.elapsed() <= WAIT_MAX);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_has_read_is_left() {
+        let frames = ["one", "two"].map(|text| Ok::<_, Infallible>(Frame::data(Bytes::from(text))));
+        let (mut body, left) = Patient::new(StreamBody::new(stream::iter(frames)));
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
+        drop(body);
+        assert_eq!(BodyExt::collect(left.await.unwrap()).await.unwrap().to_bytes(), "two");
     }
 
     #[tokio::test(start_paused = true)]

@@ -105,7 +105,12 @@ impl Tls {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
             let files = self.files.clone();
-            let Ok(read) = tokio::task::spawn_blocking(move || files.read()).await else { return };
+            // A file that hangs must not hold up the end.
+            let read = tokio::select! {
+                () = stop.cancelled() => return,
+                read = tokio::task::spawn_blocking(move || files.read()) => read,
+            };
+            let Ok(read) = read else { return };
             // Twice the same: nobody is in the middle of writing.
             let is_settled = seen.as_ref().is_some_and(|seen| *seen == read.as_ref().ok().cloned());
             seen = Some(read.as_ref().ok().cloned());

@@ -101,6 +101,28 @@ async fn a_body_that_stalls_is_408_and_leaves_no_file() {
     assert_eq!((&listed[0]["name"], &listed[0]["size"]), (&json!("steady"), &json!(14 * 2048)), "{listed}");
 }
 
+/// A client that sends before it listens would see a reset connection, had the
+/// server stopped reading.
+#[tokio::test]
+async fn whoever_is_refused_sees_why_whatever_it_sends() {
+    let server = TestServer::start(MOCK).await;
+    let body = vec![b'x'; 8 << 20];
+    for (line, host, status) in [
+        ("PUT /api/v1/sandboxes/sb-x/files/f", "evil.example", 403),
+        ("PUT /api/v1/nowhere", "localhost", 404),
+        ("PATCH /api/v1/sandboxes", "localhost", 405),
+        ("PUT /api/v1/sandboxes/sb-x/files/f", "localhost", 404),
+    ] {
+        let head =
+            format!("{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+        let mut stream = tcp(&server).await;
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(&body).await.unwrap();
+        let answer = rest(&mut stream, A_MINUTE).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{line}: {answer:?}");
+    }
+}
+
 #[tokio::test]
 async fn sockets_closed_half_way_do_no_harm() {
     let server = TestServer::start(MOCK).await;

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 
-use super::{address, rest, tcp};
+use super::{Certificate, address, rest, tcp};
 use crate::server::{Answer, MOCK, PATIENCE, TestServer};
 
 fn tell_to_stop(server: &TestServer) {
@@ -58,3 +58,31 @@ async fn what_takes_too_long_is_cut_off() {
     let code = tokio::task::spawn_blocking(move || server.terminate()).await.unwrap();
     assert_eq!(code, Some(0));
 }
+
+#[tokio::test]
+async fn handshakes_and_idle_callers_of_every_door_hold_up_no_end() {
+    let (certificate, dir) = (Certificate::new(), tempfile::tempdir().unwrap());
+    let path = dir.path().join("socket");
+    let settings = format!("{MOCK} {} server.unix_socket={}", certificate.settings(dir.path()), path.display());
+    let mut server = TestServer::start(&settings).await;
+    let mut shaking = tcp(&server).await;
+    shaking.write_all(b"\x16\x03\x01\x02\x00\x01").await.unwrap();
+    let mut idle = certificate.connect(&server).await;
+    let mut local = UnixStream::connect(&path).await.unwrap();
+    for stream in [&mut idle as &mut (dyn Stream + Unpin), &mut local] {
+        stream.write_all(b"GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        stream.read_exact(&mut [0; 12]).await.unwrap();
+    }
+    let start = Instant::now();
+    let code = tokio::task::spawn_blocking(move || server.terminate()).await.unwrap();
+    assert_eq!(code, Some(0));
+    assert!(start.elapsed() < Duration::from_secs(8), "nothing was under way: {:?}", start.elapsed());
+    for stream in [&mut shaking as &mut (dyn Stream + Unpin), &mut idle, &mut local] {
+        rest(&mut *stream, PATIENCE).await;
+    }
+    assert!(!path.exists());
+}
+
+trait Stream: AsyncRead + AsyncWrite {}
+
+impl<S: AsyncRead + AsyncWrite> Stream for S {}

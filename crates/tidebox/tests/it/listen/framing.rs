@@ -79,6 +79,16 @@ async fn a_chunk_that_is_none_is_refused() {
     assert_eq!(server.get("/sandboxes").await.ok(), serde_json::json!([]), "nothing was done");
 }
 
+/// HTTP allows a reader to take a bare line feed for the end of a line. What
+/// counts is that there is one request, and nothing of it is somebody else's.
+#[tokio::test]
+async fn a_bare_line_feed_ends_a_line_of_the_head() {
+    let server = TestServer::start(MOCK).await;
+    is_health(&ask(tcp(&server).await, HEALTH.replace("\r\n", "\n").as_bytes()).await);
+    let refused = HEALTH.replace("Host: localhost\r\n", "X-Hidden: a\nHost: evil.example\r\n");
+    assert_eq!(status(&server, &refused).await, 403);
+}
+
 /// Whichever length a proxy believes, what it takes for a body is never read as
 /// a request of somebody else.
 #[tokio::test]

@@ -1,0 +1,3 @@
+//! The whole service below HTTP, against a world that breaks.
+
+mod simulation;

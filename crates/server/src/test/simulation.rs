@@ -1,0 +1,383 @@
+//! A simulation: callers, a clock that is set, a provider that loses requests
+//! and replies, a store that goes away, and crashes; then the promises.
+//!
+//! One seed is one history. What is asked for, and what breaks when, follows
+//! from the seed; which of two requests under way is first is up to the
+//! machine, as it is in life. A seed that breaks a promise prints itself:
+//! `TIDEBOX_SIMULATION_SEED=17 cargo test -p server simulation` repeats it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use domain::{Caps, Limits, Metadata, OwnerId, Quota, Resources, SandboxId, State, Timestamp};
+use futures_util::future::join_all;
+use providers::Provider;
+use providers::mock::Mock;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio_util::task::TaskTracker;
+
+use crate::admission::{Admission, QueuePolicy};
+use crate::clock::{Clock, after, from_ms};
+use crate::control::{AuditBounds, Control, Error, IdempotencyKey, ListFilter, Policy, SpawnRequest};
+use crate::events::Events;
+use crate::reconcile;
+use crate::registry::{Offer, Registry};
+use crate::store::{Sqlite, Store};
+
+/// Histories of one run.
+const SEEDS: u64 = 50;
+/// Lives of a server in one history; all but the last end in a crash.
+const LIVES: u64 = 3;
+/// Rounds of one life.
+const ROUNDS: u64 = 6;
+/// Requests at once in a round.
+const CROWD: usize = 8;
+/// No life takes longer, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const OWNERS: [&str; 3] = ["ann", "ben", "cas"];
+const CAPS: Caps = Caps { max_sandboxes: 6, max_sandboxes_per_owner: 4 };
+
+/// Time as the simulation has it: it moves only when told to.
+#[derive(Debug)]
+struct Hands {
+    now_ms: AtomicI64,
+    /// By how much somebody has set the wall clock, until the server notices.
+    step_ms: AtomicI64,
+}
+
+impl Clock for Hands {
+    fn now(&self) -> Timestamp {
+        from_ms(self.now_ms.load(Ordering::SeqCst))
+    }
+
+    fn step(&self) -> Option<i64> {
+        Some(self.step_ms.load(Ordering::SeqCst)).filter(|step| *step != 0)
+    }
+
+    fn follow(&self, step_ms: i64) {
+        self.step_ms.fetch_sub(step_ms, Ordering::SeqCst);
+        self.now_ms.fetch_add(step_ms, Ordering::SeqCst);
+    }
+}
+
+/// What outlives a server: its disk, its boxes, the time; and what callers were told.
+struct World {
+    dir: tempfile::TempDir,
+    mock: Mock,
+    hands: Arc<Hands>,
+    told: Mutex<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    /// Sandboxes that a caller got and nobody has ended since.
+    alive: BTreeMap<SandboxId, Timestamp>,
+    /// Sandboxes of which a caller was told that they are gone.
+    gone: BTreeSet<SandboxId>,
+    /// Which sandbox a key gave.
+    keys: BTreeMap<String, SandboxId>,
+}
+
+impl World {
+    fn database(&self) -> std::path::PathBuf {
+        self.dir.path().join("store.db")
+    }
+}
+
+/// One server, from start to crash.
+struct Life {
+    control: Arc<Control>,
+    store: Arc<dyn Store>,
+}
+
+impl Life {
+    async fn begin(world: &World, queue: QueuePolicy) -> Self {
+        let store: Arc<dyn Store> = Arc::new(open(&world.database()).await);
+        let clock: Arc<dyn Clock> = world.hands.clone();
+        let providers: Vec<(Arc<dyn Provider>, Offer)> = vec![(Arc::new(world.mock.clone()), Offer::Always)];
+        let registry = Registry::assemble(providers, Some("mock"), clock.as_ref()).await;
+        let events = Arc::new(Events::default());
+        let (admission, task, _) = Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), queue);
+        let tasks = TaskTracker::new();
+        tasks.spawn(task);
+        let seconds = Duration::from_secs;
+        let policy = Policy {
+            limits: Limits {
+                ttl_default: seconds(60),
+                ttl_max: seconds(600),
+                exec_timeout_default: seconds(10),
+                exec_timeout_max: seconds(20),
+            },
+            caps: CAPS,
+            resources: Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 64 },
+            queue,
+            image: None,
+            output_bytes_max: 1 << 16,
+            retention: seconds(3600),
+            audit: AuditBounds { retention: seconds(3600), entries_max: 1000 },
+            reserve_disk_bytes: 0,
+        };
+        let control =
+            Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks, events, admission);
+        Self { control, store }
+    }
+
+    /// A caller who does one thing.
+    async fn act(&self, world: &World, mut dice: StdRng) {
+        let owner = OWNERS[dice.random_range(0..OWNERS.len())];
+        match dice.random_range(0..100) {
+            0..=49 => self.spawn(world, owner, &mut dice).await,
+            50..=69 => {
+                let Some(id) = pick(world, &mut dice) else { return };
+                // Whether it is done is not known until the answer comes.
+                world.told.lock().unwrap().alive.remove(&id);
+                if self.control.destroy(id.as_str()).await.is_ok() {
+                    world.told.lock().unwrap().gone.insert(id);
+                }
+            }
+            70..=84 => {
+                let Some(id) = pick(world, &mut dice) else { return };
+                let ttl = Duration::from_secs(dice.random_range(1..120));
+                // It may be shortened, whether or not the answer comes.
+                if let Some(end) = world.told.lock().unwrap().alive.get_mut(&id) {
+                    *end = after(world.hands.now(), ttl).min(*end);
+                }
+                let _ = self.control.extend(id.as_str(), ttl).await;
+            }
+            85..=92 => {
+                let quota = Quota { max_sandboxes: dice.random_range(0..4), ..Quota::default() };
+                let _ = self.control.save_quota(&OwnerId::parse(owner).unwrap(), &quota).await;
+            }
+            93..=95 => {
+                let _ = self.control.delete_quota(&OwnerId::parse(owner).unwrap()).await;
+            }
+            _ => {
+                // A box ends by itself.
+                if let Some(id) = pick(world, &mut dice) {
+                    world.told.lock().unwrap().alive.remove(&id);
+                    if dice.random_bool(0.5) { world.mock.vanish(&id) } else { world.mock.die(&id) }
+                }
+            }
+        }
+    }
+
+    async fn spawn(&self, world: &World, owner: &str, dice: &mut StdRng) {
+        let mut metadata = Metadata::new();
+        match dice.random_range(0..10) {
+            0 => drop(metadata.insert("mock.start_fail".to_owned(), "1".to_owned())),
+            1 => drop(metadata.insert("mock.lose_reply".to_owned(), "1".to_owned())),
+            2 => drop(metadata.insert("mock.stop_fail".to_owned(), "2".to_owned())),
+            3 | 4 => drop(metadata.insert("mock.start_delay".to_owned(), "5ms".to_owned())),
+            _ => {}
+        }
+        let key = dice.random_bool(0.3).then(|| format!("key-{}", dice.random_range(0..4)));
+        let request = SpawnRequest {
+            ttl: Some(Duration::from_secs(dice.random_range(1..120))),
+            owner: dice.random_bool(0.8).then(|| OwnerId::parse(owner).unwrap()),
+            key: key.clone().map(|key| IdempotencyKey { key, request: "r".to_owned() }),
+            metadata,
+            ..SpawnRequest::default()
+        };
+        let owner = request.owner.clone();
+        let spawning = self.control.spawn(request);
+        let spawned = if dice.random_bool(0.2) {
+            // The caller goes away at some moment.
+            match tokio::time::timeout(Duration::from_micros(dice.random_range(0..8000)), spawning).await {
+                Ok(spawned) => spawned,
+                Err(_) => return,
+            }
+        } else {
+            spawning.await
+        };
+        match spawned {
+            Ok(spawned) => {
+                let id = spawned.sandbox.id;
+                let mut told = world.told.lock().unwrap();
+                if !told.gone.contains(&id) {
+                    told.alive.insert(id.clone(), spawned.sandbox.expires_at);
+                }
+                if let Some(key) = key {
+                    let key = format!("{} {key}", owner.map(|owner| owner.to_string()).unwrap_or_default());
+                    if let Some(before) = told.keys.insert(key, id.clone()) {
+                        let lives = told.alive.get(&before).is_some_and(|end| *end > world.hands.now());
+                        assert!(before == id || !lives, "one key gave {before} and {id}");
+                    }
+                }
+            }
+            Err(
+                Error::LimitReached(_)
+                | Error::Provider { .. }
+                | Error::Conflict(_)
+                | Error::Store(_)
+                | Error::Unavailable(_),
+            ) => {}
+            Err(error) => panic!("a spawn that makes sense was answered with {error:?}"),
+        }
+    }
+
+    /// Lets callers act while the reconciler comes by, more often than in life.
+    async fn beside_the_reconciler<T>(&self, world: &World, acting: impl Future<Output = T>) -> T {
+        let reconciling = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                reconcile::settle(&self.control, world.dir.path()).await;
+            }
+        };
+        tokio::select! {
+            done = acting => done,
+            () = reconciling => unreachable!("it goes on for ever"),
+        }
+    }
+
+    /// What must hold at every moment.
+    async fn check_always(&self) {
+        let Ok(counts) = self.store.counts().await else { return };
+        assert!(counts.active <= CAPS.max_sandboxes, "an extra sandbox: {counts:?}");
+    }
+
+    /// What must hold once nothing is under way and nothing breaks any more.
+    async fn check_settled(&self, world: &World) {
+        let mut rounds = 0;
+        loop {
+            reconcile::settle(&self.control, world.dir.path()).await;
+            let unfinished = [State::Creating, State::Destroying].map(|state| self.store.in_state(state, 1000));
+            let unfinished: usize = join_all(unfinished).await.into_iter().map(|rows| rows.unwrap().len()).sum();
+            if unfinished == 0 && !self.control.is_busy() {
+                break;
+            }
+            rounds += 1;
+            assert!(rounds < 2000, "{unfinished} sandboxes are stuck");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        reconcile::settle(&self.control, world.dir.path()).await;
+
+        let running = self.store.in_state(State::Running, 1000).await.unwrap();
+        let rows: BTreeSet<SandboxId> = running.iter().map(|row| row.id.clone()).collect();
+        let boxes: BTreeSet<SandboxId> =
+            world.mock.inventory().await.unwrap().into_iter().map(|found| found.id).collect();
+        assert_eq!(boxes, rows, "a box without a sandbox, or the other way round");
+
+        let counts = self.store.counts().await.unwrap();
+        assert_eq!(counts.active, rows.len() as u64, "{counts:?}");
+        for name in OWNERS {
+            let owner = OwnerId::parse(name).unwrap();
+            let of_owner = running.iter().filter(|row| row.owner.as_ref() == Some(&owner)).count();
+            let room = self.store.room(Some(&owner), CAPS).await.unwrap();
+            assert_eq!(room.active.owner, Some(of_owner as u64), "{name}");
+        }
+        let now = world.hands.now();
+        let listed = self.control.sandboxes(&ListFilter::default()).await.unwrap().sandboxes;
+        assert!(listed.iter().all(|row| row.state == State::Failed || row.expires_at > now));
+        let told = world.told.lock().unwrap();
+        for id in &told.gone {
+            assert!(!rows.contains(id), "{id} was destroyed and came back");
+        }
+        for (id, end) in &told.alive {
+            assert!(*end <= now || rows.contains(id), "{id} was lost before its end");
+        }
+        let figures = self.control.queue_figures();
+        assert_eq!(figures.depth, 0, "somebody waits for ever");
+        assert_eq!(figures.queued, figures.dequeued + figures.timed_out + figures.left, "{figures:?}");
+    }
+}
+
+async fn open(path: &Path) -> Sqlite {
+    Sqlite::open(path, [7; 10]).await.unwrap()
+}
+
+fn pick(world: &World, dice: &mut StdRng) -> Option<SandboxId> {
+    let told = world.told.lock().unwrap();
+    let at = dice.random_range(0..told.alive.len().max(1));
+    told.alive.keys().nth(at).cloned()
+}
+
+/// Moves time, and forgets what it ended.
+fn tick(world: &World, dice: &mut StdRng) {
+    let seconds = if dice.random_bool(0.3) { dice.random_range(0..90) } else { 0 };
+    world.hands.now_ms.fetch_add(seconds * 1000, Ordering::SeqCst);
+}
+
+/// The wall clock is set; the ends of what lives move with it.
+async fn set_clock(world: &World, life: &Life, dice: &mut StdRng) {
+    let step_ms = dice.random_range(-7200..7200) * 1000;
+    world.hands.step_ms.store(step_ms, Ordering::SeqCst);
+    reconcile::settle(&life.control, world.dir.path()).await;
+    for end in world.told.lock().unwrap().alive.values_mut() {
+        *end = from_ms(end.as_millisecond() + step_ms);
+    }
+}
+
+fn history(seed: u64) {
+    let mut dice = StdRng::seed_from_u64(seed);
+    let hands = Arc::new(Hands { now_ms: AtomicI64::new(1_700_000_000_000), step_ms: AtomicI64::new(0) });
+    let clock = Arc::clone(&hands);
+    let world = Arc::new(World {
+        dir: tempfile::tempdir().unwrap(),
+        mock: Mock::new(move || clock.now()),
+        hands,
+        told: Mutex::default(),
+    });
+    for number in 1..=LIVES {
+        let queue = QueuePolicy {
+            enabled: dice.random_bool(0.7),
+            timeout: Duration::from_millis(dice.random_range(1..40)),
+            places: dice.random_range(1..10),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let mut own = StdRng::seed_from_u64(dice.random());
+        let in_world = Arc::clone(&world);
+        let life = async {
+            let server = Arc::new(Life::begin(&in_world, queue).await);
+            for _ in 0..ROUNDS {
+                let crowd: Vec<StdRng> = (0..CROWD).map(|_| StdRng::seed_from_u64(own.random())).collect();
+                let acting = crowd.into_iter().map(|dice| server.act(&in_world, dice));
+                let crashes = number < LIVES && own.random_bool(0.1);
+                if crashes {
+                    // In the middle of everything.
+                    let moment = Duration::from_micros(own.random_range(0..6000));
+                    let _ = tokio::time::timeout(moment, join_all(acting)).await;
+                    return;
+                }
+                server.beside_the_reconciler(&in_world, join_all(acting)).await;
+                server.check_always().await;
+                tick(&in_world, &mut own);
+                if own.random_bool(0.1) {
+                    set_clock(&in_world, &server, &mut own).await;
+                }
+                if own.random_bool(0.1) {
+                    // The store goes away under the server, and comes back with the next life.
+                    server.store.close().await;
+                    let acting = (0..CROWD).map(|_| server.act(&in_world, StdRng::seed_from_u64(own.random())));
+                    join_all(acting).await;
+                    return;
+                }
+                server.check_always().await;
+            }
+        };
+        let lived = runtime.block_on(async { tokio::time::timeout(PATIENCE, life).await });
+        assert!(lived.is_ok(), "somebody waits for ever");
+        // Whatever is under way ends here, between any two of its steps.
+        runtime.shutdown_timeout(Duration::from_secs(10));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let queue = QueuePolicy { enabled: true, timeout: Duration::from_millis(20), places: 10 };
+        let server = Life::begin(&world, queue).await;
+        server.check_settled(&world).await;
+        server.store.close().await;
+    });
+}
+
+#[test]
+fn fifty_histories_keep_the_promises() {
+    let only = std::env::var("TIDEBOX_SIMULATION_SEED").ok().map(|seed| seed.parse().unwrap());
+    let seeds = only.map_or(0..SEEDS, |seed: u64| seed..seed + 1);
+    for seed in seeds {
+        let outcome = std::panic::catch_unwind(|| history(seed));
+        assert!(outcome.is_ok(), "seed {seed} breaks a promise; TIDEBOX_SIMULATION_SEED={seed} repeats it");
+    }
+}
