@@ -46,8 +46,11 @@ pub const REMOTE_DEFAULT_IMAGE: &str = "default";
 /// The shortest silence of a stream that means anything: the other service says
 /// something every 15 seconds.
 const SILENCE_MIN: Duration = Duration::from_secs(30);
-/// How soon one look follows another while a start is stopped.
+/// How soon one look follows another while a start is stopped; doubles up to
+/// [`STOP_PAUSE_MAX`].
 const STOP_PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause between two looks.
+const STOP_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Where the other service is, and how to speak to it.
 #[derive(Debug, Clone)]
@@ -272,6 +275,7 @@ impl Remote {
 
     async fn stop(&self, id: &SandboxId) -> Result<()> {
         let deadline = Instant::now() + self.timeout;
+        let mut pause = STOP_PAUSE;
         loop {
             // In this order: what a start that has ended left, the look finds.
             let starting = self.boxes.starting(id);
@@ -283,7 +287,8 @@ impl Remote {
             if Instant::now() >= deadline {
                 starting.give_up();
             }
-            let _ = tokio::time::timeout(STOP_PAUSE, starting.ended()).await;
+            let _ = tokio::time::timeout(pause, starting.ended()).await;
+            pause = (pause * 2).min(STOP_PAUSE_MAX);
         }
         self.boxes.forget(id);
         Ok(())
