@@ -6,6 +6,7 @@
 //! rules; the store and the tests ask the same functions.
 
 mod admission;
+mod bucket;
 mod duration;
 mod identity;
 mod limits;
@@ -16,6 +17,7 @@ mod resources;
 mod sandbox;
 
 pub use admission::{Active, Caps, Denial, Room};
+pub use bucket::{Bucket, Empty, Rate};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use identity::{InvalidOwner, InvalidSandboxId, OwnerId, SandboxId, StoreId};
 pub use jiff::Timestamp;

@@ -128,6 +128,29 @@ impl Access {
         !self.enabled || matches!(principal, Principal::ApiKey(_) | Principal::Admin(_))
     }
 
+    /// Whether every route asks for a key.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// Whether a key decides what this request gets, so that the answer tells
+    /// whether it is right.
+    #[must_use]
+    pub fn depends_on_key(&self, demand: Demand, headers: &HeaderMap) -> bool {
+        let is_admin = match demand {
+            Demand::AdminKey => true,
+            Demand::Group(group) => self.admin_only.contains(&group),
+            Demand::Key | Demand::Nothing => false,
+        };
+        let shows_none = || matches!(shown(headers), Ok(Shown { api: None, admin: None }));
+        match demand {
+            _ if is_admin => self.admin_key.is_some() || self.api_key.is_some() || !self.fallback,
+            Demand::Nothing => self.enabled && !shows_none(),
+            Demand::Key | Demand::AdminKey | Demand::Group(_) => self.enabled,
+        }
+    }
+
     /// Whether this is a key that was tried in vain where none was needed; it
     /// counts as an attempt all the same, or such routes would tell keys.
     #[must_use]

@@ -13,6 +13,7 @@ mod events;
 mod exec;
 mod files;
 mod guard;
+mod limited;
 mod ndjson;
 mod openapi;
 pub mod peer;
@@ -35,6 +36,7 @@ use utoipa_axum::routes;
 
 use crate::auth::Access;
 use crate::control::Control;
+use crate::rate_limit::RateLimiter;
 
 pub use accept::{Listeners, Socket, SocketFault, Stalled, Tls, TlsFault, serve};
 pub use cors::Cors;
@@ -59,6 +61,8 @@ pub struct Settings {
     pub hosts: Hosts,
     /// Who may have which route.
     pub access: Access,
+    /// How fast callers may ask; `None` without a limit.
+    pub rate_limiter: Option<Arc<RateLimiter>>,
     /// Which other origins' pages may use the API.
     pub cors: Cors,
     /// When the server started.

@@ -10,6 +10,7 @@ mod control;
 mod events;
 mod http;
 mod operations;
+mod rate_limit;
 mod reconcile;
 mod registry;
 mod run;

@@ -34,6 +34,7 @@ const SERVER_ARROWS: &[(&str, &[&str])] = &[
     ("control", &["http", "reconcile", "run"]),
     ("events", &["control", "http", "reconcile", "run", "store"]),
     ("http", &["admission", "reconcile", "run", "store"]),
+    ("rate_limit", &["admission", "control", "events", "http", "reconcile", "registry", "run", "store"]),
     ("reconcile", &["http", "run"]),
     ("registry", &["control", "http", "reconcile", "run"]),
     ("store", &["control", "http", "reconcile", "run"]),
