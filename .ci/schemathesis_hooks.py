@@ -4,6 +4,7 @@ import json
 import re
 
 import schemathesis
+from schemathesis.openapi.checks import UseAfterFree
 
 
 @schemathesis.hook
@@ -27,12 +28,25 @@ def whole(value):
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+@schemathesis.hook
+def filter_failure(context, failure, case, response):
+    # An owner is there, and has a usage, without a quota too: deleting the quota
+    # does not delete the owner.
+    return not (isinstance(failure, UseAfterFree) and case.path.endswith("/quotas/{owner_id}/usage"))
+
+
 @schemathesis.deserializer("application/x-ndjson")
 def chunks(context, response):
     """A stream is as good as its worst line; one without output has none."""
     lines = [json.loads(line) for line in response.content.decode().splitlines()]
     bad = [line for line in lines if not {"stream", "data"} <= set(line)]
     return (bad + lines + [{"stream": "stdout", "data": ""}])[0]
+
+
+@schemathesis.deserializer("text/csv")
+def rows(context, response):
+    """Text, to the description."""
+    return response.content.decode()
 
 
 @schemathesis.deserializer("application/octet-stream")

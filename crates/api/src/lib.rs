@@ -6,10 +6,12 @@
 //! so that an old client can read a newer server.
 
 mod audit;
+mod diagnostics;
 mod event;
 mod exec;
 mod file;
 mod map;
+mod metrics;
 mod provider;
 mod quota;
 mod sandbox;
@@ -18,10 +20,15 @@ mod template;
 mod text;
 
 pub use audit::AuditEntry;
+pub use diagnostics::{
+    Build, Diagnostics, EventFigures, LeaseFigures, MemoryFigures, ProcessFigures, RateLimitFigures, ReportedLimits,
+    SandboxFigures, SchedulerFigures, StoreHealth, WorkerFigures, WorkerItem, WorkerItemCapacity,
+};
 pub use event::{Event, ServerSentEvent};
 pub use exec::{ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, TextEncoding};
 pub use file::{ChmodRequest, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest};
 pub use map::StringMap;
+pub use metrics::{Metrics, OperationFigures, ProviderFigures, ProviderItem};
 pub use provider::{ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};

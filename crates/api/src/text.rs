@@ -39,6 +39,11 @@ pub struct OwnerId(pub String);
 #[schema(pattern = r"^[!-.0-\[\]-~]{1,128}$", example = "user-1")]
 pub struct OwnerHeader(pub String);
 
+/// Names a sandbox, as the answer to its spawn did.
+#[derive(Debug, ToSchema)]
+#[schema(pattern = r"^sb-[a-z2-7]{16}$")]
+pub struct SandboxId(pub String);
+
 /// Letters, digits, `.`, `_` and `-`; not `.` or `..`.
 #[derive(Debug, ToSchema)]
 #[schema(

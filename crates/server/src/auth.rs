@@ -55,6 +55,17 @@ pub enum Demand {
     Group(RouteGroup),
 }
 
+/// What a caller has to show, as the configuration has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Nothing.
+    Nothing,
+    /// The API key, or the admin key.
+    Key,
+    /// The key of `/admin/*`.
+    AdminKey,
+}
+
 /// Why a caller is not let through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
@@ -121,6 +132,19 @@ impl Access {
         }
     }
 
+    /// What [`Access::decide`] asks for before it lets anybody have what `demand`
+    /// guards.
+    #[must_use]
+    pub fn asks(&self, demand: Demand) -> Asked {
+        let has_keys = self.admin_key.is_some() || self.api_key.is_some();
+        match demand {
+            Demand::AdminKey if has_keys || !self.fallback => Asked::AdminKey,
+            Demand::Group(group) if self.admin_only.contains(&group) => self.asks(Demand::AdminKey),
+            Demand::Key | Demand::Group(_) if self.enabled => Asked::Key,
+            Demand::Nothing | Demand::AdminKey | Demand::Key | Demand::Group(_) => Asked::Nothing,
+        }
+    }
+
     /// Whether whoever asks is told everything: where no key is asked for, or
     /// one was shown.
     #[must_use]
@@ -138,16 +162,13 @@ impl Access {
     /// whether it is right.
     #[must_use]
     pub fn depends_on_key(&self, demand: Demand, headers: &HeaderMap) -> bool {
-        let is_admin = match demand {
-            Demand::AdminKey => true,
-            Demand::Group(group) => self.admin_only.contains(&group),
-            Demand::Key | Demand::Nothing => false,
-        };
-        let shows_none = || matches!(shown(headers), Ok(Shown { api: None, admin: None }));
-        match demand {
-            _ if is_admin => self.admin_key.is_some() || self.api_key.is_some() || !self.fallback,
-            Demand::Nothing => self.enabled && !shows_none(),
-            Demand::Key | Demand::AdminKey | Demand::Group(_) => self.enabled,
+        match self.asks(demand) {
+            Asked::Key | Asked::AdminKey => true,
+            // On the open routes a key shows more.
+            Asked::Nothing if demand == Demand::Nothing && self.enabled => {
+                !matches!(shown(headers), Ok(Shown { api: None, admin: None }))
+            }
+            Asked::Nothing => false,
         }
     }
 

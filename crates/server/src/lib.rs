@@ -8,8 +8,10 @@ mod clock;
 pub mod config;
 mod control;
 mod events;
+mod figures;
 mod http;
 mod operations;
+mod process;
 mod rate_limit;
 mod reconcile;
 mod registry;
@@ -20,6 +22,7 @@ mod test;
 pub mod worker_token;
 
 pub use http::document as openapi_document;
+pub use process::Memory;
 pub use run::{Failure, Options, run};
 
 /// The release.

@@ -19,6 +19,7 @@ use sha2::{Digest, Sha256};
 
 use crate::auth::KeyId;
 use crate::config::{self, RateKey};
+use crate::figures::RateLimit as Figures;
 
 /// The most callers that have a bucket of their own: about 10 MB.
 const BUCKETS_MAX: usize = 65_536;
@@ -50,19 +51,6 @@ pub struct TooFast {
     /// How many requests were refused since it was told last, if it is time to
     /// tell it again.
     pub untold: Option<u64>,
-}
-
-/// What the limiter did since the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Figures {
-    /// Callers that have a bucket now.
-    pub active_buckets: u64,
-    /// Requests that it let through.
-    pub allowed_total: u64,
-    /// Requests that it refused.
-    pub limited_total: u64,
-    /// Callers that it has forgotten.
-    pub evicted_total: u64,
 }
 
 /// The buckets of all callers.

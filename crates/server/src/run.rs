@@ -23,6 +23,7 @@ use crate::control::{AuditBounds, Control, Policy};
 use crate::events::Events;
 use crate::http::peer::TrustedProxies;
 use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
+use crate::process::{Memory, Process};
 use crate::rate_limit::RateLimiter;
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
@@ -32,10 +33,12 @@ use crate::{VERSION, reconcile};
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
 /// What the command line says beside the configuration.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Whether to remove every sandbox on the way out.
     pub destroy_on_exit: bool,
+    /// Asks the allocator of the program what it holds.
+    pub memory: fn() -> Memory,
 }
 
 /// Why the service could not start, or had to stop. Texts are for the operator.
@@ -104,6 +107,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let registry = registry(&config, store.id(), &clock).await?;
     let store: Arc<dyn Store> = Arc::new(store);
     let tasks = TaskTracker::new();
+    let process = Process::start(clock.now(), options.memory);
     let events = Arc::new(Events::default());
     let policy = policy(&config);
     let Opened { admission, task: admitting, abandoned, stop: stop_admitting } =
@@ -125,6 +129,9 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         cors: Cors::new(&config.server.cors_allowed_origins),
         preview_domain: config.server.preview_domain,
         file_bytes_max: config.limits.max_file_bytes,
+        defaults: config.defaults,
+        rate_limit: config.rate_limit,
+        process,
         started,
     };
 

@@ -16,6 +16,7 @@ mod failure;
 mod get;
 mod list;
 mod logs;
+mod memory;
 mod output;
 mod provider;
 mod prune;

@@ -262,6 +262,7 @@ impl Control {
                 if let Some(store) = phases.iter_mut().find(|phase| phase.name == "store") {
                     store.took += took;
                 }
+                self.record_phases(provider.name(), &phases);
                 Ok(Spawned { sandbox: *sandbox, phases })
             }
             // Deleted before it was made: whoever removed the row may have found

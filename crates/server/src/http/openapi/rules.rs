@@ -11,13 +11,17 @@ use utoipa::openapi::{
     Components, Content, ContentBuilder, Header, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder, Schema, Type,
 };
 
-/// Which keys the server asks for.
+/// What a route asks of its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keys {
-    /// Every route but the open ones asks for the API key.
-    pub api: bool,
-    /// `/admin` asks for the admin key, or by fallback for the API key.
-    pub admin: bool,
+pub enum Security {
+    /// Nothing.
+    Open,
+    /// The API key.
+    Key,
+    /// The admin key, or by fallback the API key.
+    AdminKey,
+    /// The credential of the worker in the path.
+    Worker,
 }
 
 /// A failure that any route may have: its status, its name among the
@@ -48,7 +52,7 @@ const WORKER_ID: &str = "WorkerId";
 const WORKER_TOKEN: &str = "WorkerToken";
 
 /// Adds to every operation what its route does not have to say itself.
-pub fn apply(document: &mut OpenApi, keys: Keys) {
+pub fn apply(document: &mut OpenApi, security: impl Fn(&str) -> Security) {
     let components = document.components.get_or_insert_default();
     for failure in &FAILURES {
         components.responses.insert(failure.1.to_owned(), RefOr::T(described(failure)));
@@ -59,7 +63,7 @@ pub fn apply(document: &mut OpenApi, keys: Keys) {
     for (path, item) in &mut document.paths.paths {
         let shared = item.parameters.clone().unwrap_or_default();
         for operation in operations(item) {
-            operation.security = security(path, keys);
+            operation.security = requirements(security(path));
             shape_parameters(operation);
             shape_bodies(operation, &all_optional);
             let has_query = shared.iter().chain(operation.parameters.iter().flatten()).any(is_readable);
@@ -82,6 +86,9 @@ pub fn apply(document: &mut OpenApi, keys: Keys) {
             for response in operation.responses.responses.values_mut() {
                 if let RefOr::T(response) = response {
                     response.headers.insert("X-Request-ID".to_owned(), request_id().into());
+                    if !is_open(path) {
+                        response.headers.extend(rate_limit());
+                    }
                 }
             }
         }
@@ -101,18 +108,27 @@ fn described(failure: &Failure) -> Response {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
     let response = ResponseBuilder::new().description(failure.2).content("application/json", content);
     let mut response = response.header("X-Request-ID", request_id()).build();
+    response.headers.extend(rate_limit());
     if failure.0 == LIMIT.0 {
-        for (name, meaning) in [
-            ("Retry-After", "Seconds to wait; absent when waiting does not help"),
-            ("X-RateLimit-Limit", "Requests per minute; only when requests come too fast"),
-            ("X-RateLimit-Remaining", "Requests left at this moment; only when requests come too fast"),
-        ] {
-            let count = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0));
-            let header = HeaderBuilder::new().schema(Some(count)).description(Some(meaning)).build();
-            response.headers.insert(name.to_owned(), header.into());
-        }
+        let retry = count(1, "Seconds to wait; absent when waiting does not help");
+        response.headers.insert("Retry-After".to_owned(), retry.into());
     }
     response
+}
+
+/// What every answer says while the rate of requests is limited, but those of
+/// the open routes and to workers.
+fn rate_limit() -> [(String, RefOr<Header>); 2] {
+    [
+        ("X-RateLimit-Limit", 1, "Requests that the caller may make in a minute; only while there is a limit"),
+        ("X-RateLimit-Remaining", 0, "Requests that the caller may make at once; only while there is a limit"),
+    ]
+    .map(|(name, minimum, meaning)| (name.to_owned(), count(minimum, meaning).into()))
+}
+
+fn count(minimum: usize, meaning: &str) -> Header {
+    let count = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(minimum));
+    HeaderBuilder::new().schema(Some(count)).description(Some(meaning)).build()
 }
 
 fn request_id() -> Header {
@@ -128,16 +144,16 @@ fn is_open(path: &str) -> bool {
     matches!(path, "/api/v1/live" | "/api/v1/health" | "/api/v1/ready")
 }
 
-/// What a request has to carry: one of the list. Nothing if everybody may ask.
-fn security(path: &str, keys: Keys) -> Option<Vec<SecurityRequirement>> {
+/// What a request has to carry: one of the list.
+fn requirements(security: Security) -> Option<Vec<SecurityRequirement>> {
     let one = |name: &str| SecurityRequirement::new(name, [""; 0]);
-    if path.starts_with("/api/v1/worker/") {
-        return Some(vec![one(WORKER_ID).add(WORKER_TOKEN, [""; 0])]);
+    match security {
+        Security::Open => None,
+        Security::Key => Some(vec![one(API_KEY), one(BEARER), one(ADMIN_KEY)]),
+        // The others may carry the admin key too, or by fallback the API key.
+        Security::AdminKey => Some(vec![one(ADMIN_KEY), one(API_KEY), one(BEARER)]),
+        Security::Worker => Some(vec![one(WORKER_ID).add(WORKER_TOKEN, [""; 0])]),
     }
-    if path.starts_with("/api/v1/admin/") {
-        return (keys.admin || keys.api).then(|| vec![one(ADMIN_KEY), one(API_KEY), one(BEARER)]);
-    }
-    (keys.api && !is_open(path)).then(|| vec![one(API_KEY), one(BEARER)])
 }
 
 fn schemes(components: &mut Components) {
@@ -166,6 +182,7 @@ fn shape_parameters(operation: &mut Operation) {
             (ParameterIn::Header, "X-User-ID") => "OwnerHeader",
             (ParameterIn::Header, "Idempotency-Key") => "IdempotencyKey",
             (ParameterIn::Path | ParameterIn::Query, "owner_id") => "OwnerId",
+            (ParameterIn::Query, "sandbox_id") => "SandboxId",
             _ => {
                 if let Some(RefOr::T(Schema::Object(object))) = &mut parameter.schema
                     && let SchemaType::Array(types) = &mut object.schema_type
