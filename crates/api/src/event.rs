@@ -1,9 +1,7 @@
 //! What happened.
 
 use serde::{Deserialize, Serialize};
-use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::{ObjectBuilder, Ref, Schema, Type};
-use utoipa::{PartialSchema, ToSchema};
+use utoipa::ToSchema;
 
 /// Something that happened: the `data:` of a server-sent event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -68,31 +66,4 @@ impl Event {
         "reconcile.action",
         "resource.limit",
     ];
-}
-
-/// How an event stands in the stream, for the description of the API only: the
-/// fields of a server-sent event, with an [`Event`] as JSON in `data`.
-#[derive(Debug)]
-pub struct EventFrame;
-
-impl PartialSchema for EventFrame {
-    fn schema() -> RefOr<Schema> {
-        let text = || ObjectBuilder::new().schema_type(Type::String);
-        let event = Ref::from_schema_name(Event::name());
-        let data = text().content_media_type("application/json").content_schema(Some(event));
-        let frame = ObjectBuilder::new()
-            .schema_type(Type::Object)
-            .description(Some("A server-sent event; `event` is the type, and `data` the whole event as JSON."))
-            .property("id", text().pattern(Some("^[0-9]+$")))
-            .property("event", text())
-            .property("data", data);
-        RefOr::T(frame.required("id").required("event").required("data").into())
-    }
-}
-
-impl ToSchema for EventFrame {
-    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-        schemas.push((Event::name().into_owned(), Event::schema()));
-        Event::schemas(schemas);
-    }
 }

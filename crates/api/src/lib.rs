@@ -36,5 +36,5 @@ pub use system::{ErrorBody, Health, Readiness};
 pub use template::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
 pub use text::{
     Argument, Duration, Environment, EventTypes, FileMode, FilePath, IdempotencyKey, Labels, OwnerHeader, OwnerId,
-    RelativePath, Span, TemplateName,
+    RelativePath, SandboxId, Span, TemplateName,
 };

@@ -94,8 +94,6 @@ enum Message {
 #[derive(Debug)]
 pub struct Admission {
     next: AtomicU64,
-    /// Unbounded, but each message stands for a request or a change that is
-    /// being made, and the connections and the store bound those.
     messages: mpsc::UnboundedSender<Message>,
     figures: Arc<Mutex<Figures>>,
 }
@@ -130,6 +128,10 @@ impl Drop for Place<'_> {
 
 impl Admission {
     /// The parts of it. Nothing runs until the task is.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "each message stands for a request or a change under way, which are bounded; some are sent on drop"
+    )]
     pub fn open(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,

@@ -21,7 +21,6 @@ mod store;
 mod test;
 pub mod worker_token;
 
-pub use http::document as openapi_document;
 pub use process::Memory;
 pub use run::{Failure, Options, run};
 

@@ -200,7 +200,7 @@ fn shape_parameters(operation: &mut Operation) {
 fn all_optional(components: &Components) -> BTreeSet<String> {
     let names = components.schemas.iter().filter_map(|(name, schema)| match schema {
         RefOr::T(Schema::Object(object)) if object.required.is_empty() && !object.properties.is_empty() => Some(name),
-        _ => None,
+        RefOr::T(_) | RefOr::Ref(_) => None,
     });
     names.map(|name| Ref::from_schema_name(name).ref_location).collect()
 }
@@ -217,7 +217,7 @@ fn shape_bodies(operation: &mut Operation, all_optional: &BTreeSet<String>) {
         as_bytes(body.content.get_mut(BYTES));
         let may_be_absent = body.content.iter().any(|(kind, content)| match content {
             RefOr::T(Content { schema: Some(RefOr::Ref(schema)), .. }) => all_optional.contains(&schema.ref_location),
-            _ => kind == BYTES,
+            RefOr::T(_) | RefOr::Ref(_) => kind == BYTES,
         });
         if may_be_absent {
             body.required = Some(Required::False);
