@@ -15,5 +15,6 @@ mod fuzz;
 mod listen;
 mod load;
 mod metrics;
+mod rate_limit;
 mod require;
 mod server;
