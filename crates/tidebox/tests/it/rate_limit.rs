@@ -242,6 +242,7 @@ async fn workers_cannot_guess_their_tokens_fast_either() {
         }
         limited(&beat("wrong").await);
         limited(&beat("worker-0123456789abcdef0123456789").await);
+        left(&ask(&server, &[("x-api-key", API)]).await, 2);
     }
 }
 
