@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use api::{ExecRequest, SpawnRequest};
-use client::{Client, Error, ExecEvent, Exit, Range};
+use client::{AuditQuery, Client, Error, EventQuery, ExecEvent, Exit, Range};
 
 /// A server that takes one request, does as the test says, and hands back what
 /// it was sent.
@@ -371,4 +371,48 @@ async fn not_ready_is_an_answer_and_not_an_error() {
     let body = r#"{"status":"unavailable","version":"0","uptime":"1s","ready_providers":0,"total_providers":1,"providers":[]}"#;
     let server = Server::answering(json("503 Service Unavailable", body));
     assert_eq!(server.client.ready().await.unwrap().status, "unavailable");
+}
+
+/// What a server says that listens to nobody: comments, two events, a lone id.
+const EVENTS: &str = ": listening\n\nid: 7\nevent: file.written\ndata: {\"id\":7,\"type\":\"file.written\",\"sandbox_id\":\"sb-1\",\
+    \"timestamp\":\"2026-01-01T00:00:00.000Z\",\"data\":{\"path\":\"/a\"},\"newer\":1}\n\n\
+    id: 9\r\nevent: events.gap\r\ndata: {\"id\":9,\"type\":\"events.gap\",\"sandbox_id\":null,\
+    \"timestamp\":\"2026-01-01T00:00:00.000Z\",\"data\":{\"lost\":2}}\r\n\r\n: still here\nid: 12\n\nid: 13\ndata: {\"id\"";
+
+#[tokio::test]
+async fn events_are_read_however_they_are_cut_and_one_that_is_not_whole_is_none() {
+    let server = Server::doing(|stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").expect("the client reads");
+        for piece in EVENTS.as_bytes().chunks(7) {
+            stream.write_all(piece).expect("the client reads");
+        }
+    });
+    let asked = EventQuery {
+        types: vec!["file.written".into(), "exec.failed".into()],
+        sandbox_id: Some("sb-1".into()),
+        after: Some(3),
+        only_kept: true,
+    };
+    let mut stream = server.client.events(&asked).await.unwrap();
+    assert_eq!(stream.last_id(), Some(3));
+    let event = stream.next().await.unwrap().unwrap();
+    assert_eq!((event.id, event.kind.as_str(), event.sandbox_id.as_deref()), (7, "file.written", Some("sb-1")));
+    assert_eq!((event.data["path"].as_str(), stream.last_id()), (Some("/a"), Some(7)));
+    let gap = stream.next().await.unwrap().unwrap();
+    assert_eq!((gap.kind.as_str(), gap.sandbox_id), (api::Event::GAP, None));
+    assert_eq!(stream.next().await.unwrap(), None);
+    assert_eq!(stream.last_id(), Some(12), "a lone id moves the place, an event that is not whole does not");
+    let request = server.request().await;
+    let query = "?type=file.written%2Cexec.failed&sandbox_id=sb-1&last_event_id=3&follow=false ";
+    assert!(request.starts_with(&format!("GET /api/v1/events{query}")), "{request}");
+}
+
+#[tokio::test]
+async fn a_page_of_the_audit_history_comes_with_the_place_of_the_next() {
+    let server = Server::answering("HTTP/1.1 200 OK\r\nx-next-cursor: abc\r\ncontent-length: 2\r\n\r\n[]");
+    let asked = AuditQuery { path: Some("a%&b".into()), status: Some(401), ..AuditQuery::default() };
+    let (rows, next) = server.client.audit(&asked).await.unwrap();
+    assert_eq!((rows.len(), next.as_deref()), (0, Some("abc")));
+    let request = server.request().await;
+    assert!(request.starts_with("GET /api/v1/admin/audit?status=401&path=a%25%26b "), "{request}");
 }

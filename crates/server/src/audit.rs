@@ -4,7 +4,7 @@ mod refusals;
 
 use std::borrow::Cow;
 
-pub use refusals::{Refusals, Seen, Source};
+pub use refusals::{Refusals, Seen, Source, Untold};
 
 /// The longest path that is kept, in characters.
 pub const PATH_CHARS_MAX: usize = 512;

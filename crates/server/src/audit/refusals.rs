@@ -39,30 +39,42 @@ pub struct Refusals {
 #[derive(Debug, Default)]
 struct State {
     sources: HashMap<Source, Tally>,
-    /// Rows of a minute that is over, with the count that they should tell: at
-    /// most one for each source between two looks.
-    finished: Vec<(u64, u64)>,
+    /// Rows of a minute that is over: at most one for each source between two
+    /// looks.
+    finished: Vec<Untold>,
 }
 
-#[derive(Debug, Default, Clone, Copy)]
+/// A row that tells too little.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Untold {
+    /// Which.
+    pub row: u64,
+    /// How many it should tell of.
+    pub count: u64,
+    /// What else was said of the first of them.
+    pub first: String,
+}
+
+#[derive(Debug, Default)]
 struct Tally {
     minute: i64,
     count: u64,
     /// How many of them the row tells of.
     told: u64,
     row: Option<u64>,
+    first: String,
 }
 
 impl Tally {
-    /// Its row and its count, if the row tells less.
-    fn untold(&self) -> Option<(u64, u64)> {
-        self.row.filter(|_| self.count > self.told).map(|row| (row, self.count))
+    fn untold(&self) -> Option<Untold> {
+        let row = self.row.filter(|_| self.count > self.told)?;
+        Some(Untold { row, count: self.count, first: self.first.clone() })
     }
 }
 
 impl Refusals {
-    /// Counts one.
-    pub fn count(&self, address: Option<IpAddr>, now: Timestamp) -> Seen {
+    /// Counts one, of which `first` is said if it is the first.
+    pub fn count(&self, address: Option<IpAddr>, now: Timestamp, first: &str) -> Seen {
         let minute = minute(now);
         let state = &mut *self.lock();
         let mut source = Source::Address(address);
@@ -75,7 +87,7 @@ impl Refusals {
             return Seen::Again;
         }
         state.finished.extend(tally.untold());
-        *tally = Tally { minute, count: 1, told: 1, row: None };
+        *tally = Tally { minute, count: 1, told: 1, row: None, first: first.to_owned() };
         Seen::First(source)
     }
 
@@ -91,9 +103,9 @@ impl Refusals {
         }
     }
 
-    /// Rows that tell too little, with the count that they should tell. Forgets
+    /// Rows that tell too little. Forgets
     /// the sources of earlier minutes, so it has to be asked more often than that.
-    pub fn take_untold(&self, now: Timestamp) -> Vec<(u64, u64)> {
+    pub fn take_untold(&self, now: Timestamp) -> Vec<Untold> {
         let minute = minute(now);
         let state = &mut *self.lock();
         let mut untold = mem::take(&mut state.finished);
@@ -128,33 +140,37 @@ mod test {
         Some(Ipv4Addr::from_bits(n).into())
     }
 
+    fn untold(row: u64, count: u64) -> Untold {
+        Untold { row, count, first: "key=k".to_owned() }
+    }
+
     #[test]
     fn a_source_has_one_row_a_minute_and_its_count_is_told_later() {
         let refusals = Refusals::default();
         let source = Source::Address(address(1));
-        assert_eq!(refusals.count(address(1), from_ms(0)), Seen::First(source));
-        assert_eq!(refusals.count(address(1), from_ms(1)), Seen::Again);
+        assert_eq!(refusals.count(address(1), from_ms(0), "key=k"), Seen::First(source));
+        assert_eq!(refusals.count(address(1), from_ms(1), "key=k"), Seen::Again);
         refusals.written(source, Some(7));
-        assert_eq!(refusals.take_untold(from_ms(2)), [(7, 2)]);
+        assert_eq!(refusals.take_untold(from_ms(2)), [untold(7, 2)]);
         assert_eq!(refusals.take_untold(from_ms(3)), []);
-        assert_eq!(refusals.count(address(1), from_ms(59_999)), Seen::Again);
-        assert_eq!(refusals.count(address(1), from_ms(60_000)), Seen::First(source));
-        assert_eq!(refusals.take_untold(from_ms(60_000)), [(7, 3)], "also when the minute is over");
-        assert_eq!(refusals.count(address(2), from_ms(60_000)), Seen::First(Source::Address(address(2))));
+        assert_eq!(refusals.count(address(1), from_ms(59_999), "key=k"), Seen::Again);
+        assert_eq!(refusals.count(address(1), from_ms(60_000), "key=k"), Seen::First(source));
+        assert_eq!(refusals.take_untold(from_ms(60_000)), [untold(7, 3)], "also when the minute is over");
+        assert_eq!(refusals.count(address(2), from_ms(60_000), "key=k"), Seen::First(Source::Address(address(2))));
     }
 
     #[test]
     fn a_row_that_could_not_be_written_is_tried_again() {
         let refusals = Refusals::default();
-        let Seen::First(source) = refusals.count(None, from_ms(0)) else { panic!("it is the first") };
+        let Seen::First(source) = refusals.count(None, from_ms(0), "key=k") else { panic!("it is the first") };
         refusals.written(source, None);
-        assert_eq!(refusals.count(None, from_ms(1)), Seen::First(source));
+        assert_eq!(refusals.count(None, from_ms(1), "key=k"), Seen::First(source));
     }
 
     #[test]
     fn any_number_of_sources_makes_a_bounded_number_of_rows() {
         let refusals = Refusals::default();
-        let rows = (0..100_000).filter(|n| refusals.count(address(*n), from_ms(5)) != Seen::Again).count();
+        let rows = (0..100_000).filter(|n| refusals.count(address(*n), from_ms(5), "key=k") != Seen::Again).count();
         assert_eq!(rows, SOURCES_MAX + 1);
         assert_eq!(refusals.lock().sources.len(), SOURCES_MAX + 1);
         refusals.take_untold(from_ms(MINUTE_MS));

@@ -1,11 +1,12 @@
 //! The audit history: written before an answer is sent, read by the admin.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use domain::Timestamp;
 
-use super::{Control, Result};
-use crate::audit::{KEY_REFUSED, Seen, Source};
+use super::{Control, Error, Result};
+use crate::audit::{KEY_REFUSED, Seen, Source, Untold};
 use crate::store::{AuditEntry, AuditFilter, NewAuditEntry};
 
 impl Control {
@@ -19,21 +20,29 @@ impl Control {
     }
 
     /// Counts a refused key: the first of its source in a minute is written as
-    /// `entry`, those after it are added to that row within seconds.
+    /// `entry`, those after it are added to that row within seconds. Goes on also
+    /// when the caller has hung up.
     ///
     /// # Errors
     /// If the store fails; then the next one tries again.
-    pub async fn record_refusal(&self, address: Option<IpAddr>, mut entry: NewAuditEntry) -> Result<()> {
-        let Seen::First(source) = self.refusals.count(address, entry.created_at) else { return Ok(()) };
+    pub async fn record_refusal(self: &Arc<Self>, address: Option<IpAddr>, mut entry: NewAuditEntry) -> Result<()> {
+        let first = entry.detail.take().unwrap_or_default();
+        let Seen::First(source) = self.refusals.count(address, entry.created_at, &first) else { return Ok(()) };
         entry.action = KEY_REFUSED.to_owned();
-        entry.detail = Some(count_detail(1));
+        entry.detail = Some(count_detail(1, &first));
         if source == Source::Others {
             entry.remote_addr = Some("others".to_owned());
         }
-        let row = self.store.insert_audit(&entry).await;
-        self.refusals.written(source, row.as_ref().ok().copied());
-        row?;
-        Ok(())
+        let control = Arc::clone(self);
+        let written = self.tasks.spawn(async move {
+            let row = control.store.insert_audit(&entry).await;
+            control.refusals.written(source, row.as_ref().ok().copied());
+            row
+        });
+        match written.await {
+            Ok(row) => Ok(row.map(drop)?),
+            Err(_) => Err(Error::Unavailable("the server is shutting down".to_owned())),
+        }
     }
 
     /// Brings the rows of refused keys up to date.
@@ -41,8 +50,8 @@ impl Control {
     /// # Errors
     /// If the store fails.
     pub(crate) async fn tell_refusals(&self) -> Result<()> {
-        for (row, count) in self.refusals.take_untold(self.now()) {
-            self.store.set_audit_detail(row, &count_detail(count)).await?;
+        for Untold { row, count, first } in self.refusals.take_untold(self.now()) {
+            self.store.set_audit_detail(row, &count_detail(count, &first)).await?;
         }
         Ok(())
     }
@@ -68,6 +77,6 @@ impl Control {
     }
 }
 
-fn count_detail(count: u64) -> String {
-    format!("count={count}")
+fn count_detail(count: u64, first: &str) -> String {
+    format!("count={count} {first}").trim_end().to_owned()
 }

@@ -134,10 +134,11 @@ async fn every_event_that_a_client_can_cause_is_told_in_its_order_and_shape() {
     server.delete(&format!("/sandboxes/{id}")).await.ok();
     server.delete(&format!("/sandboxes/{id}")).await.ok();
     let mine = listener.up_to("sandbox.destroyed").await;
-    let kinds: Vec<&str> = mine.iter().map(kind).filter(|kind| *kind != "sandbox.created").collect();
+    let kinds: Vec<&str> = mine.iter().map(kind).collect();
     assert_eq!(
         kinds,
         [
+            "sandbox.created",
             "sandbox.running",
             "exec.started",
             "exec.completed",
@@ -166,6 +167,19 @@ async fn every_event_that_a_client_can_cause_is_told_in_its_order_and_shape() {
         told,
         [("template.saved", &none, &name), ("template.saved", &none, &name), ("template.deleted", &none, &name)]
     );
+
+    server.put("/quotas/alice", json!({"max_sandboxes": 1})).await.ok();
+    let first = server.spawn_with(json!({"owner_id": "alice"})).await;
+    server.post("/sandboxes", json!({"owner_id": "alice"})).await.refused(429, "resource_limit", "");
+    server.delete("/quotas/alice").await.ok();
+    server.delete(&format!("/sandboxes/{first}")).await.ok();
+    let told = listener.up_to("sandbox.destroyed").await;
+    let kinds: Vec<&str> = told.iter().map(kind).collect();
+    assert_eq!(
+        kinds,
+        ["quota.saved", "sandbox.created", "sandbox.running", "resource.limit", "quota.deleted", "sandbox.destroyed"]
+    );
+    assert_eq!(told[0]["data"], json!({"owner_id": "alice"}));
 
     server.post("/sandboxes", json!({"metadata": {"mock.start_fail": "1"}})).await.refused(500, "provider_error", "");
     assert!(listener.up_to("sandbox.failed").await.last().unwrap()["data"]["error"].is_string());
@@ -197,6 +211,22 @@ async fn every_event_that_a_client_can_cause_is_told_in_its_order_and_shape() {
             })
         })
         .await;
+}
+
+#[tokio::test]
+async fn a_spawn_that_waits_for_room_is_told_of() {
+    let settings = "defaults.max_sandboxes=1 defaults.spawn_overflow=queue defaults.spawn_queue_timeout=4s";
+    let server = TestServer::start(&format!("{MOCK} {settings}")).await;
+    let mut listener = Listener::begin(&server, "?type=spawn.queued,spawn.dequeued,spawn.queue_timeout").await;
+    let first = server.spawn().await;
+    assert_eq!(server.post("/sandboxes", json!({})).await.status, 429);
+    assert_eq!(kind(&listener.next().await.unwrap()), "spawn.queued");
+    assert_eq!(kind(&listener.next().await.unwrap()), "spawn.queue_timeout");
+    let waiting = tokio::spawn(server.request(Method::POST, "/sandboxes").json(&json!({})).send());
+    assert_eq!(kind(&listener.next().await.unwrap()), "spawn.queued");
+    server.delete(&format!("/sandboxes/{first}")).await.ok();
+    assert_eq!(kind(&listener.next().await.unwrap()), "spawn.dequeued");
+    assert_eq!(waiting.await.unwrap().unwrap().status(), 201);
 }
 
 #[tokio::test]
@@ -384,4 +414,48 @@ async fn a_quiet_stream_shows_that_it_lives_and_from_where_to_resume() {
     server.post("/templates", json!({"name": "t"})).await.ok();
     let block = listener.block().await.unwrap();
     assert!(block.starts_with(": ") && block.contains("\nid: ") && !block.contains("data"), "{block:?}");
+}
+
+/// A port that nobody uses, so that a server can come back where it was.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_line_prints_a_line_per_event_and_goes_on_after_a_restart() {
+    let mut server = TestServer::start(&format!("{MOCK} server.port={}", free_port())).await;
+    server.post("/templates", json!({"name": "one"})).await.ok();
+    let url = server.url.clone();
+    let tidebox = move |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tidebox"));
+        command.args(arguments).env_clear().env("TIDEBOX_URL", &url);
+        command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
+        command
+    };
+    let kept = tidebox(&["events", "--type", "template.saved"]).output().unwrap();
+    let kept = String::from_utf8(kept.stdout).unwrap();
+    assert_eq!(kept.lines().count(), 1, "{kept}");
+    assert!(kept.contains("template.saved") && kept.contains(r#"{"name":"one"}"#), "{kept}");
+
+    let mut child =
+        tidebox(&["events", "--follow", "--output", "json"]).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let (send, lines) = std::sync::mpsc::channel();
+    let stdout = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        use std::io::BufRead as _;
+        for line in std::io::BufReader::new(stdout).lines().map_while(Result::ok) {
+            let _ = send.send(serde_json::from_str::<Value>(&line).unwrap());
+        }
+    });
+    let next = || tokio::task::block_in_place(|| lines.recv_timeout(PATIENCE)).unwrap();
+    assert_eq!(next()["data"]["name"], "one");
+    server.kill();
+    server.launch().await;
+    server.post("/templates", json!({"name": "two"})).await.ok();
+    let gap = next();
+    assert_eq!(kind(&gap), "events.gap", "{gap}");
+    assert_eq!(next()["data"]["name"], "two");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    reader.join().unwrap();
 }

@@ -5,6 +5,7 @@
 #![expect(clippy::print_stderr, reason = "a test that fails shows the server's log")]
 
 mod api;
+mod audit;
 mod auth;
 mod cli;
 mod contract;
