@@ -10,8 +10,8 @@ use client::Client;
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
-    audit, bench, completion, cp, destroy, doctor, events, exec, extend, get, list, logs, provider, prune, run, serve,
-    spawn, template, version, worker,
+    audit, bench, completion, config, cp, destroy, doctor, events, exec, extend, get, list, logs, provider, prune, run,
+    serve, spawn, template, version, worker,
 };
 
 /// Disposable sandboxes for code that nobody has reviewed.
@@ -74,6 +74,7 @@ enum Command {
     Serve(serve::ServeArgs),
     #[command(flatten)]
     Remote(Box<Remote>),
+    Config(config::ConfigArgs),
     Worker(worker::WorkerArgs),
     Completion(completion::CompletionArgs),
     Version(version::VersionArgs),
@@ -133,6 +134,7 @@ fn do_as_asked(asked: CommandLine, output: Output) -> Result {
     let CommandLine { global, command } = asked;
     match command {
         Command::Serve(args) => serve::run(&args),
+        Command::Config(args) => config::run(&args, output),
         Command::Worker(args) => worker::run(&args, output),
         Command::Completion(args) => completion::run(&args),
         Command::Version(args) => version::run(&args, output),
