@@ -6,10 +6,12 @@
 //! so that an old client can read a newer server.
 
 mod audit;
+mod diagnostics;
 mod event;
 mod exec;
 mod file;
 mod map;
+mod metrics;
 mod provider;
 mod quota;
 mod sandbox;
@@ -18,16 +20,21 @@ mod template;
 mod text;
 
 pub use audit::AuditEntry;
-pub use event::Event;
+pub use diagnostics::{
+    Build, Diagnostics, EventFigures, LeaseFigures, MemoryFigures, ProcessFigures, RateLimitFigures, ReportedLimits,
+    SandboxFigures, SchedulerFigures, StoreHealth, WorkerFigures, WorkerItem, WorkerItemCapacity,
+};
+pub use event::{Event, ServerSentEvent};
 pub use exec::{ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, TextEncoding};
 pub use file::{ChmodRequest, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest};
 pub use map::StringMap;
+pub use metrics::{Metrics, OperationFigures, ProviderFigures, ProviderItem};
 pub use provider::{ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
 pub use system::{ErrorBody, Health, Readiness};
 pub use template::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
 pub use text::{
-    Argument, Duration, Environment, FileMode, FilePath, IdempotencyKey, Labels, OwnerHeader, OwnerId, RelativePath,
-    Span, TemplateName,
+    Argument, Duration, Environment, EventTypes, FileMode, FilePath, IdempotencyKey, Labels, OwnerHeader, OwnerId,
+    RelativePath, SandboxId, Span, TemplateName,
 };

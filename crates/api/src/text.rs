@@ -9,6 +9,8 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::Event;
+
 /// A duration longer than zero: numbers with the units `ms`, `s`, `m` and `h`.
 #[derive(Debug, ToSchema)]
 #[schema(
@@ -36,6 +38,11 @@ pub struct OwnerId(pub String);
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^[!-.0-\[\]-~]{1,128}$", example = "user-1")]
 pub struct OwnerHeader(pub String);
+
+/// Names a sandbox, as the answer to its spawn did.
+#[derive(Debug, ToSchema)]
+#[schema(pattern = r"^sb-[a-z2-7]{16}$")]
+pub struct SandboxId(pub String);
 
 /// Letters, digits, `.`, `_` and `-`; not `.` or `..`.
 #[derive(Debug, ToSchema)]
@@ -73,6 +80,20 @@ pub struct Labels;
 /// Variables: names without `=`, and no NUL anywhere.
 #[derive(Debug)]
 pub struct Environment;
+
+/// Types of events, separated by commas.
+#[derive(Debug)]
+pub struct EventTypes;
+
+impl PartialSchema for EventTypes {
+    fn schema() -> RefOr<Schema> {
+        let one = Event::TYPES.join("|").replace('.', r"\.");
+        let types = text(&format!("^({one})(,({one}))*$"), None);
+        RefOr::T(types.examples([serde_json::json!("sandbox.running,sandbox.failed")]).into())
+    }
+}
+
+impl ToSchema for EventTypes {}
 
 fn text(pattern: &str, chars_max: Option<usize>) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).max_length(chars_max)

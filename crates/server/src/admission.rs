@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use domain::{Denial, OwnerId, Queue, Room, SandboxId, StopReason, Ticket};
+use domain::{Denial, OwnerId, Queue, Room, SandboxId, Ticket};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{self, Clock};
 use crate::events::{EventType, Events};
-use crate::store::{self, Admitted, Change, NewSandbox, Sandbox, Store};
+use crate::store::{self, Admitted, NewSandbox, Sandbox, Store};
 
 /// What happens to who finds no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,10 +94,21 @@ enum Message {
 #[derive(Debug)]
 pub struct Admission {
     next: AtomicU64,
-    /// Unbounded, but each message stands for a request or a change that is
-    /// being made, and the connections and the store bound those.
     messages: mpsc::UnboundedSender<Message>,
     figures: Arc<Mutex<Figures>>,
+}
+
+/// What [`Admission::open`] makes.
+#[derive(Debug)]
+pub struct Opened<T> {
+    /// The way to the task.
+    pub admission: Arc<Admission>,
+    /// The task itself.
+    pub task: T,
+    /// Sandboxes whose callers had gone when they were admitted: to be removed.
+    pub abandoned: mpsc::UnboundedReceiver<SandboxId>,
+    /// Ends the task; whoever waits is told so.
+    pub stop: CancellationToken,
 }
 
 /// Tells the task that nobody waits any more, unless there was an answer.
@@ -116,14 +127,19 @@ impl Drop for Place<'_> {
 }
 
 impl Admission {
-    /// The way to a task, and the task, which runs until told to stop.
+    /// The parts of it. Nothing runs until the task is.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "each message stands for a request or a change under way, which are bounded; some are sent on drop"
+    )]
     pub fn open(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         events: Arc<Events>,
         policy: QueuePolicy,
-    ) -> (Arc<Self>, impl Future<Output = ()> + use<> + Send, CancellationToken) {
+    ) -> Opened<impl Future<Output = ()> + use<> + Send> {
         let (messages, received) = mpsc::unbounded_channel();
+        let (abandoned, left) = mpsc::unbounded_channel();
         let figures = Arc::new(Mutex::new(Figures::default()));
         let stop = CancellationToken::new();
         let task = Task {
@@ -132,13 +148,15 @@ impl Admission {
             events,
             policy,
             received,
+            abandoned,
             stop: stop.clone(),
             figures: Arc::clone(&figures),
             queue: Queue::default(),
             fresh: VecDeque::new(),
             waiting: 0,
         };
-        (Arc::new(Self { next: AtomicU64::new(1), messages, figures }), task.run(), stop)
+        let admission = Arc::new(Self { next: AtomicU64::new(1), messages, figures });
+        Opened { admission, task: task.run(), abandoned: left, stop }
     }
 
     /// Asks for a place, and waits for one if there is a queue. The sandbox that
@@ -185,6 +203,7 @@ struct Task {
     events: Arc<Events>,
     policy: QueuePolicy,
     received: mpsc::UnboundedReceiver<Message>,
+    abandoned: mpsc::UnboundedSender<SandboxId>,
     stop: CancellationToken,
     figures: Arc<Mutex<Figures>>,
     queue: Queue<Asking>,
@@ -293,7 +312,7 @@ impl Task {
             new.sandbox.created_at = now;
             new.sandbox.expires_at = clock::after(now, asking.ttl);
             match self.store.admit(&new).await {
-                Ok(Admitted::Yes) => self.admitted(ticket, new.sandbox).await,
+                Ok(Admitted::Yes) => self.admitted(ticket, new.sandbox),
                 Ok(Admitted::Denied(denial, room)) => {
                     if !self.denied(ticket, denial, room) {
                         return;
@@ -305,7 +324,7 @@ impl Task {
         }
     }
 
-    async fn admitted(&mut self, ticket: Ticket, sandbox: Sandbox) {
+    fn admitted(&mut self, ticket: Ticket, sandbox: Sandbox) {
         let waited = self.queue.get_mut(ticket).and_then(|asking| asking.waits).map(|waits| waits.since.elapsed());
         let asking = self.leave(ticket, |figures| {
             figures.dequeued += 1;
@@ -313,29 +332,16 @@ impl Task {
             figures.wait_max = figures.wait_max.max(waited.unwrap_or_default());
         });
         let Some(asking) = asking else { return };
-        let (id, owner) = (sandbox.id.clone(), sandbox.owner.clone());
+        let id = sandbox.id.clone();
         if asking.answer.send(Ok(sandbox)).is_err() {
-            return self.give_back(&id, owner.as_ref()).await;
+            // Nobody is left to use the place. Whoever has gone from the service
+            // as a whole leaves a row that the reconciler finds.
+            let _ = self.abandoned.send(id);
+            return;
         }
         if let Some(waited) = waited {
             let waited_ms = waited.as_millis() as u64;
             self.events.publish(EventType::SpawnDequeued, Some(&id), self.clock.now(), json!({"waited_ms": waited_ms}));
-        }
-    }
-
-    /// Nobody is left to use the place, and no box was ever made for it.
-    async fn give_back(&mut self, id: &SandboxId, owner: Option<&OwnerId>) {
-        let now = self.clock.now();
-        let stop = Change::StopRequested { reason: StopReason::Abandoned, now };
-        for change in [stop, Change::Stopped { at: now }] {
-            if let Err(error) = self.store.apply(id, change).await {
-                // The reconciler finds a row that nobody is making.
-                tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot give a place back yet");
-                return;
-            }
-        }
-        if let Some(owner) = owner {
-            self.queue.release(owner);
         }
     }
 

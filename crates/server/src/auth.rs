@@ -55,6 +55,17 @@ pub enum Demand {
     Group(RouteGroup),
 }
 
+/// What a caller has to show, as the configuration has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Nothing.
+    Nothing,
+    /// The API key, or the admin key.
+    Key,
+    /// The key of `/admin/*`.
+    AdminKey,
+}
+
 /// Why a caller is not let through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
@@ -118,6 +129,19 @@ impl Access {
             }
             // Nothing is asked for, so a key that is not ours does no harm.
             Demand::Key | Demand::Group(_) => Ok(self.known(headers).unwrap_or(Principal::Anonymous)),
+        }
+    }
+
+    /// What [`Access::decide`] asks for before it lets anybody have what `demand`
+    /// guards.
+    #[must_use]
+    pub fn asks(&self, demand: Demand) -> Asked {
+        let has_keys = self.admin_key.is_some() || self.api_key.is_some();
+        match demand {
+            Demand::AdminKey if has_keys || !self.fallback => Asked::AdminKey,
+            Demand::Group(group) if self.admin_only.contains(&group) => self.asks(Demand::AdminKey),
+            Demand::Key | Demand::Group(_) if self.enabled => Asked::Key,
+            Demand::Nothing | Demand::AdminKey | Demand::Key | Demand::Group(_) => Asked::Nothing,
         }
     }
 

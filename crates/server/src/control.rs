@@ -8,6 +8,7 @@ mod create;
 mod destroy;
 mod exec;
 mod extend;
+mod figures;
 mod query;
 mod quotas;
 mod templates;
@@ -34,12 +35,13 @@ use crate::store::{self, Applied, Change, Store};
 
 pub use crate::admission::Figures as QueueFigures;
 pub use crate::store::{
-    AuditEntry, AuditFilter, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, Place, QuotaSummary, Sandbox,
-    Template, TemplateValues,
+    AuditEntry, AuditFilter, Counts, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, Place, QuotaSummary,
+    Sandbox, Template, TemplateValues,
 };
 pub use admission::Decision;
 pub use create::{SpawnRequest, Spawned};
 pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Running};
+pub use figures::Stored;
 pub use query::ProviderDetail;
 pub use quotas::Usage;
 pub use wait::{WAIT_MAX, WaitFor};
@@ -175,6 +177,8 @@ pub struct Control {
     refusals: Refusals,
     operations: Operations,
     admission: Arc<Admission>,
+    /// When the parts were put together.
+    started_at: Timestamp,
     /// Counts changes of any sandbox; what waits for one looks again then.
     changes: watch::Sender<u64>,
     /// A request found a box gone; the reconciler need not wait for its turn.
@@ -204,6 +208,7 @@ impl Control {
         admission: Arc<Admission>,
     ) -> Arc<Self> {
         let changes = watch::Sender::new(0);
+        let started_at = clock.now();
         Arc::new(Self {
             store,
             registry,
@@ -215,6 +220,7 @@ impl Control {
             events,
             refusals: Refusals::default(),
             operations: Operations::default(),
+            started_at,
             admission,
             changes,
             vanished: Notify::new(),

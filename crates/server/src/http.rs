@@ -8,11 +8,14 @@ mod audit;
 mod audited;
 mod body;
 mod cors;
+mod diagnostics;
 mod error;
 mod events;
 mod exec;
+mod exposition;
 mod files;
 mod guard;
+mod metrics;
 mod ndjson;
 mod openapi;
 pub mod peer;
@@ -25,27 +28,31 @@ mod system;
 mod templates;
 mod wire;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::Router;
 use axum::routing::put;
+use bytes::Bytes;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::Access;
+use crate::config;
 use crate::control::Control;
+use crate::process::Process;
 
 pub use accept::{Listeners, Socket, SocketFault, Stalled, Tls, TlsFault, serve};
 pub use cors::Cors;
 pub use guard::Hosts;
-pub use openapi::document;
 
 /// What handlers share.
 #[derive(Debug, Clone)]
 pub struct Api {
     control: Arc<Control>,
     settings: Arc<Settings>,
+    /// Made when it is first asked for.
+    description: Arc<OnceLock<Bytes>>,
 }
 
 /// What handlers need to know beside the control.
@@ -57,6 +64,12 @@ pub struct Settings {
     pub file_bytes_max: u64,
     /// Which `Host` headers are answered.
     pub hosts: Hosts,
+    /// What requests get that say nothing, and the most they may ask for.
+    pub defaults: config::Defaults,
+    /// How many requests one caller may make.
+    pub rate_limit: config::RateLimit,
+    /// The process that all this happens in.
+    pub process: Process,
     /// Who may have which route.
     pub access: Access,
     /// Which other origins' pages may use the API.
@@ -98,17 +111,23 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(admin::alias(routes!(quotas::summary)))
         .routes(admin::alias(routes!(quotas::get, quotas::save, quotas::delete)))
         .routes(admin::alias(routes!(quotas::usage)))
+        .routes(admin::alias(routes!(diagnostics::get)))
+        .routes(admin::alias(routes!(metrics::get)))
+        .routes(admin::alias(routes!(metrics::prometheus)))
         .routes(routes!(events::stream))
         .routes(routes!(audit::list))
         .routes(routes!(system::health))
         .routes(routes!(system::live))
         .routes(routes!(system::ready))
+        .routes(routes!(diagnostics::get))
+        .routes(routes!(metrics::get))
+        .routes(routes!(metrics::prometheus))
         .routes(routes!(openapi::get))
 }
 
 /// The API as a service, guards included.
 pub fn router(control: Arc<Control>, settings: Settings) -> Router {
-    let api = Api { control, settings: Arc::new(settings) };
+    let api = Api { control, settings: Arc::new(settings), description: Arc::default() };
     let (mut router, _) = routes().split_for_parts();
     // An owner may be called `summary` as well.
     for quotas in ["/api/v1/quotas", "/api/v1/admin/quotas"] {

@@ -8,8 +8,10 @@ mod clock;
 pub mod config;
 mod control;
 mod events;
+mod figures;
 mod http;
 mod operations;
+mod process;
 mod reconcile;
 mod registry;
 mod run;
@@ -18,7 +20,7 @@ mod store;
 mod test;
 pub mod worker_token;
 
-pub use http::document as openapi_document;
+pub use process::Memory;
 pub use run::{Failure, Options, run};
 
 /// The release.

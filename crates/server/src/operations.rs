@@ -1,7 +1,7 @@
 //! How often what was done, how it went, and how long it took.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What the service does, for its figures.
@@ -60,29 +60,183 @@ impl Operation {
     }
 }
 
-/// The figures of one operation on one provider.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Figures {
+/// Upper bounds of the classes that durations are counted in: from what a call
+/// into a box takes up to the longest deadline of a command by default.
+pub const BOUNDS: [Duration; 18] = [
+    Duration::from_micros(500),
+    Duration::from_millis(1),
+    Duration::from_micros(2500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_millis(2500),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(30),
+    Duration::from_secs(60),
+    Duration::from_secs(300),
+    Duration::from_secs(600),
+];
+
+/// Durations, counted in classes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Histogram {
+    /// How many lie above the bound before and up to this one of [`BOUNDS`].
+    classes: [u64; BOUNDS.len()],
+    /// How many there are.
+    pub count: u64,
+    /// Their sum.
+    pub total: Duration,
+    /// The shortest; zero without any.
+    pub min: Duration,
+    /// The longest.
+    pub max: Duration,
+}
+
+impl Histogram {
+    /// Counts one.
+    pub fn observe(&mut self, took: Duration) {
+        if let Some(class) = BOUNDS.iter().position(|bound| took <= *bound) {
+            self.classes[class] += 1;
+        }
+        self.min = if self.count == 0 { took } else { self.min.min(took) };
+        self.max = self.max.max(took);
+        self.total = self.total.saturating_add(took);
+        self.count += 1;
+    }
+
+    /// The mean; zero without any.
+    #[must_use]
+    pub fn mean(&self) -> Duration {
+        mean(self.total, self.count)
+    }
+
+    /// Each bound, with how many lie at or below it.
+    pub fn cumulative(&self) -> impl Iterator<Item = (Duration, u64)> {
+        let mut below = 0;
+        BOUNDS.into_iter().zip(self.classes).map(move |(bound, count)| {
+            below += count;
+            (bound, below)
+        })
+    }
+}
+
+/// `total` shared out among `count`; zero among none.
+#[must_use]
+pub fn mean(total: Duration, count: u64) -> Duration {
+    let ns = total.as_nanos().checked_div(u128::from(count)).unwrap_or(0);
+    Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+}
+
+/// How one operation went on one provider.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tally {
     /// How often it went well.
     pub succeeded: u64,
     /// How often it did not.
     pub failed: u64,
-    /// All the time it took.
-    pub total: Duration,
+    /// How long it took, either way.
+    pub latency: Histogram,
 }
 
-/// The figures of every operation on every provider since the start.
+/// The figures of every operation on every provider since the start. There are
+/// as many as there are operations and providers: nothing a caller sends adds one.
 #[derive(Debug, Default)]
 pub struct Operations {
-    figures: Mutex<BTreeMap<(Operation, String), Figures>>,
+    tallies: Mutex<BTreeMap<(Operation, String), Tally>>,
+    phases: Mutex<BTreeMap<(&'static str, String), Histogram>>,
 }
 
 impl Operations {
     /// Counts one.
     pub fn record(&self, operation: Operation, provider: &str, succeeded: bool, took: Duration) {
-        let mut all = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
-        let figures = all.entry((operation, provider.to_owned())).or_default();
-        *if succeeded { &mut figures.succeeded } else { &mut figures.failed } += 1;
-        figures.total += took;
+        let mut all = lock(&self.tallies);
+        let tally = all.entry((operation, provider.to_owned())).or_default();
+        *if succeeded { &mut tally.succeeded } else { &mut tally.failed } += 1;
+        tally.latency.observe(took);
+    }
+
+    /// Counts the parts of the time that a spawn took.
+    pub fn record_phases(&self, provider: &str, phases: impl IntoIterator<Item = (&'static str, Duration)>) {
+        let mut all = lock(&self.phases);
+        for (phase, took) in phases {
+            all.entry((phase, provider.to_owned())).or_default().observe(took);
+        }
+    }
+
+    /// What was counted: operation, provider, how it went.
+    #[must_use]
+    pub fn tallies(&self) -> Vec<(Operation, String, Tally)> {
+        let all = lock(&self.tallies);
+        all.iter().map(|((operation, provider), tally)| (*operation, provider.clone(), tally.clone())).collect()
+    }
+
+    /// How long the parts of spawns took: phase, provider, times.
+    #[must_use]
+    pub fn phases(&self) -> Vec<(&'static str, String, Histogram)> {
+        let all = lock(&self.phases);
+        all.iter().map(|((phase, provider), times)| (*phase, provider.clone(), times.clone())).collect()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Counters hold no invariant that a panic could break.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod test {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn bounds_rise() {
+        assert!(BOUNDS.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn what_was_recorded_is_counted_by_operation_provider_and_outcome() {
+        let operations = Operations::default();
+        let ms = Duration::from_millis;
+        operations.record(Operation::Exec, "mock", true, ms(30));
+        operations.record(Operation::Exec, "mock", false, ms(10));
+        operations.record(Operation::Exec, "native", true, ms(1));
+        let tallies = operations.tallies();
+        assert_eq!(tallies.len(), 2);
+        let (operation, provider, tally) = &tallies[0];
+        assert_eq!((*operation, provider.as_str()), (Operation::Exec, "mock"));
+        assert_eq!((tally.succeeded, tally.failed), (1, 1));
+        let latency = &tally.latency;
+        assert_eq!((latency.count, latency.total, latency.mean()), (2, ms(40), ms(20)));
+        assert_eq!((latency.min, latency.max), (ms(10), ms(30)));
+    }
+
+    #[test]
+    fn nothing_has_no_mean() {
+        assert_eq!(Histogram::default().mean(), Duration::ZERO);
+    }
+
+    proptest! {
+        #[test]
+        fn classes_hold_what_lies_at_or_below_their_bound(all in prop::collection::vec(0u64..1_000_000_000_000, 0..50)) {
+            let mut histogram = Histogram::default();
+            for ns in &all {
+                histogram.observe(Duration::from_nanos(*ns));
+            }
+            for (bound, count) in histogram.cumulative() {
+                let expected = all.iter().filter(|ns| Duration::from_nanos(**ns) <= bound).count();
+                prop_assert_eq!(count, expected as u64);
+            }
+            prop_assert_eq!(histogram.count, all.len() as u64);
+            prop_assert_eq!(histogram.total, Duration::from_nanos(all.iter().sum()));
+            prop_assert_eq!(histogram.min, Duration::from_nanos(all.iter().copied().min().unwrap_or(0)));
+            prop_assert_eq!(histogram.max, Duration::from_nanos(all.iter().copied().max().unwrap_or(0)));
+        }
     }
 }

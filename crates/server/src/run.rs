@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admission::{Admission, QueuePolicy};
+use crate::admission::{Admission, Opened, QueuePolicy};
 use crate::auth::Access;
 use crate::clock::{Clock, SteadyClock};
 use crate::config::{self, Config, DefaultProvider, Enabled, Overflow};
@@ -23,6 +23,7 @@ use crate::control::{AuditBounds, Control, Policy};
 use crate::events::Events;
 use crate::http::peer::TrustedProxies;
 use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
+use crate::process::{Memory, Process};
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
 use crate::{VERSION, reconcile};
@@ -31,10 +32,12 @@ use crate::{VERSION, reconcile};
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
 /// What the command line says beside the configuration.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Whether to remove every sandbox on the way out.
     pub destroy_on_exit: bool,
+    /// Asks the allocator of the program what it holds.
+    pub memory: fn() -> Memory,
 }
 
 /// Why the service could not start, or had to stop. Texts are for the operator.
@@ -103,9 +106,10 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let registry = registry(&config, store.id(), &clock).await?;
     let store: Arc<dyn Store> = Arc::new(store);
     let tasks = TaskTracker::new();
+    let process = Process::start(clock.now(), options.memory);
     let events = Arc::new(Events::default());
     let policy = policy(&config);
-    let (admission, admitting, stop_admitting) =
+    let Opened { admission, task: admitting, abandoned, stop: stop_admitting } =
         Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue);
     let control =
         Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
@@ -122,6 +126,9 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         cors: Cors::new(&config.server.cors_allowed_origins),
         preview_domain: config.server.preview_domain,
         file_bytes_max: config.limits.max_file_bytes,
+        defaults: config.defaults,
+        rate_limit: config.rate_limit,
+        process,
         started,
     };
 
@@ -132,6 +139,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     serving.spawn(http::serve(listeners, router, proxies, stop.clone()));
     let mut admission = tokio::task::JoinSet::new();
     admission.spawn(admitting);
+    admission.spawn(Arc::clone(&control).remove_abandoned(abandoned));
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
     if let Some(path) = &config.server.unix_socket {

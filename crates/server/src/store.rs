@@ -315,6 +315,9 @@ pub trait Store: AuditStore + fmt::Debug + Send + Sync {
     /// Those in `state`, the oldest first, at most `limit`.
     async fn in_state(&self, state: State, limit: u32) -> Result<Vec<Sandbox>>;
 
+    /// Whether what was written can be read, and more could be written.
+    async fn check(&self) -> Result<()>;
+
     /// Applies what happened, if the rules allow it in the state that is stored.
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied>;
 

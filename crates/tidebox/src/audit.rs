@@ -17,7 +17,7 @@ const PAGE_MAX: u32 = 1000;
 /// Print the audit history, newest first
 #[derive(Debug, Args)]
 pub struct AuditArgs {
-    /// Only of this actor: admin, `api_key`, anonymous or worker:ID
+    /// Only of this actor, such as admin, anonymous or worker:ID
     #[arg(long, value_name = "ACTOR")]
     actor: Option<String>,
     /// Only this action, such as quotas.update or key.refused

@@ -17,6 +17,7 @@ mod failure;
 mod get;
 mod list;
 mod logs;
+mod memory;
 mod output;
 mod provider;
 mod prune;

@@ -8,6 +8,7 @@ use clap::Args;
 use server::config::{self, Format, Inputs};
 
 use crate::failure::{Failure, Result};
+use crate::memory;
 
 /// Run the server
 #[derive(Debug, Args)]
@@ -38,8 +39,9 @@ pub fn run(args: &ServeArgs) -> Result {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
+    memory::give_back();
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::io("cannot start threads", &error))?;
-    let options = server::Options { destroy_on_exit: args.destroy_on_exit };
+    let options = server::Options { destroy_on_exit: args.destroy_on_exit, memory: memory::figures };
     match runtime.block_on(server::run(loaded.config, options)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => complain(EXIT_FAILED, &[failure.to_string()]),

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use domain::{Caps, Metadata, Quota, Resources, State};
+use domain::{Caps, Metadata, Quota, Resources, State, StopReason};
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
 use super::*;
 use crate::clock::SteadyClock;
-use crate::store::{IdempotencyKey, Sqlite};
+use crate::store::{Change, IdempotencyKey, Sqlite};
 
 struct Lab {
     _dir: tempfile::TempDir,
@@ -29,9 +29,20 @@ impl Lab {
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap());
         let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
         let events = Arc::new(Events::default());
-        let (admission, task, stop) = Admission::open(Arc::clone(&store), Arc::clone(&clock), events, policy);
+        let Opened { admission, task, mut abandoned, stop } =
+            Admission::open(Arc::clone(&store), Arc::clone(&clock), events, policy);
         let mut tasks = JoinSet::new();
         tasks.spawn(task);
+        let (left_in, freed) = (Arc::clone(&store), Arc::downgrade(&admission));
+        tasks.spawn(async move {
+            while let Some(id) = abandoned.recv().await {
+                let owner = left_in.sandbox(&id).await.unwrap().unwrap().owner;
+                end(left_in.as_ref(), &id).await;
+                if let Some(admission) = freed.upgrade() {
+                    admission.freed(owner.as_ref());
+                }
+            }
+        });
         Self { _dir: dir, store, clock, admission, stop, tasks }
     }
 
@@ -64,10 +75,7 @@ impl Lab {
 
     /// Ends a sandbox as the service would.
     async fn end(&self, sandbox: &Sandbox) {
-        let now = self.clock.now();
-        let stop = Change::StopRequested { reason: StopReason::Requested, now };
-        self.store.apply(&sandbox.id, stop).await.unwrap();
-        self.store.apply(&sandbox.id, Change::Stopped { at: now }).await.unwrap();
+        end(self.store.as_ref(), &sandbox.id).await;
         self.admission.freed(sandbox.owner.as_ref());
     }
 
@@ -86,6 +94,12 @@ impl Lab {
         while self.tasks.join_next().await.is_some() {}
         self.store.close().await;
     }
+}
+
+async fn end(store: &dyn Store, id: &SandboxId) {
+    let now = clock::from_ms(0);
+    store.apply(id, Change::StopRequested { reason: StopReason::Requested, now }).await.unwrap();
+    store.apply(id, Change::Stopped { at: now }).await.unwrap();
 }
 
 fn adds_up(figures: Figures) -> bool {

@@ -177,3 +177,29 @@ fn nothing_shows_a_key() {
     assert!(!shown.contains("k-api") && !shown.contains("k-admin") && !shown.contains("s3cret"), "{shown}");
     assert_ne!(principal.key_id(), denied.tried.as_ref(), "two keys have two names");
 }
+
+#[test]
+fn what_is_asked_for_is_what_opens() {
+    let demands = [Demand::Nothing, Demand::Key, Demand::AdminKey, Demand::Group(RouteGroup::Quotas)];
+    for (enabled, api, admin, fallback) in [
+        (false, None, None, true),
+        (false, None, None, false),
+        (false, Some("api"), None, true),
+        (false, None, Some("admin"), true),
+        (true, Some("api"), None, true),
+        (true, Some("api"), None, false),
+        (true, Some("api"), Some("admin"), true),
+    ] {
+        for admin_only in [vec![], vec![RouteGroup::Quotas]] {
+            let access = Access { admin_only, ..access(enabled, api, admin, fallback) };
+            for demand in demands {
+                let what = format!("{access:?} {demand:?}");
+                let asked = access.asks(demand);
+                assert_eq!(asked == Asked::Nothing, outcome(&access, demand, &[]).is_ok(), "{what}");
+                if let (Some(api), true) = (api, asked != Asked::AdminKey) {
+                    assert!(outcome(&access, demand, &[("x-api-key", api)]).is_ok(), "{what}");
+                }
+            }
+        }
+    }
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use domain::{InvalidMetadata, Metadata, OwnerId, Resources, SandboxId, State, StopReason};
 use providers::{Phase, Provider, Spec};
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::admission::above;
 use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, WAIT_MAX, WaitFor, lock};
@@ -262,6 +262,7 @@ impl Control {
                 if let Some(store) = phases.iter_mut().find(|phase| phase.name == "store") {
                     store.took += took;
                 }
+                self.record_phases(provider.name(), &phases);
                 Ok(Spawned { sandbox: *sandbox, phases })
             }
             // Deleted before it was made: whoever removed the row may have found
@@ -274,6 +275,13 @@ impl Control {
             }
             // The reconciler finds the row or the box once the store is back.
             Err(error) => Err(error),
+        }
+    }
+
+    /// Removes what was admitted for callers who had gone by then.
+    pub async fn remove_abandoned(self: Arc<Self>, mut abandoned: mpsc::UnboundedReceiver<SandboxId>) {
+        while let Some(id) = abandoned.recv().await {
+            self.abandon(&id).await;
         }
     }
 

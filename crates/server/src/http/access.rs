@@ -13,8 +13,9 @@ use domain::Timestamp;
 
 use super::Api;
 use super::error::{ApiError, Refusal};
+use super::openapi::Security;
 use crate::auth::token::Scope;
-use crate::auth::{Access, Demand, Denied, KeyId, Principal};
+use crate::auth::{Access, Asked, Demand, Denied, KeyId, Principal};
 use crate::config::RouteGroup;
 
 /// What every path begins with.
@@ -80,6 +81,18 @@ fn gate(matched: Option<&str>, sent: &str, method: &Method) -> Gate {
         "events" => Demand::Group(RouteGroup::Events),
         _ => Demand::Key,
     })
+}
+
+/// What the description says of the route at `path`.
+pub fn security(access: &Access, path: &str) -> Security {
+    match gate(Some(path), path, &Method::GET) {
+        Gate::Worker(_) => Security::Worker,
+        Gate::Key(demand) => match access.asks(demand) {
+            Asked::Nothing => Security::Open,
+            Asked::Key => Security::Key,
+            Asked::AdminKey => Security::AdminKey,
+        },
+    }
 }
 
 /// Lets the request through, with its [`Principal`] among its extensions, or

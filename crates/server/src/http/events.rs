@@ -19,6 +19,8 @@ use crate::events::{Next, SUBSCRIBERS_MAX, Subscription};
 /// How long the stream may say nothing: proxies cut what looks dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const LAST_EVENT_ID: &str = "last-event-id";
+/// The highest id that there can be: what every reader of JSON takes as it is.
+const ID_MAX: u64 = (1 << 53) - 1;
 /// The type of an event that no filter holds back.
 const GAP: &str = api::Event::GAP;
 
@@ -29,13 +31,17 @@ const GAP: &str = api::Event::GAP;
 /// `events.gap` tells how many.
 #[utoipa::path(get, path = "/api/v1/events", tag = "events",
     params(
-        ("type" = Option<String>, Query, description = "Only events of these types, separated by commas; may be repeated"),
-        ("sandbox_id" = Option<String>, Query, description = "Only what happened to this sandbox"),
-        ("last_event_id" = Option<u64>, Query, description = "Begin after this id instead of now; 0 for all that is kept"),
+        ("type" = Option<api::EventTypes>, Query,
+            description = "Only events of these types, separated by commas; may be repeated"),
+        ("sandbox_id" = Option<String>, Query, pattern = "^sb-[a-z2-7]{16}$",
+            description = "Only what happened to this sandbox"),
+        ("last_event_id" = Option<u64>, Query, minimum = 0, maximum = 9_007_199_254_740_991_u64,
+            description = "Begin after this id instead of now; 0 for all that is kept"),
         ("follow" = Option<bool>, Query, description = "`false` ends the stream where it would wait"),
-        ("Last-Event-ID" = Option<u64>, Header, description = "As `last_event_id`, and stronger")),
+        ("Last-Event-ID" = Option<u64>, Header, minimum = 0, maximum = 9_007_199_254_740_991_u64,
+            description = "As `last_event_id`, and stronger")),
     responses(
-        (status = 200, body = api::Event, content_type = "text/event-stream", description = "A stream of them"),
+        (status = 200, body = api::ServerSentEvent, content_type = "text/event-stream", description = "A stream of them"),
         (status = 400, body = api::ErrorBody, description = "A type is not known, or an id is none"),
         (status = 503, body = api::ErrorBody, description = "There are too many listeners")))]
 pub async fn stream(
@@ -109,7 +115,7 @@ impl<'a> Query<'a> {
 
 fn event_id(text: &str) -> Result<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| is_number).ok_or_else(|| {
+    text.parse().ok().filter(|id| is_number && *id <= ID_MAX).ok_or_else(|| {
         malformed("the id of the last event is a whole number; leave it out to begin now, 0 gives all that is kept")
     })
 }
@@ -194,6 +200,13 @@ mod test {
     }
 
     #[test]
+    fn the_description_names_every_type() {
+        let known = crate::events::EventType::ALL.map(crate::events::EventType::as_str);
+        assert_eq!(known, api::Event::TYPES);
+        assert!(!known.contains(&GAP));
+    }
+
+    #[test]
     fn types_are_separated_by_commas_or_repeated() {
         let expected = (vec!["a.b".to_owned(), "c.d".to_owned(), "e.f".to_owned()], None);
         assert_eq!(read(&[("type", "a.b, c.d"), ("type", "e.f")], None), Ok(expected));
@@ -207,7 +220,7 @@ mod test {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for id in ["", "-1", "+1", "1.5", "abc", "18446744073709551616", "1 "] {
+        for id in ["", "-1", "+1", "1.5", "abc", "18446744073709551616", "9007199254740992", "1 "] {
             assert!(read(&[("last_event_id", id)], None).unwrap_err().contains("whole number"), "{id}");
         }
         assert!(read(&[("typ", "x")], None).unwrap_err().contains("`type`"));

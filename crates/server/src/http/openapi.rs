@@ -2,13 +2,16 @@
 
 mod rules;
 
-use std::sync::LazyLock;
-
+use axum::body::Body;
+use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
+use bytes::Bytes;
 use utoipa::OpenApi;
 
-pub use rules::{FILES_OF_ROUTES, Keys};
+use super::{Api, access};
+
+pub use rules::{FILES_OF_ROUTES, Security};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -22,12 +25,15 @@ pub use rules::{FILES_OF_ROUTES, Keys};
     components(schemas(
         api::ErrorBody,
         api::Duration,
+        api::Event,
+        api::EventTypes,
         api::FileMode,
         api::FilePath,
         api::IdempotencyKey,
         api::OwnerHeader,
         api::OwnerId,
         api::RelativePath,
+        api::SandboxId,
         api::Span,
         api::TemplateName
     )),
@@ -50,24 +56,23 @@ pub fn base() -> utoipa::openapi::OpenApi {
     Base::openapi()
 }
 
-static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
+/// The OpenAPI 3.1 document, with what each path asks of its callers.
+fn document(security: impl Fn(&str) -> Security) -> String {
     let mut document = super::routes().into_openapi();
-    rules::apply(&mut document, Keys { api: false, admin: false });
+    rules::apply(&mut document, security);
     let mut text = document.to_pretty_json().expect("the description is JSON");
     text.push('\n');
     text
-});
-
-/// The OpenAPI 3.1 document, as served and as committed.
-pub fn document() -> &'static str {
-    &DOCUMENT
 }
 
 /// This document
 #[utoipa::path(get, path = "/api/v1/openapi.json", tag = "system",
-    responses((status = 200, description = "OpenAPI 3.1", content_type = "application/json")))]
-pub async fn get() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], document())
+    responses((status = 200, description = "OpenAPI 3.1; says of each route what this server asks for",
+        content_type = "application/json")))]
+pub async fn get(State(api): State<Api>) -> impl IntoResponse {
+    let security = |path: &str| access::security(&api.settings.access, path);
+    let text = api.description.get_or_init(|| document(security).into());
+    ([(header::CONTENT_TYPE, "application/json")], Body::from(Bytes::clone(text)))
 }
 
 #[cfg(test)]
@@ -76,7 +81,7 @@ mod test {
 
     #[test]
     fn every_reference_of_the_description_leads_somewhere() {
-        let document: Value = serde_json::from_str(super::document()).unwrap();
+        let document: Value = serde_json::from_str(&super::document(|_| super::Security::Key)).unwrap();
         let mut left = vec![&document];
         let mut count = 0;
         while let Some(value) = left.pop() {
@@ -88,7 +93,7 @@ mod test {
             match value {
                 Value::Array(items) => left.extend(items),
                 Value::Object(fields) => left.extend(fields.values()),
-                _ => {}
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
             }
         }
         assert!(count > 100, "{count}");

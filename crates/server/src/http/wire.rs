@@ -1,6 +1,7 @@
 //! Between the API's types and the service's: the only place that knows both.
 
 mod audit;
+pub mod figures;
 
 use std::time::Duration;
 

@@ -27,6 +27,9 @@ use super::{
 const READERS: u32 = 2;
 /// How long a statement waits for another process that holds the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Reads what the triggers count; not the rows of owners, of whom there may be many.
+const COUNTS: &str = "SELECT scope, name, rows FROM counts \
+    WHERE scope IN ('active', 'state', 'provider', 'worker') AND rows > 0";
 
 /// A store in one file.
 #[derive(Debug)]
@@ -217,9 +220,7 @@ impl Store for Sqlite {
 
     async fn counts(&self) -> Result<Counts> {
         // Bounded: owners, of whom there can be any number, are left out.
-        let rows = sqlx::query("SELECT scope, name, rows FROM counts WHERE scope <> 'owner' AND rows > 0")
-            .fetch_all(&self.readers)
-            .await?;
+        let rows = sqlx::query(COUNTS).fetch_all(&self.readers).await?;
         let mut counts = Counts::default();
         for row in rows {
             let (scope, name): (String, String) = (row.try_get("scope")?, row.try_get("name")?);
@@ -266,6 +267,13 @@ impl Store for Sqlite {
         let rows =
             sqlx::query(sqlx::AssertSqlSafe(sql)).bind(state.as_str()).bind(limit).fetch_all(&self.readers).await?;
         rows.iter().map(sandbox).collect()
+    }
+
+    async fn check(&self) -> Result<()> {
+        sqlx::query("SELECT id FROM store").fetch_one(&self.readers).await?;
+        // Takes the lock of the one who writes, and gives it back at once.
+        self.writer.begin_with("BEGIN IMMEDIATE").await?.rollback().await?;
+        Ok(())
     }
 
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied> {
@@ -474,5 +482,34 @@ mod test {
         sqlx::query("PRAGMA user_version = 999").execute(&store.writer).await.unwrap();
         store.close().await;
         assert!(matches!(Sqlite::open(&path, [7; 10]).await, Err(Error::TooNew { found: 999, .. })));
+    }
+
+    /// Those who watch come every few seconds, whatever there is to count.
+    #[tokio::test]
+    async fn the_counts_are_read_without_a_look_at_sandboxes_or_owners() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap();
+        let plan = sqlx::query(sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {COUNTS}")));
+        let steps = plan.fetch_all(&store.readers).await.unwrap();
+        let steps: Vec<String> = steps.iter().map(|step| step.get("detail")).collect();
+        assert_eq!(steps, ["SEARCH counts USING PRIMARY KEY (scope=?)"]);
+        store.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_store_that_cannot_be_written_is_not_well() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.db");
+        let store = Sqlite::open(&path, [7; 10]).await.unwrap();
+        store.check().await.unwrap();
+        let other = Sqlite::open(&path, [7; 10]).await.unwrap();
+        let held = other.writer.begin_with("BEGIN IMMEDIATE").await.unwrap();
+        let waited = tokio::time::timeout(Duration::from_millis(100), store.check()).await;
+        assert!(waited.is_err(), "it waits for the other one: {waited:?}");
+        drop(held);
+        other.close().await;
+        store.check().await.expect("it is well again");
+        store.close().await;
+        assert!(store.check().await.is_err(), "a closed store is not well");
     }
 }

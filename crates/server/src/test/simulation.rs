@@ -20,7 +20,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio_util::task::TaskTracker;
 
-use crate::admission::{Admission, QueuePolicy};
+use crate::admission::{Admission, Opened, QueuePolicy};
 use crate::clock::{Clock, after, from_ms};
 use crate::control::{AuditBounds, Control, Error, IdempotencyKey, ListFilter, Policy, SpawnRequest};
 use crate::events::Events;
@@ -76,10 +76,19 @@ struct World {
 struct Told {
     /// Sandboxes that a caller got and nobody has ended since.
     alive: BTreeMap<SandboxId, Timestamp>,
+    /// Sandboxes that somebody wants to end, or that end by themselves.
+    doomed: BTreeSet<SandboxId>,
     /// Sandboxes of which a caller was told that they are gone.
     gone: BTreeSet<SandboxId>,
     /// Which sandbox a key gave.
     keys: BTreeMap<String, SandboxId>,
+}
+
+impl Told {
+    fn doom(&mut self, id: &SandboxId) {
+        self.alive.remove(id);
+        self.doomed.insert(id.clone());
+    }
 }
 
 impl World {
@@ -101,7 +110,8 @@ impl Life {
         let providers: Vec<(Arc<dyn Provider>, Offer)> = vec![(Arc::new(world.mock.clone()), Offer::Always)];
         let registry = Registry::assemble(providers, Some("mock"), clock.as_ref()).await;
         let events = Arc::new(Events::default());
-        let (admission, task, _) = Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), queue);
+        let Opened { admission, task, abandoned, .. } =
+            Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), queue);
         let tasks = TaskTracker::new();
         tasks.spawn(task);
         let seconds = Duration::from_secs;
@@ -122,7 +132,8 @@ impl Life {
             reserve_disk_bytes: 0,
         };
         let control =
-            Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks, events, admission);
+            Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
+        tasks.spawn(Arc::clone(&control).remove_abandoned(abandoned));
         Self { control, store }
     }
 
@@ -134,7 +145,7 @@ impl Life {
             50..=69 => {
                 let Some(id) = pick(world, &mut dice) else { return };
                 // Whether it is done is not known until the answer comes.
-                world.told.lock().unwrap().alive.remove(&id);
+                world.told.lock().unwrap().doom(&id);
                 if self.control.destroy(id.as_str()).await.is_ok() {
                     world.told.lock().unwrap().gone.insert(id);
                 }
@@ -158,7 +169,7 @@ impl Life {
             _ => {
                 // A box ends by itself.
                 if let Some(id) = pick(world, &mut dice) {
-                    world.told.lock().unwrap().alive.remove(&id);
+                    world.told.lock().unwrap().doom(&id);
                     if dice.random_bool(0.5) { world.mock.vanish(&id) } else { world.mock.die(&id) }
                 }
             }
@@ -197,8 +208,10 @@ impl Life {
             Ok(spawned) => {
                 let id = spawned.sandbox.id;
                 let mut told = world.told.lock().unwrap();
-                if !told.gone.contains(&id) {
-                    told.alive.insert(id.clone(), spawned.sandbox.expires_at);
+                let end = spawned.sandbox.expires_at;
+                if !told.doomed.contains(&id) {
+                    // A repeated request may have been answered before its end was moved.
+                    told.alive.entry(id.clone()).and_modify(|known| *known = end.min(*known)).or_insert(end);
                 }
                 if let Some(key) = key {
                     let key = format!("{} {key}", owner.map(|owner| owner.to_string()).unwrap_or_default());

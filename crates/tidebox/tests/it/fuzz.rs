@@ -7,8 +7,12 @@ use std::process::{Command, Output};
 use crate::require::found;
 use crate::server::{MOCK, TestServer};
 
-/// Cases per route and phase: all in all a minute.
-const EXAMPLES: &str = "25";
+/// Cases per route and phase; enough for each parameter, and both runs together
+/// take two minutes on a busy machine.
+const EXAMPLES: &str = "20";
+
+const API_KEY: &str = "an-api-key-that-only-this-test-knows-0123";
+const ADMIN_KEY: &str = "an-admin-key-that-only-this-test-knows-01";
 
 /// Where `.ci/run` puts it, or wherever it is installed.
 fn schemathesis() -> Option<PathBuf> {
@@ -54,8 +58,17 @@ fn finds_nothing(output: &Output) {
 }
 
 #[tokio::test]
-async fn schemathesis_finds_nothing() {
+async fn schemathesis_finds_nothing_with_auth_off() {
     let server = TestServer::start(MOCK).await;
     let Some(output) = fuzz(&server, &[]).await else { return };
+    finds_nothing(&output);
+}
+
+#[tokio::test]
+async fn schemathesis_finds_nothing_with_auth_on() {
+    let settings = format!("{MOCK} auth.enabled=true auth.api_key={API_KEY} auth.admin_api_key={ADMIN_KEY}");
+    let mut server = TestServer::start(&settings).await;
+    server.key = Some(API_KEY.to_owned());
+    let Some(output) = fuzz(&server, &[("X-API-Key", API_KEY), ("X-Admin-API-Key", ADMIN_KEY)]).await else { return };
     finds_nothing(&output);
 }

@@ -14,5 +14,6 @@ mod events;
 mod fuzz;
 mod listen;
 mod load;
+mod metrics;
 mod require;
 mod server;

@@ -24,6 +24,8 @@ pub const NATIVE: &str = "providers.default=native";
 pub struct TestServer {
     pub url: String,
     pub http: reqwest::Client,
+    /// Sent with every request, once it is set.
+    pub key: Option<String>,
     process: Option<Child>,
     settings: Vec<(String, String)>,
     user: Option<u32>,
@@ -90,6 +92,7 @@ impl TestServer {
         let mut server = Self {
             url: String::new(),
             http: reqwest::Client::builder().timeout(Duration::from_secs(120)).build().unwrap(),
+            key: None,
             process: None,
             settings,
             user,
@@ -162,7 +165,7 @@ impl TestServer {
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}/api/v1{path}", self.url))
+        with_key(self.http.request(method, format!("{}/api/v1{path}", self.url)), self.key.as_deref())
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -293,6 +296,13 @@ impl Drop for TestServer {
             .filter(|line| !self.expected_trouble.iter().any(|words| line.contains(words)))
             .collect();
         assert!(trouble.is_empty(), "the server complained: {trouble:#?}");
+    }
+}
+
+fn with_key(request: RequestBuilder, key: Option<&str>) -> RequestBuilder {
+    match key {
+        Some(key) => request.header("X-API-Key", key),
+        None => request,
     }
 }
 

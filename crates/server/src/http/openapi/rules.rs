@@ -11,13 +11,17 @@ use utoipa::openapi::{
     Components, Content, ContentBuilder, Header, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder, Schema, Type,
 };
 
-/// Which keys the server asks for.
+/// What a route asks of its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keys {
-    /// Every route but the open ones asks for the API key.
-    pub api: bool,
-    /// `/admin` asks for the admin key, or by fallback for the API key.
-    pub admin: bool,
+pub enum Security {
+    /// Nothing.
+    Open,
+    /// The API key.
+    Key,
+    /// The admin key, or by fallback the API key.
+    AdminKey,
+    /// The credential of the worker in the path.
+    Worker,
 }
 
 /// A failure that any route may have: its status, its name among the
@@ -48,7 +52,7 @@ const WORKER_ID: &str = "WorkerId";
 const WORKER_TOKEN: &str = "WorkerToken";
 
 /// Adds to every operation what its route does not have to say itself.
-pub fn apply(document: &mut OpenApi, keys: Keys) {
+pub fn apply(document: &mut OpenApi, security: impl Fn(&str) -> Security) {
     let components = document.components.get_or_insert_default();
     for failure in &FAILURES {
         components.responses.insert(failure.1.to_owned(), RefOr::T(described(failure)));
@@ -59,7 +63,7 @@ pub fn apply(document: &mut OpenApi, keys: Keys) {
     for (path, item) in &mut document.paths.paths {
         let shared = item.parameters.clone().unwrap_or_default();
         for operation in operations(item) {
-            operation.security = security(path, keys);
+            operation.security = requirements(security(path));
             shape_parameters(operation);
             shape_bodies(operation, &all_optional);
             let has_query = shared.iter().chain(operation.parameters.iter().flatten()).any(is_readable);
@@ -128,16 +132,16 @@ fn is_open(path: &str) -> bool {
     matches!(path, "/api/v1/live" | "/api/v1/health" | "/api/v1/ready")
 }
 
-/// What a request has to carry: one of the list. Nothing if everybody may ask.
-fn security(path: &str, keys: Keys) -> Option<Vec<SecurityRequirement>> {
+/// What a request has to carry: one of the list.
+fn requirements(security: Security) -> Option<Vec<SecurityRequirement>> {
     let one = |name: &str| SecurityRequirement::new(name, [""; 0]);
-    if path.starts_with("/api/v1/worker/") {
-        return Some(vec![one(WORKER_ID).add(WORKER_TOKEN, [""; 0])]);
+    match security {
+        Security::Open => None,
+        Security::Key => Some(vec![one(API_KEY), one(BEARER), one(ADMIN_KEY)]),
+        // The others may carry the admin key too, or by fallback the API key.
+        Security::AdminKey => Some(vec![one(ADMIN_KEY), one(API_KEY), one(BEARER)]),
+        Security::Worker => Some(vec![one(WORKER_ID).add(WORKER_TOKEN, [""; 0])]),
     }
-    if path.starts_with("/api/v1/admin/") {
-        return (keys.admin || keys.api).then(|| vec![one(ADMIN_KEY), one(API_KEY), one(BEARER)]);
-    }
-    (keys.api && !is_open(path)).then(|| vec![one(API_KEY), one(BEARER)])
 }
 
 fn schemes(components: &mut Components) {
@@ -166,6 +170,7 @@ fn shape_parameters(operation: &mut Operation) {
             (ParameterIn::Header, "X-User-ID") => "OwnerHeader",
             (ParameterIn::Header, "Idempotency-Key") => "IdempotencyKey",
             (ParameterIn::Path | ParameterIn::Query, "owner_id") => "OwnerId",
+            (ParameterIn::Query, "sandbox_id") => "SandboxId",
             _ => {
                 if let Some(RefOr::T(Schema::Object(object))) = &mut parameter.schema
                     && let SchemaType::Array(types) = &mut object.schema_type
@@ -183,7 +188,7 @@ fn shape_parameters(operation: &mut Operation) {
 fn all_optional(components: &Components) -> BTreeSet<String> {
     let names = components.schemas.iter().filter_map(|(name, schema)| match schema {
         RefOr::T(Schema::Object(object)) if object.required.is_empty() && !object.properties.is_empty() => Some(name),
-        _ => None,
+        RefOr::T(_) | RefOr::Ref(_) => None,
     });
     names.map(|name| Ref::from_schema_name(name).ref_location).collect()
 }
@@ -200,7 +205,7 @@ fn shape_bodies(operation: &mut Operation, all_optional: &BTreeSet<String>) {
         as_bytes(body.content.get_mut(BYTES));
         let may_be_absent = body.content.iter().any(|(kind, content)| match content {
             RefOr::T(Content { schema: Some(RefOr::Ref(schema)), .. }) => all_optional.contains(&schema.ref_location),
-            _ => kind == BYTES,
+            RefOr::T(_) | RefOr::Ref(_) => kind == BYTES,
         });
         if may_be_absent {
             body.required = Some(Required::False);

@@ -1,0 +1,203 @@
+//! What the service knows of itself, for those who watch it. One function for
+//! each area; none of them looks at more than a bounded number of rows.
+
+use std::time::{Duration, Instant};
+
+use domain::State;
+use providers::Phase;
+
+use super::{Control, LOCAL_WORKER, Result};
+use crate::events;
+use crate::figures::{self, Leases, Scheduler, StoreHealth, Worker, Workers};
+use crate::operations::Operations;
+use crate::store::{Counts, QuotaSummary};
+
+/// What only the store knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// The sandboxes.
+    pub sandboxes: Counts,
+    /// The quotas.
+    pub quotas: QuotaSummary,
+    /// The workers.
+    pub workers: Workers,
+    /// The leases.
+    pub leases: Leases,
+}
+
+impl Stored {
+    /// The workers that a sandbox of `provider` could go to, the one with the
+    /// fewest sandboxes first, ties by id.
+    fn eligible(&self, provider: &str) -> Vec<&Worker> {
+        let active = |worker: &Worker| self.sandboxes.by_worker.get(&worker.id).copied().unwrap_or(0);
+        let mut eligible: Vec<&Worker> = self.workers.items.iter().collect();
+        eligible.retain(|worker| {
+            let has_room = worker.max_sandboxes == 0 || active(worker) < worker.max_sandboxes;
+            worker.is_online() && worker.providers.iter().any(|offered| offered == provider) && has_room
+        });
+        eligible.sort_by(|a, b| (active(a), &a.id).cmp(&(active(b), &b.id)));
+        eligible
+    }
+}
+
+/// The store is not waited for any longer by those who only watch.
+const STORE_PATIENCE: Duration = Duration::from_secs(2);
+
+impl Control {
+    /// How often what was done, how it went, and how long it took.
+    pub fn operations(&self) -> &Operations {
+        &self.operations
+    }
+
+    /// Counts the parts of the time that a spawn took.
+    pub(super) fn record_phases(&self, provider: &str, phases: &[Phase]) {
+        self.operations.record_phases(provider, phases.iter().map(|phase| (phase.name, phase.took)));
+    }
+
+    /// Looks whether the store answers, now.
+    pub async fn store_health(&self) -> StoreHealth {
+        let started = Instant::now();
+        let outcome = tokio::time::timeout(STORE_PATIENCE, self.store.check()).await;
+        if let Ok(Err(error)) = &outcome {
+            tracing::warn!(error = error as &dyn std::error::Error, "the store failed a check");
+        }
+        StoreHealth { healthy: matches!(outcome, Ok(Ok(()))), latency: started.elapsed() }
+    }
+
+    /// What only the store knows; `None` while it does not answer.
+    pub async fn stored_figures(&self) -> Option<Stored> {
+        let read = async {
+            let workers = self.workers_figures().await?;
+            Ok(Stored {
+                sandboxes: self.with_zeros(self.store.counts().await?, &workers),
+                quotas: self.store.quota_summary().await?,
+                leases: self.leases_figures().await?,
+                workers,
+            })
+        };
+        match tokio::time::timeout(STORE_PATIENCE, read).await {
+            Ok(Ok(stored)) => Some(stored),
+            Ok(Err(error)) => {
+                let error: super::Error = error;
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot read the figures of the store");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// States, providers and workers without sandboxes are told too.
+    fn with_zeros(&self, mut counts: Counts, workers: &Workers) -> Counts {
+        for state in State::ALL {
+            counts.by_state.entry(state.as_str().to_owned()).or_default();
+        }
+        for entry in self.registry.entries() {
+            counts.by_provider.entry(entry.provider.name().to_owned()).or_default();
+        }
+        for worker in &workers.items {
+            counts.by_worker.entry(worker.id.clone()).or_default();
+        }
+        counts
+    }
+
+    /// Spawns that found no room, and who would get the next one that names no
+    /// provider.
+    pub fn scheduler_figures(&self, stored: Option<&Stored>) -> Scheduler {
+        let queue = self.queue_figures();
+        let provider = self.registry.default_entry().filter(|entry| entry.is_healthy());
+        let eligible = match (stored, provider) {
+            (Some(stored), Some(entry)) => stored.eligible(entry.provider.name()),
+            _ => Vec::new(),
+        };
+        Scheduler {
+            depth: queue.depth,
+            queued_total: queue.queued,
+            dequeued_total: queue.dequeued,
+            timeouts_total: queue.timed_out,
+            wait_total: queue.wait_total,
+            wait_max: queue.wait_max,
+            worker_id: LOCAL_WORKER.to_owned(),
+            selected_worker_id: eligible.first().map(|worker| worker.id.clone()),
+            eligible_workers: eligible.len() as u64,
+        }
+    }
+
+    /// The events.
+    pub fn events_figures(&self) -> events::Counts {
+        self.events.counts()
+    }
+
+    async fn leases_figures(&self) -> Result<Leases> {
+        Ok(Leases::default())
+    }
+
+    /// A single server is its own only worker.
+    async fn workers_figures(&self) -> Result<Workers> {
+        let caps = self.policy.caps;
+        let providers: Vec<String> =
+            self.registry.entries().iter().map(|entry| entry.provider.name().to_owned()).collect();
+        let capabilities = ["api", "single_node", "spawn", "exec", "files"].map(str::to_owned).to_vec();
+        let local = Worker {
+            id: LOCAL_WORKER.to_owned(),
+            hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            status: figures::WORKER_ONLINE,
+            providers,
+            capabilities,
+            max_sandboxes: caps.max_sandboxes,
+            max_sandboxes_per_owner: caps.max_sandboxes_per_owner,
+            last_heartbeat: self.now(),
+            created_at: self.started_at,
+            updated_at: self.now(),
+            stale: false,
+        };
+        Ok(Workers { items: vec![local] })
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn worker(id: &str, max_sandboxes: u64) -> Worker {
+        let at = domain::Timestamp::UNIX_EPOCH;
+        Worker {
+            id: id.to_owned(),
+            hostname: "h".to_owned(),
+            status: figures::WORKER_ONLINE,
+            providers: vec!["native".to_owned()],
+            capabilities: vec![],
+            max_sandboxes,
+            max_sandboxes_per_owner: 0,
+            last_heartbeat: at,
+            created_at: at,
+            updated_at: at,
+            stale: false,
+        }
+    }
+
+    #[test]
+    fn eligible_workers_have_room_and_the_idlest_is_first() {
+        let by_worker = [("a", 2), ("b", 1), ("c", 1), ("full", 1)];
+        let items = vec![
+            worker("a", 0),
+            worker("c", 0),
+            worker("b", 2),
+            worker("full", 1),
+            Worker { stale: true, ..worker("stale", 0) },
+            Worker { status: "draining", ..worker("draining", 0) },
+            Worker { providers: vec!["mock".to_owned()], ..worker("other", 0) },
+        ];
+        let stored = Stored {
+            sandboxes: Counts {
+                by_worker: by_worker.map(|(id, count)| (id.to_owned(), count)).into(),
+                ..Counts::default()
+            },
+            quotas: QuotaSummary::default(),
+            workers: Workers { items },
+            leases: Leases::default(),
+        };
+        let ids: Vec<&str> = stored.eligible("native").iter().map(|worker| worker.id.as_str()).collect();
+        assert_eq!(ids, ["b", "c", "a"]);
+        assert!(stored.eligible("docker").is_empty());
+    }
+}

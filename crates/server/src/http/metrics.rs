@@ -1,0 +1,184 @@
+//! `/metrics` as JSON, and `/metrics/prometheus`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::IntoResponse;
+
+use super::diagnostics::Snapshot;
+use super::exposition::{Family, Format, Kind};
+use super::{Api, wire};
+use crate::VERSION;
+use crate::control::Stored;
+use crate::figures::{RateLimit, Scheduler, StoreHealth};
+use crate::process::{GOOS, Usage, goarch};
+
+/// Figures as JSON
+#[utoipa::path(get, path = "/api/v1/metrics", tag = "system",
+    responses((status = 200, body = api::Metrics, description = "As they are now")))]
+pub async fn get(State(api): State<Api>) -> Json<api::Metrics> {
+    let snapshot = Snapshot::take(&api).await;
+    Json(wire::figures::metrics(&api, &snapshot))
+}
+
+/// Figures for Prometheus
+///
+/// The text format 0.0.4, or OpenMetrics 1.0.0 when `Accept` likes it better.
+#[utoipa::path(get, path = "/api/v1/metrics/prometheus", tag = "system",
+    responses((status = 200, description = "As they are now",
+        content((String = "text/plain"), (String = "application/openmetrics-text")))))]
+pub async fn prometheus(State(api): State<Api>, headers: HeaderMap) -> impl IntoResponse {
+    let store = api.control.store_health().await;
+    let snapshot = Snapshot::take(&api).await;
+    let format = Format::preferred(&headers);
+    let text = format.write(&families(&api, &snapshot, store));
+    ([(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")], text)
+}
+
+/// Every series there is. Labels name providers, workers, states and operations,
+/// never what a caller chose.
+fn families(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<Family> {
+    let mut families = service(api, snapshot, store);
+    families.extend(scheduler(&snapshot.scheduler));
+    families.extend(rate_limit(&snapshot.rate_limit));
+    families.extend(snapshot.stored.iter().flat_map(stored));
+    families.extend(operations(api, snapshot));
+    families.extend(process(api));
+    families
+}
+
+fn gauge(name: &'static str, help: &'static str, value: u64) -> Family {
+    Family::new(Kind::Gauge, name, help).with(&[], value as f64)
+}
+
+fn counter(name: &'static str, help: &'static str, value: u64) -> Family {
+    Family::new(Kind::Counter, name, help).with(&[], value as f64)
+}
+
+fn service(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<Family> {
+    let build = [("version", VERSION), ("goos", GOOS), ("goarch", goarch())];
+    let memory = snapshot.memory;
+    let bytes = [("allocated", memory.allocated), ("active", memory.active), ("resident", memory.resident)];
+    let provider_healthy =
+        Family::new(Kind::Gauge, "tidebox_provider_healthy", "Whether a provider can make sandboxes, 1 or 0.");
+    vec![
+        Family::new(Kind::Info, "tidebox_build", "What runs.").with(&build, 1.0),
+        Family::new(Kind::Gauge, "tidebox_uptime_seconds", "Time since the start.")
+            .with(&[], snapshot.uptime.as_secs_f64()),
+        provider_healthy.with_each(api.control.registry().entries(), |family, entry| {
+            let default = if entry.is_default { "true" } else { "false" };
+            let labels = [("provider", entry.provider.name()), ("default", default)];
+            family.with(&labels, f64::from(entry.is_healthy()))
+        }),
+        gauge("tidebox_store_healthy", "Whether the store answers, 1 or 0.", u64::from(store.healthy)),
+        Family::new(Kind::Gauge, "tidebox_store_latency_seconds", "How long the store took to answer just now.")
+            .with(&[], store.latency.as_secs_f64()),
+        gauge(
+            "tidebox_max_sandboxes",
+            "The most active sandboxes there may be; 0 for no limit.",
+            api.settings.defaults.max_sandboxes,
+        ),
+        gauge("tidebox_tasks", "Asynchronous tasks that are alive.", snapshot.tasks),
+        Family::new(Kind::Gauge, "tidebox_memory_bytes", "What the allocator holds.")
+            .with_each(bytes, |family, (kind, bytes)| family.with(&[("kind", kind)], bytes as f64)),
+        gauge("tidebox_event_subscribers", "Who listens to events now.", snapshot.events.subscribers),
+        counter("tidebox_events", "Events since the start.", snapshot.events.events_total),
+    ]
+}
+
+fn scheduler(figures: &Scheduler) -> [Family; 6] {
+    let wait_ms = figures.wait_total.as_secs_f64() * 1000.0;
+    [
+        gauge("tidebox_spawn_queue_depth", "Spawns that wait for room.", figures.depth),
+        counter("tidebox_spawn_queued", "Spawns that began to wait for room.", figures.queued_total),
+        counter("tidebox_spawn_dequeued", "Spawns that waited and found room.", figures.dequeued_total),
+        counter(
+            "tidebox_spawn_queue_timeouts",
+            "Spawns that waited and found no room in time.",
+            figures.timeouts_total,
+        ),
+        Family::new(Kind::Summary, "tidebox_spawn_queue_wait_milliseconds", "How long spawns waited that found room.")
+            .with_sum(&[], wait_ms, figures.dequeued_total),
+        gauge("tidebox_eligible_workers", "Workers that the next spawn could go to.", figures.eligible_workers),
+    ]
+}
+
+fn rate_limit(figures: &RateLimit) -> [Family; 4] {
+    [
+        counter("tidebox_rate_limit_allowed", "Requests that the rate limiter let through.", figures.allowed_total),
+        counter("tidebox_rate_limit_blocked", "Requests that the rate limiter refused.", figures.limited_total),
+        counter("tidebox_rate_limit_evicted", "Callers that the rate limiter has forgotten.", figures.evicted_total),
+        gauge("tidebox_rate_limit_buckets", "Callers that the rate limiter remembers.", figures.active_buckets),
+    ]
+}
+
+fn stored(stored: &Stored) -> [Family; 6] {
+    let Stored { sandboxes, quotas, workers, leases } = stored;
+    let of_workers = [
+        ("total", workers.items.len() as u64),
+        ("online", workers.online()),
+        ("stale", workers.stale()),
+        ("unhealthy", workers.unhealthy()),
+    ];
+    let of_leases = [("total", leases.total()), ("active", leases.active), ("expired", leases.expired)];
+    let status = |family: Family, (status, count): (&str, u64)| family.with(&[("status", status)], count as f64);
+    [
+        Family::new(Kind::Gauge, "tidebox_sandboxes_total", "Sandboxes whose rows are kept.")
+            .with_each(&sandboxes.by_state, |family, (state, count)| family.with(&[("state", state)], *count as f64)),
+        Family::new(Kind::Gauge, "tidebox_sandboxes_by_provider_total", "Active sandboxes that a provider runs.")
+            .with_each(&sandboxes.by_provider, |family, (provider, count)| {
+                family.with(&[("provider", provider)], *count as f64)
+            }),
+        Family::new(Kind::Gauge, "tidebox_sandboxes_by_worker_total", "Active sandboxes that a worker holds.")
+            .with_each(&sandboxes.by_worker, |family, (worker, count)| {
+                family.with(&[("worker", worker)], *count as f64)
+            }),
+        gauge("tidebox_owner_quotas_total", "Owners with a quota of their own.", quotas.total),
+        Family::new(Kind::Gauge, "tidebox_workers_total", "Workers.").with_each(of_workers, status),
+        Family::new(Kind::Gauge, "tidebox_leases_total", "Leases.").with_each(of_leases, status),
+    ]
+}
+
+fn operations(api: &Api, snapshot: &Snapshot) -> [Family; 3] {
+    let tallies = &snapshot.operations;
+    [
+        Family::new(Kind::Counter, "tidebox_operations", "Operations that ended, by how they went.").with_each(
+            tallies,
+            |family, (operation, provider, tally)| {
+                let labels =
+                    |outcome| [("operation", operation.as_str()), ("provider", provider), ("outcome", outcome)];
+                family.with(&labels("success"), tally.succeeded as f64).with(&labels("failure"), tally.failed as f64)
+            },
+        ),
+        Family::new(Kind::Histogram, "tidebox_operation_duration_seconds", "How long operations took.").with_each(
+            tallies,
+            |family, (operation, provider, tally)| {
+                family.with_histogram(&[("operation", operation.as_str()), ("provider", provider)], &tally.latency)
+            },
+        ),
+        Family::new(Kind::Histogram, "tidebox_spawn_phase_duration_seconds", "How long the parts of spawns took.")
+            .with_each(api.control.operations().phases(), |family, (phase, provider, times)| {
+                family.with_histogram(&[("phase", phase), ("provider", &provider)], &times)
+            }),
+    ]
+}
+
+/// Names as in <https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>.
+fn process(api: &Api) -> Vec<Family> {
+    let Usage { resident_bytes, virtual_bytes, cpu, open_fds, max_fds, threads } = api.settings.process.usage();
+    let gauges = [
+        ("process_resident_memory_bytes", "Resident memory size in bytes.", resident_bytes),
+        ("process_virtual_memory_bytes", "Virtual memory size in bytes.", virtual_bytes),
+        ("process_open_fds", "Number of open file descriptors.", open_fds),
+        ("process_max_fds", "Maximum number of open file descriptors.", max_fds),
+        ("process_threads", "Number of OS threads.", threads),
+    ];
+    let mut families: Vec<Family> =
+        gauges.into_iter().filter_map(|(name, help, value)| Some(gauge(name, help, value?))).collect();
+    let cpu_seconds = Family::new(Kind::Counter, "process_cpu_seconds", "Total user and system CPU time in seconds.");
+    families.extend(cpu.map(|cpu| cpu_seconds.with(&[], cpu.as_secs_f64())));
+    let started = api.settings.process.started_at.as_millisecond() as f64 / 1000.0;
+    let start = Family::new(Kind::Gauge, "process_start_time_seconds", "Start time since the epoch in seconds.");
+    families.push(start.with(&[], started));
+    families
+}

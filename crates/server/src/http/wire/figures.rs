@@ -1,0 +1,311 @@
+//! Figures as clients see them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::{duration, provider_health, quota_summary, time};
+use crate::VERSION;
+use crate::config::RateLimit as RateLimitConfig;
+use crate::control::{Counts, Stored};
+use crate::events;
+use crate::figures::{self, StoreHealth};
+use crate::http::Api;
+use crate::http::diagnostics::Snapshot;
+use crate::operations::{Operation, Tally, mean};
+use crate::process::{GOOS, goarch};
+
+/// By area, where an operator reads on. Paths are those of the repository.
+pub const REMEDIATION: [(&str, &str); 12] = [
+    ("configuration", "docs/configuration.md"),
+    ("diagnostics", "docs/diagnostics.md"),
+    ("events", "docs/api.md"),
+    ("leases", "docs/operations.md"),
+    ("limits", "docs/configuration.md"),
+    ("metrics", "docs/metrics.md"),
+    ("operations", "docs/operations.md"),
+    ("performance", "docs/performance.md"),
+    ("providers", "docs/providers.md"),
+    ("scheduler", "docs/configuration.md"),
+    ("security", "docs/security.md"),
+    ("store", "docs/operations.md"),
+];
+
+/// What is never shown.
+const REDACTIONS: [&str; 7] = [
+    "provider secrets",
+    "registry credentials",
+    "environment secrets",
+    "API keys",
+    "owner IDs",
+    "IP addresses",
+    "sandbox metadata and commands",
+];
+
+/// All that an operator is told.
+pub fn diagnostics(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> api::Diagnostics {
+    let stored = snapshot.stored.as_ref();
+    api::Diagnostics {
+        generated_at: time(api.control.now()),
+        build: api::Build { version: VERSION.to_owned(), goos: GOOS.to_owned(), goarch: goarch().to_owned() },
+        process: api::ProcessFigures {
+            uptime: uptime(snapshot),
+            goroutines: snapshot.tasks,
+            memory: api::MemoryFigures {
+                alloc: snapshot.memory.allocated,
+                sys: snapshot.memory.resident,
+                heap_alloc: snapshot.memory.active,
+                gc_cycles: 0,
+            },
+        },
+        store: api::StoreHealth { healthy: store.healthy, latency_ms: ms(store.latency) },
+        limits: limits(api),
+        scheduler: scheduler(api, &snapshot.scheduler),
+        quotas: stored.map(|stored| quota_summary(stored.quotas)),
+        rate_limit: rate_limit(&api.settings.rate_limit, snapshot.rate_limit),
+        providers: providers(api),
+        workers: stored.map(workers),
+        leases: stored.map(|stored| leases(&stored.leases)),
+        sandboxes: stored.map(|stored| sandboxes(&stored.sandboxes)),
+        events: events(snapshot.events),
+        operations: operations(&snapshot.operations),
+        remediation: api::StringMap(
+            REMEDIATION.into_iter().map(|(area, page)| (area.to_owned(), page.to_owned())).collect(),
+        ),
+        redactions: REDACTIONS.map(str::to_owned).to_vec(),
+    }
+}
+
+/// The figures for programs.
+pub fn metrics(api: &Api, snapshot: &Snapshot) -> api::Metrics {
+    let stored = snapshot.stored.as_ref();
+    let items: Vec<api::ProviderItem> = api
+        .control
+        .registry()
+        .entries()
+        .iter()
+        .map(|entry| api::ProviderItem {
+            name: entry.provider.name().to_owned(),
+            healthy: entry.is_healthy(),
+            default: entry.is_default,
+        })
+        .collect();
+    api::Metrics {
+        uptime: uptime(snapshot),
+        goroutines: snapshot.tasks,
+        memory_alloc: snapshot.memory.allocated,
+        memory_sys: snapshot.memory.resident,
+        memory_heap_alloc: snapshot.memory.active,
+        gc_cycles: 0,
+        sandboxes: stored.map(|stored| sandboxes(&stored.sandboxes)),
+        providers: api::ProviderFigures {
+            total: items.len() as u64,
+            healthy: items.iter().filter(|item| item.healthy).count() as u64,
+            items,
+        },
+        workers: stored.map(workers),
+        leases: stored.map(|stored| leases(&stored.leases)),
+        events: events(snapshot.events),
+        scheduler: scheduler(api, &snapshot.scheduler),
+        quotas: stored.map(|stored| quota_summary(stored.quotas)),
+        rate_limit: rate_limit(&api.settings.rate_limit, snapshot.rate_limit),
+        operations: operations(&snapshot.operations),
+    }
+}
+
+fn uptime(snapshot: &Snapshot) -> String {
+    duration(Duration::from_secs(snapshot.uptime.as_secs()))
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn limits(api: &Api) -> api::ReportedLimits {
+    let defaults = &api.settings.defaults;
+    api::ReportedLimits {
+        max_sandboxes: defaults.max_sandboxes,
+        max_sandboxes_per_owner: defaults.max_sandboxes_per_owner,
+        default_exec_timeout: duration(defaults.default_exec_timeout),
+        max_exec_timeout: duration(defaults.max_exec_timeout),
+        max_ttl: duration(defaults.max_ttl),
+        spawn_overflow: defaults.spawn_overflow.as_str().to_owned(),
+        spawn_queue_timeout: duration(defaults.spawn_queue_timeout),
+        max_spawn_queue: defaults.max_spawn_queue as u64,
+    }
+}
+
+fn scheduler(api: &Api, figures: &figures::Scheduler) -> api::SchedulerFigures {
+    let defaults = &api.settings.defaults;
+    let average = mean(figures.wait_total, figures.dequeued_total);
+    api::SchedulerFigures {
+        spawn_overflow: defaults.spawn_overflow.as_str().to_owned(),
+        spawn_queue_depth: figures.depth,
+        max_spawn_queue: defaults.max_spawn_queue as u64,
+        spawn_queue_timeout: duration(defaults.spawn_queue_timeout),
+        admission_control: "serialized".to_owned(),
+        spawn_queued_total: figures.queued_total,
+        spawn_dequeued_total: figures.dequeued_total,
+        spawn_queue_timeouts: figures.timeouts_total,
+        spawn_queue_wait_count: figures.dequeued_total,
+        spawn_queue_wait_total: duration(figures.wait_total),
+        spawn_queue_wait_max: duration(figures.wait_max),
+        spawn_queue_wait_avg: duration(average),
+        spawn_queue_wait_total_ms: ms(figures.wait_total),
+        spawn_queue_wait_max_ms: ms(figures.wait_max),
+        spawn_queue_wait_avg_ms: ms(average),
+        worker_id: figures.worker_id.clone(),
+        selected_worker_id: figures.selected_worker_id.clone().unwrap_or_default(),
+        eligible_workers: figures.eligible_workers,
+    }
+}
+
+fn rate_limit(config: &RateLimitConfig, figures: figures::RateLimit) -> api::RateLimitFigures {
+    api::RateLimitFigures {
+        enabled: config.enabled,
+        requests_per_minute: config.requests_per_minute,
+        burst: config.burst,
+        key_by: config.key_by.as_str().to_owned(),
+        active_buckets: figures.active_buckets,
+        allowed_total: figures.allowed_total,
+        limited_total: figures.limited_total,
+        evicted_total: figures.evicted_total,
+        bucket_ttl: duration(config.bucket_ttl),
+        cleanup_interval: duration(config.cleanup_interval),
+    }
+}
+
+/// The providers; what one of them said last may name an address.
+fn providers(api: &Api) -> Vec<api::ProviderHealth> {
+    let entries = api.control.registry().entries().iter();
+    let shown = entries.map(|entry| {
+        let health = provider_health(entry, &entry.checked());
+        api::ProviderHealth { error: health.error.as_deref().map(without_addresses), ..health }
+    });
+    shown.collect()
+}
+
+/// `text` with each word that is an IP address replaced.
+fn without_addresses(text: &str) -> String {
+    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '.' | ':' | '[' | ']' | '%');
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find(is_part) {
+        let (before, from) = rest.split_at(start);
+        let (word, after) = from.split_at(from.find(|c| !is_part(c)).unwrap_or(from.len()));
+        shown.push_str(before);
+        shown.push_str(if is_address(word) { "[address]" } else { word });
+        rest = after;
+    }
+    shown.push_str(rest);
+    shown
+}
+
+/// Whether a word is an address, with or without a port and what ends a sentence.
+fn is_address(word: &str) -> bool {
+    let word = word.trim_end_matches(['.', ':']);
+    let bare = word.trim_start_matches('[').trim_end_matches(']');
+    [word, bare].iter().any(|word| word.parse::<IpAddr>().is_ok()) || word.parse::<SocketAddr>().is_ok()
+}
+
+fn workers(stored: &Stored) -> api::WorkerFigures {
+    let workers = &stored.workers;
+    let item = |worker: &figures::Worker| api::WorkerItem {
+        id: worker.id.clone(),
+        hostname: worker.hostname.clone(),
+        status: worker.status.to_owned(),
+        providers: worker.providers.clone(),
+        capabilities: worker.capabilities.clone(),
+        capacity: api::WorkerItemCapacity {
+            max_sandboxes: worker.max_sandboxes,
+            max_sandboxes_per_owner: worker.max_sandboxes_per_owner,
+        },
+        active_sandboxes: stored.sandboxes.by_worker.get(&worker.id).copied().unwrap_or(0),
+        last_heartbeat: time(worker.last_heartbeat),
+        created_at: time(worker.created_at),
+        updated_at: time(worker.updated_at),
+        stale: worker.stale,
+    };
+    api::WorkerFigures {
+        total: workers.items.len() as u64,
+        online: workers.online(),
+        stale: workers.stale(),
+        unhealthy: workers.unhealthy(),
+        items: workers.items.iter().map(item).collect(),
+    }
+}
+
+fn leases(figures: &figures::Leases) -> api::LeaseFigures {
+    api::LeaseFigures {
+        total: figures.total(),
+        active: figures.active,
+        expired: figures.expired,
+        by_holder: figures.by_holder.clone(),
+    }
+}
+
+fn sandboxes(counts: &Counts) -> api::SandboxFigures {
+    api::SandboxFigures {
+        total: counts.by_state.values().sum(),
+        active: counts.active,
+        by_state: counts.by_state.clone(),
+        by_provider: counts.by_provider.clone(),
+        by_worker: counts.by_worker.clone(),
+    }
+}
+
+fn events(counts: events::Counts) -> api::EventFigures {
+    api::EventFigures {
+        subscribers: counts.subscribers,
+        history_size: counts.history_size,
+        events_total: counts.events_total,
+    }
+}
+
+fn operations(tallies: &[(Operation, String, Tally)]) -> Vec<api::OperationFigures> {
+    let shown = tallies.iter().map(|(operation, provider, tally)| api::OperationFigures {
+        operation: operation.as_str().to_owned(),
+        provider: provider.clone(),
+        success_total: tally.succeeded,
+        failure_total: tally.failed,
+        latency_count: tally.latency.count,
+        latency_total_ms: ms(tally.latency.total),
+        latency_min_ms: ms(tally.latency.min),
+        latency_max_ms: ms(tally.latency.max),
+        latency_avg_ms: ms(tally.latency.mean()),
+    });
+    shown.collect()
+}
+
+#[cfg(test)]
+mod test {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_page_that_is_pointed_to_exists() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        for (area, page) in REMEDIATION {
+            assert!(root.join(page).is_file(), "{area}: {page} does not exist");
+        }
+        assert!(REMEDIATION.is_sorted_by(|a, b| a.0 < b.0), "areas are named once, in order");
+    }
+
+    #[test]
+    fn addresses_are_taken_out_of_what_a_provider_said() {
+        for (said, shown) in [
+            ("cannot reach http://10.1.2.3:8080/x: refused", "cannot reach http://[address]/x: refused"),
+            ("peer 192.168.0.1.", "peer [address]"),
+            ("tcp [fe80::1]:7423 closed", "tcp [address] closed"),
+            ("at 2001:db8::5", "at [address]"),
+            ("no answer within 5 s", "no answer within 5 s"),
+            ("version 1.2.3 is too old: upgrade", "version 1.2.3 is too old: upgrade"),
+            ("std::error::Error", "std::error::Error"),
+            ("a bad face: dead::beef", "a bad face: [address]"),
+            ("größe 10.0.0.1 é", "größe [address] é"),
+            ("", ""),
+        ] {
+            assert_eq!(without_addresses(said), shown, "{said}");
+        }
+    }
+}
