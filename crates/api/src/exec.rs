@@ -5,6 +5,13 @@ use utoipa::ToSchema;
 
 use crate::{Argument, Environment, FilePath, Span, StringMap};
 
+/// The last line on stderr of a stream whose sandbox ended before its command.
+pub const SANDBOX_ENDED: &str = "tidebox: the sandbox ended while the command was running\n";
+/// The last line on stderr of a stream whose provider failed.
+pub const PROVIDER_FAILED: &str = "tidebox: the provider failed while the command was running\n";
+/// How the line on stderr begins that says that the deadline ended a command.
+pub const TIMED_OUT: &str = "tidebox: the command was killed: it ran into its timeout of ";
+
 /// A command to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

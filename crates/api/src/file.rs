@@ -5,6 +5,11 @@ use utoipa::ToSchema;
 
 use crate::{FileMode, FilePath, TextEncoding};
 
+/// On the content of a file: its permission bits, four octal digits.
+pub const FILE_MODE_HEADER: &str = "x-file-mode";
+/// On the content of a file: when it changed last (RFC 3339, UTC).
+pub const FILE_MODIFIED_HEADER: &str = "x-file-modified";
+
 /// A file to write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

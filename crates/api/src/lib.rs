@@ -18,6 +18,7 @@ mod sandbox;
 mod system;
 mod template;
 mod text;
+mod worker;
 
 pub use audit::AuditEntry;
 pub use diagnostics::{
@@ -25,16 +26,21 @@ pub use diagnostics::{
     SandboxFigures, SchedulerFigures, StoreHealth, WorkerFigures, WorkerItem, WorkerItemCapacity,
 };
 pub use event::{Event, ServerSentEvent};
-pub use exec::{ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, TextEncoding};
-pub use file::{ChmodRequest, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest};
+pub use exec::{
+    ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, PROVIDER_FAILED, SANDBOX_ENDED, TIMED_OUT, TextEncoding,
+};
+pub use file::{
+    ChmodRequest, FILE_MODE_HEADER, FILE_MODIFIED_HEADER, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest,
+};
 pub use map::StringMap;
 pub use metrics::{Metrics, OperationFigures, ProviderFigures, ProviderItem};
 pub use provider::{ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
-pub use system::{ErrorBody, Health, Readiness};
+pub use system::{ErrorBody, Health, PoolStatus, Readiness};
 pub use template::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
 pub use text::{
     Argument, Duration, Environment, EventTypes, FileMode, FilePath, IdempotencyKey, Labels, OwnerHeader, OwnerId,
     RelativePath, SandboxId, Span, TemplateName,
 };
+pub use worker::{AdminCapacity, AdminHeartbeat, Capacity, Heartbeat, Lease, RenewRequest, Renewed, Worker};

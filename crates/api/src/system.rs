@@ -25,6 +25,25 @@ pub struct Health {
     pub uptime: String,
 }
 
+/// How full the boxes are that users share.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolStatus {
+    /// Whether users share boxes.
+    pub enabled: bool,
+    /// Boxes; absent when not enabled, like all that follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vms: Option<u64>,
+    /// The most boxes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_vms: Option<u64>,
+    /// Places that are taken in all boxes: a sandbox takes one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_users: Option<u64>,
+    /// The most places in a box.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_users_per_vm: Option<u64>,
+}
+
 /// That sandboxes can be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Readiness {

@@ -1,12 +1,13 @@
 //! The connection to a server: addresses, credentials, deadlines, and what
 //! every answer has in common.
 
+use std::path::Path;
 use std::time::Duration;
 
 use api::ErrorBody;
 use bytes::{Bytes, BytesMut};
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Method, RequestBuilder, Response, Url};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Certificate, Method, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -19,15 +20,52 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// How long a dead peer stays unnoticed: idle time before the first probe, time
 /// between probes, and how many may be lost.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(5), 4);
+/// How many connections are kept open for the next request.
+const IDLE_MAX: usize = 32;
 /// The largest JSON request that the API takes.
 const REQUEST_BYTES_MAX: usize = 1024 * 1024;
-/// The largest answer that is kept in memory: two streams of buffered output of
-/// 8 MiB, each byte escaped, and room for a raised `limits.max_output_bytes`.
-const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// The largest CA file: a bundle of every public authority is 250 KiB.
+const CA_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// The largest error that is read: beyond it, it is none of ours.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 /// How much of an error that is not ours is quoted.
 const QUOTED_CHARS_MAX: usize = 200;
+
+/// How to speak to a server. What is left at its default is what the command
+/// line uses.
+#[derive(Clone, Copy)]
+pub struct Options<'a> {
+    /// Sent as `X-API-Key`.
+    pub api_key: Option<&'a str>,
+    /// Sent as `X-User-ID`.
+    pub user_id: Option<&'a str>,
+    /// A PEM file of the authorities that may vouch for an `https` server,
+    /// instead of those that the system trusts.
+    pub ca_file: Option<&'a Path>,
+    /// How long the server may take for what it answers from what it knows.
+    pub answer_max: Duration,
+    /// How long a stream may say nothing.
+    pub silence_max: Duration,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self {
+            api_key: None,
+            user_id: None,
+            ca_file: None,
+            answer_max: Client::ANSWER_MAX,
+            silence_max: Client::SILENCE_MAX,
+        }
+    }
+}
+
+impl std::fmt::Debug for Options<'_> {
+    /// Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("ca_file", &self.ca_file).finish_non_exhaustive()
+    }
+}
 
 /// A connection to one server. Cheap to clone; clones share their connections.
 #[derive(Debug, Clone)]
@@ -36,12 +74,37 @@ pub struct Client {
     base: Url,
     /// The URL of the Unix socket that is spoken over instead of TCP.
     socket: Option<String>,
+    headers: HeaderMap,
+    answer_max: Duration,
+    silence_max: Duration,
+}
+
+/// How much of an answer is kept in memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Size {
+    /// One thing: 1 MiB. A sandbox with the most labels has a quarter of it.
+    Small,
+    /// A list: 32 MiB.
+    List,
+    /// Buffered output, 256 MiB: two streams of 8 MiB, each byte escaped, and
+    /// room for a raised `limits.max_output_bytes`.
+    Output,
+}
+
+impl Size {
+    fn bytes_max(self) -> usize {
+        match self {
+            Size::Small => 1 << 20,
+            Size::List => 32 << 20,
+            Size::Output => 256 << 20,
+        }
+    }
 }
 
 /// How long an answer may take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Patience {
-    /// [`Client::ANSWER_MAX`]: the server answers from what it knows.
+    /// [`Options::answer_max`]: the server answers from what it knows.
     Short,
     /// As long as the connection lives: the answer waits for work to be done.
     Long,
@@ -50,6 +113,9 @@ pub(crate) enum Patience {
 impl Client {
     /// How long the server may take for what it answers from what it knows.
     pub const ANSWER_MAX: Duration = Duration::from_secs(30);
+    /// How long a stream may say nothing: four of the keep-alive chunks that the
+    /// server sends every 15 seconds.
+    pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 
     /// Speaks to the server at `base_url`, such as `http://127.0.0.1:7423`, a
     /// prefix path allowed, or over a Unix socket such as
@@ -60,16 +126,24 @@ impl Client {
     /// # Errors
     /// [`Error::Argument`] if one of the values cannot be used.
     pub fn new(base_url: &str, api_key: Option<&str>, user_id: Option<&str>) -> Result<Client> {
+        Client::open(base_url, Options { api_key, user_id, ..Options::default() })
+    }
+
+    /// The same with everything else that can be chosen. Reads the CA file;
+    /// nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if one of the values cannot be used.
+    pub fn open(base_url: &str, options: Options<'_>) -> Result<Client> {
         let socket = socket_of(base_url)?;
         // Over a socket, the name only fills the `Host` header.
         let base = base_url_of(if socket.is_some() { "http://localhost" } else { base_url })?;
         let mut headers = HeaderMap::new();
-        for (name, header, value) in [("the API key", "x-api-key", api_key), ("the user id", "x-user-id", user_id)] {
+        for (name, header, value) in
+            [("the API key", "x-api-key", options.api_key), ("the user id", "x-user-id", options.user_id)]
+        {
             if let Some(value) = value {
-                let mut value = HeaderValue::from_str(value.trim()).map_err(|_| Error::Argument {
-                    name,
-                    reason: "has characters that no HTTP header can carry; use printable ASCII".into(),
-                })?;
+                let mut value = header_value(name, value.trim())?;
                 value.set_sensitive(true);
                 headers.insert(HeaderName::from_static(header), value);
             }
@@ -77,7 +151,8 @@ impl Client {
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("tidebox/", env!("CARGO_PKG_VERSION")))
             .default_headers(headers)
-            .connect_timeout(CONNECT_MAX)
+            .connect_timeout(CONNECT_MAX.min(options.answer_max))
+            .pool_max_idle_per_host(IDLE_MAX)
             .tcp_keepalive(KEEPALIVE.0)
             .tcp_keepalive_interval(KEEPALIVE.1)
             .tcp_keepalive_retries(KEEPALIVE.2)
@@ -88,12 +163,38 @@ impl Client {
         }
         if let Some(socket) = &socket {
             builder = builder.unix_socket(socket.as_str());
+        } else if let Some(path) = options.ca_file {
+            builder = builder.tls_certs_only(authorities(path)?);
+        } else if base.scheme() == "http" {
+            // Without TLS there is no need for authorities, which a small
+            // image may not have.
+            builder = builder.tls_certs_only([]);
         }
         let http = builder.build().map_err(|error| Error::Argument {
             name: "the environment",
             reason: format!("does not allow an HTTP client: {}", innermost(&error)),
         })?;
-        Ok(Client { http, base, socket: socket.map(|path| format!("unix://{path}")) })
+        let Options { answer_max, silence_max, .. } = options;
+        let socket = socket.map(|path| format!("unix://{path}"));
+        Ok(Client { http, base, socket, headers: HeaderMap::new(), answer_max, silence_max })
+    }
+
+    /// The same connection, with one more header on every request, such as
+    /// `X-Lease-Generation` or `Idempotency-Key`. One that is there is replaced.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if no header can carry `value`.
+    pub fn with_header(&self, name: &'static str, value: &str) -> Result<Client> {
+        let header = HeaderName::try_from(name)
+            .map_err(|_| Error::Argument { name, reason: "is not the name of a header".into() })?;
+        let mut client = self.clone();
+        client.headers.insert(header, header_value(name, value)?);
+        Ok(client)
+    }
+
+    /// How long a stream may say nothing.
+    pub(crate) fn silence_max(&self) -> Duration {
+        self.silence_max
     }
 
     /// The address of the server, without a trailing slash.
@@ -115,19 +216,24 @@ impl Client {
 
     /// A request to `path` below `/api/v1`, already encoded.
     pub(crate) fn request(&self, method: Method, path: &str, patience: Patience) -> RequestBuilder {
-        let request = self.http.request(method, format!("{}/api/v1{path}", self.root()));
+        let url = format!("{}/api/v1{path}", self.root());
+        let request = self.http.request(method, url).headers(self.headers.clone());
         match patience {
-            Patience::Short => request.timeout(Client::ANSWER_MAX),
+            Patience::Short => request.timeout(self.answer_max),
             Patience::Long => request,
         }
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        self.call(self.request(Method::GET, path, Patience::Short)).await
+        self.call(self.request(Method::GET, path, Patience::Short), Size::Small).await
+    }
+
+    pub(crate) async fn get_list<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.call(self.request(Method::GET, path, Patience::Short), Size::List).await
     }
 
     pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str, patience: Patience) -> Result<T> {
-        self.call(self.request(Method::DELETE, path, patience)).await
+        self.call(self.request(Method::DELETE, path, patience), Size::Small).await
     }
 
     pub(crate) async fn send_json<T: DeserializeOwned>(
@@ -137,23 +243,33 @@ impl Client {
         body: &impl Serialize,
         patience: Patience,
     ) -> Result<T> {
-        self.call(self.with_json(self.request(method, path, patience), body)?).await
+        self.call(self.with_json(self.request(method, path, patience), body)?, Size::Small).await
     }
 
     /// Adds a JSON body, unless the server would refuse it for its size.
     pub(crate) fn with_json(&self, request: RequestBuilder, body: &impl Serialize) -> Result<RequestBuilder> {
+        self.with_json_up_to(REQUEST_BYTES_MAX, request, body)
+    }
+
+    /// The same on a route that takes another size.
+    pub(crate) fn with_json_up_to(
+        &self,
+        bytes_max: usize,
+        request: RequestBuilder,
+        body: &impl Serialize,
+    ) -> Result<RequestBuilder> {
         let body = serde_json::to_vec(body)
             .map_err(|error| Error::Argument { name: "the request", reason: format!("is no JSON: {error}") })?;
-        if body.len() > REQUEST_BYTES_MAX {
-            return Err(Error::TooLarge { bytes: body.len(), bytes_max: REQUEST_BYTES_MAX });
+        if body.len() > bytes_max {
+            return Err(Error::TooLarge { bytes: body.len(), bytes_max });
         }
-        Ok(request.header(reqwest::header::CONTENT_TYPE, "application/json").body(body))
+        Ok(request.header(CONTENT_TYPE, "application/json").body(body))
     }
 
     /// Sends and reads a whole JSON answer.
-    pub(crate) async fn call<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T> {
+    pub(crate) async fn call<T: DeserializeOwned>(&self, request: RequestBuilder, size: Size) -> Result<T> {
         let response = self.send(request).await?;
-        self.json(response).await
+        self.json(response, size).await
     }
 
     /// Sends; an answer that is no success becomes an error.
@@ -168,15 +284,28 @@ impl Client {
     }
 
     /// Reads a whole JSON answer.
-    pub(crate) async fn json<T: DeserializeOwned>(&self, response: Response) -> Result<T> {
-        let body = self.body(response, ANSWER_BYTES_MAX).await?;
+    pub(crate) async fn json<T: DeserializeOwned>(&self, response: Response, size: Size) -> Result<T> {
+        self.check_type(&response, "application/json")?;
+        let body = self.body(response, size.bytes_max()).await?;
         serde_json::from_slice(&body)
             .map_err(|error| self.protocol(format!("its JSON is not what was asked for: {error}")))
     }
 
+    /// Refuses an answer that says of itself that it is something else, such as
+    /// the page of a proxy.
+    pub(crate) fn check_type(&self, response: &Response, wanted: &str) -> Result<()> {
+        let Some(found) = response.headers().get(CONTENT_TYPE) else { return Ok(()) };
+        let found = String::from_utf8_lossy(found.as_bytes());
+        let essence = found.split(';').next().unwrap_or_default().trim();
+        if essence.eq_ignore_ascii_case(wanted) {
+            return Ok(());
+        }
+        Err(self.protocol(format!("an answer of the type `{}` instead of {wanted}", quoted(&found))))
+    }
+
     /// Reads a whole answer that is text.
     pub(crate) async fn text(&self, response: Response) -> Result<String> {
-        let body = self.body(response, ANSWER_BYTES_MAX).await?;
+        let body = self.body(response, Size::List.bytes_max()).await?;
         String::from_utf8(body.into()).map_err(|_| self.protocol("its text is not UTF-8".to_owned()))
     }
 
@@ -192,8 +321,7 @@ impl Client {
             Ok(ErrorBody { code, message }) => Error::Api { status: status.as_u16(), code, message, request_id },
             Err(_) => {
                 let text = String::from_utf8_lossy(&body);
-                let quoted: String = text.trim().chars().take(QUOTED_CHARS_MAX).collect();
-                self.protocol(format!("status {status} with the body `{quoted}`"))
+                self.protocol(format!("status {status} with the body `{}`", quoted(text.trim())))
             }
         }
     }
@@ -219,11 +347,42 @@ impl Client {
         } else if error.is_connect() {
             Error::Connect { url: self.base_url().to_owned(), reason: innermost(error) }
         } else if error.is_timeout() {
-            Error::Timeout { after: Client::ANSWER_MAX }
+            Error::Timeout { after: self.answer_max }
         } else {
             Error::Cut { what: "the answer was complete", reason: innermost(error) }
         }
     }
+}
+
+/// The beginning of what a stranger said, fit for a terminal.
+fn quoted(text: &str) -> String {
+    text.chars().take(QUOTED_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn header_value(name: &'static str, value: &str) -> Result<HeaderValue> {
+    HeaderValue::from_str(value).map_err(|_| Error::Argument {
+        name,
+        reason: "has characters that no HTTP header can carry; use printable ASCII".into(),
+    })
+}
+
+/// The certificates in a PEM file; at least one.
+fn authorities(path: &Path) -> Result<Vec<Certificate>> {
+    use std::io::Read as _;
+    let refuse =
+        |reason: String| Error::Argument { name: "the CA file", reason: format!("`{}` {reason}", path.display()) };
+    let unreadable = |error: std::io::Error| refuse(format!("cannot be read: {error}"));
+    let mut pem = Vec::new();
+    std::fs::File::open(path).and_then(|file| file.take(CA_BYTES_MAX + 1).read_to_end(&mut pem)).map_err(unreadable)?;
+    if pem.len() as u64 > CA_BYTES_MAX {
+        return Err(refuse(format!("is larger than {CA_BYTES_MAX} bytes; name a file of PEM certificates")));
+    }
+    let certificates = Certificate::from_pem_bundle(&pem)
+        .map_err(|error| refuse(format!("does not hold PEM certificates: {}", innermost(&error))))?;
+    if certificates.is_empty() {
+        return Err(refuse("holds no certificate; it must have a `-----BEGIN CERTIFICATE-----`".into()));
+    }
+    Ok(certificates)
 }
 
 /// The path in `unix://<path>`.
@@ -242,15 +401,8 @@ fn base_url_of(text: &str) -> Result<Url> {
     let refuse = |reason: String| Error::Argument { name: "the server's URL", reason };
     let example = "write it like http://127.0.0.1:7423";
     let url = Url::parse(text.trim()).map_err(|error| refuse(format!("`{text}` is none: {error}; {example}")))?;
-    match url.scheme() {
-        "http" => {}
-        "https" => {
-            return Err(refuse(format!(
-                "`{text}` asks for TLS, which this build does not speak; use an http:// URL, through a tunnel \
-                 (ssh -L 7423:127.0.0.1:7423 HOST) where the network is not trusted"
-            )));
-        }
-        other => return Err(refuse(format!("`{text}` has the scheme `{other}`; {example}"))),
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(refuse(format!("`{text}` has the scheme `{}`; {example}", url.scheme())));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(refuse(
@@ -271,7 +423,7 @@ fn is_loopback(url: &Url) -> bool {
 
 #[cfg(test)]
 mod test {
-    use super::Client;
+    use super::{Client, Options};
 
     fn refused(url: &str) -> String {
         Client::new(url, None, None).unwrap_err().to_string()
@@ -279,7 +431,6 @@ mod test {
 
     #[test]
     fn addresses_that_cannot_work_say_what_would() {
-        assert!(refused("https://box.example").contains("TLS"), "{}", refused("https://box.example"));
         assert!(refused("localhost:7423").contains("http://127.0.0.1:7423"));
         assert!(refused("").contains("http://127.0.0.1:7423"));
         assert!(refused("ftp://x").contains("ftp"));
@@ -294,6 +445,7 @@ mod test {
             ("http://h:1", "http://h:1"),
             ("http://h:1/", "http://h:1"),
             ("http://h:1/tidebox/", "http://h:1/tidebox"),
+            ("https://h/", "https://h"),
             (" http://h:1\n", "http://h:1"),
         ] {
             assert_eq!(Client::new(given, None, None).unwrap().base_url(), base);
@@ -319,6 +471,35 @@ mod test {
     fn a_key_is_not_shown_by_debug() {
         let client = Client::new("http://h", Some("hunter2"), None).unwrap();
         assert!(!format!("{client:?}").contains("hunter2"));
+        let options = Options { api_key: Some("hunter2"), ..Options::default() };
+        assert!(!format!("{options:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_header_that_cannot_be_sent_is_refused() {
+        let client = Client::new("http://h", None, None).unwrap();
+        assert!(client.with_header("Idempotency-Key", "a b").is_ok());
+        assert!(client.with_header("Idempotency-Key", "a\nb").is_err());
+        assert!(client.with_header("no header", "a").is_err());
+    }
+
+    #[test]
+    fn a_ca_file_without_certificates_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ca.pem");
+        let open = || Client::open("https://h", Options { ca_file: Some(&path), ..Options::default() });
+        for (content, words) in [
+            (None, "cannot be read"),
+            (Some(""), "holds no certificate"),
+            (Some("no pem"), "holds no certificate"),
+            (Some("-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n"), "PEM"),
+        ] {
+            if let Some(content) = content {
+                std::fs::write(&path, content).unwrap();
+            }
+            let error = open().unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("ca.pem"), "{error}");
+        }
     }
 
     #[test]

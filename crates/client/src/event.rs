@@ -6,7 +6,7 @@ use api::{AuditEntry, Event};
 use reqwest::{Method, Response};
 use tokio::time::timeout;
 
-use crate::connection::Patience;
+use crate::connection::{Patience, Size};
 use crate::error::innermost;
 use crate::line::{LINE_BYTES_MAX, LineTooLong, Lines};
 use crate::path::query;
@@ -98,7 +98,7 @@ impl Client {
     pub async fn audit(&self, asked: &AuditQuery) -> Result<(Vec<AuditEntry>, Option<String>)> {
         let response = self.send(self.request(Method::GET, &asked.path(None), Patience::Short)).await?;
         let next = next_cursor(&response);
-        Ok((self.json(response).await?, next))
+        Ok((self.json(response, Size::List).await?, next))
     }
 
     /// The same as CSV with a header row.

@@ -1,7 +1,5 @@
 //! Commands.
 
-use std::time::Duration;
-
 use api::{ChunkStream, ExecChunk, ExecRequest, ExecResult, TextEncoding};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +7,7 @@ use bytes::Bytes;
 use reqwest::{Method, Response};
 use tokio::time::timeout;
 
-use crate::connection::Patience;
+use crate::connection::{Patience, Size};
 use crate::error::innermost;
 use crate::line::{LINE_BYTES_MAX, LineTooLong, Lines};
 use crate::sandbox::sandbox_path;
@@ -24,7 +22,8 @@ impl Client {
     /// itself ended is no error.
     pub async fn exec(&self, id: &str, request: ExecRequest) -> Result<ExecResult> {
         let request = ExecRequest { stream: false, ..request };
-        self.send_json(Method::POST, &sandbox_path(id, "/exec")?, &request, Patience::Long).await
+        let http = self.request(Method::POST, &sandbox_path(id, "/exec")?, Patience::Long);
+        self.call(self.with_json(http, &request)?, Size::Output).await
     }
 
     /// Runs a command and returns what it writes as it is written, byte by byte
@@ -36,6 +35,7 @@ impl Client {
         let request = ExecRequest { stream: true, exit_event: true, encoding: TextEncoding::Base64, ..request };
         let http = self.request(Method::POST, &sandbox_path(id, "/exec")?, Patience::Long);
         let response = self.send(self.with_json(http, &request)?).await?;
+        self.check_type(&response, "application/x-ndjson")?;
         Ok(ExecStream { client: self.clone(), response, lines: Lines::default(), state: State::Running })
     }
 }
@@ -78,16 +78,13 @@ enum State {
 }
 
 impl ExecStream {
-    /// How long a stream may say nothing: four of the keep-alive chunks that the
-    /// server sends every 15 seconds.
-    pub const SILENCE_MAX: Duration = Duration::from_secs(60);
-
     /// What the command did next; none after its exit. Safe to cancel: no event
     /// is lost by dropping this future.
     ///
     /// # Errors
     /// [`Error::Cut`] if the stream ends without the command's exit: how it
-    /// ended is then unknown. [`Error::Timeout`] if the server falls silent.
+    /// ended is then unknown. [`Error::Timeout`] if the server says nothing for
+    /// [`crate::Options::silence_max`].
     pub async fn next(&mut self) -> Result<Option<ExecEvent>> {
         if self.state == State::Ended {
             return Ok(None);
@@ -117,9 +114,10 @@ impl ExecStream {
 
     async fn fill(&mut self) -> Result<()> {
         const WHAT: &str = "the command ended; how it ended is not known";
-        let chunk = timeout(Self::SILENCE_MAX, self.response.chunk())
+        let after = self.client.silence_max();
+        let chunk = timeout(after, self.response.chunk())
             .await
-            .map_err(|_| Error::Timeout { after: Self::SILENCE_MAX })?
+            .map_err(|_| Error::Timeout { after })?
             .map_err(|error| Error::Cut { what: WHAT, reason: innermost(&error) })?;
         match chunk {
             Some(chunk) => {

@@ -1,17 +1,15 @@
 //! Files in a sandbox.
 
-use std::time::Duration;
-
-use api::{ChmodRequest, FileInfo, MoveRequest, Status};
+use api::{ChmodRequest, FileInfo, MoveRequest, Status, WriteFileRequest};
 use bytes::Bytes;
-use futures_util::TryStreamExt as _;
+use futures_util::{Stream, TryStreamExt as _};
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
 use reqwest::{Body, Method, Response, StatusCode};
 use tokio::io::AsyncRead;
 use tokio::time::timeout;
 use tokio_util::io::ReaderStream;
 
-use crate::connection::Patience;
+use crate::connection::{Patience, Size};
 use crate::error::{LocalRead, innermost};
 use crate::path::{file_segments, query};
 use crate::sandbox::sandbox_path;
@@ -20,6 +18,9 @@ use crate::{Client, Error, Result};
 /// How much is read from a source at once: large enough that system calls do
 /// not show, small enough that memory stays flat.
 const UPLOAD_CHUNK_BYTES: usize = 256 * 1024;
+
+/// The largest JSON request that writes a file.
+const FILE_REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Which bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,8 +46,23 @@ impl Client {
         source: impl AsyncRead + Send + 'static,
         size: Option<u64>,
     ) -> Result<Status> {
+        self.write_file_stream(id, path, ReaderStream::with_capacity(source, UPLOAD_CHUNK_BYTES), size).await
+    }
+
+    /// The same from pieces as they come.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if `content` fails; the server's refusal, or that it cannot
+    /// be spoken to.
+    pub async fn write_file_stream(
+        &self,
+        id: &str,
+        path: &str,
+        content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+        size: Option<u64>,
+    ) -> Result<Status> {
         let path = sandbox_path(id, &format!("/files/{}", file_segments(path)?))?;
-        let chunks = ReaderStream::with_capacity(source, UPLOAD_CHUNK_BYTES).map_err(LocalRead);
+        let chunks = content.map_err(LocalRead);
         let mut request = self
             .request(Method::PUT, &path, Patience::Long)
             .header(CONTENT_TYPE, "application/octet-stream")
@@ -54,10 +70,21 @@ impl Client {
         if let Some(size) = size {
             request = request.header(CONTENT_LENGTH, size);
         }
-        self.call(request).await
+        self.call(request, Size::Small).await
     }
 
-    /// Reads a file, or a range of it, as it comes.
+    /// Writes a file that is in memory, at any path and with any mode.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] above 64 MiB of JSON; the server's refusal, or that it
+    /// cannot be spoken to.
+    pub async fn write_file_whole(&self, id: &str, file: &WriteFileRequest) -> Result<Status> {
+        let request = self.request(Method::POST, &sandbox_path(id, "/files")?, Patience::Long);
+        self.call(self.with_json_up_to(FILE_REQUEST_BYTES_MAX, request, file)?, Size::Small).await
+    }
+
+    /// Reads a file, or a range of it, as it comes. A range that lies behind the
+    /// end of the file is empty.
     ///
     /// # Errors
     /// The server's refusal (`not_found`, `bad_request` for what is no regular
@@ -69,11 +96,20 @@ impl Client {
             let end = end.map(|end| end.to_string()).unwrap_or_default();
             request = request.header(RANGE, format!("bytes={start}-{end}"));
         }
-        let response = self.send(request).await?;
-        if range.is_some() && response.status() != StatusCode::PARTIAL_CONTENT {
-            return Err(self.protocol(format!("status {} to a request for a part of a file", response.status())));
+        let response = self.send_any(request).await?;
+        match (response.status(), range) {
+            (StatusCode::RANGE_NOT_SATISFIABLE, Some(_)) if total(&response).is_some() => {
+                return Ok(FileStream { client: self.clone(), response, outside: true });
+            }
+            (StatusCode::PARTIAL_CONTENT, Some(_)) => {}
+            (status, Some(_)) if status.is_success() => {
+                return Err(self.protocol(format!("status {status} to a request for a part of a file")));
+            }
+            (status, _) if !status.is_success() => return Err(self.refusal(response).await),
+            _ => {}
         }
-        Ok(FileStream { response })
+        self.check_type(&response, "application/octet-stream")?;
+        Ok(FileStream { client: self.clone(), response, outside: false })
     }
 
     /// Deletes a file, or a directory: one with entries only if `recursive`.
@@ -91,7 +127,7 @@ impl Client {
     /// # Errors
     /// The server's refusal, or that it cannot be spoken to.
     pub async fn list_files(&self, id: &str, path: &str) -> Result<Vec<FileInfo>> {
-        self.get(&sandbox_path(id, &format!("/files/list{}", query(&[("path", path)])))?).await
+        self.get_list(&sandbox_path(id, &format!("/files/list{}", query(&[("path", path)])))?).await
     }
 
     /// Describes one file, directory or link.
@@ -107,7 +143,7 @@ impl Client {
     /// # Errors
     /// The server's refusal, or that it cannot be spoken to.
     pub async fn glob_files(&self, id: &str, pattern: &str) -> Result<Vec<String>> {
-        self.get(&sandbox_path(id, &format!("/files/glob{}", query(&[("pattern", pattern)])))?).await
+        self.get_list(&sandbox_path(id, &format!("/files/glob{}", query(&[("pattern", pattern)])))?).await
     }
 
     /// Moves a file or directory; a file at the new path is replaced.
@@ -129,38 +165,69 @@ impl Client {
     }
 }
 
+/// The size of the whole file, in the answer to a request for a part.
+fn total(response: &Response) -> Option<u64> {
+    response.headers().get(CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?.1.parse().ok()
+}
+
 /// The content of a file as it comes.
 #[derive(Debug)]
 pub struct FileStream {
+    client: Client,
     response: Response,
+    /// Whether the range lies behind the end: then what comes is no content.
+    outside: bool,
 }
 
 impl FileStream {
-    /// How long a read may wait for the next bytes.
-    pub const SILENCE_MAX: Duration = Duration::from_secs(60);
-
     /// How many bytes come, if the server says so.
     #[must_use]
     pub fn length(&self) -> Option<u64> {
-        self.response.content_length()
+        if self.outside { Some(0) } else { self.response.content_length() }
+    }
+
+    /// How many bytes the whole file has, if the server says so.
+    #[must_use]
+    pub fn size(&self) -> Option<u64> {
+        total(&self.response).or_else(|| self.length())
     }
 
     /// The server's word on which part of the file this is, such as
     /// `bytes 0-9/100`; none for a whole file.
     #[must_use]
     pub fn content_range(&self) -> Option<&str> {
-        self.response.headers().get(CONTENT_RANGE)?.to_str().ok()
+        self.header(CONTENT_RANGE.as_str())
+    }
+
+    /// The permission bits, four octal digits, if the server says so.
+    #[must_use]
+    pub fn mode(&self) -> Option<&str> {
+        self.header(api::FILE_MODE_HEADER)
+    }
+
+    /// When the content changed last (RFC 3339, UTC), if the server says so.
+    #[must_use]
+    pub fn modified(&self) -> Option<&str> {
+        self.header(api::FILE_MODIFIED_HEADER)
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok()
     }
 
     /// The next bytes; none at the end.
     ///
     /// # Errors
     /// [`Error::Cut`] if the connection ends before the file does,
-    /// [`Error::Timeout`] if nothing comes for [`FileStream::SILENCE_MAX`].
+    /// [`Error::Timeout`] if nothing comes for [`crate::Options::silence_max`].
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
-        timeout(Self::SILENCE_MAX, self.response.chunk())
+        if self.outside {
+            return Ok(None);
+        }
+        let after = self.client.silence_max();
+        timeout(after, self.response.chunk())
             .await
-            .map_err(|_| Error::Timeout { after: Self::SILENCE_MAX })?
+            .map_err(|_| Error::Timeout { after })?
             .map_err(|error| Error::Cut { what: "the file was complete", reason: innermost(&error) })
     }
 }

@@ -12,9 +12,10 @@
 //! ```
 //!
 //! Waits are bounded where the server bounds them too: a question that is
-//! answered from memory has [`Client::ANSWER_MAX`]; commands, spawns and
+//! answered from memory has [`Options::answer_max`]; commands, spawns and
 //! transfers take as long as they take, while a server that is gone is noticed
-//! by TCP, and a stream that falls silent by [`ExecStream::SILENCE_MAX`].
+//! by TCP, and a stream that falls silent by [`Options::silence_max`]. So is memory:
+//! an answer that is larger than what was asked for can be is refused unread.
 
 mod connection;
 mod error;
@@ -26,9 +27,11 @@ mod path;
 mod provider;
 mod sandbox;
 mod template;
+mod worker;
 
-pub use connection::Client;
+pub use connection::{Client, Options};
 pub use error::{Error, Result};
 pub use event::{AuditQuery, EventQuery, EventStream};
 pub use exec::{ExecEvent, ExecStream, Exit};
 pub use file::{FileStream, Range};
+pub use sandbox::{Filter, Page};

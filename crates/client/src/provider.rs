@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::{Health, ProviderDetail, ProviderHealth, Readiness};
 use reqwest::{Method, StatusCode};
 
-use crate::connection::Patience;
+use crate::connection::{Patience, Size};
 use crate::path::segment;
 use crate::{Client, Result};
 
@@ -15,7 +15,7 @@ impl Client {
     /// # Errors
     /// The server's refusal, or that it cannot be spoken to.
     pub async fn providers(&self) -> Result<Vec<ProviderHealth>> {
-        self.get("/providers").await
+        self.get_list("/providers").await
     }
 
     /// All about one provider.
@@ -31,7 +31,7 @@ impl Client {
     /// # Errors
     /// The server's refusal, or that it cannot be spoken to.
     pub async fn test_providers(&self) -> Result<BTreeMap<String, bool>> {
-        self.call(self.request(Method::POST, "/providers/test", Patience::Short)).await
+        self.call(self.request(Method::POST, "/providers/test", Patience::Short), Size::Small).await
     }
 
     /// That the service is there and its store works.
@@ -57,7 +57,7 @@ impl Client {
     pub async fn ready(&self) -> Result<Readiness> {
         let response = self.send_any(self.request(Method::GET, "/ready", Patience::Short)).await?;
         match response.status() {
-            StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE => self.json(response).await,
+            StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE => self.json(response, Size::Small).await,
             _ => Err(self.refusal(response).await),
         }
     }

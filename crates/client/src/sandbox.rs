@@ -3,9 +3,35 @@
 use api::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
 use reqwest::Method;
 
-use crate::connection::Patience;
+use crate::connection::{Patience, Size};
 use crate::path::{query, segment};
 use crate::{Client, Result};
+
+/// Which sandboxes to list.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Filter<'a> {
+    /// Those that count for this owner.
+    pub owner_id: Option<&'a str>,
+    /// Those in this state.
+    pub state: Option<&'a str>,
+    /// Those of this provider.
+    pub provider: Option<&'a str>,
+    /// Those that have all of these labels.
+    pub metadata: &'a [(&'a str, &'a str)],
+    /// At most so many.
+    pub limit: Option<u32>,
+    /// Those behind the page that gave this cursor.
+    pub cursor: Option<&'a str>,
+}
+
+/// A part of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The sandboxes, newest first.
+    pub sandboxes: Vec<Sandbox>,
+    /// Where the next part begins; none at the end.
+    pub next: Option<String>,
+}
 
 impl Client {
     /// Makes a sandbox; returns when it runs. Dropping the future lets the
@@ -22,7 +48,34 @@ impl Client {
     /// # Errors
     /// The server's refusal, or that it cannot be spoken to.
     pub async fn list(&self) -> Result<Vec<Sandbox>> {
-        self.get("/sandboxes").await
+        self.get_list("/sandboxes").await
+    }
+
+    /// A part of the sandboxes that match, newest first.
+    ///
+    /// A server that does not know the filters refuses them with `bad_request`,
+    /// or answers with every sandbox: look at what comes.
+    ///
+    /// # Errors
+    /// The server's refusal, or that it cannot be spoken to.
+    pub async fn list_page(&self, filter: &Filter<'_>) -> Result<Page> {
+        let names: Vec<String> = filter.metadata.iter().map(|(key, _)| format!("metadata.{key}")).collect();
+        let limit = filter.limit.map(|limit| limit.to_string());
+        let mut pairs: Vec<(&str, &str)> =
+            names.iter().map(String::as_str).zip(filter.metadata.iter().map(|(_, value)| *value)).collect();
+        for (name, value) in [
+            ("owner_id", filter.owner_id),
+            ("state", filter.state),
+            ("provider", filter.provider),
+            ("limit", limit.as_deref()),
+            ("cursor", filter.cursor),
+        ] {
+            pairs.extend(value.map(|value| (name, value)));
+        }
+        let request = self.request(Method::GET, &format!("/sandboxes{}", query(&pairs)), Patience::Short);
+        let response = self.send(request).await?;
+        let next = response.headers().get("x-next-cursor").and_then(|cursor| cursor.to_str().ok()).map(str::to_owned);
+        Ok(Page { sandboxes: self.json(response, Size::List).await?, next })
     }
 
     /// One sandbox.
@@ -67,7 +120,7 @@ impl Client {
         let mut pairs = vec![("state", state)];
         pairs.extend(timeout.map(|timeout| ("timeout", timeout)));
         let path = format!("{}{}", sandbox_path(id, "/wait")?, query(&pairs));
-        self.call(self.request(Method::GET, &path, Patience::Long)).await
+        self.call(self.request(Method::GET, &path, Patience::Long), Size::Small).await
     }
 
     /// The newest `lines` lines of a sandbox's console, oldest first; the
@@ -78,7 +131,7 @@ impl Client {
     pub async fn logs(&self, id: &str, lines: Option<u32>) -> Result<Vec<String>> {
         let lines = lines.map(|lines| lines.to_string());
         let pairs: Vec<_> = lines.iter().map(|lines| ("lines", lines.as_str())).collect();
-        self.get(&format!("{}{}", sandbox_path(id, "/logs")?, query(&pairs))).await
+        self.get_list(&format!("{}{}", sandbox_path(id, "/logs")?, query(&pairs))).await
     }
 }
 

@@ -21,7 +21,7 @@ impl Client {
     /// # Errors
     /// The server's refusal, or that it cannot be spoken to.
     pub async fn templates(&self) -> Result<Vec<Template>> {
-        self.get("/templates").await
+        self.get_list("/templates").await
     }
 
     /// One template.

@@ -37,13 +37,15 @@ impl Room {
     }
 }
 
-/// The cap that is reached. The first that applies is named, in this order.
+/// What there is no room in. The first that applies is named, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denial {
     /// The global cap.
     MaxSandboxes,
     /// The owner's cap.
     MaxSandboxesPerOwner,
+    /// Every box that users share, in pool mode.
+    PoolFull,
 }
 
 impl Denial {
@@ -53,6 +55,7 @@ impl Denial {
         match self {
             Denial::MaxSandboxes => "max_sandboxes",
             Denial::MaxSandboxesPerOwner => "max_sandboxes_per_owner",
+            Denial::PoolFull => "pool_full",
         }
     }
 }

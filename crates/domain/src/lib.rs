@@ -8,20 +8,24 @@
 mod admission;
 mod duration;
 mod identity;
+mod lease;
 mod limits;
 mod metadata;
 mod queue;
 mod quota;
 mod resources;
 mod sandbox;
+mod worker;
 
 pub use admission::{Active, Caps, Denial, Room};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use identity::{InvalidOwner, InvalidSandboxId, OwnerId, SandboxId, StoreId};
 pub use jiff::Timestamp;
+pub use lease::{Lease, LeaseRefused};
 pub use limits::{AboveMaximum, Limits};
 pub use metadata::{InvalidMetadata, Metadata};
 pub use queue::{Queue, Ticket};
 pub use quota::{FractionalSeconds, Quota};
 pub use resources::{InvalidResource, Resources};
 pub use sandbox::{Event, InvalidTransition, State, StopReason};
+pub use worker::{Candidate, Capacity, InvalidWorkerId, WorkerId, WorkerStatus, choose, is_stale};

@@ -15,6 +15,7 @@ mod parent;
 mod privileges;
 mod root;
 mod seccomp;
+mod slot;
 mod syscall;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -122,7 +122,9 @@ async fn serve(boot: Boot, listener: OwnedFd, oom_events: Option<OwnedFd>) -> st
         file_operations: Arc::new(Semaphore::new(FILE_OPERATIONS_MAX)),
         boot,
     });
-    spawn_local(reapers::kill_strangers(Rc::clone(&agent)));
+    if !agent.boot.holds_slots {
+        spawn_local(reapers::kill_strangers(Rc::clone(&agent)));
+    }
     spawn_local(Rc::clone(&agent.activity).trim_when_idle());
     if agent.boot.soft_memory_mb > 0 {
         spawn_local(watchdog::run(Rc::clone(&agent), agent.boot.soft_memory_mb));

@@ -40,8 +40,8 @@ struct Account<'a> {
 /// Resolves `user`: `name`, `uid`, `name:group` or `uid:gid`.
 ///
 /// # Errors
-/// Invalid for a name that is not in the box; not supported for any but root in
-/// a box with a single user.
+/// Invalid for a name that is not in the box; not supported for any but the
+/// agent's own user in a box with a single user.
 pub(crate) fn resolve(user: Option<&str>, single_user: bool) -> Result<User> {
     let passwd = read("/etc/passwd");
     let Some(user) = user else {
@@ -52,8 +52,13 @@ pub(crate) fn resolve(user: Option<&str>, single_user: bool) -> Result<User> {
     if !single_user {
         return Ok(User { ids: Some(ids), home });
     }
-    if (ids.uid, ids.gid) != (0, 0) {
-        return Err(not_supported("this box has no user but root: it was made without privileges on its host"));
+    let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    if (ids.uid, ids.gid) != own {
+        return Err(not_supported(if own.0 == 0 {
+            "this box has no user but root: it was made without privileges on its host"
+        } else {
+            "commands run as the user of this slot and as nobody else: the box is shared"
+        }));
     }
     Ok(User { ids: None, home })
 }

@@ -39,6 +39,27 @@ pub struct Launch {
     pub soft: SoftLimits,
     /// Milliseconds until the box ends by itself if nobody extends that.
     pub deadline_ms: u64,
+    /// The box will hold slots, so its agent leaves their processes alone and
+    /// runs no command.
+    #[serde(default)]
+    pub holds_slots: bool,
+    /// What is made is not a box but a slot in one.
+    #[serde(default)]
+    pub slot: Option<Slot>,
+}
+
+/// A place for one user in a box that others share.
+///
+/// It has namespaces of its own but for the user namespace, which is the box's;
+/// its processes end with the box.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    /// The first process of the box, as the host numbers it.
+    pub host_pid: u32,
+    /// When that process started, in clock ticks since boot.
+    pub host_started: u64,
+    /// The uid and gid of everything in the slot, as the box numbers them.
+    pub uid: u32,
 }
 
 /// One overlay mount.
@@ -117,7 +138,11 @@ pub struct Boot {
     /// take more than this, in mebibytes; 0 if a control group holds the limit.
     #[serde(default)]
     pub soft_memory_mb: u32,
-    /// Only uid and gid 0 exist in the box, so no command can run as another user.
+    /// Commands can run as the user of the agent only.
     #[serde(default)]
     pub single_user: bool,
+    /// The box is there for its slots: it runs no command, and children that its
+    /// agent did not start are the first processes of slots.
+    #[serde(default)]
+    pub holds_slots: bool,
 }

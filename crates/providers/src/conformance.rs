@@ -11,6 +11,7 @@ mod files;
 mod lab;
 mod lifecycle;
 mod output;
+mod slots;
 mod tree;
 
 use std::any::Any;
@@ -29,8 +30,8 @@ const CASE_TIME_MAX: Duration = Duration::from_secs(120);
 pub struct Case {
     /// The sentence.
     pub name: &'static str,
-    /// What a provider must have for the sentence to mean something.
-    pub needs: Option<Need>,
+    /// All that a provider must have for the sentence to mean something.
+    pub needs: &'static [Need],
     /// Panics if the sentence is not true.
     pub run: fn(Lab) -> BoxFuture<'static, ()>,
 }
@@ -49,18 +50,16 @@ pub struct Report {
 /// Every case.
 #[must_use]
 pub fn cases() -> Vec<Case> {
-    [lifecycle::cases(), exec::cases(), output::cases(), files::cases(), tree::cases()].into_iter().flatten().collect()
+    let all = [lifecycle::cases(), exec::cases(), output::cases(), files::cases(), tree::cases(), slots::cases()];
+    all.into_iter().flatten().collect()
 }
 
 /// Makes a [`Case`] of an async function.
 macro_rules! case {
-    ($name:literal, $run:path) => {
-        crate::conformance::Case { name: $name, needs: None, run: |lab| Box::pin($run(lab)) }
-    };
-    ($name:literal, $run:path, $need:ident) => {
+    ($name:literal, $run:path $(, $need:ident)*) => {
         crate::conformance::Case {
             name: $name,
-            needs: Some(crate::conformance::Need::$need),
+            needs: &[$(crate::conformance::Need::$need),*],
             run: |lab| Box::pin($run(lab)),
         }
     };
@@ -75,7 +74,7 @@ use case;
 pub async fn run(lab: Lab) -> Report {
     let mut report = Report::default();
     for case in cases() {
-        if let Some(reason) = case.needs.and_then(|need| lab.lacks(need)) {
+        if let Some(reason) = case.needs.iter().find_map(|need| lab.lacks(*need)) {
             say(&format!("skipped: {} ({reason})", case.name));
             report.skipped.push((case.name, reason));
             continue;

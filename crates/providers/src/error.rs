@@ -3,8 +3,8 @@
 /// The result of a provider's work.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a caller can tell apart. Texts in `Invalid`, `NotFound`, `NotSupported`
-/// and `Exhausted` are ours and meant for the caller; what a backend said is
+/// What a caller can tell apart. Texts in `Invalid`, `NotFound`, `NotSupported`,
+/// `Conflict` and `Exhausted` are ours and meant for the caller; what a backend said is
 /// only ever a source, for the log.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -15,6 +15,10 @@ pub enum Error {
     /// There is no such file in the box.
     #[error("{0}")]
     NotFound(String),
+    /// Somebody else's change stands in the way, such as a later holder of the
+    /// box's lease. The box may well be there.
+    #[error("{0}")]
+    Conflict(String),
     /// The provider holds no such box (any more).
     #[error("the box is gone")]
     Gone,

@@ -3,18 +3,21 @@
 //! [`Provider`] is what a runtime must do: make, find and remove a box, and
 //! hand out a [`Guest`], through which everything inside the box happens. Most
 //! providers only give a byte stream to the agent in the box, and [`agent`]
-//! makes a guest of that; [`mock`] is a guest of its own. Every implementation
+//! makes a guest of that; [`mock`] and [`custom`] have guests of their own. Every implementation
 //! passes the suite in [`conformance`].
 
 pub mod agent;
 pub mod conformance;
+pub mod custom;
 mod error;
 mod guest;
 pub mod mock;
 pub mod native;
 mod provider;
+mod slots;
 
 pub use domain::{SandboxId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{ByteStream, Command, ExitStatus, FileContent, FileInfo, Guest, OutputEvent, OutputStream};
 pub use provider::{Facts, Found, Health, Isolation, LimitKind, Phase, Provider, Spec, Started, capabilities};
+pub use slots::Slots;

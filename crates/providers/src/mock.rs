@@ -2,7 +2,7 @@
 //!
 //! A box is an in-memory file system and a small deterministic shell. It runs
 //! no real program, enforces no limit and isolates nothing; its boxes end with
-//! the process. It takes every image and every option.
+//! the process. A slot is an own file system, and nothing else. It takes every image and every option.
 //!
 //! The shell knows `;`, `&&`, `||`, `!`, pipes, `( )`, background `&`, quotes,
 //! the variables `$X`, `${X}`, `$?`, `$$`, `$#`, `$0`…`$9`, the redirections `>`,
@@ -32,6 +32,7 @@ mod faults;
 mod fs;
 mod guest;
 mod shell;
+mod slots;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,7 +46,7 @@ use tokio_util::task::TaskTracker;
 use self::faults::Faults;
 use self::guest::{Boxed, MockGuest};
 pub use self::shell::COMMANDS;
-use crate::{Error, Facts, Found, Guest, Health, Isolation, LimitKind, Phase, Provider, Result, Spec, Started};
+use crate::{Error, Facts, Found, Guest, Health, Isolation, LimitKind, Phase, Provider, Result, Slots, Spec, Started};
 
 /// Tells the time that files of a box get.
 pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -59,6 +60,29 @@ pub struct Mock {
     now: Now,
     state: Arc<Mutex<State>>,
     tasks: TaskTracker,
+}
+
+/// Where a box is.
+#[derive(Clone)]
+enum Place {
+    /// A box of its own.
+    Top,
+    /// A slot in this one.
+    In(Arc<Boxed>),
+}
+
+impl Place {
+    /// Works on what is there.
+    fn with<T>(&self, mock: &Mock, work: impl FnOnce(&mut BTreeMap<SandboxId, Arc<Boxed>>) -> T) -> Result<T> {
+        match self {
+            Place::Top => Ok(work(&mut mock.lock().boxes)),
+            Place::In(host) if host.dead().is_cancelled() => Err(Error::Gone),
+            Place::In(host) => match host.slots() {
+                Some(mut slots) => Ok(work(&mut slots)),
+                None => Err(Error::Invalid("the box was not made to hold slots".to_owned())),
+            },
+        }
+    }
 }
 
 #[derive(Default)]
@@ -86,17 +110,21 @@ impl Mock {
         self.lock().health = error;
     }
 
-    /// Ends a box behind the provider's back: it is there no more.
+    /// Ends a box or a slot behind the provider's back: it is there no more.
     pub fn vanish(&self, id: &SandboxId) {
-        let gone = self.lock().boxes.remove(id);
+        let hosts: Vec<Arc<Boxed>> = self.lock().boxes.values().cloned().collect();
+        let slot = hosts.iter().find_map(|host| host.slots()?.remove(id));
+        let gone = self.lock().boxes.remove(id).or(slot);
         if let Some(gone) = gone {
             gone.kill();
         }
     }
 
-    /// Ends the first process of a box behind the provider's back.
+    /// Ends the first process of a box or a slot behind the provider's back.
     pub fn die(&self, id: &SandboxId) {
-        if let Some(found) = self.find(id) {
+        let hosts: Vec<Arc<Boxed>> = self.lock().boxes.values().cloned().collect();
+        let slot = || hosts.iter().find_map(|host| host.slots()?.get(id).cloned());
+        if let Some(found) = self.find(id).or_else(slot) {
             found.kill();
         }
     }
@@ -107,16 +135,6 @@ impl Mock {
 
     fn find(&self, id: &SandboxId) -> Option<Arc<Boxed>> {
         self.lock().boxes.get(id).cloned()
-    }
-
-    /// Takes a new box in, unless one that runs came first.
-    fn insert(&self, id: &SandboxId, made: &Arc<Boxed>) -> bool {
-        let mut state = self.lock();
-        if state.boxes.get(id).is_some_and(|found| !found.dead().is_cancelled()) {
-            return false;
-        }
-        state.boxes.insert(id.clone(), Arc::clone(made));
-        true
     }
 
     /// How many starts of this box came before this one.
@@ -130,16 +148,79 @@ impl Mock {
         *attempts - 1
     }
 
+    /// Makes what `make` makes, with the faults that its labels ask for.
+    async fn start_in(
+        &self,
+        place: &Place,
+        id: &SandboxId,
+        spec: &Spec,
+        make: impl FnOnce(Boxed) -> Boxed + Send,
+    ) -> Result<Started> {
+        let began = tokio::time::Instant::now();
+        let faults = Faults::parse(&spec.metadata)?;
+        if let Some(delay) = faults.start_delay {
+            tokio::time::sleep(delay).await;
+        }
+        let runs = |found: Option<&Arc<Boxed>>| found.is_some_and(|found| !found.dead().is_cancelled());
+        if !place.with(self, |boxes| runs(boxes.get(id)))? {
+            let attempt = self.count_attempt(id);
+            if attempt < faults.start_fail {
+                return Err(Error::failed("start a box", "the label mock.start_fail asks for it"));
+            }
+            let made = Boxed::new(spec, faults.clone(), Arc::clone(&self.now), self.tasks.clone())?;
+            let made = Arc::new(make(made));
+            let is_first = place.with(self, |boxes| {
+                let is_first = !runs(boxes.get(id));
+                if is_first {
+                    boxes.insert(id.clone(), Arc::clone(&made));
+                }
+                is_first
+            })?;
+            if is_first {
+                self.schedule_end(place, id, &made, &faults);
+            }
+            if attempt < faults.lose_reply {
+                return Err(Error::failed("start a box", "the label mock.lose_reply asks for it"));
+            }
+        }
+        self.lock().attempts.remove(id);
+        Ok(Started { phases: vec![Phase { name: "box", took: began.elapsed() }] })
+    }
+
+    /// Ends and forgets a box or a slot, with the faults that its labels ask for.
+    async fn stop_in(&self, place: &Place, id: &SandboxId) -> Result<()> {
+        let Ok(Some(found)) = place.with(self, |boxes| boxes.get(id).cloned()) else {
+            self.lock().attempts.remove(id);
+            return Ok(());
+        };
+        if let Some(delay) = found.faults().stop_delay {
+            tokio::time::sleep(delay).await;
+        }
+        if found.is_stop_refused() {
+            return Err(Error::failed("stop a box", "the label mock.stop_fail asks for it"));
+        }
+        found.kill();
+        place.with(self, |boxes| {
+            // Another box may have been made under this id meanwhile.
+            if boxes.get(id).is_some_and(|current| Arc::ptr_eq(current, &found)) {
+                boxes.remove(id);
+            }
+        })?;
+        self.lock().attempts.remove(id);
+        Ok(())
+    }
+
     /// Ends the box later, as its labels ask.
-    fn schedule_end(&self, id: &SandboxId, made: &Arc<Boxed>, faults: &Faults) {
+    fn schedule_end(&self, place: &Place, id: &SandboxId, made: &Arc<Boxed>, faults: &Faults) {
         for (after, vanishes) in [(faults.vanish_after, true), (faults.die_after, false)] {
             let Some(after) = after else { continue };
-            let (mock, id, made) = (self.clone(), id.clone(), Arc::clone(made));
+            let (mock, place, id, made) = (self.clone(), place.clone(), id.clone(), Arc::clone(made));
             self.tasks.spawn(async move {
                 if made.dead().run_until_cancelled(tokio::time::sleep(after)).await.is_some() {
                     made.kill();
                     if vanishes {
-                        mock.vanish(&id);
+                        // A slot whose box has gone is gone too.
+                        let _ = place.with(&mock, |boxes| boxes.remove(&id));
                     }
                 }
             });
@@ -178,47 +259,15 @@ impl Provider for Mock {
     }
 
     async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
-        let began = tokio::time::Instant::now();
-        let faults = Faults::parse(&spec.metadata)?;
-        if let Some(delay) = faults.start_delay {
-            tokio::time::sleep(delay).await;
-        }
-        if self.find(id).is_none_or(|found| found.dead().is_cancelled()) {
-            let attempt = self.count_attempt(id);
-            if attempt < faults.start_fail {
-                return Err(Error::failed("start a box", "the label mock.start_fail asks for it"));
-            }
-            let made = Arc::new(Boxed::new(spec, faults.clone(), Arc::clone(&self.now), self.tasks.clone())?);
-            if self.insert(id, &made) {
-                self.schedule_end(id, &made, &faults);
-            }
-            if attempt < faults.lose_reply {
-                return Err(Error::failed("start a box", "the label mock.lose_reply asks for it"));
-            }
-        }
-        self.lock().attempts.remove(id);
-        Ok(Started { phases: vec![Phase { name: "box", took: began.elapsed() }] })
+        self.start_in(&Place::Top, id, spec, |made| made).await
     }
 
     async fn stop(&self, id: &SandboxId) -> Result<()> {
-        let Some(found) = self.find(id) else {
-            self.lock().attempts.remove(id);
-            return Ok(());
-        };
-        if let Some(delay) = found.faults().stop_delay {
-            tokio::time::sleep(delay).await;
-        }
-        if found.is_stop_refused() {
-            return Err(Error::failed("stop a box", "the label mock.stop_fail asks for it"));
-        }
-        found.kill();
-        let mut state = self.lock();
-        // Another box may have been made under this id meanwhile.
-        if state.boxes.get(id).is_some_and(|current| Arc::ptr_eq(current, &found)) {
-            state.boxes.remove(id);
-            state.attempts.remove(id);
-        }
-        Ok(())
+        self.stop_in(&Place::Top, id).await
+    }
+
+    fn slots(&self) -> Option<&dyn Slots> {
+        Some(self)
     }
 
     async fn inventory(&self) -> Result<Vec<Found>> {

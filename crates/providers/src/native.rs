@@ -19,6 +19,7 @@ mod process;
 mod record;
 mod removal;
 mod skeleton;
+mod slots;
 mod stock;
 
 use std::future::Future;
@@ -31,7 +32,7 @@ use domain::{SandboxId, StoreId};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::{Error, Facts, Found, Guest, Health, Provider, Result, Spec, Started};
+use crate::{Error, Facts, Found, Guest, Health, Provider, Result, Slots, Spec, Started};
 
 pub use agent_file::agent_binary;
 
@@ -40,8 +41,8 @@ use boxes::{Boxes, Entry};
 use cgroup::Cgroups;
 use host::{Host, probe_id};
 use ids::IdPool;
-use maker::{Maker, Removals};
-use record::{BoxFolder, Folders};
+use maker::{Kind, Maker, Removals, What};
+use record::{BoxFolder, Folders, folders_in};
 use skeleton::Skeleton;
 use stock::Stock;
 
@@ -78,6 +79,7 @@ pub struct Native {
 struct Inner {
     maker: Maker,
     boxes: Boxes,
+    slots: Boxes,
     host: RwLock<(Host, Instant)>,
 }
 
@@ -107,18 +109,35 @@ impl Native {
             skeleton,
             ids,
         };
-        let found = folders_of_boxes(&maker.folders).map_err(failed)?;
+        let found = folders_in(&maker.folders.boxes).map_err(failed)?;
         let mut skeletons = Vec::new();
-        for (_, record) in found.iter().filter_map(|(id, folder)| Some((id, folder.read()?))) {
-            record.id_base.into_iter().for_each(|base| maker.ids.mark(base));
-            skeletons.push(record.skeleton);
+        for (_, folder) in found {
+            let slots = folder.slots().map_err(failed)?.into_iter().map(|(_, slot)| slot);
+            for record in slots.chain([folder]).filter_map(|folder| folder.read()) {
+                record.id_base.into_iter().for_each(|base| maker.ids.mark(base));
+                skeletons.push(record.skeleton);
+            }
         }
         maker.skeleton.remove_others(&maker.folders.base, &skeletons).map_err(failed)?;
         maker.empty_trash().map_err(failed)?;
         maker.stock.refill();
-        let inner = Inner { maker, boxes: Boxes::default(), host: RwLock::new((Host::default(), Instant::now())) };
+        let host = RwLock::new((Host::default(), Instant::now()));
+        let inner = Inner { maker, boxes: Boxes::default(), slots: Boxes::default(), host };
         inner.probe().await;
         Ok(Native { inner: Arc::new(inner) })
+    }
+
+    async fn make(&self, id: &SandboxId, spec: &Spec, kind: Kind) -> Result<Started> {
+        self.check(spec)?;
+        let (inner, id, spec) = (Arc::clone(&self.inner), id.clone(), spec.clone());
+        // Waited for here and not in the task: a caller that goes away before it
+        // has the right to begin must not begin after whoever came to clean up.
+        let (entry, change) = inner.boxes.change(&id).await;
+        let work = async move {
+            let _change = change;
+            inner.start(&id, &spec, kind, &entry).await
+        };
+        self.tracked(work, "make a box").await
     }
 
     /// Runs to the end even if the caller goes away.
@@ -129,18 +148,6 @@ impl Native {
     ) -> Result<T> {
         self.inner.maker.tasks.spawn(work).await.unwrap_or_else(|error| Err(Error::failed(action, error)))
     }
-}
-
-/// The boxes on disk, the probe's too.
-fn folders_of_boxes(folders: &Folders) -> std::io::Result<Vec<(SandboxId, BoxFolder)>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(&folders.boxes)? {
-        let entry = entry?;
-        if let Some(id) = entry.file_name().to_str().and_then(|name| SandboxId::parse(name).ok()) {
-            found.push((id, BoxFolder::at(entry.path())));
-        }
-    }
-    Ok(found)
 }
 
 impl Inner {
@@ -173,7 +180,7 @@ impl Inner {
     }
 
     /// Makes a box; `entry` is its entry, whose right to change the caller holds.
-    async fn start(&self, id: &SandboxId, spec: &Spec, entry: &Entry) -> Result<Started> {
+    async fn start(&self, id: &SandboxId, spec: &Spec, kind: Kind, entry: &Entry) -> Result<Started> {
         let (host, _) = self.host();
         let Some(can) = host.can else { return Err(Error::Unavailable(host.error.unwrap_or_default())) };
         let folder = self.maker.folders.of(id);
@@ -183,7 +190,7 @@ impl Inner {
             }
             self.clear(entry, &folder).await?;
         }
-        match self.maker.make(id, &spec.resources, spec.lifetime, can).await {
+        match self.maker.make(&What { kind, ..self.maker.a_box(id, &spec.resources, spec.lifetime, can) }).await {
             Ok(made) => {
                 let process = Arc::new(made.process);
                 entry.set_process(Arc::clone(&process));
@@ -204,8 +211,11 @@ impl Inner {
 
     async fn stop(&self, id: &SandboxId) -> Result<()> {
         let (entry, _change) = self.boxes.change(id).await;
-        self.clear(&entry, &self.maker.folders.of(id)).await?;
+        let folder = self.maker.folders.of(id);
+        let slots = folder.slots().unwrap_or_default();
+        self.clear(&entry, &folder).await?;
         self.boxes.forget(id);
+        slots.iter().for_each(|(slot, _)| self.slots.forget(slot));
         Ok(())
     }
 
@@ -289,16 +299,7 @@ impl Provider for Native {
     }
 
     async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
-        self.check(spec)?;
-        let (inner, id, spec) = (Arc::clone(&self.inner), id.clone(), spec.clone());
-        // Waited for here and not in the task: a caller that goes away before it
-        // has the right to begin must not begin after whoever came to clean up.
-        let (entry, change) = inner.boxes.change(&id).await;
-        let work = async move {
-            let _change = change;
-            inner.start(&id, &spec, &entry).await
-        };
-        self.tracked(work, "make a box").await
+        self.make(id, spec, Kind::Box).await
     }
 
     async fn stop(&self, id: &SandboxId) -> Result<()> {
@@ -309,7 +310,7 @@ impl Provider for Native {
     async fn inventory(&self) -> Result<Vec<Found>> {
         let inner = Arc::clone(&self.inner);
         let list = move || -> std::io::Result<Vec<Found>> {
-            let found = folders_of_boxes(&inner.maker.folders)?.into_iter().filter(|(id, _)| *id != probe_id());
+            let found = folders_in(&inner.maker.folders.boxes)?.into_iter().filter(|(id, _)| *id != probe_id());
             Ok(found.map(|(id, folder)| Found { alive: inner.is_alive(&id, &folder), id }).collect())
         };
         let listed = tokio::task::spawn_blocking(list).await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
@@ -324,11 +325,18 @@ impl Provider for Native {
         self.inner.guest(&self.inner.boxes.entry(id), &folder).await
     }
 
-    async fn disk_usage(&self, id: &SandboxId) -> Option<u64> {
-        let folder = self.inner.maker.folders.of(id);
-        let used = tokio::task::spawn_blocking(move || {
-            disk::usage(&folder.layers()).or_else(|_| disk::usage(&folder.image()))
-        });
-        used.await.ok()?.ok()
+    /// Root is what it takes: without, a box has one user only.
+    fn slots(&self) -> Option<&dyn Slots> {
+        self.inner.host().0.can.is_none_or(|can| can.privileged).then_some(self)
     }
+
+    async fn disk_usage(&self, id: &SandboxId) -> Option<u64> {
+        disk_usage(self.inner.maker.folders.of(id)).await
+    }
+}
+
+async fn disk_usage(folder: BoxFolder) -> Option<u64> {
+    let used =
+        tokio::task::spawn_blocking(move || disk::usage(&folder.layers()).or_else(|_| disk::usage(&folder.image())));
+    used.await.ok()?.ok()
 }

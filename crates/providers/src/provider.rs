@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{Metadata, Resources, SandboxId};
 
-use crate::{Guest, Result};
+use crate::{Guest, Result, Slots};
 
 /// What to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +103,8 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// What an operator wants to know.
     fn facts(&self) -> Facts;
 
-    /// Whether it can work now. Answers within a second.
+    /// Whether it can work now. Answers within a second; within four where
+    /// another machine has to be asked and does not answer.
     async fn health(&self) -> Health;
 
     /// The image that an omitted name means.
@@ -139,6 +140,11 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// - A box that is not there is [`crate::Error::Gone`].
     /// - Works on boxes that an earlier process started, if they outlive it.
     async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>>;
+
+    /// How several users share a box; `None` where they cannot.
+    fn slots(&self) -> Option<&dyn Slots> {
+        None
+    }
 
     /// Bytes of disk that a box takes, for ending the one that fills the disk.
     /// `None` where boxes take none of the host's.

@@ -23,23 +23,38 @@ use crate::store::{self, Admitted, NewSandbox, Sandbox, Store};
 /// What happens to who finds no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueuePolicy {
-    /// Whether there is a queue at all.
+    /// Whether who is at a cap waits.
     pub enabled: bool,
+    /// Whether who finds every shared box full waits.
+    pub pool: bool,
     /// How long one may wait.
     pub timeout: Duration,
     /// How many may wait at once.
     pub places: usize,
 }
 
+impl QueuePolicy {
+    /// Whether who is denied for this reason waits.
+    #[must_use]
+    pub fn waits_for(&self, denial: Denial) -> bool {
+        match denial {
+            Denial::MaxSandboxes | Denial::MaxSandboxesPerOwner => self.enabled,
+            Denial::PoolFull => self.pool,
+        }
+    }
+}
+
 /// Why somebody was not admitted.
 #[derive(Debug)]
 pub enum Refused {
-    /// A cap is reached, and there is no queue.
+    /// A cap is reached, or every shared box full, and there is no queue for that.
     Denied(Denial, Room),
     /// The queue is full.
     QueueFull(Denial, Room),
     /// No room came free in time.
     TimedOut(Denial, Room),
+    /// No worker may take it.
+    NoWorker,
     /// There is a sandbox with the same idempotency key.
     KeyTaken,
     /// The store failed.
@@ -312,7 +327,11 @@ impl Task {
             new.sandbox.created_at = now;
             new.sandbox.expires_at = clock::after(now, asking.ttl);
             match self.store.admit(&new).await {
-                Ok(Admitted::Yes) => self.admitted(ticket, new.sandbox),
+                Ok(Admitted::Yes(worker)) => {
+                    new.sandbox.worker = worker.to_string();
+                    self.admitted(ticket, new.sandbox);
+                }
+                Ok(Admitted::NoWorker) => self.refuse(ticket, Refused::NoWorker),
                 Ok(Admitted::Denied(denial, room)) => {
                     if !self.denied(ticket, denial, room) {
                         return;
@@ -347,7 +366,7 @@ impl Task {
 
     /// Whether others may still get a place.
     fn denied(&mut self, ticket: Ticket, denial: Denial, room: Room) -> bool {
-        if !self.policy.enabled {
+        if !self.policy.waits_for(denial) {
             self.refuse(ticket, Refused::Denied(denial, room));
             return true;
         }
@@ -359,7 +378,7 @@ impl Task {
             }
         }
         match denial {
-            Denial::MaxSandboxes => {
+            Denial::MaxSandboxes | Denial::PoolFull => {
                 self.settle(denial, room);
                 false
             }

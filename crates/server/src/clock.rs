@@ -73,6 +73,12 @@ pub fn from_ms(ms: i64) -> Timestamp {
     Timestamp::from_millisecond(ms).unwrap_or(if ms < 0 { Timestamp::MIN } else { Timestamp::MAX })
 }
 
+/// From `now` until `at`; nothing when that has passed.
+#[must_use]
+pub fn between(now: Timestamp, at: Timestamp) -> Duration {
+    Duration::from_millis(u64::try_from(at.as_millisecond().saturating_sub(now.as_millisecond())).unwrap_or(0))
+}
+
 /// `at` moved by `by`, to the millisecond.
 #[must_use]
 pub fn after(at: Timestamp, by: Duration) -> Timestamp {

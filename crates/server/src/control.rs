@@ -9,10 +9,13 @@ mod destroy;
 mod exec;
 mod extend;
 mod figures;
+mod pool;
 mod query;
 mod quotas;
+mod runtime;
 mod templates;
 mod wait;
+mod workers;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,12 +31,14 @@ use tokio_util::task::TaskTracker;
 use crate::admission::{Admission, QueuePolicy};
 use crate::audit::Refusals;
 use crate::clock::Clock;
+use crate::config::Leases;
 use crate::events::{EventType, Events, ID_BLOCK};
 use crate::operations::{Operation, Operations};
 use crate::registry::Registry;
-use crate::store::{self, Applied, Change, Store};
+use crate::store::{self, Applied, Change, PoolBounds, Store};
 
 pub use crate::admission::Figures as QueueFigures;
+pub use crate::store::workers::Heartbeat;
 pub use crate::store::{
     AuditEntry, AuditFilter, Counts, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, Place, QuotaSummary,
     Sandbox, Template, TemplateValues,
@@ -42,9 +47,11 @@ pub use admission::Decision;
 pub use create::{SpawnRequest, Spawned};
 pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Running};
 pub use figures::Stored;
+pub use pool::{PoolStatus, SharedBoxes};
 pub use query::ProviderDetail;
 pub use quotas::Usage;
 pub use wait::{WAIT_MAX, WaitFor};
+pub use workers::{LEASE_TTL_MAX, Seen, hostname};
 
 /// The worker that holds every sandbox of a single server.
 pub const LOCAL_WORKER: &str = "local";
@@ -65,6 +72,10 @@ pub enum Resource {
     Provider,
     /// A file in a sandbox.
     File,
+    /// A worker.
+    Worker,
+    /// A lease.
+    Lease,
     /// An owner's quota.
     Quota,
 }
@@ -76,6 +87,8 @@ impl fmt::Display for Resource {
             Resource::Template => "template",
             Resource::Provider => "provider",
             Resource::File => "file",
+            Resource::Worker => "worker",
+            Resource::Lease => "lease on",
             Resource::Quota => "quota of the owner",
         })
     }
@@ -135,6 +148,8 @@ pub struct Policy {
     pub resources: Resources,
     /// Whether a spawn that finds no room may wait for it.
     pub queue: QueuePolicy,
+    /// How many boxes are shared, by how many; `None` when pool mode is off.
+    pub pool: Option<PoolBounds>,
     /// The image when a request leaves it out; `None` for the provider's own.
     pub image: Option<String>,
     /// Bytes of each output stream that a buffered answer holds.
@@ -145,6 +160,10 @@ pub struct Policy {
     pub audit: AuditBounds,
     /// Free disk below which the box that fills it is ended, in bytes.
     pub reserve_disk_bytes: u64,
+    /// How long workers are trusted without being heard.
+    pub leases: Leases,
+    /// Whether other workers are configured.
+    pub has_workers: bool,
 }
 
 /// How much of the audit history is kept.
@@ -177,8 +196,6 @@ pub struct Control {
     refusals: Refusals,
     operations: Operations,
     admission: Arc<Admission>,
-    /// When the parts were put together.
-    started_at: Timestamp,
     /// Counts changes of any sandbox; what waits for one looks again then.
     changes: watch::Sender<u64>,
     /// A request found a box gone; the reconciler need not wait for its turn.
@@ -208,7 +225,6 @@ impl Control {
         admission: Arc<Admission>,
     ) -> Arc<Self> {
         let changes = watch::Sender::new(0);
-        let started_at = clock.now();
         Arc::new(Self {
             store,
             registry,
@@ -220,7 +236,6 @@ impl Control {
             events,
             refusals: Refusals::default(),
             operations: Operations::default(),
-            started_at,
             admission,
             changes,
             vanished: Notify::new(),

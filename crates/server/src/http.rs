@@ -13,12 +13,14 @@ mod error;
 mod events;
 mod exec;
 mod exposition;
+mod fence;
 mod files;
 mod guard;
 mod metrics;
 mod ndjson;
 mod openapi;
 pub mod peer;
+mod pool;
 mod providers;
 mod quotas;
 mod range;
@@ -27,11 +29,13 @@ mod sandboxes;
 mod system;
 mod templates;
 mod wire;
+mod workers;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::Router;
+use axum::middleware;
 use axum::routing::put;
 use bytes::Bytes;
 use utoipa_axum::router::OpenApiRouter;
@@ -100,6 +104,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(providers::list))
         .routes(routes!(providers::get))
         .routes(routes!(providers::test))
+        .routes(routes!(pool::status))
         .routes(routes!(quotas::list))
         .routes(routes!(quotas::summary))
         .routes(routes!(quotas::get, quotas::save, quotas::delete))
@@ -119,6 +124,12 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(system::health))
         .routes(routes!(system::live))
         .routes(routes!(system::ready))
+        .routes(routes!(workers::list))
+        .routes(routes!(workers::get))
+        .routes(routes!(workers::heartbeat))
+        .routes(routes!(workers::renew))
+        .routes(routes!(workers::admin_heartbeat))
+        .routes(routes!(workers::delete))
         .routes(routes!(diagnostics::get))
         .routes(routes!(metrics::get))
         .routes(routes!(metrics::prometheus))
@@ -140,6 +151,7 @@ pub fn router(control: Arc<Control>, settings: Settings) -> Router {
         router = router.route(&format!("/api/v1/sandboxes/{{id}}/files/{name}"), put(files::put));
     }
     let router = router
+        .route_layer(middleware::from_fn_with_state(api.clone(), pool::apart))
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::method_not_allowed)
         .with_state(api.clone());

@@ -4,11 +4,13 @@
 mod admission;
 mod audit;
 mod auth;
+mod beater;
 mod clock;
 pub mod config;
 mod control;
 mod events;
 mod figures;
+mod fleet;
 mod http;
 mod operations;
 mod process;

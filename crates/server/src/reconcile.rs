@@ -1,15 +1,18 @@
 //! What finishes what was begun: by timer, without input, idempotent. Start-up
 //! has no special path: what a crash left is found here like anything else.
 
+pub mod workers;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{SandboxId, State, StopReason};
+use futures_util::StreamExt;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::control::{Control, Result};
+use crate::control::{Control, LOCAL_WORKER, Result, Sandbox};
 
 /// How often rows are looked at: expiry is followed by removal within a second.
 const ROWS_EVERY: Duration = Duration::from_millis(500);
@@ -29,6 +32,10 @@ const BATCH: u32 = 256;
 const RETRY_MIN: Duration = Duration::from_secs(1);
 /// The longest pause between two tries to remove a box.
 const RETRY_MAX: Duration = Duration::from_secs(60);
+/// How many removals are waited for at once.
+const AT_ONCE: usize = 16;
+/// How long one is waited for.
+const REMOVAL_WAIT: Duration = Duration::from_secs(2);
 /// A box that holds less than this is not what fills a disk.
 const DISK_HOG_BYTES_MIN: u64 = 16 * 1024 * 1024;
 
@@ -116,15 +123,20 @@ fn interval(every: Duration) -> tokio::time::Interval {
 
 async fn sweep_rows(control: &Arc<Control>, backoff: &mut Backoff, data_dir: &std::path::Path) -> Result<()> {
     follow_clock(control).await?;
+    control.notice_silence().await?;
+    control.settle_leases().await?;
     expire(control).await?;
     finish_creating(control).await?;
     finish_destroying(control, backoff).await?;
+    control.reconcile_pool().await?;
     guard_disk(control, data_dir).await
 }
 
 /// Deadlines move with a wall clock that somebody sets.
 async fn follow_clock(control: &Control) -> Result<()> {
     if let Some(step_ms) = control.clock().step() {
+        control.store().shift_leases(step_ms).await?;
+        // Nothing between these two: what has moved already must not look expired.
         let moved = control.store().shift_expiry(step_ms).await?;
         control.clock().follow(step_ms);
         control.publish_action("clock_followed", None, json!({"step_ms": step_ms, "sandboxes": moved}));
@@ -133,22 +145,33 @@ async fn follow_clock(control: &Control) -> Result<()> {
     Ok(())
 }
 
+/// Waits for a removal, but not for a worker that does not answer: a removal
+/// goes on by itself, and is in hand until it has ended.
+async fn patiently<T>(removal: impl Future<Output = Result<T>>) -> Option<Result<T>> {
+    tokio::time::timeout(REMOVAL_WAIT, removal).await.ok()
+}
+
 async fn expire(control: &Arc<Control>) -> Result<()> {
-    for id in control.store().due(control.now(), BATCH).await? {
-        if control.is_in_hand(&id) {
-            continue;
-        }
-        if let Err(error) = control.destroy_because(&id, StopReason::Expired).await {
-            tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot remove an expired sandbox yet");
-        }
-    }
+    let due = control.store().due(control.now(), BATCH).await?;
+    let due = due.into_iter().filter(|id| !control.is_in_hand(id));
+    futures_util::stream::iter(due)
+        .for_each_concurrent(AT_ONCE, |id| async move {
+            if let Some(Err(error)) = patiently(control.destroy_because(&id, StopReason::Expired)).await {
+                tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot remove an expired sandbox yet");
+            }
+        })
+        .await;
     Ok(())
 }
 
 /// A sandbox that is being created by nobody was being created when we died.
 async fn finish_creating(control: &Arc<Control>) -> Result<()> {
     for sandbox in control.store().in_state(State::Creating, BATCH).await? {
-        if !control.is_in_hand(&sandbox.id) && control.destroy_because(&sandbox.id, StopReason::Unfinished).await? {
+        if control.is_in_hand(&sandbox.id) {
+            continue;
+        }
+        // What is only asked for here, is finished below.
+        if let Some(Ok(true)) = patiently(control.destroy_because(&sandbox.id, StopReason::Unfinished)).await {
             control.publish_action("unfinished_removed", Some(&sandbox.id), json!({"provider": sandbox.provider}));
         }
     }
@@ -159,17 +182,25 @@ async fn finish_destroying(control: &Arc<Control>, backoff: &mut Backoff) -> Res
     let waiting = control.store().in_state(State::Destroying, BATCH).await?;
     let ids: Vec<SandboxId> = waiting.iter().map(|sandbox| sandbox.id.clone()).collect();
     backoff.keep(&ids);
-    for sandbox in waiting {
-        let now = Instant::now();
-        if control.is_in_hand(&sandbox.id) || !backoff.is_due(&sandbox.id, now) {
-            continue;
+    let now = Instant::now();
+    let is_due = |sandbox: &Sandbox| !control.is_in_hand(&sandbox.id) && backoff.is_due(&sandbox.id, now);
+    let due: Vec<Sandbox> = waiting.into_iter().filter(is_due).collect();
+    let removed = futures_util::stream::iter(due)
+        .map(|sandbox| async move { (patiently(control.remove(&sandbox)).await, sandbox) })
+        .buffer_unordered(AT_ONCE);
+    for (outcome, sandbox) in removed.collect::<Vec<_>>().await {
+        match outcome {
+            Some(Ok(())) => {
+                let data = json!({"provider": sandbox.provider});
+                control.publish_action("removal_finished", Some(&sandbox.id), data);
+            }
+            Some(Err(error)) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(id = %sandbox.id, error, "cannot remove a sandbox yet");
+                backoff.failed(sandbox.id, now);
+            }
+            None => {}
         }
-        if let Err(error) = control.remove(&sandbox.id, &sandbox.provider).await {
-            backoff.failed(sandbox.id.clone(), now);
-            tracing::warn!(id = %sandbox.id, error = &error as &dyn std::error::Error, "cannot remove a sandbox yet");
-            continue;
-        }
-        control.publish_action("removal_finished", Some(&sandbox.id), json!({"provider": sandbox.provider}));
     }
     Ok(())
 }
@@ -208,7 +239,7 @@ async fn guard_disk(control: &Arc<Control>, data_dir: &std::path::Path) -> Resul
     let mut largest: Option<(u64, SandboxId)> = None;
     for sandbox in control.store().in_state(State::Running, u32::MAX).await? {
         // A box with a bound of its own was given that much on purpose.
-        if sandbox.resources.disk_mb != 0 {
+        if sandbox.resources.disk_mb != 0 || sandbox.worker != LOCAL_WORKER {
             continue;
         }
         let Some(entry) = control.registry().get(&sandbox.provider) else { continue };

@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use providers::{Health, Provider};
 
 use crate::clock::Clock;
+use crate::fleet::Fleet;
 
 /// A check that takes longer counts as failed.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -84,6 +85,7 @@ const AUTO_ORDER: [&str; 3] = ["native", "docker", "proot"];
 #[derive(Debug)]
 pub struct Registry {
     entries: Vec<Entry>,
+    fleet: Fleet,
 }
 
 impl Registry {
@@ -112,7 +114,18 @@ impl Registry {
         if let Some(entry) = default.and_then(|at| entries.get_mut(at)) {
             entry.is_default = true;
         }
-        Self { entries }
+        Self { entries, fleet: Fleet::default() }
+    }
+
+    /// With other workers beside this server.
+    #[must_use]
+    pub fn with_fleet(self, fleet: Fleet) -> Self {
+        Self { fleet, ..self }
+    }
+
+    /// The other workers.
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
     }
 
     /// All of them.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::{Caps, Limits, Resources, State, StopReason, StoreId};
+use domain::{Caps, Limits, Resources, State, StopReason};
 use providers::Provider;
 use providers::mock::Mock;
 use providers::native::{Native, NativeConfig};
@@ -17,15 +17,17 @@ use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, Opened, QueuePolicy};
 use crate::auth::Access;
+use crate::beater::{self, Beater};
 use crate::clock::{Clock, SteadyClock};
 use crate::config::{self, Config, DefaultProvider, Enabled, Overflow};
-use crate::control::{AuditBounds, Control, Policy};
+use crate::control::{AuditBounds, Control, ORPHAN_GRACE, Policy, SharedBoxes};
 use crate::events::Events;
+use crate::fleet::Fleet;
 use crate::http::peer::TrustedProxies;
 use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
 use crate::process::{Memory, Process};
 use crate::registry::{Offer, Registry};
-use crate::store::{Sqlite, Store};
+use crate::store::{PoolBounds, Sqlite, Store};
 use crate::{VERSION, reconcile};
 
 /// How long work that outlives its request may take once we are told to stop.
@@ -36,6 +38,8 @@ const FINISH_MAX: Duration = Duration::from_secs(10);
 pub struct Options {
     /// Whether to remove every sandbox on the way out.
     pub destroy_on_exit: bool,
+    /// Whether to work for the control plane that the configuration names.
+    pub as_worker: bool,
     /// Asks the allocator of the program what it holds.
     pub memory: fn() -> Memory,
 }
@@ -82,6 +86,18 @@ pub enum Failure {
         #[source]
         source: providers::Error,
     },
+    /// A worker of the configuration cannot be used.
+    #[error("cannot set up the worker `{id}`: {source}; see `workers.{id}`")]
+    Worker {
+        /// Which.
+        id: String,
+        /// Why.
+        #[source]
+        source: providers::Error,
+    },
+    /// It cannot be the worker that it is told to be.
+    #[error("cannot be a worker: {0}")]
+    AsWorker(#[from] beater::Fault),
     /// The operating system refused a thing that always works.
     #[error("cannot start: {0}")]
     System(#[source] std::io::Error),
@@ -103,12 +119,18 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let scheme = if listeners.tls.is_some() { "https" } else { "http" };
     let store = Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| store_failure(&error))?;
     let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
-    let registry = registry(&config, store.id(), &clock).await?;
+    let fleet = Fleet::open(&config.workers, store.id()).map_err(|(id, source)| Failure::Worker { id, source })?;
     let store: Arc<dyn Store> = Arc::new(store);
+    let registry = registry(&config, &store, &clock).await?.with_fleet(fleet);
     let tasks = TaskTracker::new();
     let process = Process::start(clock.now(), options.memory);
     let events = Arc::new(Events::default());
-    let policy = policy(&config);
+    let beater = options.as_worker.then(|| Beater::open(&config.worker)).transpose()?;
+    let mut policy = policy(&config);
+    if beater.is_some() {
+        // A control plane asks for a while more than the lifetime that it gives.
+        policy.limits.ttl_max += ORPHAN_GRACE;
+    }
     let Opened { admission, task: admitting, abandoned, stop: stop_admitting } =
         Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue);
     let control =
@@ -120,6 +142,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         );
     }
     control.reserve_event_ids().await.map_err(|error| Failure::Store(error.to_string()))?;
+    control.beat_own().await.map_err(|error| Failure::Store(error.to_string()))?;
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names(&config)),
         access: Access::new(&config.auth),
@@ -142,6 +165,10 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     admission.spawn(Arc::clone(&control).remove_abandoned(abandoned));
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
+    reconciling.spawn(reconcile::workers::run(Arc::clone(&control), stop.clone()));
+    if let Some(beater) = beater {
+        reconciling.spawn(beater.run(Arc::clone(&control), stop.clone()));
+    }
     if let Some(path) = &config.server.unix_socket {
         tracing::info!(path = %path.display(), "listens on a Unix socket as well");
     }
@@ -253,9 +280,14 @@ fn policy(config: &Config) -> Policy {
         resources: Resources { memory_mb: defaults.memory_mb, vcpus: defaults.vcpus, disk_mb: 0, pids: defaults.pids },
         queue: QueuePolicy {
             enabled: defaults.spawn_overflow == Overflow::Queue,
+            pool: config.pool.overflow == Overflow::Queue,
             timeout: defaults.spawn_queue_timeout,
             places: defaults.max_spawn_queue,
         },
+        pool: config
+            .pool
+            .enabled
+            .then_some(PoolBounds { hosts_max: config.pool.max_vms, places: config.pool.max_users_per_vm }),
         image: defaults.image.clone(),
         output_bytes_max: config.limits.max_output_bytes,
         retention: config.retention.destroyed,
@@ -264,16 +296,18 @@ fn policy(config: &Config) -> Policy {
             entries_max: config.auth.admin_audit_max_entries,
         },
         reserve_disk_bytes: config.limits.reserve_disk_mb << 20,
+        leases: config.leases,
+        has_workers: !config.workers.is_empty(),
     }
 }
 
 /// Sets up the enabled providers and says which is the default, and why not the others.
-async fn registry(config: &Config, store: &StoreId, clock: &Arc<dyn Clock>) -> Result<Registry, Failure> {
+async fn registry(config: &Config, store: &Arc<dyn Store>, clock: &Arc<dyn Clock>) -> Result<Registry, Failure> {
     let mut providers: Vec<(Arc<dyn Provider>, Offer)> = Vec::new();
     if config.providers.native.enabled != Enabled::False {
         let native = Native::open(NativeConfig {
             data_dir: config.data_dir.clone(),
-            store_id: store.clone(),
+            store_id: store.id().clone(),
             subids: config.providers.native.subids,
             cgroup_parent: config.providers.native.cgroup_parent.clone(),
         })
@@ -293,6 +327,11 @@ async fn registry(config: &Config, store: &StoreId, clock: &Arc<dyn Clock>) -> R
         DefaultProvider::Auto => None,
         DefaultProvider::Named(name) => Some(name.as_str()),
     };
+    if config.pool.enabled {
+        for (provider, _) in &mut providers {
+            *provider = Arc::new(SharedBoxes::new(Arc::clone(provider), Arc::clone(store), Arc::clone(clock)));
+        }
+    }
     let registry = Registry::assemble(providers, named, clock.as_ref()).await;
     for entry in registry.entries() {
         let provider = entry.provider.name();

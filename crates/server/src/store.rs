@@ -4,9 +4,11 @@
 //! rule can be raced. Every engine passes the same suite, `suite`.
 
 mod audit;
+mod pool;
 mod sqlite;
 #[cfg(test)]
 mod suite;
+pub mod workers;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,10 +18,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{
     Caps, Denial, Event, InvalidTransition, Metadata, OwnerId, Quota, Resources, Room, SandboxId, State, StopReason,
-    StoreId, Timestamp,
+    StoreId, Timestamp, WorkerId,
 };
 
 pub use audit::{AuditEntry, AuditFilter, AuditStore, NewAuditEntry};
+pub use pool::{PoolBounds, PoolCounts, PoolHost, PoolPlace, PoolStore};
 pub use sqlite::Sqlite;
 
 /// How long an [`IdempotencyKey`] names its sandbox.
@@ -191,13 +194,19 @@ pub struct NewSandbox {
     pub caps: Caps,
     /// The caller's name for the request.
     pub key: Option<IdempotencyKey>,
+    /// Where it may go.
+    pub placing: workers::Placing,
+    /// The place that it needs in a shared box, in pool mode.
+    pub pool: Option<PoolPlace>,
 }
 
 /// Whether a sandbox was admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admitted {
-    /// It is stored.
-    Yes,
+    /// It is stored, and leased to this worker.
+    Yes(WorkerId),
+    /// No worker may take it.
+    NoWorker,
     /// A cap is reached.
     Denied(Denial, Room),
     /// There is a sandbox with this [`IdempotencyKey`].
@@ -280,15 +289,19 @@ pub struct QuotaSummary {
 
 /// The transactions.
 #[async_trait]
-pub trait Store: AuditStore + fmt::Debug + Send + Sync {
+pub trait Store: AuditStore + PoolStore + workers::Workers + fmt::Debug + Send + Sync {
     /// Names this store, for as long as it exists.
     fn id(&self) -> &StoreId;
 
-    /// Stores a sandbox in state `creating`, unless a cap is reached.
+    /// Stores a sandbox in state `creating`, unless a cap is reached, and leases
+    /// it to the worker that the rules choose.
     ///
     /// - Two at once never get past a cap together.
     /// - One without an owner is under no owner's cap.
     /// - Costs the same whatever number is active.
+    /// - With [`NewSandbox::pool`], it takes a place in the fullest open box of the
+    ///   same provider, image and size, else in a new one; many at once never get
+    ///   past a bound together.
     /// - A key older than [`KEY_LIFETIME`], or whose sandbox failed or was
     ///   removed before anybody had it, is free.
     async fn admit(&self, new: &NewSandbox) -> Result<Admitted>;

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use server::config::{self, Format, Inputs};
+use server::Options;
+use server::config::{self, Config, Format, Inputs};
 
 use crate::failure::{Failure, Result};
 use crate::memory;
@@ -28,20 +29,36 @@ const EXIT_FAILED: u8 = 1;
 
 /// Runs until told to stop.
 pub fn run(args: &ServeArgs) -> Result {
-    let loaded = match config::load(&Inputs::from_process(args.config.clone())) {
+    run_as(args.config.clone(), Role { destroy_on_exit: args.destroy_on_exit, ..Role::default() }, |_| {})
+}
+
+/// What the server is to be.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Role {
+    /// It removes its boxes when it stops.
+    pub destroy_on_exit: bool,
+    /// It works for a control plane.
+    pub as_worker: bool,
+}
+
+/// The same with what the command line changes in the configuration.
+pub fn run_as(file: Option<PathBuf>, role: Role, change: impl FnOnce(&mut Config)) -> Result {
+    let mut loaded = match config::load(&Inputs::from_process(file)) {
         Ok(loaded) => loaded,
         Err(faults) => {
             let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
             return complain(EXIT_CONFIGURATION, &lines);
         }
     };
+    change(&mut loaded.config);
     log(&loaded.config.logging);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
     memory::give_back();
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::io("cannot start threads", &error))?;
-    let options = server::Options { destroy_on_exit: args.destroy_on_exit, memory: memory::figures };
+    let Role { destroy_on_exit, as_worker } = role;
+    let options = Options { destroy_on_exit, as_worker, memory: memory::figures };
     match runtime.block_on(server::run(loaded.config, options)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => complain(EXIT_FAILED, &[failure.to_string()]),

@@ -1,17 +1,36 @@
-//! `tidebox worker`: what concerns other servers that run boxes for this one.
+//! `tidebox worker`: a server that runs boxes for another one, and what concerns
+//! such servers.
+
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
 use crate::failure::Result;
 use crate::output::Output;
+use crate::serve;
 
 mod token;
 
-/// Credentials of other servers that run boxes for this one
+/// Run a server that works for a control plane
+///
+/// It is an ordinary server with its own data and configuration, and says to the
+/// control plane what it can run. The control plane reaches it where its own
+/// configuration says, workers.<id>.url.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct WorkerArgs {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    /// The server to work for; worker.control_plane without it
+    #[arg(long, value_name = "URL")]
+    control_plane: Option<String>,
+    /// The name that the control plane knows this worker by; worker.id without it,
+    /// else the name of the host
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+    /// Configuration file, instead of ./tidebox.yaml and ~/.tidebox/config.yaml
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -21,7 +40,15 @@ enum Command {
 
 /// Does what was asked with workers.
 pub fn run(args: &WorkerArgs, output: Output) -> Result {
-    match &args.command {
-        Command::Token(args) => token::run(args, output),
+    if let Some(Command::Token(args)) = &args.command {
+        return token::run(args, output);
     }
+    serve::run_as(args.config.clone(), serve::Role { as_worker: true, ..serve::Role::default() }, |config| {
+        if let Some(url) = &args.control_plane {
+            config.worker.control_plane.clone_from(url);
+        }
+        if args.id.is_some() {
+            config.worker.id.clone_from(&args.id);
+        }
+    })
 }

@@ -15,8 +15,10 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("guest-protocol", &[]),
     ("guest-agent", &["guest-protocol"]),
     ("client", &["api"]),
-    ("providers", &["domain", "guest-protocol"]),
-    ("server", &["api", "domain", "providers"]),
+    // One provider drives another service: docs/decisions/0005.
+    ("providers", &["api", "client", "domain", "guest-protocol"]),
+    // A worker speaks to its control plane.
+    ("server", &["api", "client", "domain", "providers"]),
     // The command line prints answers of the API, and measures with the agent.
     ("tidebox", &["api", "client", "providers", "server"]),
 ];

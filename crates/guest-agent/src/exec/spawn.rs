@@ -140,6 +140,7 @@ unsafe fn reaper(prepared: &mut Pointers<'_>) -> ! {
         set_mask(u64::MAX);
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_NAME, c"tidebox-reaper".as_ptr(), 0, 0, 0);
+        let score = inheritable_score();
         // A copy of our memory would only be thrown away at the execution, so the
         // command's process borrows it, and we go on when it has executed or ended.
         let stack = prepared.stack.as_mut_ptr_range().end.cast();
@@ -150,6 +151,9 @@ unsafe fn reaper(prepared: &mut Pointers<'_>) -> ! {
             libc::_exit(1);
         }
         tell(report, BEGUN, 0);
+        if score >= 0 {
+            libc::write(score, c"0".as_ptr().cast(), 1);
+        }
         close_all_but(report);
         loop {
             let mut status: c_int = 0;
@@ -226,6 +230,29 @@ unsafe fn first_to_kill() {
             libc::write(fd, c"1000".as_ptr().cast(), 4);
             libc::close(fd);
         }
+    }
+}
+
+/// Like [`first_to_kill`] where the agent is not root: the kernel hides the
+/// files in `/proc` of a process that nobody may look into from all but root, so
+/// the reaper shows itself for a moment, and the command inherits what it sets.
+/// Gives the file to take it back with, or -1.
+///
+/// # Safety
+/// To be called in the reaper.
+unsafe fn inheritable_score() -> RawFd {
+    // SAFETY: system calls on static strings.
+    unsafe {
+        if libc::geteuid() == 0 {
+            return -1;
+        }
+        libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0);
+        let fd = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        if fd >= 0 {
+            libc::write(fd, c"1000".as_ptr().cast(), 4);
+        }
+        fd
     }
 }
 

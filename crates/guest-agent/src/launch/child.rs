@@ -12,7 +12,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::thread::{Gid, Uid};
 
 use super::parent::MOUNTS_MAX;
-use super::{At, Handed, Refused, own, privileges, report_failure, root, seccomp, syscall};
+use super::{At, Handed, Refused, own, privileges, report_failure, root, seccomp, slot, syscall};
 
 /// Where the agent finds its listening socket.
 const LISTENER_FD: i32 = 3;
@@ -71,6 +71,7 @@ fn prepare(
     syscall::unshare_cgroup_namespace().at("make a control group namespace")?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     root::enter(launch, mounts)?;
+    launch.slot.as_ref().map_or(Ok(()), slot::settle)?;
     rustix::system::sethostname(launch.hostname.as_bytes()).at("set the host name")?;
     syscall::raise_loopback().at("raise the loopback interface")?;
     rustix::process::setsid().at("start a session")?;
@@ -78,7 +79,7 @@ fn prepare(
     let program = seccomp::program().map_err(|_| Errno::TOOBIG).at("build the system call filter")?;
     let start = arguments(launch, oom_events.is_some())?;
     privileges::limit_resources(&launch.soft)?;
-    privileges::give_up()?;
+    privileges::give_up(launch.slot.map(|slot| slot.uid))?;
     syscall::install_filter(&program).at("install the system call filter")?;
     Ok(start)
 }
@@ -115,7 +116,8 @@ fn arguments(launch: &Launch, has_oom_events: bool) -> Result<(Vec<CString>, Vec
         oom_events_fd: has_oom_events.then_some(OOM_EVENTS_FD),
         deadline_ms: launch.deadline_ms,
         soft_memory_mb: launch.soft.memory_mb,
-        single_user: launch.id_base.is_none(),
+        single_user: launch.id_base.is_none() || launch.slot.is_some(),
+        holds_slots: launch.holds_slots,
     };
     let boot = serde_json::to_string(&boot).map_err(|_| Errno::INVAL).at("order the agent")?;
     let strings = |strings: &[&str]| {

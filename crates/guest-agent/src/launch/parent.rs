@@ -18,7 +18,7 @@ use rustix::net::{
 use rustix::process::{Pid, Signal};
 
 use super::syscall::{self, CloneFlags, Cloned};
-use super::{At, Handed, Refused, child, own, report};
+use super::{At, Handed, Refused, child, own, report, slot};
 
 /// How many ids a box has of its own.
 const IDS: u32 = 65_536;
@@ -33,8 +33,10 @@ pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
     };
     let cgroup = join_cgroups(launch)?;
     limit_processors(launch)?;
-    let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).at("make a socket pair")?;
+    if let Some(slot) = &launch.slot {
+        return slot::make(launch, slot, handed, oom_events, cgroup);
+    }
+    let (ours, theirs) = channel()?;
     let flags = CloneFlags::USER.and(CloneFlags::BOX).and(CloneFlags::PARENT);
     match syscall::clone3(flags, 0, cgroup.as_ref().map(AsFd::as_fd)).at("make namespaces")? {
         Cloned::Child => {
@@ -56,25 +58,36 @@ pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
 fn send_off(launch: &Launch, handed: &Handed, pid: Pid, channel: BorrowedFd<'_>) -> Result<(), Refused> {
     map_ids(launch, pid)?;
     record(launch, pid)?;
-    let user_namespace = match launch.id_base {
-        Some(_) => Some(open(&format!("/proc/{pid}/ns/user"), OFlags::RDONLY).at("open the user namespace")?),
-        None => None,
-    };
-    let mut mounts = Vec::new();
-    if let Some(user_namespace) = &user_namespace {
-        for lower in launch.overlays.iter().flat_map(|overlay| &overlay.lower) {
-            mounts.push(lower_mount(lower, user_namespace.as_fd())?);
-        }
-        mounts.extend(storage_mount(launch)?);
+    let mut all = Vec::new();
+    if launch.id_base.is_some() {
+        let user_namespace = open(&format!("/proc/{pid}/ns/user"), OFlags::RDONLY).at("open the user namespace")?;
+        all = mounts(launch, user_namespace.as_fd())?;
     } else if let Storage::Directory(dir) = &launch.storage {
         prepare_storage(launch, open(dir, OFlags::RDONLY | OFlags::DIRECTORY).at("open the box's storage")?.as_fd())?;
     }
-    report(handed.control.as_fd(), &LaunchReport::Pid(pid.as_raw_nonzero().get().unsigned_abs()))
-        .at("report the pid")?;
-    go(channel, &mounts).at("tell the box to go")
+    report_pid(handed, pid)?;
+    go(channel, &all).at("tell the box to go")
 }
 
-fn open(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+/// Between the launcher and the first process of what it makes.
+pub(super) fn channel() -> Result<(OwnedFd, OwnedFd), Refused> {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).at("make a socket pair")
+}
+
+/// Detached mounts of all layers and of the storage, with the ids of a user namespace.
+pub(super) fn mounts(launch: &Launch, user_namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Refused> {
+    let layers = launch.overlays.iter().flat_map(|overlay| &overlay.lower);
+    let mut mounts = layers.map(|lower| lower_mount(lower, user_namespace)).collect::<Result<Vec<_>, _>>()?;
+    mounts.extend(storage_mount(launch)?);
+    Ok(mounts)
+}
+
+pub(super) fn report_pid(handed: &Handed, pid: Pid) -> Result<(), Refused> {
+    let number = pid.as_raw_nonzero().get().unsigned_abs();
+    report(handed.control.as_fd(), &LaunchReport::Pid(number)).at("report the pid")
+}
+
+pub(super) fn open(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
@@ -133,12 +146,17 @@ fn map_ids(launch: &Launch, pid: Pid) -> Result<(), Refused> {
 
 /// Writes down who the first process is, so that a later server finds it. The
 /// start time tells it apart from a later process with the same number.
-fn record(launch: &Launch, pid: Pid) -> Result<(), Refused> {
+pub(super) fn record(launch: &Launch, pid: Pid) -> Result<(), Refused> {
+    let started = start_time(pid)?;
+    fs::write(format!("{}/pid", launch.dir), format!("{pid} {started}\n")).at("record the pid")
+}
+
+/// When a process started, in clock ticks since boot.
+pub(super) fn start_time(pid: Pid) -> Result<u64, Refused> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).at("read the start time")?;
     // The name in parentheses may hold anything, so count from its end.
-    let started = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19));
-    let started = started.ok_or(Errno::BADMSG).at("read the start time")?;
-    fs::write(format!("{}/pid", launch.dir), format!("{pid} {started}\n")).at("record the pid")
+    let started = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
+    started.ok_or(Errno::BADMSG).at("read the start time")
 }
 
 /// A detached mount of a host directory that shows host root's files as the box's.
@@ -199,7 +217,7 @@ fn prepare_storage(launch: &Launch, storage: BorrowedFd<'_>) -> Result<(), Refus
 }
 
 /// Sends the word and the mounts to the child.
-fn go(channel: BorrowedFd<'_>, mounts: &[OwnedFd]) -> Result<(), Errno> {
+pub(super) fn go(channel: BorrowedFd<'_>, mounts: &[OwnedFd]) -> Result<(), Errno> {
     if mounts.len() > MOUNTS_MAX {
         return Err(Errno::TOOBIG);
     }

@@ -3,8 +3,8 @@
 use guest_protocol::SoftLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
-    set_no_new_privs,
+    CapabilitySet, CapabilitySets, Gid, Uid, clear_ambient_capability_set, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
 use super::{At, Refused};
@@ -24,11 +24,12 @@ const OPEN_FILES_MAX: u64 = 65_536;
 /// Kernels number capabilities from 0 to less than this.
 const CAPABILITIES_END: u32 = 64;
 
-/// Gives up every capability but [`KEPT`], for good.
-pub(super) fn give_up() -> Result<(), Refused> {
+/// Gives up every capability but [`KEPT`], for good; as the user of a slot, all.
+pub(super) fn give_up(user: Option<u32>) -> Result<(), Refused> {
+    let kept = if user.is_some() { CapabilitySet::empty() } else { KEPT };
     for number in 0..CAPABILITIES_END {
         let capability = CapabilitySet::from_bits_retain(1 << number);
-        if KEPT.contains(capability) {
+        if kept.contains(capability) {
             continue;
         }
         match remove_capability_from_bounding_set(capability) {
@@ -39,7 +40,13 @@ pub(super) fn give_up() -> Result<(), Refused> {
         }
     }
     clear_ambient_capability_set().at("clear the ambient capabilities")?;
-    let sets = CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
+    if let Some(user) = user {
+        let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+        set_thread_groups(&[]).at("give up groups")?;
+        set_thread_res_gid(gid, gid, gid).at("become the group of the slot")?;
+        set_thread_res_uid(uid, uid, uid).at("become the user of the slot")?;
+    }
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets).at("give up capabilities")?;
     set_no_new_privs(true).at("give up new privileges")
 }

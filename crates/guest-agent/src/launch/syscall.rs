@@ -11,6 +11,8 @@ use rustix::process::Pid;
 pub(crate) struct CloneFlags(u64);
 
 impl CloneFlags {
+    /// A process like any other.
+    pub(crate) const NONE: Self = Self(0);
     pub(crate) const USER: Self = Self(libc::CLONE_NEWUSER as u64);
     pub(crate) const BOX: Self = Self(
         (libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS) as u64,

@@ -19,7 +19,7 @@ use tokio::task::spawn_local;
 
 use super::Agent;
 use super::body::Answer;
-use crate::failure::{Result, exhausted, internal, invalid, not_found};
+use crate::failure::{Result, exhausted, internal, invalid, not_found, not_supported};
 use crate::{exec, files};
 
 /// Two paths of 4,096 bytes, each byte written as an escape of JSON.
@@ -96,6 +96,9 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
 /// The head of the answer goes out as soon as the program is executed, or tells
 /// why it is not; what happens then is in the frames.
 async fn run(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response<Answer>> {
+    if agent.boot.holds_slots {
+        return Err(not_supported("this box is there for its slots: run commands in one of them"));
+    }
     let permit = Arc::clone(&agent.execs).try_acquire_owned();
     let permit = permit.map_err(|_| exhausted("the box runs as many commands as it can"))?;
     let (sender, receiver) = mpsc::channel(QUEUE_FRAMES);

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use domain::SandboxId;
+use domain::{Resources, SandboxId};
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 
-use crate::{ByteStream, Command, ExitStatus, Guest, OutputEvent, Provider, Result, Spec};
+use crate::{ByteStream, Command, ExitStatus, Guest, OutputEvent, Provider, Result, Slots, Spec};
 
 /// The deadline of commands that should end by themselves.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,6 +33,8 @@ pub enum Need {
     Kill,
     /// A box ends by itself at its deadline.
     Deadlines,
+    /// Users can share a box; see [`Provider::slots`].
+    Slots,
 }
 
 type Reopen = Arc<dyn Fn() -> BoxFuture<'static, Arc<dyn Provider>> + Send + Sync>;
@@ -113,6 +115,7 @@ impl Lab {
             Need::Images => self.unknown_image.is_none(),
             Need::Reopen => self.reopen.is_none(),
             Need::Kill => self.kill.is_none(),
+            Need::Slots => self.provider.slots().is_none(),
             Need::Processes | Need::Users | Need::Deadlines => false,
         };
         let told = self.lacks.iter().find(|(lacking, _)| *lacking == need).map(|(_, reason)| (*reason).to_owned());
@@ -137,12 +140,17 @@ impl Lab {
 
     /// An id that was not used before; its box is stopped after the case.
     pub(super) fn id(&self) -> SandboxId {
+        let id = self.slot_id();
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).push(id.clone());
+        id
+    }
+
+    /// An id that was not used before, for a slot, which goes with its box.
+    pub(super) fn slot_id(&self) -> SandboxId {
         let mut entropy = [0; 10];
         entropy[..4].copy_from_slice(&std::process::id().to_be_bytes());
         entropy[6..].copy_from_slice(&self.next.fetch_add(1, Ordering::Relaxed).to_be_bytes());
-        let id = SandboxId::from_entropy(entropy);
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).push(id.clone());
-        id
+        SandboxId::from_entropy(entropy)
     }
 
     /// A new box.
@@ -155,6 +163,41 @@ impl Lab {
     /// The inside of a box that runs.
     pub(super) async fn dial(&self, id: SandboxId) -> Inside {
         let guest = self.provider.guest(&id).await.expect("a box that runs has an inside");
+        Inside { id, guest }
+    }
+
+    /// The slots of the provider.
+    pub(super) fn slots(&self) -> &dyn Slots {
+        self.provider.slots().expect("the need was checked")
+    }
+
+    /// What a box for some slots of the usual size is to be.
+    pub(super) fn roomy(&self) -> Spec {
+        const SLOTS: u32 = 8;
+        let one = self.spec.resources;
+        let times = |value: u32| value.saturating_mul(SLOTS);
+        let resources =
+            Resources { memory_mb: times(one.memory_mb), vcpus: times(one.vcpus), disk_mb: 0, pids: times(one.pids) };
+        Spec { resources, ..self.spec() }
+    }
+
+    /// A new box that holds slots.
+    pub(super) async fn host(&self) -> SandboxId {
+        let id = self.id();
+        self.slots().start_host(&id, &self.roomy()).await.expect("a box for slots starts");
+        id
+    }
+
+    /// A new slot.
+    pub(super) async fn slot(&self, host: &SandboxId) -> Inside {
+        let id = self.slot_id();
+        self.slots().add(host, &id, &self.spec).await.expect("a slot is added");
+        self.dial_slot(host, id).await
+    }
+
+    /// The inside of a slot.
+    pub(super) async fn dial_slot(&self, host: &SandboxId, id: SandboxId) -> Inside {
+        let guest = self.slots().slot_guest(host, &id).await.expect("a slot has an inside");
         Inside { id, guest }
     }
 

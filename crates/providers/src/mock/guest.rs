@@ -1,6 +1,6 @@
 //! A box in memory, and its inside.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use domain::SandboxId;
 use futures_util::{StreamExt, stream};
 use guest_protocol::CONSOLE_LINES_MAX;
 use tokio_util::sync::CancellationToken;
@@ -36,6 +37,8 @@ pub(super) struct Boxed {
     execs: AtomicU32,
     dead: CancellationToken,
     tasks: TaskTracker,
+    /// The slots of a box that holds slots.
+    slots: Option<Mutex<BTreeMap<SandboxId, Arc<Boxed>>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -57,7 +60,23 @@ impl Boxed {
             execs: AtomicU32::new(0),
             dead: CancellationToken::new(),
             tasks,
+            slots: None,
         })
+    }
+
+    /// The same as a box that holds slots.
+    pub(super) fn holding_slots(self) -> Boxed {
+        Boxed { slots: Some(Mutex::default()), ..self }
+    }
+
+    /// The same as a slot, which ends with its box.
+    pub(super) fn in_box(self, host: &Boxed) -> Boxed {
+        Boxed { dead: host.dead.child_token(), ..self }
+    }
+
+    /// The slots; `None` if the box was not made to hold any.
+    pub(super) fn slots(&self) -> Option<MutexGuard<'_, BTreeMap<SandboxId, Arc<Boxed>>>> {
+        self.slots.as_ref().map(lock)
     }
 
     /// Cancelled when the box has ended.

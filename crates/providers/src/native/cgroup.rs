@@ -19,6 +19,9 @@ use tree::Hierarchy;
 /// The period over which processor time is counted, in microseconds; the
 /// kernel's own default.
 const CPU_PERIOD_US: u64 = 100_000;
+/// The group of a box that holds slots for its own processes: in version 2 a
+/// group with members cannot limit its children.
+const OWN_LEAF: &str = "box";
 /// How long a group may stay busy after its last process has ended: the kernel
 /// lets go of it a little later.
 const BUSY_MAX: Duration = Duration::from_secs(5);
@@ -94,26 +97,44 @@ impl Cgroups {
         self.parents.iter().map(of).collect()
     }
 
-    /// Makes the groups of a box and sets its limits.
-    pub(super) fn make(&self, id: &SandboxId, resources: &Resources) -> io::Result<()> {
-        for (parent, v2, controllers) in &self.parents {
-            let dir = parent.join(id.as_str());
+    /// The groups that a slot of a box would have, below those of the box.
+    pub(super) fn of_slot(&self, host: &SandboxId, slot: &SandboxId) -> Vec<CgroupDir> {
+        below(self.of(host), slot.as_str())
+    }
+
+    /// Makes `groups`, which are those of a box or a slot, and sets their limits.
+    pub(super) fn make(&self, groups: &[CgroupDir], resources: &Resources) -> io::Result<()> {
+        for ((_, v2, controllers), group) in self.parents.iter().zip(groups) {
+            let dir = Path::new(&group.path);
             // Somebody may have tidied the empty parents away.
-            fs::create_dir(&dir)
-                .or_else(|error| if error.kind() == io::ErrorKind::NotFound { make_dirs(&dir) } else { Err(error) })?;
+            fs::create_dir(dir)
+                .or_else(|error| if error.kind() == io::ErrorKind::NotFound { make_dirs(dir) } else { Err(error) })?;
             for controller in controllers {
-                limit(&dir, *v2, *controller, resources)?;
+                limit(dir, *v2, *controller, resources)?;
             }
         }
         Ok(())
     }
 
-    /// Where kills by the memory limit are counted.
-    pub(super) fn oom_events(&self, id: &SandboxId) -> Option<String> {
-        let (parent, v2, _) =
-            self.parents.iter().find(|(_, _, controllers)| controllers.contains(&Controller::Memory))?;
+    /// Lets groups be made below `groups`, and gives those that the first process
+    /// of the box joins.
+    pub(super) fn divide(&self, groups: Vec<CgroupDir>) -> io::Result<Vec<CgroupDir>> {
+        for ((_, v2, controllers), group) in self.parents.iter().zip(&groups) {
+            if *v2 {
+                tree::enable(Path::new(&group.path), controllers)?;
+            }
+        }
+        let leaves = below(groups, OWN_LEAF);
+        leaves.iter().try_for_each(|leaf| fs::create_dir(&leaf.path))?;
+        Ok(leaves)
+    }
+
+    /// Where kills by the memory limit of `groups` are counted.
+    pub(super) fn oom_events(&self, groups: &[CgroupDir]) -> Option<String> {
+        let held = |(_, _, controllers): &&(PathBuf, bool, Vec<Controller>)| controllers.contains(&Controller::Memory);
+        let ((_, v2, _), group) = self.parents.iter().zip(groups).find(|(parent, _)| held(parent))?;
         let file = if *v2 { "memory.events" } else { "memory.oom_control" };
-        Some(parent.join(id.as_str()).join(file).display().to_string())
+        Some(format!("{}/{file}", group.path))
     }
 
     /// The limits that no group holds.
@@ -134,6 +155,20 @@ impl Cgroups {
             }
         }
     }
+}
+
+fn below(groups: Vec<CgroupDir>, name: &str) -> Vec<CgroupDir> {
+    groups.into_iter().map(|group| CgroupDir { path: format!("{}/{name}", group.path), ..group }).collect()
+}
+
+/// A group and those below it, these first; a box that holds slots has one level
+/// of them.
+fn with_inner(group: &CgroupDir) -> Vec<PathBuf> {
+    let inner = fs::read_dir(&group.path).into_iter().flatten().flatten();
+    let mut all: Vec<PathBuf> =
+        inner.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect();
+    all.push(group.path.clone().into());
+    all
 }
 
 /// Another server may remove the empty parents that it shares with us between
@@ -198,8 +233,8 @@ fn limit(dir: &Path, v2: bool, controller: Controller, resources: &Resources) ->
 /// was never written down; the others die with theirs.
 pub(super) fn kill_members(cgroups: &[CgroupDir]) {
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-    for cgroup in cgroups {
-        let members = || fs::read_to_string(format!("{}/cgroup.procs", cgroup.path)).unwrap_or_default();
+    for dir in cgroups.iter().flat_map(with_inner) {
+        let members = || fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
         for line in members().lines() {
             let Some(pid) = line.parse().ok().and_then(Pid::from_raw) else { continue };
             let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
@@ -215,9 +250,9 @@ pub(super) fn kill_members(cgroups: &[CgroupDir]) {
 pub(super) async fn remove(cgroups: &[CgroupDir]) -> io::Result<()> {
     let deadline = tokio::time::Instant::now() + BUSY_MAX;
     let mut pause = Duration::from_micros(200);
-    for cgroup in cgroups {
+    for dir in cgroups.iter().flat_map(with_inner) {
         loop {
-            match fs::remove_dir(&cgroup.path) {
+            match fs::remove_dir(&dir) {
                 Ok(()) => break,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => break,
                 Err(error) if tokio::time::Instant::now() >= deadline => return Err(error),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use domain::{Resources, SandboxId};
-use guest_protocol::{Launch, Overlay, Storage};
+use guest_protocol::{CgroupDir, Launch, Overlay, Slot, Storage};
 use rustix::fs::{Mode, OFlags};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
@@ -52,12 +52,17 @@ pub(super) struct Maker {
 /// Numbers and paces what is deleted in the background.
 #[derive(Debug)]
 pub(super) struct Removals {
-    count: AtomicU64,
     slots: Arc<Semaphore>,
     tasks: TaskTracker,
 }
 
 impl Removals {
+    /// A number that no other provider of this process has given a folder.
+    fn next() -> u64 {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        COUNT.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// What runs in the background.
     pub(super) fn tasks(&self) -> TaskTracker {
         self.tasks.clone()
@@ -74,8 +79,35 @@ impl Default for Removals {
         let tasks = TaskTracker::new();
         // Closed, a tracker lets others wait for it, and takes new tasks all the same.
         tasks.close();
-        Removals { count: AtomicU64::new(0), slots: Arc::new(Semaphore::new(REMOVALS_MAX)), tasks }
+        Removals { slots: Arc::new(Semaphore::new(REMOVALS_MAX)), tasks }
     }
+}
+
+/// What to make, and of what.
+#[derive(Debug)]
+pub(super) struct What<'a> {
+    pub(super) folder: BoxFolder,
+    pub(super) cgroups: Vec<CgroupDir>,
+    pub(super) kind: Kind,
+    pub(super) resources: &'a Resources,
+    pub(super) lifetime: Duration,
+    pub(super) can: Capabilities,
+}
+
+/// The kinds of what can be made.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    /// A box of one sandbox.
+    Box,
+    /// A box that holds slots.
+    Host,
+    /// A slot in such a box, whose range of ids begins at `id_base`.
+    Slot {
+        /// The first id of the box.
+        id_base: u32,
+        /// Where it goes.
+        slot: Slot,
+    },
 }
 
 /// A box that runs and answers.
@@ -91,27 +123,25 @@ fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error 
 }
 
 impl Maker {
-    /// Makes a box in a folder that must not be there yet. On error the folder
-    /// and what it records want removing.
-    pub(super) async fn make(
-        &self,
-        id: &SandboxId,
-        resources: &Resources,
-        lifetime: Duration,
-        can: Capabilities,
-    ) -> Result<Made> {
+    /// Makes a box or a slot in a folder that must not be there yet. On error the
+    /// folder and what it records want removing.
+    pub(super) async fn make(&self, what: &What<'_>) -> Result<Made> {
         let begin = Instant::now();
-        let folder = self.folders.of(id);
-        self.stock.take(&folder).map_err(failed)?;
-        let id_base = self.record(&folder, id, can)?;
-        let storage = storage(&folder, resources, can).await?;
-        self.cgroups.make(id, resources).map_err(failed)?;
+        let What { folder, cgroups, resources, .. } = what;
+        self.stock.take(folder).map_err(failed)?;
+        let id_base = self.record(what)?;
+        let storage = storage(folder, resources, what.can).await?;
+        self.cgroups.make(cgroups, resources).map_err(failed)?;
+        let joined = match what.kind {
+            Kind::Host => self.cgroups.divide(cgroups.clone()).map_err(failed)?,
+            Kind::Box | Kind::Slot { .. } => cgroups.clone(),
+        };
         let dir = open_dir(folder.path()).map_err(failed)?;
         let listener = UnixListener::bind(socket_path(&dir)).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         // Dialled before anybody listens: the first request waits in the socket.
         let stream = UnixStream::connect(socket_path(&dir)).await.map_err(failed)?;
-        let order = self.order(&folder, id, resources, lifetime, id_base, storage);
+        let order = self.order(what, joined, id_base, storage);
         let (launched, guest) = tokio::join!(
             async { (launcher::launch(&self.agent, listener, &order).await, begin.elapsed()) },
             AgentGuest::connect(stream)
@@ -130,28 +160,41 @@ impl Maker {
         Ok(Made { process, guest, phases })
     }
 
+    /// A box like any other.
+    pub(super) fn a_box<'a>(
+        &self,
+        id: &SandboxId,
+        resources: &'a Resources,
+        lifetime: Duration,
+        can: Capabilities,
+    ) -> What<'a> {
+        let (folder, cgroups) = (self.folders.of(id), self.cgroups.of(id));
+        What { folder, cgroups, kind: Kind::Box, resources, lifetime, can }
+    }
+
     /// Takes ids and writes down what will belong to the box.
-    fn record(&self, folder: &BoxFolder, id: &SandboxId, can: Capabilities) -> Result<Option<u32>> {
-        let id_base = if can.privileged { Some(self.ids.take()?) } else { None };
-        let record = Record::new(id_base, self.cgroups.of(id), &self.skeleton.path);
-        if let Err(error) = folder.write(&record) {
-            if let Some(base) = id_base {
+    fn record(&self, what: &What<'_>) -> Result<Option<u32>> {
+        let mut record = Record::new(what.cgroups.clone(), &self.skeleton.path);
+        match what.kind {
+            Kind::Slot { id_base, slot } => {
+                record.slot_uid = Some(slot.uid);
+                what.folder.write(&record).map_err(failed)?;
+                return Ok(Some(id_base));
+            }
+            Kind::Host => record.holds_slots = true,
+            Kind::Box => {}
+        }
+        record.id_base = if what.can.privileged { Some(self.ids.take()?) } else { None };
+        if let Err(error) = what.folder.write(&record) {
+            if let Some(base) = record.id_base {
                 self.ids.give_back(base);
             }
             return Err(failed(error));
         }
-        Ok(id_base)
+        Ok(record.id_base)
     }
 
-    fn order(
-        &self,
-        folder: &BoxFolder,
-        id: &SandboxId,
-        resources: &Resources,
-        lifetime: Duration,
-        id_base: Option<u32>,
-        storage: Storage,
-    ) -> Launch {
+    fn order(&self, what: &What<'_>, joined: Vec<CgroupDir>, id_base: Option<u32>, storage: Storage) -> Launch {
         let root = Overlay {
             target: "/".to_owned(),
             lower: vec![self.skeleton.path.display().to_string()],
@@ -164,15 +207,17 @@ impl Maker {
         });
         Launch {
             hostname: HOSTNAME.to_owned(),
-            dir: folder.path().display().to_string(),
+            dir: what.folder.path().display().to_string(),
             id_base,
             overlays: std::iter::once(root).chain(shown).collect(),
             storage,
-            shm_mb: (resources.memory_mb / 2).min(SHM_MB_MAX),
-            cgroups: self.cgroups.of(id),
-            oom_events: self.cgroups.oom_events(id),
-            soft: self.cgroups.soft(resources),
-            deadline_ms: u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX),
+            shm_mb: (what.resources.memory_mb / 2).min(SHM_MB_MAX),
+            cgroups: joined,
+            oom_events: self.cgroups.oom_events(&what.cgroups),
+            soft: self.cgroups.soft(what.resources),
+            deadline_ms: u64::try_from(what.lifetime.as_millis()).unwrap_or(u64::MAX),
+            holds_slots: matches!(what.kind, Kind::Host),
+            slot: if let Kind::Slot { slot, .. } = what.kind { Some(slot) } else { None },
         }
     }
 
@@ -209,7 +254,7 @@ impl Maker {
             None => cgroup::kill_members(&cgroups),
         }
         cgroup::remove(&cgroups).await.map_err(failed)?;
-        let number = self.removals.count.fetch_add(1, Ordering::Relaxed);
+        let number = Removals::next();
         let name = folder.path().file_name().unwrap_or_default().to_string_lossy();
         let trash = self.folders.trash.join(format!("{name}.{}.{number}", std::process::id()));
         match std::fs::rename(folder.path(), &trash) {
@@ -233,7 +278,7 @@ impl Maker {
     /// made for its own layers.
     pub(super) fn empty_trash(&self) -> std::io::Result<()> {
         for entry in std::fs::read_dir(&self.folders.stock)? {
-            let number = self.removals.count.fetch_add(1, Ordering::Relaxed);
+            let number = Removals::next();
             let trash = self.folders.trash.join(format!("stock.{}.{number}", std::process::id()));
             std::fs::rename(entry?.path(), trash)?;
         }

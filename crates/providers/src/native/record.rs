@@ -6,6 +6,8 @@
 //!                                  agent.sock   the way to the agent
 //!                                  layers/      its changes, owned by the box
 //!                                  disk.img     or these, if they are bounded
+//!                                  slots/       of a box that holds slots: a folder
+//!                                               like this one for each
 //! ```
 
 use std::fs;
@@ -75,6 +77,24 @@ impl BoxFolder {
         self.0.join("disk.img")
     }
 
+    /// Where the folder of a slot is.
+    pub(super) fn slot(&self, id: &SandboxId) -> BoxFolder {
+        BoxFolder(self.0.join("slots").join(id.as_str()))
+    }
+
+    /// Makes room for the folders of slots.
+    pub(super) fn make_slots(&self) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.0.join("slots"))
+    }
+
+    /// The slots on disk; a box without any has none.
+    pub(super) fn slots(&self) -> io::Result<Vec<(SandboxId, BoxFolder)>> {
+        match folders_in(&self.0.join("slots")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            listed => listed,
+        }
+    }
+
     /// Makes it, for nobody but us.
     pub(super) fn make(&self) -> io::Result<()> {
         fs::DirBuilder::new().mode(0o700).create(&self.0)
@@ -103,20 +123,38 @@ impl BoxFolder {
     }
 }
 
-/// What belongs to a box besides its folder.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The folders in `dir` that are named as boxes or slots are.
+pub(super) fn folders_in(dir: &Path) -> io::Result<Vec<(SandboxId, BoxFolder)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if let Some(id) = entry.file_name().to_str().and_then(|name| SandboxId::parse(name).ok()) {
+            found.push((id, BoxFolder(entry.path())));
+        }
+    }
+    Ok(found)
+}
+
+/// What belongs to a box, or to a slot, besides its folder.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Record {
     format: u32,
-    /// The first id of its range.
+    /// The first id of its range; a slot uses that of its box, and has none itself.
     pub(super) id_base: Option<u32>,
     /// Its control groups.
     pub(super) cgroups: Vec<CgroupDir>,
     /// The made-up root that it uses.
     pub(super) skeleton: String,
+    /// It is a box that holds slots.
+    #[serde(default)]
+    pub(super) holds_slots: bool,
+    /// It is a slot, whose user this is, as the box numbers it.
+    #[serde(default)]
+    pub(super) slot_uid: Option<u32>,
 }
 
 impl Record {
-    pub(super) fn new(id_base: Option<u32>, cgroups: Vec<CgroupDir>, skeleton: &Path) -> Record {
-        Record { format: FORMAT, id_base, cgroups, skeleton: skeleton.display().to_string() }
+    pub(super) fn new(cgroups: Vec<CgroupDir>, skeleton: &Path) -> Record {
+        Record { format: FORMAT, cgroups, skeleton: skeleton.display().to_string(), ..Record::default() }
     }
 }

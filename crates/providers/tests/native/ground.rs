@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use domain::{Resources, SandboxId, StoreId};
 use futures_util::StreamExt;
 use providers::native::{Native, NativeConfig};
-use providers::{Command, ExitStatus, OutputEvent, Provider, Spec};
+use providers::{Command, ExitStatus, Guest, OutputEvent, Provider, Slots, Spec};
 
 /// The longest wait for what must come true.
 const EVENTUALLY: Duration = Duration::from_secs(20);
@@ -88,7 +89,30 @@ impl Ground {
     pub(crate) async fn start_with(&self, spec: Spec) -> Inside<'_> {
         let id = new_id();
         self.native.start(&id, &spec).await.unwrap_or_else(|error| panic!("a box starts: {}", chain(&error)));
-        Inside { ground: self, id }
+        Inside { ground: self, id, host: None }
+    }
+
+    pub(crate) fn slots(&self) -> &dyn Slots {
+        self.native.slots().expect("root can make slots")
+    }
+
+    /// A box for slots, of four times the usual size.
+    pub(crate) async fn start_host(&self) -> SandboxId {
+        let (id, mut spec) = (new_id(), spec());
+        spec.resources = Resources { memory_mb: 1024, vcpus: 4, disk_mb: 0, pids: 256 };
+        self.slots().start_host(&id, &spec).await.unwrap_or_else(|error| panic!("a box starts: {}", chain(&error)));
+        id
+    }
+
+    pub(crate) async fn add_slot(&self, host: &SandboxId) -> Inside<'_> {
+        self.add_slot_with(host, spec()).await
+    }
+
+    pub(crate) async fn add_slot_with(&self, host: &SandboxId, spec: Spec) -> Inside<'_> {
+        let id = new_id();
+        let added = self.slots().add(host, &id, &spec).await;
+        added.unwrap_or_else(|error| panic!("a slot is added: {}", chain(&error)));
+        Inside { ground: self, id, host: Some(host.clone()) }
     }
 
     /// Whether memory and processes of boxes are held by the kernel.
@@ -129,10 +153,11 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A box that runs.
+/// A box, or a slot in one, that runs.
 pub(crate) struct Inside<'a> {
     ground: &'a Ground,
     pub(crate) id: SandboxId,
+    host: Option<SandboxId>,
 }
 
 /// What a command wrote, and how it ended.
@@ -146,7 +171,7 @@ pub(crate) struct Ran {
 impl<'a> Inside<'a> {
     /// A box that somebody else started.
     pub(crate) fn of(ground: &'a Ground, id: SandboxId) -> Inside<'a> {
-        Inside { ground, id }
+        Inside { ground, id, host: None }
     }
 
     /// Runs a command line to its end.
@@ -168,12 +193,7 @@ impl<'a> Inside<'a> {
             timeout: Duration::from_secs(60),
             stdin: None,
         };
-        let guest = self
-            .ground
-            .native
-            .guest(&self.id)
-            .await
-            .unwrap_or_else(|error| panic!("the box answers: {}", chain(&error)));
+        let guest = self.guest().await;
         let mut events = guest.exec(command).await.unwrap_or_else(|error| panic!("{argv:?}: {}", chain(&error)));
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         while let Some(event) = events.next().await {
@@ -187,6 +207,19 @@ impl<'a> Inside<'a> {
             }
         }
         panic!("{argv:?}: the output ended without an exit");
+    }
+
+    /// The box of a slot.
+    pub(crate) fn host(&self) -> &SandboxId {
+        self.host.as_ref().expect("it is a slot")
+    }
+
+    pub(crate) async fn guest(&self) -> Arc<dyn Guest> {
+        let guest = match &self.host {
+            Some(host) => self.ground.slots().slot_guest(host, &self.id).await,
+            None => self.ground.native.guest(&self.id).await,
+        };
+        guest.unwrap_or_else(|error| panic!("the box answers: {}", chain(&error)))
     }
 
     /// What a command line writes that must succeed.
@@ -204,7 +237,11 @@ impl<'a> Inside<'a> {
 
     /// The first process, as the host numbers it.
     pub(crate) fn pid(&self) -> u32 {
-        let text = std::fs::read_to_string(self.ground.folder_of(&self.id).join("pid")).unwrap();
+        let folder = match &self.host {
+            Some(host) => self.ground.folder_of(host).join("slots").join(self.id.as_str()),
+            None => self.ground.folder_of(&self.id),
+        };
+        let text = std::fs::read_to_string(folder.join("pid")).unwrap();
         text.split_whitespace().next().unwrap().parse().unwrap()
     }
 }

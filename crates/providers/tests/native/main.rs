@@ -8,5 +8,6 @@ mod limits;
 mod powers;
 mod remains;
 mod restart;
+mod slots;
 mod suite;
 mod walls;

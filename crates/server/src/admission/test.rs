@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use domain::{Caps, Metadata, Quota, Resources, State, StopReason};
+use domain::{Capacity, Caps, Metadata, Quota, Resources, State, StopReason, WorkerId};
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
 use super::*;
 use crate::clock::SteadyClock;
+use crate::store::workers::{Heartbeat, Placing};
 use crate::store::{Change, IdempotencyKey, Sqlite};
 
 struct Lab {
@@ -28,6 +29,14 @@ impl Lab {
         let dir = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap());
         let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
+        let beat = Heartbeat {
+            hostname: "h".to_owned(),
+            status: None,
+            providers: vec!["mock".to_owned()],
+            capabilities: Vec::new(),
+            capacity: Capacity::default(),
+        };
+        store.beat(&WorkerId::local(), &beat, clock.now()).await.unwrap();
         let events = Arc::new(Events::default());
         let Opened { admission, task, mut abandoned, stop } =
             Admission::open(Arc::clone(&store), Arc::clone(&clock), events, policy);
@@ -47,7 +56,7 @@ impl Lab {
     }
 
     async fn queueing() -> Self {
-        Self::new(QueuePolicy { enabled: true, timeout: Duration::from_secs(60), places: 1000 }).await
+        Self::new(QueuePolicy { enabled: true, pool: false, timeout: Duration::from_secs(60), places: 1000 }).await
     }
 
     fn new_sandbox(&self, caps: Caps, owner: Option<&str>) -> NewSandbox {
@@ -66,7 +75,9 @@ impl Lab {
             ended_at: None,
             error: None,
         };
-        NewSandbox { sandbox, caps, key: None }
+        let stale_after = Duration::from_secs(3600);
+        let placing = Placing { stale_after, lease_ttl: stale_after, here: true, reachable: [].into() };
+        NewSandbox { sandbox, caps, key: None, placing, pool: None }
     }
 
     async fn ask(&self, caps: Caps, owner: Option<&str>) -> Result<Sandbox, Refused> {
@@ -111,7 +122,7 @@ const ONE_EACH: Caps = Caps { max_sandboxes: 0, max_sandboxes_per_owner: 1 };
 
 #[tokio::test]
 async fn without_a_queue_a_full_server_refuses_at_once() {
-    let lab = Lab::new(QueuePolicy { enabled: false, timeout: Duration::from_secs(60), places: 10 }).await;
+    let lab = Lab::new(QueuePolicy { enabled: false, pool: false, timeout: Duration::from_secs(60), places: 10 }).await;
     let held = lab.ask(ONE, None).await.unwrap();
     let refused = lab.ask(ONE, None).await.unwrap_err();
     assert!(matches!(refused, Refused::Denied(Denial::MaxSandboxes, room) if room.active.total == 1));
@@ -176,7 +187,8 @@ async fn an_owner_at_its_cap_does_not_hold_up_others_and_wakes_on_its_own_room()
 
 #[tokio::test]
 async fn who_waited_long_enough_is_told_so_and_only_then() {
-    let lab = Lab::new(QueuePolicy { enabled: true, timeout: Duration::from_millis(200), places: 10 }).await;
+    let lab =
+        Lab::new(QueuePolicy { enabled: true, pool: false, timeout: Duration::from_millis(200), places: 10 }).await;
     let held = lab.ask(ONE, None).await.unwrap();
     let started = Instant::now();
     let refused = lab.ask(ONE, None).await.unwrap_err();
@@ -191,7 +203,9 @@ async fn who_waited_long_enough_is_told_so_and_only_then() {
 
 #[tokio::test]
 async fn a_full_queue_sends_the_newest_away() {
-    let lab = Arc::new(Lab::new(QueuePolicy { enabled: true, timeout: Duration::from_secs(60), places: 2 }).await);
+    let lab = Arc::new(
+        Lab::new(QueuePolicy { enabled: true, pool: false, timeout: Duration::from_secs(60), places: 2 }).await,
+    );
     let held = lab.ask(ONE_EACH, Some("alice")).await.unwrap();
     let mut waiting = JoinSet::new();
     for n in 1..=2 {

@@ -16,6 +16,8 @@ pub(super) fn finish(draft: &mut Draft) {
         ("defaults.default_exec_timeout", defaults.default_exec_timeout),
         ("defaults.max_exec_timeout", defaults.max_exec_timeout),
     );
+    leases(draft);
+    worker_token(draft);
     default_provider(draft);
     tls(draft);
     secret_file::resolve(draft);
@@ -50,6 +52,28 @@ fn below(draft: &mut Draft, default: (&'static str, Duration), maximum: (&'stati
         format_duration(maximum.1),
     );
     draft.fault(default.0, &source, message);
+}
+
+/// A lease that is not renewed well before it ends holds nothing.
+fn leases(draft: &mut Draft) {
+    let leases = draft.config.leases;
+    let (key, interval) = ("leases.heartbeat_interval", leases.heartbeat_interval);
+    for (other, longer) in [("leases.ttl", leases.ttl), ("leases.stale_after", leases.stale_after)] {
+        let is_broken = draft.faults.iter().any(|fault| [key, other].contains(&fault.key.as_str()));
+        if longer < interval * 2 && !is_broken {
+            let (source, longer) = (draft.source(key), format_duration(longer));
+            let interval = format_duration(interval);
+            draft.fault(key, &source, format!("{interval} is above half of `{other}`, which is {longer}; lower it"));
+        }
+    }
+}
+
+/// A worker shows one token.
+fn worker_token(draft: &mut Draft) {
+    if draft.config.worker.token.is_some() && draft.config.worker.token_file.is_some() {
+        let source = draft.source("worker.token_file");
+        draft.fault("worker.token_file", &source, "is set together with `worker.token`; keep one");
+    }
 }
 
 fn default_provider(draft: &mut Draft) {

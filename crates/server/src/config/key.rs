@@ -1,5 +1,7 @@
 //! The table of keys: name, type, default, meaning and reader of each.
 
+mod workers;
+
 use std::path::Path;
 
 use super::read::{self, Read};
@@ -7,7 +9,7 @@ use super::tree::Value;
 use super::{Config, Enabled, Format, Level, Overflow, RateKey, RouteGroup};
 
 /// One thing that can be set.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Key {
     /// The dotted name; `*` stands for the name of an entry in a map.
     pub(super) name: &'static str,
@@ -74,7 +76,18 @@ const OUTPUT_BYTES_MAX: u64 = 1 << 30;
 const FILE_BYTES_MAX: u64 = 16 << 40;
 
 /// Every key, section by section.
-pub(super) const KEYS: &[Key] = &[
+pub(super) const KEYS: &[Key] = &{
+    let mut keys = [SERVER[0]; SERVER.len() + workers::KEYS.len()];
+    let mut at = 0;
+    while at < keys.len() {
+        keys[at] = if at < SERVER.len() { SERVER[at] } else { workers::KEYS[at - SERVER.len()] };
+        at += 1;
+    }
+    keys
+};
+
+/// The keys of a server by itself.
+const SERVER: &[Key] = &[
     Key {
         name: "server.host",
         default: Default::Text("127.0.0.1"),
@@ -535,46 +548,6 @@ pub(super) const KEYS: &[Key] = &[
         default: Default::Text("reject"),
         doc: &["What a spawn gets that finds every such box full: reject or queue."],
         read: |config, value, _| read::word(value, OVERFLOWS).map(|it| config.pool.overflow = it),
-    },
-    Key {
-        name: "workers.*.url",
-        default: Default::Unset,
-        doc: &["Where the worker of this id is reached, such as https://w1.example.com:7423."],
-        read: |config, value, at| {
-            let (id, url) = (read::worker_id(at.entry)?, read::url(value)?);
-            config.workers.entry(id).or_default().url = url;
-            Ok(())
-        },
-    },
-    Key {
-        name: "workers.*.api_key",
-        default: Default::Unset,
-        doc: &["Key that the worker's API asks for."],
-        read: |config, value, at| {
-            let (id, key) = (read::worker_id(at.entry)?, read::optional(value, read::secret)?);
-            config.workers.entry(id).or_default().api_key = key;
-            Ok(())
-        },
-    },
-    Key {
-        name: "workers.*.api_key_file",
-        default: Default::Unset,
-        doc: &["File that holds workers.*.api_key; one of the two."],
-        read: |config, value, at| {
-            let (id, file) = (read::worker_id(at.entry)?, read::optional(value, |value| read::path(value, at.home))?);
-            config.workers.entry(id).or_default().api_key_file = file;
-            Ok(())
-        },
-    },
-    Key {
-        name: "workers.*.ca_file",
-        default: Default::Unset,
-        doc: &["PEM authority that signed the worker's certificate. Unset: the usual ones."],
-        read: |config, value, at| {
-            let (id, file) = (read::worker_id(at.entry)?, read::optional(value, |value| read::path(value, at.home))?);
-            config.workers.entry(id).or_default().ca_file = file;
-            Ok(())
-        },
     },
 ];
 

@@ -36,6 +36,10 @@ pub struct Config {
     pub pool: Pool,
     /// Other servers that run sandboxes for this one, by worker id.
     pub workers: BTreeMap<String, Worker>,
+    /// What this server is to a control plane, if it works for one.
+    pub worker: WorkerSelf,
+    /// How long workers are trusted without being heard.
+    pub leases: Leases,
 }
 
 /// Where and for whom the server listens.
@@ -247,6 +251,35 @@ pub struct Worker {
     pub api_key_file: Option<PathBuf>,
     /// The authority that signed its certificate, PEM; `None` for the usual ones.
     pub ca_file: Option<PathBuf>,
+}
+
+/// What this server is to a control plane, if it works for one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WorkerSelf {
+    /// The control plane's base URL; empty if it is not configured.
+    pub control_plane: String,
+    /// The id of this worker; `None` for the name of the host.
+    pub id: Option<String>,
+    /// What it shows to the control plane.
+    pub token: Option<Secret>,
+    /// The file that holds it instead, which is read for every request.
+    pub token_file: Option<PathBuf>,
+    /// The authority that signed the control plane's certificate, PEM; `None`
+    /// for the usual ones.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// How long workers are trusted without being heard. The same on both sides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Leases {
+    /// How long a lease lasts.
+    pub ttl: Duration,
+    /// How long after its end the sandbox is ended and given up.
+    pub grace: Duration,
+    /// How often a worker beats and renews.
+    pub heartbeat_interval: Duration,
+    /// Silence after which a worker is stale.
+    pub stale_after: Duration,
 }
 
 /// Bounds on what passes through the server.
@@ -461,5 +494,7 @@ pub(super) fn blank() -> Config {
         },
         pool: Pool { enabled: false, max_vms: 0, max_users_per_vm: 0, overflow: Overflow::Reject },
         workers: BTreeMap::new(),
+        worker: WorkerSelf::default(),
+        leases: Leases::default(),
     }
 }

@@ -35,16 +35,26 @@ impl Control {
         let decision = |reason, queueable| Decision { reason, queueable, room, max_ttl: limits.ttl_max };
         if limits.ttl(request.ttl).is_err() {
             self.check_shape(&request)?;
+            // An unknown provider is a mistake whatever the lifetime.
+            if let Err(error @ Error::Invalid(_)) = self.offer(request.provider.as_deref()).await {
+                return Err(error);
+            }
             return Ok(decision(Some("max_ttl"), false));
         }
+        let mut has_place = true;
         let is_unavailable = match self.plan(request).await {
-            Ok(_) => false,
+            Ok(plan) => {
+                has_place = self.has_shared_place(plan.sandbox()).await?;
+                !self.has_place(&plan).await?
+            }
             Err(Error::Unavailable(_)) => true,
             Err(error) => return Err(error),
         };
         Ok(match room.admit() {
             Err(denial) => decision(Some(denial.as_str()), queues),
             Ok(()) if is_unavailable => decision(Some("no_eligible_worker"), false),
+            // The API has no word of its own for it.
+            Ok(()) if !has_place => decision(Some("no_eligible_worker"), self.policy.queue.waits_for(Denial::PoolFull)),
             Ok(()) => decision(None, queues),
         })
     }
@@ -52,31 +62,49 @@ impl Control {
     /// What a refusal means to the caller.
     pub(super) fn refused(&self, refused: Refused) -> Error {
         match refused {
+            Refused::Denied(Denial::PoolFull, room) => {
+                Error::Unavailable(format!("{}; destroy one or try later", self.cap(Denial::PoolFull, room)))
+            }
             Refused::Denied(denial, room) => {
-                Error::LimitReached(format!("{}; destroy one or try later", cap(denial, room)))
+                Error::LimitReached(format!("{}; destroy one or try later", self.cap(denial, room)))
             }
             Refused::QueueFull(denial, room) => Error::LimitReached(format!(
                 "{}, and {} spawns wait already (`defaults.max_spawn_queue`); try later",
-                cap(denial, room),
+                self.cap(denial, room),
                 self.policy.queue.places
             )),
             Refused::TimedOut(denial, room) => Error::LimitReached(format!(
                 "{}, and no place came free within {} (`defaults.spawn_queue_timeout`); try again",
-                cap(denial, room),
+                self.cap(denial, room),
                 format_duration(self.policy.queue.timeout)
             )),
+            Refused::NoWorker => Error::Unavailable(
+                "no worker can take this sandbox: none that offers the provider is online, heard of and below its \
+                 capacity; GET /api/v1/workers shows them"
+                    .to_owned(),
+            ),
             Refused::KeyTaken => Error::Conflict("`Idempotency-Key` is in use; try again".to_owned()),
             Refused::Store(error) => Error::Store(error),
             Refused::Closed => Error::Unavailable("the server is shutting down".to_owned()),
         }
     }
-}
 
-fn cap(denial: Denial, room: Room) -> String {
-    match denial {
-        Denial::MaxSandboxes => format!("the server has its maximum of {} active sandboxes", room.caps.max_sandboxes),
-        Denial::MaxSandboxesPerOwner => {
-            format!("this owner has its maximum of {} active sandboxes", room.caps.max_sandboxes_per_owner)
+    fn cap(&self, denial: Denial, room: Room) -> String {
+        match denial {
+            Denial::MaxSandboxes => {
+                format!("the server has its maximum of {} active sandboxes", room.caps.max_sandboxes)
+            }
+            Denial::MaxSandboxesPerOwner => {
+                format!("this owner has its maximum of {} active sandboxes", room.caps.max_sandboxes_per_owner)
+            }
+            Denial::PoolFull => {
+                let bounds = self.policy.pool.unwrap_or_default();
+                format!(
+                    "the pool is full: {} boxes for {} users each (`pool.max_vms`, `pool.max_users_per_vm`), and none \
+                     of this size has a place",
+                    bounds.hosts_max, bounds.places
+                )
+            }
         }
     }
 }

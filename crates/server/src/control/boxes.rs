@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use domain::{StopReason, Timestamp};
-use providers::{ByteStream, FileContent, FileInfo, Guest};
+use providers::{ByteStream, FileContent, FileInfo, Guest, Provider};
 use serde_json::json;
 
 use super::create::provider_error;
-use super::{Control, Error, Resource, Result};
+use super::{Control, Error, LOCAL_WORKER, Resource, Result};
 use crate::events::EventType;
 use crate::operations::Operation;
 use crate::store::Sandbox;
@@ -16,16 +16,31 @@ use crate::store::Sandbox;
 /// The most console lines that one request may ask for.
 const CONSOLE_LINES_MAX: usize = 10_000;
 
+/// What to call who runs a sandbox.
+fn runtime_name(sandbox: &Sandbox) -> String {
+    if sandbox.worker == LOCAL_WORKER {
+        return sandbox.provider.clone();
+    }
+    format!("{}/{}", sandbox.worker, sandbox.provider)
+}
+
 impl Control {
     /// The inside of a running sandbox.
     pub(super) async fn guest(self: &Control, sandbox: &Sandbox) -> Result<Arc<dyn Guest>> {
-        let entry = self.registry.get(&sandbox.provider).ok_or_else(|| {
-            Error::Unavailable(format!(
-                "the provider `{}` of sandbox `{}` is not enabled on this server",
-                sandbox.provider, sandbox.id
-            ))
-        })?;
-        entry.provider.guest(&sandbox.id).await.map_err(|error| self.guest_error(sandbox, error))
+        let runtime = self.runtime_of(sandbox).await?;
+        match runtime.guest(&sandbox.id).await {
+            Ok(guest) => Ok(guest),
+            // Nothing was done yet, so that it can be tried again.
+            Err(error @ providers::Error::Failed { .. }) if sandbox.worker != LOCAL_WORKER => {
+                let worker = &sandbox.worker;
+                tracing::warn!(id = %sandbox.id, worker, error = &error as &dyn std::error::Error, "a worker fails");
+                Err(Error::Unavailable(format!(
+                    "the worker `{worker}` of sandbox `{}` does not answer; try again",
+                    sandbox.id
+                )))
+            }
+            Err(error) => Err(self.guest_error(sandbox, error)),
+        }
     }
 
     /// What a guest's failure means to the caller. A box that is gone is noticed
@@ -35,7 +50,7 @@ impl Control {
             self.vanished.notify_one();
             return Error::NotFound(Resource::Sandbox, sandbox.id.to_string());
         }
-        provider_error(&sandbox.provider, error)
+        provider_error(&runtime_name(sandbox), error)
     }
 
     /// Runs one operation inside a running sandbox, and counts it.
@@ -147,21 +162,32 @@ impl Control {
         self.inside(Operation::Logs, id, console).await.map(|(_, lines)| lines)
     }
 
-    /// Which sandboxes of a provider have lost their box, and which boxes have
-    /// no sandbox: the first are destroyed, the second removed.
+    /// Compares what a provider of this server holds with what is stored.
     pub(crate) async fn reconcile_inventory(self: &Arc<Self>, provider: &str) -> Result<()> {
-        use domain::State;
         let Some(entry) = self.registry.get(provider) else { return Ok(()) };
-        let failed = |error| provider_error(provider, error);
+        let is_here = |sandbox: &Sandbox| sandbox.worker == LOCAL_WORKER && sandbox.provider == provider;
+        self.compare(entry.provider.as_ref(), provider, is_here).await
+    }
+
+    /// Which sandboxes have lost their box, and which boxes have no sandbox: the
+    /// first are destroyed, the second removed.
+    pub(super) async fn compare(
+        self: &Arc<Self>,
+        runtime: &dyn Provider,
+        name: &str,
+        is_there: impl Fn(&Sandbox) -> bool + Send + Sync,
+    ) -> Result<()> {
+        use domain::State;
+        let failed = |error| provider_error(name, error);
         // Rows first: a box made after this look is in hand, or has a row below.
         let running = self.store.in_state(State::Running, u32::MAX).await?;
-        let found = entry.provider.inventory().await.map_err(failed)?;
-        for sandbox in running.iter().filter(|sandbox| sandbox.provider == provider) {
+        let found = runtime.inventory().await.map_err(failed)?;
+        for sandbox in running.iter().filter(|sandbox| is_there(sandbox)) {
             let alive = found.iter().any(|found| found.id == sandbox.id && found.alive);
-            if !alive && !self.is_in_hand(&sandbox.id) {
-                tracing::warn!(id = %sandbox.id, provider, "a box has ended by itself");
+            if !alive && !self.is_in_hand(&sandbox.id) && self.is_held(sandbox).await? {
+                tracing::warn!(id = %sandbox.id, provider = name, "a box has ended by itself");
                 if self.destroy_because(&sandbox.id, StopReason::Vanished).await? {
-                    self.publish_action("vanished_removed", Some(&sandbox.id), json!({"provider": provider}));
+                    self.publish_action("vanished_removed", Some(&sandbox.id), json!({"provider": name}));
                 }
             }
         }
@@ -169,9 +195,9 @@ impl Control {
             let row = self.store.sandbox(&found.id).await?;
             let wanted = row.is_some_and(|row| row.state.is_active());
             if !wanted && !self.is_in_hand(&found.id) {
-                tracing::warn!(id = %found.id, provider, "removing a box that belongs to no sandbox");
-                entry.provider.stop(&found.id).await.map_err(failed)?;
-                self.publish_action("orphan_removed", Some(&found.id), json!({"provider": provider}));
+                tracing::warn!(id = %found.id, provider = name, "removing a box that belongs to no sandbox");
+                runtime.stop(&found.id).await.map_err(failed)?;
+                self.publish_action("orphan_removed", Some(&found.id), json!({"provider": name}));
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{InvalidMetadata, Metadata, OwnerId, Resources, SandboxId, State, StopReason};
-use providers::{Phase, Provider, Spec};
+use providers::{Phase, Spec};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
@@ -13,6 +13,7 @@ use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, WAIT_M
 use crate::clock;
 use crate::events::EventType;
 use crate::operations::Operation;
+use crate::store::workers::Placing;
 use crate::store::{Applied, Change, IdempotencyKey, NewSandbox, Sandbox, TemplateValues};
 
 /// What a caller wants; `None` is the template's value, else the server's.
@@ -38,6 +39,8 @@ pub struct SpawnRequest {
     pub template: Option<String>,
     /// The caller's own name for this request.
     pub key: Option<IdempotencyKey>,
+    /// The generation of the lease, if a control plane asks.
+    pub generation: Option<u64>,
 }
 
 /// A sandbox that has just been made.
@@ -51,11 +54,24 @@ pub struct Spawned {
 
 /// A request with everything decided but whether there is room.
 pub(super) struct Plan {
-    provider: Arc<dyn Provider>,
     sandbox: Sandbox,
     spec: Spec,
     ttl: Duration,
     key: Option<IdempotencyKey>,
+    placing: Placing,
+    generation: Option<u64>,
+}
+
+impl Plan {
+    /// The provider, for whom, and where.
+    pub(super) fn wish(&self) -> (&str, Option<&OwnerId>, &Placing) {
+        (&self.sandbox.provider, self.sandbox.owner.as_ref(), &self.placing)
+    }
+
+    /// The row that it would become.
+    pub(super) fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
+    }
 }
 
 impl Control {
@@ -125,9 +141,12 @@ impl Control {
     async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant) -> Result<Spawned> {
         let making = Making::begin(self, &plan.sandbox.id);
         let decided = Instant::now();
-        let Plan { provider, sandbox, spec, ttl, key } = plan;
-        let new = NewSandbox { sandbox, caps: self.policy.caps, key };
+        let Plan { sandbox, spec, ttl, key, placing, generation } = plan;
+        let new = NewSandbox { sandbox, caps: self.policy.caps, key, placing, pool: self.place() };
         let sandbox = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
+        if let Some(generation) = generation {
+            self.take_up(&sandbox.id, generation).await?;
+        }
         self.publish(EventType::SandboxCreated, Some(&sandbox.id), json!({"provider": sandbox.provider}));
         let phases = vec![
             Phase { name: "admission", took: decided - started },
@@ -136,7 +155,7 @@ impl Control {
         let (answer, answered) = oneshot::channel();
         let control = Arc::clone(self);
         self.tasks.spawn(async move {
-            let spawned = control.make(provider, sandbox, spec, phases).await;
+            let spawned = control.make(sandbox, spec, phases).await;
             drop(making);
             if let Err(Ok(abandoned)) = answer.send(spawned) {
                 control.abandon(&abandoned.sandbox.id).await;
@@ -149,11 +168,6 @@ impl Control {
     /// What can be said against a request without asking anybody; its size.
     pub(super) fn check_shape(&self, request: &SpawnRequest) -> Result<Resources> {
         InvalidMetadata::check(&request.metadata).map_err(|error| Error::Invalid(error.to_string()))?;
-        if let Some(name) = request.provider.as_deref()
-            && self.registry.get(name).is_none()
-        {
-            return Err(self.unknown_provider(name));
-        }
         let resources = Resources {
             memory_mb: request.memory_mb.unwrap_or(self.policy.resources.memory_mb),
             vcpus: request.vcpus.unwrap_or(self.policy.resources.vcpus),
@@ -169,17 +183,16 @@ impl Control {
         let resources = self.check_shape(&request)?;
         let limits = self.limits_of(request.owner.as_ref()).await?;
         let ttl = limits.ttl(request.ttl).map_err(|error| above("ttl", error))?;
-        let provider = self.provider_for(request.provider.as_deref())?;
-        let image =
-            request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| provider.default_image().to_owned());
+        let offer = self.offer(request.provider.as_deref()).await?;
+        let image = request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
         let lifetime = ttl + ORPHAN_GRACE;
         let spec = Spec { image: image.clone(), resources, metadata: request.metadata.clone(), lifetime };
-        provider.check(&spec).map_err(|error| provider_error(provider.name(), error))?;
+        let placing = self.placing(offer.check(&spec)?);
         let now = self.now();
         let sandbox = Sandbox {
             id: SandboxId::from_entropy(rand::random()),
             state: State::Creating,
-            provider: provider.name().to_owned(),
+            provider: offer.name,
             image,
             resources,
             metadata: request.metadata,
@@ -190,7 +203,7 @@ impl Control {
             ended_at: None,
             error: None,
         };
-        Ok(Plan { provider, sandbox, spec, ttl, key: request.key })
+        Ok(Plan { sandbox, spec, ttl, key: request.key, placing, generation: request.generation })
     }
 
     /// Fills what the request leaves out from its template.
@@ -214,42 +227,21 @@ impl Control {
             owner: request.owner,
             template: None,
             key: request.key,
+            generation: request.generation,
         })
     }
 
-    fn provider_for(&self, name: Option<&str>) -> Result<Arc<dyn Provider>> {
-        let entry = match name {
-            Some(name) => self.registry.get(name).ok_or_else(|| self.unknown_provider(name))?,
-            None => self.registry.default_entry().ok_or_else(|| {
-                Error::Unavailable("no provider is healthy; GET /api/v1/providers and `tidebox doctor` say why".into())
-            })?,
-        };
-        if let Some(error) = entry.checked().health.error {
-            let name = entry.provider.name();
-            return Err(Error::Unavailable(format!("the provider `{name}` is not healthy: {error}")));
-        }
-        Ok(Arc::clone(&entry.provider))
-    }
-
-    fn unknown_provider(&self, name: &str) -> Error {
-        let known: Vec<String> =
-            self.registry.entries().iter().map(|entry| format!("`{}`", entry.provider.name())).collect();
-        Error::Invalid(format!("there is no provider `{name}`; this server has {}", known.join(", ")))
-    }
-
     /// Asks the provider, and writes what it answered.
-    async fn make(
-        self: &Arc<Self>,
-        provider: Arc<dyn Provider>,
-        sandbox: Sandbox,
-        spec: Spec,
-        mut phases: Vec<Phase>,
-    ) -> Result<Spawned> {
+    async fn make(self: &Arc<Self>, sandbox: Sandbox, spec: Spec, mut phases: Vec<Phase>) -> Result<Spawned> {
+        let runtime = self.runtime_of(&sandbox).await;
         let id = sandbox.id;
-        match provider.start(&id, &spec).await {
+        let started = match &runtime {
+            Ok(provider) => provider.start(&id, &spec).await.map_err(|error| provider_error(provider.name(), error)),
+            Err(error) => Err(Error::Unavailable(error.to_string())),
+        };
+        match started {
             Ok(started) => phases.extend(started.phases),
             Err(error) => {
-                let error = provider_error(provider.name(), error);
                 let broke = Change::Broke { error: error.to_string(), at: self.now() };
                 self.apply(&id, broke).await?;
                 return Err(error);
@@ -262,13 +254,15 @@ impl Control {
                 if let Some(store) = phases.iter_mut().find(|phase| phase.name == "store") {
                     store.took += took;
                 }
-                self.record_phases(provider.name(), &phases);
+                self.record_phases(&sandbox.provider, &phases);
                 Ok(Spawned { sandbox: *sandbox, phases })
             }
             // Deleted before it was made: whoever removed the row may have found
             // no box yet.
             Ok(Applied::Refused(_) | Applied::Missing) => {
-                if let Err(error) = provider.stop(&id).await {
+                if let Ok(provider) = runtime
+                    && let Err(error) = provider.stop(&id).await
+                {
                     tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot remove an orphan yet");
                 }
                 Err(Error::Conflict(format!("sandbox `{id}` was destroyed while it was being created")))
@@ -323,6 +317,7 @@ pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
         P::NoSpace => Error::NoSpace,
         P::Exhausted(text) => Error::LimitReached(text),
         P::Unavailable(text) => Error::Unavailable(format!("the provider `{provider}` is not available: {text}")),
+        P::Conflict(text) => Error::Conflict(text),
         P::Gone => Error::Conflict("the sandbox ended".to_owned()),
         P::Failed { action, .. } => Error::Provider { provider: provider.to_owned(), action, source: Arc::new(error) },
     }

@@ -7,9 +7,9 @@ use domain::{SandboxId, State, StopReason};
 use futures_util::FutureExt;
 
 use super::create::provider_error;
-use super::{Control, Error, Removal, Resource, Result, lock};
+use super::{Control, Error, LOCAL_WORKER, Removal, Resource, Result, lock};
 use crate::operations::Operation;
-use crate::store::{Applied, Change};
+use crate::store::{Applied, Change, Sandbox};
 
 impl Control {
     /// Destroys a sandbox; again, or after it expired, is a success while its
@@ -24,13 +24,17 @@ impl Control {
         // A failed one goes in one step: what may be left of its box goes first.
         let found = self.store.sandbox(&id).await?.ok_or_else(missing)?;
         if found.state == State::Failed {
-            self.stop_box(&id, &found.provider).await?;
+            match self.stop_box(&found).await {
+                // A worker that is away ends what it may no longer run by itself.
+                Err(Error::Unavailable(_)) if found.worker != LOCAL_WORKER => {}
+                stopped => stopped?,
+            }
         }
         match self.apply(&id, self.stop_requested(StopReason::Requested)).await? {
             Applied::Missing => Err(missing()),
             Applied::Refused(refusal) => Err(Error::Conflict(refusal.to_string())),
             Applied::Done { sandbox, .. } if sandbox.state == State::Destroyed => Ok(()),
-            Applied::Done { sandbox, .. } => self.remove(&id, &sandbox.provider).await,
+            Applied::Done { sandbox, .. } => self.remove(&sandbox).await,
         }
     }
 
@@ -44,7 +48,7 @@ impl Control {
         match self.apply(id, self.stop_requested(reason)).await? {
             Applied::Done { sandbox, .. } if sandbox.state != State::Destroyed => {
                 tracing::info!(%id, ?reason, "destroying a sandbox");
-                self.remove(id, &sandbox.provider).await.map(|()| true)
+                self.remove(&sandbox).await.map(|()| true)
             }
             Applied::Done { .. } | Applied::Missing | Applied::Refused(_) => Ok(false),
         }
@@ -53,38 +57,35 @@ impl Control {
     /// Ends a sandbox by a fault that its callers should see, and frees what it held.
     pub(crate) async fn fail(self: &Arc<Self>, id: &SandboxId, error: &str) -> Result<()> {
         let broke = Change::Broke { error: error.to_owned(), at: self.now() };
-        if let Applied::Done { sandbox, .. } = self.apply(id, broke).await?
-            && let Some(entry) = self.registry.get(&sandbox.provider)
-        {
-            let name = entry.provider.name();
-            entry.provider.stop(id).await.map_err(|error| provider_error(name, error))?;
+        match self.apply(id, broke).await? {
+            Applied::Done { sandbox, .. } => self.stop_box(&sandbox).await,
+            Applied::Missing | Applied::Refused(_) => Ok(()),
         }
-        Ok(())
     }
 
     /// Removes the box of a sandbox that is stored as `destroying`. Whoever
     /// asks meanwhile waits for the same removal; it goes on without them.
-    pub(crate) async fn remove(self: &Arc<Self>, id: &SandboxId, provider: &str) -> Result<()> {
+    pub(crate) async fn remove(self: &Arc<Self>, sandbox: &Sandbox) -> Result<()> {
         let removal = {
             let mut removing = lock(&self.removing);
-            if let Some(removal) = removing.get(id) {
+            if let Some(removal) = removing.get(&sandbox.id) {
                 removal.clone()
             } else {
-                let removal = self.begin_removal(id.clone(), provider.to_owned());
-                removing.insert(id.clone(), removal.clone());
+                let removal = self.begin_removal(sandbox.clone());
+                removing.insert(sandbox.id.clone(), removal.clone());
                 removal
             }
         };
         removal.await.map_err(shared)
     }
 
-    fn begin_removal(self: &Arc<Self>, id: SandboxId, provider: String) -> Removal {
+    fn begin_removal(self: &Arc<Self>, sandbox: Sandbox) -> Removal {
         let control = Arc::clone(self);
         let task = self.tasks.spawn(async move {
             let started = Instant::now();
-            let outcome = control.stop_and_record(&id, &provider).await;
-            control.record(Operation::Destroy, &provider, outcome.is_ok(), started);
-            lock(&control.removing).remove(&id);
+            let outcome = control.stop_and_record(&sandbox).await;
+            control.record(Operation::Destroy, &sandbox.provider, outcome.is_ok(), started);
+            lock(&control.removing).remove(&sandbox.id);
             outcome.map_err(Arc::new)
         });
         async move {
@@ -94,19 +95,15 @@ impl Control {
         .shared()
     }
 
-    async fn stop_and_record(&self, id: &SandboxId, provider: &str) -> Result<()> {
-        self.stop_box(id, provider).await?;
-        self.apply(id, Change::Stopped { at: self.now() }).await?;
+    async fn stop_and_record(&self, sandbox: &Sandbox) -> Result<()> {
+        self.stop_box(sandbox).await?;
+        self.apply(&sandbox.id, Change::Stopped { at: self.now() }).await?;
         Ok(())
     }
 
-    async fn stop_box(&self, id: &SandboxId, provider: &str) -> Result<()> {
-        let Some(entry) = self.registry.get(provider) else {
-            return Err(Error::Unavailable(format!(
-                "the provider `{provider}` of sandbox `{id}` is not enabled; enable it, so that the sandbox can be removed"
-            )));
-        };
-        entry.provider.stop(id).await.map_err(|error| provider_error(provider, error))
+    async fn stop_box(&self, sandbox: &Sandbox) -> Result<()> {
+        let runtime = self.runtime_of(sandbox).await?;
+        runtime.stop(&sandbox.id).await.map_err(|error| provider_error(runtime.name(), error))
     }
 
     /// Destroys what has expired and not been cleaned up yet; how many.

@@ -30,8 +30,15 @@ impl Control {
         let guest = self.guest(found).await?;
         guest.set_deadline(ttl + ORPHAN_GRACE).await.map_err(|error| self.guest_error(found, error))?;
         let now = self.now();
-        match self.apply(&found.id, Change::Extended { expires_at: clock::after(now, ttl), now }).await? {
-            Applied::Done { sandbox, .. } => Ok(*sandbox),
+        let expires_at = clock::after(now, ttl);
+        self.keep_host(found, Some(expires_at)).await?;
+        match self.apply(&found.id, Change::Extended { expires_at, now }).await? {
+            Applied::Done { sandbox, .. } => {
+                if sandbox.expires_at < found.expires_at {
+                    self.keep_host(found, None).await?;
+                }
+                Ok(*sandbox)
+            }
             Applied::Missing | Applied::Refused(_) => Err(Error::NotFound(Resource::Sandbox, found.id.to_string())),
         }
     }

@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 use domain::State;
 use providers::Phase;
 
-use super::{Control, LOCAL_WORKER, Result};
+use super::runtime::AUTO_ORDER;
+use super::{Control, LOCAL_WORKER, Result, Seen};
 use crate::events;
-use crate::figures::{self, Leases, Scheduler, StoreHealth, Worker, Workers};
+use crate::figures::{Leases, Scheduler, StoreHealth, Worker, Workers};
 use crate::operations::Operations;
+use crate::store::workers::LeaseCounts;
 use crate::store::{Counts, QuotaSummary};
 
 /// What only the store knows.
@@ -28,12 +30,15 @@ pub struct Stored {
 impl Stored {
     /// The workers that a sandbox of `provider` could go to, the one with the
     /// fewest sandboxes first, ties by id.
-    fn eligible(&self, provider: &str) -> Vec<&Worker> {
+    fn eligible(&self, provider: &str, is_reachable: impl Fn(&str) -> bool) -> Vec<&Worker> {
         let active = |worker: &Worker| self.sandboxes.by_worker.get(&worker.id).copied().unwrap_or(0);
         let mut eligible: Vec<&Worker> = self.workers.items.iter().collect();
         eligible.retain(|worker| {
             let has_room = worker.max_sandboxes == 0 || active(worker) < worker.max_sandboxes;
-            worker.is_online() && worker.providers.iter().any(|offered| offered == provider) && has_room
+            is_reachable(&worker.id)
+                && worker.is_online()
+                && worker.providers.iter().any(|offered| offered == provider)
+                && has_room
         });
         eligible.sort_by(|a, b| (active(a), &a.id).cmp(&(active(b), &b.id)));
         eligible
@@ -102,13 +107,18 @@ impl Control {
 
     /// Spawns that found no room, and who would get the next one that names no
     /// provider.
-    pub fn scheduler_figures(&self, stored: Option<&Stored>) -> Scheduler {
+    pub fn scheduler_figures<'a>(&self, stored: Option<&'a Stored>) -> Scheduler {
         let queue = self.queue_figures();
-        let provider = self.registry.default_entry().filter(|entry| entry.is_healthy());
-        let eligible = match (stored, provider) {
-            (Some(stored), Some(entry)) => stored.eligible(entry.provider.name()),
-            _ => Vec::new(),
+        let is_reachable = |id: &str| self.is_reachable(id);
+        let eligible = |stored: &'a Stored| match self.registry.default_entry() {
+            Some(entry) => stored.eligible(entry.provider.name(), is_reachable),
+            // As a spawn would pick it.
+            None => {
+                let picked = AUTO_ORDER.into_iter().map(|auto| stored.eligible(auto, is_reachable));
+                picked.into_iter().find(|eligible| !eligible.is_empty()).unwrap_or_default()
+            }
         };
+        let eligible = stored.map(eligible).unwrap_or_default();
         Scheduler {
             depth: queue.depth,
             queued_total: queue.queued,
@@ -128,35 +138,37 @@ impl Control {
     }
 
     async fn leases_figures(&self) -> Result<Leases> {
-        Ok(Leases::default())
+        let LeaseCounts { active, expired, by_holder } = self.store.lease_counts(self.now()).await?;
+        Ok(Leases { active, expired, by_holder })
     }
 
-    /// A single server is its own only worker.
     async fn workers_figures(&self) -> Result<Workers> {
-        let caps = self.policy.caps;
-        let providers: Vec<String> =
-            self.registry.entries().iter().map(|entry| entry.provider.name().to_owned()).collect();
-        let capabilities = ["api", "single_node", "spawn", "exec", "files"].map(str::to_owned).to_vec();
-        let local = Worker {
-            id: LOCAL_WORKER.to_owned(),
-            hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            status: figures::WORKER_ONLINE,
-            providers,
-            capabilities,
-            max_sandboxes: caps.max_sandboxes,
-            max_sandboxes_per_owner: caps.max_sandboxes_per_owner,
-            last_heartbeat: self.now(),
-            created_at: self.started_at,
-            updated_at: self.now(),
-            stale: false,
-        };
-        Ok(Workers { items: vec![local] })
+        let items = self.workers().await?.into_iter().map(|Seen { worker, stale }| Worker {
+            id: worker.id.to_string(),
+            hostname: worker.hostname,
+            status: worker.status.as_str(),
+            providers: worker.providers,
+            capabilities: worker.capabilities,
+            max_sandboxes: worker.capacity.max_sandboxes,
+            max_sandboxes_per_owner: worker.capacity.max_sandboxes_per_owner,
+            last_heartbeat: worker.last_heartbeat,
+            created_at: worker.created_at,
+            updated_at: worker.updated_at,
+            stale,
+        });
+        Ok(Workers { items: items.collect() })
+    }
+
+    /// Whether a sandbox could go to a worker of this id at all.
+    fn is_reachable(&self, id: &str) -> bool {
+        id == LOCAL_WORKER || self.other_workers().iter().any(|other| other.as_str() == id)
     }
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::figures;
 
     fn worker(id: &str, max_sandboxes: u64) -> Worker {
         let at = domain::Timestamp::UNIX_EPOCH;
@@ -183,6 +195,7 @@ mod test {
             worker("c", 0),
             worker("b", 2),
             worker("full", 1),
+            worker("unreachable", 0),
             Worker { stale: true, ..worker("stale", 0) },
             Worker { status: "draining", ..worker("draining", 0) },
             Worker { providers: vec!["mock".to_owned()], ..worker("other", 0) },
@@ -196,8 +209,9 @@ mod test {
             workers: Workers { items },
             leases: Leases::default(),
         };
-        let ids: Vec<&str> = stored.eligible("native").iter().map(|worker| worker.id.as_str()).collect();
+        let ids: Vec<&str> =
+            stored.eligible("native", |id| id != "unreachable").iter().map(|worker| worker.id.as_str()).collect();
         assert_eq!(ids, ["b", "c", "a"]);
-        assert!(stored.eligible("docker").is_empty());
+        assert!(stored.eligible("docker", |_| true).is_empty());
     }
 }

@@ -1,5 +1,6 @@
 //! Looking.
 
+use domain::OwnerId;
 use serde_json::json;
 
 use super::{Control, Error, Resource, Result};
@@ -33,6 +34,20 @@ impl Control {
     /// If the store fails.
     pub async fn sandboxes(&self, filter: &ListFilter) -> Result<Page> {
         Ok(self.store.sandboxes(filter, self.now()).await?)
+    }
+
+    /// As [`Control::sandboxes`], and only those of `user`, if it is not all.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn sandboxes_known_to(&self, user: Option<OwnerId>, mut filter: ListFilter) -> Result<Page> {
+        if let Some(user) = user {
+            if filter.owner.as_ref().is_some_and(|owner| *owner != user) {
+                return Ok(Page::default());
+            }
+            filter.owner = Some(user);
+        }
+        self.sandboxes(&filter).await
     }
 
     /// One provider.

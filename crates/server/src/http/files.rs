@@ -130,6 +130,10 @@ pub async fn read(
 /// The answer that carries a file. A file that shrinks meanwhile breaks the
 /// connection, so that a part is never taken for the whole.
 fn content(file: providers::FileContent, status: StatusCode, length: Option<u64>, part: Option<String>) -> Response {
+    let facts = [
+        (api::FILE_MODE_HEADER, format!("{:04o}", file.info.mode & 0o7777)),
+        (api::FILE_MODIFIED_HEADER, wire::time(file.info.modified)),
+    ];
     let bytes = file.bytes.map(|piece| {
         piece.inspect_err(|error| tracing::warn!(error = error as &dyn std::error::Error, "a download broke off"))
     });
@@ -140,6 +144,11 @@ fn content(file: providers::FileContent, status: StatusCode, length: Option<u64>
     // What a guest wrote must not run as a page of ours.
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    for (name, value) in facts {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
+        }
+    }
     if let Some(length) = length {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }

@@ -122,11 +122,10 @@ impl Lines {
     }
 
     fn say(&self, out: &mut Vec<u8>, message: &str) {
-        let message = format!("{message}\n");
         if self.form.base64 {
             push_base64(out, ChunkStream::Stderr, message.as_bytes());
         } else {
-            push(out, ChunkStream::Stderr, message);
+            push(out, ChunkStream::Stderr, message.to_owned());
         }
     }
 
@@ -134,7 +133,7 @@ impl Lines {
         self.flush(out);
         if exit.timed_out {
             let after = wire::duration(self.form.timeout);
-            self.say(out, &format!("tidebox: the command was killed: it ran into its timeout of {after}"));
+            self.say(out, &format!("{}{after}\n", api::TIMED_OUT));
         }
         if self.form.exit_event {
             let chunk = ExecChunk {
@@ -152,10 +151,10 @@ impl Lines {
     fn cut(&mut self, out: &mut Vec<u8>, error: &providers::Error) {
         self.flush(out);
         if matches!(error, providers::Error::Gone) {
-            self.say(out, "tidebox: the sandbox ended while the command was running");
+            self.say(out, api::SANDBOX_ENDED);
         } else {
             tracing::error!(error = error as &dyn std::error::Error, "a command's stream broke off");
-            self.say(out, "tidebox: the provider failed while the command was running");
+            self.say(out, api::PROVIDER_FAILED);
         }
         self.phase = Phase::Done;
     }

@@ -44,6 +44,7 @@ pub use rules::{FILES_OF_ROUTES, Security};
         (name = "templates", description = "Named spawn requests"),
         (name = "quotas", description = "What single owners may do where it differs from what everybody may"),
         (name = "providers", description = "The runtimes behind the service"),
+        (name = "workers", description = "Servers that run sandboxes, and their leases"),
         (name = "events", description = "What happens, as it happens"),
         (name = "admin", description = "The same for operators, with the admin key"),
         (name = "system", description = "The service itself")

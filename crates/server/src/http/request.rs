@@ -2,7 +2,7 @@
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, Uri, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64_URL;
 use domain::OwnerId;
@@ -76,7 +76,14 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Params<
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        Query::try_from_uri(&parts.uri)
+        Self::of(&parts.uri)
+    }
+}
+
+impl<T: DeserializeOwned> Params<T> {
+    /// Reads the query of `uri`.
+    pub fn of(uri: &Uri) -> Result<Self, ApiError> {
+        Query::try_from_uri(uri)
             .map(|Query(params)| Params(params))
             .map_err(|error| malformed(format!("the query: {}", innermost(&error))))
     }
@@ -105,8 +112,23 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     }
 }
 
-/// Whom the request counts for: `X-User-ID`.
+/// Several names in the path.
 #[derive(Debug)]
+pub struct Names<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Names<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        Path::<T>::from_request_parts(parts, state)
+            .await
+            .map(|Path(names)| Names(names))
+            .map_err(|_| malformed("the path is not percent-encoded UTF-8"))
+    }
+}
+
+/// Whom the request counts for: `X-User-ID`.
+#[derive(Debug, Clone, Default)]
 pub struct Owner(pub Option<OwnerId>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Owner {

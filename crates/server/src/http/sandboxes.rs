@@ -10,8 +10,9 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::{Result, malformed};
+use super::pool::Viewer;
 use super::request::{Json as Body, Name, Owner, Params, Repeatable};
-use super::{Api, wire};
+use super::{Api, fence, wire};
 use crate::control::{ListFilter, SpawnRequest, Spawned, WAIT_MAX, WaitFor};
 
 const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
@@ -35,10 +36,12 @@ pub async fn spawn(
     State(api): State<Api>,
     Owner(owner): Owner,
     Repeatable(key): Repeatable,
+    headers: HeaderMap,
     Body(body): Body<api::SpawnRequest>,
 ) -> Result<(StatusCode, HeaderMap, Json<api::Sandbox>)> {
     let key = key.map(|key| key.of(&body));
-    let request = SpawnRequest { key, ..wire::spawn_request(body, owner)? };
+    let generation = fence::generation(&headers)?;
+    let request = SpawnRequest { key, generation, ..wire::spawn_request(body, owner)? };
     Ok(answer(&api, &api.control.spawn(request).await?))
 }
 
@@ -131,9 +134,10 @@ fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter> {
         (status = 400, description = "No such filter", body = api::ErrorBody)))]
 pub async fn list(
     State(api): State<Api>,
+    Viewer(Owner(viewer)): Viewer,
     Params(query): Params<Vec<(String, String)>>,
 ) -> Result<(HeaderMap, Json<Vec<api::Sandbox>>)> {
-    let page = api.control.sandboxes(&list_filter(query)?).await?;
+    let page = api.control.sandboxes_known_to(viewer, list_filter(query)?).await?;
     let next = page.next.and_then(|place| HeaderValue::try_from(wire::cursor(place)).ok());
     let headers = next.into_iter().map(|cursor| (NEXT_CURSOR, cursor)).collect();
     Ok((headers, Json(page.sandboxes.iter().map(wire::sandbox).collect())))

@@ -2,6 +2,7 @@
 
 mod audit;
 pub mod figures;
+mod workers;
 
 use std::time::Duration;
 
@@ -14,11 +15,12 @@ use providers::{FileInfo, Isolation, LimitKind};
 
 use super::error::{ApiError, malformed};
 use crate::control::{
-    Decision, Error, ExecCommand, ExecOutcome, ExecRequest, OwnerQuota, Place, ProviderDetail, QuotaSummary, Sandbox,
-    SpawnRequest, Template, TemplateValues, Usage,
+    Decision, Error, ExecCommand, ExecOutcome, ExecRequest, OwnerQuota, Place, PoolStatus, ProviderDetail,
+    QuotaSummary, Sandbox, SpawnRequest, Template, TemplateValues, Usage,
 };
 use crate::events::{Event, EventType, Filter};
 use crate::registry::{Checked, Entry};
+pub use workers::{heartbeat, lease_ttl, renewed, worker, worker_id};
 
 pub use audit::{AuditQuery, audit_cursor, audit_entry};
 
@@ -68,6 +70,7 @@ pub fn spawn_request(body: api::SpawnRequest, header: Option<OwnerId>) -> Result
         metadata: body.metadata.unwrap_or_default().0,
         template: given("template", body.template)?,
         key: None,
+        generation: None,
     })
 }
 
@@ -377,6 +380,18 @@ pub fn status(status: &str) -> axum::Json<api::Status> {
 /// A made thing.
 pub fn created<T>(body: T) -> (StatusCode, axum::Json<T>) {
     (StatusCode::CREATED, axum::Json(body))
+}
+
+/// The pool as the API shows it.
+pub fn pool_status(status: Option<PoolStatus>) -> api::PoolStatus {
+    let Some(PoolStatus { counts, bounds }) = status else { return api::PoolStatus::default() };
+    api::PoolStatus {
+        enabled: true,
+        vms: Some(counts.hosts),
+        max_vms: Some(bounds.hosts_max.into()),
+        total_users: Some(counts.slots),
+        max_users_per_vm: Some(bounds.places.into()),
+    }
 }
 
 #[cfg(test)]

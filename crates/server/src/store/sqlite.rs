@@ -2,16 +2,22 @@
 
 mod audit;
 mod list;
+mod placement;
+mod pool;
 mod quotas;
 mod rows;
 mod schema;
+mod workers;
 
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Active, Caps, InvalidTransition, OwnerId, Quota, Room, SandboxId, State, StopReason, StoreId, Timestamp};
+use domain::{
+    Active, Caps, Denial, InvalidTransition, OwnerId, Quota, Room, SandboxId, State, StopReason, StoreId, Timestamp,
+    WorkerId,
+};
 use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
 use sqlx::{Row, Sqlite as Engine};
@@ -90,10 +96,6 @@ async fn room(connection: &mut sqlx::SqliteConnection, owner: Option<&OwnerId>, 
     Ok(Room { active, caps: caps.under(&quota) })
 }
 
-fn count(rows: i64) -> u64 {
-    u64::try_from(rows).unwrap_or(0)
-}
-
 /// Takes the key; `false` if it is taken.
 async fn take_key(
     connection: &mut sqlx::SqliteConnection,
@@ -131,7 +133,11 @@ fn frees_key(change: &Change) -> bool {
     }
 }
 
-async fn insert(connection: &mut sqlx::SqliteConnection, new: &Sandbox) -> Result<()> {
+fn count(rows: i64) -> u64 {
+    u64::try_from(rows).unwrap_or(0)
+}
+
+async fn insert(connection: &mut sqlx::SqliteConnection, new: &Sandbox, worker: &WorkerId) -> Result<()> {
     sqlx::query(
         "INSERT INTO sandboxes (id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, owner_id, \
          worker_id, created_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
@@ -146,7 +152,7 @@ async fn insert(connection: &mut sqlx::SqliteConnection, new: &Sandbox) -> Resul
     .bind(new.resources.pids)
     .bind(metadata_text(&new.metadata))
     .bind(new.owner.as_ref().map(|owner| owner.as_str()))
-    .bind(&new.worker)
+    .bind(worker.as_str())
     .bind(ms(new.created_at))
     .bind(ms(new.expires_at))
     .execute(connection)
@@ -180,25 +186,32 @@ impl Store for Sqlite {
     }
 
     async fn admit(&self, new: &NewSandbox) -> Result<Admitted> {
-        let NewSandbox { sandbox, caps, key } = new;
-        if *caps == Caps::default() && sandbox.owner.is_none() && key.is_none() {
-            insert(&mut *self.writer.acquire().await?, sandbox).await?;
-            return Ok(Admitted::Yes);
-        }
+        let NewSandbox { sandbox, caps, key, placing, pool } = new;
+        let owner = sandbox.owner.as_ref();
         // IMMEDIATE: a deferred transaction that turns into a writer can fail at once.
         let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
         if let Some(key) = key
-            && !take_key(&mut tx, sandbox.owner.as_ref(), key, &sandbox.id, sandbox.created_at).await?
+            && !take_key(&mut tx, owner, key, &sandbox.id, sandbox.created_at).await?
         {
             return Ok(Admitted::KeyTaken);
         }
-        let room = room(&mut tx, sandbox.owner.as_ref(), *caps).await?;
-        if let Err(denial) = room.admit() {
-            return Ok(Admitted::Denied(denial, room));
+        if *caps != Caps::default() || owner.is_some() || pool.is_some() {
+            let room = room(&mut tx, owner, *caps).await?;
+            if let Err(denial) = room.admit() {
+                return Ok(Admitted::Denied(denial, room));
+            }
+            if let Some(place) = pool
+                && !pool::take_place(&mut tx, sandbox, place).await?
+            {
+                return Ok(Admitted::Denied(Denial::PoolFull, room));
+            }
         }
-        insert(&mut tx, sandbox).await?;
+        let (worker, _) = placement::place(&mut tx, &sandbox.provider, owner, sandbox.created_at, placing).await?;
+        let Some(worker) = worker else { return Ok(Admitted::NoWorker) };
+        insert(&mut tx, sandbox, &worker).await?;
+        placement::lease(&mut tx, sandbox, &worker, placing).await?;
         tx.commit().await?;
-        Ok(Admitted::Yes)
+        Ok(Admitted::Yes(worker))
     }
 
     async fn room(&self, owner: Option<&OwnerId>, caps: Caps) -> Result<Room> {

@@ -1,10 +1,12 @@
 //! What every engine must do: one suite, run on each.
 
 mod audit;
+mod pool;
+mod workers;
 
 use std::time::Duration;
 
-use domain::{Caps, Denial, Metadata, OwnerId, Quota, Resources, SandboxId, State, StopReason, Timestamp};
+use domain::{Caps, Denial, Metadata, OwnerId, Quota, Resources, SandboxId, State, StopReason, Timestamp, WorkerId};
 
 use super::{
     Admitted, Applied, Change, IdempotencyKey, KEY_LIFETIME, ListFilter, NewSandbox, QuotaSummary, Sandbox, Store,
@@ -16,6 +18,7 @@ use crate::clock::{after, from_ms};
 pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     let store = open().await;
     let store = store.as_ref();
+    workers::here(store).await;
     what_was_admitted_is_read_back_as_it_was(store).await;
     caps_are_kept_whoever_comes_at_once(store).await;
     what_is_not_active_takes_no_place(store).await;
@@ -35,6 +38,11 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     a_key_names_one_sandbox_of_one_owner_for_a_day(store).await;
     a_key_is_free_when_nobody_got_its_sandbox(store).await;
     templates_are_kept_by_name(store).await;
+    workers::run(store).await;
+    workers::leases_follow_the_rules(store).await;
+    workers::a_sandbox_goes_where_the_rules_say(store).await;
+    workers::a_worker_remembers_what_it_was_told(store).await;
+    pool::run(store).await;
     audit::a_row_is_read_back_as_it_was_written(store).await;
     audit::filters_take_every_text_literally(store).await;
     audit::filters_are_met_all_at_once(store).await;
@@ -77,19 +85,19 @@ fn sandbox(n: u8, owner: Option<&str>) -> Sandbox {
 }
 
 fn new(sandbox: Sandbox, caps: Caps) -> NewSandbox {
-    NewSandbox { sandbox, caps, key: None }
+    NewSandbox { sandbox, caps, key: None, placing: workers::placing(), pool: None }
 }
 
 async fn admit(store: &dyn Store, sandbox: &Sandbox) {
-    assert_eq!(store.admit(&new(sandbox.clone(), Caps::default())).await.unwrap(), Admitted::Yes);
+    assert_eq!(store.admit(&new(sandbox.clone(), Caps::default())).await.unwrap(), Admitted::Yes(WorkerId::local()));
 }
 
 /// The cap that stands in the way.
 async fn denial(store: &dyn Store, sandbox: Sandbox, caps: Caps) -> Option<Denial> {
     match store.admit(&new(sandbox, caps)).await.unwrap() {
-        Admitted::Yes => None,
+        Admitted::Yes(_) => None,
         Admitted::Denied(denial, _) => Some(denial),
-        Admitted::KeyTaken => panic!("nobody gave a key"),
+        Admitted::KeyTaken | Admitted::NoWorker => panic!("nobody gave a key, and there is a worker"),
     }
 }
 
@@ -390,18 +398,18 @@ async fn a_key_names_one_sandbox_of_one_owner_for_a_day(store: &dyn Store) {
         let mut sandbox = sandbox(n, owner);
         sandbox.created_at = at;
         let key = IdempotencyKey { key: "k".to_owned(), request: request.to_owned() };
-        NewSandbox { sandbox, caps: Caps::default(), key: Some(key) }
+        NewSandbox { sandbox, caps: Caps::default(), key: Some(key), placing: workers::placing(), pool: None }
     };
     let gina = OwnerId::parse("gina").unwrap();
     let day = after(start(), KEY_LIFETIME);
-    assert_eq!(store.admit(&keyed(160, Some("gina"), "r", start())).await.unwrap(), Admitted::Yes);
+    assert_eq!(store.admit(&keyed(160, Some("gina"), "r", start())).await.unwrap(), Admitted::Yes(WorkerId::local()));
     assert_eq!(store.admit(&keyed(161, Some("gina"), "r", start())).await.unwrap(), Admitted::KeyTaken);
     assert_eq!(store.sandbox(&id(161)).await.unwrap(), None);
     assert_eq!(store.keyed(Some(&gina), "k", start()).await.unwrap(), Some(("r".to_owned(), id(160))));
     assert_eq!(store.keyed(None, "k", start()).await.unwrap(), None, "owners have keys of their own");
-    assert_eq!(store.admit(&keyed(162, None, "s", start())).await.unwrap(), Admitted::Yes);
+    assert_eq!(store.admit(&keyed(162, None, "s", start())).await.unwrap(), Admitted::Yes(WorkerId::local()));
     assert_eq!(store.keyed(Some(&gina), "k", day).await.unwrap(), None, "it is free after a day");
-    assert_eq!(store.admit(&keyed(163, Some("gina"), "t", day)).await.unwrap(), Admitted::Yes);
+    assert_eq!(store.admit(&keyed(163, Some("gina"), "t", day)).await.unwrap(), Admitted::Yes(WorkerId::local()));
     assert_eq!(store.keyed(Some(&gina), "k", day).await.unwrap(), Some(("t".to_owned(), id(163))));
     end(store, 160..=163).await;
     assert!(store.keyed(Some(&gina), "k", day).await.unwrap().is_some(), "whoever destroyed it had it");
@@ -418,8 +426,14 @@ async fn a_key_is_free_when_nobody_got_its_sandbox(store: &dyn Store) {
     ];
     for (n, end) in (170..).zip(ends) {
         let key = IdempotencyKey { key: "again".to_owned(), request: "r".to_owned() };
-        let new = NewSandbox { sandbox: sandbox(n, None), caps: Caps::default(), key: Some(key) };
-        assert_eq!(store.admit(&new).await.unwrap(), Admitted::Yes);
+        let new = NewSandbox {
+            sandbox: sandbox(n, None),
+            caps: Caps::default(),
+            key: Some(key),
+            placing: workers::placing(),
+            pool: None,
+        };
+        assert_eq!(store.admit(&new).await.unwrap(), Admitted::Yes(WorkerId::local()));
         store.apply(&id(n), end).await.unwrap();
         assert_eq!(store.keyed(None, "again", start()).await.unwrap(), None);
     }

@@ -22,11 +22,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, Opened, QueuePolicy};
 use crate::clock::{Clock, after, from_ms};
-use crate::control::{AuditBounds, Control, Error, IdempotencyKey, ListFilter, Policy, SpawnRequest};
+use crate::config::Leases;
+use crate::control::{AuditBounds, Control, Error, IdempotencyKey, ListFilter, Policy, SharedBoxes, SpawnRequest};
 use crate::events::Events;
 use crate::reconcile;
 use crate::registry::{Offer, Registry};
-use crate::store::{Sqlite, Store};
+use crate::store::{PoolBounds, Sqlite, Store};
 
 /// Histories of one run.
 const SEEDS: u64 = 50;
@@ -39,6 +40,8 @@ const CROWD: usize = 8;
 /// No life takes longer, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const OWNERS: [&str; 3] = ["ann", "ben", "cas"];
+/// Shared boxes of the histories that have some: fewer places than the caps allow.
+const POOL: PoolBounds = PoolBounds { hosts_max: 2, places: 2 };
 const CAPS: Caps = Caps { max_sandboxes: 6, max_sandboxes_per_owner: 4 };
 
 /// Time as the simulation has it: it moves only when told to.
@@ -68,6 +71,8 @@ impl Clock for Hands {
 struct World {
     dir: tempfile::TempDir,
     mock: Mock,
+    /// Whether sandboxes share boxes.
+    pooled: bool,
     hands: Arc<Hands>,
     told: Mutex<Told>,
 }
@@ -101,13 +106,18 @@ impl World {
 struct Life {
     control: Arc<Control>,
     store: Arc<dyn Store>,
+    beats: bool,
 }
 
 impl Life {
-    async fn begin(world: &World, queue: QueuePolicy) -> Self {
+    async fn begin(world: &World, queue: QueuePolicy, beats: bool) -> Self {
         let store: Arc<dyn Store> = Arc::new(open(&world.database()).await);
         let clock: Arc<dyn Clock> = world.hands.clone();
-        let providers: Vec<(Arc<dyn Provider>, Offer)> = vec![(Arc::new(world.mock.clone()), Offer::Always)];
+        let mut provider: Arc<dyn Provider> = Arc::new(world.mock.clone());
+        if world.pooled {
+            provider = Arc::new(SharedBoxes::new(provider, Arc::clone(&store), Arc::clone(&clock)));
+        }
+        let providers = vec![(provider, Offer::Always)];
         let registry = Registry::assemble(providers, Some("mock"), clock.as_ref()).await;
         let events = Arc::new(Events::default());
         let Opened { admission, task, abandoned, .. } =
@@ -125,16 +135,34 @@ impl Life {
             caps: CAPS,
             resources: Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 64 },
             queue,
+            pool: world.pooled.then_some(POOL),
             image: None,
             output_bytes_max: 1 << 16,
             retention: seconds(3600),
             audit: AuditBounds { retention: seconds(3600), entries_max: 1000 },
             reserve_disk_bytes: 0,
+            leases: Leases {
+                ttl: seconds(120),
+                grace: seconds(30),
+                heartbeat_interval: seconds(30),
+                stale_after: seconds(120),
+            },
+            has_workers: false,
         };
         let control =
             Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
         tasks.spawn(Arc::clone(&control).remove_abandoned(abandoned));
-        Self { control, store }
+        let life = Self { control, store, beats };
+        life.beat().await;
+        life
+    }
+
+    /// The heartbeat of the server itself, unless it has stopped in this life.
+    async fn beat(&self) {
+        if self.beats {
+            // The store may be away; the next beat comes soon.
+            let _ = self.control.beat_own().await;
+        }
     }
 
     /// A caller who does one thing.
@@ -237,6 +265,7 @@ impl Life {
         let reconciling = async {
             loop {
                 tokio::time::sleep(Duration::from_millis(5)).await;
+                self.beat().await;
                 reconcile::settle(&self.control, world.dir.path()).await;
             }
         };
@@ -250,6 +279,8 @@ impl Life {
     async fn check_always(&self) {
         let Ok(counts) = self.store.counts().await else { return };
         assert!(counts.active <= CAPS.max_sandboxes, "an extra sandbox: {counts:?}");
+        let Ok(pool) = self.store.pool_counts().await else { return };
+        assert!(pool.hosts <= POOL.hosts_max.into() && pool.slots <= (POOL.hosts_max * POOL.places).into(), "{pool:?}");
     }
 
     /// What must hold once nothing is under way and nothing breaks any more.
@@ -270,9 +301,19 @@ impl Life {
 
         let running = self.store.in_state(State::Running, 1000).await.unwrap();
         let rows: BTreeSet<SandboxId> = running.iter().map(|row| row.id.clone()).collect();
+        let provider = Arc::clone(&self.control.registry().get("mock").unwrap().provider);
         let boxes: BTreeSet<SandboxId> =
-            world.mock.inventory().await.unwrap().into_iter().map(|found| found.id).collect();
+            provider.inventory().await.unwrap().into_iter().map(|found| found.id).collect();
         assert_eq!(boxes, rows, "a box without a sandbox, or the other way round");
+        if world.pooled {
+            let counts = self.store.pool_counts().await.unwrap();
+            assert_eq!(counts.slots, rows.len() as u64, "a place without a sandbox, or the other way round");
+            let hosts: BTreeSet<SandboxId> =
+                self.store.pool_hosts().await.unwrap().into_iter().map(|host| host.id).collect();
+            let held: BTreeSet<SandboxId> =
+                world.mock.inventory().await.unwrap().into_iter().map(|found| found.id).collect();
+            assert_eq!(held, hosts, "a shared box that nobody knows, or the other way round");
+        }
 
         let counts = self.store.counts().await.unwrap();
         assert_eq!(counts.active, rows.len() as u64, "{counts:?}");
@@ -331,20 +372,23 @@ fn history(seed: u64) {
     let world = Arc::new(World {
         dir: tempfile::tempdir().unwrap(),
         mock: Mock::new(move || clock.now()),
+        pooled: seed % 3 == 2,
         hands,
         told: Mutex::default(),
     });
     for number in 1..=LIVES {
         let queue = QueuePolicy {
             enabled: dice.random_bool(0.7),
+            pool: dice.random_bool(0.5),
             timeout: Duration::from_millis(dice.random_range(1..40)),
             places: dice.random_range(1..10),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let mut own = StdRng::seed_from_u64(dice.random());
         let in_world = Arc::clone(&world);
+        let beats = own.random_bool(0.85);
         let life = async {
-            let server = Arc::new(Life::begin(&in_world, queue).await);
+            let server = Arc::new(Life::begin(&in_world, queue, beats).await);
             for _ in 0..ROUNDS {
                 let crowd: Vec<StdRng> = (0..CROWD).map(|_| StdRng::seed_from_u64(own.random())).collect();
                 let acting = crowd.into_iter().map(|dice| server.act(&in_world, dice));
@@ -378,8 +422,8 @@ fn history(seed: u64) {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let queue = QueuePolicy { enabled: true, timeout: Duration::from_millis(20), places: 10 };
-        let server = Life::begin(&world, queue).await;
+        let queue = QueuePolicy { enabled: true, pool: false, timeout: Duration::from_millis(20), places: 10 };
+        let server = Life::begin(&world, queue, true).await;
         server.check_settled(&world).await;
         server.store.close().await;
     });

@@ -33,7 +33,12 @@ async fn every_route_of_the_document_is_served_and_has_an_error_in_our_shape() {
     assert!(paths.len() >= 20, "{}", paths.len());
     for (path, methods) in paths {
         for (method, operation) in methods.as_object().unwrap() {
-            let url = path.replace("{id}", "sb-aaaaaaaaaaaaaaaa").replace("{name}", "nope").replace("{path}", "tmp/x");
+            let url = path
+                .replace("{id}", "sb-aaaaaaaaaaaaaaaa")
+                .replace("{worker}", "w9")
+                .replace("{resource}", "sb-a")
+                .replace("{name}", "nope")
+                .replace("{path}", "tmp/x");
             let method: reqwest::Method = method.to_uppercase().parse().unwrap();
             let answer = server.http.request(method.clone(), format!("{}{url}", server.url)).send().await.unwrap();
             let status = answer.status().as_u16();

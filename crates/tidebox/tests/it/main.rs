@@ -15,5 +15,7 @@ mod fuzz;
 mod listen;
 mod load;
 mod metrics;
+mod pool;
 mod require;
 mod server;
+mod workers;

@@ -27,6 +27,7 @@ pub struct TestServer {
     /// Sent with every request, once it is set.
     pub key: Option<String>,
     process: Option<Child>,
+    command: Vec<String>,
     settings: Vec<(String, String)>,
     user: Option<u32>,
     log: Arc<Mutex<Vec<String>>>,
@@ -80,6 +81,11 @@ impl TestServer {
 
     /// Starts a server as another user; the data folder is theirs.
     pub async fn start_as(settings: &str, user: Option<u32>) -> Self {
+        Self::start_command("serve", settings, user).await
+    }
+
+    /// Starts a server by another command than `serve`.
+    pub async fn start_command(command: &str, settings: &str, user: Option<u32>) -> Self {
         let dir = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
         if let Some(user) = user {
             std::os::unix::fs::chown(dir.path(), Some(user), Some(user)).unwrap();
@@ -91,9 +97,10 @@ impl TestServer {
             .collect();
         let mut server = Self {
             url: String::new(),
-            http: reqwest::Client::builder().timeout(Duration::from_secs(120)).build().unwrap(),
+            http: http(),
             key: None,
             process: None,
+            command: command.split_whitespace().map(str::to_owned).collect(),
             settings,
             user,
             log: Arc::default(),
@@ -121,7 +128,7 @@ impl TestServer {
     pub async fn launch(&mut self) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidebox"));
         command
-            .arg("serve")
+            .args(&self.command)
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .env("HOME", self.dir.path())
@@ -140,6 +147,8 @@ impl TestServer {
         if let Some(user) = self.user {
             command.uid(user).gid(user);
         }
+        // Connections of the process before lead nowhere.
+        self.http = http();
         let mut process = command.spawn().expect("the binary starts");
         let address = watch(process.stderr.take().unwrap(), Arc::clone(&self.log));
         self.process = Some(process);
@@ -147,6 +156,12 @@ impl TestServer {
             Ok(url) => self.url = url,
             Err(_) => panic!("the server did not start:\n{}", self.log.lock().unwrap().join("\n")),
         }
+    }
+
+    /// Changes a setting for the next [`TestServer::launch`].
+    pub fn set(&mut self, key: &str, value: &str) {
+        self.settings.retain(|(known, _)| known != key);
+        self.settings.push((key.to_owned(), value.to_owned()));
     }
 
     /// Ends the process as a crash would.
@@ -252,6 +267,10 @@ impl TestServer {
         }
         left
     }
+}
+
+fn http() -> reqwest::Client {
+    reqwest::Client::builder().timeout(Duration::from_secs(120)).build().unwrap()
 }
 
 /// Keeps the log and finds the line that says where the server listens.

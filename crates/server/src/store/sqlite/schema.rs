@@ -6,8 +6,13 @@ use sqlx::SqlitePool;
 use super::{Error, Result};
 
 /// Step n brings a file from `user_version` n to n + 1. Steps are only ever added.
-const STEPS: &[&str] =
-    &[include_str!("schema/0001.sql"), include_str!("schema/0002.sql"), include_str!("schema/0003.sql")];
+const STEPS: &[&str] = &[
+    include_str!("schema/0001.sql"),
+    include_str!("schema/0002.sql"),
+    include_str!("schema/0003.sql"),
+    include_str!("schema/0004.sql"),
+    include_str!("schema/pool.sql"),
+];
 
 /// Brings the file to the current schema, each step in a transaction.
 pub(super) async fn upgrade(writer: &SqlitePool) -> Result<()> {

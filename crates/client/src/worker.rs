@@ -1,0 +1,41 @@
+//! What a worker says to its control plane.
+
+use api::{Heartbeat, Lease, RenewRequest, Renewed, Worker};
+use reqwest::Method;
+
+use crate::connection::Patience;
+use crate::path::segment;
+use crate::{Client, Result};
+
+impl Client {
+    /// The same connection, as the worker `id` with its credential.
+    ///
+    /// # Errors
+    /// [`crate::Error::Argument`] if no header can carry one of them.
+    pub fn as_worker(&self, id: &str, token: &str) -> Result<Client> {
+        self.with_header("x-worker-id", id)?.with_header("x-worker-token", token)
+    }
+
+    /// Says that the worker `id` is there. Needs [`Client::as_worker`].
+    ///
+    /// # Errors
+    /// The server's refusal, or that it cannot be spoken to.
+    pub async fn heartbeat(&self, id: &str, beat: &Heartbeat) -> Result<Worker> {
+        let path = format!("/worker/{}/heartbeat", segment("the worker's id", id)?);
+        self.send_json(Method::POST, &path, beat, Patience::Short).await
+    }
+
+    /// Renews the worker's lease on a sandbox for `ttl`, such as `2m`. Needs
+    /// [`Client::as_worker`].
+    ///
+    /// # Errors
+    /// `conflict` if the lease is another's or over, `not_found` if there is none,
+    /// another refusal, or that the server cannot be spoken to.
+    pub async fn renew_lease(&self, id: &str, resource: &str, ttl: &str) -> Result<Lease> {
+        let (id, resource) = (segment("the worker's id", id)?, segment("the resource", resource)?);
+        let request = RenewRequest { ttl: ttl.to_owned() };
+        let path = format!("/worker/{id}/leases/{resource}/renew");
+        let renewed: Renewed = self.send_json(Method::POST, &path, &request, Patience::Short).await?;
+        Ok(renewed.lease)
+    }
+}

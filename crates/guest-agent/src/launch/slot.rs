@@ -1,0 +1,172 @@
+//! Slots: places for several users in one box.
+//!
+//! A slot is made as a box is, from outside, and with namespaces of its own, so
+//! that neither the box nor anything in it needs a power for that. But it joins
+//! the box's user namespace, where it gets a user of its own, and the box's pid
+//! namespace lies around its own: what ends the box ends the slot.
+//!
+//! A child of the launcher enters these two, makes the slot's first process and
+//! ends, which leaves that process to the agent of the box, and so to somebody
+//! who takes its exit whatever became of the server.
+
+use std::fs;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use guest_protocol::{Launch, Slot};
+use rustix::fs::{Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send, sockopt};
+use rustix::process::{Pid, Signal};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::syscall::{self, CloneFlags, Cloned};
+use super::{At, Handed, Refused, child, parent, report_failure};
+
+/// What the first process of a slot says before it waits.
+const UP: &[u8] = b"up";
+/// The name of a slot's user. All have the same: none sees another.
+const USER: &str = "user";
+/// Where that user is at home.
+const HOME: &str = "/home/user";
+/// Where commands start.
+const WORKSPACE: &str = "/workspace";
+
+/// Makes the slot and tells its first process to go.
+pub(super) fn make(
+    launch: &Launch,
+    slot: &Slot,
+    handed: &Handed,
+    oom_events: Option<OwnedFd>,
+    cgroup: Option<OwnedFd>,
+) -> Result<(), Refused> {
+    let host = Host::open(slot)?;
+    let mounts = parent::mounts(launch, host.user.as_fd())?;
+    let (ours, theirs) = parent::channel()?;
+    sockopt::set_socket_passcred(&ours, true).at("make a socket pair")?;
+    move_into_link_name_space(host.pid.as_fd(), Some(LinkNameSpaceType::ProcessID)).at("enter the box")?;
+    let between =
+        match syscall::clone3(CloneFlags::NONE, libc::SIGCHLD, cgroup.as_ref().map(AsFd::as_fd)).at("enter the box")? {
+            Cloned::Child => {
+                drop(ours);
+                between(launch, handed, &host, theirs, oom_events)
+            }
+            Cloned::Parent(pid) => pid,
+        };
+    drop(theirs);
+    let pid = first_process(ours.as_fd()).at("make namespaces");
+    syscall::wait_for(between).at("enter the box")?;
+    let pid = pid?;
+    let outcome = parent::record(launch, pid)
+        .and_then(|()| parent::report_pid(handed, pid))
+        .and_then(|()| parent::go(ours.as_fd(), &mounts).at("tell the slot to go"));
+    if outcome.is_err() {
+        // It waits for us, so its pid cannot be anybody else's.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+    outcome
+}
+
+/// The namespaces of the box.
+struct Host {
+    user: OwnedFd,
+    pid: OwnedFd,
+}
+
+impl Host {
+    fn open(slot: &Slot) -> Result<Host, Refused> {
+        const STEP: &str = "open the box of the slot";
+        let pid = i32::try_from(slot.host_pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH).at(STEP)?;
+        let open = |name| parent::open(&format!("/proc/{pid}/ns/{name}"), OFlags::RDONLY).at(STEP);
+        let host = Host { user: open("user")?, pid: open("pid")? };
+        // Read after opening: what the descriptors hold can no longer change.
+        if parent::start_time(pid)? != slot.host_started {
+            return Err(Errno::SRCH).at(STEP);
+        }
+        Ok(host)
+    }
+}
+
+/// The child of the launcher: never comes back.
+fn between(launch: &Launch, handed: &Handed, host: &Host, channel: OwnedFd, oom_events: Option<OwnedFd>) -> ! {
+    let entered = move_into_link_name_space(host.user.as_fd(), Some(LinkNameSpaceType::User)).at("enter the box");
+    let cloned = entered.and_then(|()| syscall::clone3(CloneFlags::BOX, libc::SIGCHLD, None).at("make namespaces"));
+    match cloned {
+        Ok(Cloned::Child) => {
+            // Without a launcher there shall be no slot, and waiting for it says so.
+            let _ = send(&channel, UP, SendFlags::NOSIGNAL);
+            child::run(launch, handed, channel, oom_events)
+        }
+        Ok(Cloned::Parent(_)) => std::process::exit(0),
+        Err(refused) => {
+            report_failure(handed.control.as_fd(), refused);
+            std::process::exit(1)
+        }
+    }
+}
+
+/// Waits for the first word of the slot's first process, with which the kernel
+/// tells its number as we see it.
+fn first_process(channel: BorrowedFd<'_>) -> Result<Pid, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut word = [0u8; UP.len()];
+    let received = recvmsg(channel, &mut [IoSliceMut::new(&mut word)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    if received.bytes != word.len() || word != UP {
+        return Err(Errno::PIPE);
+    }
+    let pid = ancillary.drain().find_map(|message| {
+        if let RecvAncillaryMessage::ScmCredentials(sender) = message { Some(sender.pid) } else { None }
+    });
+    pid.ok_or(Errno::SRCH)
+}
+
+/// Gives the slot's user a name, a home and a workspace that nobody else enters.
+/// Runs as the box's root, in the slot's own root.
+pub(super) fn settle(slot: &Slot) -> Result<(), Refused> {
+    for file in ["/etc/passwd", "/etc/group"] {
+        let known = fs::read_to_string(file).or_else(absent).at("read the users")?;
+        fs::write(file, with_user(&known, file, slot.uid)).at("write the users")?;
+    }
+    for dir in [HOME, WORKSPACE] {
+        fs::create_dir_all(dir).at("make a home")?;
+        rustix::fs::chown(dir, Some(Uid::from_raw(slot.uid)), Some(Gid::from_raw(slot.uid))).at("give a home away")?;
+        rustix::fs::chmod(dir, Mode::from_raw_mode(0o700)).at("close a home")?;
+    }
+    Ok(())
+}
+
+/// An image need not have either file.
+fn absent(error: io::Error) -> io::Result<String> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(String::new()) } else { Err(error) }
+}
+
+/// The lines of `file` with the slot's user in place of whoever had its name.
+fn with_user(known: &str, file: &str, id: u32) -> String {
+    let is_passwd = file.ends_with("passwd");
+    let lines = known.lines().filter(|line| line.split(':').next() != Some(USER));
+    let mut text: String = lines.flat_map(|line| [line, "\n"]).collect();
+    let shell = if fs::exists("/bin/bash").unwrap_or(false) { "/bin/bash" } else { "/bin/sh" };
+    text.push_str(&if is_passwd {
+        format!("{USER}:x:{id}:{id}:{USER}:{HOME}:{shell}\n")
+    } else {
+        format!("{USER}:x:{id}:\n")
+    });
+    text
+}
+
+#[cfg(test)]
+mod test {
+    use super::with_user;
+
+    #[test]
+    fn a_user_of_the_same_name_is_replaced_and_all_others_stay() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\nuser2:x:7:7::/:/bin/sh\n";
+        let text = with_user(passwd, "/etc/passwd", 10_001);
+        let users: Vec<&str> = text.lines().filter_map(|line| line.split(':').next()).collect();
+        assert_eq!(users, ["root", "user2", "user"]);
+        assert!(text.contains("user:x:10001:10001:user:/home/user:/bin/"), "{text}");
+        assert_eq!(with_user("", "/etc/group", 10_001), "user:x:10001:\n");
+    }
+}

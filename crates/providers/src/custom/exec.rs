@@ -1,0 +1,170 @@
+//! Commands: sent as one request, read as they write.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use api::{ExecMode, ExecRequest, StringMap, TextEncoding};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::{Bytes, BytesMut};
+use client::{ExecEvent, ExecStream};
+use futures_util::{StreamExt, stream};
+
+use super::boxes::Known;
+use super::fault::fault;
+use super::guest::CustomGuest;
+use super::remote::Remote;
+use crate::{ByteStream, Command, Error, ExitStatus, OutputEvent, OutputStream, Result};
+
+const ACTION: &str = "run a command";
+/// The largest stdin: it is sent in the request, which has a bound of 1 MiB.
+const STDIN_BYTES_MAX: usize = 1024 * 1024;
+
+/// Starts a command.
+pub(super) async fn exec(guest: &CustomGuest, command: Command) -> Result<OutputStream> {
+    let Some((program, args)) = command.argv.split_first().filter(|(program, _)| !program.is_empty()) else {
+        return Err(Error::Invalid("the command is empty; say what to run".to_owned()));
+    };
+    let stdin = match command.stdin {
+        Some(stdin) => {
+            let whole = tokio::time::timeout(command.timeout, whole(stdin)).await;
+            Some(whole.unwrap_or_else(|_| Err(Error::Invalid("the standard input did not end in time".to_owned())))?)
+        }
+        None => None,
+    };
+    let (stdin, stdin_encoding) = match stdin.map(|bytes| String::from_utf8(bytes.into())) {
+        None => (None, TextEncoding::Utf8),
+        Some(Ok(text)) => (Some(text), TextEncoding::Utf8),
+        Some(Err(error)) => (Some(BASE64.encode(error.as_bytes())), TextEncoding::Base64),
+    };
+    let request = ExecRequest {
+        command: program.clone(),
+        args: args.to_vec(),
+        mode: ExecMode::Argv,
+        env: StringMap(command.env),
+        workdir: command.workdir,
+        user: command.user,
+        timeout: Some(domain::format_duration(command.timeout)),
+        stdin,
+        stdin_encoding,
+        ..ExecRequest::default()
+    };
+    let started = Instant::now();
+    let client = guest.writing()?;
+    let stream = guest.ask(ACTION, client.exec_stream(guest.sandbox(), request)).await?;
+    let output = Output {
+        remote: Arc::clone(&guest.remote),
+        known: guest.known.clone(),
+        stream,
+        started,
+        held: None,
+        next: None,
+        ended: false,
+    };
+    Ok(stream::unfold(output, |mut output| async move {
+        let event = output.next().await?;
+        Some((event, output))
+    })
+    .boxed())
+}
+
+/// All of stdin, within bounds.
+async fn whole(mut stdin: ByteStream) -> Result<Bytes> {
+    let mut all = BytesMut::new();
+    while let Some(piece) = stdin.next().await {
+        let piece = piece?;
+        if all.len() + piece.len() > STDIN_BYTES_MAX {
+            return Err(Error::Invalid(format!(
+                "the standard input has more than {STDIN_BYTES_MAX} bytes, the most that this provider can pass on; \
+                 write it to a file in the sandbox"
+            )));
+        }
+        all.extend_from_slice(&piece);
+    }
+    Ok(all.freeze())
+}
+
+/// What comes of a command.
+struct Output {
+    remote: Arc<Remote>,
+    known: Known,
+    stream: ExecStream,
+    started: Instant,
+    /// A line on stderr that may be the other service's own word on the end. Held
+    /// until it is clear that the command wrote it.
+    held: Option<Bytes>,
+    /// What follows the line that was held.
+    next: Option<Result<OutputEvent>>,
+    ended: bool,
+}
+
+/// Whether these may be the other service's own words.
+fn is_word(bytes: &[u8]) -> bool {
+    bytes == api::SANDBOX_ENDED.as_bytes()
+        || bytes == api::PROVIDER_FAILED.as_bytes()
+        || bytes.starts_with(api::TIMED_OUT.as_bytes())
+}
+
+impl Output {
+    async fn next(&mut self) -> Option<Result<OutputEvent>> {
+        loop {
+            if let Some(event) = self.next.take() {
+                return Some(event);
+            }
+            if self.ended {
+                return None;
+            }
+            let event = match self.stream.next().await {
+                Ok(Some(ExecEvent::Stdout(bytes))) => Ok(OutputEvent::Stdout(bytes)),
+                Ok(Some(ExecEvent::Stderr(bytes))) if is_word(&bytes) => match self.held.replace(bytes) {
+                    Some(earlier) => return Some(Ok(OutputEvent::Stderr(earlier))),
+                    None => continue,
+                },
+                Ok(Some(ExecEvent::Stderr(bytes))) => Ok(OutputEvent::Stderr(bytes)),
+                Ok(Some(ExecEvent::Exit(exit))) => {
+                    self.ended = true;
+                    let is_told = |line: &Bytes| line.starts_with(api::TIMED_OUT.as_bytes());
+                    if exit.timed_out {
+                        self.held.take_if(|line| is_told(line));
+                    }
+                    Ok(OutputEvent::Exit(ExitStatus {
+                        code: exit.code,
+                        timed_out: exit.timed_out,
+                        oom_killed: exit.oom_killed,
+                        duration: self.started.elapsed(),
+                    }))
+                }
+                Ok(None) => {
+                    self.ended = true;
+                    Err(Error::failed(ACTION, "the output ended before the command"))
+                }
+                Err(error) => {
+                    self.ended = true;
+                    Err(self.cut(error).await)
+                }
+            };
+            match self.held.take() {
+                Some(line) => {
+                    self.next = Some(event);
+                    return Some(Ok(OutputEvent::Stderr(line)));
+                }
+                None => return Some(event),
+            }
+        }
+    }
+
+    /// What the end of the stream without an exit means.
+    async fn cut(&mut self, error: client::Error) -> Error {
+        if matches!(error, client::Error::Cut { .. }) {
+            let ended = api::SANDBOX_ENDED.as_bytes();
+            if self.held.take_if(|line| *line == ended).is_some() {
+                return Error::Gone;
+            }
+            self.held.take_if(|line| *line == api::PROVIDER_FAILED.as_bytes());
+            if let Ok(false) = self.remote.still_runs(&self.known).await {
+                return Error::Gone;
+            }
+        }
+        fault(ACTION, None, error)
+    }
+}

@@ -1,0 +1,123 @@
+//! What a failure of the other service means here.
+
+use client::Error as Remote;
+
+use crate::Error;
+
+/// The most characters of the other service's words that reach a caller.
+const WORDS_CHARS_MAX: usize = 300;
+
+/// What a failed request about a box with this `generation` means.
+///
+/// The other service's codes decide. Its words are passed on where the API means
+/// them for the caller, who has something to change; all else that it said is
+/// only a source, for the log. What surely was not done is `Unavailable`, what
+/// may have been done is `Failed`.
+pub(super) fn fault(action: &'static str, generation: Option<u64>, error: Remote) -> Error {
+    let Remote::Api { code, message, .. } = &error else { return without_answer(action, error) };
+    let words = words(message);
+    match code.as_str() {
+        "bad_request" | "payload_too_large" => Error::Invalid(words),
+        "not_supported" => Error::NotSupported(words),
+        "not_found" => Error::Gone,
+        "no_space" => Error::NoSpace,
+        "resource_limit" => Error::Exhausted(format!("the service behind this provider is at a limit: {words}")),
+        "unavailable" => Error::Unavailable(words),
+        "unauthorized" | "forbidden" => Error::Unavailable(
+            "the service behind it refuses our credentials; its operator has to check the API key".to_owned(),
+        ),
+        "conflict" => Error::Conflict(match generation {
+            Some(generation) => {
+                format!("another holder may have this sandbox now: {words} (our generation: {generation})")
+            }
+            None => words,
+        }),
+        _ => Error::failed(action, error),
+    }
+}
+
+fn without_answer(action: &'static str, error: Remote) -> Error {
+    match error {
+        Remote::Argument { name, reason } => Error::Invalid(format!("{name} {reason}")),
+        Remote::TooLarge { bytes, bytes_max } => {
+            Error::Invalid(format!("the request has {bytes} bytes, more than the {bytes_max} that can be passed on"))
+        }
+        Remote::Connect { reason, .. } => {
+            Error::Unavailable(format!("the service behind it cannot be reached: {}", self::words(&reason)))
+        }
+        error @ (Remote::Timeout { .. }
+        | Remote::Api { .. }
+        | Remote::Protocol { .. }
+        | Remote::Cut { .. }
+        | Remote::Io(_)) => Error::failed(action, error),
+    }
+}
+
+/// A stranger's words, on one line and not too many.
+pub(super) fn words(text: &str) -> String {
+    let mut words: String = text.chars().take(WORDS_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if words.len() < text.len() {
+        words.push('…');
+    }
+    words
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn api(status: u16, code: &str, message: &str) -> Remote {
+        Remote::Api { status, code: code.to_owned(), message: message.to_owned(), request_id: None }
+    }
+
+    #[test]
+    fn each_code_becomes_the_error_that_it_means() {
+        let kind = |error: &Error| format!("{error:?}").split(['(', ' ']).next().unwrap_or_default().to_owned();
+        for (status, code, expected) in [
+            (400, "bad_request", "Invalid"),
+            (413, "payload_too_large", "Invalid"),
+            (400, "not_supported", "NotSupported"),
+            (501, "not_supported", "NotSupported"),
+            (404, "not_found", "Gone"),
+            (409, "conflict", "Conflict"),
+            (429, "resource_limit", "Exhausted"),
+            (507, "no_space", "NoSpace"),
+            (503, "unavailable", "Unavailable"),
+            (401, "unauthorized", "Unavailable"),
+            (403, "forbidden", "Unavailable"),
+            (500, "provider_error", "Failed"),
+            (500, "internal", "Failed"),
+            (408, "timeout", "Failed"),
+            (418, "never_heard_of", "Failed"),
+            (200, "", "Failed"),
+        ] {
+            assert_eq!(kind(&fault("try", None, api(status, code, "x"))), expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_stale_generation_is_told_and_is_not_gone() {
+        let Error::Conflict(text) = fault("try", Some(7), api(409, "conflict", "stale")) else {
+            panic!("not a conflict")
+        };
+        assert!(text.contains("stale") && text.contains('7'), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_meant_for_the_caller_stays_in_the_log() {
+        for (status, code) in [(500, "provider_error"), (500, "internal"), (418, "surprise"), (401, "unauthorized")] {
+            let text = fault("try", None, api(status, code, "password=hunter2")).to_string();
+            assert!(!text.contains("hunter2"), "{text}");
+        }
+        let protocol = Remote::Protocol { url: "http://10.0.0.1".to_owned(), reason: "<html>hunter2".to_owned() };
+        let text = fault("try", None, protocol).to_string();
+        assert!(!text.contains("hunter2") && !text.contains("10.0.0.1"), "{text}");
+    }
+
+    #[test]
+    fn words_are_on_one_line_and_bounded() {
+        assert_eq!(words("a\nb\u{1b}[2Jc"), "a b [2Jc");
+        let long = words(&"ä".repeat(1000));
+        assert_eq!(long.chars().count(), WORDS_CHARS_MAX + 1);
+    }
+}

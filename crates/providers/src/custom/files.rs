@@ -1,0 +1,238 @@
+//! Files: read as they come, written in memory if small and as they come if not.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use api::{TextEncoding, WriteFileRequest};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use client::{FileStream, Range};
+use domain::Timestamp;
+use futures_util::{StreamExt, stream};
+use guest_protocol::PATH_BYTES_MAX;
+use tokio::time::Instant;
+
+use super::fault::fault;
+use super::guest::CustomGuest;
+use crate::{ByteStream, Error, FileContent, FileInfo, Guest, Result};
+
+/// The largest file that is sent in one piece, with its mode. What is larger is
+/// sent as it comes, and gets its mode behind.
+const WHOLE_BYTES_MAX: usize = 1024 * 1024;
+
+/// What the other service says of a file, if that makes sense.
+pub(super) fn file_info(action: &'static str, info: api::FileInfo) -> Result<FileInfo> {
+    let is_root = info.path == "/" && info.name == "/";
+    let name_fits = is_root || !info.name.is_empty() && !info.name.contains(['/', '\0']);
+    let path_fits = info.path.starts_with('/') && info.path.len() <= 2 * PATH_BYTES_MAX && !info.path.contains('\0');
+    let target_fits = info.target.as_ref().is_none_or(|target| !target.contains('\0'));
+    match (mode_of(&info.mode), info.mod_time.parse::<Timestamp>()) {
+        (Some(mode), Ok(modified)) if name_fits && path_fits && target_fits => Ok(FileInfo {
+            name: info.name,
+            path: info.path,
+            size: info.size,
+            is_dir: info.is_dir,
+            is_symlink: info.is_symlink,
+            target: info.target,
+            modified,
+            mode,
+        }),
+        _ => Err(Error::failed(action, "the other service described a file that cannot be")),
+    }
+}
+
+fn mode_of(text: &str) -> Option<u32> {
+    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777)
+}
+
+/// Opens a file; see [`Guest::read_file`].
+pub(super) async fn read(guest: &CustomGuest, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent> {
+    const ACTION: &str = "read a file";
+    let range = match (offset, length) {
+        (0, None) => None,
+        (start, None) => Some(Range { start, end: None }),
+        // No range is empty, so one byte is asked for and dropped.
+        (start, Some(length)) => Some(Range { start, end: Some(start.saturating_add(length.max(1) - 1)) }),
+    };
+    let client = &guest.remote.client;
+    let stream = match guest.ask(ACTION, client.read_file(guest.sandbox(), path, range)).await {
+        Err(Error::Gone) => return Err(guest.missing(path).await),
+        opened => opened?,
+    };
+    let size = stream.size().unwrap_or(0);
+    let told = (stream.mode().and_then(mode_of), stream.modified().and_then(|at| at.parse::<Timestamp>().ok()));
+    let info = match told {
+        (Some(mode), Some(modified)) => FileInfo {
+            name: path.rsplit('/').find(|name| !name.is_empty()).unwrap_or("/").to_owned(),
+            path: path.to_owned(),
+            size,
+            is_dir: false,
+            is_symlink: false,
+            target: None,
+            modified,
+            mode,
+        },
+        // A service that does not say so with the content.
+        _ => FileInfo { size, is_symlink: false, target: None, ..guest.stat(path).await? },
+    };
+    let bytes = if length == Some(0) { stream::empty().boxed() } else { pieces(ACTION, stream, length) };
+    Ok(FileContent { info, bytes })
+}
+
+/// The content, but no more than was asked for.
+fn pieces(action: &'static str, stream: FileStream, length: Option<u64>) -> ByteStream {
+    stream::unfold(Some((stream, length.unwrap_or(u64::MAX))), move |state| async move {
+        let (mut stream, left) = state?;
+        match stream.next().await {
+            Ok(None) => None,
+            Ok(Some(piece)) if piece.len() as u64 > left => {
+                Some((Err(Error::failed(action, "the other service sent more than was asked for")), None))
+            }
+            Ok(Some(piece)) => {
+                let left = left - piece.len() as u64;
+                Some((Ok(piece), Some((stream, left))))
+            }
+            Err(error) => Some((Err(fault(action, None, error)), None)),
+        }
+    })
+    .boxed()
+}
+
+/// Writes a file; see [`Guest::write_file`].
+pub(super) async fn write(guest: &CustomGuest, path: &str, mode: Option<u32>, mut content: ByteStream) -> Result<()> {
+    let mut begin: Vec<Bytes> = Vec::new();
+    let (mut is_whole, mut bytes) = (false, 0);
+    while !is_whole && bytes <= WHOLE_BYTES_MAX {
+        match content.next().await {
+            Some(piece) => {
+                let piece = piece?;
+                bytes += piece.len();
+                begin.push(piece);
+            }
+            None => is_whole = true,
+        }
+    }
+    let written = if is_whole {
+        write_whole(guest, path, mode, &begin.concat()).await
+    } else {
+        write_stream(guest, path, stream::iter(begin.into_iter().map(Ok)).chain(content).boxed()).await
+    };
+    match written {
+        Err(Error::Gone) => Err(guest.missing(path).await),
+        Ok(()) if !is_whole => match mode {
+            Some(mode) => guest.chmod(path, mode).await,
+            None => Ok(()),
+        },
+        written => written,
+    }
+}
+
+const WRITE: &str = "write a file";
+
+async fn write_whole(guest: &CustomGuest, path: &str, mode: Option<u32>, content: &[u8]) -> Result<()> {
+    let request = WriteFileRequest {
+        path: path.to_owned(),
+        content: BASE64.encode(content),
+        mode: mode.map(|mode| format!("{mode:04o}")),
+        encoding: TextEncoding::Base64,
+    };
+    let client = guest.writing()?;
+    guest.ask(WRITE, client.write_file_whole(guest.sandbox(), &request)).await.map(|_| ())
+}
+
+/// Sends pieces as they come. Waits as long as they do, and for the answer as
+/// long as for any.
+async fn write_stream(guest: &CustomGuest, path: &str, content: ByteStream) -> Result<()> {
+    let state = Arc::new(Upload { taken: Mutex::new(Some(Instant::now())), failure: Mutex::new(None) });
+    let watched = Arc::clone(&state);
+    let content = stream::unfold((content, watched), |(mut content, state)| async move {
+        // Until it comes, the wait is ours.
+        state.set_taken(None);
+        let piece = content.next().await;
+        state.set_taken(Some(Instant::now()));
+        let piece = match piece? {
+            Ok(piece) => Ok(piece),
+            Err(error) => {
+                *state.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                Err(std::io::Error::other("the content failed"))
+            }
+        };
+        Some((piece, (content, state)))
+    });
+    let _permit = guest.permit().await?;
+    let client = guest.writing()?;
+    let answer = client.write_file_stream(guest.sandbox(), path, content, None);
+    let answer = tokio::select! {
+        answer = answer => answer,
+        () = state.stalled(guest.remote.timeout) => Err(client::Error::Timeout { after: guest.remote.timeout }),
+    };
+    match (answer, state.failure.lock().unwrap_or_else(PoisonError::into_inner).take()) {
+        (Err(client::Error::Io(_)), Some(failure)) => Err(failure),
+        (answer, _) => {
+            answer.map(|_| ()).map_err(|error| fault(WRITE, guest.remote.boxes.generation(&guest.id), error))
+        }
+    }
+}
+
+/// How far an upload is.
+struct Upload {
+    /// When the other service took a piece last; `None` while it waits for ours.
+    taken: Mutex<Option<Instant>>,
+    failure: Mutex<Option<Error>>,
+}
+
+impl Upload {
+    fn set_taken(&self, at: Option<Instant>) {
+        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    }
+
+    /// Completes when the other service has done nothing for `timeout`.
+    async fn stalled(&self, timeout: Duration) {
+        loop {
+            let taken = *self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+            let due = taken.unwrap_or_else(Instant::now) + timeout;
+            if due <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(due).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn info(path: &str, name: &str, mode: &str, mod_time: &str) -> api::FileInfo {
+        api::FileInfo {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            size: 1,
+            is_dir: false,
+            mod_time: mod_time.to_owned(),
+            mode: mode.to_owned(),
+            is_symlink: false,
+            target: None,
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_is_refused() {
+        const NOW: &str = "2026-01-01T00:00:00.000Z";
+        assert_eq!(file_info("look", info("/a", "a", "0644", NOW)).unwrap().mode, 0o644);
+        assert!(file_info("look", info("/", "/", "1777", NOW)).is_ok());
+        for bad in [
+            info("/a", "a", "10000", NOW),
+            info("/a", "a", "rwx", NOW),
+            info("/a", "a", "", NOW),
+            info("/a", "a", "0644", "yesterday"),
+            info("a", "a", "0644", NOW),
+            info("/a", "", "0644", NOW),
+            info("/a", "../a", "0644", NOW),
+            info("/a\0", "a", "0644", NOW),
+        ] {
+            assert!(file_info("look", bad.clone()).is_err(), "{bad:?}");
+        }
+    }
+}

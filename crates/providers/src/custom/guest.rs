@@ -1,0 +1,162 @@
+//! The inside of a sandbox over there.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use client::Client;
+use domain::SandboxId;
+use guest_protocol::{CONSOLE_LINES_MAX, GLOB_RESULTS_MAX};
+
+use super::boxes::Known;
+use super::files::file_info;
+use super::remote::Remote;
+use super::{exec, files};
+use crate::agent::{check_mode, check_path};
+use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, OutputStream, Result};
+
+/// The inside of a box.
+pub(super) struct CustomGuest {
+    pub(super) remote: Arc<Remote>,
+    pub(super) id: SandboxId,
+    pub(super) known: Known,
+}
+
+impl fmt::Debug for CustomGuest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CustomGuest").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl CustomGuest {
+    /// Its id over there.
+    pub(super) fn sandbox(&self) -> &str {
+        &self.known.remote
+    }
+
+    /// For requests that change something.
+    pub(super) fn writing(&self) -> Result<Client> {
+        self.remote.writing(&self.id)
+    }
+
+    /// A place among the requests about this box.
+    pub(super) async fn permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>> {
+        let permit = tokio::time::timeout(self.remote.timeout, self.known.permits.acquire()).await;
+        let busy = || Error::Exhausted("too many operations are under way in this sandbox; try again later".to_owned());
+        permit.map_err(|_| busy())?.map_err(|_| busy())
+    }
+
+    /// Waits for an answer that belongs to this box.
+    pub(super) async fn ask<T>(
+        &self,
+        action: &'static str,
+        answer: impl Future<Output = client::Result<T>>,
+    ) -> Result<T> {
+        let _permit = self.permit().await?;
+        self.remote.within_of(action, self.remote.boxes.generation(&self.id), answer).await
+    }
+
+    /// The same where `path` may be what is missing, and not the sandbox.
+    async fn ask_of<T>(
+        &self,
+        action: &'static str,
+        path: &str,
+        answer: impl Future<Output = client::Result<T>>,
+    ) -> Result<T> {
+        match self.ask(action, answer).await {
+            Err(Error::Gone) => Err(self.missing(path).await),
+            answer => answer,
+        }
+    }
+
+    /// What "not found" means, which is the same word for both.
+    pub(super) async fn missing(&self, path: &str) -> Error {
+        match self.remote.still_runs(&self.known).await {
+            Ok(true) => Error::NotFound(format!("{path}: no such file or directory")),
+            Ok(false) => Error::Gone,
+            Err(error) => error,
+        }
+    }
+}
+
+#[async_trait]
+impl Guest for CustomGuest {
+    async fn exec(&self, command: Command) -> Result<OutputStream> {
+        exec::exec(self, command).await
+    }
+
+    async fn read_file(&self, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent> {
+        check_path(path)?;
+        files::read(self, path, offset, length).await
+    }
+
+    async fn write_file(&self, path: &str, mode: Option<u32>, content: ByteStream) -> Result<()> {
+        check_path(path)?;
+        mode.map_or(Ok(()), check_mode)?;
+        files::write(self, path, mode, content).await
+    }
+
+    async fn delete(&self, path: &str, recursive: bool) -> Result<()> {
+        check_path(path)?;
+        let client = self.writing()?;
+        self.ask_of("delete a file", path, client.delete_file(self.sandbox(), path, recursive)).await.map(|_| ())
+    }
+
+    async fn list(&self, path: &str) -> Result<Vec<FileInfo>> {
+        const ACTION: &str = "list a directory";
+        check_path(path)?;
+        let entries = self.ask_of(ACTION, path, self.remote.client.list_files(self.sandbox(), path)).await?;
+        let mut entries = entries.into_iter().map(|info| file_info(ACTION, info)).collect::<Result<Vec<_>>>()?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    async fn stat(&self, path: &str) -> Result<FileInfo> {
+        const ACTION: &str = "look at a file";
+        check_path(path)?;
+        file_info(ACTION, self.ask_of(ACTION, path, self.remote.client.stat_file(self.sandbox(), path)).await?)
+    }
+
+    async fn rename(&self, old: &str, new: &str) -> Result<()> {
+        check_path(old)?;
+        check_path(new)?;
+        let client = self.writing()?;
+        self.ask_of("move a file", old, client.move_file(self.sandbox(), old, new)).await.map(|_| ())
+    }
+
+    async fn chmod(&self, path: &str, mode: u32) -> Result<()> {
+        check_path(path)?;
+        check_mode(mode)?;
+        let (client, mode) = (self.writing()?, format!("{mode:04o}"));
+        let answer = client.chmod_file(self.sandbox(), path, &mode);
+        self.ask_of("change the mode of a file", path, answer).await.map(|_| ())
+    }
+
+    async fn glob(&self, pattern: &str) -> Result<Vec<String>> {
+        const ACTION: &str = "search for files";
+        check_path(pattern)?;
+        let mut paths = self.ask(ACTION, self.remote.client.glob_files(self.sandbox(), pattern)).await?;
+        if paths.len() > GLOB_RESULTS_MAX || paths.iter().any(|path| check_path(path).is_err()) {
+            return Err(Error::failed(ACTION, "the other service gave what it may not"));
+        }
+        paths.sort();
+        Ok(paths)
+    }
+
+    async fn console(&self, lines: usize) -> Result<Vec<String>> {
+        let lines = lines.min(CONSOLE_LINES_MAX);
+        let asked = u32::try_from(lines).unwrap_or(u32::MAX);
+        let answer = self.ask("read the console", self.remote.client.logs(self.sandbox(), Some(asked)));
+        let mut answer = answer.await?;
+        answer.drain(..answer.len().saturating_sub(lines));
+        Ok(answer)
+    }
+
+    async fn set_deadline(&self, after: Duration) -> Result<()> {
+        // No lifetime is shorter than the API can write.
+        let ttl = domain::format_duration(after.max(Duration::from_millis(1)));
+        let client = self.writing()?;
+        self.ask("set the deadline of a box", client.extend(self.sandbox(), &ttl)).await.map(|_| ())
+    }
+}

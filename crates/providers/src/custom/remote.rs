@@ -1,0 +1,303 @@
+//! The other service: asking it, and finding our boxes in it.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use api::{ProviderDetail, ProviderHealth, Sandbox};
+use client::{Client, Filter, Page};
+use domain::SandboxId;
+
+use super::boxes::{Boxes, Known};
+use super::fault::{fault, words};
+use super::{ID_LABEL, STORE_LABEL};
+use crate::{Error, Facts, Isolation, LimitKind, Result};
+
+/// Sandboxes per request.
+const PAGE: u32 = 100;
+/// The most pages of one list: a service that gives more goes round in circles.
+const PAGES_MAX: usize = 10_000;
+/// The longest check of the health.
+const HEALTH_WAIT: Duration = Duration::from_secs(4);
+/// The limits that a provider's detail tells of.
+const LIMITS: [&str; 4] = ["memory_mb", "vcpus", "pids", "disk_mb"];
+
+/// The service, and what is remembered of it.
+pub(super) struct Remote {
+    pub(super) name: String,
+    pub(super) client: Client,
+    pub(super) timeout: Duration,
+    pub(super) provider: Option<String>,
+    pub(super) label: String,
+    pub(super) boxes: Boxes,
+    pub(super) facts: Mutex<Option<Facts>>,
+}
+
+/// Whether a sandbox can be used.
+pub(super) fn is_running(sandbox: &Sandbox) -> bool {
+    sandbox.state == "running"
+}
+
+impl Remote {
+    /// Waits for an answer of the service, but not for ever.
+    pub(super) async fn within<T>(
+        &self,
+        action: &'static str,
+        answer: impl Future<Output = client::Result<T>>,
+    ) -> Result<T> {
+        self.within_of(action, None, answer).await
+    }
+
+    /// The same for a request that carries the `generation` of a box.
+    pub(super) async fn within_of<T>(
+        &self,
+        action: &'static str,
+        generation: Option<u64>,
+        answer: impl Future<Output = client::Result<T>>,
+    ) -> Result<T> {
+        let after = self.timeout;
+        let answer = tokio::time::timeout(after, answer).await;
+        answer.unwrap_or(Err(client::Error::Timeout { after })).map_err(|error| fault(action, generation, error))
+    }
+
+    /// What an error of a request about no box in particular means.
+    pub(super) fn fault(&self, action: &'static str, error: client::Error) -> Error {
+        fault(action, None, error)
+    }
+
+    /// For requests that change something about a box.
+    pub(super) fn writing(&self, id: &SandboxId) -> Result<Client> {
+        match self.boxes.generation(id) {
+            None => Ok(self.client.clone()),
+            Some(generation) => self
+                .client
+                .with_header("x-lease-generation", &generation.to_string())
+                .map_err(|error| self.fault("name the generation of a lease", error)),
+        }
+    }
+
+    /// Whether a sandbox is the box `id` of ours.
+    pub(super) fn is_ours(&self, sandbox: &Sandbox, id: &SandboxId) -> bool {
+        let label = |name| sandbox.metadata.0.get(name).map(String::as_str);
+        label(STORE_LABEL) == Some(self.label.as_str()) && label(ID_LABEL) == Some(id.as_str())
+    }
+
+    /// Every sandbox with these labels, in whatever state.
+    pub(super) async fn listed(&self, action: &'static str, labels: &[(&str, &str)]) -> Result<Vec<Sandbox>> {
+        let list = async {
+            let mut found = Vec::new();
+            let mut cursor: Option<String> = None;
+            for _ in 0..PAGES_MAX {
+                let filter =
+                    Filter { metadata: labels, limit: Some(PAGE), cursor: cursor.as_deref(), ..Filter::default() };
+                let page = match self.client.list_page(&filter).await {
+                    // A service that does not know the filters.
+                    Err(error) if cursor.is_none() && error.is_code("bad_request") => {
+                        Page { sandboxes: self.client.list().await?, next: None }
+                    }
+                    page => page?,
+                };
+                // One that does not know them may also give everything.
+                let has = |sandbox: &Sandbox, (name, value): &(&str, &str)| {
+                    sandbox.metadata.0.get(*name).map(String::as_str) == Some(*value)
+                };
+                found.extend(
+                    page.sandboxes.into_iter().filter(|sandbox| labels.iter().all(|label| has(sandbox, label))),
+                );
+                cursor = page.next;
+                if cursor.is_none() {
+                    return Ok(found);
+                }
+            }
+            Err(client::Error::Protocol {
+                url: self.client.base_url().to_owned(),
+                reason: format!("a list of more than {PAGES_MAX} pages"),
+            })
+        };
+        match self.within(action, list).await {
+            // A list cannot be missing.
+            Err(Error::Gone) => Err(Error::failed(action, "the other service does not know the route of the list")),
+            listed => listed,
+        }
+    }
+
+    /// The sandboxes that are this box.
+    async fn found(&self, id: &SandboxId) -> Result<Vec<Sandbox>> {
+        self.listed("look for a box", &[(ID_LABEL, id.as_str()), (STORE_LABEL, &self.label)]).await
+    }
+
+    /// The sandbox that is this box and runs.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] if there is none.
+    pub(super) async fn running(&self, id: &SandboxId) -> Result<Known> {
+        const ACTION: &str = "look for a box";
+        if let Some(known) = self.boxes.known(id) {
+            match self.within(ACTION, self.client.sandbox(&known.remote)).await {
+                Ok(sandbox) if !self.is_ours(&sandbox, id) || sandbox.id != known.remote => {
+                    return Err(Error::failed(ACTION, "the other service answered with another sandbox"));
+                }
+                Ok(sandbox) if is_running(&sandbox) => return Ok(known),
+                // Another instance may have made it anew.
+                Ok(_) | Err(Error::Gone) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let found = self.found(id).await?;
+        let running = found.iter().find(|sandbox| is_running(sandbox)).ok_or(Error::Gone)?;
+        Ok(self.boxes.remember(id, &running.id))
+    }
+
+    /// Whether a sandbox over there still runs.
+    pub(super) async fn still_runs(&self, known: &Known) -> Result<bool> {
+        match self.within("look for a box", self.client.sandbox(&known.remote)).await {
+            Ok(sandbox) => Ok(is_running(&sandbox)),
+            Err(Error::Gone) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes every sandbox that is this box.
+    pub(super) async fn remove_all(&self, id: &SandboxId) -> Result<()> {
+        const ACTION: &str = "stop a box";
+        let client = self.writing(id)?;
+        let generation = self.boxes.generation(id);
+        let remove = async |remote: &str| {
+            let removed = self.within_of(ACTION, generation, client.destroy(remote)).await;
+            match removed {
+                Ok(_) => Ok(true),
+                Err(Error::Gone) => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        // What is remembered needs no question.
+        if let Some(known) = self.boxes.known(id)
+            && remove(&known.remote).await?
+        {
+            return Ok(());
+        }
+        for sandbox in self.found(id).await? {
+            remove(&sandbox.id).await?;
+        }
+        Ok(())
+    }
+
+    /// Why the service cannot be used now; learns the facts by the way.
+    pub(super) async fn trouble(&self) -> Option<String> {
+        match tokio::time::timeout(HEALTH_WAIT, self.look()).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error),
+            Err(_) => Some(format!("the service behind it did not answer within {} s", HEALTH_WAIT.as_secs())),
+        }
+    }
+
+    async fn look(&self) -> Result<(), String> {
+        let told = |error| {
+            let error = fault("be asked how it is", None, error);
+            if let Error::Unavailable(text) = error {
+                return text;
+            }
+            tracing::warn!(
+                provider = self.name,
+                error = &error as &dyn std::error::Error,
+                "the service behind a provider does not say how it is"
+            );
+            "the service behind it does not answer as a Tidebox server does; the log has the cause".to_owned()
+        };
+        match self.client.providers().await {
+            Ok(providers) => {
+                let provider = self.chosen(&providers)?;
+                if !provider.healthy {
+                    let why = provider.error.as_deref().map(words).unwrap_or_default();
+                    return Err(format!("the provider `{}` of the service behind it: {why}", words(&provider.name)));
+                }
+                self.learn(provider).await;
+                Ok(())
+            }
+            // The list of providers may be for administrators only; that our key
+            // is good, another route tells.
+            Err(error) if error.is_code("unauthorized") || error.is_code("forbidden") => {
+                let filter = Filter { metadata: &[(STORE_LABEL, &self.label)], limit: Some(1), ..Filter::default() };
+                self.client.list_page(&filter).await.map_err(told)?;
+                let ready = self.client.ready().await.map_err(told)?;
+                if ready.status == "ready" {
+                    Ok(())
+                } else {
+                    Err("no provider of the service behind it is healthy".to_owned())
+                }
+            }
+            Err(error) => Err(told(error)),
+        }
+    }
+
+    /// The provider that our boxes are made by.
+    fn chosen<'a>(&self, providers: &'a [ProviderHealth]) -> Result<&'a ProviderHealth, String> {
+        match &self.provider {
+            Some(name) => providers
+                .iter()
+                .find(|provider| provider.name == *name)
+                .ok_or_else(|| format!("the service behind it has no provider `{name}`")),
+            None => providers.iter().find(|provider| provider.default).ok_or_else(|| {
+                "the service behind it has no default provider that is healthy; name one of its providers".to_owned()
+            }),
+        }
+    }
+
+    async fn learn(&self, provider: &ProviderHealth) {
+        let Ok(detail) = self.client.provider(&provider.name).await else { return };
+        *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts_of(detail));
+    }
+
+    /// What is known of the provider over there.
+    pub(super) fn facts(&self) -> Facts {
+        let known = self.facts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        known.unwrap_or_else(|| Facts {
+            isolation: Isolation::None,
+            runtime: "remote".to_owned(),
+            network_mode: "remote".to_owned(),
+            limits: LIMITS.map(|limit| (limit, LimitKind::None)).to_vec(),
+            missing: Vec::new(),
+        })
+    }
+}
+
+fn facts_of(detail: ProviderDetail) -> Facts {
+    let config = detail.config;
+    let kind = |limit: &str| match config.limits.0.get(limit).map(String::as_str) {
+        Some("hard") => LimitKind::Hard,
+        Some("soft") => LimitKind::Soft,
+        _ => LimitKind::None,
+    };
+    Facts {
+        isolation: match config.isolation.as_str() {
+            "vm" => Isolation::Vm,
+            "container" => Isolation::Container,
+            _ => Isolation::None,
+        },
+        runtime: format!("remote:{}", words(&config.runtime)),
+        network_mode: words(&config.network_mode),
+        limits: LIMITS.map(|limit| (limit, kind(limit))).to_vec(),
+        missing: detail.health.missing.iter().take(20).map(|lack| words(lack)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_facts_are_those_of_the_provider_over_there() {
+        let detail: ProviderDetail = serde_json::from_value(serde_json::json!({
+            "name": "native", "healthy": true, "default": true, "sandbox_count": 0,
+            "health": {"name": "native", "healthy": true, "default": true, "latency_ms": 1,
+                "last_checked": "2026-01-01T00:00:00Z", "capabilities": [], "missing": ["no cgroups"]},
+            "config": {"runtime": "namespaces", "network_mode": "loopback", "isolation": "container",
+                "limits": {"memory_mb": "hard", "pids": "soft", "vcpus": "none", "surprise": "hard"}},
+        }))
+        .unwrap();
+        let facts = facts_of(detail);
+        assert_eq!((facts.isolation, facts.runtime.as_str()), (Isolation::Container, "remote:namespaces"));
+        let expected = [LimitKind::Hard, LimitKind::None, LimitKind::Soft, LimitKind::None];
+        assert_eq!(facts.limits, LIMITS.into_iter().zip(expected).collect::<Vec<_>>());
+        assert_eq!(facts.missing, ["no cgroups"]);
+    }
+}

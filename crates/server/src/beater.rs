@@ -1,0 +1,186 @@
+//! What makes a server the worker of a control plane: it says that it is there,
+//! renews the leases on the sandboxes that were put here, and ends those whose
+//! lease it has lost.
+//!
+//! Until when a sandbox may run is stored before anything else happens, and
+//! counts from before the control plane was asked, on our own clock. So this
+//! side always stops first, also after a restart, and with nobody to ask.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::{SandboxId, Timestamp, WorkerId};
+use futures_util::{FutureExt, StreamExt};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::config::{Secret, WorkerSelf};
+use crate::control::{Control, Held, hostname};
+
+/// How often leases that are lost for too long are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How many leases are renewed at once.
+const AT_ONCE: usize = 8;
+/// The largest token file, in bytes.
+const TOKEN_BYTES_MAX: u64 = 4096;
+/// How long the control plane may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Why this server cannot be a worker. Texts are for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// Nothing says whose worker it is.
+    #[error("no control plane is named; use --control-plane, or set `worker.control_plane`")]
+    NoControlPlane,
+    /// It has nothing to show.
+    #[error("no credential; set `worker.token_file` or `worker.token`")]
+    NoToken,
+    /// The id cannot be used.
+    #[error("`{0}` cannot be this worker's id: {1}; set `worker.id`")]
+    Id(String, String),
+    /// The connection cannot be set up.
+    #[error("cannot speak to the control plane: {0}")]
+    Client(#[from] client::Error),
+}
+
+/// What is shown to the control plane.
+enum Token {
+    Fixed(Secret),
+    /// Read for each request: a short-lived token is put there anew.
+    File(PathBuf),
+}
+
+impl Token {
+    async fn read(&self) -> Result<String, String> {
+        let path = match self {
+            Token::Fixed(secret) => return Ok(secret.expose().to_owned()),
+            Token::File(path) => path,
+        };
+        let unreadable = |error: std::io::Error| format!("cannot read `{}`: {error}", path.display());
+        let size = tokio::fs::metadata(path).await.map_err(unreadable)?.len();
+        if size > TOKEN_BYTES_MAX {
+            return Err(format!("`{}` is larger than {TOKEN_BYTES_MAX} bytes", path.display()));
+        }
+        let text = tokio::fs::read_to_string(path).await.map_err(unreadable)?;
+        match text.trim() {
+            "" => Err(format!("`{}` is empty", path.display())),
+            token => Ok(token.to_owned()),
+        }
+    }
+}
+
+/// The worker's side of the bond with its control plane.
+pub struct Beater {
+    id: WorkerId,
+    client: client::Client,
+    token: Token,
+}
+
+impl Beater {
+    /// Sets the bond up. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`Fault`] says what to change.
+    pub fn open(own: &WorkerSelf) -> Result<Self, Fault> {
+        if own.control_plane.is_empty() {
+            return Err(Fault::NoControlPlane);
+        }
+        let token = match (&own.token, &own.token_file) {
+            (Some(token), _) => Token::Fixed(token.clone()),
+            (None, Some(file)) => Token::File(file.clone()),
+            (None, None) => return Err(Fault::NoToken),
+        };
+        let name = own.id.clone().unwrap_or_else(hostname);
+        let id = WorkerId::parse(&name).map_err(|error| Fault::Id(name.clone(), error.to_string()))?;
+        if id.is_local() {
+            return Err(Fault::Id(name, "every server is `local` to itself".to_owned()));
+        }
+        let options =
+            client::Options { ca_file: own.ca_file.as_deref(), answer_max: ANSWER_MAX, ..client::Options::default() };
+        let client = client::Client::open(&own.control_plane, options)?;
+        if own.control_plane.starts_with("http://") && !client.is_local() {
+            tracing::warn!("the worker's token crosses the network where anybody can read it; use an https:// URL");
+        }
+        Ok(Self { id, client, token })
+    }
+
+    /// Runs until told to stop.
+    pub async fn run(self, control: Arc<Control>, stop: CancellationToken) {
+        let terms = control.policy().leases;
+        let retry = terms.heartbeat_interval.min(terms.grace / 6);
+        let mut is_troubled = false;
+        tracing::info!(worker = %self.id, control_plane = self.client.base_url(), "working for a control plane");
+        let watch = async {
+            let mut look = tokio::time::interval(LOOK_EVERY);
+            look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                look.tick().await;
+                control.end_what_is_lost().await;
+            }
+        };
+        let beat = async {
+            loop {
+                let trouble = self.beat(&control).await.err();
+                match (&trouble, is_troubled) {
+                    (Some(error), false) => tracing::warn!(error, "out of touch with the control plane; trying again"),
+                    (None, true) => tracing::info!("in touch with the control plane again"),
+                    (Some(_), true) | (None, false) => {}
+                }
+                is_troubled = trouble.is_some();
+                tokio::time::sleep(if is_troubled { retry } else { terms.heartbeat_interval }).await;
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = watch => {}
+            () = beat => {}
+        }
+    }
+
+    /// One round: says that we are there, and renews every lease.
+    async fn beat(&self, control: &Control) -> Result<(), String> {
+        let token = self.token.read().await?;
+        let client = self.client.as_worker(self.id.as_str(), &token).map_err(|error| error.to_string())?;
+        let offer = control.own_offer().await.map_err(|error| error.to_string())?;
+        let beat = api::Heartbeat {
+            hostname: Some(offer.hostname),
+            status: offer.status.map(|status| status.as_str().to_owned()),
+            providers: offer.providers,
+            capabilities: offer.capabilities,
+            capacity: api::Capacity {
+                max_sandboxes: offer.capacity.max_sandboxes,
+                max_sandboxes_per_owner: offer.capacity.max_sandboxes_per_owner,
+            },
+        };
+        // What may still run is renewed even if the heartbeat is refused.
+        let heard = client.heartbeat(self.id.as_str(), &beat).await.map_err(|error| error.to_string());
+        let held = control.held().await.map_err(|error| error.to_string())?;
+        let renewals: Vec<_> = held.iter().map(|held| self.renew(control, &client, held).boxed()).collect();
+        let renewed: Vec<Result<(), String>> =
+            futures_util::stream::iter(renewals).buffer_unordered(AT_ONCE).collect().await;
+        heard?;
+        renewed.into_iter().collect()
+    }
+
+    async fn renew(&self, control: &Control, client: &client::Client, held: &Held) -> Result<(), String> {
+        let asked_at = control.now();
+        let ttl = control.policy().leases.ttl;
+        let renewed = client.renew_lease(self.id.as_str(), &held.resource, &domain::format_duration(ttl)).await;
+        match renewed {
+            Ok(_) => note(control, &held.id, clock::after(asked_at, ttl)).await,
+            Err(error) if error.is_code("conflict") || error.is_code("not_found") => {
+                if held.until.is_none_or(|until| until > asked_at) {
+                    tracing::warn!(id = %held.id, resource = held.resource, %error, "the lease on a sandbox is lost");
+                    note(control, &held.id, asked_at).await?;
+                }
+                Err(format!("a lease is lost: {error}"))
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+async fn note(control: &Control, id: &SandboxId, until: Timestamp) -> Result<(), String> {
+    control.hold_until(id, until).await.map_err(|error| error.to_string())
+}

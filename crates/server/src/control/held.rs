@@ -1,0 +1,105 @@
+//! Being a worker: the sandboxes that a control plane put here.
+
+use std::sync::Arc;
+
+use domain::{SandboxId, StopReason, Timestamp, WorkerId, WorkerStatus};
+use providers::custom::ID_LABEL;
+use serde_json::json;
+
+use super::workers::earlier;
+use super::{Control, Error, Result};
+use crate::clock;
+use crate::store::workers::Heartbeat;
+
+/// Sandboxes per look.
+const BATCH: u32 = 256;
+
+/// A sandbox that a control plane put here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// Its id here.
+    pub id: SandboxId,
+    /// Its id over there, which the lease is on.
+    pub resource: String,
+    /// Until when we may run it, on our own clock.
+    pub until: Option<Timestamp>,
+}
+
+impl Control {
+    /// A write on a sandbox of ours comes with this generation.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if a higher one was seen: who sends it has lost the
+    /// sandbox to somebody else.
+    pub async fn see_generation(&self, id: &SandboxId, generation: u64) -> Result<()> {
+        if self.store.see_generation(id, generation).await? {
+            return Ok(());
+        }
+        Err(Error::Conflict(format!(
+            "the lease generation {generation} of sandbox `{id}` is over; a higher one was seen"
+        )))
+    }
+
+    /// A sandbox that is about to be made for a control plane; from here on it
+    /// runs only as long as its lease is renewed.
+    pub(super) async fn take_up(&self, id: &SandboxId, generation: u64) -> Result<()> {
+        self.store.hold_until(id, clock::after(self.now(), self.policy.leases.ttl)).await?;
+        self.see_generation(id, generation).await
+    }
+
+    /// The active sandboxes that a control plane put here.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn held(&self) -> Result<Vec<Held>> {
+        let held = self.store.held().await?;
+        let held = held.into_iter().filter_map(|(sandbox, until)| {
+            let resource = sandbox.metadata.get(ID_LABEL)?.clone();
+            Some(Held { id: sandbox.id, resource, until })
+        });
+        Ok(held.collect())
+    }
+
+    /// Notes until when we may run a sandbox.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn hold_until(&self, id: &SandboxId, until: Timestamp) -> Result<()> {
+        Ok(self.store.hold_until(id, until).await?)
+    }
+
+    /// What this server offers to a control plane. One that drains says so.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn own_offer(&self) -> Result<Heartbeat> {
+        let own = self.store.worker(&WorkerId::local()).await?;
+        let is_draining = own.is_some_and(|own| own.status == WorkerStatus::Draining);
+        let status = Some(if is_draining { WorkerStatus::Draining } else { WorkerStatus::Online });
+        let capabilities = super::workers::RUNS.map(str::to_owned).to_vec();
+        Ok(Heartbeat { status, capabilities, ..self.own_beat() })
+    }
+
+    /// Ends the sandboxes whose lease is over for too long: by now whoever gave
+    /// them to us counts them as gone.
+    pub async fn end_what_is_lost(self: &Arc<Self>) {
+        let lost = match self.store.overheld(earlier(self.now(), self.policy.leases.grace), BATCH).await {
+            Ok(lost) => lost,
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot look for lost leases");
+                return;
+            }
+        };
+        for id in lost {
+            if self.is_in_hand(&id) {
+                continue;
+            }
+            tracing::warn!(%id, "ending a sandbox whose lease is lost");
+            match self.destroy_because(&id, StopReason::Requested).await {
+                Ok(_) => self.publish_action("lease_lost", Some(&id), json!({})),
+                // It is stored as `destroying`, which the reconciler finishes.
+                Err(error) => tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot end it yet"),
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! A provider whose boxes are slots in boxes of another.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::{Metadata, Resources, SandboxId};
+use providers::{Error, Facts, Found, Guest, Health, Phase, Provider, Result, Slots, Spec, Started};
+
+use super::follow;
+use crate::clock::Clock;
+use crate::store::{self, PoolHost, Store};
+
+/// For the agent of the box itself, in mebibytes and processes.
+const OWN_MEMORY_MB: u32 = 16;
+/// The same in processes.
+const OWN_PIDS: u32 = 16;
+/// A box that ended between two steps is made once more.
+const ATTEMPTS: usize = 2;
+
+/// Makes a slot of what has a place in a shared box, and a box of everything else.
+pub struct SharedBoxes {
+    inner: Arc<dyn Provider>,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for SharedBoxes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedBoxes").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl SharedBoxes {
+    /// Puts itself before `inner`.
+    pub fn new(inner: Arc<dyn Provider>, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
+        Self { inner, store, clock }
+    }
+
+    fn holder(&self) -> Result<&dyn Slots> {
+        self.inner.slots().ok_or_else(|| {
+            let missing = self.inner.facts().missing.join(" ");
+            let name = self.inner.name();
+            Error::NotSupported(format!(
+                "the provider `{name}` cannot keep several users apart in one box, as `pool.enabled` asks for. {missing}"
+            ))
+        })
+    }
+
+    async fn host_of(&self, id: &SandboxId) -> Result<Option<PoolHost>> {
+        self.store.host_of(id).await.map_err(|error| failed("find the shared box", error))
+    }
+
+    /// Makes the box if it is not there, and then the slot.
+    async fn add(&self, host: &PoolHost, id: &SandboxId, spec: &Spec) -> Result<Vec<Phase>> {
+        let holder = self.holder()?;
+        let mut phases = Vec::new();
+        for attempt in 1..=ATTEMPTS {
+            let started = holder.start_host(&host.id, &host_spec(host, spec.lifetime)).await?;
+            sum(&mut phases, started.phases);
+            match holder.add(&host.id, id, spec).await {
+                Ok(added) => {
+                    sum(&mut phases, added.phases);
+                    break;
+                }
+                Err(Error::Gone) if attempt < ATTEMPTS => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(phases)
+    }
+
+    /// Removes a slot, and its box if it was the last.
+    async fn remove(&self, host: &PoolHost, id: &SandboxId) -> Result<()> {
+        self.holder()?.remove(&host.id, id).await?;
+        let closed = self.store.leave(id).await.map_err(|error| failed("give a place back", error))?;
+        let Some(closed) = closed else {
+            follow(self.store.as_ref(), self.inner.as_ref(), &host.id, self.clock.now(), None).await;
+            return Ok(());
+        };
+        let removed = match self.inner.stop(&closed).await {
+            Ok(()) => self.store.forget_host(&closed).await.map_err(|error| failed("forget a shared box", error)),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
+            // The slot itself is gone; the reconciler finds the box closed.
+            tracing::warn!(id = %closed, error = &error as &dyn std::error::Error, "cannot remove an empty box yet");
+        }
+        Ok(())
+    }
+}
+
+fn failed(action: &'static str, error: store::Error) -> Error {
+    Error::failed(action, error)
+}
+
+/// A box for as many slots of this size as it has places. Its processors are
+/// shared: more than the machine has would be nobody's.
+fn host_spec(host: &PoolHost, lifetime: Duration) -> Spec {
+    let one = host.resources;
+    let all = |value: u32, own: u32| value.saturating_mul(host.places).saturating_add(own);
+    let machine = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let machine = u32::try_from(machine).unwrap_or(u32::MAX);
+    Spec {
+        image: host.image.clone(),
+        resources: Resources {
+            memory_mb: all(one.memory_mb, OWN_MEMORY_MB),
+            vcpus: all(one.vcpus, 0).min(machine).max(one.vcpus),
+            // Each slot has its own bound, if it wants one.
+            disk_mb: 0,
+            pids: all(one.pids, OWN_PIDS),
+        },
+        metadata: Metadata::default(),
+        lifetime,
+    }
+}
+
+/// Adds to what took how long already.
+fn sum(phases: &mut Vec<Phase>, more: Vec<Phase>) {
+    for phase in more {
+        match phases.iter_mut().find(|known| known.name == phase.name) {
+            Some(known) => known.took += phase.took,
+            None => phases.push(phase),
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for SharedBoxes {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn facts(&self) -> Facts {
+        self.inner.facts()
+    }
+
+    async fn health(&self) -> Health {
+        self.inner.health().await
+    }
+
+    fn default_image(&self) -> &str {
+        self.inner.default_image()
+    }
+
+    fn check(&self, spec: &Spec) -> Result<()> {
+        self.holder()?;
+        self.inner.check(spec)
+    }
+
+    async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
+        let Some(host) = self.host_of(id).await? else { return self.inner.start(id, spec).await };
+        match self.add(&host, id, spec).await {
+            Ok(phases) => {
+                follow(self.store.as_ref(), self.inner.as_ref(), &host.id, self.clock.now(), None).await;
+                Ok(Started { phases })
+            }
+            Err(error) => {
+                if let Err(left) = self.remove(&host, id).await {
+                    tracing::warn!(%id, error = &left as &dyn std::error::Error, "cannot give a place back yet");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn stop(&self, id: &SandboxId) -> Result<()> {
+        match self.host_of(id).await? {
+            Some(host) => self.remove(&host, id).await,
+            None => self.inner.stop(id).await,
+        }
+    }
+
+    /// Slots instead of the boxes that hold them.
+    async fn inventory(&self) -> Result<Vec<Found>> {
+        let mut found = self.inner.inventory().await?;
+        // Read after: a box has its row before it is there.
+        let hosts = self.store.pool_hosts().await.map_err(|error| failed("list the shared boxes", error))?;
+        found.retain(|found| hosts.iter().all(|host| host.id != found.id));
+        for host in hosts.iter().filter(|host| host.provider == self.name()) {
+            found.extend(self.holder()?.list(&host.id).await?);
+        }
+        Ok(found)
+    }
+
+    async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>> {
+        match self.host_of(id).await? {
+            Some(host) => self.holder()?.slot_guest(&host.id, id).await,
+            None => self.inner.guest(id).await,
+        }
+    }
+
+    async fn disk_usage(&self, id: &SandboxId) -> Option<u64> {
+        match self.host_of(id).await.ok()? {
+            Some(host) => self.inner.slots()?.slot_disk_usage(&host.id, id).await,
+            None => self.inner.disk_usage(id).await,
+        }
+    }
+
+    async fn idle(&self) {
+        self.inner.idle().await;
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_box_has_room_for_all_its_slots_and_for_itself() {
+        let resources = Resources { memory_mb: 100, vcpus: 64, disk_mb: 50, pids: 10 };
+        let host = PoolHost {
+            id: SandboxId::from_entropy([1; 10]),
+            is_open: true,
+            provider: "mock".to_owned(),
+            image: "host".to_owned(),
+            resources,
+            places: 3,
+        };
+        let size = host_spec(&host, Duration::from_secs(1)).resources;
+        assert!(size.memory_mb > 300 && size.pids > 30 && size.disk_mb == 0, "{size:?}");
+        assert!(size.vcpus >= 64, "each may have what it was promised: {size:?}");
+    }
+
+    #[test]
+    fn what_took_how_long_is_added_up_by_name() {
+        let phase = |name, ms| Phase { name, took: Duration::from_millis(ms) };
+        let mut phases = vec![phase("box", 1), phase("agent", 2)];
+        sum(&mut phases, vec![phase("box", 4), phase("image", 8)]);
+        assert_eq!(phases, [phase("box", 5), phase("agent", 2), phase("image", 8)]);
+    }
+}

@@ -1,0 +1,188 @@
+//! Workers: who runs sandboxes, and how long each may go on without being heard.
+
+use std::time::Duration;
+
+use domain::{Lease, LeaseRefused, State, Timestamp, WorkerId, is_stale};
+use serde_json::json;
+
+use super::{Control, Error, Resource, Result};
+use crate::clock;
+use crate::events::EventType;
+use crate::store::Change;
+use crate::store::workers::{Beat, Forgotten, Heartbeat, WORKERS_MAX, Worker};
+
+/// The longest that a worker may ask a lease for.
+pub const LEASE_TTL_MAX: Duration = Duration::from_secs(3600);
+/// Lapsed leases per look.
+const BATCH: u32 = 256;
+
+/// A worker as it looks now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// What is known of it.
+    pub worker: Worker,
+    /// Whether it may be gone.
+    pub stale: bool,
+}
+
+impl Control {
+    fn seen(&self, worker: Worker) -> Seen {
+        let stale = is_stale(worker.last_heartbeat, self.now(), self.policy.leases.stale_after);
+        Seen { worker, stale }
+    }
+
+    /// Every worker by id, this server among them.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn workers(&self) -> Result<Vec<Seen>> {
+        Ok(self.store.workers().await?.into_iter().map(|worker| self.seen(worker)).collect())
+    }
+
+    /// One worker.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for one that was never heard, or was deleted since.
+    pub async fn worker(&self, id: &str) -> Result<Seen> {
+        let missing = || Error::NotFound(Resource::Worker, id.to_owned());
+        let parsed = WorkerId::parse(id).map_err(|_| missing())?;
+        Ok(self.seen(self.store.worker(&parsed).await?.ok_or_else(missing)?))
+    }
+
+    /// Stores what a worker says of itself.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] for one more worker than are kept.
+    pub async fn heartbeat(&self, id: &WorkerId, beat: Heartbeat) -> Result<Seen> {
+        match self.store.beat(id, &beat, self.now()).await? {
+            Beat::Full => Err(Error::LimitReached(format!(
+                "the server knows its maximum of {WORKERS_MAX} workers; DELETE /api/v1/admin/workers/{{id}} forgets one"
+            ))),
+            Beat::Heard { worker, is_news } => {
+                if is_news {
+                    tracing::info!(worker = %id, "a worker is there");
+                    self.publish(EventType::WorkerOnline, None, json!({"worker_id": id.as_str()}));
+                }
+                Ok(self.seen(*worker))
+            }
+        }
+    }
+
+    /// Stores that this server is there, and what it offers.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn beat_own(&self) -> Result<()> {
+        let beat = self.own_beat();
+        self.heartbeat(&WorkerId::local(), beat).await?;
+        let now = self.now();
+        let until = clock::after(now, self.policy.leases.ttl);
+        // Those of the last while need no renewal yet.
+        self.store.renew_own_leases(clock::after(now, self.policy.leases.ttl * 2 / 3), until).await?;
+        Ok(())
+    }
+
+    /// What this server is and offers.
+    pub(super) fn own_beat(&self) -> Heartbeat {
+        let healthy = self.registry.entries().iter().filter(|entry| entry.is_healthy());
+        let mut capabilities = vec!["api".to_owned()];
+        if !self.policy.has_workers {
+            capabilities.push("single_node".to_owned());
+        }
+        capabilities.extend(RUNS.map(str::to_owned));
+        Heartbeat {
+            hostname: hostname(),
+            status: None,
+            providers: healthy.map(|entry| entry.provider.name().to_owned()).collect(),
+            capabilities,
+            capacity: domain::Capacity {
+                max_sandboxes: self.policy.caps.max_sandboxes,
+                max_sandboxes_per_owner: self.policy.caps.max_sandboxes_per_owner,
+            },
+        }
+    }
+
+    /// Forgets a worker. One that still beats is there again with its next beat.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is none, [`Error::Conflict`] for this server
+    /// itself and for one that holds sandboxes.
+    pub async fn delete_worker(&self, id: &str) -> Result<()> {
+        let missing = || Error::NotFound(Resource::Worker, id.to_owned());
+        let parsed = WorkerId::parse(id).map_err(|_| missing())?;
+        if parsed.is_local() {
+            return Err(Error::Conflict("`local` is this server itself and cannot be deleted".to_owned()));
+        }
+        match self.store.forget_worker(&parsed).await? {
+            Forgotten::Done => Ok(()),
+            Forgotten::Missing => Err(missing()),
+            Forgotten::Busy(active) => Err(Error::Conflict(format!(
+                "worker `{id}` holds {active} active sandboxes; destroy them first, or wait until its leases have ended"
+            ))),
+        }
+    }
+
+    /// Renews a worker's lease on a sandbox.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for what was never leased or was given back,
+    /// [`Error::Conflict`] for a lease that is another's or over.
+    pub async fn renew_lease(&self, holder: &WorkerId, resource: &str, ttl: Duration) -> Result<Lease> {
+        let refused = match self.store.renew_lease(resource, holder, self.now(), ttl).await? {
+            Ok(lease) => return Ok(lease),
+            Err(refused) => refused,
+        };
+        Err(match refused {
+            LeaseRefused::Missing => Error::NotFound(Resource::Lease, resource.to_owned()),
+            LeaseRefused::Held | LeaseRefused::Expired => {
+                Error::Conflict(format!("`{resource}` cannot be renewed: {refused}"))
+            }
+        })
+    }
+
+    /// Says which workers have fallen silent; each is said once.
+    pub(crate) async fn notice_silence(&self) -> Result<()> {
+        for id in self.store.newly_stale(earlier(self.now(), self.policy.leases.stale_after)).await? {
+            tracing::warn!(worker = %id, "a worker has fallen silent and gets no more sandboxes");
+            self.publish(EventType::WorkerStale, None, json!({"worker_id": id.as_str()}));
+        }
+        Ok(())
+    }
+
+    /// Gives leases back to workers that were away for a short while, and gives
+    /// up the sandboxes of those that were away for longer: by then the worker
+    /// has ended them by itself.
+    pub(crate) async fn settle_leases(&self) -> Result<()> {
+        let (now, terms) = (self.now(), self.policy.leases);
+        let given_up_by = earlier(now, terms.grace);
+        self.store.regrant_leases(given_up_by, now, clock::after(now, terms.ttl)).await?;
+        for sandbox in self.store.lapsed(given_up_by, BATCH).await? {
+            let change = if sandbox.state == State::Destroying {
+                Change::Stopped { at: now }
+            } else {
+                let error = format!(
+                    "its worker `{}` was out of touch until the lease on it had ended; spawn another",
+                    sandbox.worker
+                );
+                Change::Broke { error, at: now }
+            };
+            tracing::warn!(id = %sandbox.id, worker = sandbox.worker, "giving up a sandbox whose lease has ended");
+            self.publish_action("lease_lapsed", Some(&sandbox.id), json!({"worker_id": sandbox.worker}));
+            self.apply(&sandbox.id, change).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What whoever runs sandboxes can do.
+pub(super) const RUNS: [&str; 3] = ["spawn", "exec", "files"];
+
+pub(super) fn earlier(at: Timestamp, by: Duration) -> Timestamp {
+    clock::from_ms(at.as_millisecond().saturating_sub(i64::try_from(by.as_millis()).unwrap_or(i64::MAX)))
+}
+
+/// The name of this host.
+#[must_use]
+pub fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

@@ -1,0 +1,93 @@
+//! `/workers`, `/worker` and `/admin/workers`.
+
+use axum::Json;
+use axum::extract::State;
+
+use super::access::Worker;
+use super::error::Result;
+use super::request::{Json as Body, Name, Names};
+use super::{Api, wire};
+
+/// List workers
+#[utoipa::path(get, path = "/api/v1/workers", tag = "workers",
+    responses((status = 200, description = "All that were heard, this server among them", body = Vec<api::Worker>)))]
+pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::Worker>>> {
+    Ok(Json(api.control.workers().await?.iter().map(wire::worker).collect()))
+}
+
+/// Look at a worker
+#[utoipa::path(get, path = "/api/v1/workers/{worker}", tag = "workers", params(("worker" = String, Path)),
+    responses(
+        (status = 200, description = "The worker", body = api::Worker),
+        (status = 404, description = "Not known", body = api::ErrorBody)))]
+pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Worker>> {
+    Ok(Json(wire::worker(&api.control.worker(&id).await?)))
+}
+
+/// Say that a worker is there
+#[utoipa::path(post, path = "/api/v1/worker/{worker}/heartbeat", tag = "workers", params(("worker" = String, Path)),
+    request_body = api::Heartbeat,
+    responses(
+        (status = 200, description = "As it is known now", body = api::Worker),
+        (status = 400, description = "The request makes no sense", body = api::ErrorBody),
+        (status = 401, description = "No credential of this worker", body = api::ErrorBody),
+        (status = 429, description = "Too many workers", body = api::ErrorBody)))]
+pub async fn heartbeat(
+    State(api): State<Api>,
+    worker: Worker,
+    Body(body): Body<api::Heartbeat>,
+) -> Result<Json<api::Worker>> {
+    let id = wire::worker_id("X-Worker-ID", &worker.id)?;
+    let beat = wire::heartbeat(&id, body)?;
+    Ok(Json(wire::worker(&api.control.heartbeat(&id, beat).await?)))
+}
+
+/// Renew a worker's lease on a sandbox
+#[utoipa::path(post, path = "/api/v1/worker/{worker}/leases/{resource}/renew", tag = "workers",
+    params(("worker" = String, Path), ("resource" = String, Path)),
+    request_body = api::RenewRequest,
+    responses(
+        (status = 200, description = "As it is now", body = api::Renewed),
+        (status = 400, description = "No lifetime", body = api::ErrorBody),
+        (status = 401, description = "No credential of this worker", body = api::ErrorBody),
+        (status = 404, description = "Never leased, or given back", body = api::ErrorBody),
+        (status = 409, description = "Another's, or over", body = api::ErrorBody)))]
+pub async fn renew(
+    State(api): State<Api>,
+    worker: Worker,
+    names: Names<(String, String)>,
+    Body(body): Body<api::RenewRequest>,
+) -> Result<Json<api::Renewed>> {
+    let id = wire::worker_id("X-Worker-ID", &worker.id)?;
+    let Names((_, resource)) = names;
+    let lease = api.control.renew_lease(&id, &resource, wire::lease_ttl(&body)?).await?;
+    Ok(Json(wire::renewed(&lease)))
+}
+
+/// Register or repair a worker
+#[utoipa::path(post, path = "/api/v1/admin/workers/{worker}/heartbeat", tag = "workers",
+    params(("worker" = String, Path)), request_body = api::AdminHeartbeat,
+    responses(
+        (status = 200, description = "As it is known now", body = api::Worker),
+        (status = 400, description = "The request makes no sense", body = api::ErrorBody),
+        (status = 429, description = "Too many workers", body = api::ErrorBody)))]
+pub async fn admin_heartbeat(
+    State(api): State<Api>,
+    Name(id): Name,
+    Body(body): Body<api::AdminHeartbeat>,
+) -> Result<Json<api::Worker>> {
+    let id = wire::worker_id("worker", &id)?;
+    let beat = wire::heartbeat(&id, body.into())?;
+    Ok(Json(wire::worker(&api.control.heartbeat(&id, beat).await?)))
+}
+
+/// Forget a worker
+#[utoipa::path(delete, path = "/api/v1/admin/workers/{worker}", tag = "workers", params(("worker" = String, Path)),
+    responses(
+        (status = 200, description = "Forgotten until it beats again", body = api::Status),
+        (status = 404, description = "Not known", body = api::ErrorBody),
+        (status = 409, description = "This server itself, or one that holds sandboxes", body = api::ErrorBody)))]
+pub async fn delete(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Status>> {
+    api.control.delete_worker(&id).await?;
+    Ok(wire::status("deleted"))
+}

@@ -1,0 +1,82 @@
+//! Where a sandbox goes, decided in the transaction that admits it.
+
+use domain::{Candidate, Capacity, Lease, OwnerId, Timestamp, WorkerId, WorkerStatus, choose, is_stale};
+use sqlx::{Row, SqliteConnection};
+
+use super::super::workers::Placing;
+use super::super::{Error, Result, Sandbox};
+use super::count;
+use super::rows::ms;
+use super::workers::{words, worker_id};
+
+/// Every worker that a sandbox of `owner` on `provider` could go to, and how
+/// each stands at `now`.
+async fn candidates(
+    connection: &mut SqliteConnection,
+    provider: &str,
+    owner: Option<&OwnerId>,
+    now: Timestamp,
+    placing: &Placing,
+) -> Result<Vec<Candidate>> {
+    let rows = sqlx::query(
+        "SELECT id, status, providers, max_sandboxes, max_sandboxes_per_owner, last_heartbeat, \
+         (SELECT rows FROM counts WHERE scope = 'worker' AND name = id) AS active, \
+         (SELECT rows FROM worker_owners WHERE worker_id = id AND owner_id = $1) AS owner_active FROM workers",
+    )
+    .bind(owner.map(OwnerId::as_str))
+    .fetch_all(connection)
+    .await?;
+    let mut candidates = Vec::new();
+    for row in rows {
+        let id = worker_id(row.try_get("id")?)?;
+        if !placing.may_use(&id) {
+            continue;
+        }
+        let status: String = row.try_get("status")?;
+        let number = |column| -> Result<u64> { Ok(count(row.try_get::<Option<i64>, _>(column)?.unwrap_or(0))) };
+        candidates.push(Candidate {
+            id,
+            status: WorkerStatus::parse(&status).ok_or_else(|| Error::Corrupt(format!("worker status `{status}`")))?,
+            stale: is_stale(crate::clock::from_ms(row.try_get("last_heartbeat")?), now, placing.stale_after),
+            offers: words(&row, "providers")?.iter().any(|offered| offered == provider),
+            capacity: Capacity {
+                max_sandboxes: number("max_sandboxes")?,
+                max_sandboxes_per_owner: number("max_sandboxes_per_owner")?,
+            },
+            active: number("active")?,
+            owner_active: owner.map(|_| number("owner_active")).transpose()?,
+        });
+    }
+    Ok(candidates)
+}
+
+/// The worker that `sandbox` goes to, and how many it could go to.
+pub(super) async fn place(
+    connection: &mut SqliteConnection,
+    provider: &str,
+    owner: Option<&OwnerId>,
+    now: Timestamp,
+    placing: &Placing,
+) -> Result<(Option<WorkerId>, u64)> {
+    let candidates = candidates(connection, provider, owner, now, placing).await?;
+    let eligible = candidates.iter().filter(|candidate| candidate.is_eligible()).count();
+    Ok((choose(&candidates).cloned(), eligible as u64))
+}
+
+/// Grants the first lease on a sandbox that has just been stored.
+pub(super) async fn lease(
+    connection: &mut SqliteConnection,
+    sandbox: &Sandbox,
+    worker: &WorkerId,
+    placing: &Placing,
+) -> Result<()> {
+    let lease = Lease::first(sandbox.id.as_str(), worker, sandbox.created_at, placing.lease_ttl);
+    sqlx::query("INSERT INTO leases (resource_id, holder_id, generation, expires_at) VALUES ($1, $2, $3, $4)")
+        .bind(&lease.resource)
+        .bind(lease.holder.as_str())
+        .bind(i64::try_from(lease.generation).unwrap_or(i64::MAX))
+        .bind(ms(lease.expires_at))
+        .execute(connection)
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! The transactions about shared boxes.
+
+use async_trait::async_trait;
+use domain::{Resources, SandboxId, Timestamp};
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use super::rows::{ms, sandbox_id};
+use super::{Result, Sqlite};
+use crate::store::{PoolBounds, PoolCounts, PoolHost, PoolPlace, PoolStore, Sandbox};
+
+const HOST_COLUMNS: &str = "h.id, h.state, h.provider, h.image, h.memory_mb, h.vcpus, h.disk_mb, h.pids, h.places";
+/// It takes new slots.
+const OPEN: &str = "open";
+/// It is being removed.
+const CLOSED: &str = "closed";
+
+fn host(row: &SqliteRow) -> Result<PoolHost> {
+    Ok(PoolHost {
+        id: sandbox_id(&row.try_get::<String, _>("id")?)?,
+        is_open: row.try_get::<String, _>("state")? == OPEN,
+        provider: row.try_get("provider")?,
+        image: row.try_get("image")?,
+        resources: Resources {
+            memory_mb: row.try_get("memory_mb")?,
+            vcpus: row.try_get("vcpus")?,
+            disk_mb: row.try_get("disk_mb")?,
+            pids: row.try_get("pids")?,
+        },
+        places: row.try_get("places")?,
+    })
+}
+
+/// Where one like `sandbox` would go.
+enum Free {
+    /// Into this box.
+    In(SandboxId),
+    /// Into a new one.
+    InNew,
+    /// Nowhere.
+    Nowhere,
+}
+
+async fn free(connection: &mut sqlx::SqliteConnection, sandbox: &Sandbox, bounds: PoolBounds) -> Result<Free> {
+    let size = sandbox.resources;
+    let fullest: Option<String> = sqlx::query_scalar(
+        "SELECT id FROM (SELECT h.id, h.places, h.created_at, \
+         (SELECT COUNT(*) FROM pool_slots s WHERE s.host_id = h.id) AS taken FROM pool_hosts h \
+         WHERE h.state = $1 AND h.provider = $2 AND h.image = $3 AND h.memory_mb = $4 AND h.vcpus = $5 \
+         AND h.disk_mb = $6 AND h.pids = $7) AS fitting \
+         WHERE taken < places AND taken < $8 ORDER BY taken DESC, created_at, id LIMIT 1",
+    )
+    .bind(OPEN)
+    .bind(&sandbox.provider)
+    .bind(&sandbox.image)
+    .bind(size.memory_mb)
+    .bind(size.vcpus)
+    .bind(size.disk_mb)
+    .bind(size.pids)
+    .bind(bounds.places)
+    .fetch_optional(&mut *connection)
+    .await?;
+    if let Some(host) = fullest {
+        return Ok(Free::In(sandbox_id(&host)?));
+    }
+    let hosts: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM pool_hosts").fetch_one(connection).await?;
+    Ok(if hosts < i64::from(bounds.hosts_max) { Free::InNew } else { Free::Nowhere })
+}
+
+/// Takes a place for a sandbox that is being admitted; `false` if there is none.
+pub(super) async fn take_place(
+    connection: &mut sqlx::SqliteConnection,
+    sandbox: &Sandbox,
+    place: &PoolPlace,
+) -> Result<bool> {
+    let host = match free(connection, sandbox, place.bounds).await? {
+        Free::Nowhere => return Ok(false),
+        Free::In(host) => host,
+        Free::InNew => {
+            let size = sandbox.resources;
+            sqlx::query(
+                "INSERT INTO pool_hosts (id, state, provider, image, memory_mb, vcpus, disk_mb, pids, places, \
+                 created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+            )
+            .bind(place.new_host.as_str())
+            .bind(OPEN)
+            .bind(&sandbox.provider)
+            .bind(&sandbox.image)
+            .bind(size.memory_mb)
+            .bind(size.vcpus)
+            .bind(size.disk_mb)
+            .bind(size.pids)
+            .bind(place.bounds.places)
+            .bind(ms(sandbox.created_at))
+            .execute(&mut *connection)
+            .await?;
+            place.new_host.clone()
+        }
+    };
+    sqlx::query("INSERT INTO pool_slots (id, host_id) VALUES ($1, $2)")
+        .bind(sandbox.id.as_str())
+        .bind(host.as_str())
+        .execute(connection)
+        .await?;
+    Ok(true)
+}
+
+#[async_trait]
+impl PoolStore for Sqlite {
+    async fn has_place(&self, sandbox: &Sandbox, bounds: PoolBounds) -> Result<bool> {
+        let free = free(&mut *self.readers.acquire().await?, sandbox, bounds).await?;
+        Ok(!matches!(free, Free::Nowhere))
+    }
+
+    async fn host_of(&self, slot: &SandboxId) -> Result<Option<PoolHost>> {
+        let sql =
+            format!("SELECT {HOST_COLUMNS} FROM pool_hosts h JOIN pool_slots s ON s.host_id = h.id WHERE s.id = $1");
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(slot.as_str()).fetch_optional(&self.readers).await?;
+        row.map(|row| host(&row)).transpose()
+    }
+
+    async fn leave(&self, slot: &SandboxId) -> Result<Option<SandboxId>> {
+        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        let row = sqlx::query("DELETE FROM pool_slots WHERE id = $1 RETURNING host_id")
+            .bind(slot.as_str())
+            .fetch_optional(&mut *tx)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let host = sandbox_id(&row.try_get::<String, _>("host_id")?)?;
+        let closed = sqlx::query(
+            "UPDATE pool_hosts SET state = $1 WHERE id = $2 AND NOT EXISTS (SELECT 1 FROM pool_slots WHERE host_id = $2)",
+        )
+        .bind(CLOSED)
+        .bind(host.as_str())
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok((closed.rows_affected() == 1).then_some(host))
+    }
+
+    async fn forget_host(&self, host: &SandboxId) -> Result<()> {
+        sqlx::query("DELETE FROM pool_hosts WHERE id = $1 AND state = $2")
+            .bind(host.as_str())
+            .bind(CLOSED)
+            .execute(&self.writer)
+            .await?;
+        Ok(())
+    }
+
+    async fn pool_hosts(&self) -> Result<Vec<PoolHost>> {
+        let sql = format!("SELECT {HOST_COLUMNS} FROM pool_hosts h ORDER BY h.created_at, h.id");
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&self.readers).await?;
+        rows.iter().map(host).collect()
+    }
+
+    async fn pool_strays(&self, limit: u32) -> Result<Vec<(SandboxId, String)>> {
+        let rows = sqlx::query(
+            "SELECT s.id, h.provider FROM pool_slots s JOIN pool_hosts h ON h.id = s.host_id \
+             WHERE NOT EXISTS (SELECT 1 FROM sandboxes b JOIN active_states a ON a.state = b.state WHERE b.id = s.id) \
+             ORDER BY s.id LIMIT $1",
+        )
+        .bind(limit)
+        .fetch_all(&self.readers)
+        .await?;
+        let stray = |row: &SqliteRow| Ok((sandbox_id(&row.try_get::<String, _>("id")?)?, row.try_get("provider")?));
+        rows.iter().map(stray).collect()
+    }
+
+    async fn host_expires_at(&self, host: &SandboxId) -> Result<Option<Timestamp>> {
+        let last: Option<i64> = sqlx::query_scalar(
+            "SELECT MAX(b.expires_at) FROM sandboxes b JOIN pool_slots s ON s.id = b.id \
+             WHERE s.host_id = $1 AND b.state IN ('creating', 'running')",
+        )
+        .bind(host.as_str())
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(last.map(crate::clock::from_ms))
+    }
+
+    async fn pool_counts(&self) -> Result<PoolCounts> {
+        let row = sqlx::query(
+            "SELECT (SELECT COUNT(*) FROM pool_hosts) AS hosts, (SELECT COUNT(*) FROM pool_slots) AS slots",
+        )
+        .fetch_one(&self.readers)
+        .await?;
+        let count = |column: &str| -> Result<u64> { Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0)) };
+        Ok(PoolCounts { hosts: count("hosts")?, slots: count("slots")? })
+    }
+}

@@ -1,0 +1,166 @@
+//! Places in shared boxes.
+
+use std::time::Duration;
+
+use domain::{Caps, Denial, SandboxId};
+use futures_util::future::join_all;
+
+use super::{requested, start};
+use crate::clock::after;
+use crate::store::{Admitted, Change, NewSandbox, PoolBounds, PoolCounts, PoolPlace, Sandbox, Store};
+
+pub(super) async fn run(store: &dyn Store) {
+    the_fullest_box_that_fits_is_filled_first(store).await;
+    many_at_once_never_get_past_a_bound(store).await;
+    who_is_not_admitted_has_no_place(store).await;
+    a_box_closes_with_its_last_place_and_stays_closed(store).await;
+    places_without_a_live_sandbox_are_strays(store).await;
+    a_box_lives_as_long_as_its_longest_sandbox(store).await;
+    assert_eq!(store.pool_counts().await.unwrap(), PoolCounts::default(), "nothing is left");
+}
+
+const BOUNDS: PoolBounds = PoolBounds { hosts_max: 2, places: 2 };
+
+/// Ids that no other case has.
+fn id(n: u8) -> SandboxId {
+    SandboxId::from_entropy([n, 1, 1, 1, 1, 1, 1, 1, 1, 1])
+}
+
+/// Ids of boxes lie apart from those of sandboxes.
+fn host_id(n: u8) -> SandboxId {
+    id(200 + n)
+}
+
+fn sandbox(n: u8) -> Sandbox {
+    Sandbox { id: id(n), ..super::sandbox(n, None) }
+}
+
+async fn end(store: &dyn Store, ids: impl IntoIterator<Item = u8>) {
+    for n in ids {
+        store.apply(&id(n), requested()).await.unwrap();
+        store.apply(&id(n), Change::Stopped { at: start() }).await.unwrap();
+    }
+}
+
+/// Admits a sandbox; the box that it has a place in.
+async fn place(store: &dyn Store, mut sandbox: Sandbox, new: u8) -> Option<SandboxId> {
+    sandbox.created_at = after(start(), Duration::from_secs(u64::from(new)));
+    let pool = Some(PoolPlace { bounds: BOUNDS, new_host: host_id(new) });
+    let id = sandbox.id.clone();
+    let has_place = store.has_place(&sandbox, BOUNDS).await.unwrap();
+    match store.admit(&NewSandbox { sandbox, caps: Caps::default(), key: None, pool }).await.unwrap() {
+        Admitted::Yes => Some(store.host_of(&id).await.unwrap().unwrap().id),
+        Admitted::Denied(Denial::PoolFull, _) => {
+            assert!(!has_place && store.sandbox(&id).await.unwrap().is_none());
+            None
+        }
+        other @ (Admitted::Denied(..) | Admitted::KeyTaken) => panic!("{other:?}"),
+    }
+}
+
+/// Ends sandboxes, gives their places back, and forgets what is empty then.
+async fn leave(store: &dyn Store, slots: impl IntoIterator<Item = u8> + Clone) {
+    end(store, slots.clone()).await;
+    for n in slots {
+        if let Some(host) = store.leave(&id(n)).await.unwrap() {
+            store.forget_host(&host).await.unwrap();
+        }
+    }
+    // So that the next case can have the same ids.
+    store.purge_ended(after(start(), Duration::from_secs(1)), start()).await.unwrap();
+}
+
+async fn the_fullest_box_that_fits_is_filled_first(store: &dyn Store) {
+    let one = sandbox(101);
+    assert_eq!(place(store, one.clone(), 1).await, Some(host_id(1)));
+    let first = store.host_of(&id(101)).await.unwrap().unwrap();
+    assert_eq!((&first.id, first.is_open, first.places), (&host_id(1), true, 2));
+    assert_eq!((&first.provider, &first.image, first.resources), (&one.provider, &one.image, one.resources));
+    assert_eq!(store.host_of(&id(102)).await.unwrap(), None);
+
+    let mut larger = sandbox(102);
+    larger.resources.memory_mb += 1;
+    assert_eq!(place(store, larger, 2).await, Some(host_id(2)), "another size, another box");
+    assert_eq!(place(store, sandbox(103), 3).await, Some(host_id(1)));
+    // The first is full, the second has another size, and there may be no third.
+    assert_eq!(place(store, sandbox(104), 4).await, None);
+    let mut elsewhere = sandbox(104);
+    elsewhere.provider = "native".to_owned();
+    assert_eq!(place(store, elsewhere, 4).await, None);
+    assert_eq!(store.pool_counts().await.unwrap(), PoolCounts { hosts: 2, slots: 3 });
+    let hosts = store.pool_hosts().await.unwrap();
+    assert_eq!(hosts.iter().map(|host| &host.id).collect::<Vec<_>>(), [&host_id(1), &host_id(2)]);
+    leave(store, [101]).await;
+    assert_eq!(place(store, sandbox(104), 4).await, Some(host_id(1)), "a place that is free is taken");
+    leave(store, [102, 103, 104]).await;
+}
+
+async fn many_at_once_never_get_past_a_bound(store: &dyn Store) {
+    let asked = (1..=10u8).map(|n| {
+        let pool = Some(PoolPlace { bounds: BOUNDS, new_host: host_id(n) });
+        NewSandbox { sandbox: sandbox(100 + n), caps: Caps::default(), key: None, pool }
+    });
+    let asked: Vec<NewSandbox> = asked.collect();
+    let admitted = join_all(asked.iter().map(|new| store.admit(new))).await;
+    assert_eq!(admitted.iter().filter(|one| matches!(one, Ok(Admitted::Yes))).count(), 4);
+    assert_eq!(store.pool_counts().await.unwrap(), PoolCounts { hosts: 2, slots: 4 });
+    leave(store, 101..=110).await;
+}
+
+async fn who_is_not_admitted_has_no_place(store: &dyn Store) {
+    let caps = Caps { max_sandboxes: 1, max_sandboxes_per_owner: 0 };
+    for n in [101, 102] {
+        let pool = Some(PoolPlace { bounds: BOUNDS, new_host: host_id(n - 100) });
+        store.admit(&NewSandbox { sandbox: sandbox(n), caps, key: None, pool }).await.unwrap();
+    }
+    assert_eq!(store.pool_counts().await.unwrap(), PoolCounts { hosts: 1, slots: 1 });
+    leave(store, [101, 102]).await;
+}
+
+async fn a_box_closes_with_its_last_place_and_stays_closed(store: &dyn Store) {
+    for n in [101, 102] {
+        place(store, sandbox(n), 1).await.unwrap();
+    }
+    assert_eq!(store.leave(&id(101)).await.unwrap(), None, "one is left");
+    store.forget_host(&host_id(1)).await.unwrap();
+    assert!(store.host_of(&id(102)).await.unwrap().is_some(), "a box in use is not forgotten");
+    assert_eq!(store.leave(&id(102)).await.unwrap(), Some(host_id(1)));
+    assert_eq!(store.leave(&id(102)).await.unwrap(), None, "again is nothing");
+    // It is being removed, and counts until it is gone.
+    assert_eq!(place(store, sandbox(103), 2).await, Some(host_id(2)));
+    let closed = store.pool_hosts().await.unwrap();
+    assert_eq!(closed.iter().map(|host| host.is_open).collect::<Vec<_>>(), [false, true]);
+    let mut other = sandbox(104);
+    other.resources.vcpus += 1;
+    assert_eq!(place(store, other.clone(), 3).await, None);
+    store.forget_host(&host_id(1)).await.unwrap();
+    assert_eq!(place(store, other, 3).await, Some(host_id(3)));
+    leave(store, 101..=104).await;
+}
+
+async fn places_without_a_live_sandbox_are_strays(store: &dyn Store) {
+    for n in [101, 102, 103] {
+        place(store, sandbox(n), n - 100).await.unwrap();
+    }
+    assert_eq!(store.pool_strays(10).await.unwrap(), []);
+    end(store, [102, 103]).await;
+    let mut strays = store.pool_strays(10).await.unwrap();
+    strays.sort_by_key(|(slot, _)| *slot != id(102));
+    assert_eq!(strays, [(id(102), "mock".to_owned()), (id(103), "mock".to_owned())]);
+    assert_eq!(store.pool_strays(1).await.unwrap().len(), 1);
+    leave(store, [101, 102, 103]).await;
+}
+
+async fn a_box_lives_as_long_as_its_longest_sandbox(store: &dyn Store) {
+    assert_eq!(store.host_expires_at(&host_id(1)).await.unwrap(), None);
+    for (n, secs) in [(101, 50), (102, 500)] {
+        let mut sandbox = sandbox(n);
+        sandbox.expires_at = after(start(), Duration::from_secs(secs));
+        place(store, sandbox.clone(), 1).await.unwrap();
+        assert_eq!(store.host_expires_at(&host_id(1)).await.unwrap(), Some(sandbox.expires_at));
+    }
+    end(store, [102]).await;
+    let left = Some(after(start(), Duration::from_secs(50)));
+    assert_eq!(store.host_expires_at(&host_id(1)).await.unwrap(), left);
+    leave(store, [101, 102]).await;
+}

@@ -1,0 +1,6 @@
+//! Workers and leases.
+
+mod loss;
+mod pair;
+mod registry;
+mod remote;

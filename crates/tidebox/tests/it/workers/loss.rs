@@ -1,0 +1,250 @@
+//! Either of the two is killed, hangs, or comes back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::pair::Pair;
+use crate::server::{Answer, MOCK, NATIVE};
+
+/// The control plane runs nothing by itself, the worker real boxes.
+async fn native_pair() -> Pair {
+    Pair::start("providers.native.enabled=false", NATIVE).await
+}
+
+#[tokio::test]
+async fn a_worker_that_was_killed_comes_back_with_its_sandboxes() {
+    let mut pair = native_pair().await;
+    pair.plane.expect_trouble("a request failed");
+    let id = pair.plane.spawn().await;
+    pair.plane.write(&id, "/workspace/f", "kept").await;
+    pair.worker.kill();
+    let exec = pair.plane.post(&format!("/sandboxes/{id}/exec"), json!({"command": "true"})).await;
+    exec.refused(503, "unavailable", "w1");
+    let seen = pair.plane.get(&format!("/sandboxes/{id}")).await.ok();
+    assert_eq!(seen["state"], "running", "it is away, and not given up yet");
+    pair.worker.launch().await;
+    assert_eq!(pair.plane.output(&id, "cat /workspace/f").await, "kept");
+    pair.heard().await;
+}
+
+#[tokio::test]
+async fn a_control_plane_that_was_killed_finds_everything_again() {
+    let mut pair = native_pair().await;
+    let id = pair.plane.spawn().await;
+    pair.plane.write(&id, "/workspace/f", "kept").await;
+    let its_id = pair.box_of(&id).await.unwrap();
+    pair.plane.kill();
+    pair.plane.launch().await;
+    assert_eq!(pair.plane.output(&id, "cat /workspace/f").await, "kept");
+    assert_eq!(pair.box_of(&id).await.unwrap(), its_id, "nothing was made anew");
+    pair.heard().await;
+    assert_eq!(pair.plane.get(&format!("/sandboxes/{id}")).await.ok()["state"], "running");
+}
+
+#[tokio::test]
+async fn a_worker_that_hangs_is_stale_and_its_sandboxes_are_given_up_by_the_lease_rules() {
+    let mut pair = Pair::start(MOCK, MOCK).await;
+    pair.plane.expect_trouble("a request failed");
+    let id = pair.plane.spawn().await;
+    pair.stop_worker();
+    pair.plane.until("it is stale", async || pair.plane.get("/workers/w1").await.ok()["stale"] == true).await;
+    pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can take this sandbox");
+    let failed = pair.plane.get(&format!("/sandboxes/{id}/wait?state=failed&timeout=60s")).await.ok();
+    assert_eq!(failed["state"], "failed");
+    assert!(failed["error"].as_str().unwrap().contains("`w1` was out of touch"), "{failed}");
+    pair.continue_worker();
+    pair.heard().await;
+    pair.plane.until("the worker has ended it", async || pair.boxes().await.is_empty()).await;
+    let log = pair.plane.log_text();
+    assert!(log.contains("a worker has fallen silent"), "{log}");
+    // What is spawned now is not touched by what was.
+    let other = pair.plane.spawn().await;
+    assert_eq!(pair.plane.exec(&other, "true").await["exit_code"], 0);
+    assert_eq!(pair.plane.delete(&format!("/sandboxes/{id}")).await.status, 200, "a failed one can be deleted");
+}
+
+#[tokio::test]
+async fn a_failed_sandbox_can_be_deleted_while_its_worker_is_gone() {
+    let mut pair = Pair::start(MOCK, MOCK).await;
+    let id = pair.plane.spawn().await;
+    pair.worker.kill();
+    pair.plane.get(&format!("/sandboxes/{id}/wait?state=failed&timeout=60s")).await.ok();
+    assert_eq!(pair.plane.delete(&format!("/sandboxes/{id}")).await.ok(), json!({"status": "destroyed"}));
+    assert_eq!(pair.plane.delete("/admin/workers/w1").await.ok(), json!({"status": "deleted"}));
+    pair.worker.launch().await;
+    pair.heard().await;
+}
+
+#[tokio::test]
+async fn what_is_being_destroyed_when_its_worker_goes_for_good_takes_no_place_for_ever() {
+    let mut pair = Pair::start(&format!("{MOCK} defaults.max_sandboxes=1"), MOCK).await;
+    let id = pair.plane.spawn().await;
+    pair.worker.kill();
+    let deleted = pair.plane.delete(&format!("/sandboxes/{id}")).await;
+    deleted.refused(503, "unavailable", "w1");
+    let waited = pair.plane.get(&format!("/sandboxes/{id}/wait?state=destroyed&timeout=60s")).await.ok();
+    assert_eq!(waited["state"], "destroyed");
+    pair.worker.launch().await;
+    pair.heard().await;
+    pair.plane.spawn().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_has_lost_a_lease_ends_that_box_itself() {
+    let mut pair = native_pair().await;
+    let id = pair.plane.spawn().await;
+    let its_id = pair.box_of(&id).await.unwrap();
+    pair.plane.kill();
+    let gone = format!("/sandboxes/{its_id}/wait?state=destroyed&timeout=60s");
+    assert_eq!(pair.worker.get(&gone).await.ok()["state"], "destroyed");
+    let log = pair.worker.log_text();
+    assert!(log.contains("ending a sandbox whose lease is lost"), "{log}");
+    pair.plane.launch().await;
+    let failed = pair.plane.get(&format!("/sandboxes/{id}/wait?state=failed&timeout=60s")).await.ok();
+    assert_eq!(failed["state"], "failed");
+}
+
+#[tokio::test]
+async fn a_worker_that_was_away_for_too_long_ends_its_boxes_when_it_comes_back() {
+    let mut pair = native_pair().await;
+    let id = pair.plane.spawn().await;
+    pair.worker.kill();
+    pair.plane.get(&format!("/sandboxes/{id}/wait?state=failed&timeout=60s")).await.ok();
+    pair.worker.launch().await;
+    pair.plane.until("the box is ended", async || pair.boxes().await.is_empty()).await;
+}
+
+/// What a client saw succeed.
+#[derive(Debug, Default)]
+struct Seen {
+    made: BTreeMap<String, String>,
+    deleted: BTreeSet<String>,
+    /// Those whose deletion was asked for and not confirmed.
+    doubtful: BTreeSet<String>,
+}
+
+/// Works until told to stop, and remembers what it was told.
+async fn work(http: reqwest::Client, url: String, stop: Arc<AtomicBool>) -> Seen {
+    let mut seen = Seen::default();
+    let base = format!("{url}/api/v1/sandboxes");
+    let mut round = 0;
+    while !stop.load(Ordering::Relaxed) {
+        round += 1;
+        let marker = format!("m{round}");
+        let body = json!({"metadata": {"marker": marker}, "memory_mb": 32});
+        let Ok(answer) = http.post(&base).json(&body).send().await else {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        if answer.status() != 201 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        }
+        let Ok(made) = answer.json::<Value>().await else { continue };
+        let id = made["id"].as_str().unwrap().to_owned();
+        seen.made.insert(id.clone(), marker.clone());
+        let write = json!({"path": "/workspace/marker", "content": marker});
+        let _ = http.post(format!("{base}/{id}/files")).json(&write).send().await;
+        let exec = json!({"command": "hostname >/dev/null; cat /workspace/marker"});
+        let _ = http.post(format!("{base}/{id}/exec")).json(&exec).send().await;
+        if round % 3 == 0 {
+            match http.delete(format!("{base}/{id}")).send().await {
+                Ok(answer) if answer.status() == 200 => seen.deleted.insert(id),
+                _ => seen.doubtful.insert(id),
+            };
+        }
+    }
+    seen
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_and_nothing_runs_twice_in_whatever_order_the_two_are_killed() {
+    let mut pair = native_pair().await;
+    for words in ["a request failed", "a part of the service"] {
+        pair.plane.expect_trouble(words);
+        pair.worker.expect_trouble(words);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let client = tokio::spawn(work(pair.plane.http.clone(), pair.plane.url.clone(), Arc::clone(&stop)));
+    let pause = || tokio::time::sleep(Duration::from_millis(150));
+    for order in 0..6 {
+        pause().await;
+        match order {
+            0 => {
+                pair.plane.kill();
+                pair.plane.launch().await;
+            }
+            1 => {
+                pair.worker.kill();
+                pair.worker.launch().await;
+            }
+            2 => {
+                pair.plane.kill();
+                pair.worker.kill();
+                pair.plane.launch().await;
+                pause().await;
+                pair.worker.launch().await;
+            }
+            3 => {
+                pair.plane.kill();
+                pair.worker.kill();
+                pair.worker.launch().await;
+                pause().await;
+                pair.plane.launch().await;
+            }
+            4 => {
+                pair.worker.kill();
+                pause().await;
+                pair.plane.kill();
+                pair.plane.launch().await;
+                pair.worker.launch().await;
+            }
+            _ => {
+                pair.worker.kill();
+                pair.plane.kill();
+                pair.worker.launch().await;
+                pair.plane.launch().await;
+            }
+        }
+    }
+    pause().await;
+    stop.store(true, Ordering::Relaxed);
+    let seen = client.await.unwrap();
+    pair.heard().await;
+
+    assert!(!seen.made.is_empty(), "the client got something done");
+    for (id, marker) in &seen.made {
+        let found = pair.plane.get(&format!("/sandboxes/{id}")).await;
+        if seen.deleted.contains(id) {
+            found.refused(404, "not_found", id);
+        } else if !seen.doubtful.contains(id) {
+            let found = found.ok();
+            assert_eq!(found["state"], "running", "{found}");
+            assert_eq!(found["metadata"]["marker"], *marker, "{found}");
+            assert_eq!(pair.plane.output(id, "echo up").await, "up\n");
+        }
+    }
+    // Both sides come to agree on what there is, each sandbox once.
+    let listed = async |of: Answer| -> Vec<Value> { of.ok().as_array().unwrap().clone() };
+    pair.plane
+        .until("both know the same", async || {
+            let here = listed(pair.plane.get("/sandboxes").await).await;
+            let there = pair.boxes().await;
+            let settled =
+                here.iter().chain(&there).all(|one| matches!(one["state"].as_str(), Some("running" | "failed")));
+            let running = |all: &[Value]| all.iter().filter(|one| one["state"] == "running").count();
+            let ids: BTreeSet<&str> =
+                here.iter().filter(|one| one["state"] == "running").map(|one| one["id"].as_str().unwrap()).collect();
+            let held: Vec<&str> = there
+                .iter()
+                .filter(|one| one["state"] == "running")
+                .map(|one| one["metadata"]["tidebox.id"].as_str().unwrap())
+                .collect();
+            settled && running(&here) == running(&there) && held.iter().copied().collect::<BTreeSet<_>>() == ids
+        })
+        .await;
+}

@@ -1,0 +1,96 @@
+//! A control plane and its worker: two real processes.
+
+use std::net::TcpListener;
+
+use reqwest::Method;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::server::{Answer, TestServer};
+
+/// Short enough to be waited for, and long enough for a loaded machine.
+pub const TERMS: &str =
+    "leases.ttl=6s leases.grace=2s leases.heartbeat_interval=400ms leases.stale_after=4s auth.worker_token=of-the-pair";
+/// What the worker's API asks for.
+const KEY: &str = "key-of-the-worker";
+
+/// The two.
+pub struct Pair {
+    pub plane: TestServer,
+    pub worker: TestServer,
+}
+
+/// A port that nobody uses now; each of the two must find the other again.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Pair {
+    /// Starts both and waits until the worker was heard. The control plane runs
+    /// nothing by itself.
+    pub async fn start(of_plane: &str, of_worker: &str) -> Self {
+        let (plane, worker) = (free_port(), free_port());
+        let here = format!(
+            "{TERMS} {of_plane} server.port={plane} workers.w1.url=http://127.0.0.1:{worker} workers.w1.api_key={KEY}"
+        );
+        let plane_server = TestServer::start(&here).await;
+        let there = format!(
+            "{TERMS} {of_worker} server.port={worker} worker.token=of-the-pair auth.enabled=true auth.api_key={KEY}"
+        );
+        let command = format!("worker --control-plane http://127.0.0.1:{plane} --id w1");
+        let mut worker_server = TestServer::start_command(&command, &there, None).await;
+        worker_server.key = Some(KEY.to_owned());
+        let pair = Self { plane: plane_server, worker: worker_server };
+        pair.plane.post("/admin/workers/local/heartbeat", json!({"status": "draining"})).await.ok();
+        pair.heard().await;
+        pair
+    }
+
+    /// Waits until the worker is heard and not stale.
+    pub async fn heard(&self) {
+        self.plane
+            .until("the worker is heard", async || {
+                let seen = self.plane.get("/workers/w1").await;
+                seen.status == 200 && seen.json()["stale"] == false
+            })
+            .await;
+    }
+
+    /// The worker's own sandboxes.
+    pub async fn boxes(&self) -> Vec<Value> {
+        self.worker.get("/sandboxes").await.ok().as_array().unwrap().clone()
+    }
+
+    /// The worker's own id for a sandbox of the control plane, if it runs it.
+    pub async fn box_of(&self, id: &str) -> Option<String> {
+        let found: Vec<String> = self
+            .boxes()
+            .await
+            .iter()
+            .filter(|found| found["metadata"]["tidebox.id"] == id)
+            .map(|found| found["id"].as_str().unwrap().to_owned())
+            .collect();
+        assert!(found.len() <= 1, "{id} runs more than once: {found:?}");
+        found.into_iter().next()
+    }
+
+    /// A write to the worker itself that carries a generation.
+    pub async fn write_with_generation(&self, its_id: &str, generation: &str) -> Answer {
+        let request = self.worker.request(Method::POST, &format!("/sandboxes/{its_id}/exec"));
+        let request = request.header("X-Lease-Generation", generation).json(&json!({"command": "true"}));
+        Answer::read(request.send().await.unwrap()).await
+    }
+
+    pub fn stop_worker(&self) {
+        signal(&self.worker, Signal::STOP);
+    }
+
+    pub fn continue_worker(&self) {
+        signal(&self.worker, Signal::CONT);
+    }
+}
+
+fn signal(server: &TestServer, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}

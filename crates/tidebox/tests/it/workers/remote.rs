@@ -1,0 +1,191 @@
+//! A sandbox on another worker: everything works as if it were here.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::pair::Pair;
+use crate::server::{Answer, MOCK, NATIVE, TestServer};
+
+const NOTHING: &str = "providers.native.enabled=false";
+
+async fn mock_pair() -> Pair {
+    Pair::start(MOCK, MOCK).await
+}
+
+#[tokio::test]
+async fn a_worker_is_another_tidebox_that_beats() {
+    let pair = mock_pair().await;
+    let seen = pair.plane.get("/workers/w1").await.ok();
+    assert_eq!((&seen["status"], &seen["stale"]), (&json!("online"), &json!(false)));
+    assert_eq!(seen["providers"], json!(["mock"]));
+    assert_eq!(seen["capabilities"], json!(["spawn", "exec", "files"]));
+    assert!(!seen["hostname"].as_str().unwrap().is_empty());
+    pair.plane
+        .until("it goes on beating", async || {
+            pair.plane.get("/workers/w1").await.ok()["last_heartbeat"] != seen["last_heartbeat"]
+        })
+        .await;
+    let local = pair.plane.get("/workers/local").await.ok();
+    assert_eq!(local["capabilities"], json!(["api", "spawn", "exec", "files"]), "this is no single node");
+}
+
+#[tokio::test]
+async fn every_verb_works_on_a_sandbox_on_another_worker() {
+    let pair = Pair::start(NOTHING, NATIVE).await;
+    let plane = &pair.plane;
+    let made = plane.post("/sandboxes", json!({"metadata": {"mine": "x"}, "ttl": "5m"})).await;
+    assert_eq!(made.status, 201, "{}", made.json());
+    let made = made.json();
+    assert_eq!((&made["worker_id"], &made["provider"]), (&json!("w1"), &json!("native")));
+    assert_eq!(made["metadata"], json!({"mine": "x"}), "our labels are nobody's business");
+    let id = made["id"].as_str().unwrap();
+    assert_ne!(pair.box_of(id).await.unwrap(), id);
+
+    assert_eq!(plane.output(id, "echo hello; id -u").await, "hello\n0\n");
+    assert_eq!(plane.exec(id, "exit 7").await["exit_code"], 7);
+    let body = json!({"command": "echo out; echo err >&2; exit 3", "stream": true, "exit_event": true});
+    let streamed = plane.request(Method::POST, &format!("/sandboxes/{id}/exec")).json(&body).send().await.unwrap();
+    let streamed = String::from_utf8(Answer::read(streamed).await.bytes).unwrap();
+    let lines: Vec<Value> = streamed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.contains(&json!({"stream": "stdout", "data": "out\n"})), "{streamed}");
+    assert!(lines.contains(&json!({"stream": "stderr", "data": "err\n"})), "{streamed}");
+    assert_eq!(lines.last().unwrap(), &json!({"stream": "exit", "data": "3"}));
+
+    let files = format!("/sandboxes/{id}/files");
+    plane.write(id, "/workspace/a/f", "content").await;
+    assert_eq!(plane.get(&format!("{files}?path=/workspace/a/f")).await.bytes, b"content");
+    assert_eq!(plane.get(&format!("{files}/stat?path=/workspace/a/f")).await.ok()["size"], 7);
+    let chmod = json!({"path": "/workspace/a/f", "mode": "600"});
+    plane.post(&format!("{files}/chmod"), chmod).await.ok();
+    let moved = json!({"old_path": "/workspace/a/f", "new_path": "/workspace/a/g"});
+    plane.post(&format!("{files}/move"), moved).await.ok();
+    assert_eq!(plane.get(&format!("{files}/list?path=/workspace/a")).await.ok()[0]["mode"], "0600");
+    assert_eq!(plane.get(&format!("{files}/glob?pattern=/workspace/a/*")).await.ok(), json!(["/workspace/a/g"]));
+    plane.delete(&format!("{files}?path=/workspace/a&recursive=true")).await.ok();
+    plane.get(&format!("{files}?path=/workspace/a/g")).await.refused(404, "not_found", "/workspace/a/g");
+    plane.get(&format!("/sandboxes/{id}/logs")).await.ok();
+
+    let extended = plane.post(&format!("/sandboxes/{id}/extend"), json!({"ttl": "20m"})).await.ok();
+    assert!(extended["expires_at"].as_str().unwrap() > made["expires_at"].as_str().unwrap());
+    assert_eq!(plane.delete(&format!("/sandboxes/{id}")).await.ok(), json!({"status": "destroyed"}));
+    assert_eq!(pair.boxes().await, Vec::<Value>::new());
+    plane.get(&format!("/sandboxes/{id}")).await.refused(404, "not_found", id);
+}
+
+#[tokio::test]
+async fn a_sandbox_on_another_worker_expires_like_any() {
+    let pair = mock_pair().await;
+    let id = pair.plane.spawn_with(json!({"ttl": "2s"})).await;
+    pair.box_of(&id).await.unwrap();
+    pair.plane.until("nothing is left", async || pair.boxes().await.is_empty()).await;
+    pair.plane.get(&format!("/sandboxes/{id}")).await.refused(404, "not_found", &id);
+}
+
+#[tokio::test]
+async fn the_worker_with_fewer_sandboxes_gets_the_next_one() {
+    let pair = mock_pair().await;
+    pair.plane.post("/admin/workers/local/heartbeat", json!({"status": "online", "providers": ["mock"]})).await.ok();
+    let mut holders = Vec::new();
+    for _ in 0..4 {
+        let made = pair.plane.post("/sandboxes", json!({})).await.ok();
+        holders.push(made["worker_id"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(holders, ["local", "w1", "local", "w1"], "ties are broken by id");
+    assert_eq!(pair.boxes().await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_worker_above_its_capacity_gets_no_more_and_the_spawn_is_told_so() {
+    let pair = Pair::start(MOCK, &format!("{MOCK} defaults.max_sandboxes=1")).await;
+    pair.plane.spawn().await;
+    let admission = pair.plane.post("/sandboxes/admission", json!({})).await.ok();
+    assert_eq!((&admission["allowed"], &admission["reason"]), (&json!(false), &json!("no_eligible_worker")));
+    assert_eq!(admission["queueable"], false);
+    pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can take this sandbox");
+    pair.plane.delete("/admin/workers/w1").await.refused(409, "conflict", "holds 1 active sandboxes");
+}
+
+#[tokio::test]
+async fn a_provider_that_nobody_has_is_a_mistake_and_one_of_a_worker_is_not() {
+    let pair = Pair::start(NOTHING, MOCK).await;
+    let id = pair.plane.spawn_with(json!({"provider": "mock"})).await;
+    assert_eq!(pair.plane.get(&format!("/sandboxes/{id}")).await.ok()["provider"], "mock");
+    let nobody = json!({"provider": "docker"});
+    pair.plane.post("/sandboxes", nobody).await.refused(400, "bad_request", "there is no provider `docker`");
+    let impossible = json!({"provider": "mock", "metadata": {"mock.start": "fail"}});
+    assert!(pair.plane.post("/sandboxes", impossible).await.status.as_u16() >= 400 || !pair.boxes().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_worker_that_is_not_configured_gets_nothing_whatever_it_says() {
+    let server = TestServer::start(&format!("{MOCK} auth.worker_token=t")).await;
+    server.post("/admin/workers/local/heartbeat", json!({"status": "draining", "providers": ["mock"]})).await.ok();
+    let beat = json!({"hostname": "evil.example", "providers": ["mock"]});
+    let request = server.request(Method::POST, "/worker/evil/heartbeat").json(&beat);
+    let request = request.header("X-Worker-ID", "evil").header("X-Worker-Token", "t");
+    Answer::read(request.send().await.unwrap()).await.ok();
+    server.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can take this sandbox");
+}
+
+#[tokio::test]
+async fn an_older_generation_is_refused_by_the_worker() {
+    let mut pair = mock_pair().await;
+    let id = pair.plane.spawn().await;
+    pair.plane.exec(&id, "true").await;
+    let its_id = pair.box_of(&id).await.unwrap();
+    pair.write_with_generation(&its_id, "0").await.refused(409, "conflict", "generation 0");
+    pair.write_with_generation(&its_id, "x").await.refused(400, "bad_request", "X-Lease-Generation");
+    // Somebody with a later lease writes; from then on the control plane is the one that is late.
+    pair.write_with_generation(&its_id, "1000000").await.ok();
+    let refused = pair.plane.post(&format!("/sandboxes/{id}/exec"), json!({"command": "true"})).await;
+    refused.refused(409, "conflict", "another holder may have this sandbox now");
+    pair.worker.kill();
+    pair.worker.launch().await;
+    pair.worker.expect_trouble("a request failed");
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_by_its_worker_and_by_nobody_else() {
+    let pair = mock_pair().await;
+    let id = pair.plane.spawn().await;
+    let renew = async |who: &str, resource: &str| {
+        let request = pair.plane.request(Method::POST, &format!("/worker/{who}/leases/{resource}/renew"));
+        let request = request.header("X-Worker-ID", who).header("X-Worker-Token", "of-the-pair");
+        Answer::read(request.json(&json!({"ttl": "1m"})).send().await.unwrap()).await
+    };
+    let lease = renew("w1", &id).await.ok()["lease"].clone();
+    assert_eq!((&lease["resource_id"], &lease["holder_id"]), (&json!(id), &json!("w1")));
+    assert!(lease["generation"].as_u64().unwrap() >= 2);
+    let keys: Vec<&String> = lease.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["expires_at", "generation", "holder_id", "resource_id"]);
+    let next = renew("w1", &id).await.ok()["lease"].clone();
+    assert!(next["generation"].as_u64() > lease["generation"].as_u64());
+    renew("w2", &id).await.refused(409, "conflict", "held by another");
+    renew("w1", "sb-aaaaaaaaaaaaaaaa").await.refused(404, "not_found", "sb-aaaaaaaaaaaaaaaa");
+    pair.plane.delete(&format!("/sandboxes/{id}")).await.ok();
+    renew("w1", &id).await.refused(404, "not_found", &id);
+}
+
+#[tokio::test]
+async fn a_worker_says_what_it_lacks_before_it_starts() {
+    for (arguments, settings, words) in [
+        ("worker", "worker.token=t", "no control plane is named"),
+        ("worker --control-plane http://127.0.0.1:9", "", "no credential"),
+        ("worker --control-plane http://127.0.0.1:9 --id a/b", "worker.token=t", "`a/b` cannot be this worker's id"),
+        ("worker --control-plane http://127.0.0.1:9 --id local", "worker.token=t", "`local` cannot be"),
+        ("worker --control-plane nonsense --id w1", "worker.token=t", "cannot speak to the control plane"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tidebox"));
+        command.args(arguments.split(' ')).env_clear().env("HOME", dir.path()).current_dir(dir.path());
+        command.env("TIDEBOX_DATA_DIR", dir.path().join("data")).env("TIDEBOX_SERVER_PORT", "0");
+        command.env("TIDEBOX_PROVIDERS_NATIVE_ENABLED", "false");
+        for (key, value) in settings.split_whitespace().filter_map(|pair| pair.split_once('=')) {
+            command.env(format!("TIDEBOX_{}", key.replace('.', "_").to_uppercase()), value);
+        }
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {text}");
+        assert!(text.contains(words), "{arguments}: {text}");
+    }
+}
