@@ -6,6 +6,8 @@
 //! counts from before the control plane was asked, on our own clock. So this
 //! side always stops first, also after a restart, and with nobody to ask.
 
+mod wire;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -143,16 +145,7 @@ impl Beater {
         let token = self.token.read().await?;
         let client = self.client.as_worker(self.id.as_str(), &token).map_err(|error| error.to_string())?;
         let offer = control.own_offer().await.map_err(|error| error.to_string())?;
-        let beat = api::Heartbeat {
-            hostname: Some(offer.hostname),
-            status: offer.status.map(|status| status.as_str().to_owned()),
-            providers: offer.providers,
-            capabilities: offer.capabilities,
-            capacity: api::Capacity {
-                max_sandboxes: offer.capacity.max_sandboxes,
-                max_sandboxes_per_owner: offer.capacity.max_sandboxes_per_owner,
-            },
-        };
+        let beat = wire::heartbeat(offer);
         // What may still run is renewed even if the heartbeat is refused.
         let heard = client.heartbeat(self.id.as_str(), &beat).await.map_err(|error| error.to_string());
         let held = control.held().await.map_err(|error| error.to_string())?;

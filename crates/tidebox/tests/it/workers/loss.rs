@@ -248,3 +248,50 @@ async fn nothing_is_lost_and_nothing_runs_twice_in_whatever_order_the_two_are_ki
         })
         .await;
 }
+
+#[tokio::test]
+async fn diagnostics_tell_the_truth_about_workers_and_leases_at_each_step() {
+    let mut pair = Pair::start(MOCK, MOCK).await;
+    let plane = &pair.plane;
+    let told = async || {
+        let all = plane.get("/diagnostics").await.ok();
+        let workers = &all["workers"];
+        let leases = &all["leases"];
+        let counted = ["total", "online", "stale", "unhealthy"].map(|key| workers[key].as_u64().unwrap());
+        let leased = ["total", "active", "expired"].map(|key| leases[key].as_u64().unwrap());
+        (counted, leased, all)
+    };
+    let (workers, leases, all) = told().await;
+    assert_eq!((workers, leases), ([2, 1, 0, 0], [0, 0, 0]), "`local` drains: {all}");
+    let id = plane.spawn().await;
+    let (_, leases, all) = told().await;
+    assert_eq!((leases, &all["leases"]["by_holder"]), ([1, 1, 0], &json!({"w1": 1})));
+    assert_eq!(all["sandboxes"]["by_worker"]["w1"], 1);
+    assert_eq!((&all["scheduler"]["worker_id"], &all["scheduler"]["eligible_workers"]), (&json!("local"), &json!(1)));
+    assert_eq!(all["scheduler"]["selected_worker_id"], "w1");
+    let ids: Vec<&Value> = all["workers"]["items"].as_array().unwrap().iter().map(|item| &item["id"]).collect();
+    assert_eq!(ids, ["local", "w1"]);
+
+    pair.worker.kill();
+    let plane = &pair.plane;
+    plane.until("it is stale", async || told_of(plane, "/workers/stale").await == 1).await;
+    assert_eq!(told_of(plane, "/workers/online").await, 0);
+    assert_eq!(told_of(plane, "/scheduler/eligible_workers").await, 0);
+    plane.until("the lease has ended", async || told_of(plane, "/leases/active").await == 0).await;
+    plane.get(&format!("/sandboxes/{id}/wait?state=failed&timeout=60s")).await.ok();
+    assert_eq!(told_of(plane, "/leases/total").await, 0, "it was given up");
+    assert_eq!(told_of(plane, "/sandboxes/by_worker/w1").await, 0);
+
+    pair.worker.launch().await;
+    pair.heard().await;
+    assert_eq!(told_of(&pair.plane, "/workers/online").await, 1);
+    let beat = json!({"status": "unhealthy"});
+    pair.plane.post("/admin/workers/w2/heartbeat", beat).await.ok();
+    assert_eq!(told_of(&pair.plane, "/workers/unhealthy").await, 1);
+}
+
+/// A number in the diagnostics.
+async fn told_of(server: &crate::server::TestServer, pointer: &str) -> u64 {
+    let all = server.get("/diagnostics").await.ok();
+    all.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {all}"))
+}
