@@ -345,7 +345,9 @@ fn peers(config: &Config, report: &mut Report) {
     let custom = &config.providers.custom;
     let custom = custom.enabled.then_some(("providers.custom.base_url".to_owned(), &custom.base_url));
     let workers = config.workers.iter().map(|(id, worker)| (format!("workers.{id}.url"), &worker.url));
-    for (key, url) in custom.into_iter().chain(workers) {
+    let plane = &config.worker.control_plane;
+    let plane = (!plane.is_empty()).then_some(("worker.control_plane".to_owned(), plane));
+    for (key, url) in custom.into_iter().chain(workers).chain(plane) {
         if is_in_the_clear(url) {
             report.warn(key, "is http: its key and all data cross the network in the clear", "use https");
         } else {
@@ -373,6 +375,7 @@ fn private_files(loaded: &Loaded) -> Vec<(String, PathBuf)> {
         ("auth.worker_token_file", &auth.worker_token_file),
         ("auth.worker_signing_key_file", &auth.worker_signing_key_file),
         ("providers.custom.api_key_file", &custom.api_key_file),
+        ("worker.token_file", &loaded.config.worker.token_file),
         ("server.tls.key_file", &loaded.config.server.tls.key_file),
     ];
     let named = named.into_iter().filter_map(|(key, path)| Some((key.to_owned(), path.clone()?)));

@@ -208,6 +208,8 @@ fn keys_for_others_do_not_go_in_the_clear() {
             ("workers: {w1: {url: 'https://w1.test'}}", Pass),
         ],
     );
+    let plane = |url: &str| format!("worker: {{control_plane: '{url}'}}");
+    check("worker.control_plane", &[(&plane("http://c.test"), Warn), (&plane("https://c.test"), Pass)]);
     let custom = |url: &str| format!("providers: {{custom: {{enabled: true, base_url: '{url}'}}}}");
     check("providers.custom.base_url", &[(&custom("http://b.test"), Warn), (&custom("https://b.test"), Pass)]);
 }
@@ -241,6 +243,7 @@ fn files_with_secrets_are_for_their_owner_alone() {
         ("auth.worker_signing_key_file", format!("auth: {{worker_signing_key_file: '{path}'}}")),
         ("providers.custom.api_key_file", format!("providers: {{custom: {{api_key_file: '{path}'}}}}")),
         ("workers.w1.api_key_file", format!("workers: {{w1: {{url: 'https://a', api_key_file: '{path}'}}}}")),
+        ("worker.token_file", format!("worker: {{token_file: '{path}'}}")),
         ("server.tls.key_file", format!("server: {{tls: {{cert_file: '{path}', key_file: '{path}'}}}}")),
         // The configuration file itself holds these.
         ("auth.worker_tokens.w1", format!("auth: {{worker_tokens: {{w1: '{}'}}}}", KEYS[0])),
