@@ -18,6 +18,7 @@ pub(super) fn finish(draft: &mut Draft) {
     );
     leases(draft);
     worker_token(draft);
+    custom_provider(draft);
     default_provider(draft);
     tls(draft);
     secret_file::resolve(draft);
@@ -91,14 +92,47 @@ fn default_provider(draft: &mut Draft) {
             return;
         }
         DefaultProvider::Named(name) => match name.as_str() {
-            "native" => native,
-            _ => providers.mock.enabled,
+            "native" => Some(("native", native)),
+            "mock" => Some(("mock", providers.mock.enabled)),
+            _ if *name == providers.custom.name => Some(("custom", providers.custom.enabled)),
+            _ => None,
         },
     };
-    if let (DefaultProvider::Named(name), false) = (&providers.default, enabled) {
-        let message = format!("names a provider that is not enabled; set `providers.{name}.enabled` to true");
-        let source = draft.source("providers.default");
-        draft.fault("providers.default", &source, message);
+    let message = match enabled {
+        Some((_, true)) => return,
+        Some((name, false)) => {
+            format!("names a provider that is not enabled; set `providers.{name}.enabled` to true")
+        }
+        None => format!("must be auto, native, mock or {} (`providers.custom.name`)", providers.custom.name),
+    };
+    let source = draft.source("providers.default");
+    draft.fault("providers.default", &source, message);
+}
+
+/// Names that other providers have, or will have.
+const NAMES: [&str; 6] = ["native", "docker", "firecracker", "proot", "mock", "e2b"];
+
+fn custom_provider(draft: &mut Draft) {
+    let custom = &draft.config.providers.custom;
+    if !custom.enabled {
+        return;
+    }
+    let takes_a_name = NAMES.contains(&custom.name.as_str()) || custom.name == "auto";
+    // A value that is at fault has been reported already.
+    let has_no_url =
+        custom.base_url.is_empty() && !draft.faults.iter().any(|fault| fault.key == "providers.custom.base_url");
+    if takes_a_name {
+        let source = draft.source("providers.custom.name");
+        let message = format!("is the name of another provider; choose one beside {}", NAMES.join(", "));
+        draft.fault("providers.custom.name", &source, message);
+    }
+    if has_no_url {
+        let source = draft.source("providers.custom.enabled");
+        draft.fault(
+            "providers.custom.enabled",
+            &source,
+            "needs a service to speak to; set `providers.custom.base_url`, such as https://boxes.example.com",
+        );
     }
 }
 

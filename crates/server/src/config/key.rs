@@ -295,7 +295,7 @@ const SERVER: &[Key] = &[
     Key {
         name: "providers.default",
         default: Default::Text("auto"),
-        doc: &["Provider of a spawn that names none: auto, native or mock."],
+        doc: &["Provider of a spawn that names none: auto, native, mock or the name of custom."],
         read: |config, value, _| read::default_provider(value).map(|it| config.providers.default = it),
     },
     Key {
@@ -360,9 +360,20 @@ const SERVER: &[Key] = &[
         name: "providers.custom.api_key_file",
         default: Default::Unset,
         doc: &["File that holds providers.custom.api_key; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home))
-                .map(|it| config.providers.custom.api_key_file = it)
+        read: |config, value, at| read::file(value, at.home).map(|it| config.providers.custom.api_key_file = it),
+    },
+    Key {
+        name: "providers.custom.ca_file",
+        default: Default::Unset,
+        doc: &["PEM file of the authorities that may vouch for it, instead of the system's."],
+        read: |config, value, at| read::file(value, at.home).map(|it| config.providers.custom.ca_file = it),
+    },
+    Key {
+        name: "providers.custom.remote_provider",
+        default: Default::Unset,
+        doc: &["The provider that is asked of it. Unset: its default."],
+        read: |config, value, _| {
+            read::optional(value, read::label).map(|it| config.providers.custom.remote_provider = it)
         },
     },
     Key {
@@ -387,9 +398,7 @@ const SERVER: &[Key] = &[
         name: "auth.api_key_file",
         default: Default::Unset,
         doc: &["File that holds auth.api_key; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.api_key_file = it)
-        },
+        read: |config, value, at| read::file(value, at.home).map(|it| config.auth.api_key_file = it),
     },
     Key {
         name: "auth.admin_api_key",
@@ -401,9 +410,7 @@ const SERVER: &[Key] = &[
         name: "auth.admin_api_key_file",
         default: Default::Unset,
         doc: &["File that holds auth.admin_api_key; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.admin_api_key_file = it)
-        },
+        read: |config, value, at| read::file(value, at.home).map(|it| config.auth.admin_api_key_file = it),
     },
     Key {
         name: "auth.admin_fallback_enabled",
@@ -444,9 +451,7 @@ const SERVER: &[Key] = &[
         name: "auth.worker_token_file",
         default: Default::Unset,
         doc: &["File that holds auth.worker_token; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.worker_token_file = it)
-        },
+        read: |config, value, at| read::file(value, at.home).map(|it| config.auth.worker_token_file = it),
     },
     Key {
         name: "auth.worker_tokens.*",
@@ -468,9 +473,7 @@ const SERVER: &[Key] = &[
         name: "auth.worker_signing_key_file",
         default: Default::Unset,
         doc: &["File that holds auth.worker_signing_key; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.worker_signing_key_file = it)
-        },
+        read: |config, value, at| read::file(value, at.home).map(|it| config.auth.worker_signing_key_file = it),
     },
     Key {
         name: "auth.worker_signing_keys",

@@ -286,7 +286,9 @@ fn what_this_version_lacks_is_never_ignored() {
     check_env("TIDEBOX_WARM_POOL_SIZE", "1", &format!("warm_pool.size (TIDEBOX_WARM_POOL_SIZE): {LINE}"));
     check(
         "providers: {default: docker}",
-        &["providers.default (@): docker is not supported by this version of Tidebox; write auto, native or mock"],
+        &[
+            "providers.default (@): docker is not supported by this version of Tidebox; write auto, native, mock or the name of custom",
+        ],
     );
     check(
         "database: {url: 'postgres://u:hunter2@db/x'}",
@@ -342,7 +344,14 @@ fn a_wrong_type_is_told_what_would_be_right() {
 fn a_bad_word_is_told_the_words() {
     check("logging: {level: loud}", &["logging.level (@): must be error, warn, info, debug or trace, not `loud`"]);
     check("logging: {format: true}", &["logging.format (@): must be auto, pretty or json, not true"]);
-    check("providers: {default: podman}", &["providers.default (@): must be auto, native or mock, not `podman`"]);
+    check(
+        "providers: {default: podman}",
+        &["providers.default (@): must be auto, native, mock or custom (`providers.custom.name`)"],
+    );
+    check(
+        "providers: {default: [native]}",
+        &["providers.default (@): must be auto, native, mock or the name of custom, not a list"],
+    );
     check("providers: {native: {enabled: 1}}", &["providers.native.enabled (@): must be auto, true or false, not 1"]);
     check(
         "providers: {native: {subids: 0:65536}}",
@@ -403,6 +412,22 @@ fn values_that_contradict_each_other_are_refused() {
     check(
         "providers: {default: native, native: {enabled: false}}",
         &["providers.default (@): names a provider that is not enabled; set `providers.native.enabled` to true"],
+    );
+    check(
+        "providers: {default: far, custom: {name: far}}",
+        &["providers.default (@): names a provider that is not enabled; set `providers.custom.enabled` to true"],
+    );
+    check(
+        "providers: {custom: {enabled: true}}",
+        &[
+            "providers.custom.enabled (@): needs a service to speak to; set `providers.custom.base_url`, such as https://boxes.example.com",
+        ],
+    );
+    check(
+        "providers: {custom: {enabled: true, base_url: 'http://b', name: mock}}",
+        &[
+            "providers.custom.name (@): is the name of another provider; choose one beside native, docker, firecracker, proot, mock, e2b",
+        ],
     );
 }
 
