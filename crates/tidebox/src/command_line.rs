@@ -11,8 +11,8 @@ use client::{Client, Options};
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
-    audit, bench, completion, cp, destroy, doctor, events, exec, extend, get, list, logs, provider, prune, run, serve,
-    spawn, template, version, worker,
+    audit, bench, completion, config, cp, destroy, doctor, events, exec, extend, get, list, logs, provider, prune, run,
+    serve, spawn, template, version, worker,
 };
 
 /// Disposable sandboxes for code that nobody has reviewed.
@@ -86,6 +86,7 @@ enum Command {
     Serve(serve::ServeArgs),
     #[command(flatten)]
     Remote(Box<Remote>),
+    Config(config::ConfigArgs),
     Worker(worker::WorkerArgs),
     Completion(completion::CompletionArgs),
     Version(version::VersionArgs),
@@ -145,6 +146,7 @@ fn do_as_asked(asked: CommandLine, output: Output) -> Result {
     let CommandLine { global, command } = asked;
     match command {
         Command::Serve(args) => serve::run(&args),
+        Command::Config(args) => config::run(&args, output),
         Command::Worker(args) => worker::run(&args, output),
         Command::Completion(args) => completion::run(&args),
         Command::Version(args) => version::run(&args, output),

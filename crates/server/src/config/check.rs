@@ -23,6 +23,8 @@ pub(super) fn finish(draft: &mut Draft) {
     tls(draft);
     secret_file::resolve(draft);
     keys(draft);
+    workers(draft);
+    rate_limit(draft);
     warn_about_the_network(draft);
     warn_about_forgetting(draft);
 }
@@ -171,6 +173,41 @@ fn keys(draft: &mut Draft) {
         let source = draft.source("auth.admin_only");
         let message = "closes routes to all but the admin key; set `auth.admin_api_key` or `auth.admin_api_key_file`";
         draft.fault("auth.admin_only", &source, message);
+    }
+}
+
+/// A worker that nobody can reach gets no sandboxes.
+fn workers(draft: &mut Draft) {
+    let ids: Vec<_> =
+        draft.config.workers.iter().filter(|(_, it)| it.url.is_empty()).map(|(id, _)| id.clone()).collect();
+    for id in ids {
+        let url = format!("workers.{id}.url");
+        // A value that is at fault has been reported already.
+        if !draft.faults.iter().any(|fault| fault.key == url) {
+            let set = draft.sources.iter().find(|(key, _)| key.starts_with(&format!("workers.{id}.")));
+            let source = set.map_or(Source::Default, |(_, source)| source.clone());
+            draft.fault(
+                url,
+                &source,
+                "is not set; say where the worker is reached, such as https://w1.example.com:7423",
+            );
+        }
+    }
+}
+
+/// A caller that is forgotten before its bucket is full again starts anew with
+/// a full one, and is under no limit.
+fn rate_limit(draft: &mut Draft) {
+    const TTL: &str = "rate_limit.bucket_ttl";
+    let limit = &draft.config.rate_limit;
+    let full_after = Duration::from_secs(60) * limit.burst / limit.requests_per_minute.max(1);
+    if limit.enabled && limit.bucket_ttl < full_after && !draft.faults.iter().any(|fault| fault.key == TTL) {
+        let (found, source) = (format_duration(limit.bucket_ttl), draft.source(TTL));
+        let message = format!(
+            "{found} is less than the {} that a spent burst takes to fill again; raise it, or lower `rate_limit.burst`",
+            format_duration(full_after),
+        );
+        draft.fault(TTL, &source, message);
     }
 }
 

@@ -32,6 +32,20 @@ pub(super) struct At<'a> {
 }
 
 impl Key {
+    /// Whether its value is a key or token, which is never shown. A test holds
+    /// the names to what the readers store.
+    pub(super) fn is_secret(&self) -> bool {
+        let mut parts = self.name.rsplit('.').filter(|part| *part != "*");
+        let last = parts.next().unwrap_or_default();
+        ["key", "keys", "token", "tokens"].iter().any(|noun| last == *noun || last.ends_with(&format!("_{noun}")))
+    }
+
+    /// Whether somebody may write a secret here by mistake: its file's name is
+    /// asked for, or the id of a token.
+    pub(super) fn is_beside_a_secret(&self) -> bool {
+        ["_key_file", "token_file", "token_ids"].iter().any(|end| self.name.ends_with(end))
+    }
+
     /// What stands for the `*` if `dotted` is this key's name; empty without one.
     pub(super) fn entry<'a>(&self, dotted: &'a str) -> Option<&'a str> {
         match self.name.split_once('*') {

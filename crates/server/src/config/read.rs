@@ -346,7 +346,7 @@ fn is_label(text: &str) -> bool {
 pub(super) fn worker_id(text: &str) -> Read<String> {
     if text == "local" {
         Err("belongs to this server itself; name the worker otherwise".to_owned())
-    } else if is_label(text) {
+    } else if is_label(text) && !text.contains('.') {
         Ok(text.to_owned())
     } else {
         Err("has a worker id that is not made of 1 to 128 letters, digits, `_` or `-`".to_owned())
