@@ -267,7 +267,7 @@ fn an_open_address_and_a_missing_default_warn() {
 fn a_bucket_that_cannot_be_forgotten_in_time_is_warned_about() {
     let warnings = |more: &str| {
         let yaml = format!("rate_limit: {{{more} requests_per_minute: 1, burst: 30, bucket_ttl: 29m}}");
-        Lab::new().here(yaml).load().warnings
+        Lab::new().here(&yaml).load().warnings
     };
     assert!(warnings("").is_empty(), "there is no limit");
     let warnings = warnings("enabled: true,");
