@@ -24,7 +24,6 @@ pub(super) fn finish(draft: &mut Draft) {
     secret_file::resolve(draft);
     keys(draft);
     workers(draft);
-    rate_limit(draft);
     warn_about_the_network(draft);
     warn_about_forgetting(draft);
 }
@@ -192,22 +191,6 @@ fn workers(draft: &mut Draft) {
                 "is not set; say where the worker is reached, such as https://w1.example.com:7423",
             );
         }
-    }
-}
-
-/// A caller that is forgotten before its bucket is full again starts anew with
-/// a full one, and is under no limit.
-fn rate_limit(draft: &mut Draft) {
-    const TTL: &str = "rate_limit.bucket_ttl";
-    let limit = &draft.config.rate_limit;
-    let full_after = Duration::from_secs(60) * limit.burst / limit.requests_per_minute.max(1);
-    if limit.enabled && limit.bucket_ttl < full_after && !draft.faults.iter().any(|fault| fault.key == TTL) {
-        let (found, source) = (format_duration(limit.bucket_ttl), draft.source(TTL));
-        let message = format!(
-            "{found} is less than the {} that a spent burst takes to fill again; raise it, or lower `rate_limit.burst`",
-            format_duration(full_after),
-        );
-        draft.fault(TTL, &source, message);
     }
 }
 
