@@ -264,18 +264,6 @@ fn an_open_address_and_a_missing_default_warn() {
 }
 
 #[test]
-fn a_bucket_that_cannot_be_forgotten_in_time_is_warned_about() {
-    let warnings = |more: &str| {
-        let yaml = format!("rate_limit: {{{more} requests_per_minute: 1, burst: 30, bucket_ttl: 29m}}");
-        Lab::new().here(&yaml).load().warnings
-    };
-    assert!(warnings("").is_empty(), "there is no limit");
-    let warnings = warnings("enabled: true,");
-    let words = "`rate_limit.bucket_ttl` is 29m0s, but a bucket takes 30m0s to fill";
-    assert!(warnings.iter().any(|warning| warning.contains(words)), "{warnings:?}");
-}
-
-#[test]
 fn an_unknown_key_is_refused_with_the_nearest() {
     check("server: {prot: 1}", &["server.prot (@): is no key; did you mean `server.port`?"]);
     check("port: 1", &["port (@): is no key; did you mean `server.port`?"]);
@@ -465,6 +453,18 @@ fn an_id_that_no_worker_can_have_is_refused() {
     check("auth: {worker_tokens: {local: k}}", &[&format!("auth.worker_tokens.local (@): {LOCAL}")]);
     check("auth: {worker_tokens: {'a b': k}}", &[&format!("auth.worker_tokens.a b (@): {SHAPE}")]);
     check_env("TIDEBOX_WORKERS_A.B_URL", "http://a", &format!("workers.a.b.url (TIDEBOX_WORKERS_A.B_URL): {SHAPE}"));
+}
+
+#[test]
+fn a_caller_cannot_be_forgotten_before_its_burst_is_back() {
+    check(
+        "rate_limit: {enabled: true, burst: 600, requests_per_minute: 6, bucket_ttl: 15m}",
+        &[
+            "rate_limit.bucket_ttl (@): 15m0s is less than the 1h40m0s that a spent burst takes to fill again; raise it, or lower `rate_limit.burst`",
+        ],
+    );
+    check("rate_limit: {enabled: true, burst: 600, requests_per_minute: 6, bucket_ttl: 100m}", &[]);
+    check("rate_limit: {burst: 600, requests_per_minute: 6}", &[]);
 }
 
 #[test]
