@@ -6,6 +6,7 @@
 //! rules; the store and the tests ask the same functions.
 
 mod admission;
+mod bucket;
 mod duration;
 mod identity;
 mod lease;
@@ -18,6 +19,7 @@ mod sandbox;
 mod worker;
 
 pub use admission::{Active, Caps, Denial, Room};
+pub use bucket::{Bucket, Empty, Rate};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use identity::{InvalidOwner, InvalidSandboxId, OwnerId, SandboxId, StoreId};
 pub use jiff::Timestamp;

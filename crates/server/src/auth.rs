@@ -152,6 +152,26 @@ impl Access {
         !self.enabled || matches!(principal, Principal::ApiKey(_) | Principal::Admin(_))
     }
 
+    /// Whether every route asks for a key.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// Whether a key decides what this request gets, so that the answer tells
+    /// whether it is right.
+    #[must_use]
+    pub fn depends_on_key(&self, demand: Demand, headers: &HeaderMap) -> bool {
+        match self.asks(demand) {
+            Asked::Key | Asked::AdminKey => true,
+            // On the open routes a key shows more.
+            Asked::Nothing if demand == Demand::Nothing && self.enabled => {
+                !matches!(shown(headers), Ok(Shown { api: None, admin: None }))
+            }
+            Asked::Nothing => false,
+        }
+    }
+
     /// Whether this is a key that was tried in vain where none was needed; it
     /// counts as an attempt all the same, or such routes would tell keys.
     #[must_use]

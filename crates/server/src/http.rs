@@ -16,6 +16,7 @@ mod exposition;
 mod fence;
 mod files;
 mod guard;
+mod limited;
 mod metrics;
 mod ndjson;
 mod openapi;
@@ -45,6 +46,7 @@ use crate::auth::Access;
 use crate::config;
 use crate::control::Control;
 use crate::process::Process;
+use crate::rate_limit::RateLimiter;
 
 pub use accept::{Listeners, Socket, SocketFault, Stalled, Tls, TlsFault, serve};
 pub use cors::Cors;
@@ -76,6 +78,8 @@ pub struct Settings {
     pub process: Process,
     /// Who may have which route.
     pub access: Access,
+    /// How fast callers may ask; `None` without a limit.
+    pub rate_limiter: Option<Arc<RateLimiter>>,
     /// Which other origins' pages may use the API.
     pub cors: Cors,
     /// When the server started.

@@ -14,6 +14,7 @@ mod fleet;
 mod http;
 mod operations;
 mod process;
+mod rate_limit;
 mod reconcile;
 mod registry;
 mod run;

@@ -26,6 +26,7 @@ use crate::fleet::Fleet;
 use crate::http::peer::TrustedProxies;
 use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
 use crate::process::{Memory, Process};
+use crate::rate_limit::RateLimiter;
 use crate::registry::{Offer, Registry};
 use crate::store::{PoolBounds, Sqlite, Store};
 use crate::{VERSION, reconcile};
@@ -143,9 +144,11 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     }
     control.reserve_event_ids().await.map_err(|error| Failure::Store(error.to_string()))?;
     control.beat_own().await.map_err(|error| Failure::Store(error.to_string()))?;
+    let rate_limiter = RateLimiter::new(&config.rate_limit).map(Arc::new);
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names(&config)),
         access: Access::new(&config.auth),
+        rate_limiter: rate_limiter.clone(),
         cors: Cors::new(&config.server.cors_allowed_origins),
         preview_domain: config.server.preview_domain,
         file_bytes_max: config.limits.max_file_bytes,
@@ -173,6 +176,10 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         tracing::info!(path = %path.display(), "listens on a Unix socket as well");
     }
     reconciling.spawn(reconcile::number_events(Arc::clone(&control), stop.clone()));
+    if let Some(limiter) = rate_limiter {
+        let stop = stop.clone();
+        reconciling.spawn(async move { stop.run_until_cancelled(limiter.keep_small()).await.unwrap_or_default() });
+    }
     let told_to_stop = told_to_stop();
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on {scheme}://{bound}");
 

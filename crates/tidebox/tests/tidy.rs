@@ -39,6 +39,7 @@ const SERVER_ARROWS: &[(&str, &[&str])] = &[
     ("http", &["admission", "reconcile", "run", "store"]),
     ("operations", &["control", "http", "reconcile", "run", "store"]),
     ("process", &["control", "http", "reconcile", "run", "store"]),
+    ("rate_limit", &["admission", "control", "events", "http", "reconcile", "registry", "run", "store"]),
     ("reconcile", &["http", "run"]),
     ("registry", &["control", "http", "reconcile", "run"]),
     ("store", &["control", "http", "reconcile", "run"]),

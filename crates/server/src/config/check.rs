@@ -23,6 +23,7 @@ pub(super) fn finish(draft: &mut Draft) {
     secret_file::resolve(draft);
     keys(draft);
     warn_about_the_network(draft);
+    warn_about_forgetting(draft);
 }
 
 fn place_data(draft: &mut Draft) {
@@ -147,6 +148,18 @@ fn warn_about_the_network(draft: &mut Draft) {
     if !host.is_loopback() {
         draft.warnings.push(format!(
             "`server.host` is {host} and `auth.enabled` is false: whoever reaches the port can run commands"
+        ));
+    }
+}
+
+fn warn_about_forgetting(draft: &mut Draft) {
+    let limit = &draft.config.rate_limit;
+    let fills = Duration::from_secs(u64::from(limit.burst) * 60) / limit.requests_per_minute.max(1);
+    if limit.enabled && limit.bucket_ttl < fills {
+        draft.warnings.push(format!(
+            "`rate_limit.bucket_ttl` is {}, but a bucket takes {} to fill: none is forgotten before it is full",
+            format_duration(limit.bucket_ttl),
+            format_duration(fills),
         ));
     }
 }

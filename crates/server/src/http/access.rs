@@ -13,6 +13,7 @@ use domain::Timestamp;
 
 use super::Api;
 use super::error::{ApiError, Refusal};
+use super::limited::{Allowed, Limited};
 use super::openapi::Security;
 use crate::auth::token::Scope;
 use crate::auth::{Access, Asked, Demand, Denied, KeyId, Principal};
@@ -96,12 +97,22 @@ pub fn security(access: &Access, path: &str) -> Security {
 }
 
 /// Lets the request through, with its [`Principal`] among its extensions, or
-/// answers 401.
+/// answers 401, or 429 to whoever asks too fast.
 pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let matched = request.extensions().get::<MatchedPath>().cloned();
     let matched = matched.as_ref().map(MatchedPath::as_str);
     let gate = gate(matched, request.uri().path(), request.method());
     let access = &api.settings.access;
+    let limited = Limited::of(&api, &request, matches!(gate, Gate::Worker(_)));
+    if let Some(limited) = &limited
+        && depends_on_key(gate, access, &request)
+        && let Err(too_fast) = limited.before_a_key_is_looked_at()
+    {
+        let mut response = limited.refuse(too_fast);
+        // Like every attempt, it is counted in the audit history, in one row.
+        response.extensions_mut().insert(Refused { key_id: None });
+        return response;
+    }
     let admitted = match gate {
         Gate::Key(demand) => access.decide(demand, request.headers()),
         Gate::Worker(scope) => admit_worker(access, api.control.now(), scope, &request).map(|worker| {
@@ -116,21 +127,46 @@ pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> R
             if gate == Gate::Key(Demand::Nothing)
                 && let Some(denied) = access.tried_in_vain(request.headers())
             {
+                limited.as_ref().map(Limited::count_attempt);
                 refused = Some(note(&request, denied));
             }
+            let is_counted = matches!(gate, Gate::Key(demand) if demand != Demand::Nothing);
+            let counted = limited.as_ref().filter(|_| is_counted);
+            let counted = counted.map(|limited| (limited, limited.count(&principal, request.headers())));
             request.extensions_mut().insert(principal.clone());
-            let mut response = next.run(request).await;
+            let mut response = match counted {
+                None => next.run(request).await,
+                Some((_, Ok(allowed))) => marked(Some(allowed), next.run(request).await),
+                Some((limited, Err(too_fast))) => limited.refuse(too_fast),
+            };
             response.extensions_mut().insert(principal);
             response
         }
         Err(denied) => {
             let message = denied.message.to_owned();
             refused = Some(note(&request, denied));
-            ApiError::from(Refusal::Unauthorized(message)).into_response()
+            let allowed = limited.as_ref().map(Limited::count_attempt);
+            marked(allowed, ApiError::from(Refusal::Unauthorized(message)).into_response())
         }
     };
     if let Some(refused) = refused {
         response.extensions_mut().insert(refused);
+    }
+    response
+}
+
+/// Whether the answer tells if a key is right.
+fn depends_on_key(gate: Gate, access: &Access, request: &Request) -> bool {
+    match gate {
+        Gate::Key(demand) => access.depends_on_key(demand, request.headers()),
+        Gate::Worker(_) => true,
+    }
+}
+
+/// The answer, which says what the caller may still ask.
+fn marked(allowed: Option<Allowed>, mut response: Response) -> Response {
+    if let Some(allowed) = allowed {
+        allowed.mark(response.headers_mut());
     }
     response
 }

@@ -11,6 +11,7 @@ use crate::events;
 use crate::figures::{RateLimit, Scheduler};
 use crate::operations::{Operation, Tally};
 use crate::process::Memory;
+use crate::rate_limit::RateLimiter;
 
 /// Everything that an operator is told, as it was at one moment.
 #[derive(Debug)]
@@ -44,15 +45,10 @@ impl Snapshot {
             tasks: tokio::runtime::Handle::current().metrics().num_alive_tasks() as u64,
             memory: api.settings.process.memory(),
             events: api.control.events_figures(),
-            rate_limit: rate_limit_figures(api),
+            rate_limit: api.settings.rate_limiter.as_deref().map(RateLimiter::figures).unwrap_or_default(),
             operations: api.control.operations().tallies(),
         }
     }
-}
-
-/// The rate limiter: on a server without one, nothing.
-fn rate_limit_figures(_: &Api) -> RateLimit {
-    RateLimit::default()
 }
 
 /// What the service says of itself

@@ -34,6 +34,11 @@ pub enum Refusal {
     Host,
     /// No key, or a wrong one; the text says which is asked for.
     Unauthorized(String),
+    /// The caller has asked too often; it may again in so many seconds.
+    TooFast {
+        /// At least 1.
+        wait_s: u64,
+    },
     /// There is no such route.
     NoRoute(String),
     /// The route does not have this method.
@@ -74,6 +79,7 @@ impl Refusal {
             Refusal::Stalled => (StatusCode::REQUEST_TIMEOUT, "timeout"),
             Refusal::Host => (StatusCode::FORBIDDEN, "forbidden"),
             Refusal::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
+            Refusal::TooFast { .. } => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),
             Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
             Refusal::Method => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Refusal::Range(_) => (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
@@ -96,6 +102,9 @@ impl Refusal {
             Refusal::Host => "this `Host` is not served here; use a loopback address, or list the name in \
                               `server.allowed_hosts`"
                 .to_owned(),
+            Refusal::TooFast { wait_s } => format!(
+                "too many requests; ask again in {wait_s} seconds, and then less often than `X-RateLimit-Limit` says"
+            ),
             Refusal::NoRoute(path) => {
                 format!("there is no route `{path}`; GET /api/v1/openapi.json describes those there are")
             }
@@ -155,6 +164,9 @@ impl IntoResponse for ApiError {
             && let Ok(value) = HeaderValue::try_from(format!("bytes */{size}"))
         {
             response.headers_mut().insert(header::CONTENT_RANGE, value);
+        }
+        if let ApiError::Request(Refusal::TooFast { wait_s }) = &self {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(*wait_s));
         }
         if let ApiError::Request(Refusal::Unauthorized(_)) = &self {
             let scheme = HeaderValue::from_static("Bearer realm=\"tidebox\"");

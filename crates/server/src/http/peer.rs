@@ -1,6 +1,6 @@
 //! Who is at the other end of a request: the address that may be believed.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use axum::http::HeaderMap;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -10,6 +10,20 @@ const FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// The bits before the IPv4 address in an IPv6 address that stands for it.
 const IPV4_MAPPED_BITS: u8 = 96;
+
+/// The length of the network in which an IPv6 caller is free to choose addresses.
+const IPV6_NETWORK_BITS: u32 = 64;
+
+/// Whom an address counts for: IPv6 by its network.
+pub fn caller(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => {
+            let network = address.to_bits() & (u128::MAX << (Ipv6Addr::BITS - IPV6_NETWORK_BITS));
+            Ipv6Addr::from_bits(network).into()
+        }
+    }
+}
 
 /// The caller of a request, as far as its address tells; an extension of every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -135,14 +135,22 @@ impl<S: Send + Sync> FromRequestParts<S> for Owner {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let mut values = parts.headers.get_all("x-user-id").iter();
-        let Some(value) = values.next() else { return Ok(Owner(None)) };
-        if values.next().is_some() {
-            return Err(malformed("`X-User-ID` is given twice"));
-        }
-        let text = std::str::from_utf8(value.as_bytes()).map_err(|_| malformed("`X-User-ID` is not UTF-8"))?;
-        OwnerId::parse(text).map(|owner| Owner(Some(owner))).map_err(|error| malformed(format!("`X-User-ID`: {error}")))
+        owner(&parts.headers).map(Owner)
     }
+}
+
+/// Whom the headers say that the request counts for.
+///
+/// # Errors
+/// If they say it twice, or what they say is no owner.
+pub fn owner(headers: &HeaderMap) -> Result<Option<OwnerId>, ApiError> {
+    let mut values = headers.get_all("x-user-id").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(malformed("`X-User-ID` is given twice"));
+    }
+    let text = std::str::from_utf8(value.as_bytes()).map_err(|_| malformed("`X-User-ID` is not UTF-8"))?;
+    OwnerId::parse(text).map(Some).map_err(|error| malformed(format!("`X-User-ID`: {error}")))
 }
 
 /// A caller's own name for a request, from `Idempotency-Key`.

@@ -16,6 +16,8 @@ mod listen;
 mod load;
 mod metrics;
 mod pool;
+mod prometheus;
+mod rate_limit;
 mod require;
 mod server;
 mod workers;

@@ -1,15 +1,15 @@
 //! How many connections there may be, in all and from one address.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::http::peer::caller;
+
 /// The part of all places that one address may take is one in so many.
 const SHARE_OF_ONE: usize = 4;
-/// The length of the network in which an IPv6 caller is free to choose addresses.
-const IPV6_NETWORK_BITS: u32 = 64;
 
 /// The most connections that leave half of the descriptors to everything else.
 pub(super) fn bounded_by_descriptors(wanted: usize) -> usize {
@@ -74,17 +74,6 @@ impl Drop for Place {
             if *count == 0 {
                 taken.remove(address);
             }
-        }
-    }
-}
-
-/// Whom an address counts for.
-fn caller(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => {
-            let network = address.to_bits() & (u128::MAX << (Ipv6Addr::BITS - IPV6_NETWORK_BITS));
-            Ipv6Addr::from_bits(network).into()
         }
     }
 }

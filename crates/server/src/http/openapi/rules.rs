@@ -86,6 +86,9 @@ pub fn apply(document: &mut OpenApi, security: impl Fn(&str) -> Security) {
             for response in operation.responses.responses.values_mut() {
                 if let RefOr::T(response) = response {
                     response.headers.insert("X-Request-ID".to_owned(), request_id().into());
+                    if !is_open(path) {
+                        response.headers.extend(rate_limit());
+                    }
                 }
             }
         }
@@ -105,18 +108,27 @@ fn described(failure: &Failure) -> Response {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
     let response = ResponseBuilder::new().description(failure.2).content("application/json", content);
     let mut response = response.header("X-Request-ID", request_id()).build();
+    response.headers.extend(rate_limit());
     if failure.0 == LIMIT.0 {
-        for (name, meaning) in [
-            ("Retry-After", "Seconds to wait; absent when waiting does not help"),
-            ("X-RateLimit-Limit", "Requests per minute; only when requests come too fast"),
-            ("X-RateLimit-Remaining", "Requests left at this moment; only when requests come too fast"),
-        ] {
-            let count = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0));
-            let header = HeaderBuilder::new().schema(Some(count)).description(Some(meaning)).build();
-            response.headers.insert(name.to_owned(), header.into());
-        }
+        let retry = count(1, "Seconds to wait; absent when waiting does not help");
+        response.headers.insert("Retry-After".to_owned(), retry.into());
     }
     response
+}
+
+/// What every answer says while the rate of requests is limited, but those of
+/// the open routes and to workers.
+fn rate_limit() -> [(String, RefOr<Header>); 2] {
+    [
+        ("X-RateLimit-Limit", 1, "Requests that the caller may make in a minute; only while there is a limit"),
+        ("X-RateLimit-Remaining", 0, "Requests that the caller may make at once; only while there is a limit"),
+    ]
+    .map(|(name, minimum, meaning)| (name.to_owned(), count(minimum, meaning).into()))
+}
+
+fn count(minimum: usize, meaning: &str) -> Header {
+    let count = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(minimum));
+    HeaderBuilder::new().schema(Some(count)).description(Some(meaning)).build()
 }
 
 fn request_id() -> Header {
