@@ -163,7 +163,8 @@ impl Client {
         }
         if let Some(socket) = &socket {
             builder = builder.unix_socket(socket.as_str());
-        } else if let Some(path) = options.ca_file {
+        }
+        if let Some(path) = options.ca_file {
             builder = builder.tls_certs_only(authorities(path)?);
         } else if base.scheme() == "http" {
             // Without TLS there is no need for authorities, which a small

@@ -373,6 +373,71 @@ async fn not_ready_is_an_answer_and_not_an_error() {
     assert_eq!(server.client.ready().await.unwrap().status, "unavailable");
 }
 
+#[tokio::test]
+async fn headers_that_are_asked_for_are_on_every_request() {
+    let server = Server::answering(json("200 OK", "[]"));
+    let client = server.client.with_header("X-Lease-Generation", "7").unwrap();
+    client.with_header("X-Lease-Generation", "8").unwrap().list().await.unwrap();
+    let request = server.request().await.to_ascii_lowercase();
+    assert!(request.contains("x-lease-generation: 8") && request.contains("x-api-key: the-key"), "{request}");
+    assert!(!request.contains("x-lease-generation: 7"), "{request}");
+}
+
+#[tokio::test]
+async fn a_part_of_the_list_carries_its_filters_and_says_where_it_goes_on() {
+    let server = Server::answering(json("200 OK\r\nx-next-cursor: more", "[]"));
+    let labels = [("a.b", "c d")];
+    let filter =
+        client::Filter { metadata: &labels, state: Some("running"), limit: Some(5), ..client::Filter::default() };
+    let page = server.client.list_page(&filter).await.unwrap();
+    assert_eq!((page.sandboxes.len(), page.next.as_deref()), (0, Some("more")));
+    let request = server.request().await;
+    assert!(request.starts_with("GET /api/v1/sandboxes?metadata.a.b=c%20d&state=running&limit=5 HTTP"), "{request}");
+}
+
+#[tokio::test]
+async fn an_answer_of_another_type_is_not_taken_for_what_was_asked_for() {
+    const PAGE: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\n[]";
+    let server = Server::answering(PAGE);
+    assert!(matches!(server.client.list().await.unwrap_err(), Error::Protocol { .. }));
+    let server = Server::answering(PAGE);
+    assert!(matches!(server.client.read_file("sb-1", "/a", None).await.unwrap_err(), Error::Protocol { .. }));
+    let server = Server::answering(PAGE);
+    assert!(matches!(server.client.exec_stream("sb-1", command()).await.unwrap_err(), Error::Protocol { .. }));
+}
+
+#[tokio::test]
+async fn a_range_behind_the_end_of_a_file_is_empty() {
+    let server = Server::answering(
+        "HTTP/1.1 416 Range Not Satisfiable\r\ncontent-range: bytes */9\r\ncontent-length: 2\r\n\r\n{}",
+    );
+    let mut file = server.client.read_file("sb-1", "/a", Some(Range { start: 9, end: None })).await.unwrap();
+    assert_eq!((file.size(), file.length()), (Some(9), Some(0)));
+    assert!(file.next().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_stream_that_falls_silent_is_given_up() {
+    for head in ["application/x-ndjson", "application/octet-stream"] {
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: {head}\r\ntransfer-encoding: chunked\r\n\r\n");
+        let server = Server::doing(move |stream| {
+            stream.write_all(answer.as_bytes()).expect("the client reads");
+            let _ = stream.read(&mut [0; 1]);
+        });
+        let silence_max = Duration::from_millis(100);
+        let options = client::Options { silence_max, ..client::Options::default() };
+        let client = Client::open(server.client.base_url(), options).unwrap();
+        let error = if head.ends_with("ndjson") {
+            client.exec_stream("sb-1", command()).await.unwrap().next().await.unwrap_err()
+        } else {
+            client.read_file("sb-1", "/a", None).await.unwrap().next().await.unwrap_err()
+        };
+        assert!(matches!(error, Error::Timeout { after } if after == silence_max), "{error:?}");
+        drop(client);
+        server.request().await;
+    }
+}
+
 /// What a server says that listens to nobody: comments, two events, a lone id.
 const EVENTS: &str = ": listening\n\nid: 7\nevent: file.written\ndata: {\"id\":7,\"type\":\"file.written\",\"sandbox_id\":\"sb-1\",\
     \"timestamp\":\"2026-01-01T00:00:00.000Z\",\"data\":{\"path\":\"/a\"},\"newer\":1}\n\n\

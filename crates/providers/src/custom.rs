@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use self::boxes::Boxes;
+use self::boxes::{Boxes, Starting};
 use self::guest::CustomGuest;
 use self::remote::Remote;
 use crate::{Error, Facts, Found, Guest, Health, Phase, Provider, Result, Spec, Started};
@@ -46,8 +46,11 @@ pub const REMOTE_DEFAULT_IMAGE: &str = "default";
 /// The shortest silence of a stream that means anything: the other service says
 /// something every 15 seconds.
 const SILENCE_MIN: Duration = Duration::from_secs(30);
-/// How soon after a failed look the next one follows while a start is stopped.
+/// How soon one look follows another while a start is stopped; doubles up to
+/// [`STOP_PAUSE_MAX`].
 const STOP_PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause between two looks.
+const STOP_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Where the other service is, and how to speak to it.
 #[derive(Debug, Clone)]
@@ -181,6 +184,11 @@ impl Provider for Custom {
     }
 }
 
+/// The end of a start whose box was stopped meanwhile.
+fn unwanted() -> Error {
+    Error::failed("start a box", "it was stopped before the other service had made it")
+}
+
 impl Remote {
     /// Our labels on top of the caller's.
     fn labelled(&self, id: Option<&SandboxId>, spec: &Spec) -> domain::Metadata {
@@ -205,9 +213,7 @@ impl Remote {
             Err(Error::Gone) => {}
             Err(error) => return Err(error),
         }
-        let made = starting.unless_given_up(self.make(id, spec)).await.unwrap_or_else(|| {
-            Err(Error::failed("start a box", "it was stopped before the other service had made it"))
-        });
+        let made = starting.unless_given_up(self.make(id, spec, &starting)).await.unwrap_or_else(|| Err(unwanted()));
         if made.is_err() {
             // What may have been made all the same. What cannot be removed now,
             // the inventory shows later.
@@ -221,7 +227,7 @@ impl Remote {
 
     /// Asks for a new box. The key of the request makes a repeat of it find the
     /// same sandbox; one that has ended since is asked for under another key.
-    async fn make(&self, id: &SandboxId, spec: &Spec) -> Result<()> {
+    async fn make(&self, id: &SandboxId, spec: &Spec, starting: &Starting<'_>) -> Result<()> {
         const ACTION: &str = "start a box";
         let request = SpawnRequest {
             image: Some(spec.image.clone()).filter(|image| image != REMOTE_DEFAULT_IMAGE),
@@ -236,6 +242,9 @@ impl Remote {
         let key = format!("{}/{id}", self.label);
         let mut again = false;
         loop {
+            if starting.is_unwanted() {
+                return Err(unwanted());
+            }
             let key = if again { format!("{key}/{:016x}", rand::random::<u64>()) } else { key.clone() };
             let client = self.writing(id)?.with_header("idempotency-key", &key);
             let client = client.map_err(|error| self.fault(ACTION, error))?;
@@ -266,15 +275,20 @@ impl Remote {
 
     async fn stop(&self, id: &SandboxId) -> Result<()> {
         let deadline = Instant::now() + self.timeout;
+        let mut pause = STOP_PAUSE;
         loop {
             // In this order: what a start that has ended left, the look finds.
             let starting = self.boxes.starting(id);
+            if let Some(starting) = &starting {
+                starting.unwant();
+            }
             self.remove_all(id).await?;
             let Some(starting) = starting else { break };
             if Instant::now() >= deadline {
                 starting.give_up();
             }
-            let _ = tokio::time::timeout(STOP_PAUSE, starting.ended()).await;
+            let _ = tokio::time::timeout(pause, starting.ended()).await;
+            pause = (pause * 2).min(STOP_PAUSE_MAX);
         }
         self.boxes.forget(id);
         Ok(())

@@ -20,17 +20,20 @@ mod environment;
 mod fault;
 mod file;
 mod key;
+pub mod lint;
 mod nearest;
 mod read;
 mod secret;
 mod secret_file;
 mod settings;
+mod show;
 mod tree;
 mod unsupported;
 
 pub use fault::{Fault, Source};
 pub use secret::Secret;
 pub use settings::*;
+pub use show::{Setting, nested};
 
 /// What [`load`] looks at, so that it is a function of its argument and of the
 /// files that this names.
@@ -66,7 +69,7 @@ impl Inputs {
 }
 
 /// A configuration without faults.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
     /// The values.
     pub config: Config,
@@ -74,6 +77,9 @@ pub struct Loaded {
     pub warnings: Vec<String>,
     /// Where each key that is not at its built-in default was set (last).
     pub sources: BTreeMap<String, Source>,
+    /// What was written for each key in `sources`; secrets are hidden.
+    values: BTreeMap<String, tree::Value>,
+    home: Option<PathBuf>,
 }
 
 /// Reads all layers.
@@ -90,7 +96,8 @@ pub fn load(inputs: &Inputs) -> Result<Loaded, Vec<Fault>> {
     if !draft.faults.is_empty() {
         return Err(draft.faults);
     }
-    Ok(Loaded { config: draft.config, warnings: draft.warnings, sources: draft.sources })
+    let Draft { config, home, warnings, sources, values, .. } = draft;
+    Ok(Loaded { config, warnings, sources, values, home })
 }
 
 /// The files to read, weakest first, and whether each must exist.
@@ -110,6 +117,7 @@ struct Draft {
     faults: Vec<Fault>,
     warnings: Vec<String>,
     sources: BTreeMap<String, Source>,
+    values: BTreeMap<String, tree::Value>,
 }
 
 impl Draft {
@@ -121,6 +129,7 @@ impl Draft {
             faults: Vec::new(),
             warnings: Vec::new(),
             sources: BTreeMap::new(),
+            values: BTreeMap::new(),
         };
         for key in key::KEYS {
             if let key::Default::Text(text) = key.default {
@@ -147,7 +156,15 @@ impl Draft {
         let at = key::At { home: self.home.as_deref(), entry };
         match (key.read)(&mut self.config, value, at) {
             Ok(()) => {
+                self.values.insert(name.clone(), if key.is_secret() { show::hidden(value) } else { value.clone() });
                 self.sources.insert(name, source.clone());
+            }
+            // A secret in the wrong shape, or where its file's name belongs.
+            Err(message) if key.is_secret() || key.is_beside_a_secret() => {
+                let message = message.split_once(", not ").map_or(message.clone(), |(must, _)| {
+                    format!("{must}; what is there is not repeated, since it may be a secret")
+                });
+                self.fault(name, source, message);
             }
             Err(message) => self.fault(name, source, message),
         }

@@ -41,6 +41,8 @@ pub enum Caller<'a> {
     Address(Option<IpAddr>),
     /// That of attempts to get in without the right key, from this address.
     Attempts(Option<IpAddr>),
+    /// That of attempts to pass for a worker, from this address.
+    WorkerAttempts(Option<IpAddr>),
 }
 
 /// A request that comes too early.
@@ -212,6 +214,7 @@ impl RateLimiter {
             Caller::Key(key) => hash.update([b"k", key.as_str().as_bytes()].concat()),
             Caller::Address(address) => hash.update([&b"a"[..], &octets(address)].concat()),
             Caller::Attempts(address) => hash.update([&b"t"[..], &octets(address)].concat()),
+            Caller::WorkerAttempts(address) => hash.update([&b"w"[..], &octets(address)].concat()),
         }
         let mut key = [0; 16];
         key.copy_from_slice(&hash.finalize()[..16]);

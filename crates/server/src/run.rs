@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use domain::{Caps, Limits, Resources, State, StopReason};
 use providers::Provider;
+use providers::custom::{Custom, CustomConfig};
 use providers::mock::Mock;
 use providers::native::{Native, NativeConfig};
 use tokio::net::TcpListener;
@@ -329,6 +330,20 @@ async fn registry(config: &Config, store: &Arc<dyn Store>, clock: &Arc<dyn Clock
     if config.providers.mock.enabled {
         let clock = Arc::clone(clock);
         providers.push((Arc::new(Mock::new(move || clock.now())), Offer::Always));
+    }
+    let custom = &config.providers.custom;
+    if custom.enabled {
+        let custom = Custom::open(CustomConfig {
+            name: custom.name.clone(),
+            base_url: custom.base_url.clone(),
+            api_key: custom.api_key.as_ref().map(|key| key.expose().into()),
+            ca_file: custom.ca_file.clone(),
+            timeout: custom.timeout,
+            remote_provider: custom.remote_provider.clone(),
+            label: store.id().as_str().to_owned(),
+        })
+        .map_err(|source| Failure::Provider { name: "custom", source })?;
+        providers.push((Arc::new(custom), Offer::Always));
     }
     let named = match &config.providers.default {
         DefaultProvider::Auto => None,

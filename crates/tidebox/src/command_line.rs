@@ -1,17 +1,18 @@
 //! What can be asked for, and who does it.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use client::Client;
+use client::{Client, Options};
 
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
-    audit, bench, completion, cp, destroy, doctor, events, exec, extend, get, list, logs, provider, prune, run, serve,
-    spawn, template, version, worker,
+    audit, bench, completion, config, cp, destroy, doctor, events, exec, extend, get, list, logs, provider, prune, run,
+    serve, spawn, template, version, worker,
 };
 
 /// Disposable sandboxes for code that nobody has reviewed.
@@ -54,6 +55,17 @@ struct Global {
         help_heading = "General"
     )]
     api_key: Option<String>,
+    /// A PEM file of the authorities that may vouch for an https server, instead
+    /// of those that the system trusts
+    #[arg(
+        long,
+        global = true,
+        env = "TIDEBOX_CA_FILE",
+        hide_env_values = true,
+        value_name = "FILE",
+        help_heading = "General"
+    )]
+    ca_file: Option<PathBuf>,
     /// Whom requests count for
     #[arg(
         long,
@@ -74,6 +86,7 @@ enum Command {
     Serve(serve::ServeArgs),
     #[command(flatten)]
     Remote(Box<Remote>),
+    Config(config::ConfigArgs),
     Worker(worker::WorkerArgs),
     Completion(completion::CompletionArgs),
     Version(version::VersionArgs),
@@ -133,6 +146,7 @@ fn do_as_asked(asked: CommandLine, output: Output) -> Result {
     let CommandLine { global, command } = asked;
     match command {
         Command::Serve(args) => serve::run(&args),
+        Command::Config(args) => config::run(&args, output),
         Command::Worker(args) => worker::run(&args, output),
         Command::Completion(args) => completion::run(&args),
         Command::Version(args) => version::run(&args, output),
@@ -144,7 +158,14 @@ fn speak(global: &Global, remote: Remote, output: Output) -> Result {
     // An empty variable is one that is not set.
     let given = |value: &Option<String>| value.clone().filter(|value| !value.trim().is_empty());
     let url = Some(global.url.as_str()).filter(|url| !url.trim().is_empty()).unwrap_or(DEFAULT_URL);
-    let client = Client::new(url, given(&global.api_key).as_deref(), given(&global.user_id).as_deref())?;
+    let (api_key, user_id) = (given(&global.api_key), given(&global.user_id));
+    let options = Options {
+        api_key: api_key.as_deref(),
+        user_id: user_id.as_deref(),
+        ca_file: global.ca_file.as_deref().filter(|path| !path.as_os_str().is_empty()),
+        ..Options::default()
+    };
+    let client = Client::open(url, options)?;
     let context = Context { client, output };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

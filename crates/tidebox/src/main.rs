@@ -6,6 +6,7 @@ mod audit;
 mod bench;
 mod command_line;
 mod completion;
+mod config;
 mod cp;
 mod destroy;
 mod doctor;

@@ -21,7 +21,7 @@ mod token;
 pub struct WorkerArgs {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The server to work for; worker.control_plane without it
+    /// The server to work for; `worker.control_plane` without it
     #[arg(long, value_name = "URL")]
     control_plane: Option<String>,
     /// The name that the control plane knows this worker by; worker.id without it,

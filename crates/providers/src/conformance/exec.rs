@@ -23,7 +23,8 @@ pub(super) fn cases() -> Vec<Case> {
         case!("a command runs as the user that is named", user, Users),
         case!("stdin arrives, byte for byte", stdin),
         case!("without a stdin there is nothing to read", no_stdin),
-        case!("a command need not read its stdin", unread_stdin),
+        case!("a large stdin arrives, byte for byte", large_stdin, Stdin),
+        case!("a command need not read its stdin", unread_stdin, Stdin),
         case!("at the deadline a command is killed", timeout),
         case!("at the deadline children in sessions of their own are killed too", timeout_kills_detached),
         case!(
@@ -32,7 +33,7 @@ pub(super) fn cases() -> Vec<Case> {
             Processes
         ),
         case!("dropping the output kills the command and its children", hang_up),
-        case!("dropping the output kills a command that waits for stdin", hang_up_with_stdin),
+        case!("dropping the output kills a command that waits for stdin", hang_up_with_stdin, Stdin),
         case!("children in the background go on after their command, without holding it up", background),
         case!("the duration is that of the command", duration),
         case!("a command has no other open file than its streams", open_files, Processes),
@@ -148,12 +149,20 @@ async fn user(lab: Lab) {
 
 async fn stdin(lab: Lab) {
     let inside = lab.start().await;
-    let bytes = noise(3_000_000);
-    for content in [&b""[..], b"x", b"no newline\n\0\xff", &bytes] {
-        let ran = inside.run(Command { stdin: Some(pieces(content)), ..argv(&["cat"]) }).await;
-        assert!(ran.stdout == content, "{} bytes became {}", content.len(), ran.stdout.len());
-        assert_eq!(ran.code(), 0);
+    for content in [&b""[..], b"x", b"no newline\n\0\xff", &noise(200_000)] {
+        passes(&inside, content).await;
     }
+}
+
+async fn large_stdin(lab: Lab) {
+    passes(&lab.start().await, &noise(3_000_000)).await;
+}
+
+/// Checks that `cat` gives back what it reads.
+async fn passes(inside: &super::lab::Inside, content: &[u8]) {
+    let ran = inside.run(Command { stdin: Some(pieces(content)), ..argv(&["cat"]) }).await;
+    assert!(ran.stdout == content, "{} bytes became {}", content.len(), ran.stdout.len());
+    assert_eq!(ran.code(), 0);
 }
 
 async fn no_stdin(lab: Lab) {

@@ -35,6 +35,8 @@ pub enum Need {
     Deadlines,
     /// Users can share a box; see [`Provider::slots`].
     Slots,
+    /// A command's stdin is passed on as it comes, however much comes.
+    Stdin,
 }
 
 type Reopen = Arc<dyn Fn() -> BoxFuture<'static, Arc<dyn Provider>> + Send + Sync>;
@@ -116,7 +118,7 @@ impl Lab {
             Need::Reopen => self.reopen.is_none(),
             Need::Kill => self.kill.is_none(),
             Need::Slots => self.provider.slots().is_none(),
-            Need::Processes | Need::Users | Need::Deadlines => false,
+            Need::Processes | Need::Users | Need::Deadlines | Need::Stdin => false,
         };
         let told = self.lacks.iter().find(|(lacking, _)| *lacking == need).map(|(_, reason)| (*reason).to_owned());
         told.or_else(|| is_missing.then(|| format!("the lab has no way for {need:?}")))

@@ -38,6 +38,7 @@ struct State {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Underway {
     ended: CancellationToken,
+    unwanted: CancellationToken,
     given_up: CancellationToken,
 }
 
@@ -45,6 +46,11 @@ impl Underway {
     /// Completes when the start has ended.
     pub(super) fn ended(&self) -> WaitForCancellationFuture<'_> {
         self.ended.cancelled()
+    }
+
+    /// Lets the start ask for nothing more; what it has asked for, it waits for.
+    pub(super) fn unwant(&self) {
+        self.unwanted.cancel();
     }
 
     /// Lets the start hang up.
@@ -62,6 +68,11 @@ pub(super) struct Starting<'a> {
 }
 
 impl Starting<'_> {
+    /// Whether the box is to be removed already.
+    pub(super) fn is_unwanted(&self) -> bool {
+        self.underway.unwanted.is_cancelled()
+    }
+
     /// Works until told to give up; `None` then.
     pub(super) async fn unless_given_up<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.underway.given_up.run_until_cancelled(work).await

@@ -1,7 +1,7 @@
 //! Commands: sent as one request, read as they write.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use api::{ExecMode, ExecRequest, StringMap, TextEncoding};
 use base64::Engine as _;
@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::{Bytes, BytesMut};
 use client::{ExecEvent, ExecStream};
 use futures_util::{StreamExt, stream};
+use tokio::time::Instant;
 
 use super::boxes::Known;
 use super::fault::fault;
@@ -17,6 +18,8 @@ use super::remote::Remote;
 use crate::{ByteStream, Command, Error, ExitStatus, OutputEvent, OutputStream, Result};
 
 const ACTION: &str = "run a command";
+/// How much later than its deadline a command may be told to have ended.
+const LATE_MAX: Duration = Duration::from_secs(30);
 /// The largest stdin: it is sent in the request, which has a bound of 1 MiB.
 const STDIN_BYTES_MAX: usize = 1024 * 1024;
 
@@ -57,6 +60,7 @@ pub(super) async fn exec(guest: &CustomGuest, command: Command) -> Result<Output
         known: guest.known.clone(),
         stream,
         started,
+        deadline: started + command.timeout,
         held: None,
         next: None,
         ended: false,
@@ -90,6 +94,7 @@ struct Output {
     known: Known,
     stream: ExecStream,
     started: Instant,
+    deadline: Instant,
     /// A line on stderr that may be the other service's own word on the end. Held
     /// until it is clear that the command wrote it.
     held: Option<Bytes>,
@@ -106,6 +111,14 @@ fn is_word(bytes: &[u8]) -> bool {
 }
 
 impl Output {
+    /// What the other service says next. Its deadline is ours as well: a service
+    /// that only keeps the stream alive is not waited for.
+    async fn event(&mut self) -> client::Result<Option<ExecEvent>> {
+        let until = self.deadline.max(Instant::now()) + LATE_MAX;
+        let event = tokio::time::timeout_at(until, self.stream.next()).await;
+        event.unwrap_or_else(|_| Err(client::Error::Timeout { after: until - self.started }))
+    }
+
     async fn next(&mut self) -> Option<Result<OutputEvent>> {
         loop {
             if let Some(event) = self.next.take() {
@@ -114,7 +127,7 @@ impl Output {
             if self.ended {
                 return None;
             }
-            let event = match self.stream.next().await {
+            let event = match self.event().await {
                 Ok(Some(ExecEvent::Stdout(bytes))) => Ok(OutputEvent::Stdout(bytes)),
                 Ok(Some(ExecEvent::Stderr(bytes))) if is_word(&bytes) => match self.held.replace(bytes) {
                     Some(earlier) => return Some(Ok(OutputEvent::Stderr(earlier))),

@@ -18,10 +18,13 @@ pub(super) fn finish(draft: &mut Draft) {
     );
     leases(draft);
     worker_token(draft);
+    custom_provider(draft);
     default_provider(draft);
     tls(draft);
     secret_file::resolve(draft);
     keys(draft);
+    workers(draft);
+    rate_limit(draft);
     warn_about_the_network(draft);
     warn_about_forgetting(draft);
 }
@@ -90,14 +93,47 @@ fn default_provider(draft: &mut Draft) {
             return;
         }
         DefaultProvider::Named(name) => match name.as_str() {
-            "native" => native,
-            _ => providers.mock.enabled,
+            "native" => Some(("native", native)),
+            "mock" => Some(("mock", providers.mock.enabled)),
+            _ if *name == providers.custom.name => Some(("custom", providers.custom.enabled)),
+            _ => None,
         },
     };
-    if let (DefaultProvider::Named(name), false) = (&providers.default, enabled) {
-        let message = format!("names a provider that is not enabled; set `providers.{name}.enabled` to true");
-        let source = draft.source("providers.default");
-        draft.fault("providers.default", &source, message);
+    let message = match enabled {
+        Some((_, true)) => return,
+        Some((name, false)) => {
+            format!("names a provider that is not enabled; set `providers.{name}.enabled` to true")
+        }
+        None => format!("must be auto, native, mock or {} (`providers.custom.name`)", providers.custom.name),
+    };
+    let source = draft.source("providers.default");
+    draft.fault("providers.default", &source, message);
+}
+
+/// Names that other providers have, or will have.
+const NAMES: [&str; 6] = ["native", "docker", "firecracker", "proot", "mock", "e2b"];
+
+fn custom_provider(draft: &mut Draft) {
+    let custom = &draft.config.providers.custom;
+    if !custom.enabled {
+        return;
+    }
+    let takes_a_name = NAMES.contains(&custom.name.as_str()) || custom.name == "auto";
+    // A value that is at fault has been reported already.
+    let has_no_url =
+        custom.base_url.is_empty() && !draft.faults.iter().any(|fault| fault.key == "providers.custom.base_url");
+    if takes_a_name {
+        let source = draft.source("providers.custom.name");
+        let message = format!("is the name of another provider; choose one beside {}", NAMES.join(", "));
+        draft.fault("providers.custom.name", &source, message);
+    }
+    if has_no_url {
+        let source = draft.source("providers.custom.enabled");
+        draft.fault(
+            "providers.custom.enabled",
+            &source,
+            "needs a service to speak to; set `providers.custom.base_url`, such as https://boxes.example.com",
+        );
     }
 }
 
@@ -137,6 +173,41 @@ fn keys(draft: &mut Draft) {
         let source = draft.source("auth.admin_only");
         let message = "closes routes to all but the admin key; set `auth.admin_api_key` or `auth.admin_api_key_file`";
         draft.fault("auth.admin_only", &source, message);
+    }
+}
+
+/// A worker that nobody can reach gets no sandboxes.
+fn workers(draft: &mut Draft) {
+    let ids: Vec<_> =
+        draft.config.workers.iter().filter(|(_, it)| it.url.is_empty()).map(|(id, _)| id.clone()).collect();
+    for id in ids {
+        let url = format!("workers.{id}.url");
+        // A value that is at fault has been reported already.
+        if !draft.faults.iter().any(|fault| fault.key == url) {
+            let set = draft.sources.iter().find(|(key, _)| key.starts_with(&format!("workers.{id}.")));
+            let source = set.map_or(Source::Default, |(_, source)| source.clone());
+            draft.fault(
+                url,
+                &source,
+                "is not set; say where the worker is reached, such as https://w1.example.com:7423",
+            );
+        }
+    }
+}
+
+/// A caller that is forgotten before its bucket is full again starts anew with
+/// a full one, and is under no limit.
+fn rate_limit(draft: &mut Draft) {
+    const TTL: &str = "rate_limit.bucket_ttl";
+    let limit = &draft.config.rate_limit;
+    let full_after = Duration::from_secs(60) * limit.burst / limit.requests_per_minute.max(1);
+    if limit.enabled && limit.bucket_ttl < full_after && !draft.faults.iter().any(|fault| fault.key == TTL) {
+        let (found, source) = (format_duration(limit.bucket_ttl), draft.source(TTL));
+        let message = format!(
+            "{found} is less than the {} that a spent burst takes to fill again; raise it, or lower `rate_limit.burst`",
+            format_duration(full_after),
+        );
+        draft.fault(TTL, &source, message);
     }
 }
 

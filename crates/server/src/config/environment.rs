@@ -10,7 +10,7 @@ use super::{Draft, Source, key, unsupported};
 const PREFIX: &str = "TIDEBOX_";
 
 /// Variables of the client: present in the same shell, none of our business.
-const OF_THE_CLIENT: [&str; 3] = ["TIDEBOX_URL", "TIDEBOX_API_KEY", "TIDEBOX_USER_ID"];
+const OF_THE_CLIENT: [&str; 4] = ["TIDEBOX_URL", "TIDEBOX_API_KEY", "TIDEBOX_USER_ID", "TIDEBOX_CA_FILE"];
 
 /// Lays the variables over the files. An unknown variable only warns: other
 /// programs may share the prefix. One that this version does not support is a

@@ -26,7 +26,7 @@ pub(super) fn apply_text(text: &str, source: &Source, draft: &mut Draft) {
     match tree::parse(text) {
         Ok(Value::Null) => {}
         Ok(Value::Map(entries)) => section("", &entries, source, draft),
-        Ok(value) => draft.fault("", source, format!("holds {}; write sections and keys", value.describe())),
+        Ok(value) => draft.fault("", source, format!("holds {}; write sections and keys", value.kind())),
         Err(message) => draft.fault("", source, format!("is not YAML: {message}")),
     }
 }
@@ -58,7 +58,7 @@ fn section(name: &str, entries: &[(String, Value)], source: &Source, draft: &mut
             if let Value::Map(entries) = value {
                 section(&dotted, entries, source, draft);
             } else if *value != Value::Null {
-                let found = value.describe();
+                let found = value.kind();
                 draft.fault(dotted, source, format!("is a section, not {found}; write its keys below it"));
             }
         } else {

@@ -32,6 +32,20 @@ pub(super) struct At<'a> {
 }
 
 impl Key {
+    /// Whether its value is a key or token, which is never shown. A test holds
+    /// the names to what the readers store.
+    pub(super) fn is_secret(&self) -> bool {
+        let mut parts = self.name.rsplit('.').filter(|part| *part != "*");
+        let last = parts.next().unwrap_or_default();
+        ["key", "keys", "token", "tokens"].iter().any(|noun| last == *noun || last.ends_with(&format!("_{noun}")))
+    }
+
+    /// Whether somebody may write a secret here by mistake: its file's name is
+    /// asked for, or the id of a token.
+    pub(super) fn is_beside_a_secret(&self) -> bool {
+        ["_key_file", "token_file", "token_ids"].iter().any(|end| self.name.ends_with(end))
+    }
+
     /// What stands for the `*` if `dotted` is this key's name; empty without one.
     pub(super) fn entry<'a>(&self, dotted: &'a str) -> Option<&'a str> {
         match self.name.split_once('*') {
@@ -281,7 +295,7 @@ const SERVER: &[Key] = &[
     Key {
         name: "providers.default",
         default: Default::Text("auto"),
-        doc: &["Provider of a spawn that names none: auto, native or mock."],
+        doc: &["Provider of a spawn that names none: auto, native, mock or the name of custom."],
         read: |config, value, _| read::default_provider(value).map(|it| config.providers.default = it),
     },
     Key {
@@ -346,9 +360,20 @@ const SERVER: &[Key] = &[
         name: "providers.custom.api_key_file",
         default: Default::Unset,
         doc: &["File that holds providers.custom.api_key; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home))
-                .map(|it| config.providers.custom.api_key_file = it)
+        read: |config, value, at| read::file(value, at.home).map(|it| config.providers.custom.api_key_file = it),
+    },
+    Key {
+        name: "providers.custom.ca_file",
+        default: Default::Unset,
+        doc: &["PEM file of the authorities that may vouch for it, instead of the system's."],
+        read: |config, value, at| read::file(value, at.home).map(|it| config.providers.custom.ca_file = it),
+    },
+    Key {
+        name: "providers.custom.remote_provider",
+        default: Default::Unset,
+        doc: &["The provider that is asked of it. Unset: its default."],
+        read: |config, value, _| {
+            read::optional(value, read::label).map(|it| config.providers.custom.remote_provider = it)
         },
     },
     Key {
@@ -373,9 +398,7 @@ const SERVER: &[Key] = &[
         name: "auth.api_key_file",
         default: Default::Unset,
         doc: &["File that holds auth.api_key; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.api_key_file = it)
-        },
+        read: |config, value, at| read::file(value, at.home).map(|it| config.auth.api_key_file = it),
     },
     Key {
         name: "auth.admin_api_key",
@@ -387,9 +410,7 @@ const SERVER: &[Key] = &[
         name: "auth.admin_api_key_file",
         default: Default::Unset,
         doc: &["File that holds auth.admin_api_key; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.admin_api_key_file = it)
-        },
+        read: |config, value, at| read::file(value, at.home).map(|it| config.auth.admin_api_key_file = it),
     },
     Key {
         name: "auth.admin_fallback_enabled",
@@ -430,9 +451,7 @@ const SERVER: &[Key] = &[
         name: "auth.worker_token_file",
         default: Default::Unset,
         doc: &["File that holds auth.worker_token; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.worker_token_file = it)
-        },
+        read: |config, value, at| read::file(value, at.home).map(|it| config.auth.worker_token_file = it),
     },
     Key {
         name: "auth.worker_tokens.*",
@@ -454,9 +473,7 @@ const SERVER: &[Key] = &[
         name: "auth.worker_signing_key_file",
         default: Default::Unset,
         doc: &["File that holds auth.worker_signing_key; one of the two."],
-        read: |config, value, at| {
-            read::optional(value, |value| read::path(value, at.home)).map(|it| config.auth.worker_signing_key_file = it)
-        },
+        read: |config, value, at| read::file(value, at.home).map(|it| config.auth.worker_signing_key_file = it),
     },
     Key {
         name: "auth.worker_signing_keys",

@@ -154,6 +154,11 @@ pub(super) fn path(value: &Value, home: Option<&Path>) -> Read<PathBuf> {
     if path.is_absolute() && !text.contains('\0') { Ok(path) } else { must(BE, value) }
 }
 
+/// The path of a file that may be left out.
+pub(super) fn file(value: &Value, home: Option<&Path>) -> Read<Option<PathBuf>> {
+    optional(value, |value| path(value, home))
+}
+
 /// The path in `sqlite://<path>`.
 pub(super) fn database(value: &Value, home: Option<&Path>) -> Read<PathBuf> {
     const BE: &str = "sqlite:// and an absolute path, such as sqlite:///var/lib/tidebox/tidebox.db";
@@ -198,18 +203,17 @@ pub(super) fn enabled(value: &Value) -> Read<Enabled> {
     }
 }
 
-/// A provider's name, or `auto`.
+/// A provider's name, or `auto`. Whether there is one of that name, the check of
+/// the whole tells.
 pub(super) fn default_provider(value: &Value) -> Read<DefaultProvider> {
-    match value {
-        Value::Text(name) | Value::Bare(name) => match name.as_str() {
-            "auto" => Ok(DefaultProvider::Auto),
-            "native" | "mock" => Ok(DefaultProvider::Named(name.clone())),
-            "docker" | "firecracker" | "proot" | "custom" | "e2b" => {
-                Err(format!("{name} is not supported by this version of Tidebox; write auto, native or mock"))
-            }
-            _ => must("auto, native or mock", value),
-        },
-        _ => must("auto, native or mock", value),
+    const BE: &str = "auto, native, mock or the name of custom";
+    match text_of(value, BE)? {
+        "auto" => Ok(DefaultProvider::Auto),
+        name @ ("docker" | "firecracker" | "proot" | "e2b") => {
+            Err(format!("{name} is not supported by this version of Tidebox; write {BE}"))
+        }
+        name if is_label(name) => Ok(DefaultProvider::Named(name.to_owned())),
+        _ => must(BE, value),
     }
 }
 
@@ -342,7 +346,7 @@ fn is_label(text: &str) -> bool {
 pub(super) fn worker_id(text: &str) -> Read<String> {
     if text == "local" {
         Err("belongs to this server itself; name the worker otherwise".to_owned())
-    } else if is_label(text) {
+    } else if is_label(text) && !text.contains('.') {
         Ok(text.to_owned())
     } else {
         Err("has a worker id that is not made of 1 to 128 letters, digits, `_` or `-`".to_owned())

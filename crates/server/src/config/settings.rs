@@ -375,6 +375,10 @@ pub struct Custom {
     pub api_key: Option<Secret>,
     /// Where `api_key` was read from, if from a file.
     pub api_key_file: Option<PathBuf>,
+    /// The authorities that may vouch for it; `None` for those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// The provider that is asked of it; `None` for its default.
+    pub remote_provider: Option<String>,
     /// How long one of its answers may take to begin.
     pub timeout: Duration,
 }
@@ -463,6 +467,8 @@ pub(super) fn blank() -> Config {
                 base_url: String::new(),
                 api_key: None,
                 api_key_file: None,
+                ca_file: None,
+                remote_provider: None,
                 timeout: Duration::ZERO,
             },
         },

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::*;
 
 mod secrets;
+mod show;
 
 /// A folder with the files of a test.
 struct Lab {
@@ -159,14 +160,50 @@ fn the_database_follows_the_data_folder_unless_it_is_set() {
 #[test]
 fn every_key_can_be_set_by_its_variable() {
     for key in key::KEYS {
-        let text = match key.default {
-            key::Default::Text(text) | key::Default::Derived(text) => text,
-            key::Default::Unset => "",
-        };
-        let loaded = Lab::new().env(&environment::variable(key.name), text).load();
-        assert!(loaded.sources.contains_key(key.name), "{}", key.name);
-        assert_eq!(loaded.config, Lab::new().load().config, "{}", key.name);
+        let name = key.name.replace('*', "w1");
+        let mut lab = Lab::new().env(&environment::variable(&name), &sample(key));
+        if key.name.starts_with("workers.") {
+            lab = lab.env("TIDEBOX_WORKERS_W1_URL", "https://w1.example.com:7423");
+        }
+        let mut loaded = lab.load();
+        assert!(loaded.sources.contains_key(&name), "{name}: {:?}", loaded.warnings);
+        clear_maps(&mut loaded.config);
+        assert_eq!(loaded.config, Lab::new().load().config, "{name}");
     }
+}
+
+/// What a variable may say for the key without changing anything; of a map, a
+/// sample.
+fn sample(key: &key::Key) -> String {
+    match (key.name, key.default) {
+        ("auth.worker_tokens.*", _) => "token-of-w1",
+        ("workers.*.url", _) => "https://w1.example.com:7423",
+        (_, key::Default::Text(text) | key::Default::Derived(text)) => text,
+        (_, key::Default::Unset) => "",
+    }
+    .to_owned()
+}
+
+fn clear_maps(config: &mut Config) {
+    config.workers.clear();
+    config.auth.worker_tokens.clear();
+}
+
+#[test]
+fn entries_of_maps_have_a_variable_each() {
+    let config = Lab::new()
+        .env("TIDEBOX_AUTH_WORKER_TOKENS_W1", "one")
+        .env("TIDEBOX_AUTH_WORKER_TOKENS_GPU_2", "two")
+        .env("TIDEBOX_AUTH_WORKER_TOKEN", "shared")
+        .env("TIDEBOX_WORKERS_W1_URL", "https://w1.test/")
+        .env("TIDEBOX_WORKERS_W1_API_KEY", "three")
+        .load()
+        .config;
+    assert_eq!(config.auth.worker_tokens["w1"].expose(), "one");
+    assert_eq!(config.auth.worker_tokens["gpu_2"].expose(), "two");
+    assert_eq!(config.auth.worker_token.unwrap().expose(), "shared");
+    assert_eq!(config.workers["w1"].url, "https://w1.test");
+    assert_eq!(config.workers["w1"].api_key.as_ref().unwrap().expose(), "three");
 }
 
 #[test]
@@ -227,6 +264,18 @@ fn an_open_address_and_a_missing_default_warn() {
 }
 
 #[test]
+fn a_bucket_that_cannot_be_forgotten_in_time_is_warned_about() {
+    let warnings = |more: &str| {
+        let yaml = format!("rate_limit: {{{more} requests_per_minute: 1, burst: 30, bucket_ttl: 29m}}");
+        Lab::new().here(yaml).load().warnings
+    };
+    assert!(warnings("").is_empty(), "there is no limit");
+    let warnings = warnings("enabled: true,");
+    let words = "`rate_limit.bucket_ttl` is 29m0s, but a bucket takes 30m0s to fill";
+    assert!(warnings.iter().any(|warning| warning.contains(words)), "{warnings:?}");
+}
+
+#[test]
 fn an_unknown_key_is_refused_with_the_nearest() {
     check("server: {prot: 1}", &["server.prot (@): is no key; did you mean `server.port`?"]);
     check("port: 1", &["port (@): is no key; did you mean `server.port`?"]);
@@ -249,7 +298,9 @@ fn what_this_version_lacks_is_never_ignored() {
     check_env("TIDEBOX_WARM_POOL_SIZE", "1", &format!("warm_pool.size (TIDEBOX_WARM_POOL_SIZE): {LINE}"));
     check(
         "providers: {default: docker}",
-        &["providers.default (@): docker is not supported by this version of Tidebox; write auto, native or mock"],
+        &[
+            "providers.default (@): docker is not supported by this version of Tidebox; write auto, native, mock or the name of custom",
+        ],
     );
     check(
         "database: {url: 'postgres://u:hunter2@db/x'}",
@@ -268,7 +319,7 @@ fn a_wrong_type_is_told_what_would_be_right() {
     check("server: {port: -1}", &["server.port (@): must be a whole number from 0 to 65535, not -1"]);
     check("server: {port: [1]}", &["server.port (@): must be a whole number from 0 to 65535, not a list"]);
     check("server: {port: {a: 1}}", &["server.port (@): must be a whole number from 0 to 65535, not a section"]);
-    check("server: 5", &["server (@): is a section, not 5; write its keys below it"]);
+    check("server: 5", &["server (@): is a section, not a number; write its keys below it"]);
     check("server: {host: localhost}", &["server.host (@): must be an IP address, such as 127.0.0.1, not `localhost`"]);
     check("server: {allowed_hosts: a.test}", &["server.allowed_hosts (@): must be a list, not `a.test`"]);
     check(
@@ -305,7 +356,14 @@ fn a_wrong_type_is_told_what_would_be_right() {
 fn a_bad_word_is_told_the_words() {
     check("logging: {level: loud}", &["logging.level (@): must be error, warn, info, debug or trace, not `loud`"]);
     check("logging: {format: true}", &["logging.format (@): must be auto, pretty or json, not true"]);
-    check("providers: {default: podman}", &["providers.default (@): must be auto, native or mock, not `podman`"]);
+    check(
+        "providers: {default: podman}",
+        &["providers.default (@): must be auto, native, mock or custom (`providers.custom.name`)"],
+    );
+    check(
+        "providers: {default: [native]}",
+        &["providers.default (@): must be auto, native, mock or the name of custom, not a list"],
+    );
     check("providers: {native: {enabled: 1}}", &["providers.native.enabled (@): must be auto, true or false, not 1"]);
     check(
         "providers: {native: {subids: 0:65536}}",
@@ -367,12 +425,64 @@ fn values_that_contradict_each_other_are_refused() {
         "providers: {default: native, native: {enabled: false}}",
         &["providers.default (@): names a provider that is not enabled; set `providers.native.enabled` to true"],
     );
+    check(
+        "providers: {default: far, custom: {name: far}}",
+        &["providers.default (@): names a provider that is not enabled; set `providers.custom.enabled` to true"],
+    );
+    check(
+        "providers: {custom: {enabled: true}}",
+        &[
+            "providers.custom.enabled (@): needs a service to speak to; set `providers.custom.base_url`, such as https://boxes.example.com",
+        ],
+    );
+    check(
+        "providers: {custom: {enabled: true, base_url: 'http://b', name: mock}}",
+        &[
+            "providers.custom.name (@): is the name of another provider; choose one beside native, docker, firecracker, proot, mock, e2b",
+        ],
+    );
+}
+
+#[test]
+fn a_worker_without_a_url_is_refused() {
+    const REMEDY: &str = "is not set; say where the worker is reached, such as https://w1.example.com:7423";
+    check("workers: {w1: {api_key: k}}", &[&format!("workers.w1.url (@): {REMEDY}")]);
+    check_env(
+        "TIDEBOX_WORKERS_W1_CA_FILE",
+        "/ca.pem",
+        &format!("workers.w1.url (TIDEBOX_WORKERS_W1_CA_FILE): {REMEDY}"),
+    );
+    check("workers: {w1: {url: 'http://w1', api_key: k}}", &[]);
+    let faults = Lab::new().here("workers: {w1: {url: w1, api_key: k}}").faults();
+    assert!(faults.len() == 1 && faults[0].contains("must be an http or https URL"), "{faults:?}");
+}
+
+#[test]
+fn an_id_that_no_worker_can_have_is_refused() {
+    const LOCAL: &str = "belongs to this server itself; name the worker otherwise";
+    const SHAPE: &str = "has a worker id that is not made of 1 to 128 letters, digits, `_` or `-`";
+    check("workers: {local: {url: 'http://a'}}", &[&format!("workers.local.url (@): {LOCAL}")]);
+    check("auth: {worker_tokens: {local: k}}", &[&format!("auth.worker_tokens.local (@): {LOCAL}")]);
+    check("auth: {worker_tokens: {'a b': k}}", &[&format!("auth.worker_tokens.a b (@): {SHAPE}")]);
+    check_env("TIDEBOX_WORKERS_A.B_URL", "http://a", &format!("workers.a.b.url (TIDEBOX_WORKERS_A.B_URL): {SHAPE}"));
+}
+
+#[test]
+fn a_caller_cannot_be_forgotten_before_its_burst_is_back() {
+    check(
+        "rate_limit: {enabled: true, burst: 600, requests_per_minute: 6, bucket_ttl: 15m}",
+        &[
+            "rate_limit.bucket_ttl (@): 15m0s is less than the 1h40m0s that a spent burst takes to fill again; raise it, or lower `rate_limit.burst`",
+        ],
+    );
+    check("rate_limit: {enabled: true, burst: 600, requests_per_minute: 6, bucket_ttl: 100m}", &[]);
+    check("rate_limit: {burst: 600, requests_per_minute: 6}", &[]);
 }
 
 #[test]
 fn a_file_that_is_no_configuration_is_refused() {
     check("[1, 2]", &["@: holds a list; write sections and keys"]);
-    check("just words", &["@: holds `just words`; write sections and keys"]);
+    check("just words", &["@: holds a text; write sections and keys"]);
     let lab = Lab::new().here("server: [\n");
     let faults = lab.faults();
     assert!(faults.len() == 1 && faults[0].starts_with("here/tidebox.yaml: is not YAML: "), "{faults:?}");
@@ -407,14 +517,23 @@ fn a_fault_is_one_line_whatever_it_quotes() {
 
 #[test]
 fn the_example_file_names_every_key_once_with_its_default() {
-    let committed = include_str!("../../../../config/example.yaml");
-    assert_eq!(committed, example(), "config/example.yaml differs from the table of keys; this is what it should be");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/example.yaml");
+    if std::env::var_os("TIDEBOX_UPDATE_EXAMPLE").is_some() {
+        std::fs::write(path, example()).unwrap();
+    }
+    let committed = std::fs::read_to_string(path).unwrap();
+    assert_eq!(
+        committed,
+        example(),
+        "config/example.yaml differs from the table of keys; TIDEBOX_UPDATE_EXAMPLE=1 writes it anew"
+    );
     let enabled: String = committed.lines().map(|line| format!("{}\n", uncommented(line))).collect();
-    let loaded = Lab::new().here(&enabled).load();
+    let mut loaded = Lab::new().here(&enabled).load();
+    let set: BTreeSet<_> = loaded.sources.keys().cloned().collect();
+    assert_eq!(set, key::KEYS.iter().map(|key| key.name.replace('*', "w1")).collect());
+    clear_maps(&mut loaded.config);
     assert_eq!(loaded.config, Lab::new().load().config);
-    let set: BTreeSet<_> = loaded.sources.keys().map(String::as_str).collect();
-    assert_eq!(set, key::KEYS.iter().map(|key| key.name).collect());
-    assert_eq!(Lab::new().here(committed).load().sources.len(), 0, "as it is, it sets nothing");
+    assert_eq!(Lab::new().here(&committed).load().sources.len(), 0, "as it is, it sets nothing");
 }
 
 /// A key's line starts with `#`, one of prose with `# `.
@@ -428,29 +547,32 @@ fn uncommented(line: &str) -> String {
 /// What `config/example.yaml` must be.
 fn example() -> String {
     let mut text = "# Every key of Tidebox with its default. Copy it to ./tidebox.yaml or\n\
-                    # ~/.tidebox/config.yaml and take the # away before what you change.\n\
-                    # docs/configuration.md tells about layers, variables and faults.\n"
+                    # ~/.tidebox/config.yaml and take the # away before what you change. Of maps\n\
+                    # there is a sample entry, w1. docs/configuration.md tells about layers,\n\
+                    # variables and faults.\n"
         .to_owned();
+    let settings = Lab::new().load().settings();
     let mut open: Vec<&str> = Vec::new();
     for key in key::KEYS {
-        let mut sections: Vec<_> = key.name.split('.').collect();
+        let mut sections: Vec<_> = key.name.split('.').map(|part| if part == "*" { "w1" } else { part }).collect();
         let name = sections.pop().unwrap();
         let shared = open.iter().zip(&sections).take_while(|(a, b)| a == b).count();
         if shared == 0 {
             text.push('\n');
         }
         for (depth, section) in sections.iter().enumerate().skip(shared) {
-            writeln!(text, "{}{section}:", "  ".repeat(depth)).unwrap();
+            let mark = if *section == "w1" { "#" } else { "" };
+            writeln!(text, "{}{mark}{section}:", "  ".repeat(depth)).unwrap();
         }
         let indent = "  ".repeat(sections.len());
         for line in key.doc {
             writeln!(text, "{indent}# {line}").unwrap();
         }
-        let value = match key.default {
-            key::Default::Text("") => "[]",
-            key::Default::Text(text) | key::Default::Derived(text) => text,
-            key::Default::Unset => "null",
-        };
+        let shown = settings.iter().find(|setting| setting.key == key.name).map(|setting| setting.yaml().to_owned());
+        let value = shown.unwrap_or_else(|| match sample(key) {
+            text if text.is_empty() => "null".to_owned(),
+            text => text,
+        });
         writeln!(text, "{indent}#{name}: {value}").unwrap();
         open = sections;
     }

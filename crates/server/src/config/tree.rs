@@ -32,13 +32,30 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// For messages: what was found, without the value of a list or section.
+    /// For messages about what is no value of a key: its kind alone, since it
+    /// may be a secret in a wrong place.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Value::Null => "nothing",
+            Value::Bool(_) => "true or false",
+            Value::Integer(_) | Value::Float(_) => "a number",
+            Value::Text(_) | Value::Bare(_) => "a text",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a section",
+        }
+    }
+
+    /// For messages: what was found, without the value of a list or section,
+    /// and without a URL that may hold a password.
     pub(super) fn describe(&self) -> String {
         match self {
             Value::Null => "nothing".to_owned(),
             Value::Bool(value) => value.to_string(),
             Value::Integer(value) => value.to_string(),
             Value::Float(value) => value.to_string(),
+            Value::Text(text) | Value::Bare(text) if text.contains("://") && text.contains('@') => {
+                "a URL with a user".to_owned()
+            }
             Value::Text(text) | Value::Bare(text) => clip(text),
             Value::List(_) => "a list".to_owned(),
             Value::Map(_) => "a section".to_owned(),

@@ -161,7 +161,7 @@ impl Control {
 
     /// Whether a sandbox could go to a worker of this id at all.
     fn is_reachable(&self, id: &str) -> bool {
-        id == LOCAL_WORKER || self.other_workers().iter().any(|other| other.as_str() == id)
+        id == LOCAL_WORKER || self.takers().iter().any(|other| other.as_str() == id)
     }
 }
 

@@ -83,7 +83,8 @@ impl Control {
             None => self.registry.default_entry(),
         };
         let trouble = entry.and_then(|entry| entry.checked().health.error);
-        if self.registry.fleet().ids().is_empty() {
+        let others = self.takers();
+        if others.is_empty() {
             let entry = entry.ok_or_else(|| self.no_provider(name, &[]))?;
             let name = entry.provider.name().to_owned();
             if let Some(error) = trouble {
@@ -93,7 +94,7 @@ impl Control {
         }
         let mut offered: Vec<String> = Vec::new();
         for worker in self.store.workers().await? {
-            if self.registry.fleet().ids().contains(&worker.id) {
+            if others.contains(&worker.id) {
                 offered.extend(worker.providers);
             }
         }
@@ -133,7 +134,7 @@ impl Control {
             stale_after: self.policy.leases.stale_after,
             lease_ttl: self.policy.leases.ttl,
             here,
-            reachable: Arc::clone(self.registry.fleet().ids()),
+            reachable: self.takers(),
         }
     }
 
@@ -141,6 +142,12 @@ impl Control {
     pub(super) async fn has_place(&self, plan: &Plan) -> Result<bool> {
         let (provider, owner, placing) = plan.wish();
         Ok(self.store.place(provider, owner, self.now(), placing).await?.0.is_some())
+    }
+
+    /// The other workers that a sandbox could go to. The boxes that users share
+    /// are this server's own.
+    pub(super) fn takers(&self) -> Arc<[WorkerId]> {
+        if self.separates_users() { Arc::default() } else { Arc::clone(self.registry.fleet().ids()) }
     }
 
     /// The other workers.

@@ -82,11 +82,13 @@ impl<'a> Limited<'a> {
 
     /// Attempts count by themselves, so that those of a neighbour do not use up
     /// what others at the address may ask; where the address is the caller, they
-    /// are requests of it like any other. Workers have no other bucket.
+    /// are requests of it like any other. And no wrong key of the API may keep a
+    /// worker from renewing its leases.
     fn attempts(&self) -> Caller<'static> {
         match self.limiter.key_by() {
-            RateKey::Ip if !self.is_worker => Caller::Address(self.address),
-            RateKey::Ip | RateKey::Owner | RateKey::ApiKey => Caller::Attempts(self.address),
+            _ if self.is_worker => Caller::WorkerAttempts(self.address),
+            RateKey::Ip => Caller::Address(self.address),
+            RateKey::Owner | RateKey::ApiKey => Caller::Attempts(self.address),
         }
     }
 

@@ -53,11 +53,12 @@ fn each_caller_has_a_bucket_and_kinds_do_not_mix() {
         Caller::Address(None),
         Caller::Attempts(at),
         Caller::Attempts(None),
+        Caller::WorkerAttempts(at),
     ] {
         assert_eq!(limiter.take_at(caller, at, s(0)), Ok(0));
         assert_eq!(limiter.take_at(caller, at, s(0)).map_err(|it| it.wait), Err(s(1)));
     }
-    assert_eq!(limiter.figures(), Figures { active_buckets: 7, allowed_total: 7, limited_total: 7, evicted_total: 0 });
+    assert_eq!(limiter.figures(), Figures { active_buckets: 8, allowed_total: 8, limited_total: 8, evicted_total: 0 });
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The command line as a process, against a service that answers as told.
 
+mod config;
 mod service;
 
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -10,6 +10,7 @@ mod auth;
 mod cli;
 mod contract;
 mod crash;
+mod custom;
 mod events;
 mod fuzz;
 mod listen;

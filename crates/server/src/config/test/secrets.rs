@@ -26,7 +26,11 @@ fn a_secret_is_read_from_its_file_without_the_end_of_its_line() {
 
 #[test]
 fn every_secret_can_be_kept_in_a_file() {
-    let of = |name: &str| lab("s3cret\n").naming(name).load().config;
+    let of = |name: &str| {
+        let lab = lab("s3cret\n").naming(name);
+        let lab = if name.starts_with("workers") { lab.env("TIDEBOX_WORKERS_W1_URL", "https://w1.test") } else { lab };
+        lab.load().config
+    };
     let secret = Some(Secret::new("s3cret".to_owned()));
     assert_eq!(of("auth.admin_api_key_file").auth.admin_api_key, secret);
     assert_eq!(of("auth.worker_token_file").auth.worker_token, secret);
@@ -115,4 +119,106 @@ fn groups_for_the_admin_alone_need_an_admin_key() {
 #[test]
 fn an_open_address_warns_only_while_no_key_is_asked_for() {
     assert!(Lab::new().here("server: {host: '::'}\nauth: {enabled: true, api_key: k}").load().warnings.is_empty());
+}
+
+/// What nobody may ever read in a message.
+const MARKER: &str = "hUnter2-9f8e7d6c5b4a";
+
+/// Everything that loading says, good or bad.
+fn said(lab: &Lab) -> String {
+    match load(&lab.inputs) {
+        Ok(loaded) => format!("{:?} {loaded:?}", loaded.warnings),
+        Err(faults) => faults.iter().map(|fault| format!("{fault} {fault:?}\n")).collect::<String>(),
+    }
+}
+
+#[test]
+fn a_secret_is_never_repeated_whatever_is_wrong_with_it_or_around_it() {
+    for text in [
+        // In place of what belongs there.
+        "MARKER",
+        "auth: MARKER",
+        "auth: [MARKER]",
+        "auth: {worker_tokens: MARKER}",
+        "auth: {worker_tokens: [MARKER]}",
+        "auth: {worker_tokens: {w1: [MARKER]}}",
+        "auth: {worker_tokens: {'': MARKER}}",
+        "auth: {worker_tokens: {'a b': MARKER}}",
+        "auth: {api_key_file: MARKER}",
+        "auth: {api_key_file: [MARKER]}",
+        "auth: {worker_token_file: MARKER}",
+        "auth: {worker_signing_key_file: MARKER}",
+        "auth: {worker_revoked_token_ids: ['MARKER/+']}",
+        "auth: {worker_signing_keys: MARKER}",
+        "auth: {worker_signing_keys: [['MARKER']]}",
+        "auth: {worker_signing_keys: ['MARKER x']}",
+        "auth: {api_key: 'MARKER x'}",
+        "auth: {api_key: {a: MARKER}}",
+        "auth: {api_key: [MARKER]}",
+        "auth: {api_kye: MARKER}",
+        "auth: {api_key: MARKER, api_key: MARKER}",
+        "auth: {api_key: MARKER, api_key_file: /nonexistent}",
+        "workers: {w1: MARKER}",
+        "workers: {w1: {url: 'https://u:MARKER@w1'}}",
+        "workers: {w1: {url: 'https://w1?key=MARKER'}}",
+        "workers: {local: {api_key: MARKER}}",
+        "providers: {custom: {base_url: 'https://u:MARKER@w1'}}",
+        "providers: {custom: {api_key_file: MARKER}}",
+        "server: {cors_allowed_origins: ['https://u:MARKER@app.example.com']}",
+        "database: {url: 'postgres://u:MARKER@db/x'}",
+        "database: {url: 'sqlite://u:MARKER@db'}",
+        "warm_pool: MARKER",
+        // What the parser stumbles over.
+        "auth: {api_key: *MARKER}",
+        "auth: {api_key: !MARKER x}",
+        "auth: {api_key: !x MARKER}",
+        "auth: {api_key: @MARKER}",
+        "auth: {api_key: `MARKER`}",
+        "auth: {api_key: %MARKER",
+        "%MARKER\n---\na: 1",
+        "auth:\n  api_key: \"MARKER\\q\"",
+        "auth:\n  api_key: 'MARKER",
+        "auth:\n  api_key: MARKER: x",
+        "auth:\n  api_key: MARKER\n bad: 1",
+        "auth:\n  api_key: |\n  MARKER",
+        "auth:\n\tapi_key: MARKER",
+        "auth: {api_key: &MARKER",
+        "auth:\n  api_key: MARKER\n--- \n- x",
+        "a: &a [MARKER, *a]",
+        "? [MARKER]\n: 1",
+    ] {
+        let said = said(&Lab::new().here(&text.replace("MARKER", MARKER)));
+        assert!(!said.contains(MARKER), "{text}: {said}");
+    }
+}
+
+#[test]
+fn a_secret_in_a_variable_is_never_repeated() {
+    for (name, value) in [
+        ("TIDEBOX_AUTH_API_KEY", "MARKER x"),
+        ("TIDEBOX_AUTH_API_KEY", "MARKER"),
+        ("TIDEBOX_AUTH_API_KYE", "MARKER"),
+        ("TIDEBOX_AUTH_API_KEY_FILE", "MARKER"),
+        ("TIDEBOX_AUTH_WORKER_TOKENS_LOCAL", "MARKER"),
+        ("TIDEBOX_AUTH_WORKER_TOKENS_W1", "MARKER"),
+        ("TIDEBOX_AUTH_WORKER_SIGNING_KEYS", "MARKER,MARKER x"),
+        ("TIDEBOX_WORKERS_W1_URL", "http://u:MARKER@x"),
+        ("TIDEBOX_WORKERS_W1_API_KEY", "MARKER"),
+        ("TIDEBOX_API_KEY", "MARKER"),
+    ] {
+        let said = said(&Lab::new().env(name, &value.replace("MARKER", MARKER)));
+        assert!(!said.contains(MARKER), "{name}={value}: {said}");
+    }
+}
+
+#[test]
+fn the_names_of_secret_keys_are_those_that_hold_secrets() {
+    for key in key::KEYS {
+        let mut config = settings::blank();
+        let at = key::At { home: None, entry: "w1" };
+        let held = |config: &Config| format!("{config:?}").matches("[hidden]").count();
+        let texts = ["/abc", "abc", "https://abc"].map(|text| tree::Value::Bare(text.to_owned()));
+        let holds = texts.iter().any(|text| (key.read)(&mut config, text, at).is_ok() && held(&config) > 0);
+        assert_eq!(holds, key.is_secret(), "{}", key.name);
+    }
 }

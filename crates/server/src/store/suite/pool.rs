@@ -5,6 +5,7 @@ use std::time::Duration;
 use domain::{Caps, Denial, SandboxId};
 use futures_util::future::join_all;
 
+use super::workers::placing;
 use super::{requested, start};
 use crate::clock::after;
 use crate::store::{Admitted, Change, NewSandbox, PoolBounds, PoolCounts, PoolPlace, Sandbox, Store};
@@ -48,13 +49,17 @@ async fn place(store: &dyn Store, mut sandbox: Sandbox, new: u8) -> Option<Sandb
     let pool = Some(PoolPlace { bounds: BOUNDS, new_host: host_id(new) });
     let id = sandbox.id.clone();
     let has_place = store.has_place(&sandbox, BOUNDS).await.unwrap();
-    match store.admit(&NewSandbox { sandbox, caps: Caps::default(), key: None, pool }).await.unwrap() {
-        Admitted::Yes => Some(store.host_of(&id).await.unwrap().unwrap().id),
+    match store
+        .admit(&NewSandbox { sandbox, caps: Caps::default(), key: None, placing: placing(), pool })
+        .await
+        .unwrap()
+    {
+        Admitted::Yes(_) => Some(store.host_of(&id).await.unwrap().unwrap().id),
         Admitted::Denied(Denial::PoolFull, _) => {
             assert!(!has_place && store.sandbox(&id).await.unwrap().is_none());
             None
         }
-        other @ (Admitted::Denied(..) | Admitted::KeyTaken) => panic!("{other:?}"),
+        other @ (Admitted::Denied(..) | Admitted::KeyTaken | Admitted::NoWorker) => panic!("{other:?}"),
     }
 }
 
@@ -98,11 +103,11 @@ async fn the_fullest_box_that_fits_is_filled_first(store: &dyn Store) {
 async fn many_at_once_never_get_past_a_bound(store: &dyn Store) {
     let asked = (1..=10u8).map(|n| {
         let pool = Some(PoolPlace { bounds: BOUNDS, new_host: host_id(n) });
-        NewSandbox { sandbox: sandbox(100 + n), caps: Caps::default(), key: None, pool }
+        NewSandbox { sandbox: sandbox(100 + n), caps: Caps::default(), key: None, placing: placing(), pool }
     });
     let asked: Vec<NewSandbox> = asked.collect();
     let admitted = join_all(asked.iter().map(|new| store.admit(new))).await;
-    assert_eq!(admitted.iter().filter(|one| matches!(one, Ok(Admitted::Yes))).count(), 4);
+    assert_eq!(admitted.iter().filter(|one| matches!(one, Ok(Admitted::Yes(_)))).count(), 4);
     assert_eq!(store.pool_counts().await.unwrap(), PoolCounts { hosts: 2, slots: 4 });
     leave(store, 101..=110).await;
 }
@@ -111,7 +116,7 @@ async fn who_is_not_admitted_has_no_place(store: &dyn Store) {
     let caps = Caps { max_sandboxes: 1, max_sandboxes_per_owner: 0 };
     for n in [101, 102] {
         let pool = Some(PoolPlace { bounds: BOUNDS, new_host: host_id(n - 100) });
-        store.admit(&NewSandbox { sandbox: sandbox(n), caps, key: None, pool }).await.unwrap();
+        store.admit(&NewSandbox { sandbox: sandbox(n), caps, key: None, placing: placing(), pool }).await.unwrap();
     }
     assert_eq!(store.pool_counts().await.unwrap(), PoolCounts { hosts: 1, slots: 1 });
     leave(store, [101, 102]).await;

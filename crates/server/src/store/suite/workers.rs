@@ -98,7 +98,7 @@ async fn there_are_only_so_many_workers(store: &dyn Store) {
 async fn admitted(store: &dyn Store, n: u8, owner: Option<&str>, here: bool, reachable: &[&str]) -> Option<String> {
     let reachable = reachable.iter().map(|name| worker(name)).collect();
     let placing = Placing { here, reachable, ..placing() };
-    let new = NewSandbox { sandbox: sandbox(n, owner), caps: Caps::default(), key: None, placing };
+    let new = NewSandbox { sandbox: sandbox(n, owner), caps: Caps::default(), key: None, placing, pool: None };
     match store.admit(&new).await.unwrap() {
         Admitted::Yes(worker) => Some(worker.to_string()),
         Admitted::NoWorker => None,
@@ -209,7 +209,7 @@ pub(super) async fn a_worker_remembers_what_it_was_told(store: &dyn Store) {
         held.iter().map(|(sandbox, until)| (&sandbox.id, *until)).collect::<Vec<_>>(),
         [(&box_id, Some(start()))]
     );
-    assert_eq!(store.overheld(after(start(), Duration::from_secs(1)), 10).await.unwrap(), [box_id.clone()]);
+    assert_eq!(store.overheld(after(start(), Duration::from_secs(1)), 10).await.unwrap(), std::slice::from_ref(&box_id));
     assert_eq!(store.overheld(crate::clock::from_ms(0), 10).await.unwrap(), []);
     assert!(store.see_generation(&id(239), 7).await.unwrap(), "one that is not there has seen nothing");
     store.hold_until(&id(239), start()).await.unwrap();

@@ -189,3 +189,12 @@ async fn a_worker_says_what_it_lacks_before_it_starts() {
         assert!(text.contains(words), "{arguments}: {text}");
     }
 }
+
+#[tokio::test]
+async fn the_boxes_that_users_share_stay_on_the_server_itself() {
+    let pair = Pair::start(&format!("{MOCK} pool.enabled=true"), MOCK).await;
+    let spawn = pair.plane.request(Method::POST, "/sandboxes").header("X-User-ID", "ann").json(&json!({}));
+    let spawned = Answer::read(spawn.send().await.unwrap()).await;
+    spawned.refused(503, "unavailable", "no worker can take this sandbox");
+    assert_eq!(pair.boxes().await, Vec::<Value>::new());
+}

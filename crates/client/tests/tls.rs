@@ -1,0 +1,121 @@
+//! The client over TLS: whom it trusts, and whom it does not.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use client::{Client, Error, Options};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// An authority of our own, and a server that it vouches for.
+struct Ground {
+    folder: tempfile::TempDir,
+    url: String,
+    _serving: JoinSet<()>,
+}
+
+impl Ground {
+    /// A server that says of itself that it is `name`.
+    async fn named(name: &str) -> Ground {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut of_authority = CertificateParams::new(Vec::new()).expect("parameters");
+        of_authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let authority = CertifiedIssuer::self_signed(of_authority, key).expect("an authority");
+        std::fs::write(folder.path().join("ca.pem"), authority.pem()).expect("a file");
+        let key = KeyPair::generate().expect("a key");
+        let of_server = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+        let certificate = of_server.signed_by(&key, &authority).expect("a certificate");
+        let config = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![CertificateDer::from(certificate.der().to_vec())],
+                PrivateKeyDer::try_from(key.serialize_der()).expect("a key"),
+            )
+            .expect("a server");
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("https://127.0.0.1:{}", listener.local_addr().expect("an address").port());
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") && stream.read_buf(&mut head).await.is_ok_and(|count| count > 0) {}
+                let body = r#"{"status":"alive","version":"0","uptime":"1s"}"#;
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                );
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.shutdown().await;
+            }
+        });
+        Ground { folder, url, _serving: serving }
+    }
+
+    fn authority(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    fn client(&self, ca_file: Option<&Path>) -> Client {
+        Client::open(&self.url, Options { api_key: Some("k"), ca_file, ..Options::default() }).expect("a client")
+    }
+}
+
+fn refusal(error: Error) -> String {
+    match error {
+        Error::Connect { reason, .. } => reason,
+        other @ (Error::Argument { .. }
+        | Error::Timeout { .. }
+        | Error::Api { .. }
+        | Error::Protocol { .. }
+        | Error::Cut { .. }
+        | Error::TooLarge { .. }
+        | Error::Io(_)) => panic!("not a refusal to connect: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_authority_of_our_own_is_trusted_when_it_is_named() {
+    let ground = Ground::named("127.0.0.1").await;
+    assert_eq!(ground.client(Some(&ground.authority())).live().await.expect("an answer").status, "alive");
+}
+
+#[tokio::test]
+async fn a_server_that_nobody_vouches_for_is_refused() {
+    let (ground, other) = (Ground::named("127.0.0.1").await, Ground::named("127.0.0.1").await);
+    let reason = refusal(ground.client(Some(&other.authority())).live().await.unwrap_err());
+    assert!(reason.contains("certificate"), "{reason}");
+    // Nor do those whom the system trusts vouch for it.
+    let error = ground.client(None).live().await.unwrap_err();
+    assert!(refusal(error).contains("certificate"));
+}
+
+#[tokio::test]
+async fn a_server_of_another_name_is_refused() {
+    let ground = Ground::named("boxes.example.com").await;
+    let reason = refusal(ground.client(Some(&ground.authority())).live().await.unwrap_err());
+    assert!(reason.contains("certificate"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("https://{}", listener.local_addr().expect("an address"));
+    let mut serving = JoinSet::new();
+    serving.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let ground = Ground::named("127.0.0.1").await;
+    let ca_file = Some(ground.authority());
+    let client = Client::open(&url, Options { ca_file: ca_file.as_deref(), ..Options::default() }).expect("a client");
+    refusal(client.live().await.unwrap_err());
+}

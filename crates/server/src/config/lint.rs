@@ -1,0 +1,443 @@
+//! What `tidebox config lint` says of a configuration that has no faults.
+//!
+//! A rule is a function of the configuration and of the modes of the files that
+//! it names, so that each can be held by a table.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use domain::format_duration;
+
+use super::{Config, Level, Loaded, RateKey, Secret, Source};
+
+mod strength;
+
+/// What a finding means for whoever runs the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// As it should be.
+    Pass,
+    /// Worth a thought.
+    Warn,
+    /// Not fit for production.
+    Fail,
+}
+
+impl Verdict {
+    /// The name as it is printed.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Pass => "pass",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "fail",
+        }
+    }
+}
+
+/// What one rule found about one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// What it means.
+    pub verdict: Verdict,
+    /// The dotted key.
+    pub key: String,
+    /// What was found, without any secret.
+    pub message: String,
+    /// What to do; empty if there is nothing to do.
+    pub remedy: String,
+}
+
+/// The modes of files, by path: the lower twelve bits, or why there are none.
+pub type Modes = BTreeMap<PathBuf, Result<u32, String>>;
+
+/// Looks at the files that the configuration names.
+#[must_use]
+pub fn modes(loaded: &Loaded) -> Modes {
+    let paths = private_files(loaded).into_iter().map(|(_, path)| path).chain(private_places(&loaded.config));
+    paths
+        .map(|path| {
+            let mode = std::fs::metadata(&path).map(|file| file.permissions().mode() & 0o7777);
+            (path, mode.map_err(|error| error.to_string()))
+        })
+        .collect()
+}
+
+/// Every finding, in the order of the rules. What fails in production is a
+/// warning elsewhere.
+#[must_use]
+pub fn lint(loaded: &Loaded, modes: &Modes, production: bool) -> Vec<Finding> {
+    let mut report = Report { findings: Vec::new(), worst: if production { Verdict::Fail } else { Verdict::Warn } };
+    for warning in &loaded.warnings {
+        report.warn("configuration", warning, "change what it names");
+    }
+    let config = &loaded.config;
+    for rule in RULES {
+        rule(config, &mut report);
+    }
+    files(loaded, modes, &mut report);
+    places(config, modes, &mut report);
+    report.findings
+}
+
+/// What was found so far.
+struct Report {
+    findings: Vec<Finding>,
+    /// What a failure counts as.
+    worst: Verdict,
+}
+
+impl Report {
+    fn say(&mut self, verdict: Verdict, key: impl Into<String>, message: impl Into<String>, remedy: impl Into<String>) {
+        let (key, message, remedy) = (key.into(), message.into(), remedy.into());
+        self.findings.push(Finding { verdict, key, message, remedy });
+    }
+
+    fn pass(&mut self, key: impl Into<String>, message: impl Into<String>) {
+        self.say(Verdict::Pass, key, message, "");
+    }
+
+    fn warn(&mut self, key: impl Into<String>, message: impl Into<String>, remedy: impl Into<String>) {
+        self.say(Verdict::Warn, key, message, remedy);
+    }
+
+    fn fail(&mut self, key: impl Into<String>, message: impl Into<String>, remedy: impl Into<String>) {
+        self.say(self.worst, key, message, remedy);
+    }
+}
+
+/// The rules that need the values alone.
+const RULES: &[fn(&Config, &mut Report)] = &[
+    authentication,
+    admin,
+    keys,
+    distinct_keys,
+    address,
+    tls,
+    origins,
+    proxies,
+    caps,
+    lifetimes,
+    mock,
+    rate_limit,
+    audit,
+    traces,
+    disk,
+    peers,
+];
+
+fn authentication(config: &Config, report: &mut Report) {
+    const KEY: &str = "auth.enabled";
+    if config.auth.enabled {
+        report.pass(KEY, "a key is asked for");
+    } else {
+        report.fail(
+            KEY,
+            "is false: whoever reaches the port can run commands",
+            "set it to true, and auth.api_key_file",
+        );
+    }
+}
+
+fn admin(config: &Config, report: &mut Report) {
+    const KEY: &str = "auth.admin_api_key";
+    if config.auth.admin_api_key.is_some() {
+        report.pass(KEY, "the admin routes have a key of their own");
+    } else if config.auth.admin_fallback_enabled {
+        report.warn(KEY, "is not set: the API key opens the admin routes", "set auth.admin_api_key_file");
+    } else {
+        report.pass(KEY, "is not set, and nothing opens the admin routes");
+    }
+}
+
+/// Every key and token that opens this server, by its dotted key.
+fn own_secrets(config: &Config) -> Vec<(String, &Secret)> {
+    let auth = &config.auth;
+    let single = [
+        ("auth.api_key", &auth.api_key),
+        ("auth.admin_api_key", &auth.admin_api_key),
+        ("auth.worker_token", &auth.worker_token),
+        ("auth.worker_signing_key", &auth.worker_signing_key),
+    ];
+    let single = single.into_iter().filter_map(|(key, secret)| Some((key.to_owned(), secret.as_ref()?)));
+    let earlier = auth.worker_signing_keys.iter().enumerate();
+    let earlier = earlier.map(|(at, secret)| (format!("auth.worker_signing_keys[{at}]"), secret));
+    let tokens = auth.worker_tokens.iter().map(|(id, secret)| (format!("auth.worker_tokens.{id}"), secret));
+    single.chain(earlier).chain(tokens).collect()
+}
+
+fn keys(config: &Config, report: &mut Report) {
+    for (key, secret) in own_secrets(config) {
+        match strength::weakness(secret.expose()) {
+            None => report.pass(key, "looks random"),
+            Some(why) => report.fail(key, why, "make a new one with `openssl rand -hex 32`"),
+        }
+    }
+}
+
+fn distinct_keys(config: &Config, report: &mut Report) {
+    let secrets = own_secrets(config);
+    let mut are_distinct = true;
+    for (at, (key, secret)) in secrets.iter().enumerate() {
+        if let Some((other, _)) = secrets[..at].iter().find(|(_, earlier)| earlier == secret) {
+            are_distinct = false;
+            report.fail(key, format!("is the same as {other}"), "give each purpose a key of its own");
+        }
+    }
+    if are_distinct && secrets.len() > 1 {
+        report.pass("auth", "no two keys are the same");
+    }
+}
+
+fn address(config: &Config, report: &mut Report) {
+    const KEY: &str = "server.host";
+    let host = config.server.host;
+    if config.auth.enabled || host.is_loopback() {
+        report.pass(KEY, format!("is {host}"));
+    } else if host.is_unspecified() {
+        let remedy = "set auth.enabled, or listen on 127.0.0.1";
+        report.fail(KEY, format!("is {host}, every address of this host, and no key is asked for"), remedy);
+    } else {
+        report.fail(KEY, format!("is {host}, and no key is asked for"), "set auth.enabled, or listen on 127.0.0.1");
+    }
+}
+
+fn tls(config: &Config, report: &mut Report) {
+    const KEY: &str = "server.tls.cert_file";
+    if config.server.tls.cert_file.is_some() {
+        report.pass(KEY, "HTTPS is served");
+    } else if config.server.host.is_loopback() {
+        report.pass(KEY, "is not set; the server listens on loopback");
+    } else {
+        let remedy = "set server.tls.cert_file and server.tls.key_file, or have a proxy in front serve HTTPS";
+        report.warn(KEY, "is not set: keys and data cross the network in the clear", remedy);
+    }
+}
+
+fn origins(config: &Config, report: &mut Report) {
+    const KEY: &str = "server.cors_allowed_origins";
+    let origins = &config.server.cors_allowed_origins;
+    if origins.is_empty() {
+        report.fail(KEY, "is empty", "list the origins whose pages use the API, such as https://app.example.com");
+    } else if origins.iter().any(|origin| origin == "*") {
+        report.fail(KEY, "lets the pages of every site use the API", "list the origins that do, in place of *");
+    } else if let Some(origin) = origins.iter().find(|origin| origin.starts_with("http://")) {
+        report.warn(
+            KEY,
+            format!("has {origin}, whose pages anybody on the way can change"),
+            "serve the pages by https",
+        );
+    } else {
+        report.pass(KEY, "lists origins");
+    }
+}
+
+fn proxies(config: &Config, report: &mut Report) {
+    const KEY: &str = "server.trusted_proxies";
+    let proxies = &config.server.trusted_proxies;
+    let is_wide = |network: &&ipnet::IpNet| match network.addr() {
+        IpAddr::V4(_) => network.prefix_len() < 8,
+        IpAddr::V6(_) => network.prefix_len() < 32,
+    };
+    if let Some(all) = proxies.iter().find(|network| network.prefix_len() == 0) {
+        let message = format!("has {all}: anybody can claim any address, and so get around limits and the audit");
+        report.fail(KEY, message, "name the addresses of your proxies");
+    } else if let Some(wide) = proxies.iter().find(is_wide) {
+        report.warn(KEY, format!("has {wide}, which is very wide"), "name the addresses of your proxies");
+    } else {
+        report.pass(KEY, if proxies.is_empty() { "no forwarded address is believed" } else { "names proxies" });
+    }
+}
+
+fn caps(config: &Config, report: &mut Report) {
+    let defaults = &config.defaults;
+    for (key, cap, whose) in [
+        ("defaults.max_sandboxes", defaults.max_sandboxes, "the whole server"),
+        ("defaults.max_sandboxes_per_owner", defaults.max_sandboxes_per_owner, "one owner"),
+    ] {
+        if cap == 0 {
+            report.fail(key, format!("is 0: no limit for {whose}"), "set it to what this host can hold");
+        } else {
+            report.pass(key, format!("is {cap}"));
+        }
+    }
+}
+
+fn lifetimes(config: &Config, report: &mut Report) {
+    const KEY: &str = "defaults.max_ttl";
+    const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
+    let ttl = config.defaults.max_ttl;
+    if ttl > LONG {
+        let message = format!("is {}: a forgotten sandbox holds its memory that long", format_duration(ttl));
+        report.warn(KEY, message, "set it to 168h or less");
+    } else {
+        report.pass(KEY, format!("is {}", format_duration(ttl)));
+    }
+}
+
+fn mock(config: &Config, report: &mut Report) {
+    const KEY: &str = "providers.mock.enabled";
+    if config.providers.mock.enabled {
+        report.fail(KEY, "is true: the test double isolates nothing", "set it to false");
+    } else {
+        report.pass(KEY, "is false");
+    }
+}
+
+fn rate_limit(config: &Config, report: &mut Report) {
+    let limit = &config.rate_limit;
+    if !limit.enabled {
+        report.warn("rate_limit.enabled", "is false: one caller can keep the server busy", "set it to true");
+    } else if limit.key_by == RateKey::Owner {
+        let message = "is owner: whoever holds the key gets a limit of its own for each X-User-ID it makes up";
+        report.warn("rate_limit.key_by", message, "set it to api_key or ip, unless a proxy sets X-User-ID");
+    } else {
+        report.pass("rate_limit.enabled", format!("is true, by {}", limit.key_by.as_str()));
+    }
+}
+
+fn audit(config: &Config, report: &mut Report) {
+    const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+    const FEW: u64 = 10_000;
+    let (kept, entries) = (config.auth.admin_audit_retention, config.auth.admin_audit_max_entries);
+    let key = "auth.admin_audit_retention";
+    if kept < WEEK {
+        report.warn(key, format!("is {}: less than a week", format_duration(kept)), "set it to 168h or more");
+    } else {
+        report.pass(key, format!("is {}", format_duration(kept)));
+    }
+    let key = "auth.admin_audit_max_entries";
+    if entries < FEW {
+        report.warn(key, format!("is {entries}: refused keys soon push out the rest"), "set it to 10000 or more");
+    } else {
+        report.pass(key, format!("is {entries}"));
+    }
+}
+
+fn traces(config: &Config, report: &mut Report) {
+    if config.retention.destroyed.is_zero() {
+        let message = "is 0: a repeated DELETE is not told from one of a sandbox that never was";
+        report.warn("retention.destroyed", message, "set it to 1h or more");
+    } else {
+        report.pass("retention.destroyed", format!("is {}", format_duration(config.retention.destroyed)));
+    }
+    if config.logging.level >= Level::Debug {
+        let level = config.logging.level.as_str();
+        report.warn("logging.level", format!("is {level}: the log grows fast"), "set it to info");
+    } else {
+        report.pass("logging.level", format!("is {}", config.logging.level.as_str()));
+    }
+}
+
+fn disk(config: &Config, report: &mut Report) {
+    const KEY: &str = "limits.reserve_disk_mb";
+    match config.limits.reserve_disk_mb {
+        0 => report.warn(KEY, "is 0: sandboxes can fill the disk that the server writes to", "set it to 1024"),
+        mebibytes => report.pass(KEY, format!("is {mebibytes}")),
+    }
+}
+
+/// Keys that this server sends to others.
+fn peers(config: &Config, report: &mut Report) {
+    let custom = &config.providers.custom;
+    let custom = custom.enabled.then_some(("providers.custom.base_url".to_owned(), &custom.base_url));
+    let workers = config.workers.iter().map(|(id, worker)| (format!("workers.{id}.url"), &worker.url));
+    let plane = &config.worker.control_plane;
+    let plane = (!plane.is_empty()).then_some(("worker.control_plane".to_owned(), plane));
+    for (key, url) in custom.into_iter().chain(workers).chain(plane) {
+        if is_in_the_clear(url) {
+            report.warn(key, "is http: its key and all data cross the network in the clear", "use https");
+        } else {
+            report.pass(key, "is https, or does not leave this host");
+        }
+    }
+}
+
+fn is_in_the_clear(url: &str) -> bool {
+    let Some(rest) = url.strip_prefix("http://") else { return false };
+    let authority = rest.split('/').next().unwrap_or(rest);
+    let host = match authority.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or(v6),
+        None => authority.split(':').next().unwrap_or(authority),
+    };
+    host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Files that hold a secret, by the key that says so.
+fn private_files(loaded: &Loaded) -> Vec<(String, PathBuf)> {
+    let (auth, custom) = (&loaded.config.auth, &loaded.config.providers.custom);
+    let named = [
+        ("auth.api_key_file", &auth.api_key_file),
+        ("auth.admin_api_key_file", &auth.admin_api_key_file),
+        ("auth.worker_token_file", &auth.worker_token_file),
+        ("auth.worker_signing_key_file", &auth.worker_signing_key_file),
+        ("providers.custom.api_key_file", &custom.api_key_file),
+        ("worker.token_file", &loaded.config.worker.token_file),
+        ("server.tls.key_file", &loaded.config.server.tls.key_file),
+    ];
+    let named = named.into_iter().filter_map(|(key, path)| Some((key.to_owned(), path.clone()?)));
+    let workers = loaded.config.workers.iter();
+    let workers = workers.filter_map(|(id, it)| Some((format!("workers.{id}.api_key_file"), it.api_key_file.clone()?)));
+    let inline = loaded.secrets_in_files().map(|(key, path)| (key.to_owned(), path.to_owned()));
+    named.chain(workers).chain(inline).collect()
+}
+
+/// Where the server keeps what is nobody else's business.
+fn private_places(config: &Config) -> [PathBuf; 2] {
+    [config.data_dir.clone(), config.database.path.clone()]
+}
+
+fn files(loaded: &Loaded, modes: &Modes, report: &mut Report) {
+    for (key, path) in private_files(loaded) {
+        let shown = path.display();
+        match modes.get(&path) {
+            Some(Ok(mode)) if mode & 0o077 == 0 => report.pass(key, format!("{shown} has mode {mode:04o}")),
+            Some(Ok(mode)) => report.fail(
+                key,
+                format!("{shown} has mode {mode:04o}: other users of this host may use it"),
+                format!("chmod 600 {shown}"),
+            ),
+            Some(Err(why)) => report.fail(key, format!("{shown}: {why}"), "make the file, or name another"),
+            None => report.fail(key, format!("{shown} was not looked at"), "run this again"),
+        }
+    }
+}
+
+fn places(config: &Config, modes: &Modes, report: &mut Report) {
+    let [data, database] = private_places(config);
+    let is_inside = database.starts_with(&data);
+    place("data_dir", &data, 0o700, modes, report);
+    if !is_inside {
+        place("database.url", &database, 0o600, modes, report);
+    }
+}
+
+fn place(key: &str, path: &Path, right: u32, modes: &Modes, report: &mut Report) {
+    let shown = path.display();
+    match modes.get(path) {
+        Some(Ok(mode)) if mode & 0o077 == 0 => report.pass(key, format!("{shown} has mode {mode:04o}")),
+        Some(Ok(mode)) => report.fail(
+            key,
+            format!("{shown} has mode {mode:04o}: other users of this host may look into it"),
+            format!("chmod {right:o} {shown}"),
+        ),
+        // The server makes it, for its user alone.
+        Some(Err(_)) | None => report.pass(key, format!("{shown} cannot be looked at, or is not there yet")),
+    }
+}
+
+impl Loaded {
+    /// Secrets that are written in a configuration file itself.
+    fn secrets_in_files(&self) -> impl Iterator<Item = (&str, &Path)> {
+        self.sources.iter().filter_map(|(key, source)| match source {
+            Source::File(path) if self.holds_secret(key) => Some((key.as_str(), path.as_path())),
+            Source::File(_) | Source::Default | Source::Variable(_) => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod test;

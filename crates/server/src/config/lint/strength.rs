@@ -1,0 +1,174 @@
+//! Whether a key could be guessed. docs/production.md states the same rules.
+
+use std::collections::BTreeMap;
+
+/// The shortest key, in bytes: what 16 random bytes are in hexadecimal.
+const BYTES_MIN: usize = 32;
+
+/// Fewer different characters than this are no random choice: 32 random
+/// hexadecimal digits have fewer once in ten million times.
+const DIFFERENT_MIN: usize = 8;
+
+/// The least information, in bits, by how often each character occurs.
+const BITS_MIN: f64 = 90.0;
+
+/// A phrase of this many words is as good as a key.
+const WORDS_MIN: usize = 6;
+
+/// Words that no random key has, anywhere in it.
+const WORDS: &[&str] = &[
+    "apikey",
+    "changeit",
+    "changeme",
+    "default",
+    "example",
+    "insecure",
+    "letmein",
+    "password",
+    "passw0rd",
+    "placeholder",
+    "production",
+    "qwerty",
+    "replace",
+    "sample",
+    "secret",
+    "staging",
+    "tidebox",
+    "yourkey",
+];
+
+/// Words that count only at the beginning or between separators, since a random
+/// key may have them by chance.
+const SHORT_WORDS: &[&str] = &["admin", "demo", "dummy", "fake", "test", "tests", "testing", "todo", "token"];
+
+/// Why `key` could be guessed, in words that do not repeat it; `None` if
+/// nothing speaks for that.
+pub(super) fn weakness(key: &str) -> Option<&'static str> {
+    let lower = key.to_ascii_lowercase();
+    let letters: String = lower.chars().filter(char::is_ascii_alphanumeric).collect();
+    let stands_alone = |word: &&str| {
+        let begins = lower.strip_prefix(word).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphabetic()));
+        let mut parts = lower.split(|c: char| !c.is_ascii_alphanumeric());
+        begins || parts.any(|part| part.trim_end_matches(|c: char| c.is_ascii_digit()) == *word)
+    };
+    if WORDS.iter().any(|word| letters.contains(word)) || SHORT_WORDS.iter().any(stands_alone) {
+        Some("holds a word that placeholders have, such as changeme, example, secret or test")
+    } else if key.len() < BYTES_MIN {
+        Some("is shorter than 32 bytes")
+    } else if repeats(key.as_bytes()) {
+        Some("repeats itself")
+    } else if counts(key).len() < DIFFERENT_MIN {
+        Some("has fewer than 8 different characters")
+    } else if is_sequence(key.as_bytes()) {
+        Some("follows the alphabet")
+    } else if is_words(key) {
+        Some("is made of a few words")
+    } else if bits(key) < BITS_MIN {
+        Some("is too regular to be random")
+    } else {
+        None
+    }
+}
+
+/// Whether it is a shorter text twice or more.
+fn repeats(key: &[u8]) -> bool {
+    (1..=key.len() / 2).any(|period| key.iter().zip(&key[period..]).all(|(a, b)| a == b))
+}
+
+/// Whether at least half of the characters are the one before or its neighbour
+/// in the alphabet.
+fn is_sequence(key: &[u8]) -> bool {
+    let near = key.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) <= 1).count();
+    near * 2 >= key.len()
+}
+
+/// Whether it is fewer than six words: letters alone, split by what is no
+/// letter or by a capital after a small one.
+fn is_words(key: &str) -> bool {
+    if !key.bytes().all(|byte| byte.is_ascii_alphabetic() || b"-_. ".contains(&byte)) {
+        return false;
+    }
+    let parts = key.split(|c: char| !c.is_ascii_alphabetic()).filter(|part| !part.is_empty());
+    let words: usize = parts
+        .map(|part| {
+            1 + part.as_bytes().windows(2).filter(|p| p[0].is_ascii_lowercase() && p[1].is_ascii_uppercase()).count()
+        })
+        .sum();
+    words < WORDS_MIN
+}
+
+fn counts(key: &str) -> BTreeMap<char, f64> {
+    let mut counts = BTreeMap::new();
+    for c in key.chars() {
+        *counts.entry(c).or_insert(0.0) += 1.0;
+    }
+    counts
+}
+
+/// Shannon's entropy of the characters, times how many there are.
+fn bits(key: &str) -> f64 {
+    let counts = counts(key);
+    let all: f64 = counts.values().sum();
+    counts.values().map(|count| -count * (count / all).log2()).sum()
+}
+
+#[cfg(test)]
+mod test {
+    use proptest::prelude::*;
+
+    use super::weakness;
+
+    #[test]
+    fn what_could_be_guessed_is_told_why() {
+        for (key, why) in [
+            ("", "shorter"),
+            ("k7Qz9LmX2vB4nR8tY1wP6sD3fG5hJ0c", "shorter than 32 bytes"),
+            ("changeme-changeme-changeme-changeme", "a word that placeholders have"),
+            ("CHANGE_ME_9f8e7d6c5b4a39281706f5e4d3c2b1a0", "a word that placeholders have"),
+            ("example-9f8e7d6c5b4a39281706f5e4d3c2b1a0", "a word that placeholders have"),
+            ("my-Secret-9f8e7d6c5b4a39281706f5e4d3c2b1", "a word that placeholders have"),
+            ("test-9f8e7d6c5b4a39281706f5e4d3c2b1a0xyz", "a word that placeholders have"),
+            ("your-key-9f8e7d6c5b4a39281706f5e4d3c2b1a0", "a word that placeholders have"),
+            ("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "repeats itself"),
+            ("k7Qz9LmX2vB4k7Qz9LmX2vB4k7Qz9LmX2vB4k7Qz", "repeats itself"),
+            ("0110100110010110100101100110100101101001", "fewer than 8 different"),
+            ("abcdefghijklmnopqrstuvwxyz0123456789", "follows the alphabet"),
+            ("correct-horse-battery-staple-forever", "a few words"),
+            ("CorrectHorseBatteryStapleForevermore", "a few words"),
+            ("thequickbrownfoxjumpsoverthelazydog", "a few words"),
+            ("aaaaaa1bbbbbb2cccccc3dddddd4aaaaaa1b2", "follows the alphabet"),
+            ("a1a1a1a1a2a1a3a1a4a1a5a1a6a1a7a1a8a1", "too regular"),
+        ] {
+            let found = weakness(key);
+            assert!(found.is_some_and(|found| found.contains(why)), "{key}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_random_or_a_long_phrase_passes() {
+        for key in [
+            "9f86d081884c7d659a2feaa0c55ad015",
+            "k7Qz9LmX2vB4nR8tY1wP6sD3fG5hJ0cA",
+            "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=",
+            "0f3b8c1e-6a2d-4f79-b5c8-92d7e4a1f360",
+            "cobalt-ferry-mantle-oxygen-ribbon-walnut-zephyr",
+        ] {
+            assert_eq!(weakness(key), None, "{key}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn random_keys_pass(hexadecimal in "[0-9a-f]{48}", letters in "[A-Za-z0-9_-]{43}") {
+            prop_assert_eq!(weakness(&hexadecimal), None);
+            prop_assert_eq!(weakness(&letters), None);
+        }
+
+        #[test]
+        fn no_key_makes_it_panic(key in "[ -~]{0,1024}") {
+            let _ = weakness(&key);
+        }
+    }
+}

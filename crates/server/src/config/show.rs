@@ -1,0 +1,179 @@
+//! The configuration in effect, key by key, for people and programs: what holds
+//! and where it came from, and never a secret.
+
+use std::fmt::Write as _;
+
+use super::key::{At, Default, KEYS, Key};
+use super::tree::{Value, parse};
+use super::{Config, Loaded, Source};
+
+/// What stands for a secret that is set.
+const HIDDEN: &str = "[hidden]";
+
+/// What is kept of a secret that was written: whether there is one.
+pub(super) fn hidden(value: &Value) -> Value {
+    match value {
+        Value::Null => Value::Null,
+        Value::Bare(text) if text.is_empty() => Value::Null,
+        Value::List(items) => Value::List(items.iter().map(hidden).collect()),
+        Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::Text(_) | Value::Bare(_) | Value::Map(_) => {
+            Value::Text(HIDDEN.to_owned())
+        }
+    }
+}
+
+/// One key with the value that holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setting {
+    /// The dotted key.
+    pub key: String,
+    /// The value; the text `[hidden]` for a secret.
+    pub value: serde_json::Value,
+    /// Where it was set last.
+    pub source: Source,
+    /// As `value`, in YAML on one line.
+    yaml: String,
+}
+
+impl Setting {
+    /// The value in YAML, on one line.
+    #[must_use]
+    pub fn yaml(&self) -> &str {
+        &self.yaml
+    }
+}
+
+impl Loaded {
+    /// Every key, in the order of the example file; of maps, the entries that
+    /// are set. A secret that was read from a file is shown as its file alone.
+    #[must_use]
+    pub fn settings(&self) -> Vec<Setting> {
+        let mut settings = Vec::new();
+        for key in KEYS.iter().filter(|key| !key.name.contains('*')) {
+            settings.push(self.setting(key, key.name, ""));
+        }
+        for name in self.sources.keys() {
+            let of_map = KEYS.iter().filter(|key| key.name.contains('*'));
+            if let Some((key, entry)) = of_map.filter_map(|key| Some((key, key.entry(name)?))).next() {
+                settings.push(self.setting(key, name, entry));
+            }
+        }
+        let section = |name: &str| KEYS.iter().position(|key| first(key.name) == first(name));
+        // Stable: within a section the order stays.
+        settings.sort_by_key(|setting| section(&setting.key));
+        settings
+    }
+
+    /// Whether the key `name` holds a secret and one was written for it.
+    pub(super) fn holds_secret(&self, name: &str) -> bool {
+        let is_secret = KEYS.iter().any(|key| key.is_secret() && key.entry(name).is_some());
+        is_secret && !matches!(self.values.get(name), None | Some(Value::Null))
+    }
+
+    fn setting(&self, key: &Key, name: &str, entry: &str) -> Setting {
+        let source = self.sources.get(name).cloned().unwrap_or(Source::Default);
+        let value = match key.default {
+            Default::Text(_) if key.is_secret() => match self.values.get(name) {
+                None | Some(Value::Null) => Value::List(Vec::new()),
+                Some(list @ Value::List(_)) => list.clone(),
+                // Of a variable.
+                Some(hidden) => Value::List(vec![hidden.clone()]),
+            },
+            _ if key.is_secret() => self.values.get(name).cloned().unwrap_or(Value::Null),
+            Default::Derived(_) if name == "data_dir" => Value::Text(self.config.data_dir.display().to_string()),
+            Default::Derived(_) => Value::Text(format!("sqlite://{}", self.config.database.path.display())),
+            Default::Text(text) => {
+                self.plain(key, entry, self.values.get(name).unwrap_or(&Value::Bare(text.to_owned())))
+            }
+            Default::Unset => self.plain(key, entry, self.values.get(name).unwrap_or(&Value::Null)),
+        };
+        // Bare, a hidden secret is a list to YAML, so no server will ever take
+        // it for the secret itself.
+        let line = if key.is_secret() { yaml(&value).replace("\"[hidden]\"", HIDDEN) } else { yaml(&value) };
+        Setting { key: name.to_owned(), value: json(&value), source, yaml: line }
+    }
+
+    /// The value as a file would state it: of the ways to write it, the plainest
+    /// that means the same.
+    fn plain(&self, key: &Key, entry: &str, value: &Value) -> Value {
+        let (Value::Bare(text) | Value::Text(text)) = value else { return value.clone() };
+        let meaning = |value: &Value| -> Option<Config> {
+            let mut config = self.config.clone();
+            (key.read)(&mut config, value, At { home: self.home.as_deref(), entry }).ok().map(|()| config)
+        };
+        let at_home = self.home.as_deref().zip(text.strip_prefix("~/")).map(|(home, rest)| home.join(rest));
+        let ways = [
+            at_home.map(|path| Value::Text(path.display().to_string())),
+            text.is_empty().then_some(Value::Null),
+            parse(text).ok().filter(|value| !matches!(value, Value::Null | Value::Map(_) | Value::List(_))),
+            Some(Value::Text(text.clone())),
+            Some(Value::List(list(text))),
+        ];
+        let meant = meaning(value);
+        ways.into_iter().flatten().find(|way| meaning(way) == meant).unwrap_or_else(|| value.clone())
+    }
+}
+
+/// What stands between the commas of a variable.
+fn list(text: &str) -> Vec<Value> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(|part| Value::Text(part.to_owned())).collect()
+}
+
+fn first(name: &str) -> &str {
+    name.split('.').next().unwrap_or(name)
+}
+
+/// All settings as one YAML document, each with its source behind it. Without
+/// secrets it is a configuration file that means the same.
+#[must_use]
+pub fn nested(settings: &[Setting]) -> String {
+    let mut text = String::new();
+    let mut open: Vec<&str> = Vec::new();
+    for setting in settings {
+        let mut sections: Vec<_> = setting.key.split('.').collect();
+        let Some(name) = sections.pop() else { continue };
+        let shared = open.iter().zip(&sections).take_while(|(a, b)| a == b).count();
+        for (depth, section) in sections.iter().enumerate().skip(shared) {
+            // Writing to a text cannot fail.
+            let _ = writeln!(text, "{}{}:", "  ".repeat(depth), quoted(section));
+        }
+        let source: String = setting.source.to_string().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        let _ = writeln!(text, "{}{}: {}  # {source}", "  ".repeat(sections.len()), quoted(name), setting.yaml);
+        open = sections;
+    }
+    text
+}
+
+fn yaml(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(value) => value.to_string(),
+        Value::Integer(value) => value.to_string(),
+        Value::Float(value) => value.to_string(),
+        Value::Text(text) | Value::Bare(text) => quoted(text),
+        Value::List(items) => format!("[{}]", items.iter().map(yaml).collect::<Vec<_>>().join(", ")),
+        Value::Map(_) => "{}".to_owned(),
+    }
+}
+
+/// The text as it is where YAML reads it back as a text, else in quotes.
+fn quoted(text: &str) -> String {
+    let is_plain = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/')
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._/:@+-".contains(&byte))
+        && !text.ends_with(':')
+        && parse(text) == Ok(Value::Text(text.to_owned()));
+    // JSON's texts are YAML's as well.
+    if is_plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }
+}
+
+fn json(value: &Value) -> serde_json::Value {
+    match value {
+        Value::Null | Value::Map(_) => serde_json::Value::Null,
+        Value::Bool(value) => (*value).into(),
+        Value::Integer(value) => i64::try_from(*value).map_or_else(|_| value.to_string().into(), Into::into),
+        Value::Float(value) => (*value).into(),
+        Value::Text(text) | Value::Bare(text) => text.as_str().into(),
+        Value::List(items) => items.iter().map(json).collect(),
+    }
+}

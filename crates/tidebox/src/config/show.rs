@@ -1,0 +1,63 @@
+//! `tidebox config show`: every key, what holds, and where it was set.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+use server::config::{Setting, Source, load, nested};
+
+use super::{EXIT_FAULT, Layers};
+use crate::failure::Result;
+use crate::output::{Output, note};
+
+/// Print every key with the value in effect and where it was set
+///
+/// The output is YAML; secrets show as [hidden]. Exits with 2 if the configuration has faults.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    layers: Layers,
+}
+
+/// A key as programs read it.
+#[derive(Debug, Serialize)]
+struct Line {
+    key: String,
+    value: serde_json::Value,
+    source: Place,
+}
+
+/// Where a key was set.
+#[derive(Debug, Serialize)]
+#[serde(tag = "layer", rename_all = "snake_case")]
+enum Place {
+    Default,
+    File { path: String },
+    Variable { name: String },
+}
+
+impl From<&Source> for Place {
+    fn from(source: &Source) -> Place {
+        match source {
+            Source::Default => Place::Default,
+            Source::File(path) => Place::File { path: path.display().to_string() },
+            Source::Variable(name) => Place::Variable { name: name.clone() },
+        }
+    }
+}
+
+/// Prints the configuration.
+pub fn run(args: &ShowArgs, output: Output) -> Result {
+    let loaded = match load(&args.layers.inputs()) {
+        Ok(loaded) => loaded,
+        Err(faults) => {
+            faults.iter().for_each(|fault| note(&format!("tidebox: {fault}")));
+            return Ok(ExitCode::from(EXIT_FAULT));
+        }
+    };
+    let settings = loaded.settings();
+    let line = |it: &Setting| Line { key: it.key.clone(), value: it.value.clone(), source: Place::from(&it.source) };
+    let lines: Vec<Line> = settings.iter().map(line).collect();
+    output.print(&lines, |_| nested(&settings))?;
+    Ok(ExitCode::SUCCESS)
+}
