@@ -153,6 +153,16 @@ pub fn owner(headers: &HeaderMap) -> Result<Option<OwnerId>, ApiError> {
     OwnerId::parse(text).map(Some).map_err(|error| malformed(format!("`X-User-ID`: {error}")))
 }
 
+/// The owner that the path names.
+pub fn owner_in_path(name: &str) -> Result<OwnerId, ApiError> {
+    OwnerId::parse(name).map_err(|error| malformed(error.to_string()))
+}
+
+/// The owner that a filter names.
+pub fn owner_in_query(value: &str) -> Result<OwnerId, ApiError> {
+    OwnerId::parse(value).map_err(|error| malformed(format!("`owner_id`: {error}")))
+}
+
 /// A caller's own name for a request, from `Idempotency-Key`.
 #[derive(Debug)]
 pub struct RequestName(String);

@@ -5,13 +5,12 @@ use std::collections::BTreeSet;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use domain::OwnerId;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::{Result, malformed};
 use super::pool::Viewer;
-use super::request::{Json as Body, Name, Owner, Params, Repeatable};
+use super::request::{Json as Body, Name, Owner, Params, Repeatable, owner_in_query};
 use super::{Api, fence, wire};
 use crate::control::{ListFilter, SpawnRequest, Spawned, WAIT_MAX, WaitFor};
 
@@ -88,7 +87,7 @@ fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter> {
         }
         match name.as_str() {
             "owner_id" => {
-                let owner = OwnerId::parse(&value).map_err(|error| malformed(format!("`owner_id`: {error}")))?;
+                let owner = owner_in_query(&value)?;
                 filter.owner = Some(owner);
             }
             "state" => {

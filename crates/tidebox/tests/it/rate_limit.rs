@@ -232,7 +232,8 @@ async fn keys_cannot_be_guessed_fast() {
 #[tokio::test]
 async fn workers_cannot_guess_their_tokens_fast_either() {
     for key_by in ["owner", "ip"] {
-        let server = start(key_by, 3, &format!("{} auth.worker_token=worker-0123456789abcdef0123456789", keyed())).await;
+        let server =
+            start(key_by, 3, &format!("{} auth.worker_token=worker-0123456789abcdef0123456789", keyed())).await;
         let beat = async |token: &str| {
             let headers = [("x-worker-id", "w1"), ("x-worker-token", token)];
             send(&server, Method::POST, "/worker/w1/heartbeat", &headers).await
@@ -308,7 +309,8 @@ async fn a_refused_request_has_no_effect() {
     limited(&send(&server, Method::DELETE, &format!("/sandboxes/{id}"), &alice).await);
     limited(&send(&server, Method::DELETE, "/quotas/alice", &alice).await);
     let body = json!({"path": "/tmp/refused", "content": "x"});
-    let write = server.request(Method::POST, &format!("/sandboxes/{id}/files")).header("x-user-id", "alice").json(&body);
+    let write =
+        server.request(Method::POST, &format!("/sandboxes/{id}/files")).header("x-user-id", "alice").json(&body);
     limited(&Answer::read(write.send().await.unwrap()).await);
     let bob = [("x-user-id", "bob")];
     let sandboxes = send(&server, Method::GET, "/sandboxes", &bob).await.ok();
@@ -382,8 +384,11 @@ async fn refusals_are_events_that_no_flood_multiplies() {
     let query = "/events?last_event_id=0&follow=false&type=resource.limit";
     let answer = send(&server, Method::GET, query, &[("x-user-id", "bob")]).await;
     let text = String::from_utf8(answer.bytes).unwrap();
-    let events: Vec<Value> =
-        text.lines().filter_map(|line| line.strip_prefix("data: ")).map(|it| serde_json::from_str(it).unwrap()).collect();
+    let events: Vec<Value> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .map(|it| serde_json::from_str(it).unwrap())
+        .collect();
     assert!((1..=seconds as usize).contains(&events.len()), "at most one in a second: {text}");
     assert_eq!(events[0]["data"], json!({"operation": "request", "provider": null, "refused": 1}));
     assert_eq!(events[0]["sandbox_id"], Value::Null);
@@ -441,7 +446,8 @@ async fn idle_buckets_are_pruned() {
 async fn the_unix_socket_is_one_caller() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
-    let server = start("ip", 2, &format!("server.unix_socket={} server.trusted_proxies=0.0.0.0/0", path.display())).await;
+    let server =
+        start("ip", 2, &format!("server.unix_socket={} server.trusted_proxies=0.0.0.0/0", path.display())).await;
     let ask_socket = async |forwarded: &str| {
         let mut socket = tokio::net::UnixStream::connect(&path).await.unwrap();
         let head = format!("GET /api/v1{CHEAP} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");

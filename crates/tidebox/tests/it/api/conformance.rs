@@ -86,8 +86,8 @@ async fn a_sandbox_can_be_sent_to_a_provider_and_says_when_it_ends() {
     let at = |key: &str| made[key].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     assert_eq!(at("expires_at").duration_since(at("created_at")).as_secs(), 5400);
     assert!(made["created_at"].as_str().unwrap().ends_with('Z') && made["expires_at"].as_str().unwrap().ends_with('Z'));
-    let extended = server.post(&format!("/sandboxes/{}/extend", made["id"].as_str().unwrap()), json!({"ttl": "2h"}));
-    let extended = extended.await.ok();
+    let extend = format!("/sandboxes/{}/extend", made["id"].as_str().unwrap());
+    let extended = server.post(&extend, json!({"ttl": "2h"})).await.ok();
     assert_eq!(
         keys(&extended),
         keys(&made).into_iter().filter(|key| *key != "preview_domain").collect(),
@@ -281,7 +281,9 @@ async fn the_box_that_takes_the_last_of_the_disk_is_ended_and_its_neighbours_are
     let small = server.spawn().await;
     let hog = server.spawn().await;
     server.output(&bounded, "head -c 40000000 /dev/zero > f").await;
-    server.exec(&hog, "head -c 40000000 /dev/zero > f").await;
+    // It may be ended while it still writes.
+    let command = json!({"command": "head -c 40000000 /dev/zero > f"});
+    server.post(&format!("/sandboxes/{hog}/exec"), command).await;
     let failed = server.get(&format!("/sandboxes/{hog}/wait?state=failed&timeout=30s")).await.ok();
     assert!(failed["error"].as_str().unwrap().contains("spawn with `disk_mb` to bound it"), "{failed}");
     for id in [&bounded, &small] {
