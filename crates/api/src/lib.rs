@@ -37,7 +37,7 @@ pub use metrics::{Metrics, OperationFigures, ProviderFigures, ProviderItem};
 pub use provider::{ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
-pub use system::{ErrorBody, Health, PoolStatus, Readiness};
+pub use system::{ErrorBody, Health, PoolStatus, Readiness, SnapshotSummary};
 pub use template::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
 pub use text::{
     Argument, Duration, Environment, EventTypes, FileMode, FilePath, IdempotencyKey, Labels, OwnerHeader, OwnerId,

@@ -44,6 +44,20 @@ pub struct PoolStatus {
     pub max_users_per_vm: Option<u64>,
 }
 
+/// A snapshot that boxes start from. A provider that keeps some says so among
+/// its capabilities (`snapshots`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotSummary {
+    /// The image that it was made of.
+    pub image: String,
+    /// The kernel that runs in it.
+    pub kernel: String,
+    /// What it takes on disk, in bytes.
+    pub size: u64,
+    /// When it was made.
+    pub created_at: String,
+}
+
 /// That sandboxes can be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Readiness {

@@ -109,6 +109,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(providers::get))
         .routes(routes!(providers::test))
         .routes(routes!(pool::status))
+        .routes(routes!(system::snapshots))
         .routes(routes!(quotas::list))
         .routes(routes!(quotas::summary))
         .routes(routes!(quotas::get, quotas::save, quotas::delete))

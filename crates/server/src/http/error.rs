@@ -156,7 +156,10 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (status, body) = self.body();
         if let ApiError::Control(error @ (Control::Provider { .. } | Control::Store(_))) = &self {
-            tracing::error!(error = error as &dyn std::error::Error, "a request failed");
+            // Written out: not every format of the log tells the sources of an error.
+            let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+            let cause: Vec<String> = causes.map(ToString::to_string).collect();
+            tracing::error!(%error, cause = cause.join(": "), "a request failed");
         }
         let code = self.code();
         let mut response = (status, Extension(code), Json(body)).into_response();

@@ -1,6 +1,7 @@
 //! The API, route by route.
 
 mod admission;
+mod conformance;
 mod errors;
 mod exec;
 mod files;
