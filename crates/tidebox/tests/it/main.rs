@@ -20,5 +20,6 @@ mod pool;
 mod prometheus;
 mod rate_limit;
 mod require;
+mod scale;
 mod server;
 mod workers;
