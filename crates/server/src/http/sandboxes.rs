@@ -10,7 +10,7 @@ use utoipa::IntoParams;
 
 use super::error::{Result, malformed};
 use super::pool::Viewer;
-use super::request::{Json as Body, Name, Owner, Params, Repeatable, owner_in_query};
+use super::request::{Json as Body, Name, Owner, Params, Repeatable, owner_in_query, state_in_query};
 use super::{Api, fence, wire};
 use crate::control::{ListFilter, SpawnRequest, Spawned, WAIT_MAX, WaitFor};
 
@@ -87,13 +87,10 @@ fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter> {
         }
         match name.as_str() {
             "owner_id" => {
-                let owner = owner_in_query(&value)?;
-                filter.owner = Some(owner);
+                filter.owner = Some(owner_in_query(&value)?);
             }
             "state" => {
-                let state = domain::State::parse(&value).filter(|state| *state != domain::State::Destroyed);
-                let state = state.ok_or_else(|| malformed("`state` must be creating, running, destroying or failed"));
-                filter.state = Some(state?);
+                filter.state = Some(state_in_query(&value)?);
             }
             "provider" => filter.provider = Some(value),
             "limit" => {
