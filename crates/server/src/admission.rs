@@ -249,7 +249,9 @@ impl Task {
             }
             self.give_up_late();
             self.serve().await;
-            self.settle_fresh();
+            while self.settle_fresh() {
+                self.serve().await;
+            }
         }
     }
 
@@ -411,13 +413,20 @@ impl Task {
     }
 
     /// Whoever is still new when a round is over stands behind somebody of the
-    /// same owner, who was denied.
-    fn settle_fresh(&mut self) {
+    /// same owner, who was denied. Should that one have left in this very round,
+    /// the new one has to be tried itself: whether there is anybody to try.
+    fn settle_fresh(&mut self) -> bool {
         while let Some(ticket) = self.fresh.pop_front() {
-            if let Some(ahead) = self.queue.head_of_line(ticket).and_then(|ahead| ahead.waits) {
-                self.begin_to_wait(ticket, ahead.denial, ahead.room);
+            let Some(ahead) = self.queue.head_of_line(ticket) else { continue };
+            if let Some(Waits { denial, room, .. }) = ahead.waits {
+                self.begin_to_wait(ticket, denial, room);
+            } else if let Some(owner) = ahead.new.sandbox.owner.clone() {
+                self.fresh.push_front(ticket);
+                self.queue.release(&owner);
+                return true;
             }
         }
+        false
     }
 
     fn begin_to_wait(&mut self, ticket: Ticket, denial: Denial, room: Room) {

@@ -247,6 +247,24 @@ async fn who_goes_away_leaves_the_queue_and_holds_no_place() {
 }
 
 #[tokio::test]
+async fn who_comes_as_the_one_ahead_leaves_waits_in_its_stead() {
+    let lab = Lab::queueing().await;
+    let held = lab.ask(ONE_EACH, Some("alice")).await.unwrap();
+    let mut ahead = Box::pin(lab.ask(ONE_EACH, Some("alice")));
+    assert!(futures_util::poll!(&mut ahead).is_pending());
+    lab.until(|figures| figures.depth == 1).await;
+    // Both are told to the task before it looks.
+    let mut behind = Box::pin(lab.ask(ONE_EACH, Some("alice")));
+    assert!(futures_util::poll!(&mut behind).is_pending());
+    drop(ahead);
+    lab.until(|figures| figures.queued == 2 && figures.depth == 1).await;
+    lab.end(&held).await;
+    behind.await.unwrap();
+    assert!(adds_up(lab.admission.figures()));
+    lab.close().await;
+}
+
+#[tokio::test]
 async fn a_server_that_stops_tells_those_who_wait() {
     let lab = Arc::new(Lab::queueing().await);
     lab.ask(ONE, None).await.unwrap();

@@ -24,9 +24,7 @@ pub(super) fn finish(draft: &mut Draft) {
     secret_file::resolve(draft);
     keys(draft);
     workers(draft);
-    rate_limit(draft);
     warn_about_the_network(draft);
-    warn_about_forgetting(draft);
 }
 
 fn place_data(draft: &mut Draft) {
@@ -195,22 +193,6 @@ fn workers(draft: &mut Draft) {
     }
 }
 
-/// A caller that is forgotten before its bucket is full again starts anew with
-/// a full one, and is under no limit.
-fn rate_limit(draft: &mut Draft) {
-    const TTL: &str = "rate_limit.bucket_ttl";
-    let limit = &draft.config.rate_limit;
-    let full_after = Duration::from_secs(60) * limit.burst / limit.requests_per_minute.max(1);
-    if limit.enabled && limit.bucket_ttl < full_after && !draft.faults.iter().any(|fault| fault.key == TTL) {
-        let (found, source) = (format_duration(limit.bucket_ttl), draft.source(TTL));
-        let message = format!(
-            "{found} is less than the {} that a spent burst takes to fill again; raise it, or lower `rate_limit.burst`",
-            format_duration(full_after),
-        );
-        draft.fault(TTL, &source, message);
-    }
-}
-
 fn warn_about_the_network(draft: &mut Draft) {
     if draft.config.auth.enabled {
         return;
@@ -219,18 +201,6 @@ fn warn_about_the_network(draft: &mut Draft) {
     if !host.is_loopback() {
         draft.warnings.push(format!(
             "`server.host` is {host} and `auth.enabled` is false: whoever reaches the port can run commands"
-        ));
-    }
-}
-
-fn warn_about_forgetting(draft: &mut Draft) {
-    let limit = &draft.config.rate_limit;
-    let fills = Duration::from_secs(u64::from(limit.burst) * 60) / limit.requests_per_minute.max(1);
-    if limit.enabled && limit.bucket_ttl < fills {
-        draft.warnings.push(format!(
-            "`rate_limit.bucket_ttl` is {}, but a bucket takes {} to fill: none is forgotten before it is full",
-            format_duration(limit.bucket_ttl),
-            format_duration(fills),
         ));
     }
 }

@@ -264,18 +264,6 @@ fn an_open_address_and_a_missing_default_warn() {
 }
 
 #[test]
-fn a_bucket_that_cannot_be_forgotten_in_time_is_warned_about() {
-    let warnings = |more: &str| {
-        let yaml = format!("rate_limit: {{{more} requests_per_minute: 1, burst: 30, bucket_ttl: 29m}}");
-        Lab::new().here(yaml).load().warnings
-    };
-    assert!(warnings("").is_empty(), "there is no limit");
-    let warnings = warnings("enabled: true,");
-    let words = "`rate_limit.bucket_ttl` is 29m0s, but a bucket takes 30m0s to fill";
-    assert!(warnings.iter().any(|warning| warning.contains(words)), "{warnings:?}");
-}
-
-#[test]
 fn an_unknown_key_is_refused_with_the_nearest() {
     check("server: {prot: 1}", &["server.prot (@): is no key; did you mean `server.port`?"]);
     check("port: 1", &["port (@): is no key; did you mean `server.port`?"]);

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 
 use super::error::Result;
-use super::request::{Json as Body, Name, owner_in_path};
+use super::request::{Json as Body, Name};
 use super::{Api, wire};
 
 /// List owner quotas
@@ -28,7 +28,7 @@ pub async fn summary(State(api): State<Api>) -> Result<Json<api::QuotaSummary>> 
         (status = 400, body = api::ErrorBody, description = "No owner id"),
         (status = 404, body = api::ErrorBody, description = "The owner has none")))]
 pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::OwnerQuota>> {
-    Ok(Json(wire::owner_quota(&api.control.quota(&owner_in_path(&name)?).await?)))
+    Ok(Json(wire::owner_quota(&api.control.quota(&wire::owner_id(&name)?).await?)))
 }
 
 /// Save an owner's quota
@@ -42,7 +42,7 @@ pub async fn save(
     Name(name): Name,
     Body(body): Body<api::QuotaRequest>,
 ) -> Result<Json<api::OwnerQuota>> {
-    let (owner, quota) = (owner_in_path(&name)?, wire::quota(&body)?);
+    let (owner, quota) = (wire::owner_id(&name)?, wire::quota(&body)?);
     Ok(Json(wire::owner_quota(&api.control.save_quota(&owner, &quota).await?)))
 }
 
@@ -52,7 +52,7 @@ pub async fn save(
         (status = 200, body = api::OwnerUsage, description = "Also for an owner without a quota"),
         (status = 400, body = api::ErrorBody, description = "No owner id")))]
 pub async fn usage(State(api): State<Api>, Name(name): Name) -> Result<Json<api::OwnerUsage>> {
-    Ok(Json(wire::usage(&api.control.usage(&owner_in_path(&name)?).await?)))
+    Ok(Json(wire::usage(&api.control.usage(&wire::owner_id(&name)?).await?)))
 }
 
 /// Delete an owner's quota
@@ -62,7 +62,7 @@ pub async fn usage(State(api): State<Api>, Name(name): Name) -> Result<Json<api:
         (status = 400, body = api::ErrorBody, description = "No owner id"),
         (status = 404, body = api::ErrorBody, description = "The owner has none")))]
 pub async fn delete(State(api): State<Api>, Name(name): Name) -> Result<Json<api::Status>> {
-    api.control.delete_quota(&owner_in_path(&name)?).await?;
+    api.control.delete_quota(&wire::owner_id(&name)?).await?;
     Ok(wire::status("deleted"))
 }
 

@@ -5,7 +5,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64_URL;
-use domain::{OwnerId, State};
+use domain::OwnerId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -151,22 +151,6 @@ pub fn owner(headers: &HeaderMap) -> Result<Option<OwnerId>, ApiError> {
     }
     let text = std::str::from_utf8(value.as_bytes()).map_err(|_| malformed("`X-User-ID` is not UTF-8"))?;
     OwnerId::parse(text).map(Some).map_err(|error| malformed(format!("`X-User-ID`: {error}")))
-}
-
-/// The owner that the path names.
-pub fn owner_in_path(name: &str) -> Result<OwnerId, ApiError> {
-    OwnerId::parse(name).map_err(|error| malformed(error.to_string()))
-}
-
-/// The owner that a filter names.
-pub fn owner_in_query(value: &str) -> Result<OwnerId, ApiError> {
-    OwnerId::parse(value).map_err(|error| malformed(format!("`owner_id`: {error}")))
-}
-
-/// The state that a filter of the list names; what is destroyed is not listed.
-pub fn state_in_query(value: &str) -> Result<State, ApiError> {
-    let state = State::parse(value).filter(|state| *state != State::Destroyed);
-    state.ok_or_else(|| malformed("`state` must be creating, running, destroying or failed"))
 }
 
 /// A caller's own name for a request, from `Idempotency-Key`.

@@ -1,7 +1,5 @@
 //! `/sandboxes`.
 
-use std::collections::BTreeSet;
-
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -10,9 +8,9 @@ use utoipa::IntoParams;
 
 use super::error::{Result, malformed};
 use super::pool::Viewer;
-use super::request::{Json as Body, Name, Owner, Params, Repeatable, owner_in_query, state_in_query};
+use super::request::{Json as Body, Name, Owner, Params, Repeatable};
 use super::{Api, fence, wire};
-use crate::control::{ListFilter, SpawnRequest, Spawned, WAIT_MAX, WaitFor};
+use crate::control::{SpawnRequest, Spawned, WAIT_MAX, WaitFor};
 
 const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
@@ -74,45 +72,6 @@ pub fn answer(api: &Api, spawned: &Spawned) -> (StatusCode, HeaderMap, Json<api:
     (StatusCode::CREATED, headers, Json(sandbox))
 }
 
-/// The most sandboxes that one part of the list holds.
-const LIST_LIMIT_MAX: u32 = 1000;
-
-/// Reads the query by hand: its names are not all known beforehand.
-fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter> {
-    let mut filter = ListFilter::default();
-    let mut seen = BTreeSet::new();
-    for (name, value) in query {
-        if !seen.insert(name.clone()) {
-            return Err(malformed(format!("the query: `{name}` is given twice")));
-        }
-        match name.as_str() {
-            "owner_id" => {
-                filter.owner = Some(owner_in_query(&value)?);
-            }
-            "state" => {
-                filter.state = Some(state_in_query(&value)?);
-            }
-            "provider" => filter.provider = Some(value),
-            "limit" => {
-                let limit = value.parse().ok().filter(|limit| (1..=LIST_LIMIT_MAX).contains(limit));
-                let limit = limit.ok_or_else(|| malformed(format!("`limit` must be 1 to {LIST_LIMIT_MAX}")));
-                filter.limit = Some(limit?);
-            }
-            "cursor" => filter.after = Some(wire::place(&value)?),
-            _ => match name.strip_prefix("metadata.") {
-                Some(key) if !key.is_empty() => {
-                    filter.metadata.insert(key.to_owned(), value);
-                }
-                _ => {
-                    let known = "owner_id, state, provider, metadata.<key>, limit and cursor";
-                    return Err(malformed(format!("the query: there is no `{name}`; there are {known}")));
-                }
-            },
-        }
-    }
-    Ok(filter)
-}
-
 /// List sandboxes, newest first
 #[utoipa::path(get, path = "/api/v1/sandboxes", tag = "sandboxes",
     params(
@@ -133,7 +92,7 @@ pub async fn list(
     Viewer(Owner(viewer)): Viewer,
     Params(query): Params<Vec<(String, String)>>,
 ) -> Result<(HeaderMap, Json<Vec<api::Sandbox>>)> {
-    let page = api.control.sandboxes_known_to(viewer, list_filter(query)?).await?;
+    let page = api.control.sandboxes_known_to(viewer, wire::list_filter(query)?).await?;
     let next = page.next.and_then(|place| HeaderValue::try_from(wire::cursor(place)).ok());
     let headers = next.into_iter().map(|cursor| (NEXT_CURSOR, cursor)).collect();
     Ok((headers, Json(page.sandboxes.iter().map(wire::sandbox).collect())))

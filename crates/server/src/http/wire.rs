@@ -2,27 +2,29 @@
 
 mod audit;
 pub mod figures;
+mod list;
 mod workers;
 
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD as BASE64_URL};
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use domain::{DurationError, OwnerId, Quota, Room, SandboxId, Timestamp};
 use providers::{FileInfo, Isolation, LimitKind};
 
 use super::error::{ApiError, malformed};
 use crate::control::{
-    Decision, Error, ExecCommand, ExecOutcome, ExecRequest, OwnerQuota, Place, PoolStatus, ProviderDetail,
-    QuotaSummary, Sandbox, SpawnRequest, Template, TemplateValues, Usage,
+    Decision, Error, ExecCommand, ExecOutcome, ExecRequest, OwnerQuota, PoolStatus, ProviderDetail, QuotaSummary,
+    Sandbox, SpawnRequest, Template, TemplateValues, Usage,
 };
 use crate::events::{Event, EventType, Filter};
 use crate::registry::{Checked, Entry};
 pub use workers::{heartbeat, lease_ttl, renewed, worker, worker_id};
 
 pub use audit::{AuditQuery, audit_cursor, audit_entry};
+pub use list::{cursor, list_filter};
 
 /// RFC 3339 with milliseconds, UTC.
 pub fn time(at: Timestamp) -> String {
@@ -93,6 +95,11 @@ pub fn template_spawn(
     spawn_request(body, header)
 }
 
+/// An owner's id in a path.
+pub fn owner_id(text: &str) -> Result<OwnerId, ApiError> {
+    OwnerId::parse(text).map_err(|error| malformed(error.to_string()))
+}
+
 /// An owner's quota as clients send it.
 pub fn quota(body: &api::QuotaRequest) -> Result<Quota, ApiError> {
     let seconds = |field: &str, text: Option<&str>| {
@@ -155,21 +162,6 @@ pub fn decision(decision: &Decision) -> api::AdmissionDecision {
         max_owner_sandboxes: caps.max_sandboxes_per_owner,
         max_ttl: duration(decision.max_ttl),
     }
-}
-
-/// A place in a list, for `X-Next-Cursor`; opaque to clients.
-pub fn cursor(place: Place) -> String {
-    BASE64_URL.encode(format!("{}.{}", place.created_at_ms, place.row))
-}
-
-/// Reads a place in a list back.
-pub fn place(cursor: &str) -> Result<Place, ApiError> {
-    let read = || {
-        let text = String::from_utf8(BASE64_URL.decode(cursor).ok()?).ok()?;
-        let (created_at_ms, row) = text.split_once('.')?;
-        Some(Place { created_at_ms: created_at_ms.parse().ok()?, row: row.parse().ok()? })
-    };
-    read().ok_or_else(|| malformed("`cursor` is not one that `X-Next-Cursor` gave"))
 }
 
 /// A sandbox as clients see it.

@@ -248,6 +248,22 @@ async fn workers_cannot_guess_their_tokens_fast_either() {
 }
 
 #[tokio::test]
+async fn a_worker_with_the_right_token_is_never_refused() {
+    let token = "worker-0123456789abcdef0123456789";
+    let server = start("ip", 1, &format!("auth.worker_token={token}")).await;
+    let _ = ask(&server, &[]).await;
+    limited(&ask(&server, &[]).await);
+    let headers = [("x-worker-id", "w1"), ("x-worker-token", token)];
+    for path in ["/worker/w1/heartbeat", "/worker/w1/leases/sb-aaaaaaaaaaaaaaaa/renew"] {
+        for _ in 0..5 {
+            let answer = send(&server, Method::POST, path, &headers).await;
+            assert!(![401, 429].contains(&answer.status.as_u16()), "{path}: {}", answer.status);
+            assert!(!answer.headers.contains_key("x-ratelimit-limit"), "{path} takes nothing");
+        }
+    }
+}
+
+#[tokio::test]
 async fn attempts_of_a_neighbour_leave_what_others_may_ask() {
     let server = start("owner", 2, "auth.admin_api_key=admin-key-0123456789abcdef").await;
     for _ in 0..2 {

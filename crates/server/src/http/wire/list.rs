@@ -1,0 +1,67 @@
+//! The list of sandboxes: its query, and its parts.
+
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64_URL;
+use domain::{OwnerId, State};
+
+use super::super::error::{ApiError, malformed};
+use crate::control::{ListFilter, Place};
+
+/// The most sandboxes that one part of the list holds.
+const LIST_LIMIT_MAX: u32 = 1000;
+
+/// What to list. The query is read by hand: its names are not all known beforehand.
+pub fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter, ApiError> {
+    let mut filter = ListFilter::default();
+    let mut seen = BTreeSet::new();
+    for (name, value) in query {
+        if !seen.insert(name.clone()) {
+            return Err(malformed(format!("the query: `{name}` is given twice")));
+        }
+        match name.as_str() {
+            "owner_id" => {
+                let owner = OwnerId::parse(&value).map_err(|error| malformed(format!("`owner_id`: {error}")))?;
+                filter.owner = Some(owner);
+            }
+            "state" => {
+                let state = State::parse(&value).filter(|state| *state != State::Destroyed);
+                let state = state.ok_or_else(|| malformed("`state` must be creating, running, destroying or failed"));
+                filter.state = Some(state?);
+            }
+            "provider" => filter.provider = Some(value),
+            "limit" => {
+                let limit = value.parse().ok().filter(|limit| (1..=LIST_LIMIT_MAX).contains(limit));
+                let limit = limit.ok_or_else(|| malformed(format!("`limit` must be 1 to {LIST_LIMIT_MAX}")));
+                filter.limit = Some(limit?);
+            }
+            "cursor" => filter.after = Some(place(&value)?),
+            _ => match name.strip_prefix("metadata.") {
+                Some(key) if !key.is_empty() => {
+                    filter.metadata.insert(key.to_owned(), value);
+                }
+                _ => {
+                    let known = "owner_id, state, provider, metadata.<key>, limit and cursor";
+                    return Err(malformed(format!("the query: there is no `{name}`; there are {known}")));
+                }
+            },
+        }
+    }
+    Ok(filter)
+}
+
+/// A place in a list, for `X-Next-Cursor`; opaque to clients.
+pub fn cursor(place: Place) -> String {
+    BASE64_URL.encode(format!("{}.{}", place.created_at_ms, place.row))
+}
+
+/// Reads a place in a list back.
+fn place(cursor: &str) -> Result<Place, ApiError> {
+    let read = || {
+        let text = String::from_utf8(BASE64_URL.decode(cursor).ok()?).ok()?;
+        let (created_at_ms, row) = text.split_once('.')?;
+        Some(Place { created_at_ms: created_at_ms.parse().ok()?, row: row.parse().ok()? })
+    };
+    read().ok_or_else(|| malformed("`cursor` is not one that `X-Next-Cursor` gave"))
+}
