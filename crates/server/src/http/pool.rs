@@ -1,6 +1,7 @@
 //! Pool mode: whose a request is, and `/pool/status`.
 
 use axum::Json;
+use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State};
 use axum::http::request::Parts;
 use axum::http::{Method, Uri};
@@ -43,7 +44,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Viewer {
 pub async fn apart(
     State(api): State<Api>,
     matched: Option<MatchedPath>,
-    params: RawPathParams,
+    params: Result<RawPathParams, RawPathParamsRejection>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -52,6 +53,10 @@ pub async fn apart(
     if !api.control.separates_users() || !about_sandboxes && route != EVENTS {
         return next.run(request).await;
     }
+    let params = match params {
+        Ok(params) => params,
+        Err(rejection) => return malformed(format!("the path: {rejection}")).into_response(),
+    };
     let (mut parts, body) = request.into_parts();
     match viewer(&api, route, &params, &mut parts).await {
         Ok(viewer) => {

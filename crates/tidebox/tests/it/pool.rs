@@ -136,6 +136,8 @@ async fn every_request_about_sandboxes_says_whose_it_is() {
     }
     let named = json!({"owner_id": "alice"});
     server.post("/sandboxes", named).await.refused(400, "bad_request", "`X-User-ID` is missing");
+    let unreadable = User::of(&server, "alice").get("/sandboxes/%FF").await;
+    unreadable.refused(400, "bad_request", "the path");
 }
 
 #[tokio::test]

@@ -28,6 +28,8 @@ pub struct TestServer {
     pub key: Option<String>,
     process: Option<Child>,
     command: Vec<String>,
+    /// Further variables of the next process.
+    pub environment: Vec<(String, std::ffi::OsString)>,
     settings: Vec<(String, String)>,
     user: Option<u32>,
     log: Arc<Mutex<Vec<String>>>,
@@ -101,6 +103,7 @@ impl TestServer {
             key: None,
             process: None,
             command: command.split_whitespace().map(str::to_owned).collect(),
+            environment: Vec::new(),
             settings,
             user,
             log: Arc::default(),
@@ -144,6 +147,7 @@ impl TestServer {
         for (key, value) in &self.settings {
             command.env(format!("TIDEBOX_{}", key.replace('.', "_").to_uppercase()), value);
         }
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if let Some(user) = self.user {
             command.uid(user).gid(user);
         }
