@@ -15,7 +15,7 @@ mod token;
 ///
 /// It is an ordinary server with its own data and configuration, and says to the
 /// control plane what it can run. The control plane reaches it where its own
-/// configuration says, workers.<id>.url.
+/// configuration says, workers.ID.url.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct WorkerArgs {

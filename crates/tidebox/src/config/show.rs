@@ -12,7 +12,7 @@ use crate::output::{Output, note};
 
 /// Print every key with the value in effect and where it was set
 ///
-/// The output is YAML; secrets show as [hidden]. Exits with 2 if the configuration has faults.
+/// The output is YAML; secrets are hidden. Exits with 2 if the configuration has faults.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     #[command(flatten)]
