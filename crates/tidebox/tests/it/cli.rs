@@ -113,7 +113,7 @@ async fn a_faulty_configuration_is_refused_with_a_line_for_each_fault() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 3, "{text}");
     for (key, words) in
-        [("server.prot", "server.port"), ("defaults.ttl", "duration"), ("auth.enabled", "not supported")]
+        [("server.prot", "server.port"), ("defaults.ttl", "duration"), ("auth.enabled", "needs a key")]
     {
         assert!(
             lines.iter().any(|line| line.contains(key) && line.contains(words) && line.contains("tidebox.yaml")),
