@@ -19,6 +19,9 @@ def before_call(context, case, kwargs):
     # A stream of events is as good when it ends.
     if case.path.endswith("/events"):
         case.query = {**(case.query or {}), "follow": "false"}
+    # A server that the operator drains takes no more sandboxes: 503, as it should be.
+    if case.path.endswith("/admin/workers/{worker}/heartbeat") and case.path_parameters.get("worker") == "local":
+        case.path_parameters["worker"] = "w1"
     # What is called like a route of ours is somewhere else: see `%73ummary`.
     if case.path.endswith("/quotas/{owner_id}") and case.path_parameters.get("owner_id", "").strip() == "summary":
         case.path_parameters["owner_id"] = "summary-2"
@@ -53,9 +56,3 @@ def rows(context, response):
 def file(context, response):
     """Bytes are right as they are."""
     return response.content.decode("latin-1")
-
-
-@schemathesis.deserializer("text/csv")
-def table(context, response):
-    """Text is right as it is; tests of ours read it."""
-    return response.content.decode()

@@ -48,6 +48,7 @@ pub struct Heartbeat {
     pub hostname: Option<String>,
     /// `online` (left out), `draining` or `unhealthy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^(online|draining|unhealthy)$")]
     pub status: Option<String>,
     /// The providers that it offers.
     #[serde(default)]
@@ -69,6 +70,7 @@ pub struct AdminHeartbeat {
     pub hostname: Option<String>,
     /// `online` (left out), `draining` or `unhealthy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^(online|draining|unhealthy)$")]
     pub status: Option<String>,
     /// The providers that it offers.
     #[serde(default)]
