@@ -109,12 +109,17 @@ impl Control {
     /// provider.
     pub fn scheduler_figures<'a>(&self, stored: Option<&'a Stored>) -> Scheduler {
         let queue = self.queue_figures();
-        let is_reachable = |id: &str| self.is_reachable(id);
+        // What this server itself can do is known now, not only since its last beat.
+        let is_healthy_here = |provider: &str| self.registry.get(provider).is_some_and(crate::registry::Entry::is_healthy);
+        let eligible_for = |stored: &'a Stored, provider: &str| {
+            let takes = |id: &str| if id == LOCAL_WORKER { is_healthy_here(provider) } else { self.is_reachable(id) };
+            stored.eligible(provider, takes)
+        };
         let eligible = |stored: &'a Stored| match self.registry.default_entry() {
-            Some(entry) => stored.eligible(entry.provider.name(), is_reachable),
+            Some(entry) => eligible_for(stored, entry.provider.name()),
             // As a spawn would pick it.
             None => {
-                let picked = AUTO_ORDER.into_iter().map(|auto| stored.eligible(auto, is_reachable));
+                let picked = AUTO_ORDER.into_iter().map(|auto| eligible_for(stored, auto));
                 picked.into_iter().find(|eligible| !eligible.is_empty()).unwrap_or_default()
             }
         };

@@ -112,8 +112,7 @@ async fn a_faulty_configuration_is_refused_with_a_line_for_each_fault() {
     let text = String::from_utf8(output.stderr).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 3, "{text}");
-    for (key, words) in
-        [("server.prot", "server.port"), ("defaults.ttl", "duration"), ("auth.enabled", "needs a key")]
+    for (key, words) in [("server.prot", "server.port"), ("defaults.ttl", "duration"), ("auth.enabled", "needs a key")]
     {
         assert!(
             lines.iter().any(|line| line.contains(key) && line.contains(words) && line.contains("tidebox.yaml")),
