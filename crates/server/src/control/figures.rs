@@ -110,7 +110,8 @@ impl Control {
     pub fn scheduler_figures<'a>(&self, stored: Option<&'a Stored>) -> Scheduler {
         let queue = self.queue_figures();
         // What this server itself can do is known now, not only since its last beat.
-        let is_healthy_here = |provider: &str| self.registry.get(provider).is_some_and(crate::registry::Entry::is_healthy);
+        let is_healthy_here =
+            |provider: &str| self.registry.get(provider).is_some_and(crate::registry::Entry::is_healthy);
         let eligible_for = |stored: &'a Stored, provider: &str| {
             let takes = |id: &str| if id == LOCAL_WORKER { is_healthy_here(provider) } else { self.is_reachable(id) };
             stored.eligible(provider, takes)
