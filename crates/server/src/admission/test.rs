@@ -299,6 +299,11 @@ async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
     let lab = Arc::new(Lab::queueing().await);
     let caps = Caps { max_sandboxes: 10, max_sandboxes_per_owner: 4 };
     let orders: Arc<Mutex<HashMap<u64, Vec<Ticket>>>> = Arc::default();
+    // Everybody finds the server full.
+    let mut held = Vec::new();
+    for _ in 0..10 {
+        held.push(lab.ask(caps, None).await.unwrap());
+    }
     let mut clients = JoinSet::new();
     for n in 0..200u64 {
         let (lab, orders) = (Arc::clone(&lab), Arc::clone(&orders));
@@ -322,6 +327,10 @@ async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
                 lab.end(&sandbox).await;
             }
         });
+    }
+    lab.until(|figures| figures.depth >= 100).await;
+    for sandbox in &held {
+        lab.end(sandbox).await;
     }
     while let Some(client) = clients.join_next().await {
         client.unwrap();
