@@ -334,8 +334,10 @@ pub trait Store: AuditStore + PoolStore + workers::Workers + fmt::Debug + Send +
     /// Applies what happened, if the rules allow it in the state that is stored.
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied>;
 
-    /// Moves the end of every sandbox that has one to come by `by_ms`.
-    async fn shift_expiry(&self, by_ms: i64) -> Result<u64>;
+    /// Moves every time that is compared with now by `by_ms`: the ends of sandboxes
+    /// that have one to come, the ends of leases, and the last heartbeats. How
+    /// many sandboxes.
+    async fn shift_times(&self, by_ms: i64) -> Result<u64>;
 
     /// Forgets what ended before `before`, and old [`IdempotencyKey`]s; how many sandboxes.
     async fn purge_ended(&self, before: Timestamp, now: Timestamp) -> Result<u64>;

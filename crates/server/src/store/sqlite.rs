@@ -337,13 +337,23 @@ impl Store for Sqlite {
         Ok(Applied::Done { before, sandbox })
     }
 
-    async fn shift_expiry(&self, by_ms: i64) -> Result<u64> {
-        let done =
+    async fn shift_times(&self, by_ms: i64) -> Result<u64> {
+        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        let moved =
             sqlx::query("UPDATE sandboxes SET expires_at = expires_at + $1 WHERE state IN ('creating', 'running')")
                 .bind(by_ms)
-                .execute(&self.writer)
-                .await?;
-        Ok(done.rows_affected())
+                .execute(&mut *tx)
+                .await?
+                .rows_affected();
+        for sql in [
+            "UPDATE leases SET expires_at = expires_at + $1",
+            "UPDATE workers SET last_heartbeat = last_heartbeat + $1",
+            "UPDATE held SET lease_until = lease_until + $1",
+        ] {
+            sqlx::query(sql).bind(by_ms).execute(&mut *tx).await?;
+        }
+        tx.commit().await?;
+        Ok(moved)
     }
 
     async fn purge_ended(&self, before: Timestamp, now: Timestamp) -> Result<u64> {

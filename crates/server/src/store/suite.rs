@@ -216,7 +216,7 @@ async fn a_step_of_the_clock_moves_only_what_is_alive(store: &dyn Store) {
     admit(store, &sandbox(70, None)).await;
     admit(store, &sandbox(71, None)).await;
     end(store, [71]).await;
-    assert_eq!(store.shift_expiry(-5_000).await.unwrap(), 1);
+    assert_eq!(store.shift_times(-5_000).await.unwrap(), 1);
     let ends = async |n| store.sandbox(&id(n)).await.unwrap().unwrap().expires_at;
     assert_eq!(ends(70).await, after(start(), Duration::from_secs(55)));
     assert_eq!(ends(71).await, after(start(), Duration::from_secs(60)));

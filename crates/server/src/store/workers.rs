@@ -164,9 +164,6 @@ pub trait Workers {
     /// How many leases there are at `now`.
     async fn lease_counts(&self, now: Timestamp) -> Result<LeaseCounts>;
 
-    /// Moves the ends of leases and the last heartbeats by `by_ms`.
-    async fn shift_leases(&self, by_ms: i64) -> Result<()>;
-
     /// As a worker: notes the generation that a write on a sandbox of ours carries;
     /// `false` if a higher one was seen before.
     async fn see_generation(&self, id: &SandboxId, generation: u64) -> Result<bool>;

@@ -15,19 +15,22 @@ use crate::operations::{Operation, Tally, mean};
 use crate::process::{GOOS, goarch};
 
 /// By area, where an operator reads on. Paths are those of the repository.
-pub const REMEDIATION: [(&str, &str); 12] = [
+pub const REMEDIATION: [(&str, &str); 15] = [
     ("configuration", "docs/configuration.md"),
     ("diagnostics", "docs/diagnostics.md"),
-    ("events", "docs/api.md"),
-    ("leases", "docs/operations.md"),
+    ("events", "docs/events.md"),
+    ("leases", "docs/workers.md"),
     ("limits", "docs/configuration.md"),
     ("metrics", "docs/metrics.md"),
     ("operations", "docs/operations.md"),
     ("performance", "docs/performance.md"),
     ("providers", "docs/providers.md"),
-    ("scheduler", "docs/configuration.md"),
+    ("quotas", "docs/quotas.md"),
+    ("rate_limit", "docs/rate-limiting.md"),
+    ("scheduler", "docs/quotas.md"),
     ("security", "docs/security.md"),
     ("store", "docs/operations.md"),
+    ("workers", "docs/workers.md"),
 ];
 
 /// What is never shown.

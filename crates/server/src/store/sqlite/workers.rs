@@ -258,19 +258,6 @@ impl Workers for Sqlite {
         Ok(counts)
     }
 
-    async fn shift_leases(&self, by_ms: i64) -> Result<()> {
-        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
-        for sql in [
-            "UPDATE leases SET expires_at = expires_at + $1",
-            "UPDATE workers SET last_heartbeat = last_heartbeat + $1",
-            "UPDATE held SET lease_until = lease_until + $1",
-        ] {
-            sqlx::query(sql).bind(by_ms).execute(&mut *tx).await?;
-        }
-        tx.commit().await?;
-        Ok(())
-    }
-
     async fn see_generation(&self, id: &SandboxId, generation: u64) -> Result<bool> {
         let seen = async || -> Result<Option<u64>> {
             let seen: Option<i64> = sqlx::query_scalar("SELECT generation FROM held WHERE sandbox_id = $1")

@@ -145,7 +145,7 @@ pub(super) async fn leases_follow_the_rules(store: &dyn Store) {
     let regranted = store.lease(resource).await.unwrap().unwrap();
     assert_eq!((regranted.holder.clone(), regranted.generation, regranted.expires_at), (w1.clone(), 3, at(300)));
 
-    store.shift_leases(-5_000).await.unwrap();
+    store.shift_times(-5_000).await.unwrap();
     assert_eq!(store.lease(resource).await.unwrap().unwrap().expires_at, at(295));
     assert_eq!(store.worker(&w1).await.unwrap().unwrap().last_heartbeat, at(150));
 
