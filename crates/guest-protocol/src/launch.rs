@@ -8,10 +8,12 @@
 //! the agent has been executed, or, if nothing was reported, that the launcher
 //! was ended from outside.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// The longest line of either side, in bytes.
-pub const LAUNCH_LINE_BYTES_MAX: usize = 64 * 1024;
+pub const LAUNCH_LINE_BYTES_MAX: usize = 256 * 1024;
 
 /// How to make one box.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +48,29 @@ pub struct Launch {
     /// What is made is not a box but a slot in one.
     #[serde(default)]
     pub slot: Option<Slot>,
+    /// What commands get that do not say otherwise.
+    #[serde(default)]
+    pub defaults: Defaults,
+    /// What runs beside the agent; see [`Boot::entrypoint`].
+    #[serde(default)]
+    pub entrypoint: Option<Vec<String>>,
+}
+
+/// What the image says of its commands. Only what a request leaves out is taken
+/// from here.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Defaults {
+    /// The environment, below that of a request. `PATH`, `HOME`, `LANG` and `TERM`
+    /// are added where neither has them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// The directory that commands start in, absolute; `None` for `/workspace`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+    /// `name`, `uid`, `name:group` or `uid:gid`, as [`crate::Exec::user`]; `None` for
+    /// the user of the agent. `/workspace` belongs to this user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
 }
 
 /// A place for one user in a box that others share.
@@ -145,4 +170,11 @@ pub struct Boot {
     /// agent did not start are the first processes of slots.
     #[serde(default)]
     pub holds_slots: bool,
+    /// What commands get that do not say otherwise.
+    #[serde(default)]
+    pub defaults: Defaults,
+    /// A program and its arguments that the agent starts once, with [`Boot::defaults`],
+    /// and whose output is the console. The box goes on when it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entrypoint: Option<Vec<String>>,
 }

@@ -31,7 +31,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use launch::{Boot, CgroupDir, LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport, Overlay, Slot, SoftLimits, Storage};
+pub use launch::{
+    Boot, CgroupDir, Defaults, LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport, Overlay, Slot, SoftLimits, Storage,
+};
 
 /// The version of this protocol. Server and agent are built together and only
 /// meet others when a box outlives an upgrade of the server.

@@ -11,6 +11,7 @@ pub mod conformance;
 pub mod custom;
 mod error;
 mod guest;
+pub mod images;
 pub mod mock;
 pub mod native;
 mod provider;

@@ -16,6 +16,9 @@ pub struct Spec {
     pub image: String,
     /// The size.
     pub resources: Resources,
+    /// Whether to start the image's entry point beside the agent. Its output is the
+    /// console.
+    pub entrypoint: bool,
     /// Labels; only `mock` reads them.
     pub metadata: Metadata,
     /// How long the box may live without hearing from a server.

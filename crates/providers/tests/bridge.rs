@@ -300,6 +300,7 @@ mod test {
         let spec = Spec {
             image: mock.default_image().to_owned(),
             resources: Resources { memory_mb: 256, vcpus: 1, disk_mb: 0, pids: 256 },
+            entrypoint: false,
             metadata: Default::default(),
             lifetime: Duration::from_secs(600),
         };

@@ -13,6 +13,7 @@ mod test {
         Spec {
             image: image.to_owned(),
             resources: Resources { memory_mb: 256, vcpus: 1, disk_mb: 0, pids: 256 },
+            entrypoint: false,
             metadata: Default::default(),
             lifetime: Duration::from_secs(600),
         }

@@ -17,6 +17,7 @@ mod test {
         Spec {
             image: "mock".to_owned(),
             resources: Resources { memory_mb: 64, vcpus: 1, disk_mb: 1, pids: 64 },
+            entrypoint: false,
             metadata: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Metadata>(),
             lifetime: Duration::from_secs(60),
         }

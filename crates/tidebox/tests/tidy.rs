@@ -12,6 +12,8 @@ const LINES_MAX: usize = 600;
 const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("domain", &[]),
+    // Real parts for tests.
+    ("fixtures", &[]),
     ("guest-protocol", &[]),
     ("guest-agent", &["guest-protocol"]),
     ("client", &["api"]),

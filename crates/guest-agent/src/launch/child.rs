@@ -118,6 +118,8 @@ fn arguments(launch: &Launch, has_oom_events: bool) -> Result<(Vec<CString>, Vec
         soft_memory_mb: launch.soft.memory_mb,
         single_user: launch.id_base.is_none() || launch.slot.is_some(),
         holds_slots: launch.holds_slots,
+        defaults: launch.defaults.clone(),
+        entrypoint: launch.entrypoint.clone(),
     };
     let boot = serde_json::to_string(&boot).map_err(|_| Errno::INVAL).at("order the agent")?;
     let strings = |strings: &[&str]| {

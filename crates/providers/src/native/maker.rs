@@ -218,6 +218,8 @@ impl Maker {
             deadline_ms: u64::try_from(what.lifetime.as_millis()).unwrap_or(u64::MAX),
             holds_slots: matches!(what.kind, Kind::Host),
             slot: if let Kind::Slot { slot, .. } = what.kind { Some(slot) } else { None },
+            defaults: guest_protocol::Defaults::default(),
+            entrypoint: None,
         }
     }
 

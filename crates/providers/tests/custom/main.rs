@@ -52,6 +52,7 @@ fn spec() -> Spec {
     Spec {
         image: "default".to_owned(),
         resources: Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 64 },
+        entrypoint: false,
         metadata: Default::default(),
         lifetime: Duration::from_secs(60),
     }

@@ -35,6 +35,7 @@ pub(crate) fn spec() -> Spec {
     Spec {
         image: "host".to_owned(),
         resources: Resources { memory_mb: 256, vcpus: 1, disk_mb: 0, pids: 64 },
+        entrypoint: false,
         metadata: BTreeMap::new(),
         lifetime: Duration::from_secs(600),
     }

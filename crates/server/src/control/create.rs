@@ -186,7 +186,8 @@ impl Control {
         let offer = self.offer(request.provider.as_deref()).await?;
         let image = request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
         let lifetime = ttl + ORPHAN_GRACE;
-        let spec = Spec { image: image.clone(), resources, metadata: request.metadata.clone(), lifetime };
+        let spec =
+            Spec { image: image.clone(), resources, entrypoint: false, metadata: request.metadata.clone(), lifetime };
         let placing = self.placing(offer.check(&spec)?);
         let now = self.now();
         let sandbox = Sandbox {

@@ -35,6 +35,7 @@ fn spec() -> Spec {
     Spec {
         image: "default".to_owned(),
         resources: Resources { memory_mb: 256, vcpus: 1, disk_mb: 0, pids: 256 },
+        entrypoint: false,
         metadata: [("team".to_owned(), "blue".to_owned())].into(),
         lifetime: Duration::from_secs(600),
     }

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::require::found;
 use crate::server::{MOCK, TestServer};
+use fixtures::found;
 
 /// Cases per route and phase; enough for each parameter, and both runs together
 /// take two minutes on a busy machine.

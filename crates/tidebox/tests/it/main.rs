@@ -19,7 +19,6 @@ mod metrics;
 mod pool;
 mod prometheus;
 mod rate_limit;
-mod require;
 mod scale;
 mod server;
 mod workers;

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::require::found;
 use crate::server::{Answer, MOCK, PATIENCE, TestServer};
+use fixtures::found;
 
 const KEY: &str = "a-key-that-only-this-test-knows-0123456789";
 

@@ -111,6 +111,7 @@ fn host_spec(host: &PoolHost, lifetime: Duration) -> Spec {
             disk_mb: 0,
             pids: all(one.pids, OWN_PIDS),
         },
+        entrypoint: false,
         metadata: Metadata::default(),
         lifetime,
     }

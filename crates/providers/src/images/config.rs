@@ -1,0 +1,54 @@
+//! How to set the store up.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
+
+/// How to set the store up.
+#[derive(Debug, Clone)]
+pub struct ImagesConfig {
+    /// The store's own folder, `<data>/images`.
+    pub dir: PathBuf,
+    /// When a spawn asks the registry.
+    pub pull: PullPolicy,
+    /// The longest that a spawn waits for its image. The pull goes on after that.
+    pub pull_timeout: Duration,
+    /// Images that nobody uses go, the longest unused first, when the store takes
+    /// more than so many bytes; 0 for no limit.
+    pub bytes_max: u64,
+    /// The largest image that is taken, unpacked, in bytes.
+    pub image_bytes_max: u64,
+    /// What is to be known of registries, by host and port: `docker.io`, `localhost:5000`.
+    pub registries: BTreeMap<String, RegistryConfig>,
+    /// Docker's own `config.json`, for its logins and credential helpers; `None` to
+    /// read none.
+    pub docker_config: Option<PathBuf>,
+}
+
+/// When a spawn asks the registry for its image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PullPolicy {
+    /// If the image is not here.
+    Missing,
+    /// Never: the image is here or the spawn is refused.
+    Never,
+    /// Each time; what is here already is not downloaded again.
+    Always,
+}
+
+/// What is to be known of one registry.
+#[derive(Debug, Clone, Default)]
+pub struct RegistryConfig {
+    /// Hosts that are asked first, in order, with the same paths.
+    pub mirrors: Vec<String>,
+    /// Spoken to without TLS.
+    pub plain_http: bool,
+    /// User name; with it goes `password`.
+    pub username: Option<String>,
+    /// Password or token.
+    pub password: Option<SecretString>,
+    /// A certificate (PEM) to trust besides the system's.
+    pub ca_file: Option<PathBuf>,
+}
