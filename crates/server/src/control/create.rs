@@ -188,8 +188,13 @@ impl Control {
         let offer = self.offer(request.provider.as_deref()).await?;
         let image = request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
         let lifetime = ttl + ORPHAN_GRACE;
-        let spec =
-            Spec { image: image.clone(), resources, entrypoint: request.entrypoint.unwrap_or(false), metadata: request.metadata.clone(), lifetime };
+        let spec = Spec {
+            image: image.clone(),
+            resources,
+            entrypoint: request.entrypoint.unwrap_or(false),
+            metadata: request.metadata.clone(),
+            lifetime,
+        };
         let placing = self.placing(offer.check(&spec)?);
         let now = self.now();
         let sandbox = Sandbox {
@@ -214,7 +219,8 @@ impl Control {
         let Some(name) = request.template.take() else { return Ok(request) };
         let template =
             self.store.template(&name).await?.ok_or_else(|| Error::NotFound(Resource::Template, name.clone()))?;
-        let TemplateValues { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, mut metadata } = template.values;
+        let TemplateValues { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, mut metadata } =
+            template.values;
         let limits = self.limits_of(request.owner.as_ref()).await?;
         metadata.extend(request.metadata);
         metadata.insert("template".to_owned(), name);
@@ -238,9 +244,16 @@ impl Control {
     /// Asks the provider, and writes what it answered.
     async fn make(self: &Arc<Self>, sandbox: Sandbox, spec: Spec, mut phases: Vec<Phase>) -> Result<Spawned> {
         let runtime = self.runtime_of(&sandbox).await;
-        let id = sandbox.id;
+        let id = sandbox.id.clone();
         let started = match &runtime {
-            Ok(provider) => provider.start(&id, &spec).await.map_err(|error| provider_error(provider.name(), error)),
+            Ok(provider) => {
+                let awaited = self.await_image(&sandbox).await;
+                let started = provider.start(&id, &spec).await;
+                if let Some(awaited) = awaited {
+                    self.image_came(awaited, started.as_ref().err()).await;
+                }
+                started.map_err(|error| provider_error(provider.name(), error))
+            }
             Err(error) => Err(Error::Unavailable(error.to_string())),
         };
         match started {
