@@ -59,7 +59,7 @@ async fn a_websocket_for_commands_is_not_served_and_the_answer_says_so() {
         .header("Upgrade", "websocket")
         .header("Sec-WebSocket-Version", "13")
         .header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==");
-    Answer::read(request.send().await.unwrap()).await.refused(404, "not_found", "there is no route");
+    Answer::read(request.send().await.unwrap()).await.refused(501, "not_supported", "`stream: true`");
 }
 
 #[tokio::test]
