@@ -65,14 +65,14 @@ async fn what_no_kernel_can_execute_is_refused() {
         bad.push(exec);
     }
     for workdir in ["", "relative", "/no/such/dir", "/etc/passwd", "/\0", "/proc/self/fd/3", "/proc/self/fd/5"] {
-        bad.push(guest_protocol::Exec { workdir: workdir.to_owned(), ..good.clone() });
+        bad.push(guest_protocol::Exec { workdir: Some(workdir.to_owned()), ..good.clone() });
     }
     for exec in bad {
         let output = agent.exec(&exec).await;
         let failure = output.end.as_ref().unwrap_err();
         assert_eq!(failure.kind, FailureKind::Invalid, "{exec:?}: {output:?}");
     }
-    let nowhere = guest_protocol::Exec { workdir: "/no/such/dir".to_owned(), ..good };
+    let nowhere = guest_protocol::Exec { workdir: Some("/no/such/dir".to_owned()), ..good };
     let failure = agent.exec(&nowhere).await.end.unwrap_err();
     assert!(failure.message.contains("/no/such/dir"), "{failure:?}");
     agent.end().await;

@@ -94,7 +94,7 @@ impl Agent {
         Exec {
             argv: argv.iter().map(|arg| (*arg).to_owned()).collect(),
             env,
-            workdir: self.dir.path().to_str().unwrap().to_owned(),
+            workdir: Some(self.dir.path().to_str().unwrap().to_owned()),
             user: None,
             timeout_ms: 60_000,
             stdin: false,
