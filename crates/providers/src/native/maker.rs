@@ -220,6 +220,7 @@ impl Maker {
             slot: if let Kind::Slot { slot, .. } = what.kind { Some(slot) } else { None },
             defaults: guest_protocol::Defaults::default(),
             entrypoint: None,
+            furnish: false,
         }
     }
 

@@ -339,6 +339,7 @@ pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
         P::NotFound(path) => Error::NotFound(Resource::File, path),
         P::NotSupported(text) => Error::NotSupported(text),
         P::NoSpace => Error::NoSpace,
+        P::Full(text) => Error::Full(text),
         P::Exhausted(text) => Error::LimitReached(text),
         P::Unavailable(text) => Error::Unavailable(format!("the provider `{provider}` is not available: {text}")),
         P::Conflict(text) => Error::Conflict(text),
