@@ -166,6 +166,8 @@ pub fn router(control: Arc<Control>, settings: Settings) -> Router {
     for name in openapi::IMAGES_OF_ROUTES {
         router = router.route(&format!("/api/v1/images/{name}"), get(images::get).delete(images::remove));
     }
+    // Not described either: it does nothing but say what does.
+    router = router.route("/api/v1/sandboxes/{id}/exec/ws", get(error::no_websocket));
     let router = router
         .route_layer(middleware::from_fn_with_state(api.clone(), pool::apart))
         .fallback(error::no_such_route)

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::admission::above;
 use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, WAIT_MAX, WaitFor, lock};
+use crate::admission::Granted;
 use crate::clock;
 use crate::events::EventType;
 use crate::operations::Operation;
@@ -142,29 +143,35 @@ impl Control {
 
     async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant) -> Result<Spawned> {
         let making = Making::begin(self, &plan.sandbox.id);
-        let decided = Instant::now();
         let Plan { sandbox, spec, ttl, key, placing, generation } = plan;
         let new = NewSandbox { sandbox, caps: self.policy.caps, key, placing, pool: self.place() };
-        let sandbox = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
-        if let Some(generation) = generation {
-            self.take_up(&sandbox.id, generation).await?;
-        }
+        let admitted = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
+        // Nothing is awaited from here until the task has it: a caller that goes
+        // away leaves it either there or in the admission.
+        let Granted { sandbox, stored } = admitted;
         self.publish(EventType::SandboxCreated, Some(&sandbox.id), json!({"provider": sandbox.provider}));
         let phases = vec![
-            Phase { name: "admission", took: decided - started },
-            Phase { name: "store", took: decided.elapsed() },
+            Phase { name: "admission", took: started.elapsed().saturating_sub(stored) },
+            Phase { name: "store", took: stored },
         ];
         let (answer, answered) = oneshot::channel();
         let control = Arc::clone(self);
         self.tasks.spawn(async move {
-            let spawned = control.make(sandbox, spec, phases).await;
+            let spawned = control.make(sandbox, spec, generation, phases).await;
             drop(making);
-            if let Err(Ok(abandoned)) = answer.send(spawned) {
-                control.abandon(&abandoned.sandbox.id).await;
+            let made = spawned.as_ref().ok().map(|spawned| spawned.sandbox.id.clone());
+            // A caller may also go away with the answer under way.
+            let (claim, claimed) = oneshot::channel();
+            let _ = answer.send((spawned, claim));
+            if let (Some(id), Err(_)) = (made, claimed.await) {
+                control.abandon(&id).await;
             }
         });
         // The task always answers: it is not cancelled while the tracker waits for it.
-        answered.await.unwrap_or_else(|_| Err(Error::Unavailable("the server is shutting down".into())))
+        let (spawned, claim) =
+            answered.await.map_err(|_| Error::Unavailable("the server is shutting down".to_owned()))?;
+        let _ = claim.send(());
+        spawned
     }
 
     /// What can be said against a request without asking anybody; its size.
@@ -242,20 +249,30 @@ impl Control {
     }
 
     /// Asks the provider, and writes what it answered.
-    async fn make(self: &Arc<Self>, sandbox: Sandbox, spec: Spec, mut phases: Vec<Phase>) -> Result<Spawned> {
+    async fn make(
+        self: &Arc<Self>,
+        sandbox: Sandbox,
+        spec: Spec,
+        generation: Option<u64>,
+        mut phases: Vec<Phase>,
+    ) -> Result<Spawned> {
         let runtime = self.runtime_of(&sandbox).await;
         let id = sandbox.id.clone();
-        let started = match &runtime {
-            Ok(provider) => {
-                let awaited = self.await_image(&sandbox).await;
-                let started = provider.start(&id, &spec).await;
-                if let Some(awaited) = awaited {
-                    self.image_came(awaited, started.as_ref().err()).await;
-                }
-                started.map_err(|error| provider_error(provider.name(), error))
+        let started = async {
+            if let Some(generation) = generation {
+                let written = Instant::now();
+                self.take_up(&id, generation).await?;
+                more_of_the_store(&mut phases, written);
             }
-            Err(error) => Err(Error::Unavailable(error.to_string())),
+            let provider = runtime.as_ref().map_err(|error| Error::Unavailable(error.to_string()))?;
+            let awaited = self.await_image(&sandbox).await;
+            let started = provider.start(&id, &spec).await;
+            if let Some(awaited) = awaited {
+                self.image_came(awaited, started.as_ref().err()).await;
+            }
+            started.map_err(|error| provider_error(provider.name(), error))
         };
+        let started = started.await;
         match started {
             Ok(started) => phases.extend(started.phases),
             Err(error) => {
@@ -267,10 +284,7 @@ impl Control {
         let written = Instant::now();
         match self.apply(&id, Change::Started).await {
             Ok(Applied::Done { sandbox, .. }) => {
-                let took = written.elapsed();
-                if let Some(store) = phases.iter_mut().find(|phase| phase.name == "store") {
-                    store.took += took;
-                }
+                more_of_the_store(&mut phases, written);
                 self.record_phases(&sandbox.provider, &phases);
                 Ok(Spawned { sandbox: *sandbox, phases })
             }
@@ -302,6 +316,13 @@ impl Control {
         if let Err(error) = self.destroy_because(id, StopReason::Abandoned).await {
             tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot remove an abandoned sandbox yet");
         }
+    }
+}
+
+/// Counts what has gone by since `written` as time of the store.
+fn more_of_the_store(phases: &mut [Phase], written: Instant) {
+    if let Some(store) = phases.iter_mut().find(|phase| phase.name == "store") {
+        store.took += written.elapsed();
     }
 }
 
