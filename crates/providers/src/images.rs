@@ -300,13 +300,14 @@ impl Store {
 
 /// What a fault of the store's disk means to the caller.
 fn disk(action: &'static str, error: io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => Error::Full(
-            "the disk with the images of this server is full; remove images (`tidebox image prune`) or make room on it"
-                .to_owned(),
-        ),
-        _ => Error::failed(action, error),
+    let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge];
+    if !full.contains(&error.kind()) {
+        return Error::failed(action, error);
     }
+    Error::Full(
+        "the disk with the images of this server is full; remove images (`tidebox image prune`) or make room on it"
+            .to_owned(),
+    )
 }
 
 /// An image that is on disk, whole, and stays there while this is held.

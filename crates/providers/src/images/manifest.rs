@@ -30,10 +30,14 @@ pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
 const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
+/// What the configuration of an image of a file system is.
+const CONFIGS: [&str; 2] =
+    ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
+
 /// What a name leads to.
 #[derive(Debug)]
 pub(super) enum Document {
-    Manifest(ImageManifest),
+    Manifest(Box<ImageManifest>),
     Index(ImageIndex),
 }
 
@@ -79,7 +83,7 @@ impl Document {
         if index {
             return serde_json::from_slice(bytes).map(Document::Index).map_err(wrong);
         }
-        let manifest: ImageManifest = serde_json::from_slice(bytes).map_err(wrong)?;
+        let manifest: Box<ImageManifest> = serde_json::from_slice(bytes).map_err(wrong)?;
         check(&manifest, image)?;
         Ok(Document::Manifest(manifest))
     }
@@ -94,12 +98,9 @@ pub(super) fn media_type(manifest: &ImageManifest) -> MediaType {
 fn check(manifest: &ImageManifest, image: &str) -> Result<()> {
     let refuse = |why: String| Err(Error::Invalid(format!("{image} cannot be used: {why}")));
     let config = manifest.config();
-    match config.media_type() {
-        MediaType::ImageConfig => {}
-        MediaType::Other(docker) if docker == "application/vnd.docker.container.image.v1+json" => {}
-        other => {
-            return refuse(format!("it is no image of a file system but {}", shown(other.as_ref())));
-        }
+    let media_type = config.media_type().as_ref();
+    if !CONFIGS.contains(&media_type) {
+        return refuse(format!("it is no image of a file system but {}", shown(media_type)));
     }
     if manifest.layers().len() > LAYERS_MAX {
         return refuse(format!("it has {} layers, more than {LAYERS_MAX}", manifest.layers().len()));
@@ -121,22 +122,22 @@ fn check(manifest: &ImageManifest, image: &str) -> Result<()> {
 
 /// How a layer is packed, or why it cannot be taken.
 pub(super) fn compression(layer: &Descriptor) -> Result<Compression, String> {
-    match layer.media_type() {
-        MediaType::ImageLayer => Ok(Compression::None),
-        MediaType::ImageLayerGzip => Ok(Compression::Gzip),
-        MediaType::ImageLayerZstd => Ok(Compression::Zstd),
-        MediaType::ImageLayerNonDistributable
-        | MediaType::ImageLayerNonDistributableGzip
-        | MediaType::ImageLayerNonDistributableZstd => Err(FOREIGN.to_owned()),
-        MediaType::Other(docker) => match docker.as_str() {
-            "application/vnd.docker.image.rootfs.diff.tar" => Ok(Compression::None),
-            "application/vnd.docker.image.rootfs.diff.tar.gzip" => Ok(Compression::Gzip),
-            "application/vnd.docker.image.rootfs.diff.tar.zstd" => Ok(Compression::Zstd),
-            "application/vnd.docker.image.rootfs.foreign.diff.tar"
-            | "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip" => Err(FOREIGN.to_owned()),
-            other => Err(format!("a layer is of the unknown type {}", shown(other))),
-        },
-        other => Err(format!("a layer is of the type {}, which is no layer", shown(other.as_ref()))),
+    match layer.media_type().as_ref() {
+        "application/vnd.oci.image.layer.v1.tar" | "application/vnd.docker.image.rootfs.diff.tar" => {
+            Ok(Compression::None)
+        }
+        "application/vnd.oci.image.layer.v1.tar+gzip" | "application/vnd.docker.image.rootfs.diff.tar.gzip" => {
+            Ok(Compression::Gzip)
+        }
+        "application/vnd.oci.image.layer.v1.tar+zstd" | "application/vnd.docker.image.rootfs.diff.tar.zstd" => {
+            Ok(Compression::Zstd)
+        }
+        "application/vnd.oci.image.layer.nondistributable.v1.tar"
+        | "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"
+        | "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd"
+        | "application/vnd.docker.image.rootfs.foreign.diff.tar"
+        | "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip" => Err(FOREIGN.to_owned()),
+        other => Err(format!("a layer is of the type {}, which is none of a file system", shown(other))),
     }
 }
 
@@ -252,8 +253,8 @@ mod test {
         ] {
             assert!(refused(&manifest(layer(foreign))).contains("may not be distributed"));
         }
-        assert!(refused(&manifest(layer("application/vnd.wasm"))).contains("unknown type"));
-        assert!(refused(&manifest(layer("application/vnd.oci.image.config.v1+json"))).contains("no layer"));
+        assert!(refused(&manifest(layer("application/vnd.wasm"))).contains("none of a file system"));
+        assert!(refused(&manifest(layer("application/vnd.oci.image.config.v1+json"))).contains("none of a file system"));
         let mut chart = manifest(json!([]));
         chart["config"]["mediaType"] = json!("application/vnd.cncf.helm.config.v1+json");
         assert!(refused(&chart).contains("no image of a file system"));

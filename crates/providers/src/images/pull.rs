@@ -194,11 +194,11 @@ impl Store {
             .buffer_unordered(LAYERS_AT_ONCE_MAX)
             .try_collect::<()>()
             .await?;
-        self.keep(name, &bytes, manifest, &config, state).await
+        self.keep(name, &bytes, &manifest, &config, state).await
     }
 
     /// Asks what the name is, down to the manifest for this machine.
-    async fn resolve(&self, name: &Name, sources: &[Source]) -> Result<(Vec<u8>, ImageManifest)> {
+    async fn resolve(&self, name: &Name, sources: &[Source]) -> Result<(Vec<u8>, Box<ImageManifest>)> {
         let image = format!("`{name}`");
         let bytes = self.document(name, sources, name.version(), name.digest()).await?;
         let index = match Document::parse(&bytes, &image)? {
@@ -260,16 +260,16 @@ impl Store {
         self: &Arc<Self>,
         name: &Name,
         bytes: &[u8],
-        manifest: ImageManifest,
+        manifest: &ImageManifest,
         config: &ImageConfiguration,
         state: &watch::Sender<State>,
     ) -> Result<(Image, Held)> {
         let fails = |error| disk("write an image's manifest", error);
-        let written = self.layout.put_blob(media_type(&manifest), bytes).map_err(fails)?;
+        let written = self.layout.put_blob(media_type(manifest), bytes).map_err(fails)?;
         let digest = written.digest().to_string();
-        let mut named = descriptor(media_type(&manifest), written.size(), &digest).map_err(fails)?;
+        let mut named = descriptor(media_type(manifest), written.size(), &digest).map_err(fails)?;
         named.set_platform(Platform::of(config).for_index());
-        let layers = self.layers(&manifest, config)?;
+        let layers = self.layers(manifest, config)?;
         state.send_replace(State::Going(Progress::Unpacking { bytes: 0 }));
         let held = self.unpack(&digest, layers, state.clone()).await?;
         let key = name.to_string();

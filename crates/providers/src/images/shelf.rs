@@ -27,7 +27,7 @@ pub(super) struct Shelf {
 /// What an image says of itself.
 #[derive(Debug)]
 pub(super) struct Known {
-    pub(super) manifest: ImageManifest,
+    pub(super) manifest: Box<ImageManifest>,
     config: ImageConfiguration,
     run: Run,
     /// The size of its manifest, in bytes.
@@ -112,9 +112,11 @@ impl Store {
         if let Some(known) = shelf.known.get(digest) {
             return Ok(Arc::clone(known));
         }
-        let fails = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => Error::NotFound(not_here(digest)),
-            _ => disk("read an image", error),
+        let fails = |error: io::Error| {
+            if error.kind() == io::ErrorKind::NotFound {
+                return Error::NotFound(not_here(digest));
+            }
+            disk("read an image", error)
         };
         let bytes = self.layout.read_blob(digest, DOCUMENT_BYTES_MAX).map_err(fails)?;
         let image = format!("`{digest}`");
