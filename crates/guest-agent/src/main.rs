@@ -7,6 +7,7 @@ mod descriptor;
 mod exec;
 mod failure;
 mod files;
+mod furnish;
 mod launch;
 mod memory;
 mod oom;

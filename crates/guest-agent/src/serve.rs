@@ -30,7 +30,7 @@ use crate::deadline::Deadline;
 use crate::descriptor::take;
 use crate::exec::reapers::{self, Reapers};
 use crate::memory::Activity;
-use crate::watchdog;
+use crate::{exec, furnish, watchdog};
 
 /// The server keeps one connection, and opens another when it was restarted.
 const CONNECTIONS_MAX: usize = 64;
@@ -75,7 +75,7 @@ pub(crate) struct Agent {
     pub(crate) descriptors: Rlimit,
     deadline: Deadline,
     activity: Rc<Activity>,
-    execs: Arc<Semaphore>,
+    pub(crate) execs: Arc<Semaphore>,
     file_operations: Arc<Semaphore>,
 }
 
@@ -144,7 +144,12 @@ async fn serve(boot: Boot, ways: Ways, oom_events: Option<OwnedFd>) -> std::io::
         file_operations: Arc::new(Semaphore::new(FILE_OPERATIONS_MAX)),
         boot,
     });
+    if agent.boot.furnish {
+        let faults = furnish::furnish(&agent.boot);
+        faults.into_iter().for_each(|fault| agent.console.push(format!("tidebox: {fault}")));
+    }
     if !agent.boot.holds_slots {
+        exec::entrypoint::start(&agent);
         spawn_local(reapers::kill_strangers(Rc::clone(&agent)));
     }
     spawn_local(Rc::clone(&agent.activity).trim_when_idle());

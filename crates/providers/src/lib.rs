@@ -13,6 +13,7 @@ pub mod docker;
 mod error;
 mod guest;
 pub mod images;
+mod local;
 pub mod mock;
 pub mod native;
 mod provider;

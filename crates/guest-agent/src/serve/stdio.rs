@@ -13,20 +13,16 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-use guest_protocol::{AGENT_SOCKET, Boot};
+use guest_protocol::AGENT_SOCKET;
 use hyper_util::rt::TokioTimer;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, chmod, chownat, mkdir, statat};
-use rustix::process::{Gid, Uid};
+use rustix::fs::{Mode, OFlags, chmod};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
 use super::{Agent, Ways, begin, builder, connection, run_until_end};
 use crate::descriptor::standard;
 use crate::launch::duplicate_to;
-use crate::users;
 
-/// Every box has it, owned by the box's user.
-const WORKSPACE: &str = "/workspace";
 /// Where control groups of version 2 and 1 count kills by the memory limit, as
 /// Engines show them in a container.
 const OOM_EVENTS: [&str; 2] = ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"];
@@ -41,7 +37,6 @@ const STAT_BYTES_MAX: usize = 512;
 /// Runs the agent; `boot` is its second argument.
 pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     let Some(boot) = boot.and_then(begin) else { return ExitCode::FAILURE };
-    make_workspace(&boot);
     let oom_events = OOM_EVENTS
         .iter()
         .find_map(|path| rustix::fs::open(*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok());
@@ -51,20 +46,6 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
         return ExitCode::FAILURE;
     }
     run_until_end(boot, Ways { listener: listener.into(), from_outside_only: true, first: Some(first) }, oom_events)
-}
-
-/// Makes the workspace, unless the image has one or it was mounted, and gives it
-/// to the box's user. Where that cannot be, commands say so when they start.
-fn make_workspace(boot: &Boot) {
-    let _ = mkdir(WORKSPACE, Mode::from_raw_mode(0o755));
-    let ids = users::resolve(boot.defaults.user.as_deref(), boot.single_user).ok().and_then(|user| user.ids);
-    // What the image made a link there is left alone.
-    let is_dir = statat(CWD, WORKSPACE, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
-    if let (Some(ids), true) = (ids, is_dir) {
-        let (uid, gid) = (Uid::from_raw(ids.uid), Gid::from_raw(ids.gid));
-        let _ = chownat(CWD, WORKSPACE, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
-    }
 }
 
 /// The standard streams as a connection.

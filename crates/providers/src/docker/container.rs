@@ -7,7 +7,7 @@ use bollard::models::{
     ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 use domain::{SandboxId, StoreId};
-use guest_protocol::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, Boot, Defaults};
+use guest_protocol::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, Boot};
 
 use super::config::DockerConfig;
 use super::image::Image;
@@ -201,11 +201,8 @@ fn boot(config: &DockerConfig, spec: &Spec, image: &Image) -> Boot {
         listener_fd: -1,
         deadline_ms: u64::try_from(spec.lifetime.as_millis()).unwrap_or(u64::MAX),
         single_user: !config.user.is_empty(),
-        defaults: Defaults {
-            // The whole box runs as the configured one.
-            user: run.defaults.user.clone().filter(|_| config.user.is_empty()),
-            ..run.defaults.clone()
-        },
+        defaults: run.defaults.clone(),
+        furnish: true,
         entrypoint: spec.entrypoint.then(|| run.entrypoint.clone()),
         ..Boot::default()
     }

@@ -6,6 +6,10 @@ use bollard::errors::Error as ClientError;
 
 use crate::Error;
 
+/// What a caller can do about an Engine that has no disk left.
+pub(super) const FULL: &str =
+    "the disk of the Docker Engine is full; remove images there (`docker image prune`) or make room on it";
+
 /// The status and the text of an answer that is a refusal.
 pub(super) fn refusal(error: &ClientError) -> Option<(u16, &str)> {
     match error {
@@ -25,9 +29,7 @@ pub(super) fn failed(action: &'static str, error: ClientError) -> Error {
         return Error::Unavailable(unreachable(&error));
     }
     match refusal(&error) {
-        Some((_, message)) if is_full(message) => {
-            Error::failed(action, format!("the disk of the Docker Engine is full: {message}"))
-        }
+        Some((_, message)) if is_full(message) => Error::Full(FULL.to_owned()),
         _ => Error::failed(action, error),
     }
 }

@@ -89,6 +89,7 @@ pub(super) fn check_name(name: &str) -> Result<()> {
 enum Refused {
     Invalid(String),
     Unavailable(String),
+    Full(String),
     Failed(String),
 }
 
@@ -97,6 +98,7 @@ impl From<Refused> for Error {
         match refused {
             Refused::Invalid(text) => Error::Invalid(text),
             Refused::Unavailable(text) => Error::Unavailable(text),
+            Refused::Full(text) => Error::Full(text),
             Refused::Failed(text) => Error::failed("pull an image", text),
         }
     }
@@ -192,7 +194,7 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
     };
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     if fault::is_full(&text) {
-        return Refused::Failed(format!("the disk of the Docker Engine is full: {text}"));
+        return Refused::Full(fault::FULL.to_owned());
     }
     if says(&["no matching manifest", "does not match the specified platform"]) {
         return Refused::Invalid(format!(
@@ -330,6 +332,6 @@ mod test {
         for text in ["dial tcp 127.0.0.1:1: connect: connection refused", "net/http: TLS handshake timeout"] {
             assert!(matches!(said(text, false), Refused::Unavailable(_)), "{text}");
         }
-        assert!(matches!(said("write /x: no space left on device", false), Refused::Failed(_)));
+        assert!(matches!(said("write /x: no space left on device", false), Refused::Full(_)));
     }
 }
