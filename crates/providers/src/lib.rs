@@ -9,6 +9,7 @@
 pub mod agent;
 pub mod conformance;
 pub mod custom;
+pub mod docker;
 mod error;
 mod guest;
 pub mod images;
@@ -21,5 +22,5 @@ mod slots;
 pub use domain::{SandboxId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{ByteStream, Command, ExitStatus, FileContent, FileInfo, Guest, OutputEvent, OutputStream};
-pub use provider::{Facts, Found, Health, Isolation, LimitKind, Phase, Provider, Spec, Started, capabilities};
+pub use provider::{Backend, Facts, Found, Health, Isolation, LimitKind, Phase, Provider, Spec, Started, capabilities};
 pub use slots::Slots;
