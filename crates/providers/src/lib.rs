@@ -7,6 +7,7 @@
 //! passes the suite in [`conformance`].
 
 pub mod agent;
+mod chain;
 pub mod conformance;
 pub mod custom;
 mod error;
@@ -18,6 +19,7 @@ pub mod native;
 mod provider;
 mod slots;
 
+pub use chain::Chain;
 pub use domain::{SandboxId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{ByteStream, Command, ExitStatus, FileContent, FileInfo, Guest, OutputEvent, OutputStream};
