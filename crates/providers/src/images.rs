@@ -4,6 +4,7 @@
 mod config;
 #[expect(dead_code, reason = "pull and import come next")]
 mod layout;
+pub mod trees;
 
 use std::collections::BTreeMap;
 use std::io;

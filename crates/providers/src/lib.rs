@@ -15,6 +15,7 @@ pub mod images;
 pub mod mock;
 pub mod native;
 mod provider;
+mod removal;
 mod slots;
 
 pub use domain::{SandboxId, StoreId};

@@ -17,7 +17,6 @@ mod launcher;
 mod maker;
 mod process;
 mod record;
-mod removal;
 mod skeleton;
 mod slots;
 mod stock;

@@ -22,7 +22,7 @@ use super::record::{BoxFolder, Folders, Record};
 use super::skeleton::{HOSTNAME, Skeleton};
 use super::skeleton::{ROOT_OVERLAY, overlay_of};
 use super::stock::Stock;
-use super::{disk, launcher, removal};
+use super::{disk, launcher};
 use crate::agent::AgentGuest;
 use crate::{Error, Phase, Result};
 
@@ -297,7 +297,7 @@ async fn discard(slots: Arc<Semaphore>, path: std::path::PathBuf) -> bool {
     // The semaphore is never closed.
     let _slot = slots.acquire_owned().await.ok();
     let shown = path.display().to_string();
-    let removed = tokio::task::spawn_blocking(move || removal::remove_tree(&path)).await;
+    let removed = tokio::task::spawn_blocking(move || crate::removal::remove_tree(&path)).await;
     match removed {
         Ok(Ok(())) => true,
         Ok(Err(error)) => {
