@@ -16,6 +16,7 @@ mod local;
 pub mod mock;
 pub mod native;
 mod provider;
+mod removal;
 mod slots;
 
 pub use domain::{SandboxId, StoreId};
