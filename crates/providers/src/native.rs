@@ -13,7 +13,6 @@ mod host;
 mod launcher;
 mod maker;
 mod record;
-pub(crate) mod removal;
 mod skeleton;
 mod slots;
 mod stock;
