@@ -35,7 +35,7 @@ use tokio_util::task::TaskTracker;
 use self::boxes::{Boxes, Starting};
 use self::guest::CustomGuest;
 use self::remote::Remote;
-use crate::{Error, Facts, Found, Guest, Health, Phase, Provider, Result, Spec, Started};
+use crate::{Chain, Error, Facts, Found, Guest, Health, Phase, Provider, Result, Spec, Started};
 
 /// The label that says which box of ours a sandbox is.
 pub const ID_LABEL: &str = "tidebox.id";
@@ -218,7 +218,7 @@ impl Remote {
             // What may have been made all the same. What cannot be removed now,
             // the inventory shows later.
             if let Err(error) = self.remove_all(id).await {
-                tracing::debug!(%id, error = &error as &dyn std::error::Error, "cannot look what a failed start left");
+                tracing::debug!(%id, error = %Chain(&error), "cannot look what a failed start left");
             }
         }
         drop(starting);
@@ -235,6 +235,8 @@ impl Remote {
             memory_mb: Some(spec.resources.memory_mb),
             vcpus: Some(spec.resources.vcpus),
             disk_mb: Some(spec.resources.disk_mb).filter(|disk_mb| *disk_mb > 0),
+            // Only what is wanted, so that an older service is not asked for what it does not know.
+            entrypoint: Some(true).filter(|_| spec.entrypoint),
             ttl: Some(domain::format_duration(spec.lifetime)),
             metadata: Some(StringMap(self.labelled(Some(id), spec))),
             ..SpawnRequest::default()

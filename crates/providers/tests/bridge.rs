@@ -220,7 +220,7 @@ mod test {
             let command = Command {
                 argv: asked.argv,
                 env: asked.env,
-                workdir: Some(asked.workdir),
+                workdir: asked.workdir,
                 user: asked.user,
                 timeout: Duration::from_millis(asked.timeout_ms),
                 stdin: asked.stdin.then(|| stdin(request, decoder)),

@@ -11,7 +11,7 @@ use super::super::{Error, Result, Sandbox, Template, TemplateValues};
 pub(super) const SANDBOX_COLUMNS: &str = "id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, \
                                           owner_id, worker_id, created_at, expires_at, ended_at, error";
 pub(super) const TEMPLATE_COLUMNS: &str =
-    "name, image, provider, memory_mb, vcpus, disk_mb, ttl_ms, metadata, created_at, updated_at";
+    "name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, created_at, updated_at";
 
 pub(super) fn ms(at: Timestamp) -> i64 {
     at.as_millisecond()
@@ -48,6 +48,15 @@ fn metadata(row: &SqliteRow) -> Result<Metadata> {
     serde_json::from_str(&text).map_err(|error| Error::Corrupt(format!("metadata: {error}")))
 }
 
+pub(super) fn resources(row: &SqliteRow) -> Result<Resources> {
+    Ok(Resources {
+        memory_mb: row.try_get("memory_mb")?,
+        vcpus: row.try_get("vcpus")?,
+        disk_mb: row.try_get("disk_mb")?,
+        pids: row.try_get("pids")?,
+    })
+}
+
 pub(super) fn sandbox(row: &SqliteRow) -> Result<Sandbox> {
     let state: String = row.try_get("state")?;
     let owner: Option<String> = row.try_get("owner_id")?;
@@ -56,12 +65,7 @@ pub(super) fn sandbox(row: &SqliteRow) -> Result<Sandbox> {
         state: State::parse(&state).ok_or_else(|| Error::Corrupt(format!("state `{state}`")))?,
         provider: row.try_get("provider")?,
         image: row.try_get("image")?,
-        resources: Resources {
-            memory_mb: row.try_get("memory_mb")?,
-            vcpus: row.try_get("vcpus")?,
-            disk_mb: row.try_get("disk_mb")?,
-            pids: row.try_get("pids")?,
-        },
+        resources: resources(row)?,
         metadata: metadata(row)?,
         owner: owner
             .map(|owner| OwnerId::parse(&owner).map_err(|_| Error::Corrupt(format!("owner id `{owner}`"))))
@@ -84,6 +88,7 @@ pub(super) fn template(row: &SqliteRow) -> Result<Template> {
             memory_mb: row.try_get("memory_mb")?,
             vcpus: row.try_get("vcpus")?,
             disk_mb: row.try_get("disk_mb")?,
+            entrypoint: row.try_get("entrypoint")?,
             ttl: ttl_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
             metadata: metadata(row)?,
         },

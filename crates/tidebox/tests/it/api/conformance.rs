@@ -59,7 +59,7 @@ async fn a_websocket_for_commands_is_not_served_and_the_answer_says_so() {
         .header("Upgrade", "websocket")
         .header("Sec-WebSocket-Version", "13")
         .header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==");
-    Answer::read(request.send().await.unwrap()).await.refused(404, "not_found", "there is no route");
+    Answer::read(request.send().await.unwrap()).await.refused(501, "not_supported", "`stream: true`");
 }
 
 #[tokio::test]
@@ -183,6 +183,24 @@ async fn a_spawn_that_waited_too_long_is_429() {
 }
 
 #[tokio::test]
+async fn the_wait_for_a_place_is_told_as_time_of_the_admission() {
+    let queue = "defaults.max_sandboxes=1 defaults.spawn_overflow=queue defaults.spawn_queue_timeout=1m";
+    let server = TestServer::start(&format!("{MOCK} {queue}")).await;
+    let held = server.spawn().await;
+    let waiting = tokio::spawn(server.request(Method::POST, "/sandboxes").send());
+    let scheduler = async || server.get("/metrics").await.ok()["scheduler"].clone();
+    server.until("it waits", async || scheduler().await["spawn_queue_depth"] == 1).await;
+    let since = Instant::now();
+    server.until("it has waited", async || since.elapsed() >= Duration::from_millis(100)).await;
+    server.delete(&format!("/sandboxes/{held}")).await.ok();
+    let answer = tokio::time::timeout(PATIENCE, waiting).await.expect("it goes on").unwrap().unwrap();
+    let timing = answer.headers()["server-timing"].to_str().unwrap().to_owned();
+    let admission = timing.split(", ").find_map(|part| part.strip_prefix("admission;dur=")).unwrap();
+    let waited = scheduler().await["spawn_queue_wait_total_ms"].as_f64().unwrap();
+    assert!(waited >= 100.0 && admission.parse::<f64>().unwrap() >= waited, "{waited} ms of {timing}");
+}
+
+#[tokio::test]
 async fn a_spawn_that_waits_goes_on_when_its_owners_quota_changes() {
     let queue = "defaults.spawn_overflow=queue defaults.spawn_queue_timeout=1m";
     let server = TestServer::start(&format!("{MOCK} {queue}")).await;
@@ -221,7 +239,29 @@ async fn what_a_provider_said_is_told_to_no_caller() {
     let id = server.spawn_with(label("mock.stop_fail")).await;
     private(&server.delete(&format!("/sandboxes/{id}")).await);
     server.until("its removal", async || server.delete(&format!("/sandboxes/{id}")).await.status == 200).await;
-    assert!(server.log_text().contains("asks for it"), "the log has the cause");
+    let causes = |message: &str| {
+        let lines: Vec<Value> = server.log_text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let causes = lines.iter().filter(|line| line["message"] == message).map(|line| line["error"].to_string());
+        causes.collect::<Vec<_>>()
+    };
+    let failed = causes("a request failed");
+    assert!(failed.len() >= 3 && failed.iter().all(|cause| cause.contains("asks for it")), "{failed:?}");
+}
+
+#[tokio::test]
+async fn what_fails_beside_all_requests_is_logged_with_its_cause() {
+    let mut server = TestServer::start(MOCK).await;
+    server.expect_trouble("mock.");
+    server.expect_trouble("a request failed");
+    let id = server.spawn_with(json!({"metadata": {"mock.stop_fail": "2"}})).await;
+    server.delete(&format!("/sandboxes/{id}")).await.refused(500, "provider_error", "");
+    let logged = || {
+        let log = server.log_text();
+        let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter(|line| line["message"] == "cannot remove a sandbox yet").collect::<Vec<_>>()
+    };
+    server.until("the reconciler has tried", async || !logged().is_empty()).await;
+    assert!(logged()[0]["error"].as_str().unwrap().contains("asks for it"), "{:?}", logged());
 }
 
 #[tokio::test]
