@@ -12,6 +12,7 @@ pub mod custom;
 mod error;
 mod guest;
 pub mod images;
+mod local;
 pub mod mock;
 pub mod native;
 mod provider;

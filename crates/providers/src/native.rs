@@ -7,18 +7,14 @@
 //! restart. What a host forbids is found out by making a box, and said in
 //! [`Provider::health`] and [`Provider::facts`].
 
-mod agent_file;
-mod boxes;
 mod cgroup;
 mod disk;
 mod host;
-mod ids;
 mod image;
 mod launcher;
 mod maker;
-mod process;
 mod record;
-mod removal;
+pub(crate) mod removal;
 mod skeleton;
 mod slots;
 mod stock;
@@ -34,17 +30,18 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::images::Images;
+use crate::local::agent_file::AgentFile;
+use crate::local::boxes::{Boxes, Entry};
+use crate::local::ids::IdPool;
+use crate::local::removals::Removals;
 use crate::{Error, Facts, Found, Guest, Health, Provider, Result, Slots, Spec, Started};
 
-pub use agent_file::agent_binary;
+pub use crate::local::agent_file::agent_binary;
 
-use agent_file::AgentFile;
-use boxes::{Boxes, Entry};
 use cgroup::Cgroups;
 use host::{Host, probe_id};
-use ids::IdPool;
 use image::Image;
-use maker::{Kind, Maker, Removals, What};
+use maker::{Kind, Maker, What};
 use record::{BoxFolder, Folders, folders_in};
 use skeleton::Skeleton;
 use stock::Stock;
@@ -187,7 +184,7 @@ impl Inner {
         if !folder.exists() {
             return Ok(());
         }
-        let process = entry.process(folder)?;
+        let process = entry.process(folder.pid())?;
         self.maker.remove(folder, process.as_deref()).await
     }
 
@@ -248,7 +245,7 @@ impl Inner {
         if let Some(guest) = kept.as_ref().filter(|guest| !guest.is_closed()) {
             return Ok(Arc::clone(guest) as Arc<dyn Guest>);
         }
-        if entry.process(folder)?.is_none_or(|process| process.has_ended()) {
+        if entry.process(folder.pid())?.is_none_or(|process| process.has_ended()) {
             return Err(Error::Gone);
         }
         let guest = Arc::new(self.maker.dial(folder).await?);
@@ -260,7 +257,7 @@ impl Inner {
         let entry = self.boxes.entry(id);
         // One that is being made has no process yet.
         entry.is_changing()
-            || entry.process(folder).is_ok_and(|process| process.is_some_and(|process| !process.has_ended()))
+            || entry.process(folder.pid()).is_ok_and(|process| process.is_some_and(|process| !process.has_ended()))
     }
 }
 

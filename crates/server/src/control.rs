@@ -39,7 +39,7 @@ use crate::registry::Registry;
 use crate::store::{self, Applied, Change, PoolBounds, Store};
 
 pub use crate::admission::Figures as QueueFigures;
-pub use crate::store::workers::Heartbeat;
+pub use crate::store::workers::{Heartbeat, LeaseCounts};
 pub use crate::store::{
     AuditEntry, AuditFilter, Counts, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, Place, QuotaSummary,
     Sandbox, Template, TemplateValues,

@@ -14,7 +14,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 /// Removes the directory `root`, whose content nobody changes any more.
-pub(super) fn remove_tree(root: &Path) -> io::Result<()> {
+pub(crate) fn remove_tree(root: &Path) -> io::Result<()> {
     match root.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),

@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use domain::SandboxId;
 use guest_protocol::Slot;
 
-use super::boxes::Entry;
 use super::image::Image;
 use super::maker::{Kind, What};
 use super::record::BoxFolder;
 use super::{Inner, Native};
+use crate::local::boxes::Entry;
 use crate::{Error, Found, Guest, Provider, Result, Slots, Spec, Started};
 
 /// The first uid of a slot: above those that images give to people and services.
@@ -32,7 +32,7 @@ impl Inner {
         let (allowed, _) = self.host();
         let Some(can) = allowed.can else { return Err(Error::Unavailable(allowed.error.unwrap_or_default())) };
         let host_folder = self.maker.folders.of(host);
-        if entry.process(&host_folder)?.is_none_or(|process| process.has_ended()) {
+        if entry.process(host_folder.pid())?.is_none_or(|process| process.has_ended()) {
             return Err(Error::Gone);
         }
         let record = host_folder.read().unwrap_or_default();
@@ -140,7 +140,7 @@ impl Slots for Native {
         let (inner, folder) = (Arc::clone(&self.inner), self.inner.maker.folders.of(host));
         let list = move || -> std::io::Result<Vec<Found>> {
             let alive = |id: &SandboxId, folder: &BoxFolder| {
-                let process = inner.slots.entry(id).process(folder);
+                let process = inner.slots.entry(id).process(folder.pid());
                 process.is_ok_and(|process| process.is_some_and(|process| !process.has_ended()))
             };
             Ok(folder.slots()?.into_iter().map(|(id, folder)| Found { alive: alive(&id, &folder), id }).collect())
