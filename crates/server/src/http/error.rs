@@ -3,6 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use providers::Chain;
 
 use crate::control::Error as Control;
 
@@ -162,10 +163,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (status, body) = self.body();
         if let ApiError::Control(error @ (Control::Provider { .. } | Control::Store(_))) = &self {
-            // Written out: not every format of the log tells the sources of an error.
-            let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-            let cause: Vec<String> = causes.map(ToString::to_string).collect();
-            tracing::error!(%error, cause = cause.join(": "), "a request failed");
+            tracing::error!(error = %Chain(error), "a request failed");
         }
         let code = self.code();
         let mut response = (status, Extension(code), Json(body)).into_response();
