@@ -18,6 +18,7 @@ mod local;
 pub mod mock;
 pub mod native;
 mod provider;
+mod removal;
 mod slots;
 
 pub use chain::Chain;

@@ -14,7 +14,6 @@ mod image;
 mod launcher;
 mod maker;
 mod record;
-pub(crate) mod removal;
 mod skeleton;
 mod slots;
 mod stock;

@@ -254,7 +254,9 @@ mod test {
             assert!(refused(&manifest(layer(foreign))).contains("may not be distributed"));
         }
         assert!(refused(&manifest(layer("application/vnd.wasm"))).contains("none of a file system"));
-        assert!(refused(&manifest(layer("application/vnd.oci.image.config.v1+json"))).contains("none of a file system"));
+        assert!(
+            refused(&manifest(layer("application/vnd.oci.image.config.v1+json"))).contains("none of a file system")
+        );
         let mut chart = manifest(json!([]));
         chart["config"]["mediaType"] = json!("application/vnd.cncf.helm.config.v1+json");
         assert!(refused(&chart).contains("no image of a file system"));
