@@ -90,9 +90,11 @@ pub fn template_spawn(
     body: api::TemplateSpawnRequest,
     header: Option<OwnerId>,
 ) -> Result<SpawnRequest, ApiError> {
-    let api::TemplateSpawnRequest { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, owner_id } = body;
+    let api::TemplateSpawnRequest { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, owner_id } =
+        body;
     let template = Some(name);
-    let body = api::SpawnRequest { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, owner_id, template };
+    let body =
+        api::SpawnRequest { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, owner_id, template };
     spawn_request(body, header)
 }
 
@@ -202,7 +204,8 @@ pub fn template_values(body: api::TemplateBody) -> Result<TemplateValues, ApiErr
 /// The name and the values of a new template.
 pub fn new_template(body: api::TemplateRequest) -> Result<(String, TemplateValues), ApiError> {
     let api::TemplateRequest { name, image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata } = body;
-    let values = template_values(api::TemplateBody { image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata })?;
+    let values =
+        template_values(api::TemplateBody { image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata })?;
     Ok((name, values))
 }
 

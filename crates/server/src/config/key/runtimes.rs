@@ -45,9 +45,7 @@ pub(super) const PROVIDERS: &[Key] = &[
             "Where the Engine listens: a path, unix:///path or tcp://host:port.",
             "Unset: DOCKER_HOST, then the usual place.",
         ],
-        read: |config, value, _| {
-            read::optional(value, read::engine).map(|it| config.providers.docker.socket = it)
-        },
+        read: |config, value, _| read::optional(value, read::engine).map(|it| config.providers.docker.socket = it),
     },
     Key {
         name: "providers.docker.tls.ca_file",

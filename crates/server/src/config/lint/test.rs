@@ -178,11 +178,7 @@ fn the_test_double_is_not_offered() {
 fn what_isolates_little_is_not_offered() {
     check(
         "providers.proot.enabled",
-        &[
-            ("providers: {proot: {enabled: true}}", Fail),
-            ("", Warn),
-            ("providers: {proot: {enabled: false}}", Pass),
-        ],
+        &[("providers: {proot: {enabled: true}}", Fail), ("", Warn), ("providers: {proot: {enabled: false}}", Pass)],
     );
 }
 
@@ -203,7 +199,10 @@ fn no_container_gets_at_its_host() {
             ("network_mode: 'container:db'", Fail),
         ],
     );
-    of("added_caps", &[("added_caps: [CHOWN]", Pass), ("added_caps: [CAP_SYS_ADMIN]", Fail), ("added_caps: [all]", Fail)]);
+    of(
+        "added_caps",
+        &[("added_caps: [CHOWN]", Pass), ("added_caps: [CAP_SYS_ADMIN]", Fail), ("added_caps: [all]", Fail)],
+    );
     of("seccomp_profile", &[("seccomp_profile: /p.json", Pass), ("seccomp_profile: unconfined", Fail)]);
     of(
         "socket",
