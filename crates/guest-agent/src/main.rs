@@ -12,6 +12,8 @@ mod launch;
 mod memory;
 mod oom;
 mod serve;
+mod sweep;
+mod traced;
 mod users;
 mod watchdog;
 
@@ -22,6 +24,8 @@ fn main() -> ExitCode {
     match args.next().as_deref() {
         Some("agent") => serve::run(args.next().as_deref()),
         Some("launch") => launch::run(),
+        Some("trace") => launch::trace::run(),
+        Some("sweep") => sweep::run(),
         Some("bare") => bare::run(args),
         _ => ExitCode::FAILURE,
     }

@@ -4,7 +4,7 @@ mod body;
 mod route;
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -28,6 +28,7 @@ use crate::deadline::Deadline;
 use crate::descriptor::take;
 use crate::exec::reapers::{self, Reapers};
 use crate::memory::Activity;
+use crate::traced::{self, Ties};
 use crate::{exec, furnish, watchdog};
 
 /// The server keeps one connection, and opens another when it was restarted.
@@ -80,8 +81,9 @@ pub(crate) struct Agent {
 /// Runs the agent; `boot` is its second argument.
 pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     let Some(boot) = boot.and_then(|json| serde_json::from_str::<Boot>(json).ok()) else { return ExitCode::FAILURE };
-    // No other process of the box may look into this one, whoever it runs as.
-    if set_dumpable_behavior(DumpableBehavior::NotDumpable).is_err() {
+    // No other process of the box may look into this one, whoever it runs as. A
+    // tracer must, and that one is a process of the box's user.
+    if boot.traced.is_none() && set_dumpable_behavior(DumpableBehavior::NotDumpable).is_err() {
         return ExitCode::FAILURE;
     }
     // Matters only where the agent is not process 1 anyway.
@@ -91,17 +93,18 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     let (Ok(listener), Ok(oom_events)) = (take(boot.listener_fd), boot.oom_events_fd.map(take).transpose()) else {
         return ExitCode::FAILURE;
     };
+    let Ok(ties) = boot.traced.as_ref().map(traced::tie).transpose() else { return ExitCode::FAILURE };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() else {
         return ExitCode::FAILURE;
     };
-    match LocalSet::new().block_on(&runtime, serve(boot, listener, oom_events)) {
+    match LocalSet::new().block_on(&runtime, serve(boot, listener, oom_events, ties)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
 /// Until the deadline.
-async fn serve(boot: Boot, listener: OwnedFd, oom_events: Option<OwnedFd>) -> std::io::Result<()> {
+async fn serve(boot: Boot, listener: OwnedFd, oom_events: Option<OwnedFd>, ties: Option<Ties>) -> std::io::Result<()> {
     let listener = std::os::unix::net::UnixListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
@@ -135,12 +138,20 @@ async fn serve(boot: Boot, listener: OwnedFd, oom_events: Option<OwnedFd>) -> st
         spawn_local(watchdog::run(Rc::clone(&agent), agent.boot.soft_memory_mb));
     }
     let reaping = spawn_local(reapers::reap(Rc::clone(&agent)));
+    let tracer = Rc::clone(&agent);
+    let following = spawn_local(async move {
+        match ties {
+            Some(ties) => traced::follow(tracer, ties).await,
+            None => pending().await,
+        }
+    });
     let accepting = spawn_local(accept(Rc::clone(&agent), listener));
     tokio::select! {
         ended = agent.deadline.wait() => ended?,
         // An agent that cannot reap, or cannot accept, is of no use.
         ended = reaping => ended??,
         ended = accepting => ended??,
+        ended = following => ended??,
     }
     // The kernel ends everything with process 1; elsewhere it is for us to do.
     if agent.pid != 1 {
