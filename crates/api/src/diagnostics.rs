@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{OperationFigures, ProviderHealth, QuotaSummary, StringMap};
+use crate::{OperationFigures, ProviderHealth, QuotaSummary, StringMap, Worker};
 
 /// The state of the whole service, without secrets: no key, no owner, no address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -190,40 +190,14 @@ pub struct WorkerFigures {
     pub items: Vec<WorkerItem>,
 }
 
-/// A worker.
+/// A worker, and what it has to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerItem {
-    /// Its name.
-    pub id: String,
-    /// The name of its machine.
-    pub hostname: String,
-    /// `online`, `draining` or `unhealthy`.
-    pub status: String,
-    /// The providers that it offers.
-    pub providers: Vec<String>,
-    /// What it can do.
-    pub capabilities: Vec<String>,
-    /// What it takes.
-    pub capacity: WorkerItemCapacity,
+    /// The worker.
+    #[serde(flatten)]
+    pub worker: Worker,
     /// Active sandboxes that it holds.
     pub active_sandboxes: u64,
-    /// When it was heard of last (RFC 3339, UTC).
-    pub last_heartbeat: String,
-    /// When it was first heard of (RFC 3339, UTC).
-    pub created_at: String,
-    /// When its record changed last (RFC 3339, UTC).
-    pub updated_at: String,
-    /// Whether it has not been heard of for too long.
-    pub stale: bool,
-}
-
-/// What a worker takes; 0 stands for no limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct WorkerItemCapacity {
-    /// The most active sandboxes.
-    pub max_sandboxes: u64,
-    /// The most active sandboxes of one owner.
-    pub max_sandboxes_per_owner: u64,
 }
 
 /// The leases.

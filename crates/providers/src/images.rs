@@ -2,13 +2,223 @@
 //! every provider that needs a root file system on disk.
 
 mod config;
+#[expect(dead_code, reason = "pull and import come next")]
+mod layout;
 
+use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
-pub use config::{ImagesConfig, PullPolicy, RegistryConfig};
-
+use futures_util::stream::BoxStream;
 use guest_protocol::Defaults;
+
+use crate::{ByteStream, Error, Result};
+pub use config::{ImagesConfig, PullPolicy, RegistryConfig};
+use layout::Layout;
+
+/// The store. Clones are handles of the same one.
+#[derive(Debug, Clone)]
+pub struct Images {
+    inner: Arc<Store>,
+}
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "what reads these comes next")]
+struct Store {
+    config: ImagesConfig,
+    layout: Layout,
+}
+
+/// An image that is in the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// The digest of its manifest, `sha256:…`.
+    pub digest: String,
+    /// Its names in full, such as `docker.io/library/python:3.12`, sorted. Empty for
+    /// one that only boxes still hold.
+    pub names: Vec<String>,
+    /// What it is made for, such as `linux/amd64` or `linux/arm/v7`.
+    pub platform: String,
+    /// When it was made, in RFC 3339, if it says so.
+    pub created: Option<String>,
+    /// How many layers it has.
+    pub layers: usize,
+    /// What has to be downloaded for it, in bytes.
+    pub size_bytes: u64,
+    /// What its files take, unpacked, in bytes. Files that several images have
+    /// count in each.
+    pub unpacked_bytes: u64,
+    /// How many boxes hold it.
+    pub boxes: usize,
+    /// When a box was last made of it, or it was pulled or imported.
+    pub used_at: Option<SystemTime>,
+}
+
+/// Everything the store knows of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Detail {
+    /// What the list shows.
+    pub image: Image,
+    /// What it says of running it.
+    pub run: Run,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// The digest of its configuration, which Docker calls the image's id.
+    pub config_digest: String,
+    /// Its layers, the lowest first.
+    pub layers: Vec<LayerDetail>,
+}
+
+/// A layer as the manifest has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerDetail {
+    /// The digest of the layer as it is downloaded.
+    pub digest: String,
+    /// Its size as it is downloaded, in bytes.
+    pub size_bytes: u64,
+    /// Its media type.
+    pub media_type: String,
+}
+
+/// How far a pull is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// The registry is asked what the image is.
+    Resolving,
+    /// Layers are coming in.
+    Downloading {
+        /// Bytes that are here, those of earlier attempts and of other images too.
+        bytes: u64,
+        /// Bytes that the image has.
+        bytes_total: u64,
+    },
+    /// Layers are being unpacked.
+    Unpacking {
+        /// Bytes of files that were written so far.
+        bytes: u64,
+    },
+    /// The image is here. Nothing follows.
+    Done(Image),
+}
+
+/// What a clean-up removed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pruned {
+    /// The digests of the images that went.
+    pub images: Vec<String>,
+    /// Bytes that are free again.
+    pub freed_bytes: u64,
+}
+
+impl Images {
+    /// Opens the store in `config.dir`, or makes one there, and removes what a crash
+    /// left unfinished. Blocks.
+    ///
+    /// # Errors
+    /// If the folder cannot be read or written.
+    pub fn open(config: ImagesConfig) -> Result<Images> {
+        let layout = Layout::open(&config.dir).map_err(|error| disk("open the store of images", error))?;
+        Ok(Images { inner: Arc::new(Store { config, layout }) })
+    }
+
+    /// The image of this name, for a box: pulled if it has to be, and held. Waits no
+    /// longer than `config.pull_timeout`; a pull goes on after that.
+    ///
+    /// `name` may be the digest of an image that is here.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a name, an image or a login that will not do, whatever the
+    /// wait; [`Error::Unavailable`] for a registry that does not answer, or when the time
+    /// is over; [`Error::Full`] if there is no room for it.
+    pub async fn take(&self, _name: &str) -> Result<Held> {
+        Err(not_yet())
+    }
+
+    /// Holds an image again, by the digest that [`Held::digest`] gave. `None` if it is
+    /// not here.
+    #[must_use]
+    pub fn hold(&self, _digest: &str) -> Option<Held> {
+        None
+    }
+
+    /// Asks the registry for this image, and downloads and unpacks what is not here.
+    ///
+    /// Several pulls of one name are one download. It goes on when the stream is
+    /// dropped. The last item is [`Progress::Done`] or an error.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name. Items of the stream: as [`Images::take`].
+    pub async fn pull(&self, _name: &str) -> Result<BoxStream<'static, Result<Progress>>> {
+        Err(not_yet())
+    }
+
+    /// Takes images in from an archive: what `docker save` writes, a tar of an OCI
+    /// layout, or a tar of a root file system, each plain, gzip or zstd. Without a
+    /// `name` the archive has to name its images itself.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name or archive; [`Error::Full`] if there is no
+    /// room for it.
+    pub async fn import(&self, _name: Option<&str>, _archive: ByteStream) -> Result<Vec<Image>> {
+        Err(not_yet())
+    }
+
+    /// Every image, by name.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn list(&self) -> Result<Vec<Image>> {
+        Err(not_yet())
+    }
+
+    /// The image of this name or digest.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name; [`Error::NotFound`] if it is not here.
+    pub async fn inspect(&self, _name: &str) -> Result<Detail> {
+        Err(not_yet())
+    }
+
+    /// Takes a name from its image, and removes the image with its last name. With a
+    /// digest, removes the image with all its names.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name; [`Error::NotFound`] if it is not here;
+    /// [`Error::Conflict`] while a box or a pull holds it.
+    pub async fn remove(&self, _name: &str) -> Result<()> {
+        Err(not_yet())
+    }
+
+    /// Removes images that have no name and that nobody holds; with `all`, those that
+    /// have one too.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub async fn prune(&self, _all: bool) -> Result<Pruned> {
+        Err(not_yet())
+    }
+
+    /// Ends pulls that are under way, and waits for it. What is here of them stays and
+    /// is gone on with.
+    pub async fn close(&self) {}
+}
+
+fn not_yet() -> Error {
+    Error::Unavailable("this server cannot hold images yet; use `host`".to_owned())
+}
+
+/// What a fault of the store's disk means to the caller.
+fn disk(action: &'static str, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => Error::Full(
+            "the disk with the images of this server is full; remove images (`tidebox image prune`) or make room on it"
+                .to_owned(),
+        ),
+        _ => Error::failed(action, error),
+    }
+}
 
 /// An image that is on disk, whole, and stays there while this is held.
 #[derive(Debug, Clone)]

@@ -123,9 +123,11 @@ mod test {
                         Error::NoSpace => FailureKind::NoSpace,
                         Error::Exhausted(_) => FailureKind::Exhausted,
                         Error::NotSupported(_) => FailureKind::NotSupported,
-                        Error::Conflict(_) | Error::Gone | Error::Unavailable(_) | Error::Failed { .. } => {
-                            FailureKind::Internal
-                        }
+                        Error::Conflict(_)
+                        | Error::Gone
+                        | Error::Full(_)
+                        | Error::Unavailable(_)
+                        | Error::Failed { .. } => FailureKind::Internal,
                     };
                     if matches!(error, Error::Gone) {
                         gone.cancel();

@@ -82,11 +82,37 @@ pub struct Figures {
     pub wait_max: Duration,
 }
 
+/// A sandbox that was admitted.
+#[derive(Debug)]
+pub struct Granted {
+    /// It, stored; its times count from the moment it was admitted.
+    pub sandbox: Sandbox,
+    /// How long the store took to write it.
+    pub stored: Duration,
+}
+
+/// Gives back a place whose owner went away with the answer under way.
+struct Unclaimed {
+    id: SandboxId,
+    claimed: bool,
+    abandoned: mpsc::UnboundedSender<SandboxId>,
+}
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        if !self.claimed {
+            // Whoever has gone from the service as a whole leaves a row that the
+            // reconciler finds.
+            let _ = self.abandoned.send(self.id.clone());
+        }
+    }
+}
+
 /// Somebody who wants a place.
 struct Asking {
     new: NewSandbox,
     ttl: Duration,
-    answer: oneshot::Sender<Result<Sandbox, Refused>>,
+    answer: oneshot::Sender<Result<(Granted, Unclaimed), Refused>>,
     /// Set once it had to wait.
     waits: Option<Waits>,
 }
@@ -174,21 +200,23 @@ impl Admission {
         Opened { admission, task: task.run(), abandoned: left, stop }
     }
 
-    /// Asks for a place, and waits for one if there is a queue. The sandbox that
-    /// comes back is stored; its times count from the moment it was admitted.
+    /// Asks for a place, and waits for one if there is a queue.
     ///
     /// Dropping the future gives the place up, wherever it is.
     ///
     /// # Errors
     /// [`Refused`] says what stands in the way.
-    pub async fn admit(&self, new: NewSandbox, ttl: Duration) -> Result<Sandbox, Refused> {
+    pub async fn admit(&self, new: NewSandbox, ttl: Duration) -> Result<Granted, Refused> {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         self.send(Message::Ask(ticket, Box::new(Asking { new, ttl, answer, waits: None })));
         let mut place = Place { admission: self, ticket, answered: false };
         let outcome = answered.await.unwrap_or(Err(Refused::Closed));
         place.answered = true;
-        outcome
+        outcome.map(|(granted, mut unclaimed)| {
+            unclaimed.claimed = true;
+            granted
+        })
     }
 
     /// A place of `owner` came free.
@@ -328,10 +356,11 @@ impl Task {
             let now = self.clock.now();
             new.sandbox.created_at = now;
             new.sandbox.expires_at = clock::after(now, asking.ttl);
+            let began = Instant::now();
             match self.store.admit(&new).await {
                 Ok(Admitted::Yes(worker)) => {
                     new.sandbox.worker = worker.to_string();
-                    self.admitted(ticket, new.sandbox);
+                    self.admitted(ticket, Granted { sandbox: new.sandbox, stored: began.elapsed() });
                 }
                 Ok(Admitted::NoWorker) => self.refuse(ticket, Refused::NoWorker),
                 Ok(Admitted::Denied(denial, room)) => {
@@ -345,7 +374,7 @@ impl Task {
         }
     }
 
-    fn admitted(&mut self, ticket: Ticket, sandbox: Sandbox) {
+    fn admitted(&mut self, ticket: Ticket, granted: Granted) {
         let waited = self.queue.get_mut(ticket).and_then(|asking| asking.waits).map(|waits| waits.since.elapsed());
         let asking = self.leave(ticket, |figures| {
             figures.dequeued += 1;
@@ -353,11 +382,9 @@ impl Task {
             figures.wait_max = figures.wait_max.max(waited.unwrap_or_default());
         });
         let Some(asking) = asking else { return };
-        let id = sandbox.id.clone();
-        if asking.answer.send(Ok(sandbox)).is_err() {
-            // Nobody is left to use the place. Whoever has gone from the service
-            // as a whole leaves a row that the reconciler finds.
-            let _ = self.abandoned.send(id);
+        let id = granted.sandbox.id.clone();
+        let unclaimed = Unclaimed { id: id.clone(), claimed: false, abandoned: self.abandoned.clone() };
+        if asking.answer.send(Ok((granted, unclaimed))).is_err() {
             return;
         }
         if let Some(waited) = waited {

@@ -37,7 +37,7 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::middleware;
-use axum::routing::put;
+use axum::routing::{get, put};
 use bytes::Bytes;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -155,6 +155,8 @@ pub fn router(control: Arc<Control>, settings: Settings) -> Router {
     for name in openapi::FILES_OF_ROUTES {
         router = router.route(&format!("/api/v1/sandboxes/{{id}}/files/{name}"), put(files::put));
     }
+    // Not described either: it does nothing but say what does.
+    router = router.route("/api/v1/sandboxes/{id}/exec/ws", get(error::no_websocket));
     let router = router
         .route_layer(middleware::from_fn_with_state(api.clone(), pool::apart))
         .fallback(error::no_such_route)

@@ -108,7 +108,7 @@ async fn nothing_but_the_given_environment_is_seen() {
     let output = agent.exec(&exec).await;
     assert!(output.out().contains("A=b\nc\n"));
     assert!(output.out().contains("HOME=/root\n"));
-    assert_eq!(output.out().lines().filter(|line| line.contains('=')).count(), 4);
+    assert_eq!(output.out().lines().filter(|line| line.contains('=')).count(), 6);
     agent.end().await;
 }
 

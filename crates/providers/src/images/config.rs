@@ -22,9 +22,29 @@ pub struct ImagesConfig {
     pub image_bytes_max: u64,
     /// What is to be known of registries, by host and port: `docker.io`, `localhost:5000`.
     pub registries: BTreeMap<String, RegistryConfig>,
+    /// The only registries that are asked, by host and port; empty for any. Mirrors
+    /// of these need not be named.
+    pub allowed_registries: Vec<String>,
     /// Docker's own `config.json`, for its logins and credential helpers; `None` to
     /// read none.
     pub docker_config: Option<PathBuf>,
+}
+
+impl ImagesConfig {
+    /// A store in `dir`, with the defaults of everything else.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            pull: PullPolicy::Missing,
+            pull_timeout: Duration::from_secs(120),
+            bytes_max: 0,
+            image_bytes_max: 16 << 30,
+            registries: BTreeMap::new(),
+            allowed_registries: Vec::new(),
+            docker_config: None,
+        }
+    }
 }
 
 /// When a spawn asks the registry for its image.

@@ -81,7 +81,8 @@ impl Lab {
     }
 
     async fn ask(&self, caps: Caps, owner: Option<&str>) -> Result<Sandbox, Refused> {
-        self.admission.admit(self.new_sandbox(caps, owner), Duration::from_secs(60)).await
+        let admitted = self.admission.admit(self.new_sandbox(caps, owner), Duration::from_secs(60)).await;
+        admitted.map(|granted| granted.sandbox)
     }
 
     /// Ends a sandbox as the service would.

@@ -8,9 +8,7 @@ const UNSUPPORTED: &[&str] = &[
     "warm_pool",
     "events",
     "server.path_proxy",
-    "providers.docker",
     "providers.firecracker",
-    "providers.proot",
     "providers.e2b",
 ];
 
@@ -43,7 +41,7 @@ mod test {
     #[test]
     fn a_name_below_an_unsupported_section_is_unsupported() {
         assert!(is_unsupported("warm_pool"));
-        assert!(is_unsupported("providers.docker.tls.ca_file"));
+        assert!(is_unsupported("providers.e2b.api_key"));
         assert!(!is_unsupported("warm_pools"));
         assert!(!is_unsupported("server.port"));
     }

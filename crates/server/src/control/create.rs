@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::admission::above;
 use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, WAIT_MAX, WaitFor, lock};
+use crate::admission::Granted;
 use crate::clock;
 use crate::events::EventType;
 use crate::operations::Operation;
@@ -29,6 +30,8 @@ pub struct SpawnRequest {
     pub vcpus: Option<u32>,
     /// Bound of an own file system in mebibytes; 0 for none.
     pub disk_mb: Option<u32>,
+    /// Whether to start the image's entry point.
+    pub entrypoint: Option<bool>,
     /// Lifetime.
     pub ttl: Option<Duration>,
     /// Labels.
@@ -140,29 +143,35 @@ impl Control {
 
     async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant) -> Result<Spawned> {
         let making = Making::begin(self, &plan.sandbox.id);
-        let decided = Instant::now();
         let Plan { sandbox, spec, ttl, key, placing, generation } = plan;
         let new = NewSandbox { sandbox, caps: self.policy.caps, key, placing, pool: self.place() };
-        let sandbox = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
-        if let Some(generation) = generation {
-            self.take_up(&sandbox.id, generation).await?;
-        }
+        let admitted = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
+        // Nothing is awaited from here until the task has it: a caller that goes
+        // away leaves it either there or in the admission.
+        let Granted { sandbox, stored } = admitted;
         self.publish(EventType::SandboxCreated, Some(&sandbox.id), json!({"provider": sandbox.provider}));
         let phases = vec![
-            Phase { name: "admission", took: decided - started },
-            Phase { name: "store", took: decided.elapsed() },
+            Phase { name: "admission", took: started.elapsed().saturating_sub(stored) },
+            Phase { name: "store", took: stored },
         ];
         let (answer, answered) = oneshot::channel();
         let control = Arc::clone(self);
         self.tasks.spawn(async move {
-            let spawned = control.make(sandbox, spec, phases).await;
+            let spawned = control.make(sandbox, spec, generation, phases).await;
             drop(making);
-            if let Err(Ok(abandoned)) = answer.send(spawned) {
-                control.abandon(&abandoned.sandbox.id).await;
+            let made = spawned.as_ref().ok().map(|spawned| spawned.sandbox.id.clone());
+            // A caller may also go away with the answer under way.
+            let (claim, claimed) = oneshot::channel();
+            let _ = answer.send((spawned, claim));
+            if let (Some(id), Err(_)) = (made, claimed.await) {
+                control.abandon(&id).await;
             }
         });
         // The task always answers: it is not cancelled while the tracker waits for it.
-        answered.await.unwrap_or_else(|_| Err(Error::Unavailable("the server is shutting down".into())))
+        let (spawned, claim) =
+            answered.await.map_err(|_| Error::Unavailable("the server is shutting down".to_owned()))?;
+        let _ = claim.send(());
+        spawned
     }
 
     /// What can be said against a request without asking anybody; its size.
@@ -187,7 +196,7 @@ impl Control {
         let image = request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
         let lifetime = ttl + ORPHAN_GRACE;
         let spec =
-            Spec { image: image.clone(), resources, entrypoint: false, metadata: request.metadata.clone(), lifetime };
+            Spec { image: image.clone(), resources, entrypoint: request.entrypoint.unwrap_or(false), metadata: request.metadata.clone(), lifetime };
         let placing = self.placing(offer.check(&spec)?);
         let now = self.now();
         let sandbox = Sandbox {
@@ -212,7 +221,7 @@ impl Control {
         let Some(name) = request.template.take() else { return Ok(request) };
         let template =
             self.store.template(&name).await?.ok_or_else(|| Error::NotFound(Resource::Template, name.clone()))?;
-        let TemplateValues { image, provider, memory_mb, vcpus, disk_mb, ttl, mut metadata } = template.values;
+        let TemplateValues { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, mut metadata } = template.values;
         let limits = self.limits_of(request.owner.as_ref()).await?;
         metadata.extend(request.metadata);
         metadata.insert("template".to_owned(), name);
@@ -222,6 +231,7 @@ impl Control {
             memory_mb: request.memory_mb.or(memory_mb),
             vcpus: request.vcpus.or(vcpus),
             disk_mb: request.disk_mb.or(disk_mb),
+            entrypoint: request.entrypoint.or(entrypoint),
             // A template's lifetime was not chosen by this caller: above the maximum it is lowered.
             ttl: request.ttl.or(ttl.map(|ttl| ttl.min(limits.ttl_max))),
             metadata,
@@ -233,13 +243,25 @@ impl Control {
     }
 
     /// Asks the provider, and writes what it answered.
-    async fn make(self: &Arc<Self>, sandbox: Sandbox, spec: Spec, mut phases: Vec<Phase>) -> Result<Spawned> {
+    async fn make(
+        self: &Arc<Self>,
+        sandbox: Sandbox,
+        spec: Spec,
+        generation: Option<u64>,
+        mut phases: Vec<Phase>,
+    ) -> Result<Spawned> {
         let runtime = self.runtime_of(&sandbox).await;
         let id = sandbox.id;
-        let started = match &runtime {
-            Ok(provider) => provider.start(&id, &spec).await.map_err(|error| provider_error(provider.name(), error)),
-            Err(error) => Err(Error::Unavailable(error.to_string())),
+        let started = async {
+            if let Some(generation) = generation {
+                let written = Instant::now();
+                self.take_up(&id, generation).await?;
+                more_of_the_store(&mut phases, written);
+            }
+            let provider = runtime.as_ref().map_err(|error| Error::Unavailable(error.to_string()))?;
+            provider.start(&id, &spec).await.map_err(|error| provider_error(provider.name(), error))
         };
+        let started = started.await;
         match started {
             Ok(started) => phases.extend(started.phases),
             Err(error) => {
@@ -251,10 +273,7 @@ impl Control {
         let written = Instant::now();
         match self.apply(&id, Change::Started).await {
             Ok(Applied::Done { sandbox, .. }) => {
-                let took = written.elapsed();
-                if let Some(store) = phases.iter_mut().find(|phase| phase.name == "store") {
-                    store.took += took;
-                }
+                more_of_the_store(&mut phases, written);
                 self.record_phases(&sandbox.provider, &phases);
                 Ok(Spawned { sandbox: *sandbox, phases })
             }
@@ -289,6 +308,13 @@ impl Control {
     }
 }
 
+/// Counts what has gone by since `written` as time of the store.
+fn more_of_the_store(phases: &mut [Phase], written: Instant) {
+    if let Some(store) = phases.iter_mut().find(|phase| phase.name == "store") {
+        store.took += written.elapsed();
+    }
+}
+
 /// Marks a sandbox as being made by this process, until dropped.
 struct Making {
     control: Arc<Control>,
@@ -316,6 +342,7 @@ pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
         P::NotFound(path) => Error::NotFound(Resource::File, path),
         P::NotSupported(text) => Error::NotSupported(text),
         P::NoSpace => Error::NoSpace,
+        P::Full(text) => Error::Full(text),
         P::Exhausted(text) => Error::LimitReached(text),
         P::Unavailable(text) => Error::Unavailable(format!("the provider `{provider}` is not available: {text}")),
         P::Conflict(text) => Error::Conflict(text),

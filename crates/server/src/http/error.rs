@@ -43,6 +43,8 @@ pub enum Refusal {
     NoRoute(String),
     /// The route does not have this method.
     Method,
+    /// Commands do not run over a WebSocket.
+    NoWebSocket,
     /// The part of the file that is asked for is not there; its size is.
     Range(u64),
     /// We have a fault.
@@ -82,6 +84,7 @@ impl Refusal {
             Refusal::TooFast { .. } => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),
             Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
             Refusal::Method => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
+            Refusal::NoWebSocket => (StatusCode::NOT_IMPLEMENTED, "not_supported"),
             Refusal::Range(_) => (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
             Refusal::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
         }
@@ -109,6 +112,9 @@ impl Refusal {
                 format!("there is no route `{path}`; GET /api/v1/openapi.json describes those there are")
             }
             Refusal::Method => "this route does not have this method; the `Allow` header names those it has".to_owned(),
+            Refusal::NoWebSocket => "there is no WebSocket for commands; POST to `/api/v1/sandboxes/{id}/exec` with \
+                                     `stream: true` for the output as it is written"
+                .to_owned(),
             Refusal::Range(size) => format!("the range lies outside the file, which has {size} bytes"),
             Refusal::Internal => "the server has a fault; its log has the cause under this request's id".to_owned(),
         }
@@ -124,7 +130,7 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
         Control::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
         Control::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),
         Control::Unavailable(_) | Control::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
-        Control::NoSpace => (StatusCode::INSUFFICIENT_STORAGE, "no_space"),
+        Control::NoSpace | Control::Full(_) => (StatusCode::INSUFFICIENT_STORAGE, "no_space"),
         Control::Timeout(_) => (StatusCode::REQUEST_TIMEOUT, "timeout"),
         Control::Provider { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "provider_error"),
     }
@@ -187,4 +193,9 @@ pub async fn no_such_route(uri: Uri) -> ApiError {
 /// The answer to a method that a path does not have.
 pub async fn method_not_allowed() -> ApiError {
     Refusal::Method.into()
+}
+
+/// The answer to who would like to run a command over a WebSocket.
+pub async fn no_websocket() -> ApiError {
+    Refusal::NoWebSocket.into()
 }

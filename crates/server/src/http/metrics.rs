@@ -113,12 +113,12 @@ fn rate_limit(figures: &RateLimit) -> [Family; 4] {
 }
 
 fn stored(stored: &Stored) -> [Family; 6] {
-    let Stored { sandboxes, quotas, workers, leases } = stored;
+    let Stored { sandboxes, quotas, workers, leases, .. } = stored;
     let of_workers = [
-        ("total", workers.items.len() as u64),
-        ("online", workers.online()),
-        ("stale", workers.stale()),
-        ("unhealthy", workers.unhealthy()),
+        ("total", workers.len() as u64),
+        ("online", stored.online()),
+        ("stale", stored.stale()),
+        ("unhealthy", stored.unhealthy()),
     ];
     let of_leases = [("total", leases.total()), ("active", leases.active), ("expired", leases.expired)];
     let status = |family: Family, (status, count): (&str, u64)| family.with(&[("status", status)], count as f64);

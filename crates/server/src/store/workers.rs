@@ -107,6 +107,14 @@ pub struct LeaseCounts {
     pub by_holder: BTreeMap<String, u64>,
 }
 
+impl LeaseCounts {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.active + self.expired
+    }
+}
+
 /// The transactions on workers and leases.
 #[async_trait]
 pub trait Workers {

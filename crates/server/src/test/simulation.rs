@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use domain::{Caps, Limits, Metadata, OwnerId, Quota, Resources, SandboxId, State, Timestamp};
@@ -437,4 +438,50 @@ fn fifty_histories_keep_the_promises() {
         let outcome = std::panic::catch_unwind(|| history(seed));
         assert!(outcome.is_ok(), "seed {seed} breaks a promise; TIDEBOX_SIMULATION_SEED={seed} repeats it");
     }
+}
+
+/// Polls a future so often and no more; a wake after that is not answered.
+async fn polls<T>(future: impl Future<Output = T>, most: usize) -> Option<T> {
+    let (mut future, mut left) = (std::pin::pin!(future), most);
+    std::future::poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        future.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn who_hangs_up_at_whatever_step_of_a_spawn_leaves_nothing_even_without_the_reconciler() {
+    let hands = Arc::new(Hands { now_ms: AtomicI64::new(1_700_000_000_000), step_ms: AtomicI64::new(0) });
+    let clock = Arc::clone(&hands);
+    let world = World {
+        dir: tempfile::tempdir().unwrap(),
+        mock: Mock::new(move || clock.now()),
+        pooled: false,
+        hands,
+        told: Mutex::default(),
+    };
+    let queue = QueuePolicy { enabled: false, pool: false, timeout: PATIENCE, places: 1 };
+    let life = Life::begin(&world, queue, true).await;
+    for most in 1.. {
+        // As a control plane asks: the lease is written too.
+        let spawning = life.control.spawn(SpawnRequest { generation: Some(1), ..SpawnRequest::default() });
+        if let Some(spawned) = polls(spawning, most).await {
+            spawned.unwrap();
+            assert!(most >= 3, "a spawn waits to be admitted, and to be made");
+            break;
+        }
+        let settled = async {
+            while life.control.is_busy() || life.store.counts().await.unwrap().active > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let settled = tokio::time::timeout(PATIENCE, settled).await;
+        assert!(settled.is_ok(), "hung up after {most} polls: {:?}", life.store.counts().await.unwrap());
+        assert_eq!(world.mock.inventory().await.unwrap(), [], "hung up after {most} polls");
+    }
+    life.store.close().await;
 }

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::{duration, provider_health, quota_summary, time};
+use super::{duration, provider_health, quota_summary, time, worker};
 use crate::VERSION;
 use crate::config::RateLimit as RateLimitConfig;
-use crate::control::{Counts, Stored};
+use crate::control::{Counts, LeaseCounts, Seen, Stored};
 use crate::events;
 use crate::figures::{self, StoreHealth};
 use crate::http::Api;
@@ -211,33 +211,20 @@ fn is_address(word: &str) -> bool {
 }
 
 fn workers(stored: &Stored) -> api::WorkerFigures {
-    let workers = &stored.workers;
-    let item = |worker: &figures::Worker| api::WorkerItem {
-        id: worker.id.clone(),
-        hostname: worker.hostname.clone(),
-        status: worker.status.to_owned(),
-        providers: worker.providers.clone(),
-        capabilities: worker.capabilities.clone(),
-        capacity: api::WorkerItemCapacity {
-            max_sandboxes: worker.max_sandboxes,
-            max_sandboxes_per_owner: worker.max_sandboxes_per_owner,
-        },
-        active_sandboxes: stored.sandboxes.by_worker.get(&worker.id).copied().unwrap_or(0),
-        last_heartbeat: time(worker.last_heartbeat),
-        created_at: time(worker.created_at),
-        updated_at: time(worker.updated_at),
-        stale: worker.stale,
+    let item = |seen: &Seen| api::WorkerItem {
+        worker: worker(seen),
+        active_sandboxes: stored.sandboxes.by_worker.get(seen.worker.id.as_str()).copied().unwrap_or(0),
     };
     api::WorkerFigures {
-        total: workers.items.len() as u64,
-        online: workers.online(),
-        stale: workers.stale(),
-        unhealthy: workers.unhealthy(),
-        items: workers.items.iter().map(item).collect(),
+        total: stored.workers.len() as u64,
+        online: stored.online(),
+        stale: stored.stale(),
+        unhealthy: stored.unhealthy(),
+        items: stored.workers.iter().map(item).collect(),
     }
 }
 
-fn leases(figures: &figures::Leases) -> api::LeaseFigures {
+fn leases(figures: &LeaseCounts) -> api::LeaseFigures {
     api::LeaseFigures {
         total: figures.total(),
         active: figures.active,

@@ -59,7 +59,7 @@ async fn a_websocket_for_commands_is_not_served_and_the_answer_says_so() {
         .header("Upgrade", "websocket")
         .header("Sec-WebSocket-Version", "13")
         .header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==");
-    Answer::read(request.send().await.unwrap()).await.refused(404, "not_found", "there is no route");
+    Answer::read(request.send().await.unwrap()).await.refused(501, "not_supported", "`stream: true`");
 }
 
 #[tokio::test]
@@ -180,6 +180,24 @@ async fn a_spawn_that_waited_too_long_is_429() {
     let started = Instant::now();
     server.post("/sandboxes", json!({})).await.refused(429, "resource_limit", "300ms");
     assert!(started.elapsed() >= Duration::from_millis(300));
+}
+
+#[tokio::test]
+async fn the_wait_for_a_place_is_told_as_time_of_the_admission() {
+    let queue = "defaults.max_sandboxes=1 defaults.spawn_overflow=queue defaults.spawn_queue_timeout=1m";
+    let server = TestServer::start(&format!("{MOCK} {queue}")).await;
+    let held = server.spawn().await;
+    let waiting = tokio::spawn(server.request(Method::POST, "/sandboxes").send());
+    let scheduler = async || server.get("/metrics").await.ok()["scheduler"].clone();
+    server.until("it waits", async || scheduler().await["spawn_queue_depth"] == 1).await;
+    let since = Instant::now();
+    server.until("it has waited", async || since.elapsed() >= Duration::from_millis(100)).await;
+    server.delete(&format!("/sandboxes/{held}")).await.ok();
+    let answer = tokio::time::timeout(PATIENCE, waiting).await.expect("it goes on").unwrap().unwrap();
+    let timing = answer.headers()["server-timing"].to_str().unwrap().to_owned();
+    let admission = timing.split(", ").find_map(|part| part.strip_prefix("admission;dur=")).unwrap();
+    let waited = scheduler().await["spawn_queue_wait_total_ms"].as_f64().unwrap();
+    assert!(waited >= 100.0 && admission.parse::<f64>().unwrap() >= waited, "{waited} ms of {timing}");
 }
 
 #[tokio::test]
