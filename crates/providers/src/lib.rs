@@ -15,6 +15,7 @@ pub mod images;
 mod local;
 pub mod mock;
 pub mod native;
+pub mod proot;
 mod provider;
 mod slots;
 
