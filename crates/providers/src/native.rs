@@ -8,13 +8,13 @@
 //! [`Provider::health`] and [`Provider::facts`].
 
 mod cgroup;
-mod disk;
+pub(crate) mod disk;
 mod host;
 mod image;
-mod launcher;
+pub(crate) mod launcher;
 mod maker;
 mod record;
-mod skeleton;
+pub(crate) mod skeleton;
 mod slots;
 mod stock;
 
