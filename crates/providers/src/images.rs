@@ -12,7 +12,7 @@ mod platform;
 mod pull;
 mod registry;
 mod shelf;
-mod trees;
+pub mod trees;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -31,9 +31,6 @@ use pull::Pulls;
 use registry::Registries;
 use shelf::Shelf;
 use trees::{Bounds, Compression, Layer, Trees};
-
-/// The most files, directories and links of an image.
-const ENTRIES_MAX: u64 = 1_000_000;
 
 /// The store. Clones are handles of the same one.
 #[derive(Debug, Clone)]
@@ -120,7 +117,7 @@ pub enum Progress {
     },
     /// Layers are being unpacked.
     Unpacking {
-        /// Bytes of files that were written so far.
+        /// Bytes of its layers that were unpacked so far, as they were downloaded.
         bytes: u64,
     },
     /// The image is here. Nothing follows.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{Caps, Limits, Resources, State, StopReason};
+use providers::Chain;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -75,7 +76,7 @@ pub enum Failure {
     Socket(#[from] http::SocketFault),
     /// The store cannot be opened.
     #[error("cannot open the store: {0}")]
-    Store(String),
+    Store(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The image store cannot be opened.
     #[error("cannot open the image store `{path}`: {source}; see that `data_dir` is a folder of this user's")]
     Images {
@@ -125,7 +126,8 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let listeners = listen(&config, address).await?;
     let bound = listeners.tcp.local_addr().map_err(Failure::System)?;
     let scheme = if listeners.tls.is_some() { "https" } else { "http" };
-    let store = Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| store_failure(&error))?;
+    let store =
+        Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| Failure::Store(error.into()))?;
     let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
     let fleet = Fleet::open(&config.workers, store.id()).map_err(|(id, source)| Failure::Worker { id, source })?;
     let store: Arc<dyn Store> = Arc::new(store);
@@ -151,8 +153,8 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
              reaches this server can use it; list the origins that may, or set it to []"
         );
     }
-    control.reserve_event_ids().await.map_err(|error| Failure::Store(error.to_string()))?;
-    control.beat_own().await.map_err(|error| Failure::Store(error.to_string()))?;
+    control.reserve_event_ids().await.map_err(|error| Failure::Store(error.into()))?;
+    control.beat_own().await.map_err(|error| Failure::Store(error.into()))?;
     let rate_limiter = RateLimiter::new(&config.rate_limit).map(Arc::new);
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names(&config)),
@@ -212,7 +214,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     }
     tasks.close();
     if let Err(error) = control.tell_refusals().await {
-        tracing::warn!(error = &error as &dyn std::error::Error, "some refused keys are not counted");
+        tracing::warn!(error = %Chain(&error), "some refused keys are not counted");
     }
     let finished = async {
         // Pulls are gone on with by the next start.
@@ -249,17 +251,6 @@ fn raise_descriptor_limit() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     // Refused, the limit stays as it was, and the bound on connections follows it.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-}
-
-fn store_failure(error: &crate::store::Error) -> Failure {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    Failure::Store(text)
 }
 
 /// Makes the data directory, for us alone, and takes it.
@@ -343,7 +334,7 @@ async fn destroy_all(control: &Arc<Control>) {
         let destroyed = sandboxes.iter().map(|sandbox| control.destroy_because(&sandbox.id, StopReason::Requested));
         for outcome in futures_util::future::join_all(destroyed).await {
             if let Err(error) = outcome {
-                tracing::warn!(error = &error as &dyn std::error::Error, "a sandbox is left for the next start");
+                tracing::warn!(error = %Chain(&error), "a sandbox is left for the next start");
             }
         }
     }

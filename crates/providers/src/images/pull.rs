@@ -307,7 +307,7 @@ impl Store {
         loop {
             // Somebody may be removing just this image.
             self.removed(digest).await;
-            let bounds = Bounds { bytes_max: self.config.image_bytes_max, entries_max: super::ENTRIES_MAX };
+            let bounds = Bounds { bytes_max: self.config.image_bytes_max, entries_max: Bounds::ENTRIES_MAX };
             let (digest, layers, state) = (digest.to_owned(), layers.clone(), state.clone());
             let held = self
                 .blocking("unpack an image", move |store| {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{InvalidMetadata, Metadata, OwnerId, Resources, SandboxId, State, StopReason};
-use providers::{Phase, Spec};
+use providers::{Chain, Phase, Spec};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
@@ -294,7 +294,7 @@ impl Control {
                 if let Ok(provider) = runtime
                     && let Err(error) = provider.stop(&id).await
                 {
-                    tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot remove an orphan yet");
+                    tracing::warn!(%id, error = %Chain(&error), "cannot remove an orphan yet");
                 }
                 Err(Error::Conflict(format!("sandbox `{id}` was destroyed while it was being created")))
             }
@@ -314,7 +314,7 @@ impl Control {
     /// reconciler finishes.
     async fn abandon(self: &Arc<Self>, id: &SandboxId) {
         if let Err(error) = self.destroy_because(id, StopReason::Abandoned).await {
-            tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot remove an abandoned sandbox yet");
+            tracing::warn!(%id, error = %Chain(&error), "cannot remove an abandoned sandbox yet");
         }
     }
 }

@@ -3,6 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use providers::Chain;
 
 use crate::control::Error as Control;
 
@@ -157,10 +158,7 @@ impl ApiError {
     pub fn log(&self) {
         let ApiError::Control(error) = self else { return };
         if let Control::Provider { .. } | Control::Store(_) | Control::Images { .. } = error {
-            // Written out: not every format of the log tells the sources of an error.
-            let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-            let cause: Vec<String> = causes.map(ToString::to_string).collect();
-            tracing::error!(%error, cause = cause.join(": "), "a request failed");
+            tracing::error!(error = %Chain(error), "a request failed");
         }
     }
 

@@ -104,7 +104,7 @@ fn offer(enabled: Enabled) -> Option<Offer> {
     }
 }
 
-async fn native(config: &Config, _images: &Images, store: &dyn Store) -> Result<Option<Offered>, Failure> {
+async fn native(config: &Config, images: &Images, store: &dyn Store) -> Result<Option<Offered>, Failure> {
     let set = &config.providers.native;
     let Some(offer) = offer(set.enabled) else { return Ok(None) };
     let native = Native::open(NativeConfig {
@@ -112,6 +112,7 @@ async fn native(config: &Config, _images: &Images, store: &dyn Store) -> Result<
         store_id: store.id().clone(),
         subids: set.subids,
         cgroup_parent: set.cgroup_parent.clone(),
+        images: Some(images.clone()),
     });
     let native = native.await.map_err(|source| Failure::Provider { name: "native", source })?;
     Ok(Some((Arc::new(native), offer)))
