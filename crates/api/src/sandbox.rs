@@ -68,6 +68,9 @@ pub struct SpawnRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 16_777_216)]
     pub disk_mb: Option<u32>,
+    /// Whether to start the image's entry point beside the sandbox's own init; its output is the console. Left out: no.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entrypoint: Option<bool>,
     /// Lifetime, such as `30m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]

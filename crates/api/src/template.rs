@@ -22,6 +22,9 @@ pub struct Template {
     /// Bound of an own file system in mebibytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_mb: Option<u32>,
+    /// Whether the image's entry point is started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entrypoint: Option<bool>,
     /// Lifetime in the form `1h30m0s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<String>,
@@ -60,6 +63,9 @@ pub struct TemplateRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 16_777_216)]
     pub disk_mb: Option<u32>,
+    /// Whether to start the image's entry point.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entrypoint: Option<bool>,
     /// Lifetime, such as `30m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]
@@ -94,6 +100,9 @@ pub struct TemplateBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 16_777_216)]
     pub disk_mb: Option<u32>,
+    /// Whether to start the image's entry point.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entrypoint: Option<bool>,
     /// Lifetime, such as `30m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]
@@ -132,6 +141,9 @@ pub struct TemplateSpawnRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 16_777_216)]
     pub disk_mb: Option<u32>,
+    /// Whether to start the image's entry point.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entrypoint: Option<bool>,
     /// Lifetime, such as `30m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]

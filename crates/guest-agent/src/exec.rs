@@ -1,6 +1,7 @@
 //! Commands: one `POST /exec` from its first frame to its last.
 
-mod plan;
+pub(crate) mod entrypoint;
+pub(crate) mod plan;
 pub(crate) mod reapers;
 mod spawn;
 mod streams;
@@ -60,7 +61,7 @@ pub(crate) async fn run(
     };
     let begins = async {
         let mut command = Command::start(&agent, start?)?;
-        let refused = command.begin(&agent, &to).await?;
+        let refused = command.begin(&agent, to.closed()).await?;
         Ok((command, refused))
     };
     let (command, refused) = match begins.await {
@@ -104,8 +105,8 @@ struct Command {
 }
 
 impl Command {
-    fn start(agent: &Agent, exec: Exec) -> Result<Command> {
-        let plan = plan::plan(&exec, agent.boot.single_user, agent.descriptors)?;
+    fn start(agent: &Agent, mut exec: Exec) -> Result<Command> {
+        let plan = plan::plan(&mut exec, &agent.boot, agent.descriptors)?;
         let pipes = Pipes::open(agent, exec.stdin).map_err(plan::no_room)?;
         let oom_kills_before = oom::kills(agent.oom_events.as_ref());
         let started = Instant::now();
@@ -131,12 +132,12 @@ impl Command {
     ///
     /// # Errors
     /// Everything else that keeps the command from running.
-    async fn begin(&mut self, agent: &Agent, to: &mpsc::Sender<Bytes>) -> Result<Option<NotExecuted>> {
+    async fn begin(&mut self, agent: &Agent, abandoned: impl Future<Output = ()>) -> Result<Option<NotExecuted>> {
         let wait = BEGIN_WAIT.min(Duration::from_millis(self.exec.timeout_ms));
         let first = tokio::select! {
             first = read_report(&self.report) => first,
             () = tokio::time::sleep(wait) => None,
-            () = to.closed() => {
+            () = abandoned => {
                 kill(agent, &Tree::Command(Rc::clone(&self.reaper))).await;
                 None
             }
@@ -297,13 +298,18 @@ fn code(status: i32) -> i32 {
     if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
 }
 
-/// Says on stderr, as a shell would, why a program was not executed.
-async fn complain(exec: &Exec, errno: Errno, to: &mpsc::Sender<Bytes>) {
+/// Why a program was not executed, as a shell would say it.
+fn complaint(exec: &Exec, errno: Errno) -> String {
     let program = exec.argv.first().map_or("", String::as_str);
-    let text = match errno {
-        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => format!("tidebox: {program}: not found\n"),
-        errno => format!("tidebox: {program}: {}\n", reason(errno)),
-    };
+    match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => format!("{program}: not found"),
+        errno => format!("{program}: {}", reason(errno)),
+    }
+}
+
+/// Says on stderr why a program was not executed.
+async fn complain(exec: &Exec, errno: Errno, to: &mpsc::Sender<Bytes>) {
+    let text = format!("tidebox: {}\n", complaint(exec, errno));
     // If nobody listens any more, nobody misses it.
     let _ = to.send(encode(Kind::Stderr, text.as_bytes())).await;
 }

@@ -1,6 +1,7 @@
 //! Files of the box, as the box's user. The kernel resolves every path inside the
 //! box. Work is done in pieces with other tasks' turns between them.
 
+pub(crate) mod acting;
 mod copy;
 pub(crate) mod glob;
 pub(crate) mod list;
@@ -30,6 +31,14 @@ pub(crate) fn stat(request: &PathOnly) -> Result<FileInfo> {
     let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| lookup_refused(path, errno))?;
     let shown = normal(path);
     Ok(describe(name_of(&shown).to_owned(), shown, &stat, CWD, path.as_bytes()))
+}
+
+/// Makes a directory, and its parents where they are missing.
+pub(crate) fn make_dir_and_parents(path: &str) -> std::result::Result<(), Errno> {
+    let mut parents = write::Parents::default();
+    parents.make(path)?;
+    parents.keep();
+    Ok(())
 }
 
 /// Sets permission bits; follows links.

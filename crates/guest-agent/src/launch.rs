@@ -25,7 +25,7 @@ use guest_protocol::{LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
-pub(crate) use syscall::{CloneFlags, Cloned, clone3, execute, wait_for};
+pub(crate) use syscall::{CloneFlags, Cloned, clone3, duplicate_to, execute, wait_for};
 
 /// Descriptors of our own start here, so that they never collide with those
 /// that the agent is given.

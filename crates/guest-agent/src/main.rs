@@ -7,9 +7,11 @@ mod descriptor;
 mod exec;
 mod failure;
 mod files;
+mod furnish;
 mod launch;
 mod memory;
 mod oom;
+mod relay;
 mod serve;
 mod users;
 mod watchdog;
@@ -20,6 +22,8 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("agent") => serve::run(args.next().as_deref()),
+        Some("stdio") => serve::stdio::run(args.next().as_deref()),
+        Some("relay") => relay::run(),
         Some("launch") => launch::run(),
         Some("bare") => bare::run(args),
         _ => ExitCode::FAILURE,

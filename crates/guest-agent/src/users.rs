@@ -4,6 +4,8 @@
 use std::fs::File;
 use std::io::Read;
 
+use guest_protocol::{Boot, Failure};
+
 use crate::failure::{Result, invalid, not_supported};
 
 /// More of `/etc/passwd` or `/etc/group` than this is not read.
@@ -37,19 +39,29 @@ struct Account<'a> {
     home: &'a str,
 }
 
-/// Resolves `user`: `name`, `uid`, `name:group` or `uid:gid`.
+/// The user that the image names, if that means anything here.
+pub(crate) fn of_image(boot: &Boot) -> Option<&str> {
+    boot.defaults.user.as_deref().filter(|user| !user.is_empty() && !boot.single_user)
+}
+
+/// The user `asked` for (`name`, `uid`, `name:group` or `uid:gid`), else the
+/// image's, else the agent's own.
 ///
 /// # Errors
 /// Invalid for a name that is not in the box; not supported for any but the
 /// agent's own user in a box with a single user.
-pub(crate) fn resolve(user: Option<&str>, single_user: bool) -> Result<User> {
+pub(crate) fn resolve(asked: Option<&str>, boot: &Boot) -> Result<User> {
     let passwd = read("/etc/passwd");
-    let Some(user) = user else {
+    let Some(user) = asked.or(of_image(boot)) else {
         let uid = rustix::process::getuid().as_raw();
         return Ok(User { ids: None, home: home(account_of(&passwd, uid).as_ref(), uid) });
     };
-    let (ids, home) = lookup(user, &passwd, &read("/etc/group"))?;
-    if !single_user {
+    let found = lookup(user, &passwd, &read("/etc/group"));
+    let (ids, home) = found.map_err(|failure| {
+        let message = format!("the image wants its commands to run as {user:?}, but {}", failure.message);
+        if asked.is_none() { Failure { message, ..failure } } else { failure }
+    })?;
+    if !boot.single_user {
         return Ok(User { ids: Some(ids), home });
     }
     let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
@@ -63,7 +75,8 @@ pub(crate) fn resolve(user: Option<&str>, single_user: bool) -> Result<User> {
     Ok(User { ids: None, home })
 }
 
-fn read(path: &str) -> String {
+/// A file of users or groups of the box; empty if there is none that makes sense.
+pub(crate) fn read(path: &str) -> String {
     let mut bytes = Vec::new();
     // A box need not have either file; then numbers still work.
     if let Ok(file) = open_regular(path) {

@@ -54,6 +54,9 @@ pub struct Launch {
     /// What runs beside the agent; see [`Boot::entrypoint`].
     #[serde(default)]
     pub entrypoint: Option<Vec<String>>,
+    /// The root is that of an image; see [`Boot::furnish`].
+    #[serde(default)]
+    pub furnish: bool,
 }
 
 /// What the image says of its commands. Only what a request leaves out is taken
@@ -64,11 +67,13 @@ pub struct Defaults {
     /// are added where neither has them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// The directory that commands start in, absolute; `None` for `/workspace`.
+    /// The directory that commands start in, absolute; `None`, empty and `/` stand
+    /// for `/workspace`. One that is missing is made if the agent furnishes the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
     /// `name`, `uid`, `name:group` or `uid:gid`, as [`crate::Exec::user`]; `None` for
-    /// the user of the agent. `/workspace` belongs to this user.
+    /// the user of the agent. `/workspace` belongs to this user, and files are
+    /// written and read as this user. Means nothing where there is a single user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
@@ -173,6 +178,11 @@ pub struct Boot {
     /// What commands get that do not say otherwise.
     #[serde(default)]
     pub defaults: Defaults,
+    /// The root is that of an image, which may have next to nothing in it: the agent
+    /// makes what is missing of the directories and files that every box has, and
+    /// gives `/workspace` to the user of the image.
+    #[serde(default)]
+    pub furnish: bool,
     /// A program and its arguments that the agent starts once, with [`Boot::defaults`],
     /// and whose output is the console. The box goes on when it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]

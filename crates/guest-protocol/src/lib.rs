@@ -24,6 +24,7 @@
 //! `GET /file` takes its [`ReadFile`] in [`REQUEST_HEADER`] too: JSON,
 //! percent-encoded outside printable ASCII, so that any path fits a header.
 
+mod container;
 pub mod frame;
 mod launch;
 
@@ -31,13 +32,17 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use container::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, AGENT_SOCKET};
 pub use launch::{
     Boot, CgroupDir, Defaults, LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport, Overlay, Slot, SoftLimits, Storage,
 };
 
 /// The version of this protocol. Server and agent are built together and only
 /// meet others when a box outlives an upgrade of the server.
-pub const VERSION: u32 = 1;
+///
+/// Since 2 the agent knows the defaults of commands, and the server no longer
+/// adds them.
+pub const VERSION: u32 = 2;
 /// Carries [`VERSION`] on every request, and on an answer of 505.
 pub const VERSION_HEADER: &str = "tidebox-protocol";
 /// Carries the JSON of requests whose body is file content.
@@ -75,13 +80,17 @@ pub struct Deadline {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exec {
     /// The program and its arguments; never empty. A program without a slash is
-    /// looked up in the `PATH` of `env`.
+    /// looked up in the `PATH` that the command gets.
     pub argv: Vec<String>,
-    /// The whole environment. The agent adds `HOME` of the user if unset.
+    /// The environment of the sandbox and the request. The agent adds what is
+    /// missing of [`Defaults::env`], and `PATH`, `HOME`, `LANG` and `TERM`.
     pub env: BTreeMap<String, String>,
-    /// The directory to start in; absolute, resolved inside the box.
-    pub workdir: String,
-    /// `name`, `uid`, `name:group` or `uid:gid`; `None` for the box's own user.
+    /// The directory to start in; absolute, resolved inside the box. `None` for
+    /// [`Defaults::workdir`].
+    #[serde(default)]
+    pub workdir: Option<String>,
+    /// `name`, `uid`, `name:group` or `uid:gid`; `None` for [`Defaults::user`].
+    #[serde(default)]
     pub user: Option<String>,
     /// After so many milliseconds the whole process tree is killed.
     pub timeout_ms: u64,

@@ -235,6 +235,8 @@ impl Remote {
             memory_mb: Some(spec.resources.memory_mb),
             vcpus: Some(spec.resources.vcpus),
             disk_mb: Some(spec.resources.disk_mb).filter(|disk_mb| *disk_mb > 0),
+            // Only what is wanted, so that an older service is not asked for what it does not know.
+            entrypoint: Some(true).filter(|_| spec.entrypoint),
             ttl: Some(domain::format_duration(spec.lifetime)),
             metadata: Some(StringMap(self.labelled(Some(id), spec))),
             ..SpawnRequest::default()

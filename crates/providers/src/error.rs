@@ -4,7 +4,7 @@
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What a caller can tell apart. Texts in `Invalid`, `NotFound`, `NotSupported`,
-/// `Conflict` and `Exhausted` are ours and meant for the caller; what a backend said is
+/// `Conflict`, `Full` and `Exhausted` are ours and meant for the caller; what a backend said is
 /// only ever a source, for the log.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -28,6 +28,9 @@ pub enum Error {
     /// The box's file system is full.
     #[error("no space left in the box")]
     NoSpace,
+    /// The host's own disk, or the place that was set aside on it, is full.
+    #[error("{0}")]
+    Full(String),
     /// The box has used up what it may have of something.
     #[error("{0}")]
     Exhausted(String),

@@ -2,13 +2,310 @@
 //! every provider that needs a root file system on disk.
 
 mod config;
+mod fetch;
+mod garbage;
+mod layout;
+mod login;
+mod manifest;
+mod name;
+mod platform;
+mod pull;
+mod registry;
+mod shelf;
+pub mod trees;
 
+use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::SystemTime;
 
-pub use config::{ImagesConfig, PullPolicy, RegistryConfig};
-
+use futures_util::stream::BoxStream;
 use guest_protocol::Defaults;
+
+use crate::{ByteStream, Error, Result};
+pub use config::{ImagesConfig, PullPolicy, RegistryConfig};
+use layout::Layout;
+use name::{Name, Wanted};
+use pull::Pulls;
+use registry::Registries;
+use shelf::Shelf;
+use trees::{Bounds, Compression, Layer, Trees};
+
+/// The store. Clones are handles of the same one.
+#[derive(Debug, Clone)]
+pub struct Images {
+    inner: Arc<Store>,
+}
+
+#[derive(Debug)]
+struct Store {
+    config: ImagesConfig,
+    layout: Layout,
+    trees: Trees,
+    registries: Registries,
+    pulls: Pulls,
+    /// One for each blob and tree that somebody is writing.
+    turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
+    shelf: Mutex<Shelf>,
+    /// Taken by whoever removes images.
+    removals: tokio::sync::Mutex<()>,
+}
+
+/// An image that is in the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// The digest of its manifest, `sha256:…`.
+    pub digest: String,
+    /// Its names in full, such as `docker.io/library/python:3.12`, sorted. Empty for
+    /// one that only boxes still hold.
+    pub names: Vec<String>,
+    /// What it is made for, such as `linux/amd64` or `linux/arm/v7`.
+    pub platform: String,
+    /// When it was made, in RFC 3339, if it says so.
+    pub created: Option<String>,
+    /// How many layers it has.
+    pub layers: usize,
+    /// What has to be downloaded for it, in bytes.
+    pub size_bytes: u64,
+    /// What its files take, unpacked, in bytes. Files that several images have
+    /// count in each.
+    pub unpacked_bytes: u64,
+    /// How many boxes hold it.
+    pub boxes: usize,
+    /// When a box was last made of it, or it was pulled or imported.
+    pub used_at: Option<SystemTime>,
+}
+
+/// Everything the store knows of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Detail {
+    /// What the list shows.
+    pub image: Image,
+    /// What it says of running it.
+    pub run: Run,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// The digest of its configuration, which Docker calls the image's id.
+    pub config_digest: String,
+    /// Its layers, the lowest first.
+    pub layers: Vec<LayerDetail>,
+}
+
+/// A layer as the manifest has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerDetail {
+    /// The digest of the layer as it is downloaded.
+    pub digest: String,
+    /// Its size as it is downloaded, in bytes.
+    pub size_bytes: u64,
+    /// Its media type.
+    pub media_type: String,
+}
+
+/// How far a pull is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// The registry is asked what the image is.
+    Resolving,
+    /// Layers are coming in.
+    Downloading {
+        /// Bytes that are here, those of earlier attempts and of other images too.
+        bytes: u64,
+        /// Bytes that the image has.
+        bytes_total: u64,
+    },
+    /// Layers are being unpacked.
+    Unpacking {
+        /// Bytes of its layers that were unpacked so far, as they were downloaded.
+        bytes: u64,
+    },
+    /// The image is here. Nothing follows.
+    Done(Image),
+}
+
+/// What a clean-up removed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pruned {
+    /// The digests of the images that went.
+    pub images: Vec<String>,
+    /// Bytes that are free again.
+    pub freed_bytes: u64,
+}
+
+impl Images {
+    /// Opens the store in `config.dir`, or makes one there, and removes what a crash
+    /// left unfinished. Blocks.
+    ///
+    /// # Errors
+    /// If the folder cannot be read or written.
+    pub fn open(config: ImagesConfig) -> Result<Images> {
+        let fails = |error| disk("open the store of images", error);
+        let layout = Layout::open(&config.dir).map_err(fails)?;
+        let trees = Trees::open(&config.dir).map_err(fails)?;
+        let registries = Registries::new(&config);
+        let store = Store {
+            config,
+            layout,
+            trees,
+            registries,
+            pulls: Pulls::default(),
+            turns: Mutex::default(),
+            shelf: Mutex::default(),
+            removals: tokio::sync::Mutex::default(),
+        };
+        store.remove_strays().map_err(fails)?;
+        Ok(Images { inner: Arc::new(store) })
+    }
+
+    /// The image of this name, for a box: pulled if it has to be, and held. Waits no
+    /// longer than `config.pull_timeout`; a pull goes on after that.
+    ///
+    /// `name` may be the digest of an image that is here.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a name, an image or a login that will not do, whatever the
+    /// wait; [`Error::Unavailable`] for a registry that does not answer, or when the time
+    /// is over; [`Error::Full`] if there is no room for it.
+    pub async fn take(&self, name: &str) -> Result<Held> {
+        let store = &self.inner;
+        let name = match Wanted::parse(name)? {
+            Wanted::Name(name) => name,
+            Wanted::Digest(digest) => {
+                store.removed(&digest).await;
+                return match store.hold(&digest) {
+                    Some(held) => {
+                        store.touch(&digest);
+                        Ok(held)
+                    }
+                    None => Err(Error::Invalid(format!(
+                        "{}; pull it by its name, with `@{digest}` behind it",
+                        pull::not_here(&digest)
+                    ))),
+                };
+            }
+        };
+        let key = name.to_string();
+        // What a digest means never changes.
+        let asks = store.config.pull == PullPolicy::Always && name.digest().is_none();
+        if !asks && let Some(digest) = store.layout.find(&key) {
+            store.removed(&digest).await;
+            if let Some(held) = store.hold(&digest) {
+                store.touch(&digest);
+                return Ok(held);
+            }
+        }
+        if store.config.pull == PullPolicy::Never {
+            return Err(Error::Invalid(format!(
+                "{}, and `images.pull` is `never`; import it, or pull it with `tidebox image pull`",
+                pull::not_here(&key)
+            )));
+        }
+        let pull = store.begin(&name)?;
+        store.wait(&name, pull).await
+    }
+
+    /// Holds an image again, by the digest that [`Held::digest`] gave. `None` if it is
+    /// not here.
+    #[must_use]
+    pub fn hold(&self, digest: &str) -> Option<Held> {
+        self.inner.hold(digest)
+    }
+
+    /// Asks the registry for this image, and downloads and unpacks what is not here.
+    ///
+    /// Several pulls of one name are one download. It goes on when the stream is
+    /// dropped. The last item is [`Progress::Done`] or an error.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name. Items of the stream: as [`Images::take`].
+    pub async fn pull(&self, name: &str) -> Result<BoxStream<'static, Result<Progress>>> {
+        let name = Name::parse(name)?;
+        self.inner.begin(&name).map(pull::watching)
+    }
+
+    /// Takes images in from an archive: what `docker save` writes, a tar of an OCI
+    /// layout, or a tar of a root file system, each plain, gzip or zstd. Without a
+    /// `name` the archive has to name its images itself.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name or archive; [`Error::Full`] if there is no
+    /// room for it.
+    pub async fn import(&self, name: Option<&str>, archive: ByteStream) -> Result<Vec<Image>> {
+        let _name = name.map(Name::parse).transpose()?;
+        drop(archive);
+        Err(Error::Unavailable("this server cannot import images yet; pull them".to_owned()))
+    }
+
+    /// Every image, by name.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn list(&self) -> Result<Vec<Image>> {
+        self.inner.blocking("list images", |store| store.images()).await
+    }
+
+    /// The image of this name or digest.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name; [`Error::NotFound`] if it is not here.
+    pub async fn inspect(&self, name: &str) -> Result<Detail> {
+        let digest = self.inner.find(&Wanted::parse(name)?)?;
+        self.inner.blocking("read an image", move |store| store.detail(&digest)).await
+    }
+
+    /// Takes a name from its image, and removes the image with its last name. With a
+    /// digest, removes the image with all its names.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name; [`Error::NotFound`] if it is not here;
+    /// [`Error::Conflict`] while a box or a pull holds it.
+    pub async fn remove(&self, name: &str) -> Result<()> {
+        self.inner.remove(Wanted::parse(name)?).await
+    }
+
+    /// Removes images that have no name and that nobody holds; with `all`, those that
+    /// have one too.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub async fn prune(&self, all: bool) -> Result<Pruned> {
+        self.inner.prune(all).await
+    }
+
+    /// Ends pulls that are under way, and waits for it. What is here of them stays and
+    /// is gone on with.
+    pub async fn close(&self) {
+        self.inner.pulls.close().await;
+    }
+}
+
+impl Store {
+    /// Does work that blocks, out of the way of what does not.
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        action: &'static str,
+        work: impl FnOnce(&Store) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let store = Arc::clone(self);
+        match tokio::task::spawn_blocking(move || work(&store)).await {
+            Ok(done) => done,
+            Err(error) => Err(Error::failed(action, error)),
+        }
+    }
+}
+
+/// What a fault of the store's disk means to the caller.
+fn disk(action: &'static str, error: io::Error) -> Error {
+    let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge];
+    if !full.contains(&error.kind()) {
+        return Error::failed(action, error);
+    }
+    Error::Full(
+        "the disk with the images of this server is full; remove images (`tidebox image prune`) or make room on it"
+            .to_owned(),
+    )
+}
 
 /// An image that is on disk, whole, and stays there while this is held.
 #[derive(Debug, Clone)]
@@ -16,6 +313,7 @@ pub struct Held {
     inner: Arc<Inner>,
 }
 
+/// One for all boxes that hold the same image; the store counts them.
 #[derive(Debug)]
 struct Inner {
     digest: String,

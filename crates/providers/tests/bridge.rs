@@ -123,9 +123,11 @@ mod test {
                         Error::NoSpace => FailureKind::NoSpace,
                         Error::Exhausted(_) => FailureKind::Exhausted,
                         Error::NotSupported(_) => FailureKind::NotSupported,
-                        Error::Conflict(_) | Error::Gone | Error::Unavailable(_) | Error::Failed { .. } => {
-                            FailureKind::Internal
-                        }
+                        Error::Conflict(_)
+                        | Error::Gone
+                        | Error::Full(_)
+                        | Error::Unavailable(_)
+                        | Error::Failed { .. } => FailureKind::Internal,
                     };
                     if matches!(error, Error::Gone) {
                         gone.cancel();
@@ -218,7 +220,7 @@ mod test {
             let command = Command {
                 argv: asked.argv,
                 env: asked.env,
-                workdir: Some(asked.workdir),
+                workdir: asked.workdir,
                 user: asked.user,
                 timeout: Duration::from_millis(asked.timeout_ms),
                 stdin: asked.stdin.then(|| stdin(request, decoder)),

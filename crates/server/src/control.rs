@@ -120,6 +120,9 @@ pub enum Error {
     /// A file system in a box is full.
     #[error("no space left in the sandbox; delete files, or spawn with a larger disk")]
     NoSpace,
+    /// A file system of the host is full.
+    #[error("{0}")]
+    Full(String),
     /// What was waited for did not come.
     #[error("{0}")]
     Timeout(String),

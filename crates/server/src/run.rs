@@ -308,6 +308,7 @@ async fn registry(config: &Config, store: &Arc<dyn Store>, clock: &Arc<dyn Clock
             store_id: store.id().clone(),
             subids: config.providers.native.subids,
             cgroup_parent: config.providers.native.cgroup_parent.clone(),
+            images: None,
         })
         .await
         .map_err(|source| Failure::Provider { name: "native", source })?;

@@ -170,6 +170,8 @@ pub struct TemplateValues {
     pub vcpus: Option<u32>,
     /// Bound of an own file system in mebibytes.
     pub disk_mb: Option<u32>,
+    /// Whether the image's entry point is started.
+    pub entrypoint: Option<bool>,
     /// Lifetime.
     pub ttl: Option<std::time::Duration>,
     /// Labels.

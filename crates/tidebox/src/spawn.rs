@@ -46,6 +46,7 @@ pub fn request(
         memory_mb: resources.memory_mb,
         vcpus: resources.vcpus,
         disk_mb: resources.disk_mb,
+        entrypoint: resources.entrypoint,
         ttl: resources.ttl.clone(),
         metadata: resources.metadata()?,
         owner_id,

@@ -68,14 +68,23 @@ pub async fn run(context: &Context, args: TemplateArgs) -> Result {
         Command::Get { name } => output.print(&client.template(&name).await?, described)?,
         Command::Create(named) => {
             let metadata = named.resources.metadata()?;
-            let Named { name, image, resources: Resources { provider, memory_mb, vcpus, disk_mb, ttl, .. } } = named;
-            let request = TemplateRequest { name, image, memory_mb, vcpus, disk_mb, ttl, provider, metadata };
+            let Named {
+                name,
+                image,
+                resources: Resources { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, .. },
+            } = named;
+            let request =
+                TemplateRequest { name, image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata };
             output.print(&client.create_template(&request).await?, described)?;
         }
         Command::Update(named) => {
             let metadata = named.resources.metadata()?;
-            let Named { name, image, resources: Resources { provider, memory_mb, vcpus, disk_mb, ttl, .. } } = named;
-            let body = TemplateBody { image, memory_mb, vcpus, disk_mb, ttl, provider, metadata };
+            let Named {
+                name,
+                image,
+                resources: Resources { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, .. },
+            } = named;
+            let body = TemplateBody { image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata };
             output.print(&client.update_template(&name, &body).await?, described)?;
         }
         Command::Delete { name } => {
@@ -83,9 +92,22 @@ pub async fn run(context: &Context, args: TemplateArgs) -> Result {
         }
         Command::Spawn { named, owner } => {
             let metadata = named.resources.metadata()?;
-            let Named { name, image, resources: Resources { provider, memory_mb, vcpus, disk_mb, ttl, .. } } = named;
-            let request =
-                TemplateSpawnRequest { image, provider, memory_mb, vcpus, disk_mb, ttl, metadata, owner_id: owner };
+            let Named {
+                name,
+                image,
+                resources: Resources { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, .. },
+            } = named;
+            let request = TemplateSpawnRequest {
+                image,
+                provider,
+                memory_mb,
+                vcpus,
+                disk_mb,
+                entrypoint,
+                ttl,
+                metadata,
+                owner_id: owner,
+            };
             spawn::report(context, &client.spawn_template(&name, &request).await?)?;
         }
     }
@@ -118,6 +140,7 @@ fn described(template: &Template) -> String {
         ("memory", or_dash(template.memory_mb.map(|memory_mb| format!("{memory_mb} MiB")).as_ref())),
         ("vcpus", or_dash(template.vcpus.as_ref())),
         ("disk", or_dash(template.disk_mb.map(|disk_mb| format!("{disk_mb} MiB")).as_ref())),
+        ("entry point", or_dash(template.entrypoint.as_ref())),
         ("ttl", or_dash(template.ttl.as_ref())),
         ("metadata", labels(&template.metadata)),
         ("created", template.created_at.clone()),

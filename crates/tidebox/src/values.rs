@@ -20,6 +20,9 @@ pub struct Resources {
     /// Bound of an own file system in MiB; 0 for none
     #[arg(long, value_name = "N")]
     pub disk_mb: Option<u32>,
+    /// Start the image's entry point beside the box's own init; `logs` has its output
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub entrypoint: Option<bool>,
     /// Lifetime, such as 30m or 1h30m
     #[arg(long, value_name = "DURATION")]
     pub ttl: Option<String>,

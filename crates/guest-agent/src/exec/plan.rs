@@ -2,7 +2,9 @@
 
 use std::ffi::CString;
 
-use guest_protocol::{Exec, Failure, PATH_BYTES_MAX};
+use std::collections::BTreeMap;
+
+use guest_protocol::{Boot, Exec, Failure, PATH_BYTES_MAX};
 use rustix::io::Errno;
 use rustix::process::Rlimit;
 
@@ -10,46 +12,64 @@ use super::spawn::{Plan, Step};
 use crate::failure::{Result, exhausted, internal, invalid, reason, refused};
 use crate::users;
 
-/// Where a program is looked for if the environment has no `PATH`.
-const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// What every process needs, besides `HOME`, which depends on the user.
+const ENV: [(&str, &str); 3] =
+    [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8"), ("TERM", "xterm")];
+/// Where a command starts if neither it nor the image says otherwise.
+const WORKDIR: &str = "/workspace";
 /// The longest name of a file in any file system of Linux.
 const NAME_BYTES_MAX: usize = 255;
 /// More places to look at are an attack or a mistake.
 const PATH_ENTRIES_MAX: usize = 1024;
 
-/// Checks `exec` and prepares it.
+/// Checks `exec` and prepares it. What it left to the image is in it afterwards:
+/// the working directory and the user.
 ///
 /// # Errors
 /// Invalid for what no kernel can execute and for users that the box does not have.
-pub(super) fn plan(exec: &Exec, single_user: bool, descriptors: Rlimit) -> Result<Plan> {
+pub(super) fn plan(exec: &mut Exec, boot: &Boot, descriptors: Rlimit) -> Result<Plan> {
     let program = exec.argv.first().filter(|program| !program.is_empty());
     let program = program.ok_or_else(|| invalid("the command is empty"))?;
-    if !exec.workdir.starts_with('/') {
+    let workdir = exec.workdir.take().unwrap_or_else(|| default_workdir(boot).to_owned());
+    if !workdir.starts_with('/') {
         return Err(invalid("the working directory must be an absolute path"));
     }
-    if exec.workdir.len() > PATH_BYTES_MAX {
+    if workdir.len() > PATH_BYTES_MAX {
         return Err(invalid("the working directory is longer than 4096 bytes"));
     }
-    let user = users::resolve(exec.user.as_deref(), single_user)?;
-    let mut env = Vec::with_capacity(exec.env.len() + 1);
-    for (name, value) in &exec.env {
+    let user = users::resolve(exec.user.as_deref(), boot)?;
+    let all = environment(&exec.env, boot, &user.home);
+    let mut env = Vec::with_capacity(all.len());
+    for (name, value) in &all {
         if name.is_empty() || name.contains('=') {
             return Err(invalid(format!("{name:?} cannot be the name of an environment variable")));
         }
         env.push(c_string(format!("{name}={value}"), "the environment")?);
     }
-    if !exec.env.contains_key("HOME") {
-        env.push(c_string(format!("HOME={}", user.home), "the environment")?);
-    }
-    let path = exec.env.get("PATH").map_or(PATH_DEFAULT, String::as_str);
-    Ok(Plan {
-        candidates: candidates(program, path),
+    let plan = Plan {
+        candidates: candidates(program, all.get("PATH").copied().unwrap_or_default()),
         argv: exec.argv.iter().map(|arg| c_string(arg.as_str(), "an argument")).collect::<Result<_>>()?,
         env,
-        workdir: c_string(exec.workdir.as_str(), "the working directory")?,
+        workdir: c_string(workdir.as_str(), "the working directory")?,
         ids: user.ids,
         descriptors,
-    })
+    };
+    exec.workdir = Some(workdir);
+    exec.user = exec.user.take().or_else(|| users::of_image(boot).map(str::to_owned));
+    Ok(plan)
+}
+
+/// The image's directory, unless that says nothing.
+pub(crate) fn default_workdir(boot: &Boot) -> &str {
+    boot.defaults.workdir.as_deref().filter(|dir| !matches!(*dir, "" | "/")).unwrap_or(WORKDIR)
+}
+
+/// What the request says, then the image, then what every process needs.
+fn environment<'a>(asked: &'a BTreeMap<String, String>, boot: &'a Boot, home: &'a str) -> BTreeMap<&'a str, &'a str> {
+    let pairs = |map: &'a BTreeMap<String, String>| map.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let needed = ENV.into_iter().chain([("HOME", home)]);
+    // Of two with the same name the later one stays.
+    needed.chain(pairs(&boot.defaults.env)).chain(pairs(asked)).collect()
 }
 
 fn c_string(text: impl Into<Vec<u8>>, what: &str) -> Result<CString> {
@@ -84,7 +104,10 @@ pub(super) fn code_of_refusal(exec: &Exec, step: Step, errno: Errno) -> Result<i
         }
         (Step::Execute, Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => return Ok(127),
         (Step::Execute, _) => return Ok(126),
-        (Step::Workdir, errno) => invalid(format!("the working directory {}: {}", exec.workdir, reason(errno))),
+        (Step::Workdir, errno) => {
+            let workdir = exec.workdir.as_deref().unwrap_or_default();
+            invalid(format!("the working directory {workdir}: {}", reason(errno)))
+        }
         (Step::User, errno) => {
             let user = exec.user.as_deref().unwrap_or_default();
             invalid(format!("the box cannot run a command as {user:?}: {}", reason(errno)))
@@ -105,6 +128,39 @@ pub(super) fn no_room(errno: Errno) -> Failure {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn the_request_wins_over_the_image_and_the_image_over_what_every_process_needs() {
+        let map = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let mut boot = Boot::default();
+        boot.defaults.env = map(&[("PATH", "/opt/bin"), ("A", "image"), ("B", "image")]);
+        let asked = map(&[("B", "request"), ("TERM", "dumb")]);
+        let env = environment(&asked, &boot, "/home/ann");
+        let expected = [
+            ("A", "image"),
+            ("B", "request"),
+            ("HOME", "/home/ann"),
+            ("LANG", "C.UTF-8"),
+            ("PATH", "/opt/bin"),
+            ("TERM", "dumb"),
+        ];
+        assert_eq!(env.into_iter().collect::<Vec<_>>(), expected);
+        let asked = map(&[("HOME", "/here")]);
+        assert_eq!(environment(&asked, &boot, "/home/ann")["HOME"], "/here");
+    }
+
+    #[test]
+    fn the_directory_of_an_image_counts_unless_it_says_nothing() {
+        let of = |workdir: Option<&str>| {
+            let mut boot = Boot::default();
+            boot.defaults.workdir = workdir.map(str::to_owned);
+            default_workdir(&boot).to_owned()
+        };
+        assert_eq!(of(Some("/srv/app")), "/srv/app");
+        for nothing in [None, Some(""), Some("/")] {
+            assert_eq!(of(nothing), "/workspace");
+        }
+    }
 
     #[test]
     fn a_program_is_looked_for_where_a_shell_would_look() {

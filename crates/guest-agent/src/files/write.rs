@@ -10,6 +10,7 @@ use rustix::fs::{
     statat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use tokio::task::yield_now;
 
 use super::check_mode;
@@ -24,6 +25,8 @@ const LINKS_MAX: usize = 40;
 const MODE_DEFAULT: u32 = 0o644;
 /// Of missing parents.
 const MODE_PARENTS: u32 = 0o755;
+/// Bits that say whose powers a program has.
+const SET_ID_BITS: u32 = 0o6000;
 /// For names of temporary files; nobody has so many.
 const NAME_TRIES_MAX: usize = 16;
 
@@ -93,6 +96,7 @@ impl Place {
             };
             let kind = old.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode));
             match kind {
+                Some(FileType::RegularFile) if !may_write(&dir, name) => return Err(refused(path, Errno::ACCESS)),
                 None | Some(FileType::RegularFile) => return Ok(Place { name: name.to_owned(), dir, old }),
                 Some(FileType::Symlink) => {
                     let target = readlinkat(&dir, name, Vec::new()).map_err(|errno| write_refused(path, errno))?;
@@ -106,6 +110,16 @@ impl Place {
         }
         Err(refused(path, Errno::LOOP))
     }
+}
+
+/// Whether the file itself may be written to: who may write to its directory only
+/// can replace it all the same, but that would not be writing.
+fn may_write(dir: &OwnedFd, name: &str) -> bool {
+    if geteuid().is_root() {
+        return true;
+    }
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    !matches!(openat(dir, name, flags, Mode::empty()), Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
 /// Like [`split`], also for the relative target of a link.
@@ -209,11 +223,16 @@ impl<'a> Temporary<'a> {
     /// Takes the place of the old file, with its owner, and its mode unless there
     /// is a new one.
     pub(super) fn replace(mut self, place: &Place, mode: Option<u32>) -> Result<(), Errno> {
+        let mut kept = MODE_DEFAULT;
         if let Some(old) = &place.old {
+            kept = old.st_mode & super::MODE_MAX;
             // The owner first: a change of it takes setuid bits away.
-            fchown(&self.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)))?;
+            match fchown(&self.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid))) {
+                // Somebody else's that we may write to: what is written is ours.
+                Err(Errno::PERM) => kept &= !SET_ID_BITS,
+                outcome => outcome?,
+            }
         }
-        let kept = place.old.as_ref().map_or(MODE_DEFAULT, |old| old.st_mode & super::MODE_MAX);
         fchmod(&self.file, Mode::from_raw_mode(mode.unwrap_or(kept)))?;
         renameat(self.dir, &self.name, &place.dir, &place.name)?;
         self.placed = true;

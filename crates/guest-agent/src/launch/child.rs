@@ -13,6 +13,7 @@ use rustix::thread::{Gid, Uid};
 
 use super::parent::MOUNTS_MAX;
 use super::{At, Handed, Refused, own, privileges, report_failure, root, seccomp, slot, syscall};
+use crate::furnish;
 
 /// Where the agent finds its listening socket.
 const LISTENER_FD: i32 = 3;
@@ -71,7 +72,13 @@ fn prepare(
     syscall::unshare_cgroup_namespace().at("make a control group namespace")?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     root::enter(launch, mounts)?;
-    launch.slot.as_ref().map_or(Ok(()), slot::settle)?;
+    if let Some(slot) = &launch.slot {
+        if launch.furnish {
+            // What it cannot make, no command can be told here; most need none of it.
+            drop(furnish::furnish(&Boot { single_user: true, defaults: launch.defaults.clone(), ..Boot::default() }));
+        }
+        slot::settle(slot)?;
+    }
     rustix::system::sethostname(launch.hostname.as_bytes()).at("set the host name")?;
     syscall::raise_loopback().at("raise the loopback interface")?;
     rustix::process::setsid().at("start a session")?;
@@ -120,6 +127,8 @@ fn arguments(launch: &Launch, has_oom_events: bool) -> Result<(Vec<CString>, Vec
         holds_slots: launch.holds_slots,
         defaults: launch.defaults.clone(),
         entrypoint: launch.entrypoint.clone(),
+        // The agent of a slot could not: it has no powers.
+        furnish: launch.furnish && launch.slot.is_none(),
     };
     let boot = serde_json::to_string(&boot).map_err(|_| Errno::INVAL).at("order the agent")?;
     let strings = |strings: &[&str]| {

@@ -20,6 +20,7 @@ use tokio::task::spawn_local;
 use super::Agent;
 use super::body::Answer;
 use crate::failure::{Result, exhausted, internal, invalid, not_found, not_supported};
+use crate::files::acting::Actor;
 use crate::{exec, files};
 
 /// Two paths of 4,096 bytes, each byte written as an escape of JSON.
@@ -60,35 +61,48 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
     // Most take a moment, so that those beyond the bound wait for their turn.
     let permit = Arc::clone(&agent.file_operations).acquire_owned().await;
     let permit = permit.map_err(|error| internal(error.to_string()))?;
+    let actor = Actor::of(&agent.boot)?;
     let active = agent.activity.begin();
     match (request.method(), path.as_str()) {
         (&Method::GET, "/file") => {
             let wanted: ReadFile = header(&request)?;
-            let (info, content) = files::read::open(&wanted, permit)?;
+            let (info, content) = actor.at_once(|| files::read::open(&wanted, permit))?;
             let mut response = Response::new(Answer::File(content, active));
             response.headers_mut().insert(FILE_HEADER, to_header(&info)?);
             Ok(response)
         }
         (&Method::PUT, "/file") => {
             let wanted: WriteFile = header(&request)?;
-            files::write::write(&wanted, request.into_body()).await?;
+            actor.run(files::write::write(&wanted, request.into_body())).await?;
             done()
         }
         (&Method::POST, "/files/delete") => {
-            files::remove::delete(&body(request).await?).await?;
+            let wanted = body(request).await?;
+            actor.run(files::remove::delete(&wanted)).await?;
             done()
         }
         (&Method::POST, "/files/move") => {
-            files::rename::rename(&body(request).await?).await?;
+            let wanted = body(request).await?;
+            actor.run(files::rename::rename(&wanted)).await?;
             done()
         }
         (&Method::POST, "/files/chmod") => {
-            files::chmod(&body(request).await?)?;
+            let wanted = body(request).await?;
+            actor.at_once(|| files::chmod(&wanted))?;
             done()
         }
-        (&Method::POST, "/files/stat") => json(&files::stat(&body(request).await?)?),
-        (&Method::POST, "/files/list") => json(&files::list::list(&body(request).await?).await?),
-        (&Method::POST, "/files/glob") => json(&files::glob::glob(&body(request).await?).await?),
+        (&Method::POST, "/files/stat") => {
+            let wanted = body(request).await?;
+            json(&actor.at_once(|| files::stat(&wanted))?)
+        }
+        (&Method::POST, "/files/list") => {
+            let wanted = body(request).await?;
+            json(&actor.run(files::list::list(&wanted)).await?)
+        }
+        (&Method::POST, "/files/glob") => {
+            let wanted = body(request).await?;
+            json(&actor.run(files::glob::glob(&wanted)).await?)
+        }
         (method, path) => Err(not_found(format!("the agent has no {method} {path}"))),
     }
 }

@@ -65,14 +65,14 @@ async fn what_no_kernel_can_execute_is_refused() {
         bad.push(exec);
     }
     for workdir in ["", "relative", "/no/such/dir", "/etc/passwd", "/\0", "/proc/self/fd/3", "/proc/self/fd/5"] {
-        bad.push(guest_protocol::Exec { workdir: workdir.to_owned(), ..good.clone() });
+        bad.push(guest_protocol::Exec { workdir: Some(workdir.to_owned()), ..good.clone() });
     }
     for exec in bad {
         let output = agent.exec(&exec).await;
         let failure = output.end.as_ref().unwrap_err();
         assert_eq!(failure.kind, FailureKind::Invalid, "{exec:?}: {output:?}");
     }
-    let nowhere = guest_protocol::Exec { workdir: "/no/such/dir".to_owned(), ..good };
+    let nowhere = guest_protocol::Exec { workdir: Some("/no/such/dir".to_owned()), ..good };
     let failure = agent.exec(&nowhere).await.end.unwrap_err();
     assert!(failure.message.contains("/no/such/dir"), "{failure:?}");
     agent.end().await;
@@ -108,7 +108,7 @@ async fn nothing_but_the_given_environment_is_seen() {
     let output = agent.exec(&exec).await;
     assert!(output.out().contains("A=b\nc\n"));
     assert!(output.out().contains("HOME=/root\n"));
-    assert_eq!(output.out().lines().filter(|line| line.contains('=')).count(), 4);
+    assert_eq!(output.out().lines().filter(|line| line.contains('=')).count(), 6);
     agent.end().await;
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use crate::harness::{Agent, Pieces, answer, eventually, header, within};
 
 impl Agent {
-    async fn read(&mut self, path: &str, offset: u64, length: Option<u64>) -> Result<(FileInfo, Bytes), Failure> {
+    pub async fn read(&mut self, path: &str, offset: u64, length: Option<u64>) -> Result<(FileInfo, Bytes), Failure> {
         let (name, value) = header(&ReadFile { path: path.to_owned(), offset, length });
         let response = self.send("GET", "/file", Full::default().boxed_unsync(), &[(name, &value)]).await;
         if response.status() != StatusCode::OK {
@@ -28,35 +28,35 @@ impl Agent {
         Ok((info, within(response.into_body().collect()).await.unwrap().to_bytes()))
     }
 
-    async fn write(&mut self, path: &str, mode: Option<u32>, content: impl Into<Bytes>) -> Result<(), Failure> {
+    pub async fn write(&mut self, path: &str, mode: Option<u32>, content: impl Into<Bytes>) -> Result<(), Failure> {
         let (name, value) = header(&WriteFile { path: path.to_owned(), mode });
         let body = Full::new(content.into()).boxed_unsync();
         answer::<Value>(self.send("PUT", "/file", body, &[(name, &value)]).await).await.map(drop)
     }
 
-    async fn delete(&mut self, path: &str, recursive: bool) -> Result<(), Failure> {
+    pub async fn delete(&mut self, path: &str, recursive: bool) -> Result<(), Failure> {
         self.ask::<Value>("/files/delete", &Delete { path: path.to_owned(), recursive }).await.map(drop)
     }
 
-    async fn stat(&mut self, path: &str) -> Result<FileInfo, Failure> {
+    pub async fn stat(&mut self, path: &str) -> Result<FileInfo, Failure> {
         self.ask("/files/stat", &PathOnly { path: path.to_owned() }).await
     }
 
-    async fn list(&mut self, path: &str) -> Result<Vec<FileInfo>, Failure> {
+    pub async fn list(&mut self, path: &str) -> Result<Vec<FileInfo>, Failure> {
         self.ask("/files/list", &PathOnly { path: path.to_owned() }).await
     }
 
-    async fn glob(&mut self, pattern: &str) -> Result<Vec<String>, Failure> {
+    pub async fn glob(&mut self, pattern: &str) -> Result<Vec<String>, Failure> {
         self.ask("/files/glob", &Glob { pattern: pattern.to_owned() }).await
     }
 
-    async fn rename(&mut self, old: &str, new: &str) -> Result<(), Failure> {
+    pub async fn rename(&mut self, old: &str, new: &str) -> Result<(), Failure> {
         let request = Rename { old_path: old.to_owned(), new_path: new.to_owned() };
         self.ask::<Value>("/files/move", &request).await.map(drop)
     }
 }
 
-fn kind<T: std::fmt::Debug>(result: Result<T, Failure>) -> FailureKind {
+pub fn kind<T: std::fmt::Debug>(result: Result<T, Failure>) -> FailureKind {
     result.unwrap_err().kind
 }
 

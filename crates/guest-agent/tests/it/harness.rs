@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use guest_protocol::frame::{Decoder, Kind, encode};
-use guest_protocol::{Boot, Deadline, Exec, Exit, Failure, REQUEST_HEADER, VERSION, VERSION_HEADER};
+use guest_protocol::{Boot, Deadline, Defaults, Exec, Exit, Failure, REQUEST_HEADER, VERSION, VERSION_HEADER};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming};
@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 /// No condition that a test waits for takes longer, on any machine.
 pub const WAIT: Duration = Duration::from_secs(20);
 /// In the environment of every command of a test, to find what is left of it.
-const MARK: &str = "TIDEBOX_TEST_MARK";
+pub const MARK: &str = "TIDEBOX_TEST_MARK";
 const HEADER_SET: &AsciiSet = &CONTROLS.add(b'%');
 
 pub type RequestBody = UnsyncBoxBody<Bytes, Infallible>;
@@ -50,9 +50,14 @@ impl Agent {
         Agent::start_with(Boot { deadline_ms: 600_000, ..Boot::default() }).await
     }
 
-    pub async fn start_with(mut boot: Boot) -> Agent {
+    pub async fn start_with(boot: Boot) -> Agent {
+        Agent::start_in(|_| boot).await
+    }
+
+    async fn start_in(boot: impl FnOnce(&str) -> Boot) -> Agent {
         // In memory, since some tests make thousands of files.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let mut boot = boot(dir.path().to_str().unwrap());
         let socket = dir.path().join("agent.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         boot.listener_fd = 3;
@@ -71,6 +76,15 @@ impl Agent {
         let mut tasks = JoinSet::new();
         let sender = connect(&socket, &mut tasks).await;
         Agent { child, dir, sender, socket, tasks }
+    }
+
+    /// Starts one whose image says this; what it says may name the folder of the test.
+    pub async fn start_image(image: impl FnOnce(&str) -> (Defaults, Option<Vec<String>>)) -> Agent {
+        Agent::start_in(|dir| {
+            let (defaults, entrypoint) = image(dir);
+            Boot { deadline_ms: 600_000, defaults, entrypoint, ..Boot::default() }
+        })
+        .await
     }
 
     /// A second connection.
@@ -94,7 +108,7 @@ impl Agent {
         Exec {
             argv: argv.iter().map(|arg| (*arg).to_owned()).collect(),
             env,
-            workdir: self.dir.path().to_str().unwrap().to_owned(),
+            workdir: Some(self.dir.path().to_str().unwrap().to_owned()),
             user: None,
             timeout_ms: 60_000,
             stdin: false,
@@ -105,7 +119,7 @@ impl Agent {
         self.command(&["/bin/sh", "-c", script])
     }
 
-    fn mark(&self) -> String {
+    pub fn mark(&self) -> String {
         self.dir.path().to_str().unwrap().to_owned()
     }
 

@@ -51,7 +51,7 @@ async fn a_guest_cannot_look_into_the_agent_or_a_reaper() {
     let mut agent = Agent::start().await;
     let script = format!("for p in {} $PPID; do cat /proc/$p/mem; ls /proc/$p/fd; done", agent.pid());
     let exec =
-        guest_protocol::Exec { user: Some("nobody".to_owned()), workdir: "/".to_owned(), ..agent.shell(&script) };
+        guest_protocol::Exec { user: Some("nobody".to_owned()), workdir: Some("/".to_owned()), ..agent.shell(&script) };
     let output = agent.exec(&exec).await;
     assert!(output.stdout.is_empty(), "{output:?}");
     assert_eq!(output.err().matches("denied").count(), 4, "{output:?}");

@@ -5,6 +5,7 @@
 mod exec;
 mod files;
 mod harness;
+mod image;
 mod life;
 mod streams;
 mod trees;

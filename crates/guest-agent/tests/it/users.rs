@@ -15,7 +15,7 @@ async fn a_command_runs_as_the_user_that_it_names() {
         ("4000:5000", "4000 5000 5000"),
     ] {
         let script = "echo $(id -u) $(id -g) $(id -G)";
-        let exec = Exec { user: Some(user.to_owned()), workdir: "/".to_owned(), ..agent.shell(script) };
+        let exec = Exec { user: Some(user.to_owned()), workdir: Some("/".to_owned()), ..agent.shell(script) };
         let output = agent.exec(&exec).await;
         assert_eq!(output.out().trim(), expected, "{user}: {output:?}");
     }

@@ -18,11 +18,6 @@ use super::wire::{check_path, milliseconds};
 use crate::{ByteStream, Command, Error, ExitStatus, OutputEvent, OutputStream, Result};
 
 const ACTION: &str = "run a command";
-/// Where a command starts unless it says otherwise.
-const WORKDIR: &str = "/workspace";
-/// What every process needs. The agent adds `HOME`, which depends on the user.
-const ENV: [(&str, &str); 3] =
-    [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8"), ("TERM", "xterm")];
 /// How long a reader waits, all in all, after the deadline of a command for its
 /// agent to say that it ended.
 const GRACE: Duration = Duration::from_secs(10);
@@ -64,13 +59,9 @@ pub(super) async fn exec(connection: &Arc<Connection>, command: Command) -> Resu
 
 /// The first frame, the time-out and stdin of `command`.
 fn start_frame(command: Command) -> Result<(Bytes, Duration, Option<ByteStream>)> {
-    let Command { argv, mut env, workdir, user, timeout, stdin } = command;
+    let Command { argv, env, workdir, user, timeout, stdin } = command;
     check_command(&argv, &env)?;
-    for (name, value) in ENV {
-        env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
-    }
-    let workdir = workdir.unwrap_or_else(|| WORKDIR.to_owned());
-    check_path(&workdir)?;
+    workdir.as_deref().map_or(Ok(()), check_path)?;
     let start = Exec { argv, env, workdir, user, timeout_ms: milliseconds(timeout), stdin: stdin.is_some() };
     let json = serde_json::to_vec(&start).map_err(|error| Error::failed(ACTION, error))?;
     if json.len() > PAYLOAD_BYTES_MAX {

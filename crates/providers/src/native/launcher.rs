@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
-use super::agent_file::AgentFile;
+use crate::local::agent_file::AgentFile;
 
 /// How long making a box may take. A thousandth of it is usual; a machine that
 /// swaps may need seconds.

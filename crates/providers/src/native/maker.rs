@@ -2,35 +2,32 @@
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use domain::{Resources, SandboxId};
 use guest_protocol::{CgroupDir, Launch, Overlay, Slot, Storage};
 use rustix::fs::{Mode, OFlags};
 use tokio::net::UnixStream;
-use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-use super::agent_file::AgentFile;
 use super::cgroup::{self, Cgroups};
 use super::host::Capabilities;
-use super::ids::IdPool;
-use super::process::Process;
+use super::image::Image;
 use super::record::{BoxFolder, Folders, Record};
 use super::skeleton::{HOSTNAME, Skeleton};
 use super::skeleton::{ROOT_OVERLAY, overlay_of};
 use super::stock::Stock;
-use super::{disk, launcher, removal};
+use super::{disk, launcher};
 use crate::agent::AgentGuest;
+use crate::local::agent_file::AgentFile;
+use crate::local::ids::IdPool;
+use crate::local::process::Process;
+use crate::local::removals::Removals;
 use crate::{Error, Phase, Result};
 
 /// How long a killed box may take to end. Its processes may sit in the kernel,
 /// writing to a slow disk.
 const END_WAIT: Duration = Duration::from_secs(20);
-/// So many folders are deleted at once, so that deleting leaves the disk to others.
-const REMOVALS_MAX: usize = 2;
 /// `/dev/shm`, as container engines have it, if the box has that much memory.
 const SHM_MB_MAX: u32 = 64;
 /// The name of the socket in a box's folder.
@@ -49,40 +46,6 @@ pub(super) struct Maker {
     pub(super) stock: Stock,
 }
 
-/// Numbers and paces what is deleted in the background.
-#[derive(Debug)]
-pub(super) struct Removals {
-    slots: Arc<Semaphore>,
-    tasks: TaskTracker,
-}
-
-impl Removals {
-    /// A number that no other provider of this process has given a folder.
-    fn next() -> u64 {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        COUNT.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// What runs in the background.
-    pub(super) fn tasks(&self) -> TaskTracker {
-        self.tasks.clone()
-    }
-
-    /// Waits until nothing is being deleted.
-    pub(super) async fn idle(&self) {
-        self.tasks.wait().await;
-    }
-}
-
-impl Default for Removals {
-    fn default() -> Self {
-        let tasks = TaskTracker::new();
-        // Closed, a tracker lets others wait for it, and takes new tasks all the same.
-        tasks.close();
-        Removals { slots: Arc::new(Semaphore::new(REMOVALS_MAX)), tasks }
-    }
-}
-
 /// What to make, and of what.
 #[derive(Debug)]
 pub(super) struct What<'a> {
@@ -92,6 +55,8 @@ pub(super) struct What<'a> {
     pub(super) resources: &'a Resources,
     pub(super) lifetime: Duration,
     pub(super) can: Capabilities,
+    /// What its root is; `None` for `host`.
+    pub(super) image: Option<&'a Image>,
 }
 
 /// The kinds of what can be made.
@@ -169,12 +134,13 @@ impl Maker {
         can: Capabilities,
     ) -> What<'a> {
         let (folder, cgroups) = (self.folders.of(id), self.cgroups.of(id));
-        What { folder, cgroups, kind: Kind::Box, resources, lifetime, can }
+        What { folder, cgroups, kind: Kind::Box, resources, lifetime, can, image: None }
     }
 
     /// Takes ids and writes down what will belong to the box.
     fn record(&self, what: &What<'_>) -> Result<Option<u32>> {
         let mut record = Record::new(what.cgroups.clone(), &self.skeleton.path);
+        record.image = what.image.map(|image| image.held.digest().to_owned());
         match what.kind {
             Kind::Slot { id_base, slot } => {
                 record.slot_uid = Some(slot.uid);
@@ -195,16 +161,13 @@ impl Maker {
     }
 
     fn order(&self, what: &What<'_>, joined: Vec<CgroupDir>, id_base: Option<u32>, storage: Storage) -> Launch {
-        let root = Overlay {
-            target: "/".to_owned(),
-            lower: vec![self.skeleton.path.display().to_string()],
-            name: ROOT_OVERLAY.to_owned(),
-        };
-        let shown = self.skeleton.shown.iter().map(|dir| Overlay {
-            target: dir.clone(),
-            lower: vec![dir.clone()],
-            name: overlay_of(dir),
-        });
+        let lower = what.image.map_or(self.skeleton.path.as_path(), |image| image.held.root());
+        let root =
+            Overlay { target: "/".to_owned(), lower: vec![lower.display().to_string()], name: ROOT_OVERLAY.to_owned() };
+        // An image has all that it needs.
+        let shown = self.skeleton.shown.iter().filter(|_| what.image.is_none());
+        let shown = shown.map(|dir| Overlay { target: dir.clone(), lower: vec![dir.clone()], name: overlay_of(dir) });
+        let starts = what.image.filter(|image| image.entrypoint && !matches!(what.kind, Kind::Host));
         Launch {
             hostname: HOSTNAME.to_owned(),
             dir: what.folder.path().display().to_string(),
@@ -218,8 +181,9 @@ impl Maker {
             deadline_ms: u64::try_from(what.lifetime.as_millis()).unwrap_or(u64::MAX),
             holds_slots: matches!(what.kind, Kind::Host),
             slot: if let Kind::Slot { slot, .. } = what.kind { Some(slot) } else { None },
-            defaults: guest_protocol::Defaults::default(),
-            entrypoint: None,
+            defaults: what.image.map(|image| image.held.run().defaults.clone()).unwrap_or_default(),
+            entrypoint: starts.map(|image| image.held.run().entrypoint.clone()),
+            furnish: what.image.is_some(),
         }
     }
 
@@ -256,18 +220,15 @@ impl Maker {
             None => cgroup::kill_members(&cgroups),
         }
         cgroup::remove(&cgroups).await.map_err(failed)?;
-        let number = Removals::next();
         let name = folder.path().file_name().unwrap_or_default().to_string_lossy();
-        let trash = self.folders.trash.join(format!("{name}.{}.{number}", std::process::id()));
+        let trash = self.folders.trash.join(Removals::name(&name));
         match std::fs::rename(folder.path(), &trash) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(failed(error)),
         }
-        let (ids, slots) = (self.ids.clone(), Arc::clone(&self.removals.slots));
-        let id_base = record.and_then(|record| record.id_base);
-        self.removals.tasks.spawn(async move {
-            let removed = discard(slots, trash).await;
+        let (ids, id_base) = (self.ids.clone(), record.and_then(|record| record.id_base));
+        self.removals.discard(trash, move |removed| {
             // Files that stay belong to these ids, so another box must not get them.
             if let (true, Some(base)) = (removed, id_base) {
                 ids.give_back(base);
@@ -280,31 +241,12 @@ impl Maker {
     /// made for its own layers.
     pub(super) fn empty_trash(&self) -> std::io::Result<()> {
         for entry in std::fs::read_dir(&self.folders.stock)? {
-            let number = Removals::next();
-            let trash = self.folders.trash.join(format!("stock.{}.{number}", std::process::id()));
-            std::fs::rename(entry?.path(), trash)?;
+            std::fs::rename(entry?.path(), self.folders.trash.join(Removals::name("stock")))?;
         }
         for entry in std::fs::read_dir(&self.folders.trash)? {
-            let slots = Arc::clone(&self.removals.slots);
-            let path = entry?.path();
-            self.removals.tasks.spawn(async move { discard(slots, path).await });
+            self.removals.discard(entry?.path(), |_| {});
         }
         Ok(())
-    }
-}
-
-async fn discard(slots: Arc<Semaphore>, path: std::path::PathBuf) -> bool {
-    // The semaphore is never closed.
-    let _slot = slots.acquire_owned().await.ok();
-    let shown = path.display().to_string();
-    let removed = tokio::task::spawn_blocking(move || removal::remove_tree(&path)).await;
-    match removed {
-        Ok(Ok(())) => true,
-        Ok(Err(error)) => {
-            tracing::warn!(path = shown, %error, "what is left of a box cannot be deleted; the next start tries again");
-            false
-        }
-        Err(_) => false,
     }
 }
 

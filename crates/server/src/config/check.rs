@@ -20,8 +20,11 @@ pub(super) fn finish(draft: &mut Draft) {
     worker_token(draft);
     custom_provider(draft);
     default_provider(draft);
+    docker(draft);
+    registries(draft);
     tls(draft);
     secret_file::resolve(draft);
+    registry_logins(draft);
     keys(draft);
     workers(draft);
     warn_about_the_network(draft);
@@ -78,12 +81,14 @@ fn worker_token(draft: &mut Draft) {
 
 fn default_provider(draft: &mut Draft) {
     let providers = &draft.config.providers;
-    let native = providers.native.enabled != Enabled::False;
+    let is_on = |enabled| enabled != Enabled::False;
+    let native = is_on(providers.native.enabled);
+    let (docker, proot) = (is_on(providers.docker.enabled), is_on(providers.proot.enabled));
     let enabled = match &providers.default {
         DefaultProvider::Auto => {
-            if !native {
+            if !native && !docker && !proot {
                 draft.warnings.push(
-                    "`providers.default` is auto and `providers.native.enabled` is false: \
+                    "`providers.default` is auto, and native, docker and proot are not enabled: \
                      a spawn must name its provider"
                         .to_owned(),
                 );
@@ -92,6 +97,8 @@ fn default_provider(draft: &mut Draft) {
         }
         DefaultProvider::Named(name) => match name.as_str() {
             "native" => Some(("native", native)),
+            "docker" => Some(("docker", docker)),
+            "proot" => Some(("proot", proot)),
             "mock" => Some(("mock", providers.mock.enabled)),
             _ if *name == providers.custom.name => Some(("custom", providers.custom.enabled)),
             _ => None,
@@ -102,7 +109,9 @@ fn default_provider(draft: &mut Draft) {
         Some((name, false)) => {
             format!("names a provider that is not enabled; set `providers.{name}.enabled` to true")
         }
-        None => format!("must be auto, native, mock or {} (`providers.custom.name`)", providers.custom.name),
+        None => {
+            format!("must be auto, native, docker, proot, mock or {} (`providers.custom.name`)", providers.custom.name)
+        }
     };
     let source = draft.source("providers.default");
     draft.fault("providers.default", &source, message);
@@ -150,6 +159,59 @@ fn tls(draft: &mut Draft) {
     if !draft.faults.iter().any(|fault| fault.key == missing) {
         let source = draft.source(set);
         draft.fault(set, &source, format!("needs `{missing}`; set both, or neither for HTTP without TLS"));
+    }
+}
+
+/// A certificate without its key, or the other way round, opens nothing.
+fn docker(draft: &mut Draft) {
+    const CERT: &str = "providers.docker.tls.cert_file";
+    const KEY: &str = "providers.docker.tls.key_file";
+    const CA: &str = "providers.docker.tls.ca_file";
+    let tls = &draft.config.providers.docker.tls;
+    let (set, missing) = match (&tls.cert_file, &tls.key_file) {
+        (Some(_), None) => (CERT, KEY),
+        (None, Some(_)) => (KEY, CERT),
+        (Some(_), Some(_)) if tls.ca_file.is_none() => (CERT, CA),
+        (Some(_), Some(_)) | (None, None) => return,
+    };
+    // A value that is at fault has been reported already.
+    if !draft.faults.iter().any(|fault| fault.key == missing) {
+        let source = draft.source(set);
+        draft.fault(set, &source, format!("needs `{missing}`; set both, or neither"));
+    }
+}
+
+/// Docker's logins are used where they are.
+fn registries(draft: &mut Draft) {
+    if draft.config.images.docker_config.is_none()
+        && let Some(home) = &draft.home
+    {
+        let usual = home.join(".docker/config.json");
+        draft.config.images.docker_config = usual.is_file().then_some(usual);
+    }
+}
+
+/// A user goes with a password.
+fn registry_logins(draft: &mut Draft) {
+    let halves = draft.config.images.registries.iter().filter_map(|(host, registry)| {
+        let key = |name: &str| format!("images.registries.{host}.{name}");
+        match (&registry.username, &registry.password) {
+            (Some(_), None) => Some((key("username"), key("password"))),
+            (None, Some(_)) => {
+                let set = if registry.password_file.is_some() { "password_file" } else { "password" };
+                Some((key(set), key("username")))
+            }
+            (Some(_), Some(_)) | (None, None) => None,
+        }
+    });
+    let halves: Vec<_> = halves.collect();
+    for (set, missing) in halves {
+        // A value that is at fault has been reported already.
+        let is_reported = |fault: &Fault| fault.key == missing || fault.key == format!("{missing}_file");
+        if !draft.faults.iter().any(is_reported) {
+            let source = draft.source(&set);
+            draft.fault(set, &source, format!("needs `{missing}`; set both, or neither"));
+        }
     }
 }
 

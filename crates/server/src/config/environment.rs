@@ -43,9 +43,16 @@ fn entry(key: &str, name: &str) -> Option<String> {
         None => (variable == name).then(String::new),
         Some((before, after)) => {
             let entry = name.strip_prefix(before)?.strip_suffix(after)?;
-            (!entry.is_empty()).then(|| entry.to_lowercase())
+            let is_host = key.split_once(".*").is_some_and(|(section, _)| key::names_hosts(section));
+            (!entry.is_empty()).then(|| if is_host { host(entry) } else { entry.to_lowercase() })
         }
     }
+}
+
+/// The registry that stands in the name of a variable, which has neither dots
+/// nor colons: `_` is a dot and `__` a colon.
+fn host(entry: &str) -> String {
+    entry.to_lowercase().replace("__", ":").replace('_', ".")
 }
 
 fn set(key: &'static key::Key, entry: &str, value: &OsStr, source: &Source, draft: &mut Draft) {
@@ -57,5 +64,5 @@ fn set(key: &'static key::Key, entry: &str, value: &OsStr, source: &Source, draf
 
 /// The variable that sets a key.
 pub(super) fn variable(key: &str) -> String {
-    format!("{PREFIX}{}", key.to_uppercase().replace('.', "_"))
+    format!("{PREFIX}{}", key.to_uppercase().replace(':', "__").replace('.', "_"))
 }

@@ -1,5 +1,6 @@
 //! The table of keys: name, type, default, meaning and reader of each.
 
+mod runtimes;
 mod workers;
 
 use std::path::Path;
@@ -37,13 +38,15 @@ impl Key {
     pub(super) fn is_secret(&self) -> bool {
         let mut parts = self.name.rsplit('.').filter(|part| *part != "*");
         let last = parts.next().unwrap_or_default();
-        ["key", "keys", "token", "tokens"].iter().any(|noun| last == *noun || last.ends_with(&format!("_{noun}")))
+        ["key", "keys", "token", "tokens", "password"]
+            .iter()
+            .any(|noun| last == *noun || last.ends_with(&format!("_{noun}")))
     }
 
     /// Whether somebody may write a secret here by mistake: its file's name is
     /// asked for, or the id of a token.
     pub(super) fn is_beside_a_secret(&self) -> bool {
-        ["_key_file", "token_file", "token_ids"].iter().any(|end| self.name.ends_with(end))
+        ["_key_file", "token_file", "token_ids", "password_file"].iter().any(|end| self.name.ends_with(end))
     }
 
     /// What stands for the `*` if `dotted` is this key's name; empty without one.
@@ -52,9 +55,27 @@ impl Key {
             None => (self.name == dotted).then_some(""),
             Some((before, after)) => {
                 let entry = dotted.strip_prefix(before)?.strip_suffix(after)?;
-                (!entry.is_empty() && !entry.contains('.')).then_some(entry)
+                let has_dots = entry.contains('.') && !before.strip_suffix('.').is_some_and(names_hosts);
+                (!entry.is_empty() && !has_dots).then_some(entry)
             }
         }
+    }
+}
+
+/// Whether the entries of the section `name` are called after hosts, which have
+/// dots in their names.
+pub(super) fn names_hosts(name: &str) -> bool {
+    name == "images.registries"
+}
+
+/// The sections and the name that `dotted` is made of; a host is one of them.
+pub(super) fn parts(dotted: &str) -> Vec<&str> {
+    let host = KEYS.iter().filter(|key| key.name.contains('*')).find_map(|key| Some((key, key.entry(dotted)?)));
+    match host {
+        Some((key, entry)) if entry.contains('.') => {
+            key.name.split('.').map(|part| if part == "*" { entry } else { part }).collect()
+        }
+        Some(_) | None => dotted.split('.').collect(),
     }
 }
 
@@ -77,11 +98,17 @@ const FILE_BYTES_MAX: u64 = 16 << 40;
 
 /// Every key, section by section.
 pub(super) const KEYS: &[Key] = &{
-    let mut keys = [SERVER[0]; SERVER.len() + workers::KEYS.len()];
-    let mut at = 0;
-    while at < keys.len() {
-        keys[at] = if at < SERVER.len() { SERVER[at] } else { workers::KEYS[at - SERVER.len()] };
-        at += 1;
+    const PARTS: [&[Key]; 5] = [SERVER, runtimes::PROVIDERS, runtimes::IMAGES, ACCESS, workers::KEYS];
+    const COUNT: usize = PARTS[0].len() + PARTS[1].len() + PARTS[2].len() + PARTS[3].len() + PARTS[4].len();
+    let mut keys = [SERVER[0]; COUNT];
+    let (mut part, mut of_part, mut at) = (0, 0, 0);
+    while at < COUNT {
+        if of_part == PARTS[part].len() {
+            (part, of_part) = (part + 1, 0);
+            continue;
+        }
+        keys[at] = PARTS[part][of_part];
+        (of_part, at) = (of_part + 1, at + 1);
     }
     keys
 };
@@ -295,93 +322,13 @@ const SERVER: &[Key] = &[
     Key {
         name: "providers.default",
         default: Default::Text("auto"),
-        doc: &["Provider of a spawn that names none: auto, native, mock or the name of custom."],
+        doc: &["Provider of a spawn that names none: auto, native, docker, proot, mock or the name of custom."],
         read: |config, value, _| read::default_provider(value).map(|it| config.providers.default = it),
     },
-    Key {
-        name: "providers.native.enabled",
-        default: Default::Text("auto"),
-        doc: &[
-            "auto offers it where the host can do it; true offers it always, and shows it",
-            "as unhealthy where the host cannot; false never.",
-        ],
-        read: |config, value, _| read::enabled(value).map(|it| config.providers.native.enabled = it),
-    },
-    Key {
-        name: "providers.native.subids",
-        default: Default::Unset,
-        doc: &[
-            "Host user and group ids for boxes, as first:count; a box takes 65536 of them.",
-            "Two servers on one host need different ones. Unset: 1073741824:536870912.",
-        ],
-        read: |config, value, _| read::optional(value, read::subids).map(|it| config.providers.native.subids = it),
-    },
-    Key {
-        name: "providers.native.cgroup_parent",
-        default: Default::Unset,
-        doc: &["Control group below which boxes get theirs. Unset: the server's own."],
-        read: |config, value, _| {
-            read::optional(value, read::cgroup).map(|it| config.providers.native.cgroup_parent = it)
-        },
-    },
-    Key {
-        name: "providers.mock.enabled",
-        default: Default::Text("false"),
-        doc: &["Offer the test double, which isolates nothing: true or false (auto is false)."],
-        read: |config, value, _| read::enabled(value).map(|it| config.providers.mock.enabled = it == Enabled::True),
-    },
-    Key {
-        name: "providers.custom.enabled",
-        default: Default::Text("false"),
-        doc: &["Offer another service that speaks this API: true or false (auto is false)."],
-        read: |config, value, _| read::enabled(value).map(|it| config.providers.custom.enabled = it == Enabled::True),
-    },
-    Key {
-        name: "providers.custom.name",
-        default: Default::Text("custom"),
-        doc: &["The provider's name in this server's API."],
-        read: |config, value, _| read::label(value).map(|it| config.providers.custom.name = it),
-    },
-    Key {
-        name: "providers.custom.base_url",
-        default: Default::Unset,
-        doc: &["Its base URL, such as https://boxes.example.com."],
-        read: |config, value, _| {
-            read::optional(value, read::url).map(|it| config.providers.custom.base_url = it.unwrap_or_default())
-        },
-    },
-    Key {
-        name: "providers.custom.api_key",
-        default: Default::Unset,
-        doc: &["Key that its API asks for."],
-        read: |config, value, _| read::optional(value, read::secret).map(|it| config.providers.custom.api_key = it),
-    },
-    Key {
-        name: "providers.custom.api_key_file",
-        default: Default::Unset,
-        doc: &["File that holds providers.custom.api_key; one of the two."],
-        read: |config, value, at| read::file(value, at.home).map(|it| config.providers.custom.api_key_file = it),
-    },
-    Key {
-        name: "providers.custom.ca_file",
-        default: Default::Unset,
-        doc: &["PEM file of the authorities that may vouch for it, instead of the system's."],
-        read: |config, value, at| read::file(value, at.home).map(|it| config.providers.custom.ca_file = it),
-    },
-    Key {
-        name: "providers.custom.remote_provider",
-        default: Default::Unset,
-        doc: &["The provider that is asked of it. Unset: its default."],
-        read: |config, value, _| {
-            read::optional(value, read::label).map(|it| config.providers.custom.remote_provider = it)
-        },
-    },
-    Key {
-        name: "providers.custom.timeout",
-        default: Default::Text("30s"),
-        doc: &["How long one of its answers may take to begin."],
-        read: |config, value, _| read::positive_duration(value).map(|it| config.providers.custom.timeout = it),
-    },
+];
+
+/// Who may use it, and how much.
+const ACCESS: &[Key] = &[
     Key {
         name: "auth.enabled",
         default: Default::Text("false"),

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use domain::format_duration;
 
-use super::{Config, Level, Loaded, RateKey, Secret, Source};
+use super::{Config, Enabled, Level, Loaded, RateKey, Secret, Source};
 
+mod runtimes;
 mod strength;
 
 /// What a finding means for whoever runs the server.
@@ -122,11 +123,14 @@ const RULES: &[fn(&Config, &mut Report)] = &[
     caps,
     lifetimes,
     mock,
+    runtimes::proot,
+    runtimes::docker,
     rate_limit,
     audit,
     traces,
     disk,
     peers,
+    runtimes::registries,
 ];
 
 fn authentication(config: &Config, report: &mut Report) {
@@ -377,12 +381,17 @@ fn private_files(loaded: &Loaded) -> Vec<(String, PathBuf)> {
         ("providers.custom.api_key_file", &custom.api_key_file),
         ("worker.token_file", &loaded.config.worker.token_file),
         ("server.tls.key_file", &loaded.config.server.tls.key_file),
+        ("providers.docker.tls.key_file", &loaded.config.providers.docker.tls.key_file),
     ];
     let named = named.into_iter().filter_map(|(key, path)| Some((key.to_owned(), path.clone()?)));
     let workers = loaded.config.workers.iter();
     let workers = workers.filter_map(|(id, it)| Some((format!("workers.{id}.api_key_file"), it.api_key_file.clone()?)));
+    let registries =
+        loaded.config.images.registries.iter().filter_map(|(host, it)| {
+            Some((format!("images.registries.{host}.password_file"), it.password_file.clone()?))
+        });
     let inline = loaded.secrets_in_files().map(|(key, path)| (key.to_owned(), path.to_owned()));
-    named.chain(workers).chain(inline).collect()
+    named.chain(workers).chain(registries).chain(inline).collect()
 }
 
 /// Where the server keeps what is nobody else's business.

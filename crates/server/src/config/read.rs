@@ -206,10 +206,10 @@ pub(super) fn enabled(value: &Value) -> Read<Enabled> {
 /// A provider's name, or `auto`. Whether there is one of that name, the check of
 /// the whole tells.
 pub(super) fn default_provider(value: &Value) -> Read<DefaultProvider> {
-    const BE: &str = "auto, native, mock or the name of custom";
+    const BE: &str = "auto, native, docker, proot, mock or the name of custom";
     match text_of(value, BE)? {
         "auto" => Ok(DefaultProvider::Auto),
-        name @ ("docker" | "firecracker" | "proot" | "e2b") => {
+        name @ ("firecracker" | "e2b") => {
             Err(format!("{name} is not supported by this version of Tidebox; write {BE}"))
         }
         name if is_label(name) => Ok(DefaultProvider::Named(name.to_owned())),
@@ -350,5 +350,100 @@ pub(super) fn worker_id(text: &str) -> Read<String> {
         Ok(text.to_owned())
     } else {
         Err("has a worker id that is not made of 1 to 128 letters, digits, `_` or `-`".to_owned())
+    }
+}
+
+/// A registry by host and port, which stands in a key's name or in a list.
+pub(super) fn registry(text: &str) -> Read<String> {
+    let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+    let label = |label: &str| {
+        let inside = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        (1..=63).contains(&label.len()) && label.bytes().all(inside)
+    };
+    let is_port = |port: &str| decimal(port).is_some_and(|port| (1..=65_535).contains(&port));
+    if text.len() <= 253 && host.split('.').all(label) && port.is_none_or(is_port) {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err("names no registry; write its host, and its port if it has one, such as localhost:5000".to_owned())
+    }
+}
+
+/// A registry by host and port.
+pub(super) fn registry_host(value: &Value) -> Read<String> {
+    const BE: &str = "a host and its port without a scheme, such as mirror.example.com:5000";
+    registry(text_of(value, BE)?).or_else(|_| must(BE, value))
+}
+
+/// Where a Docker Engine listens, as a URL.
+pub(super) fn engine(value: &Value) -> Read<String> {
+    const BE: &str = "an absolute path, unix:///path or tcp://host:port";
+    let text = text_of(value, BE)?;
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#@".contains(&byte));
+    let path = text.strip_prefix("unix://").unwrap_or(text);
+    if is_plain && path.starts_with('/') {
+        return Ok(format!("unix://{path}"));
+    }
+    match text.strip_prefix("tcp://") {
+        Some(authority) if is_plain && !authority.is_empty() && !authority.contains('/') => Ok(text.to_owned()),
+        Some(_) | None => must(BE, value),
+    }
+}
+
+/// The name of a network of a Docker Engine.
+pub(super) fn network_mode(value: &Value) -> Read<String> {
+    const BE: &str = "none, bridge, host, container:<name> or the name of a network";
+    let text = text_of(value, BE)?;
+    let name = text.strip_prefix("container:").unwrap_or(text);
+    if is_label(name) { Ok(text.to_owned()) } else { must(BE, value) }
+}
+
+/// A seccomp profile's file, or `unconfined`.
+pub(super) fn seccomp(value: &Value, home: Option<&Path>) -> Read<String> {
+    const BE: &str = "an absolute path or unconfined";
+    if text_of(value, BE)? == "unconfined" {
+        return Ok("unconfined".to_owned());
+    }
+    let path = path(value, home).or_else(|_| must(BE, value))?;
+    path.into_os_string().into_string().or_else(|_| must(BE, value))
+}
+
+/// A user of a box: `name`, `uid`, `name:group` or `uid:gid`.
+pub(super) fn user(value: &Value) -> Read<String> {
+    const BE: &str = "a user as name, uid, name:group or uid:gid";
+    let text = match value {
+        Value::Integer(uid) => &uid.to_string(),
+        _ => text_of(value, BE)?,
+    };
+    let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+    if is_label(user) && group.is_none_or(is_label) { Ok(text.to_owned()) } else { must(BE, value) }
+}
+
+/// The name that a registry knows a user by.
+pub(super) fn user_name(value: &Value) -> Read<String> {
+    const BE: &str = "a user name without `:`, spaces and control characters";
+    let text = text_of(value, BE)?;
+    let fits = text.len() <= 256 && !text.contains(|c: char| c == ':' || c.is_whitespace() || c.is_control());
+    if fits { Ok(text.to_owned()) } else { must(BE, value) }
+}
+
+/// A capability of the kernel, without `CAP_`; or `ALL`.
+pub(super) fn capability(value: &Value) -> Read<String> {
+    const BE: &str = "a capability such as NET_RAW, or ALL";
+    let text = text_of(value, BE)?.to_ascii_uppercase();
+    let name = text.strip_prefix("CAP_").unwrap_or(&text);
+    let fits = (1..=32).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
+    if fits { Ok(name.to_owned()) } else { must(BE, value) }
+}
+
+/// A folder in memory: `path` or `path:options`.
+pub(super) fn tmpfs(value: &Value) -> Read<String> {
+    const BE: &str = "an absolute path, with mount options behind a colon if there are any, such as /run:size=64m";
+    let text = text_of(value, BE)?;
+    let path = text.split_once(':').map_or(text, |(path, _)| path);
+    let is_plain = path.len() > 1 && !path.split('/').any(|part| part == ".." || part == ".");
+    if path.starts_with('/') && is_plain && !text.contains(char::is_control) {
+        Ok(text.to_owned())
+    } else {
+        must(BE, value)
     }
 }

@@ -70,6 +70,13 @@ fn pairs(config: &Config) -> Vec<Pair> {
             config.workers.entry(id).or_default().api_key = Some(it);
         }));
     }
+    for (host, registry) in &config.images.registries {
+        let name = format!("images.registries.{host}.password");
+        let host = host.clone();
+        pairs.push(pair(&name, &registry.password, &registry.password_file, move |config, it| {
+            config.images.registries.entry(host).or_default().password = Some(it);
+        }));
+    }
     pairs
 }
 

@@ -1,11 +1,17 @@
 //! What the operator may set, as values.
 
+mod images;
+mod runtimes;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+
+pub use images::{Images, Registry};
+pub use runtimes::{Docker, DockerTls, Proot};
 
 use super::Secret;
 
@@ -26,6 +32,8 @@ pub struct Config {
     pub retention: Retention,
     /// What the server says about itself.
     pub logging: Logging,
+    /// The image store.
+    pub images: Images,
     /// The runtimes.
     pub providers: Providers,
     /// Who may use the API.
@@ -356,6 +364,10 @@ pub struct Providers {
     pub default: DefaultProvider,
     /// Boxes made of the kernel's own namespaces.
     pub native: Native,
+    /// Containers of a Docker Engine.
+    pub docker: Docker,
+    /// Boxes without privileges.
+    pub proot: Proot,
     /// The test double.
     pub mock: Mock,
     /// Another service that speaks this API.
@@ -457,9 +469,12 @@ pub(super) fn blank() -> Config {
         limits: Limits { max_output_bytes: 0, max_file_bytes: 0, reserve_disk_mb: 0 },
         retention: Retention { destroyed: Duration::ZERO },
         logging: Logging { level: Level::Info, format: Format::Auto },
+        images: Images::default(),
         providers: Providers {
             default: DefaultProvider::Auto,
             native: Native { enabled: Enabled::Auto, subids: None, cgroup_parent: None },
+            docker: Docker::default(),
+            proot: Proot::default(),
             mock: Mock { enabled: false },
             custom: Custom {
                 enabled: false,

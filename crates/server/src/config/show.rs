@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::key::{At, Default, KEYS, Key};
+use super::key::{At, Default, KEYS, Key, parts};
 use super::tree::{Value, parse};
 use super::{Config, Loaded, Source};
 
@@ -131,7 +131,7 @@ pub fn nested(settings: &[Setting]) -> String {
     let mut text = String::new();
     let mut open: Vec<&str> = Vec::new();
     for setting in settings {
-        let mut sections: Vec<_> = setting.key.split('.').collect();
+        let mut sections = parts(&setting.key);
         let Some(name) = sections.pop() else { continue };
         let shared = open.iter().zip(&sections).take_while(|(a, b)| a == b).count();
         for (depth, section) in sections.iter().enumerate().skip(shared) {

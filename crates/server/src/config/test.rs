@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod runtimes;
 mod secrets;
 mod show;
 
@@ -29,6 +30,7 @@ impl Lab {
             is_root: true,
         };
         std::fs::create_dir_all(folder.path().join("home/.tidebox")).unwrap();
+        std::fs::create_dir_all(folder.path().join("home/.docker")).unwrap();
         std::fs::create_dir_all(folder.path().join("here")).unwrap();
         Lab { folder, inputs }
     }
@@ -178,6 +180,7 @@ fn sample(key: &key::Key) -> String {
     match (key.name, key.default) {
         ("auth.worker_tokens.*", _) => "token-of-w1",
         ("workers.*.url", _) => "https://w1.example.com:7423",
+        ("images.registries.*.plain_http", _) => "false",
         (_, key::Default::Text(text) | key::Default::Derived(text)) => text,
         (_, key::Default::Unset) => "",
     }
@@ -187,6 +190,7 @@ fn sample(key: &key::Key) -> String {
 fn clear_maps(config: &mut Config) {
     config.workers.clear();
     config.auth.worker_tokens.clear();
+    config.images.registries.clear();
 }
 
 #[test]
@@ -257,7 +261,7 @@ fn an_unknown_variable_warns_and_names_the_nearest() {
 
 #[test]
 fn an_open_address_and_a_missing_default_warn() {
-    let warnings = Lab::new().here("server: {host: '::'}\nproviders: {native: {enabled: false}}").load().warnings;
+    let warnings = Lab::new().here("server: {host: '::'}\nproviders: {native: {enabled: false}, docker: {enabled: false}, proot: {enabled: false}}").load().warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].contains("a spawn must name its provider"));
     assert!(warnings[1].contains("`auth.enabled` is false"));
@@ -282,12 +286,12 @@ fn what_this_version_lacks_is_never_ignored() {
         &[&format!("warm_pool.image (@): {LINE}"), &format!("warm_pool.size (@): {LINE}")],
     );
     check("warm_pool:\n", &[&format!("warm_pool (@): {LINE}")]);
-    check("providers: {docker: {enabled: auto}}", &[&format!("providers.docker.enabled (@): {LINE}")]);
+    check("providers: {e2b: {enabled: auto}}", &[&format!("providers.e2b.enabled (@): {LINE}")]);
     check_env("TIDEBOX_WARM_POOL_SIZE", "1", &format!("warm_pool.size (TIDEBOX_WARM_POOL_SIZE): {LINE}"));
     check(
-        "providers: {default: docker}",
+        "providers: {default: e2b}",
         &[
-            "providers.default (@): docker is not supported by this version of Tidebox; write auto, native, mock or the name of custom",
+            "providers.default (@): e2b is not supported by this version of Tidebox; write auto, native, docker, proot, mock or the name of custom",
         ],
     );
     check(
@@ -346,11 +350,11 @@ fn a_bad_word_is_told_the_words() {
     check("logging: {format: true}", &["logging.format (@): must be auto, pretty or json, not true"]);
     check(
         "providers: {default: podman}",
-        &["providers.default (@): must be auto, native, mock or custom (`providers.custom.name`)"],
+        &["providers.default (@): must be auto, native, docker, proot, mock or custom (`providers.custom.name`)"],
     );
     check(
         "providers: {default: [native]}",
-        &["providers.default (@): must be auto, native, mock or the name of custom, not a list"],
+        &["providers.default (@): must be auto, native, docker, proot, mock or the name of custom, not a list"],
     );
     check("providers: {native: {enabled: 1}}", &["providers.native.enabled (@): must be auto, true or false, not 1"]);
     check(

@@ -4,15 +4,7 @@
 //! an operator who sets one counts on what it does.
 
 /// Sections and keys; everything below a section belongs to it.
-const UNSUPPORTED: &[&str] = &[
-    "warm_pool",
-    "events",
-    "server.path_proxy",
-    "providers.docker",
-    "providers.firecracker",
-    "providers.proot",
-    "providers.e2b",
-];
+const UNSUPPORTED: &[&str] = &["warm_pool", "events", "server.path_proxy", "providers.firecracker", "providers.e2b"];
 
 /// What is said about such a key.
 pub(super) const MESSAGE: &str = "is not supported by this version of Tidebox; remove it";
@@ -43,7 +35,7 @@ mod test {
     #[test]
     fn a_name_below_an_unsupported_section_is_unsupported() {
         assert!(is_unsupported("warm_pool"));
-        assert!(is_unsupported("providers.docker.tls.ca_file"));
+        assert!(is_unsupported("providers.e2b.api_key"));
         assert!(!is_unsupported("warm_pools"));
         assert!(!is_unsupported("server.port"));
     }

@@ -30,6 +30,8 @@ pub struct SpawnRequest {
     pub vcpus: Option<u32>,
     /// Bound of an own file system in mebibytes; 0 for none.
     pub disk_mb: Option<u32>,
+    /// Whether to start the image's entry point.
+    pub entrypoint: Option<bool>,
     /// Lifetime.
     pub ttl: Option<Duration>,
     /// Labels.
@@ -193,8 +195,13 @@ impl Control {
         let offer = self.offer(request.provider.as_deref()).await?;
         let image = request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
         let lifetime = ttl + ORPHAN_GRACE;
-        let spec =
-            Spec { image: image.clone(), resources, entrypoint: false, metadata: request.metadata.clone(), lifetime };
+        let spec = Spec {
+            image: image.clone(),
+            resources,
+            entrypoint: request.entrypoint.unwrap_or(false),
+            metadata: request.metadata.clone(),
+            lifetime,
+        };
         let placing = self.placing(offer.check(&spec)?);
         let now = self.now();
         let sandbox = Sandbox {
@@ -219,7 +226,8 @@ impl Control {
         let Some(name) = request.template.take() else { return Ok(request) };
         let template =
             self.store.template(&name).await?.ok_or_else(|| Error::NotFound(Resource::Template, name.clone()))?;
-        let TemplateValues { image, provider, memory_mb, vcpus, disk_mb, ttl, mut metadata } = template.values;
+        let TemplateValues { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, mut metadata } =
+            template.values;
         let limits = self.limits_of(request.owner.as_ref()).await?;
         metadata.extend(request.metadata);
         metadata.insert("template".to_owned(), name);
@@ -229,6 +237,7 @@ impl Control {
             memory_mb: request.memory_mb.or(memory_mb),
             vcpus: request.vcpus.or(vcpus),
             disk_mb: request.disk_mb.or(disk_mb),
+            entrypoint: request.entrypoint.or(entrypoint),
             // A template's lifetime was not chosen by this caller: above the maximum it is lowered.
             ttl: request.ttl.or(ttl.map(|ttl| ttl.min(limits.ttl_max))),
             metadata,
@@ -339,6 +348,7 @@ pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
         P::NotFound(path) => Error::NotFound(Resource::File, path),
         P::NotSupported(text) => Error::NotSupported(text),
         P::NoSpace => Error::NoSpace,
+        P::Full(text) => Error::Full(text),
         P::Exhausted(text) => Error::LimitReached(text),
         P::Unavailable(text) => Error::Unavailable(format!("the provider `{provider}` is not available: {text}")),
         P::Conflict(text) => Error::Conflict(text),

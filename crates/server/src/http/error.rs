@@ -131,7 +131,7 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
         Control::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
         Control::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),
         Control::Unavailable(_) | Control::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
-        Control::NoSpace => (StatusCode::INSUFFICIENT_STORAGE, "no_space"),
+        Control::NoSpace | Control::Full(_) => (StatusCode::INSUFFICIENT_STORAGE, "no_space"),
         Control::Timeout(_) => (StatusCode::REQUEST_TIMEOUT, "timeout"),
         Control::Provider { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "provider_error"),
     }

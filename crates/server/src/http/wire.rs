@@ -68,6 +68,7 @@ pub fn spawn_request(body: api::SpawnRequest, header: Option<OwnerId>) -> Result
         memory_mb: body.memory_mb,
         vcpus: body.vcpus,
         disk_mb: body.disk_mb,
+        entrypoint: body.entrypoint,
         ttl: body.ttl.map(|text| span("ttl", &text)).transpose()?,
         metadata: body.metadata.unwrap_or_default().0,
         template: given("template", body.template)?,
@@ -89,9 +90,11 @@ pub fn template_spawn(
     body: api::TemplateSpawnRequest,
     header: Option<OwnerId>,
 ) -> Result<SpawnRequest, ApiError> {
-    let api::TemplateSpawnRequest { image, provider, memory_mb, vcpus, disk_mb, ttl, metadata, owner_id } = body;
+    let api::TemplateSpawnRequest { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, owner_id } =
+        body;
     let template = Some(name);
-    let body = api::SpawnRequest { image, provider, memory_mb, vcpus, disk_mb, ttl, metadata, owner_id, template };
+    let body =
+        api::SpawnRequest { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, owner_id, template };
     spawn_request(body, header)
 }
 
@@ -192,6 +195,7 @@ pub fn template_values(body: api::TemplateBody) -> Result<TemplateValues, ApiErr
         memory_mb: body.memory_mb,
         vcpus: body.vcpus,
         disk_mb: body.disk_mb,
+        entrypoint: body.entrypoint,
         ttl: body.ttl.map(|text| span("ttl", &text)).transpose()?,
         metadata: body.metadata.unwrap_or_default().0,
     })
@@ -199,8 +203,9 @@ pub fn template_values(body: api::TemplateBody) -> Result<TemplateValues, ApiErr
 
 /// The name and the values of a new template.
 pub fn new_template(body: api::TemplateRequest) -> Result<(String, TemplateValues), ApiError> {
-    let api::TemplateRequest { name, image, memory_mb, vcpus, disk_mb, ttl, provider, metadata } = body;
-    let values = template_values(api::TemplateBody { image, memory_mb, vcpus, disk_mb, ttl, provider, metadata })?;
+    let api::TemplateRequest { name, image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata } = body;
+    let values =
+        template_values(api::TemplateBody { image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata })?;
     Ok((name, values))
 }
 
@@ -213,6 +218,7 @@ pub fn template(template: &Template) -> api::Template {
         memory_mb: values.memory_mb,
         vcpus: values.vcpus,
         disk_mb: values.disk_mb,
+        entrypoint: values.entrypoint,
         ttl: values.ttl.map(duration),
         provider: values.provider.clone(),
         metadata: api::StringMap(values.metadata.clone()),

@@ -370,8 +370,8 @@ impl Store for Sqlite {
 
     async fn insert_template(&self, new: &Template) -> Result<bool> {
         let done = sqlx::query(
-            "INSERT INTO templates (name, image, provider, memory_mb, vcpus, disk_mb, ttl_ms, metadata, created_at, \
-             updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (name) DO NOTHING",
+            "INSERT INTO templates (name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, \
+             created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (name) DO NOTHING",
         )
         .bind(&new.name)
         .bind(&new.values.image)
@@ -379,6 +379,7 @@ impl Store for Sqlite {
         .bind(new.values.memory_mb)
         .bind(new.values.vcpus)
         .bind(new.values.disk_mb)
+        .bind(new.values.entrypoint)
         .bind(ttl_ms(new.values.ttl))
         .bind(metadata_text(&new.values.metadata))
         .bind(ms(new.created_at))
@@ -390,8 +391,8 @@ impl Store for Sqlite {
 
     async fn update_template(&self, name: &str, values: &TemplateValues, at: Timestamp) -> Result<Option<Template>> {
         let sql = format!(
-            "UPDATE templates SET image = $1, provider = $2, memory_mb = $3, vcpus = $4, disk_mb = $5, ttl_ms = $6, \
-             metadata = $7, updated_at = $8 WHERE name = $9 RETURNING {TEMPLATE_COLUMNS}"
+            "UPDATE templates SET image = $1, provider = $2, memory_mb = $3, vcpus = $4, disk_mb = $5, entrypoint = $6, \
+             ttl_ms = $7, metadata = $8, updated_at = $9 WHERE name = $10 RETURNING {TEMPLATE_COLUMNS}"
         );
         let row = sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(&values.image)
@@ -399,6 +400,7 @@ impl Store for Sqlite {
             .bind(values.memory_mb)
             .bind(values.vcpus)
             .bind(values.disk_mb)
+            .bind(values.entrypoint)
             .bind(ttl_ms(values.ttl))
             .bind(metadata_text(&values.metadata))
             .bind(ms(at))

@@ -445,6 +445,7 @@ async fn templates_are_kept_by_name(store: &dyn Store) {
         image: Some("host".to_owned()),
         ttl: Some(Duration::from_millis(1500)),
         memory_mb: Some(u32::MAX),
+        entrypoint: Some(true),
         ..TemplateValues::default()
     };
     let template = |name: &str| Template {

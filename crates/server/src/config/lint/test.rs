@@ -175,6 +175,57 @@ fn the_test_double_is_not_offered() {
 }
 
 #[test]
+fn what_isolates_little_is_not_offered() {
+    check(
+        "providers.proot.enabled",
+        &[("providers: {proot: {enabled: true}}", Fail), ("", Warn), ("providers: {proot: {enabled: false}}", Pass)],
+    );
+}
+
+#[test]
+fn no_container_gets_at_its_host() {
+    let docker = |what: &str| format!("providers: {{docker: {{{what}}}}}");
+    let of = |key: &str, cases: &[(&str, Verdict)]| {
+        for (what, verdict) in cases {
+            check(&format!("providers.docker.{key}"), &[(docker(what).as_str(), *verdict)]);
+        }
+    };
+    of(
+        "network_mode",
+        &[
+            ("network_mode: none", Pass),
+            ("network_mode: bridge", Warn),
+            ("network_mode: host", Fail),
+            ("network_mode: 'container:db'", Fail),
+        ],
+    );
+    of(
+        "added_caps",
+        &[("added_caps: [CHOWN]", Pass), ("added_caps: [CAP_SYS_ADMIN]", Fail), ("added_caps: [all]", Fail)],
+    );
+    of("seccomp_profile", &[("seccomp_profile: /p.json", Pass), ("seccomp_profile: unconfined", Fail)]);
+    of(
+        "socket",
+        &[
+            ("pull: missing", Pass),
+            ("socket: 'tcp://10.0.0.1:2375'", Fail),
+            ("socket: 'tcp://127.0.0.1:2375'", Pass),
+            ("socket: 'tcp://10.0.0.1:2376', tls: {ca_file: /ca}", Pass),
+        ],
+    );
+    check("providers.docker.enabled", &[("providers: {docker: {enabled: false, network_mode: host}}", Pass)]);
+}
+
+#[test]
+fn images_do_not_come_in_the_clear() {
+    let yaml = "images: {registries: {10.0.0.1: {plain_http: true}, 'localhost:5000': {plain_http: true}, a.test: {}}}";
+    let yaml = yaml.replace("a.test: {}", "a.test: {plain_http: false}");
+    for (host, verdict) in [("10.0.0.1", Warn), ("localhost:5000", Pass), ("a.test", Pass)] {
+        check(&format!("images.registries.{host}.plain_http"), &[(yaml.as_str(), verdict)]);
+    }
+}
+
+#[test]
 fn requests_are_limited() {
     check("rate_limit.enabled", &[("", Warn), ("rate_limit: {enabled: true, key_by: ip}", Pass)]);
     check("rate_limit.key_by", &[("rate_limit: {enabled: true}", Warn)]);
@@ -216,7 +267,8 @@ fn keys_for_others_do_not_go_in_the_clear() {
 
 #[test]
 fn what_loading_warns_about_is_a_finding() {
-    check("configuration", &[("providers: {native: {enabled: false}}", Warn)]);
+    let yaml = "providers: {native: {enabled: false}, docker: {enabled: false}, proot: {enabled: false}}";
+    check("configuration", &[(yaml, Warn)]);
 }
 
 /// The verdict about `key` when every file that is named has `mode`.

@@ -29,6 +29,8 @@ fn every_secret_can_be_kept_in_a_file() {
     let of = |name: &str| {
         let lab = lab("s3cret\n").naming(name);
         let lab = if name.starts_with("workers") { lab.env("TIDEBOX_WORKERS_W1_URL", "https://w1.test") } else { lab };
+        let lab =
+            if name.starts_with("images") { lab.env("TIDEBOX_IMAGES_REGISTRIES_W1_USERNAME", "ada") } else { lab };
         lab.load().config
     };
     let secret = Some(Secret::new("s3cret".to_owned()));
@@ -37,6 +39,8 @@ fn every_secret_can_be_kept_in_a_file() {
     assert_eq!(of("auth.worker_signing_key_file").auth.worker_signing_key, secret);
     assert_eq!(of("providers.custom.api_key_file").providers.custom.api_key, secret);
     assert_eq!(of("workers.w1.api_key_file").workers["w1"].api_key, secret);
+    let registries = of("images.registries.w1.password_file").images.registries;
+    assert_eq!(registries["w1"].password, secret);
 }
 
 #[test]

@@ -7,6 +7,7 @@ fn with_secrets() -> Lab {
     let mut lab = Lab::new()
         .file("here/key", "s3cret-in-a-file")
         .env("TIDEBOX_WORKERS_W1_URL", "https://w1.test")
+        .env("TIDEBOX_IMAGES_REGISTRIES_W1_USERNAME", "ada")
         .env("TIDEBOX_WORKERS_W2_URL", "https://w2.test");
     for key in key::KEYS.iter().filter(|key| key.is_secret()) {
         let name = key.name.replace('*', "w1");

@@ -147,6 +147,13 @@ impl Provider for SharedBoxes {
 
     fn check(&self, spec: &Spec) -> Result<()> {
         self.holder()?;
+        if spec.entrypoint {
+            return Err(Error::NotSupported(
+                "`entrypoint` starts one program for a whole box, which several users share while `pool.enabled` is \
+                 true; leave it out and start the program with an exec"
+                    .to_owned(),
+            ));
+        }
         self.inner.check(spec)
     }
 

@@ -11,7 +11,7 @@ use super::super::{Error, Result, Sandbox, Template, TemplateValues};
 pub(super) const SANDBOX_COLUMNS: &str = "id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, \
                                           owner_id, worker_id, created_at, expires_at, ended_at, error";
 pub(super) const TEMPLATE_COLUMNS: &str =
-    "name, image, provider, memory_mb, vcpus, disk_mb, ttl_ms, metadata, created_at, updated_at";
+    "name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, created_at, updated_at";
 
 pub(super) fn ms(at: Timestamp) -> i64 {
     at.as_millisecond()
@@ -88,6 +88,7 @@ pub(super) fn template(row: &SqliteRow) -> Result<Template> {
             memory_mb: row.try_get("memory_mb")?,
             vcpus: row.try_get("vcpus")?,
             disk_mb: row.try_get("disk_mb")?,
+            entrypoint: row.try_get("entrypoint")?,
             ttl: ttl_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
             metadata: metadata(row)?,
         },

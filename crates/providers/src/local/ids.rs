@@ -10,7 +10,7 @@ use domain::StoreId;
 use crate::{Error, Result};
 
 /// How many ids a box has: all that a 16 bit program can name.
-pub(super) const IDS_PER_BOX: u32 = 65_536;
+pub(crate) const IDS_PER_BOX: u32 = 65_536;
 /// Far above what hosts give to people and services, and to container engines.
 const FIRST_DEFAULT: u32 = 0x4000_0000;
 /// As many boxes as a host can hold for some time to come.
@@ -18,7 +18,7 @@ const RANGES_DEFAULT: u32 = 8192;
 
 /// Hands out ranges.
 #[derive(Debug, Clone)]
-pub(super) struct IdPool {
+pub(crate) struct IdPool {
     first: u32,
     ranges: u32,
     state: Arc<Mutex<State>>,
@@ -33,7 +33,7 @@ struct State {
 impl IdPool {
     /// `subids` is the first id and their count. Where to begin depends on the
     /// store, so that two servers on one host do not start with the same ranges.
-    pub(super) fn new(subids: Option<(u32, u32)>, store: &StoreId) -> Result<IdPool> {
+    pub(crate) fn new(subids: Option<(u32, u32)>, store: &StoreId) -> Result<IdPool> {
         let (first, count) = subids.unwrap_or((FIRST_DEFAULT, RANGES_DEFAULT * IDS_PER_BOX));
         let ranges = count / IDS_PER_BOX;
         if ranges == 0 || first < IDS_PER_BOX || first.checked_add(count - 1).is_none_or(|last| last == u32::MAX) {
@@ -48,7 +48,7 @@ impl IdPool {
     }
 
     /// The first id of a range that is nobody's.
-    pub(super) fn take(&self) -> Result<u32> {
+    pub(crate) fn take(&self) -> Result<u32> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for step in 0..self.ranges {
             let index = (state.next + step) % self.ranges;
@@ -62,12 +62,12 @@ impl IdPool {
     }
 
     /// A box that was found has this range.
-    pub(super) fn mark(&self, base: u32) {
+    pub(crate) fn mark(&self, base: u32) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).used.insert(base);
     }
 
     /// Nothing of the box that had this range is left.
-    pub(super) fn give_back(&self, base: u32) {
+    pub(crate) fn give_back(&self, base: u32) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).used.remove(&base);
     }
 }

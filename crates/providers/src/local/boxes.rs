@@ -8,40 +8,47 @@ use domain::SandboxId;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::process::Process;
-use super::record::BoxFolder;
 use crate::agent::AgentGuest;
+use crate::images::Held;
 use crate::{Error, Result};
 
 /// What is known of a box. All of it can be found again from disk.
 #[derive(Debug, Default)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// Held while the box is being made or removed.
     change: Arc<AsyncMutex<()>>,
     process: Mutex<Option<Arc<Process>>>,
+    /// What keeps its image on disk.
+    image: Mutex<Option<Held>>,
     /// The connection that is kept.
-    pub(super) guest: AsyncMutex<Option<Arc<AgentGuest>>>,
+    pub(crate) guest: AsyncMutex<Option<Arc<AgentGuest>>>,
 }
 
 impl Entry {
     /// Whether it is being made or removed just now.
-    pub(super) fn is_changing(&self) -> bool {
+    pub(crate) fn is_changing(&self) -> bool {
         self.change.try_lock().is_err()
     }
 
-    /// The first process; found by what the folder says if we did not start it.
-    /// `None` if there is none any more.
-    pub(super) fn process(&self, folder: &BoxFolder) -> Result<Option<Arc<Process>>> {
+    /// The first process; found by what is `recorded` of it, its number and its
+    /// start, if we did not start it. `None` if there is none any more.
+    pub(crate) fn process(&self, recorded: Option<(u32, u64)>) -> Result<Option<Arc<Process>>> {
         let mut known = locked(&self.process);
         if let Some(process) = &*known {
             return Ok(Some(Arc::clone(process)));
         }
-        let Some((pid, started)) = folder.pid() else { return Ok(None) };
+        let Some((pid, started)) = recorded else { return Ok(None) };
         let found = Process::find(pid, started).map_err(|error| Error::failed("find the box's process", error))?;
         *known = found.map(Arc::new);
         Ok(known.clone())
     }
 
-    pub(super) fn set_process(&self, process: Arc<Process>) {
+    /// Keeps the image on disk for as long as the box is known.
+    pub(crate) fn hold(&self, image: Option<Held>) {
+        *locked(&self.image) = image;
+    }
+
+    pub(crate) fn set_process(&self, process: Arc<Process>) {
         *locked(&self.process) = Some(process);
     }
 }
@@ -53,21 +60,21 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Every box that somebody has asked for since the start.
 #[derive(Debug, Default)]
-pub(super) struct Boxes {
+pub(crate) struct Boxes {
     entries: Mutex<HashMap<SandboxId, Arc<Entry>>>,
 }
 
 impl Boxes {
-    pub(super) fn entry(&self, id: &SandboxId) -> Arc<Entry> {
+    pub(crate) fn entry(&self, id: &SandboxId) -> Arc<Entry> {
         Arc::clone(locked(&self.entries).entry(id.clone()).or_default())
     }
 
-    pub(super) fn known(&self, id: &SandboxId) -> Option<Arc<Entry>> {
+    pub(crate) fn known(&self, id: &SandboxId) -> Option<Arc<Entry>> {
         locked(&self.entries).get(id).cloned()
     }
 
     /// Waits for the right to make or remove the box.
-    pub(super) async fn change(&self, id: &SandboxId) -> (Arc<Entry>, OwnedMutexGuard<()>) {
+    pub(crate) async fn change(&self, id: &SandboxId) -> (Arc<Entry>, OwnedMutexGuard<()>) {
         loop {
             let entry = self.entry(id);
             let guard = Arc::clone(&entry.change).lock_owned().await;
@@ -78,7 +85,7 @@ impl Boxes {
         }
     }
 
-    pub(super) fn forget(&self, id: &SandboxId) {
+    pub(crate) fn forget(&self, id: &SandboxId) {
         locked(&self.entries).remove(id);
     }
 }

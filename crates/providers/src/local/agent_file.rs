@@ -19,12 +19,12 @@ pub fn agent_binary() -> &'static [u8] {
 /// The agent in memory, sealed: a box executes this very file, and no power in
 /// the world writes to it, not even through `/proc/<pid>/exe`.
 #[derive(Debug)]
-pub(super) struct AgentFile {
+pub(crate) struct AgentFile {
     file: OwnedFd,
 }
 
 impl AgentFile {
-    pub(super) fn sealed() -> Result<AgentFile> {
+    pub(crate) fn sealed() -> Result<AgentFile> {
         let sealed = || -> std::io::Result<OwnedFd> {
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
             let file = match memfd_create("tidebox-agent", flags | MemfdFlags::EXEC) {
@@ -41,11 +41,11 @@ impl AgentFile {
     }
 
     /// Where a child that has not closed its descriptors yet finds it.
-    pub(super) fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.file.as_raw_fd())
     }
 
-    pub(super) fn duplicate(&self) -> std::io::Result<OwnedFd> {
+    pub(crate) fn duplicate(&self) -> std::io::Result<OwnedFd> {
         self.file.try_clone()
     }
 }

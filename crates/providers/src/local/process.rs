@@ -14,14 +14,14 @@ const WALL: u32 = 0x4000_0000;
 
 /// Holds a process by descriptor, so that its number may be used again.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     fd: AsyncFd<OwnedFd>,
 }
 
 impl Process {
     /// The process with this number, if it is the one that started then.
     /// `None` if that one has ended. Must be called within a runtime.
-    pub(super) fn find(pid: u32, started: u64) -> std::io::Result<Option<Process>> {
+    pub(crate) fn find(pid: u32, started: u64) -> std::io::Result<Option<Process>> {
         let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
         let fd = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(fd) => fd,
@@ -37,7 +37,7 @@ impl Process {
         Ok(Some(Process { fd }))
     }
 
-    pub(super) fn kill(&self) -> std::io::Result<()> {
+    pub(crate) fn kill(&self) -> std::io::Result<()> {
         match pidfd_send_signal(self.fd.get_ref(), Signal::KILL) {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -45,7 +45,7 @@ impl Process {
     }
 
     /// Whether it has ended, reaped or not.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::new(self.fd.get_ref(), PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
@@ -53,7 +53,7 @@ impl Process {
 
     /// Waits until it has ended, and takes its exit if it is a child of ours, so
     /// that no zombie stays.
-    pub(super) async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         // An error would mean that the runtime is going down.
         let _ = self.fd.readable().await;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::from_bits_retain(WALL);
@@ -62,7 +62,7 @@ impl Process {
     }
 
     /// Like [`Process::ended`], but gives up after `limit`.
-    pub(super) async fn ended_within(&self, limit: Duration) -> bool {
+    pub(crate) async fn ended_within(&self, limit: Duration) -> bool {
         tokio::time::timeout(limit, self.ended()).await.is_ok()
     }
 }

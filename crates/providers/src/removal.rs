@@ -1,6 +1,6 @@
-//! Removing what a box leaves on disk, however hostile it is.
+//! Removing what a box or an image leaves on disk, however hostile it is.
 //!
-//! A guest can nest directories so deep that no path reaches the end, and that
+//! A guest, or a layer, can nest directories so deep that no path reaches the end, and that
 //! a descriptor for each level would be more than a process may have. So every
 //! sub-directory is first moved up, beside its parent, and emptied there: no
 //! recursion, one descriptor, short paths. Links are removed, never followed.
@@ -14,7 +14,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 /// Removes the directory `root`, whose content nobody changes any more.
-pub(super) fn remove_tree(root: &Path) -> io::Result<()> {
+pub(crate) fn remove_tree(root: &Path) -> io::Result<()> {
     match root.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),

@@ -1,0 +1,128 @@
+//! File work as the user of the image.
+//!
+//! The agent is root in the box, and its one thread takes the image's user as its
+//! effective user for as long as a piece of work runs, and no longer: between two
+//! pieces other requests have their turn. The kernel takes the powers away with
+//! the effective id and gives them back with it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::process::abort;
+use std::task::{Context, Poll};
+
+use guest_protocol::Boot;
+use rustix::process::{Gid, Uid, getgid, getgroups, getuid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use crate::failure::{Result, invalid, reason};
+use crate::users::{self, Ids};
+
+/// Whoever file work is done as.
+#[derive(Debug, Clone)]
+pub(crate) struct Actor {
+    /// `None` for the agent itself.
+    ids: Option<Ids>,
+}
+
+impl Actor {
+    /// The user of the image, as the box knows it now.
+    ///
+    /// # Errors
+    /// Invalid if the box has no such user.
+    pub(crate) fn of(boot: &Boot) -> Result<Actor> {
+        if users::of_image(boot).is_none() {
+            return Ok(Actor { ids: None });
+        }
+        let own = (getuid().as_raw(), getgid().as_raw());
+        let ids = users::resolve(None, boot)?.ids.filter(|ids| (ids.uid, ids.gid) != own);
+        Ok(Actor { ids })
+    }
+
+    /// Does `work` in one piece.
+    ///
+    /// # Errors
+    /// Those of `work`; invalid if the agent cannot become the user.
+    pub(crate) fn at_once<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _turn = self.ids.as_ref().map(Turn::begin).transpose()?;
+        work()
+    }
+
+    /// Does `work`, which may wait.
+    ///
+    /// # Errors
+    /// Those of `work`; invalid if the agent cannot become the user.
+    pub(crate) async fn run<T>(self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        match self.ids {
+            None => work.await,
+            Some(ids) => Acting { ids, work: Some(Box::pin(work)) }.await,
+        }
+    }
+}
+
+/// Work whose every step is done as the user, its end included.
+struct Acting<F> {
+    ids: Ids,
+    work: Option<Pin<Box<F>>>,
+}
+
+impl<T, F: Future<Output = Result<T>>> Future for Acting<F> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let this = self.get_mut();
+        let _turn = match Turn::begin(&this.ids) {
+            Ok(turn) => turn,
+            Err(failure) => return Poll::Ready(Err(failure)),
+        };
+        let Some(work) = &mut this.work else { return Poll::Pending };
+        let polled = work.as_mut().poll(cx);
+        if polled.is_ready() {
+            this.work = None;
+        }
+        polled
+    }
+}
+
+impl<F> Drop for Acting<F> {
+    fn drop(&mut self) {
+        // What was begun is taken back, and that too is the user's work. If it
+        // cannot be, nothing was begun.
+        if let (Some(work), Ok(_turn)) = (self.work.take(), Turn::begin(&self.ids)) {
+            drop(work);
+        }
+    }
+}
+
+/// While it lives this process acts as the user.
+struct Turn {
+    groups: Vec<Gid>,
+}
+
+impl Turn {
+    fn begin(ids: &Ids) -> Result<Turn> {
+        let refused = |errno| invalid(format!("the box cannot act as user {}: {}", ids.uid, reason(errno)));
+        let groups = getgroups().map_err(refused)?;
+        let theirs: Vec<Gid> = ids.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        set_thread_groups(&theirs).map_err(refused)?;
+        // From here on the end of the turn takes back what was done.
+        let turn = Turn { groups };
+        let (uid, gid) = (getuid(), getgid());
+        set_thread_res_gid(gid, Gid::from_raw(ids.gid), gid).map_err(refused)?;
+        set_thread_res_uid(uid, Uid::from_raw(ids.uid), uid).map_err(refused)?;
+        Ok(turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let (uid, gid) = (getuid(), getgid());
+        // The user first: with it the powers come back that the others take.
+        let back = set_thread_res_uid(uid, uid, uid)
+            .and_then(|()| set_thread_res_gid(gid, gid, gid))
+            .and_then(|()| set_thread_groups(&self.groups));
+        if back.is_err() {
+            // An agent that is not itself any more must not serve another request.
+            abort();
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What every box has, whatever its image has or has not.
+//!
+//! Runs in the box, as its root, before anything of the image does: whatever the
+//! image has put in the way, links above all, leads nowhere but into the box.
+
+use std::fs::File;
+use std::io::Write;
+
+use guest_protocol::Boot;
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, mkdir, open, statat};
+use rustix::io::Errno;
+
+use crate::exec::plan::default_workdir;
+use crate::failure::reason;
+use crate::files::make_dir_and_parents;
+use crate::users::{self, Ids};
+
+/// Where commands start if nobody says otherwise.
+const WORKSPACE: &str = "/workspace";
+/// Directories that programs expect, and their modes.
+const DIRS: [(&str, u32); 4] = [("/etc", 0o755), ("/run", 0o755), ("/tmp", 0o1777), (WORKSPACE, 0o755)];
+
+/// Makes what is missing and leaves what is there. Gives a sentence for each thing
+/// that cannot be made.
+pub(crate) fn furnish(boot: &Boot) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut note = |what: &str, outcome: Result<(), Errno>| {
+        if let Err(errno) = outcome {
+            faults.push(format!("{what}: {}", reason(errno)));
+        }
+    };
+    for (dir, mode) in DIRS {
+        note(dir, make_dir(dir, mode));
+    }
+    let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    for (file, content) in [
+        // Tools that export images leave these empty.
+        ("/etc/hostname", format!("{hostname}\n")),
+        ("/etc/hosts", format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n")),
+        ("/etc/resolv.conf", String::new()),
+    ] {
+        note(file, fill(file, &content));
+    }
+    let workdir = default_workdir(boot);
+    if workdir != WORKSPACE {
+        note(workdir, make_dir_and_parents(workdir));
+    }
+    if users::of_image(boot).is_some() {
+        match users::resolve(None, boot) {
+            Ok(user) => note(WORKSPACE, user.ids.map_or(Ok(()), |ids| give_away(WORKSPACE, &ids))),
+            Err(failure) => faults.push(failure.message),
+        }
+    }
+    faults
+}
+
+fn make_dir(path: &str, mode: u32) -> Result<(), Errno> {
+    match mkdir(path, Mode::from_raw_mode(mode)) {
+        // Whatever our own umask is.
+        Ok(()) => fchmod(open_dir(path)?, Mode::from_raw_mode(mode)),
+        // A link to a directory does as well.
+        Err(errno) => match statat(CWD, path, AtFlags::empty()) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => Ok(()),
+            Ok(_) => Err(Errno::NOTDIR),
+            Err(_) => Err(errno),
+        },
+    }
+}
+
+fn open_dir(path: &str) -> Result<rustix::fd::OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    open(path, flags, Mode::empty())
+}
+
+/// Writes a file that is missing or empty.
+fn fill(path: &str, content: &str) -> Result<(), Errno> {
+    match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat)
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+                || stat.st_size > 0
+                || content.is_empty() =>
+        {
+            return Ok(());
+        }
+        Ok(_) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno),
+    }
+    // What is no regular file any more must not hold us up.
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(open(path, flags, Mode::from_raw_mode(0o644))?);
+    (&file).write_all(content.as_bytes()).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+/// Gives a directory to a user; a link itself stays whose it is.
+fn give_away(path: &str, ids: &Ids) -> Result<(), Errno> {
+    let dir = match open_dir(path) {
+        Err(Errno::LOOP | Errno::NOTDIR) => return Ok(()),
+        opened => opened?,
+    };
+    let stat = fstat(&dir)?;
+    if (stat.st_uid, stat.st_gid) == (ids.uid, ids.gid) {
+        return Ok(());
+    }
+    fchown(&dir, Some(Uid::from_raw(ids.uid)), Some(Gid::from_raw(ids.gid)))
+}

@@ -1,0 +1,491 @@
+//! The store's folder as an OCI image layout: blobs by digest, and an index that
+//! gives manifests their names.
+//!
+//! A blob is written beside the others, checked, and only then given its name,
+//! so that whatever is under `blobs/` is whole. The index is replaced as one
+//! file. A crash at any point leaves a layout that opens; what it cut off in
+//! `ingest/` goes on from there.
+//!
+//! Everything here blocks, shortly but for the check of what a partial download
+//! holds already.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use oci_spec::image::{Descriptor, Digest, ImageIndex, ImageIndexBuilder, MediaType};
+use sha2::{Digest as _, Sha256};
+
+/// The annotation that names a manifest.
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+/// The largest index that is read, in bytes: some ten thousand names.
+const INDEX_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// The folder of an OCI layout.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    dir: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    manifests: Vec<Descriptor>,
+    /// Downloads that somebody is writing.
+    ingests: HashSet<String>,
+    /// Number for the next blob whose digest is not known yet.
+    next: u64,
+    /// How many pulls and imports are under way.
+    works: usize,
+    /// What these have written or found here: no manifest may refer to it yet.
+    fresh: HashSet<String>,
+}
+
+impl Layout {
+    /// Opens the layout in `dir`, or makes one there.
+    pub(super) fn open(dir: &Path) -> io::Result<Layout> {
+        fs::create_dir_all(dir.join("blobs/sha256"))?;
+        fs::create_dir_all(dir.join("ingest"))?;
+        let marker = dir.join("oci-layout");
+        if !marker.exists() {
+            replace(&marker, br#"{"imageLayoutVersion":"1.0.0"}"#)?;
+        }
+        let manifests = read_index(&dir.join("index.json"))?;
+        let layout = Layout {
+            inner: Arc::new(Inner { dir: dir.to_owned(), state: Mutex::new(State { manifests, ..State::default() }) }),
+        };
+        if !dir.join("index.json").exists() {
+            layout.inner.write_index(&[])?;
+        }
+        for entry in fs::read_dir(dir.join("ingest"))? {
+            let entry = entry?;
+            // What had no digest yet cannot be found again.
+            if !is_hex(&entry.file_name().to_string_lossy()) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(layout)
+    }
+
+    /// Where the blob is, or would be. The digest has to be a checked `sha256:…`.
+    pub(super) fn blob_path(&self, digest: &str) -> PathBuf {
+        self.inner.blob_path(digest)
+    }
+
+    /// Whether the blob is here. As long as somebody [works](Layout::work), it also
+    /// stays.
+    pub(super) fn has(&self, digest: &str, size: u64) -> bool {
+        let mut state = self.inner.lock();
+        let here = fs::metadata(self.blob_path(digest)).is_ok_and(|blob| blob.is_file() && blob.len() == size);
+        if here && state.works > 0 {
+            state.fresh.insert(digest.to_owned());
+        }
+        here
+    }
+
+    /// Marks a pull or an import as under way: until all of them are over, nothing
+    /// that they write or find here is removed.
+    pub(super) fn work(&self) -> Work {
+        self.inner.lock().works += 1;
+        Work { layout: self.clone() }
+    }
+
+    /// Goes on with the download of a blob, or begins it. Fails with `WouldBlock` if
+    /// somebody else is at it.
+    pub(super) fn ingest(&self, digest: &str, size: u64) -> io::Result<Ingest> {
+        if !self.inner.lock().ingests.insert(digest.to_owned()) {
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, "the blob is being written already"));
+        }
+        let path = self.inner.dir.join("ingest").join(hex(digest));
+        let expected = Some((digest.to_owned(), size));
+        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut ingest = match opened {
+            Ok(file) => Ingest { layout: self.clone(), file, path, expected, offset: 0, hash: Sha256::new() },
+            Err(error) => {
+                self.inner.lock().ingests.remove(digest);
+                return Err(error);
+            }
+        };
+        ingest.read_again()?;
+        Ok(ingest)
+    }
+
+    /// Begins a blob whose digest comes out at the end.
+    pub(super) fn ingest_unknown(&self) -> io::Result<Ingest> {
+        let number = {
+            let mut state = self.inner.lock();
+            state.next += 1;
+            state.next
+        };
+        let path = self.inner.dir.join("ingest").join(format!("new-{number}"));
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
+        Ok(Ingest { layout: self.clone(), file, path, expected: None, offset: 0, hash: Sha256::new() })
+    }
+
+    /// Writes a blob that is in memory.
+    pub(super) fn put_blob(&self, media_type: MediaType, bytes: &[u8]) -> io::Result<Descriptor> {
+        let digest = sha256(bytes);
+        if !self.has(&digest, bytes.len() as u64) {
+            let mut ingest = self.ingest_unknown()?;
+            ingest.write(bytes)?;
+            ingest.commit()?;
+        }
+        descriptor(media_type, bytes.len() as u64, &digest)
+    }
+
+    /// A blob's content, if it is here and has no more than `bytes_max` bytes.
+    pub(super) fn read_blob(&self, digest: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
+        let file = File::open(self.blob_path(digest))?;
+        let mut bytes = Vec::new();
+        file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > bytes_max {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the blob is too large"));
+        }
+        Ok(bytes)
+    }
+
+    /// Gives a manifest a name, and takes it from whatever had it, which stays without
+    /// that name.
+    pub(super) fn set_ref(&self, name: &str, manifest: &Descriptor) -> io::Result<()> {
+        self.inner.change(|manifests| {
+            let mut manifests = without(manifests, name);
+            manifests.retain(|other| other.digest() != manifest.digest() || name_of(other).is_some());
+            manifests.push(entry(manifest, Some(name)));
+            manifests
+        })
+    }
+
+    /// The digest of the manifest with this name.
+    pub(super) fn find(&self, name: &str) -> Option<String> {
+        let state = self.inner.lock();
+        let found = state.manifests.iter().find(|manifest| name_of(manifest) == Some(name));
+        found.map(|manifest| manifest.digest().to_string())
+    }
+
+    /// Takes a name away; `false` if nothing had it. Its manifest stays.
+    pub(super) fn remove_ref(&self, name: &str) -> io::Result<bool> {
+        let found = self.find(name).is_some();
+        if found {
+            self.inner.change(|manifests| without(manifests, name))?;
+        }
+        Ok(found)
+    }
+
+    /// Every manifest with its names, sorted; some have none.
+    pub(super) fn manifests(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for manifest in &self.inner.lock().manifests {
+            let names = all.entry(manifest.digest().to_string()).or_default();
+            names.extend(name_of(manifest).map(str::to_owned));
+        }
+        all
+    }
+
+    /// Takes a manifest out of the index, with all its names.
+    pub(super) fn forget(&self, digest: &str) -> io::Result<()> {
+        self.inner.change(|manifests| {
+            manifests.iter().filter(|manifest| manifest.digest().as_ref() != digest).cloned().collect()
+        })
+    }
+
+    /// Whether a pull or an import under way has written or found this.
+    pub(super) fn is_fresh(&self, digest: &str) -> bool {
+        self.inner.lock().fresh.contains(digest)
+    }
+
+    /// Removes every blob but those in `live` and those that somebody is working
+    /// with, and every download that nobody is at; gives the bytes that this freed.
+    pub(super) fn sweep(&self, live: &HashSet<String>) -> io::Result<u64> {
+        let mut freed = 0;
+        for entry in fs::read_dir(self.inner.dir.join("blobs/sha256"))? {
+            let entry = entry?;
+            let digest = format!("sha256:{}", entry.file_name().to_string_lossy());
+            let state = self.inner.lock();
+            if live.contains(&digest) || state.fresh.contains(&digest) {
+                continue;
+            }
+            freed += remove(&entry.path())?;
+        }
+        for entry in fs::read_dir(self.inner.dir.join("ingest"))? {
+            let entry = entry?;
+            let digest = format!("sha256:{}", entry.file_name().to_string_lossy());
+            let state = self.inner.lock();
+            if is_digest(&digest) && !state.ingests.contains(&digest) {
+                freed += remove(&entry.path())?;
+            }
+        }
+        Ok(freed)
+    }
+
+    /// How much all blobs and partial downloads take, in bytes.
+    pub(super) fn bytes(&self) -> io::Result<u64> {
+        let mut bytes = 0;
+        for folder in ["blobs/sha256", "ingest"] {
+            for entry in fs::read_dir(self.inner.dir.join(folder))? {
+                bytes += entry?.metadata().map_or(0, |blob| blob.len());
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn blob_path(&self, digest: &str) -> PathBuf {
+        self.dir.join("blobs/sha256").join(hex(digest))
+    }
+
+    fn change(&self, change: impl FnOnce(&[Descriptor]) -> Vec<Descriptor>) -> io::Result<()> {
+        let mut state = self.lock();
+        let manifests = change(&state.manifests);
+        self.write_index(&manifests)?;
+        state.manifests = manifests;
+        Ok(())
+    }
+
+    fn write_index(&self, manifests: &[Descriptor]) -> io::Result<()> {
+        let index = ImageIndexBuilder::default()
+            .schema_version(2u32)
+            .media_type(MediaType::ImageIndex)
+            .manifests(manifests)
+            .build()
+            .map_err(io::Error::other)?;
+        replace(&self.dir.join("index.json"), &serde_json::to_vec(&index)?)
+    }
+}
+
+/// A pull or an import that is under way.
+#[derive(Debug)]
+pub(super) struct Work {
+    layout: Layout,
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let mut state = self.layout.inner.lock();
+        state.works -= 1;
+        if state.works == 0 {
+            state.fresh.clear();
+        }
+    }
+}
+
+/// A blob that is being written. Dropped, it can be gone on with.
+#[derive(Debug)]
+pub(super) struct Ingest {
+    layout: Layout,
+    file: File,
+    path: PathBuf,
+    /// Digest and size; without them, whatever comes is taken.
+    expected: Option<(String, u64)>,
+    offset: u64,
+    hash: Sha256,
+}
+
+impl Ingest {
+    /// Throws away what is here, for good.
+    pub(super) fn discard(self) -> io::Result<()> {
+        remove(&self.path).map(drop)
+    }
+
+    /// How many bytes are here already.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Adds bytes. More than were announced are refused.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.expected.as_ref().is_some_and(|(_, size)| self.offset + bytes.len() as u64 > *size) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the blob is larger than announced"));
+        }
+        if let Err(error) = self.file.write_all(bytes) {
+            // Part of it may be there: what is behind the last whole write does not count.
+            let _ = self.file.set_len(self.offset);
+            return Err(error);
+        }
+        self.hash.update(bytes);
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Throws away what is here, and begins again.
+    pub(super) fn restart(&mut self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.offset = 0;
+        self.hash = Sha256::new();
+        Ok(())
+    }
+
+    /// Checks the blob and puts it among the others; gives digest and size. One that
+    /// is not what was announced is thrown away, and the error is `InvalidData`.
+    pub(super) fn commit(self) -> io::Result<(String, u64)> {
+        let digest = format!("sha256:{:x}", Hex(self.hash.clone().finalize().as_slice()));
+        if let Some((expected, size)) = &self.expected
+            && (*expected != digest || *size != self.offset)
+        {
+            let text = format!("the blob has {} bytes and the digest {digest}", self.offset);
+            fs::remove_file(&self.path)?;
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        self.file.sync_all()?;
+        let place = self.layout.blob_path(&digest);
+        {
+            let mut state = self.layout.inner.lock();
+            fs::rename(&self.path, &place)?;
+            if state.works > 0 {
+                state.fresh.insert(digest.clone());
+            }
+        }
+        sync_folder(&place)?;
+        Ok((digest, self.offset))
+    }
+
+    fn read_again(&mut self) -> io::Result<()> {
+        let size = self.expected.as_ref().map_or(0, |(_, size)| *size);
+        if self.file.metadata()?.len() > size {
+            self.file.set_len(0)?;
+        }
+        let mut buffer = vec![0; 128 * 1024];
+        loop {
+            match self.file.read(&mut buffer)? {
+                0 => return Ok(()),
+                read => {
+                    self.hash.update(&buffer[..read]);
+                    self.offset += read as u64;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Ingest {
+    fn drop(&mut self) {
+        match &self.expected {
+            Some((digest, _)) => {
+                self.layout.inner.lock().ingests.remove(digest);
+            }
+            // Committed, it has gone from there.
+            None => drop(fs::remove_file(&self.path)),
+        }
+    }
+}
+
+/// Lower-case hex.
+struct Hex<'a>(&'a [u8]);
+
+impl std::fmt::LowerHex for Hex<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The digest of these bytes, `sha256:…`.
+pub(super) fn sha256(bytes: &[u8]) -> String {
+    format!("sha256:{:x}", Hex(Sha256::digest(bytes).as_slice()))
+}
+
+/// Whether this is the digest of something that the store can hold.
+pub(super) fn is_digest(digest: &str) -> bool {
+    digest.strip_prefix("sha256:").is_some_and(is_hex)
+}
+
+pub(super) fn descriptor(media_type: MediaType, size: u64, digest: &str) -> io::Result<Descriptor> {
+    let digest: Digest = digest.parse().map_err(io::Error::other)?;
+    Ok(Descriptor::new(media_type, size, digest))
+}
+
+fn is_hex(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The part of a digest that names files. Never one that leads elsewhere.
+fn hex(digest: &str) -> &str {
+    let hex = digest.strip_prefix("sha256:").unwrap_or_default();
+    if is_hex(hex) { hex } else { "no-digest" }
+}
+
+fn name_of(manifest: &Descriptor) -> Option<&str> {
+    manifest.annotations().as_ref()?.get(REF_NAME).map(String::as_str)
+}
+
+/// A manifest as the index has it.
+fn entry(manifest: &Descriptor, name: Option<&str>) -> Descriptor {
+    let mut entry = Descriptor::new(manifest.media_type().clone(), manifest.size(), manifest.digest().clone());
+    entry.set_platform(manifest.platform().clone());
+    entry.set_annotations(name.map(|name| HashMap::from([(REF_NAME.to_owned(), name.to_owned())])));
+    entry
+}
+
+/// The same manifests, none of them with this name.
+fn without(manifests: &[Descriptor], name: &str) -> Vec<Descriptor> {
+    let (those, mut others): (Vec<_>, Vec<_>) =
+        manifests.iter().cloned().partition(|manifest| name_of(manifest) == Some(name));
+    for nameless in those {
+        if !others.iter().any(|other| other.digest() == nameless.digest()) {
+            others.push(entry(&nameless, None));
+        }
+    }
+    others
+}
+
+fn remove(path: &Path) -> io::Result<u64> {
+    let bytes = fs::metadata(path).map_or(0, |blob| blob.len());
+    match fs::remove_file(path) {
+        Ok(()) => Ok(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// The manifests that the index names. An index that cannot be read is put aside:
+/// its images can be pulled again, and a store that does not open helps nobody.
+fn read_index(path: &Path) -> io::Result<Vec<Descriptor>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = Vec::new();
+    file.take(INDEX_BYTES_MAX).read_to_end(&mut bytes)?;
+    match serde_json::from_slice::<ImageIndex>(&bytes) {
+        Ok(index) => {
+            let known = |manifest: &&Descriptor| is_digest(manifest.digest().as_ref());
+            Ok(index.manifests().iter().filter(known).cloned().collect())
+        }
+        Err(error) => {
+            tracing::warn!(
+                path = %path.display(),
+                error = &error as &dyn std::error::Error,
+                "the index of images cannot be read and is put aside as index.json.broken; pull or import the images again"
+            );
+            fs::rename(path, path.with_extension("json.broken"))?;
+            Ok(Vec::new())
+        }
+    }
+}
+
+/// Writes a file so that a crash leaves the old one or the new one.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    sync_folder(path)
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}

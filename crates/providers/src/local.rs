@@ -1,0 +1,7 @@
+//! What the providers share that make boxes on this host themselves.
+
+pub(crate) mod agent_file;
+pub(crate) mod boxes;
+pub(crate) mod ids;
+pub(crate) mod process;
+pub(crate) mod removals;

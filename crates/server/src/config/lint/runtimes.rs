@@ -1,0 +1,101 @@
+//! Findings about what boxes are made with and of.
+
+use super::super::settings::Docker;
+use super::{Config, Enabled, Report, is_in_the_clear};
+
+/// Capabilities with which a process gets out of its container, or at the host.
+const DANGEROUS: [&str; 14] = [
+    "ALL",
+    "BPF",
+    "DAC_READ_SEARCH",
+    "MAC_ADMIN",
+    "MAC_OVERRIDE",
+    "NET_ADMIN",
+    "PERFMON",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_MODULE",
+    "SYS_PTRACE",
+    "SYS_RAWIO",
+    "SYS_TIME",
+    "SYSLOG",
+];
+
+pub(super) fn proot(config: &Config, report: &mut Report) {
+    const KEY: &str = "providers.proot.enabled";
+    match config.providers.proot.enabled {
+        Enabled::True => {
+            let message = "is true: its boxes are processes of the server's own user, on the host's network";
+            report.fail(KEY, message, "set it to false, and use native or docker");
+        }
+        Enabled::Auto => {
+            let message = "is auto: where there is a proot program, boxes that isolate little are offered";
+            report.warn(KEY, message, "set it to false");
+        }
+        Enabled::False => report.pass(KEY, "is false"),
+    }
+}
+
+pub(super) fn docker(config: &Config, report: &mut Report) {
+    let docker = &config.providers.docker;
+    if docker.enabled == Enabled::False {
+        report.pass("providers.docker.enabled", "is false");
+        return;
+    }
+    engine(docker, report);
+    network(docker, report);
+    let key = "providers.docker.added_caps";
+    let dangerous: Vec<_> = docker.added_caps.iter().filter(|cap| DANGEROUS.contains(&cap.as_str())).cloned().collect();
+    if dangerous.is_empty() {
+        report.pass(key, "has none with which a box gets at the host");
+    } else {
+        let message = format!("has {}: a box gets at the host with it", dangerous.join(", "));
+        report.fail(key, message, "take it out");
+    }
+    let key = "providers.docker.seccomp_profile";
+    if docker.seccomp_profile.as_deref() == Some("unconfined") {
+        report.fail(key, "is unconfined: every system call of the host's kernel is open", "leave it out");
+    } else {
+        report.pass(key, "keeps dangerous system calls away");
+    }
+}
+
+/// Whoever can speak to an Engine is root on its host.
+fn engine(docker: &Docker, report: &mut Report) {
+    const KEY: &str = "providers.docker.socket";
+    let in_the_clear = docker.socket.as_deref().and_then(|socket| socket.strip_prefix("tcp://"));
+    let in_the_clear = in_the_clear.is_some_and(|it| is_in_the_clear(&format!("http://{it}")));
+    let tls = &docker.tls;
+    if in_the_clear && tls.ca_file.is_none() {
+        let message = "is tcp:// without TLS: whoever is on the way gets root on the Engine's host";
+        report.fail(KEY, message, "set providers.docker.tls.ca_file, cert_file and key_file");
+    } else {
+        report.pass(KEY, "does not cross the network in the clear");
+    }
+}
+
+fn network(docker: &Docker, report: &mut Report) {
+    const KEY: &str = "providers.docker.network_mode";
+    let mode = docker.network_mode.as_str();
+    if mode == "none" {
+        report.pass(KEY, "is none");
+    } else if mode == "host" || mode.starts_with("container:") {
+        let message = format!("is {mode}: boxes share that network, with every port on its loopback");
+        report.fail(KEY, message, "set it to none");
+    } else {
+        let message = format!("is {mode}: boxes reach whatever the Engine's host reaches");
+        report.warn(KEY, message, "set it to none, or keep what they may reach behind a firewall");
+    }
+}
+
+pub(super) fn registries(config: &Config, report: &mut Report) {
+    for (host, registry) in &config.images.registries {
+        let key = format!("images.registries.{host}.plain_http");
+        if registry.plain_http && is_in_the_clear(&format!("http://{host}")) {
+            let what = if registry.password.is_some() { "its password and its images" } else { "its images" };
+            report.warn(key, format!("is true: {what} cross the network in the clear"), "set it to false");
+        } else {
+            report.pass(key, "is https, or does not leave this host");
+        }
+    }
+}

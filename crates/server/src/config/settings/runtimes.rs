@@ -1,0 +1,87 @@
+//! What the operator may set of runtimes that are programs of their own.
+
+use std::path::PathBuf;
+
+use providers::images::PullPolicy;
+
+use super::Enabled;
+
+/// Containers of a Docker Engine, or of what speaks its API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Docker {
+    /// Whether it is offered.
+    pub enabled: Enabled,
+    /// Where the Engine listens: `unix:///…`, `tcp://host:port`; `None` for
+    /// `DOCKER_HOST`, then the usual place.
+    pub socket: Option<String>,
+    /// How it is spoken to over TCP with TLS.
+    pub tls: DockerTls,
+    /// The runtime that it starts containers with; `None` for its default.
+    pub runtime: Option<String>,
+    /// `none`, `bridge`, or the name of a network.
+    pub network_mode: String,
+    /// A profile (JSON) in place of the Engine's own, or `unconfined`.
+    pub seccomp_profile: Option<String>,
+    /// Whether the image's files are read-only.
+    pub read_only_rootfs: bool,
+    /// The most processes in a box; `None` for `defaults.pids`.
+    pub pids_limit: Option<u32>,
+    /// Who commands run as; `None` for the image's user.
+    pub user: Option<String>,
+    /// Capabilities that containers do not get.
+    pub dropped_caps: Vec<String>,
+    /// Capabilities that containers get besides the Engine's default ones.
+    pub added_caps: Vec<String>,
+    /// Places in memory: `path` or `path:options`.
+    pub tmpfs: Vec<String>,
+    /// When a spawn has the Engine ask the registry.
+    pub pull: PullPolicy,
+}
+
+/// How an Engine is spoken to over TCP with TLS.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DockerTls {
+    /// The authority that signed the Engine's certificate, PEM.
+    pub ca_file: Option<PathBuf>,
+    /// Our certificate, PEM.
+    pub cert_file: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub key_file: Option<PathBuf>,
+}
+
+impl Default for Docker {
+    /// Nothing set.
+    fn default() -> Self {
+        Self {
+            enabled: Enabled::Auto,
+            socket: None,
+            tls: DockerTls::default(),
+            runtime: None,
+            network_mode: String::new(),
+            seccomp_profile: None,
+            read_only_rootfs: false,
+            pids_limit: None,
+            user: None,
+            dropped_caps: Vec::new(),
+            added_caps: Vec::new(),
+            tmpfs: Vec::new(),
+            pull: PullPolicy::Missing,
+        }
+    }
+}
+
+/// Boxes made with `ptrace`, without privileges.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proot {
+    /// Whether it is offered.
+    pub enabled: Enabled,
+    /// The program; `None` for the one on the `PATH`.
+    pub binary: Option<PathBuf>,
+}
+
+impl Default for Proot {
+    /// Nothing set.
+    fn default() -> Self {
+        Self { enabled: Enabled::Auto, binary: None }
+    }
+}

@@ -1,0 +1,122 @@
+//! Images, and the runtimes that are programs of their own.
+
+use providers::images::PullPolicy;
+
+use super::*;
+
+#[test]
+fn a_registry_is_called_by_its_host_and_port() {
+    let lab = Lab::new()
+        .here(
+            "images: {registries: {docker.io: {mirrors: ['mirror.test:5000']}, 'localhost:5000': {plain_http: true}}}",
+        )
+        .env("TIDEBOX_IMAGES_REGISTRIES_REG_EXAMPLE_COM__8443_USERNAME", "ada")
+        .env("TIDEBOX_IMAGES_REGISTRIES_REG_EXAMPLE_COM__8443_PASSWORD", "s3cret");
+    let loaded = lab.load();
+    let registries = &loaded.config.images.registries;
+    assert_eq!(registries["docker.io"].mirrors, ["mirror.test:5000"]);
+    assert!(registries["localhost:5000"].plain_http);
+    let login = &registries["reg.example.com:8443"];
+    assert_eq!((login.username.as_deref(), login.password.as_ref().unwrap().expose()), (Some("ada"), "s3cret"));
+    assert_eq!(registries.len(), 3);
+    let shown = nested(&loaded.settings());
+    assert!(!shown.contains("s3cret") && shown.contains("reg.example.com:8443"), "{shown}");
+    let again = Lab::new().here(&shown.replace("[hidden]", "s3cret")).load();
+    assert_eq!(again.config.images, loaded.config.images, "{shown}");
+}
+
+#[test]
+fn a_registry_that_cannot_be_is_refused() {
+    const SAID: &str = "names no registry; write its host, and its port if it has one, such as localhost:5000";
+    for host in ["https://docker.io", "docker.io/library", "a b", "docker.io:", "docker.io:x", "docker.io:65536", ".io"]
+    {
+        let key = format!("images.registries.{host}.plain_http");
+        check(&format!("images: {{registries: {{'{host}': {{plain_http: true}}}}}}"), &[&format!("{key} (@): {SAID}")]);
+    }
+    check(
+        "images: {registries: {docker.io: {mirror: [a.test]}}}",
+        &["images.registries.docker.io.mirror (@): is no key; did you mean `images.registries.*.mirrors`?"],
+    );
+    check(
+        "images: {registries: {docker.io: {mirrors: ['https://a.test']}}}",
+        &[
+            "images.registries.docker.io.mirrors (@): must be a host and its port without a scheme, such as mirror.example.com:5000, not `https://a.test`",
+        ],
+    );
+}
+
+#[test]
+fn half_a_login_is_refused() {
+    check(
+        "images: {registries: {a.test: {username: ada}}}",
+        &["images.registries.a.test.username (@): needs `images.registries.a.test.password`; set both, or neither"],
+    );
+    check(
+        "images: {registries: {a.test: {password: s3cret}}}",
+        &["images.registries.a.test.password (@): needs `images.registries.a.test.username`; set both, or neither"],
+    );
+}
+
+#[test]
+fn the_store_waits_five_minutes_and_keeps_what_it_has() {
+    let images = Lab::new().load().config.images;
+    assert_eq!((images.pull, images.pull_timeout), (PullPolicy::Missing, Duration::from_secs(300)));
+    assert_eq!((images.max_mb, images.max_image_mb, images.docker_config), (0, 32_768, None));
+}
+
+#[test]
+fn the_logins_of_docker_are_used_where_they_are() {
+    let lab = Lab::new().file("home/.docker/config.json", "{}");
+    let found = lab.load().config.images.docker_config.unwrap();
+    assert!(found.ends_with("home/.docker/config.json"), "{}", found.display());
+    let lab = lab.env("TIDEBOX_IMAGES_DOCKER_CONFIG", "/srv/config.json");
+    assert_eq!(lab.load().config.images.docker_config.as_deref(), Some(Path::new("/srv/config.json")));
+}
+
+#[test]
+fn a_docker_engine_is_reached_by_path_or_by_address() {
+    for (text, url) in [
+        ("/run/docker.sock", "unix:///run/docker.sock"),
+        ("unix:///run/docker.sock", "unix:///run/docker.sock"),
+        ("tcp://engine.test:2376", "tcp://engine.test:2376"),
+    ] {
+        let config = Lab::new().env("TIDEBOX_PROVIDERS_DOCKER_SOCKET", text).load().config;
+        assert_eq!(config.providers.docker.socket.as_deref(), Some(url));
+    }
+    for text in ["docker.sock", "http://engine.test", "tcp://", "tcp://a/b", "tcp://u:p@a"] {
+        assert_eq!(Lab::new().env("TIDEBOX_PROVIDERS_DOCKER_SOCKET", text).faults().len(), 1, "{text}");
+    }
+    check(
+        "providers: {docker: {tls: {cert_file: /c}}}",
+        &["providers.docker.tls.cert_file (@): needs `providers.docker.tls.key_file`; set both, or neither"],
+    );
+}
+
+#[test]
+fn what_a_container_gets_is_read() {
+    let docker = Lab::new()
+        .here(
+            "providers:\n  docker:\n    dropped_caps: [all]\n    added_caps: [CAP_CHOWN]\n    tmpfs: ['/tmp', '/run:size=64m,mode=1777']\n    user: 1000\n    seccomp_profile: ~/p.json\n    network_mode: bridge\n",
+        )
+        .load()
+        .config
+        .providers
+        .docker;
+    assert_eq!((docker.dropped_caps, docker.added_caps), (vec!["ALL".to_owned()], vec!["CHOWN".to_owned()]));
+    assert_eq!(docker.tmpfs, ["/tmp", "/run:size=64m,mode=1777"]);
+    assert_eq!((docker.user.as_deref(), docker.network_mode.as_str()), (Some("1000"), "bridge"));
+    assert!(docker.seccomp_profile.unwrap().ends_with("home/p.json"));
+    for (key, value) in [
+        ("dropped_caps", "[net raw]"),
+        ("tmpfs", "[tmp]"),
+        ("tmpfs", "['/a/../b']"),
+        ("user", "'a:b:c'"),
+        ("seccomp_profile", "p.json"),
+        ("network_mode", "'a b'"),
+        ("pids_limit", "0"),
+    ] {
+        let faults = Lab::new().here(&format!("providers: {{docker: {{{key}: {value}}}}}")).faults();
+        assert_eq!(faults.len(), 1, "{key}: {value}");
+        assert!(faults[0].starts_with(&format!("providers.docker.{key} ")), "{faults:?}");
+    }
+}
