@@ -17,6 +17,7 @@ pub mod images;
 mod local;
 pub mod mock;
 pub mod native;
+pub mod proot;
 mod provider;
 mod removal;
 mod slots;

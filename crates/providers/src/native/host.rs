@@ -76,7 +76,7 @@ impl Host {
             }
         } else if !is_root {
             self.missing.push(
-                "The server does not run as root: boxes have one user id only, the files of /usr appear as nobody's, and a disk limit is held in the box's memory."
+                "The server does not run as root: boxes have one user id only, the files of /usr appear as nobody's and those of an image all as root's, commands run as root whatever user an image names, and a disk limit is held in the box's memory."
                     .to_owned(),
             );
         }

@@ -55,6 +55,7 @@ impl Ground {
             store_id: StoreId::from_entropy(entropy()),
             cgroup_parent: None,
             subids: None,
+            images: None,
         };
         let native = Native::open(config.clone()).await.unwrap();
         let health = native.health().await;
