@@ -11,7 +11,10 @@ mod furnish;
 mod launch;
 mod memory;
 mod oom;
+mod relay;
 mod serve;
+mod sweep;
+mod traced;
 mod users;
 mod watchdog;
 
@@ -21,7 +24,11 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("agent") => serve::run(args.next().as_deref()),
+        Some("stdio") => serve::stdio::run(args.next().as_deref()),
+        Some("relay") => relay::run(),
         Some("launch") => launch::run(),
+        Some("trace") => launch::trace::run(),
+        Some("sweep") => sweep::run(),
         Some("bare") => bare::run(args),
         _ => ExitCode::FAILURE,
     }

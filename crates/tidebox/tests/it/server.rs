@@ -138,6 +138,9 @@ impl TestServer {
             .env("TIDEBOX_DATA_DIR", self.data_dir())
             .env("TIDEBOX_SERVER_PORT", "0")
             .env("TIDEBOX_LOGGING_FORMAT", "json")
+            // What else this machine has is not what most tests are about.
+            .env("TIDEBOX_PROVIDERS_DOCKER_ENABLED", "false")
+            .env("TIDEBOX_PROVIDERS_PROOT_ENABLED", "false")
             // What a disk has free is not what most tests are about.
             .env("TIDEBOX_LIMITS_RESERVE_DISK_MB", "0")
             .current_dir(self.dir.path())

@@ -82,7 +82,7 @@ impl Pax {
             return Err(refuse("a sparse file is described in a version that is not known"));
         }
         if !pax.sparse.inside && pax.sparse.size.is_some() {
-            if pairs.len() % 2 != 0 {
+            if !pairs.len().is_multiple_of(2) {
                 return Err(refuse("the map of a sparse file is malformed"));
             }
             let parts = pairs.chunks(2).map(|pair| Part { offset: pair[0], length: pair[1] });

@@ -406,7 +406,6 @@ fn steps(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     path.split(|byte| *byte == b'/').filter(|step| !step.is_empty() && *step != b".").map(<[u8]>::to_vec)
 }
 
-#[expect(clippy::useless_conversion, reason = "the type of the field differs between architectures")]
 fn mtime_of(stat: &Stat) -> Timespec {
     Timespec { tv_sec: stat.st_mtime, tv_nsec: i64::try_from(stat.st_mtime_nsec).unwrap_or_default() }
 }

@@ -77,17 +77,11 @@ impl<'a> Unpacking<'a> {
             while let Some(member) = archive.next()? {
                 budget.entry()?;
                 self.seen.entries += 1;
-                self.member(&mut archive, &member).map_err(|error| match error {
-                    Error::Invalid(text) => refuse(format!("{}: {text}", shown(&member.path))),
-                    other => other,
-                })?;
+                self.member(&mut archive, &member).map_err(|error| blame(error, &shown(&member.path)))?;
             }
             Ok(())
         });
-        applied.map_err(|error| match error {
-            Error::Invalid(text) => refuse(format!("layer {}: {text}", layer.diff_id.escape_debug())),
-            other => other,
-        })
+        applied.map_err(|error| blame(error, &format!("layer {}", layer.diff_id.escape_debug())))
     }
 
     /// Gives directories the modes that would have stood in our own way.
@@ -414,6 +408,11 @@ impl<'a> Unpacking<'a> {
 /// Opens a directory to work in it; a link in its place is refused.
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
+
+/// Says which part of an image is to blame, if any is.
+fn blame(error: Error, part: &str) -> Error {
+    if let Error::Invalid(text) = error { refuse(format!("{part}: {text}")) } else { error }
+}
 
 /// The steps of a path from the root. One step up is one step less; from the root
 /// there is no way up.
