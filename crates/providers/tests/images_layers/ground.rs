@@ -11,7 +11,7 @@ use providers::Error;
 use providers::images::trees::{Bounds, Compression, Layer, Trees};
 use tempfile::TempDir;
 
-pub const BOUNDS: Bounds = Bounds { bytes_max: 64 << 20, entries_max: 5_000 };
+pub const BOUNDS: Bounds = Bounds { bytes_max: 8 << 20, entries_max: 5_000 };
 pub const DIGEST: &str = "sha256:00000000000000000000000000000000000000000000000000000000000000aa";
 
 pub fn is_root() -> bool {
@@ -123,7 +123,8 @@ impl Ground {
             fs::read_dir(self.temp.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         beside.sort();
         assert_eq!(beside, ["blobs", "images", "outside"]);
-        let mut folders: Vec<_> = fs::read_dir(self.images()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut folders: Vec<_> =
+            fs::read_dir(self.images()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         folders.sort();
         assert_eq!(folders, ["files", "trash", "trees"]);
         all

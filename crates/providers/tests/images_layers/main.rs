@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod equal;
 mod ground;
 mod hostile;
+mod random;
 mod user;

@@ -257,12 +257,12 @@ impl<R: Read> Archive<R> {
             self.discard(None)?;
             return Ok(None);
         }
-        let stated = number(&block[148..156])?;
+        let stated = number(&block[148..156]).ok();
         let others = || block[..148].iter().chain(&block[156..]);
         let unsigned: i64 = others().map(|byte| i64::from(*byte)).sum::<i64>() + 8 * 32;
         // As some old programs did it.
         let signed: i64 = others().map(|byte| i64::from(byte.cast_signed())).sum::<i64>() + 8 * 32;
-        if stated != unsigned && stated != signed {
+        if stated != Some(unsigned) && stated != Some(signed) {
             return Err(refuse("a header's checksum is wrong: this is no tar archive, or a damaged one"));
         }
         Ok(Some(block))
