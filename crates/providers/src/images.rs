@@ -4,6 +4,7 @@
 mod config;
 mod fetch;
 mod garbage;
+mod import;
 mod layout;
 mod login;
 mod manifest;
@@ -232,9 +233,8 @@ impl Images {
     /// [`Error::Invalid`] for a bad name or archive; [`Error::Full`] if there is no
     /// room for it.
     pub async fn import(&self, name: Option<&str>, archive: ByteStream) -> Result<Vec<Image>> {
-        let _name = name.map(Name::parse).transpose()?;
-        drop(archive);
-        Err(Error::Unavailable("this server cannot import images yet; pull them".to_owned()))
+        let name = name.map(Name::parse).transpose()?;
+        self.inner.import(name, archive).await
     }
 
     /// Every image, by name.

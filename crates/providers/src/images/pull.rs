@@ -256,7 +256,7 @@ impl Store {
     }
 
     /// Unpacks an image that is here, and gives it its name.
-    async fn keep(
+    pub(super) async fn keep(
         self: &Arc<Self>,
         name: &Name,
         bytes: &[u8],

@@ -13,6 +13,7 @@
 //! whoever runs them another identity.
 
 mod archive;
+mod contents;
 mod pax;
 mod root;
 mod share;
@@ -32,9 +33,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::removal::remove_tree;
 use crate::{Error, Result};
+pub(in crate::images) use contents::{Contents, compression_of};
 use root::Root;
 use share::Shared;
 use stream::Budget;
+pub(in crate::images) use stream::decoder;
 use unpack::Unpacking;
 
 /// How a blob is compressed.

@@ -123,7 +123,8 @@ impl Ground {
             fs::read_dir(self.temp.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         beside.sort();
         assert_eq!(beside, ["blobs", "images", "outside"]);
-        let mut folders: Vec<_> = fs::read_dir(self.images()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut folders: Vec<_> =
+            fs::read_dir(self.images()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         folders.sort();
         assert_eq!(folders, ["files", "trash", "trees"]);
         all

@@ -201,8 +201,7 @@ fn a_hard_link_with_steps_up_does_not_reach_out() {
 
 #[test]
 fn a_hard_link_through_a_link_does_not_reach_out() {
-    let outcome =
-        attack(|outside| vec![vec![Entry::symlink("link", outside), Entry::hardlink("a", "link/file")]]);
+    let outcome = attack(|outside| vec![vec![Entry::symlink("link", outside), Entry::hardlink("a", "link/file")]]);
     outcome.refused("which is not there");
 }
 
@@ -397,7 +396,8 @@ fn a_pipe_is_made_and_never_opened() {
 fn a_file_below_a_file_is_refused() {
     for below in [Entry::file("a/b", ""), Entry::dir("a/b"), Entry::symlink("a/b", "x"), Entry::fifo("a/b/c")] {
         attack(|_| vec![vec![Entry::file("a", ""), below.clone()]]).refused("a file is where its directory should be");
-        attack(|_| vec![vec![Entry::fifo("a")], vec![below.clone()]]).refused("a file is where its directory should be");
+        attack(|_| vec![vec![Entry::fifo("a")], vec![below.clone()]])
+            .refused("a file is where its directory should be");
     }
 }
 
@@ -495,8 +495,10 @@ fn an_owner_that_no_box_has_is_refused() {
 #[test]
 fn times_from_before_and_after_all_time_are_taken_as_far_as_they_go() {
     for seconds in ["-9223372036854775808", "9223372036854775807", "-1.5", "99999999999"] {
-        attack(|_| vec![vec![Entry::file("f", "x").pax("mtime", seconds), Entry::symlink("l", "f").pax("mtime", seconds)]])
-            .holds("f", "x");
+        attack(|_| {
+            vec![vec![Entry::file("f", "x").pax("mtime", seconds), Entry::symlink("l", "f").pax("mtime", seconds)]]
+        })
+        .holds("f", "x");
     }
     attack(|_| vec![vec![Entry::file("f", "x").pax("mtime", "soon")]]).refused("a time that is none");
 }
@@ -699,9 +701,8 @@ fn a_million_entries_are_too_many() {
 #[test]
 fn directories_that_no_entry_names_count_as_entries() {
     // One entry makes a thousand directories.
-    let outcome = attack(|_| {
-        vec![(0..10).map(|number| Entry::file(format!("{number}/{}f", "d/".repeat(1_000)), "")).collect()]
-    });
+    let outcome =
+        attack(|_| vec![(0..10).map(|number| Entry::file(format!("{number}/{}f", "d/".repeat(1_000)), "")).collect()]);
     outcome.refused("more than 5000 files");
 }
 
@@ -748,7 +749,10 @@ fn an_image_of_two_hundred_layers_is_as_any_other() {
     let outcome = attack(|_| {
         (0..200)
             .map(|number| {
-                vec![Entry::file(format!("d/{number}"), number.to_string()), Entry::whiteout("d", &(number - 1).to_string())]
+                vec![
+                    Entry::file(format!("d/{number}"), number.to_string()),
+                    Entry::whiteout("d", &(number - 1).to_string()),
+                ]
             })
             .collect()
     });

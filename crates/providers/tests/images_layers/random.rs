@@ -20,9 +20,10 @@ fn check<S: Strategy>(name: &str, cases: u32, strategy: &S, property: impl Fn(S:
     let seconds = std::env::var("TIDEBOX_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
     let begun = Instant::now();
     let config = Config { cases, failure_persistence: None, ..Config::default() };
-    let mut runner = TestRunner::new(config);
     let mut done = 0;
     loop {
+        // One counts its cases over all its runs.
+        let mut runner = TestRunner::new(config.clone());
         if let Err(failure) = runner.run(strategy, &property) {
             panic!("{name}: {failure}");
         }
@@ -40,7 +41,8 @@ fn check<S: Strategy>(name: &str, cases: u32, strategy: &S, property: impl Fn(S:
 /// A name out of few, so that members meet.
 fn name(hostile: bool) -> impl Strategy<Value = Vec<u8>> {
     let plain = prop::sample::select(vec!["a", "b", "c", "link"]);
-    let odd = prop::sample::select(vec!["..", ".", "", ".wh.a", ".wh..wh..opq", ".wh...", "\u{1b}", "x\0y", ".lifted-0"]);
+    let odd =
+        prop::sample::select(vec!["..", ".", "", ".wh.a", ".wh..wh..opq", ".wh...", "\u{1b}", "x\0y", ".lifted-0"]);
     let step = if hostile { prop_oneof![5 => plain, 2 => odd].boxed() } else { plain.boxed() };
     let path = prop::collection::vec(step, 1..5).prop_map(|steps| steps.join("/"));
     if hostile {
@@ -66,16 +68,26 @@ fn member(hostile: bool) -> impl Strategy<Value = Entry> {
         1 => name(false).prop_map(|dir| Entry::opaque(&String::from_utf8_lossy(&dir))),
         1 => name(hostile).prop_map(move |path| if hostile { Entry::device(path) } else { Entry::dir(path) }),
     ];
-    (entry, modes, 0_u64..3, 1_i64..1_000_000_000).prop_map(|(entry, mode, owner, time)| {
-        entry.mode(mode).owner(owner, owner).mtime(time, 0)
-    })
+    (entry, modes, 0_u64..3, 1_i64..1_000_000_000)
+        .prop_map(|(entry, mode, owner, time)| entry.mode(mode).owner(owner, owner).mtime(time, 0))
 }
 
 /// What a link points to: itself and its like, or far away.
 fn target(hostile: bool) -> impl Strategy<Value = Vec<u8>> {
     let far = prop::sample::select(vec![
-        "/", "..", ".", "../..", "/a/../..", "../../../../../../..", "OUTSIDE", "OUTSIDE/file", "/../OUTSIDE/dir", "/proc/self/root",
-        "/proc/self/cwd", "/link/link", "link",
+        "/",
+        "..",
+        ".",
+        "../..",
+        "/a/../..",
+        "../../../../../../..",
+        "OUTSIDE",
+        "OUTSIDE/file",
+        "/../OUTSIDE/dir",
+        "/proc/self/root",
+        "/proc/self/cwd",
+        "/link/link",
+        "link",
     ])
     .prop_map(|text| text.as_bytes().to_vec());
     if hostile { prop_oneof![name(true), far].boxed() } else { name(false).boxed() }

@@ -123,7 +123,7 @@ fn produce(
 
 /// Takes the bytes of `input` out of their compression: all members or frames
 /// of it, one after the other.
-pub(super) fn decoder<'a>(
+pub(in crate::images) fn decoder<'a>(
     input: impl io::BufRead + Send + 'a,
     compression: Compression,
 ) -> Result<Box<dyn Read + Send + 'a>> {
@@ -137,7 +137,7 @@ pub(super) fn decoder<'a>(
 }
 
 /// What a decoder cannot read is the image's fault; what the disk cannot, ours.
-fn fault(error: io::Error) -> Error {
+pub(super) fn fault(error: io::Error) -> Error {
     if error.raw_os_error().is_some() {
         return Error::failed("read a layer", error);
     }

@@ -416,7 +416,7 @@ fn blame(error: Error, part: &str) -> Error {
 
 /// The steps of a path from the root. One step up is one step less; from the root
 /// there is no way up.
-fn clean(path: &[u8]) -> Vec<&[u8]> {
+pub(super) fn clean(path: &[u8]) -> Vec<&[u8]> {
     let mut steps = Vec::new();
     for step in path.split(|byte| *byte == b'/') {
         match step {
