@@ -40,9 +40,12 @@ async fn survives(entries: impl Fn(&str) -> Vec<Entry>) {
     let ground = Ground::with_images(&[(NAME, image)]).await;
     let inside = ground.start_with(spec_of(NAME)).await;
     works(&inside).await;
-    // The way that the agent goes, and that of its callers.
-    let guest = inside.guest().await;
-    assert!(guest.stat("/workspace").await.is_ok() || guest.stat("/tmp").await.is_ok());
+    for dir in ["/workspace", "/tmp", "/etc"] {
+        assert_eq!(inside.text(&format!("test -d {dir}/. && echo dir")).await, "dir\n", "{dir}");
+    }
+    // The way that the server's callers go.
+    let (guest, content) = (inside.guest().await, futures_util::stream::iter([Ok("x".into())]));
+    guest.write_file("/workspace/file", None, Box::pin(content)).await.unwrap();
     assert_eq!(state(&canary), before, "the host is untouched");
     assert_eq!(inside.sh(&format!("cat {}/file", canary.path().display())).await.exit.code, 1, "and not seen");
 }
