@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-use guest_protocol::AGENT_SOCKET;
+use guest_protocol::{AGENT_SOCKET, SoftLimits};
 use hyper_util::rt::TokioTimer;
 use rustix::fs::{Mode, OFlags, chmod};
 use tokio::net::UnixStream;
@@ -21,7 +21,7 @@ use tokio::net::unix::pipe;
 
 use super::{Agent, Ways, begin, builder, connection, run_until_end};
 use crate::descriptor::standard;
-use crate::launch::duplicate_to;
+use crate::launch::{duplicate_to, limit_resources};
 
 /// Where control groups of version 2 and 1 count kills by the memory limit, as
 /// Engines show them in a container.
@@ -37,6 +37,10 @@ const STAT_BYTES_MAX: usize = 512;
 /// Runs the agent; `boot` is its second argument.
 pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     let Some(boot) = boot.and_then(begin) else { return ExitCode::FAILURE };
+    // An Engine may have no right to set them, and what it sets may be too much.
+    if limit_resources(&SoftLimits::default()).is_err() {
+        return ExitCode::FAILURE;
+    }
     let oom_events = OOM_EVENTS
         .iter()
         .find_map(|path| rustix::fs::open(*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok());

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType, MountVolumeOptions,
-    ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
+    RestartPolicy, RestartPolicyNameEnum,
 };
 use domain::{SandboxId, StoreId};
 use guest_protocol::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, Boot};
@@ -22,8 +22,6 @@ pub(super) const SANDBOX_LABEL: &str = "tidebox.sandbox";
 /// it only over the box's own files and processes. The same as on `native`.
 const CAPABILITIES: [&str; 8] =
     ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"];
-/// As many open files as build tools want.
-const OPEN_FILES_MAX: i64 = 65_536;
 /// The period of processor limits, in microseconds.
 const CPU_PERIOD: i64 = 100_000;
 /// The agent's own tmpfs holds a socket.
@@ -139,8 +137,6 @@ pub(super) fn body(
 fn host(config: &DockerConfig, shape: &Shape, spec: &Spec, volume: &str) -> HostConfig {
     let resources = &spec.resources;
     let memory = i64::from(resources.memory_mb) * 1024 * 1024;
-    let ulimit =
-        |name: &str, most| ResourcesUlimits { name: Some(name.to_owned()), soft: Some(most), hard: Some(most) };
     HostConfig {
         memory: Some(memory),
         // Memory and swap together: no swap.
@@ -148,7 +144,6 @@ fn host(config: &DockerConfig, shape: &Shape, spec: &Spec, volume: &str) -> Host
         cpu_period: Some(CPU_PERIOD),
         cpu_quota: Some(i64::from(resources.vcpus) * CPU_PERIOD),
         pids_limit: Some(config.pids_limit.unwrap_or(resources.pids).into()),
-        ulimits: Some(vec![ulimit("nofile", OPEN_FILES_MAX), ulimit("core", 0)]),
         init: Some(false),
         // Everything that the agent says would be written to the Engine's disk.
         log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),

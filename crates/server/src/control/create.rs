@@ -257,7 +257,7 @@ impl Control {
         mut phases: Vec<Phase>,
     ) -> Result<Spawned> {
         let runtime = self.runtime_of(&sandbox).await;
-        let id = sandbox.id;
+        let id = sandbox.id.clone();
         let started = async {
             if let Some(generation) = generation {
                 let written = Instant::now();
@@ -265,7 +265,12 @@ impl Control {
                 more_of_the_store(&mut phases, written);
             }
             let provider = runtime.as_ref().map_err(|error| Error::Unavailable(error.to_string()))?;
-            provider.start(&id, &spec).await.map_err(|error| provider_error(provider.name(), error))
+            let awaited = self.await_image(&sandbox).await;
+            let started = provider.start(&id, &spec).await;
+            if let Some(awaited) = awaited {
+                self.image_came(awaited, started.as_ref().err()).await;
+            }
+            started.map_err(|error| provider_error(provider.name(), error))
         };
         let started = started.await;
         match started {

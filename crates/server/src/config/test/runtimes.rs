@@ -113,6 +113,9 @@ fn what_a_container_gets_is_read() {
         ("user", "'a:b:c'"),
         ("seccomp_profile", "p.json"),
         ("network_mode", "'a b'"),
+        ("network_mode", "host"),
+        ("network_mode", "'container:db'"),
+        ("seccomp_profile", "unconfined"),
         ("pids_limit", "0"),
     ] {
         let faults = Lab::new().here(&format!("providers: {{docker: {{{key}: {value}}}}}")).faults();
