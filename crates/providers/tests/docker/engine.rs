@@ -263,7 +263,10 @@ async fn restarted(settings: &str, kill: bool) -> Option<(Engine, Docker, provid
         matches!(docker.inventory().await, Err(Error::Unavailable(_))),
         "boxes of an Engine that is away are not gone"
     );
-    assert!(matches!(docker.guest(&id).await, Err(Error::Unavailable(_))));
+    eventually("the kept connection has ended", || async {
+        matches!(docker.guest(&id).await, Err(Error::Unavailable(_)))
+    })
+    .await;
     engine.start_again();
     assert_eq!(docker.health().await.error, None);
     Some((engine, docker, id))
