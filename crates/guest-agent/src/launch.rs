@@ -17,6 +17,7 @@ mod root;
 mod seccomp;
 mod slot;
 mod syscall;
+pub(crate) mod trace;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
@@ -24,8 +25,10 @@ use std::process::ExitCode;
 use guest_protocol::{LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use serde::de::DeserializeOwned;
 
-pub(crate) use privileges::limit_resources;
+pub(crate) use parent::start_time;
+pub(crate) use privileges::{become_user, limit_resources};
 pub(crate) use syscall::{CloneFlags, Cloned, clone3, duplicate_to, execute, wait_for};
 
 /// Descriptors of our own start here, so that they never collide with those
@@ -74,7 +77,7 @@ pub fn run() -> ExitCode {
         // Nobody to tell: descriptor 0 is not what the contract says.
         Err(_) => return ExitCode::FAILURE,
     };
-    let outcome = read_launch(handed.control.as_fd()).and_then(|launch| parent::make(&launch, &handed));
+    let outcome = read_order(handed.control.as_fd()).and_then(|launch: Launch| parent::make(&launch, &handed));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(refused) => {
@@ -102,7 +105,7 @@ fn own(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     fcntl_dupfd_cloexec(&fd, OWN_FDS_FROM)
 }
 
-fn read_launch(control: BorrowedFd<'_>) -> Result<Launch, Refused> {
+pub(crate) fn read_order<T: DeserializeOwned>(control: BorrowedFd<'_>) -> Result<T, Refused> {
     let mut line = Vec::new();
     let mut piece = [0u8; 4096];
     while !line.ends_with(b"\n") {

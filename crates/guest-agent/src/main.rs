@@ -13,6 +13,8 @@ mod memory;
 mod oom;
 mod relay;
 mod serve;
+mod sweep;
+mod traced;
 mod users;
 mod watchdog;
 
@@ -25,6 +27,8 @@ fn main() -> ExitCode {
         Some("stdio") => serve::stdio::run(args.next().as_deref()),
         Some("relay") => relay::run(),
         Some("launch") => launch::run(),
+        Some("trace") => launch::trace::run(),
+        Some("sweep") => sweep::run(),
         Some("bare") => bare::run(args),
         _ => ExitCode::FAILURE,
     }

@@ -5,7 +5,7 @@ mod route;
 pub(crate) mod stdio;
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -30,6 +30,7 @@ use crate::deadline::Deadline;
 use crate::descriptor::take;
 use crate::exec::reapers::{self, Reapers};
 use crate::memory::Activity;
+use crate::traced::{self, Ties};
 use crate::{exec, furnish, watchdog};
 
 /// The server keeps one connection, and opens another when it was restarted.
@@ -92,8 +93,11 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
 /// What comes first, whatever the agent is started with. `None` if that makes no sense.
 fn begin(boot: &str) -> Option<Boot> {
     let boot = serde_json::from_str::<Boot>(boot).ok()?;
-    // No other process of the box may look into this one, whoever it runs as.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).ok()?;
+    // No other process of the box may look into this one, whoever it runs as. A
+    // tracer must, and that one is a process of the box's user.
+    if boot.traced.is_none() {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).ok()?;
+    }
     // Matters only where the agent is not process 1 anyway.
     let _ = set_child_subreaper(Some(getpid()));
     umask(Mode::WGRP | Mode::WOTH);
@@ -112,17 +116,18 @@ struct Ways {
 }
 
 fn run_until_end(boot: Boot, ways: Ways, oom_events: Option<OwnedFd>) -> ExitCode {
+    let Ok(ties) = boot.traced.as_ref().map(traced::tie).transpose() else { return ExitCode::FAILURE };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() else {
         return ExitCode::FAILURE;
     };
-    match LocalSet::new().block_on(&runtime, serve(boot, ways, oom_events)) {
+    match LocalSet::new().block_on(&runtime, serve(boot, ways, oom_events, ties)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
 /// Until the deadline.
-async fn serve(boot: Boot, ways: Ways, oom_events: Option<OwnedFd>) -> std::io::Result<()> {
+async fn serve(boot: Boot, ways: Ways, oom_events: Option<OwnedFd>, ties: Option<Ties>) -> std::io::Result<()> {
     let Ways { listener, from_outside_only, first } = ways;
     let listener = std::os::unix::net::UnixListener::from(listener);
     listener.set_nonblocking(true)?;
@@ -160,12 +165,20 @@ async fn serve(boot: Boot, ways: Ways, oom_events: Option<OwnedFd>) -> std::io::
     if let Some(first) = first {
         spawn_local(first.serve(Rc::clone(&agent)));
     }
+    let tracer = Rc::clone(&agent);
+    let following = spawn_local(async move {
+        match ties {
+            Some(ties) => traced::follow(tracer, ties).await,
+            None => pending().await,
+        }
+    });
     let accepting = spawn_local(accept(Rc::clone(&agent), listener, from_outside_only));
     tokio::select! {
         ended = agent.deadline.wait() => ended?,
         // An agent that cannot reap, or cannot accept, is of no use.
         ended = reaping => ended??,
         ended = accepting => ended??,
+        ended = following => ended??,
     }
     // The kernel ends everything with process 1; elsewhere it is for us to do.
     if agent.pid != 1 {

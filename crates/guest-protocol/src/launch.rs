@@ -187,4 +187,7 @@ pub struct Boot {
     /// and whose output is the console. The box goes on when it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entrypoint: Option<Vec<String>>,
+    /// The box's root is a tracer's doing, which must be able to look into the agent.
+    #[serde(default)]
+    pub traced: Option<crate::Traced>,
 }

@@ -27,6 +27,7 @@
 mod container;
 pub mod frame;
 mod launch;
+mod trace;
 
 use std::collections::BTreeMap;
 
@@ -36,6 +37,7 @@ pub use container::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, AGENT_SOCKET};
 pub use launch::{
     Boot, CgroupDir, Defaults, LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport, Overlay, Slot, SoftLimits, Storage,
 };
+pub use trace::{Bounds, Note, Sweep, Trace, Traced};
 
 /// The version of this protocol. Server and agent are built together and only
 /// meet others when a box outlives an upgrade of the server.

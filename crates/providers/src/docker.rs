@@ -439,7 +439,7 @@ impl Provider for Docker {
     }
 
     async fn health(&self) -> Health {
-        Health { error: self.inner.ask().await }
+        Health { error: self.inner.ask().await, ..Health::default() }
     }
 
     fn backend(&self) -> Option<Backend> {

@@ -7,6 +7,7 @@
 //! passes the suite in [`conformance`].
 
 pub mod agent;
+mod chain;
 pub mod conformance;
 pub mod custom;
 pub mod docker;
@@ -16,9 +17,12 @@ pub mod images;
 mod local;
 pub mod mock;
 pub mod native;
+pub mod proot;
 mod provider;
+mod removal;
 mod slots;
 
+pub use chain::Chain;
 pub use domain::{SandboxId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{ByteStream, Command, ExitStatus, FileContent, FileInfo, Guest, OutputEvent, OutputStream};

@@ -33,7 +33,7 @@ pub(super) fn run(launch: &Launch, handed: &Handed, channel: OwnedFd, oom_events
     std::process::exit(1)
 }
 
-fn wait_for_go(channel: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Errno> {
+pub(super) fn wait_for_go(channel: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOUNTS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut word = [0u8; 2];
@@ -83,7 +83,8 @@ fn prepare(
     syscall::raise_loopback().at("raise the loopback interface")?;
     rustix::process::setsid().at("start a session")?;
     hand_over(handed, oom_events).at("hand over descriptors")?;
-    let program = seccomp::program().map_err(|_| Errno::TOOBIG).at("build the system call filter")?;
+    let program =
+        seccomp::program(seccomp::Walls::Kernel).map_err(|_| Errno::TOOBIG).at("build the system call filter")?;
     let start = arguments(launch, oom_events.is_some())?;
     privileges::limit_resources(&launch.soft)?;
     privileges::give_up(launch.slot.map(|slot| slot.uid))?;
@@ -129,6 +130,7 @@ fn arguments(launch: &Launch, has_oom_events: bool) -> Result<(Vec<CString>, Vec
         entrypoint: launch.entrypoint.clone(),
         // The agent of a slot could not: it has no powers.
         furnish: launch.furnish && launch.slot.is_none(),
+        traced: None,
     };
     let boot = serde_json::to_string(&boot).map_err(|_| Errno::INVAL).at("order the agent")?;
     let strings = |strings: &[&str]| {

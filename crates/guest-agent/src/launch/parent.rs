@@ -32,7 +32,7 @@ pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
         None => None,
     };
     let cgroup = join_cgroups(launch)?;
-    limit_processors(launch)?;
+    limit_processors(launch.soft.vcpus)?;
     if let Some(slot) = &launch.slot {
         return slot::make(launch, slot, handed, oom_events, cgroup);
     }
@@ -110,16 +110,16 @@ fn join_cgroups(launch: &Launch) -> Result<Option<OwnedFd>, Refused> {
 
 /// Keeps the box on so many processors, where no control group does. Which ones
 /// depends on our pid, so that boxes do not crowd on the first.
-fn limit_processors(launch: &Launch) -> Result<(), Refused> {
+pub(super) fn limit_processors(vcpus: u32) -> Result<(), Refused> {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-    if launch.soft.vcpus == 0 {
+    if vcpus == 0 {
         return Ok(());
     }
     let all = sched_getaffinity(None).at("read the processors")?;
     let usable: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
     let first = std::process::id() as usize;
     let mut chosen = CpuSet::new();
-    for n in 0..usable.len().min(launch.soft.vcpus as usize) {
+    for n in 0..usable.len().min(vcpus as usize) {
         chosen.set(usable[(first + n) % usable.len()]);
     }
     sched_setaffinity(None, &chosen).at("choose processors")
@@ -152,7 +152,7 @@ pub(super) fn record(launch: &Launch, pid: Pid) -> Result<(), Refused> {
 }
 
 /// When a process started, in clock ticks since boot.
-pub(super) fn start_time(pid: Pid) -> Result<u64, Refused> {
+pub(crate) fn start_time(pid: Pid) -> Result<u64, Refused> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).at("read the start time")?;
     // The name in parentheses may hold anything, so count from its end.
     let started = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());

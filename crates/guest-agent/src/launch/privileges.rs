@@ -51,6 +51,15 @@ pub(super) fn give_up(user: Option<u32>) -> Result<(), Refused> {
     set_no_new_privs(true).at("give up new privileges")
 }
 
+/// Becomes a user of the host, with its group and no other, and so without any
+/// power.
+pub(crate) fn become_user(id: u32) -> Result<(), Refused> {
+    let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
+    set_thread_groups(&[]).at("give up groups")?;
+    set_thread_res_gid(gid, gid, gid).at("become the group of the box")?;
+    set_thread_res_uid(uid, uid, uid).at("become the user of the box")
+}
+
 /// Bounds what control groups do not count.
 pub(crate) fn limit_resources(soft: &SoftLimits) -> Result<(), Refused> {
     let bound = |resource, most: u64| {

@@ -34,9 +34,21 @@ const fn refuse(errno: i32) -> u32 {
     libc::SECCOMP_RET_ERRNO | errno.unsigned_abs()
 }
 
+/// What keeps a box in, besides the filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Walls {
+    /// Namespaces.
+    Kernel,
+    /// A tracer that rewrites the paths of system calls.
+    Tracer,
+}
+
 /// The whole filter.
-pub(super) fn program() -> Result<Vec<sock_filter>, TooLong> {
-    let mut rules = rules::rules();
+pub(super) fn program(walls: Walls) -> Result<Vec<sock_filter>, TooLong> {
+    let mut rules = match walls {
+        Walls::Kernel => rules::rules(),
+        Walls::Tracer => rules::traced(),
+    };
     rules.sort_by_key(|rule| rule.number);
     let mut program = vec![
         load(ARCHITECTURE_OFFSET),
@@ -196,12 +208,12 @@ mod test {
     #[track_caller]
     fn expect(number: i64, arguments: [u64; 6], expected: u32) {
         let number = u32::try_from(number).unwrap();
-        assert_eq!(run(&program().unwrap(), ARCHITECTURE, number, arguments), expected, "call {number}");
+        assert_eq!(run(&program(Walls::Kernel).unwrap(), ARCHITECTURE, number, arguments), expected, "call {number}");
     }
 
     #[test]
     fn every_number_is_treated_as_its_rule_says_and_all_others_are_allowed() {
-        let program = program().unwrap();
+        let program = program(Walls::Kernel).unwrap();
         let rules = rules::rules();
         for number in 0..=KNOWN_LAST {
             let expected = match rules.iter().find(|rule| rule.number == number).map(|rule| rule.check) {
@@ -215,16 +227,32 @@ mod test {
 
     #[test]
     fn a_number_has_one_rule_only() {
-        let mut numbers: Vec<u32> = rules::rules().iter().map(|rule| rule.number).collect();
-        numbers.sort_unstable();
-        let count = numbers.len();
-        numbers.dedup();
-        assert_eq!(numbers.len(), count);
+        for rules in [rules::rules(), rules::traced()] {
+            let mut numbers: Vec<u32> = rules.iter().map(|rule| rule.number).collect();
+            numbers.sort_unstable();
+            let count = numbers.len();
+            numbers.dedup();
+            assert_eq!(numbers.len(), count);
+        }
+    }
+
+    #[test]
+    fn calls_that_an_old_tracer_does_not_see_do_not_exist_below_one() {
+        let program = program(Walls::Tracer).unwrap();
+        let answer = |number: i64, arguments| run(&program, ARCHITECTURE, u32::try_from(number).unwrap(), arguments);
+        for number in [libc::SYS_statx, libc::SYS_openat2, libc::SYS_faccessat2, libc::SYS_execveat] {
+            assert_eq!(answer(number, [0; 6]), refuse(libc::ENOSYS), "call {number}");
+        }
+        let escape = (libc::CLONE_UNTRACED | libc::SIGCHLD) as u64;
+        assert_eq!(answer(libc::SYS_clone, [escape, 0, 0, 0, 0, 0]), refuse(libc::EPERM));
+        assert_eq!(answer(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]), ALLOW);
+        assert_eq!(answer(libc::SYS_kill, [-1i64 as u64, 9, 0, 0, 0, 0]), refuse(libc::EPERM));
+        assert_eq!(answer(libc::SYS_kill, [7, 9, 0, 0, 0, 0]), ALLOW);
     }
 
     #[test]
     fn a_foreign_architecture_is_killed_and_unknown_numbers_do_not_exist() {
-        let program = program().unwrap();
+        let program = program(Walls::Kernel).unwrap();
         assert_eq!(run(&program, 0x4000_0003, 1, [0; 6]), KILL);
         assert_eq!(run(&program, ARCHITECTURE, KNOWN_LAST + 1, [0; 6]), refuse(libc::ENOSYS));
         assert_eq!(run(&program, ARCHITECTURE, 0x4000_0001, [0; 6]), refuse(libc::ENOSYS));

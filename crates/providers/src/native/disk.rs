@@ -46,12 +46,13 @@ pub(super) async fn make_image(path: &Path, size_mb: u32) -> io::Result<()> {
 }
 
 /// Bytes on disk of a file or of a tree that a box is changing meanwhile.
-pub(super) fn usage(path: &Path) -> io::Result<u64> {
+pub(crate) fn usage(path: &Path) -> io::Result<u64> {
     let metadata = fs::symlink_metadata(path)?;
     if !metadata.is_dir() {
         return Ok(metadata.blocks() * BLOCK_BYTES);
     }
-    let root = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let root =
+        rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     Ok(tree_usage(Arc::new(root)))
 }
 
@@ -122,6 +123,6 @@ mod test {
         std::os::unix::fs::symlink("/usr", root.join("link")).unwrap();
         let bytes = usage(&root).unwrap();
         assert!((1 << 20..4 << 20).contains(&bytes), "{bytes}");
-        crate::native::removal::remove_tree(&root).unwrap();
+        crate::removal::remove_tree(&root).unwrap();
     }
 }

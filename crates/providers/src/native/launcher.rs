@@ -15,11 +15,11 @@ use crate::local::agent_file::AgentFile;
 
 /// How long making a box may take. A thousandth of it is usual; a machine that
 /// swaps may need seconds.
-const LAUNCH_WAIT: Duration = Duration::from_secs(30);
+pub(crate) const LAUNCH_WAIT: Duration = Duration::from_secs(30);
 
 /// Why there is no box.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum LaunchError {
+pub(crate) enum LaunchError {
     /// The kernel refused a step.
     #[error("cannot {step}: {}", std::io::Error::from_raw_os_error(*errno))]
     Refused {
@@ -64,7 +64,7 @@ pub(super) async fn launch(agent: &AgentFile, listener: UnixListener, launch: &L
     outcome(&reports)
 }
 
-fn outcome(reports: &[u8]) -> Result<u32, LaunchError> {
+pub(crate) fn outcome(reports: &[u8]) -> Result<u32, LaunchError> {
     let mut pid = None;
     for line in reports.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         match serde_json::from_slice(line).map_err(std::io::Error::from)? {

@@ -91,12 +91,12 @@ pub(super) const HOSTNAME: &str = "tidebox";
 
 /// A root on disk, and what is mounted over it.
 #[derive(Debug, Clone)]
-pub(super) struct Skeleton {
+pub(crate) struct Skeleton {
     /// Its directory.
-    pub(super) path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Directories of the host's root that hold programs and are shown as they
     /// are: `/usr`, and on old systems `/bin` and the like.
-    pub(super) shown: Vec<String>,
+    pub(crate) shown: Vec<String>,
 }
 
 /// One thing in the skeleton.
@@ -123,7 +123,7 @@ impl Skeleton {
     }
 
     /// Makes the skeleton below `base`, or finds the one made before.
-    pub(super) fn make(base: &Path) -> io::Result<Skeleton> {
+    pub(crate) fn make(base: &Path) -> io::Result<Skeleton> {
         let mut shown = vec!["/usr".to_owned()];
         let items = collect(Path::new("/"), &mut shown)?;
         // Named by its content, so that it is never changed below a box.
@@ -134,14 +134,14 @@ impl Skeleton {
             return Ok(Skeleton { path, shown });
         }
         let unfinished = base.join(format!("host-new-{}", std::process::id()));
-        super::removal::remove_tree(&unfinished)?;
+        crate::removal::remove_tree(&unfinished)?;
         fs::DirBuilder::new().mode(0o755).create(&unfinished)?;
         for item in &items {
             item.write(&unfinished)?;
         }
         match fs::rename(&unfinished, &path) {
             // Another server on the same folder was faster with the same content.
-            Err(_) if path.is_dir() => super::removal::remove_tree(&unfinished)?,
+            Err(_) if path.is_dir() => crate::removal::remove_tree(&unfinished)?,
             outcome => outcome?,
         }
         Ok(Skeleton { path, shown })
@@ -149,12 +149,12 @@ impl Skeleton {
 
     /// Removes skeletons below `base` that neither we nor the boxes that were
     /// found use.
-    pub(super) fn remove_others(&self, base: &Path, used: &[String]) -> io::Result<()> {
+    pub(crate) fn remove_others(&self, base: &Path, used: &[String]) -> io::Result<()> {
         for entry in fs::read_dir(base)? {
             let path = entry?.path();
             let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("host-"));
             if ours && path != self.path && !used.iter().any(|used| Path::new(used) == path) {
-                super::removal::remove_tree(&path)?;
+                crate::removal::remove_tree(&path)?;
             }
         }
         Ok(())

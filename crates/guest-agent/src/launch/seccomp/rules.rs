@@ -32,9 +32,17 @@ pub(super) const KNOWN_LAST: u32 = 466;
 /// Calls that the C library crate does not number yet.
 const STATMOUNT: i64 = 457;
 const LISTMOUNT: i64 = 458;
+const SETXATTRAT: i64 = 463;
+const GETXATTRAT: i64 = 464;
+const LISTXATTRAT: i64 = 465;
+const REMOVEXATTRAT: i64 = 466;
 
 /// All flags of `clone` that make a namespace.
 const NAMESPACES: u32 = 0x7e02_0000;
+/// The flag of `clone` with which a tracer does not get the child.
+const UNTRACED: u32 = 0x0080_0000;
+/// To every process that one may signal.
+const EVERYBODY: [u32; 1] = [0xffff_ffff];
 /// Pretending to be typed at a terminal, and pasting on a console.
 const TYPING: [u32; 2] = [0x5412, 0x541C];
 /// Plain, without address randomization (debuggers), 64 and 32 bit of uname,
@@ -132,6 +140,38 @@ pub(super) fn rules() -> Vec<Rule> {
     rules
 }
 
+/// Paths in these would reach the host's files as they are: PRoot 5.1, which
+/// distributions still have, does not know the calls. C libraries then take the
+/// older ones. `file_getattr` and `file_setattr` lie above [`KNOWN_LAST`].
+const UNTRANSLATED: [i64; 9] = [
+    libc::SYS_statx,
+    libc::SYS_openat2,
+    libc::SYS_faccessat2,
+    libc::SYS_fchmodat2,
+    libc::SYS_execveat,
+    SETXATTRAT,
+    GETXATTRAT,
+    LISTXATTRAT,
+    REMOVEXATTRAT,
+];
+
+/// Every rule for a box below a tracer, in no order.
+///
+/// Its processes have the rights of the user that they run as on the host, and the
+/// tracer must see all of them.
+pub(super) fn traced() -> Vec<Rule> {
+    let mut rules = rules();
+    rules.retain(|rule| rule.number != number_of(libc::SYS_clone));
+    rules.push(rule(libc::SYS_clone, Check::NoBits { argument: 0, mask: NAMESPACES | UNTRACED }));
+    rules.push(rule(libc::SYS_kill, Check::NotOneOf { argument: 0, values: &EVERYBODY }));
+    rules.extend(UNTRANSLATED.map(|number| rule(number, Check::Refuse(libc::ENOSYS))));
+    rules
+}
+
 fn rule(number: i64, check: Check) -> Rule {
-    Rule { number: u32::try_from(number).unwrap_or(u32::MAX), check }
+    Rule { number: number_of(number), check }
+}
+
+fn number_of(number: i64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }

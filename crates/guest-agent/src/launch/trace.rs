@@ -1,0 +1,229 @@
+//! The tracer mode: starts PRoot, and looks after the box from outside.
+//!
+//! It becomes the box's user, PRoot its child, and the agent PRoot's. It holds the
+//! bounds, at full speed, since nobody traces it. Whatever loses its parent in
+//! the box becomes its child at last, so that it can end everything when PRoot or
+//! the agent has ended: what PRoot no longer traces would go on as an ordinary
+//! process of the host.
+
+mod bounds;
+
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use guest_protocol::{Boot, LaunchReport, SoftLimits, Trace, Traced};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{
+    DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit, Signal, getpid, getrlimit, kill_process, pidfd_open,
+    set_child_subreaper, set_dumpable_behavior, set_parent_process_death_signal, setrlimit, setsid,
+};
+use rustix::thread::set_no_new_privs;
+
+use self::bounds::Watch;
+use super::{
+    At, CloneFlags, Cloned, OWN_FDS_FROM, Refused, become_user, child, clone3, own, parent, privileges, read_order,
+    report, report_failure, seccomp, start_time, syscall,
+};
+use crate::sweep;
+
+/// Where PRoot, and so the agent, has the listening socket.
+const LISTENER_FD: i32 = 3;
+/// Where it has the count of kills by the memory limit.
+const OOM_EVENTS_FD: i32 = 4;
+/// Where it has the notes.
+const NOTES_FD: i32 = 5;
+/// Where the agent holds the FIFO open.
+const LIFE: &str = "life";
+/// PRoot, this mode, and the agent with the processes that look after its
+/// commands are none of the guest's.
+const OWN_PROCESSES: u32 = 16;
+
+/// Runs the tracer mode.
+pub(crate) fn run() -> ExitCode {
+    let Ok((control, listener)) = take_descriptors() else { return ExitCode::FAILURE };
+    let started = read_order::<Trace>(control.as_fd()).and_then(|trace| start(&trace, &control, &listener));
+    drop(listener);
+    match started {
+        Ok(watched) => {
+            drop(control);
+            watched.until_the_end()
+        }
+        Err(refused) => {
+            report_failure(control.as_fd(), refused);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Moves descriptors 0 and 1 out of the way.
+fn take_descriptors() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let own = |fd: BorrowedFd<'_>| fcntl_dupfd_cloexec(fd, OWN_FDS_FROM);
+    let taken = (own(std::io::stdin().as_fd())?, own(std::io::stdout().as_fd())?);
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    for number in 0..=2 {
+        syscall::duplicate_to(&null, number)?;
+    }
+    Ok(taken)
+}
+
+/// A box that runs.
+struct Watched {
+    id: Option<u32>,
+    proot: Pid,
+    proot_fd: OwnedFd,
+    /// Ends when the agent does.
+    life: OwnedFd,
+    watch: Watch,
+}
+
+/// What PRoot is given.
+struct Given<'a> {
+    listener: &'a OwnedFd,
+    oom_events: OwnedFd,
+    notes: OwnedFd,
+}
+
+fn start(trace: &Trace, control: &OwnedFd, listener: &OwnedFd) -> Result<Watched, Refused> {
+    syscall::reset_signals();
+    // A signal to the server's terminal is not for its boxes.
+    setsid().at("start a session")?;
+    let path = |name: &str| format!("{}/{name}", trace.dir);
+    let open = |name: &str, flags| {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::open(path(name), flags, Mode::from_raw_mode(0o600)).and_then(own)
+    };
+    let life = open(LIFE, OFlags::RDONLY | OFlags::NONBLOCK).at("open the sign of life")?;
+    let count = open("events", OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC).at("make the count of memory kills")?;
+    let oom_events = open("events", OFlags::RDONLY).at("open the count of memory kills")?;
+    let (notes, our_notes) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).at("make a pipe")?;
+    let (notes, our_notes) = (own(notes).at("make a pipe")?, own(our_notes).at("make a pipe")?);
+    let root = open("root", OFlags::RDONLY | OFlags::DIRECTORY).at("open the root")?;
+    parent::limit_processors(trace.bounds.vcpus)?;
+    let (ours, theirs) = parent::channel()?;
+    match clone3(CloneFlags::NONE, libc::SIGCHLD, None).at("fork")? {
+        Cloned::Child => {
+            drop(ours);
+            let refused = become_proot(trace, theirs, &Given { listener, oom_events, notes });
+            report_failure(control.as_fd(), refused);
+            std::process::exit(1)
+        }
+        Cloned::Parent(proot) => {
+            drop((theirs, oom_events, notes));
+            let watch = Watch::new(trace.bounds, trace.id.is_some(), count, our_notes, root);
+            let outcome = settle(trace, control.as_fd(), ours.as_fd(), proot);
+            if outcome.is_err() {
+                // It waits for us, so its pid cannot be anybody else's.
+                let _ = kill_process(proot, Signal::KILL);
+            }
+            let proot_fd = outcome?;
+            Ok(Watched { id: trace.id, proot, proot_fd, life, watch })
+        }
+    }
+}
+
+/// Writes down who is who, gives up all power, and lets the child go.
+fn settle(trace: &Trace, control: BorrowedFd<'_>, child: BorrowedFd<'_>, proot: Pid) -> Result<OwnedFd, Refused> {
+    let line = |pid: Pid| Ok(format!("{pid} {}\n", start_time(pid)?));
+    fs::write(format!("{}/pid", trace.dir), line(getpid())? + &line(proot)?).at("record the pids")?;
+    let proot_fd = pidfd_open(proot, PidfdFlags::empty()).at("hold PRoot")?;
+    set_child_subreaper(Some(getpid())).at("take what loses its parent")?;
+    set_no_new_privs(true).at("give up new privileges")?;
+    trace.id.map_or(Ok(()), become_user)?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).at("hide from the box")?;
+    let number = getpid().as_raw_nonzero().get().unsigned_abs();
+    report(control, &LaunchReport::Pid(number)).at("report the pid")?;
+    parent::go(child, &[]).at("tell PRoot to go")?;
+    Ok(proot_fd)
+}
+
+/// The child: only comes back with an error.
+fn become_proot(trace: &Trace, channel: OwnedFd, given: &Given<'_>) -> Refused {
+    if child::wait_for_go(channel.as_fd()).is_err() {
+        // There shall be no box.
+        std::process::exit(1);
+    }
+    match prepare(trace, given) {
+        Ok(mut command) => Refused {
+            step: "execute PRoot".to_owned(),
+            errno: Errno::from_io_error(&command.exec()).unwrap_or(Errno::IO),
+        },
+        Err(refused) => refused,
+    }
+}
+
+fn prepare(trace: &Trace, given: &Given<'_>) -> Result<Command, Refused> {
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    setsid().at("start a session")?;
+    let boot = Boot {
+        listener_fd: LISTENER_FD,
+        oom_events_fd: Some(OOM_EVENTS_FD),
+        traced: Some(Traced { notes_fd: NOTES_FD, ..trace.boot.traced.clone().unwrap_or_default() }),
+        ..trace.boot.clone()
+    };
+    let boot = serde_json::to_string(&boot).map_err(|_| Errno::INVAL).at("order the agent")?;
+    let (program, arguments) = trace.argv.split_first().ok_or(Errno::INVAL).at("find PRoot")?;
+    let mut command = Command::new(program);
+    command.args(arguments).args(["agent", &boot]).env_clear().envs(&trace.env).current_dir("/");
+    syscall::close_at_exec_from(3).at("hand over descriptors")?;
+    let all = [(given.listener, LISTENER_FD), (&given.oom_events, OOM_EVENTS_FD), (&given.notes, NOTES_FD)];
+    for (fd, number) in all {
+        syscall::duplicate_to(fd, number).at("hand over descriptors")?;
+    }
+    let pids = if trace.id.is_some() && trace.bounds.pids > 0 { trace.bounds.pids + OWN_PROCESSES } else { 0 };
+    privileges::limit_resources(&SoftLimits { pids, ..SoftLimits::default() })?;
+    limit_files(trace.bounds.disk_mb).at("bound the files")?;
+    let filter = seccomp::program(seccomp::Walls::Tracer).map_err(|_| Errno::TOOBIG);
+    let filter = filter.at("build the system call filter")?;
+    trace.id.map_or(Ok(()), become_user)?;
+    // PRoot kills what it traces before it ends by this signal.
+    set_parent_process_death_signal(Some(Signal::QUIT)).at("end with the tracer mode")?;
+    set_no_new_privs(true).at("give up new privileges")?;
+    syscall::install_filter(&filter).at("install the system call filter")?;
+    Ok(command)
+}
+
+fn limit_files(disk_mb: u32) -> Result<(), Errno> {
+    if disk_mb == 0 {
+        return Ok(());
+    }
+    let most = u64::from(disk_mb) * 1024 * 1024;
+    let most = getrlimit(Resource::Fsize).maximum.map_or(most, |hard| hard.min(most));
+    setrlimit(Resource::Fsize, Rlimit { current: Some(most), maximum: Some(most) })
+}
+
+impl Watched {
+    /// Holds the bounds until PRoot or the agent ends, and then ends all.
+    fn until_the_end(mut self) -> ExitCode {
+        loop {
+            let wait = self.watch.look(self.proot.as_raw_nonzero().get());
+            if self.has_ended(wait) {
+                break;
+            }
+        }
+        let ended = match self.id {
+            Some(id) => sweep::end_user(id),
+            None => sweep::end_below(&[getpid().as_raw_nonzero().get(), self.proot.as_raw_nonzero().get()]),
+        };
+        if ended { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    /// Waits for the end, but not longer than `wait`.
+    fn has_ended(&self, wait: Option<Duration>) -> bool {
+        let wait = wait.map(|wait| Timespec {
+            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(wait.subsec_nanos()),
+        });
+        let mut fds = [PollFd::new(&self.proot_fd, PollFlags::IN), PollFd::new(&self.life, PollFlags::empty())];
+        match poll(&mut fds, wait.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => false,
+            // A wait that cannot be is as good as an end.
+            Ok(_) | Err(_) => true,
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Boxes made with the program `proot`, for hosts that allow nothing else: no root,
+//! no user namespaces, no container engine.
+//!
+//! `PRoot` traces every process of a box and rewrites the paths of its system calls.
+//! That makes another root and another user for programs that play along. It is no
+//! wall against those that do not, and nothing here says otherwise: see
+//! [`Provider::facts`].
+//!
+//! Where the server is root, each box has an id of its own on the host, and that is
+//! a wall: the host's own permissions. Elsewhere boxes run as the server's user.
+
+mod copy;
+mod folder;
+mod host;
+mod maker;
+mod tracer;
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::{SandboxId, StoreId};
+use tokio::time::Instant;
+
+use crate::images::{Held, Images};
+use crate::local::boxes::{Boxes, Entry};
+use crate::local::ids::{IDS_PER_BOX, IdPool};
+use crate::{Error, Facts, Found, Guest, Health, Provider, Result, Spec, Started};
+
+use folder::{Folder, Folders};
+use host::{Host, find, probe_id};
+use maker::{Maker, What};
+
+/// The image that is the host's own programs.
+const HOST: &str = "host";
+/// A good answer of a probe holds for so long.
+const PROBE_AGE_MAX: Duration = Duration::from_secs(60);
+/// [`Provider::health`] answers within a second.
+const PROBE_WAIT: Duration = Duration::from_millis(900);
+/// Above those that `native` gives to its boxes.
+const IDS_FIRST: u32 = 0x6000_0000;
+const BOXES_MAX: u32 = 8192;
+
+/// How to set the provider up.
+#[derive(Debug, Clone)]
+pub struct ProotConfig {
+    /// The program: a path, or a name to look for in `PATH`.
+    pub binary: PathBuf,
+    /// The server's data folder. Everything lies in the folder `proot` of it; for a
+    /// server that is root, whose boxes' users may not enter it, in a folder beside
+    /// it with `-proot` at the end of its name.
+    pub data_dir: PathBuf,
+    /// Whose boxes these are.
+    pub store_id: StoreId,
+    /// Where images other than `host` come from.
+    pub images: Option<Images>,
+    /// First id and count of the host's ids that boxes may have if the server is
+    /// root, 65,536 for each although it uses one; `None` for a range far above those
+    /// of people, services and the provider `native`.
+    pub subids: Option<(u32, u32)>,
+}
+
+/// The provider. Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Proot {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    maker: Maker,
+    images: Option<Images>,
+    boxes: Boxes,
+    host: RwLock<(Host, Instant)>,
+}
+
+impl Proot {
+    /// Sets the provider up: makes its folders, finds the boxes that an earlier
+    /// server left, and makes a box to see whether this host allows it. That it does
+    /// not is no error; [`Provider::health`] says so. Takes some tens of milliseconds,
+    /// and must be called within a runtime.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for ids that cannot hold a box and for a data folder that
+    /// boxes cannot reach, [`Error::Failed`] if it cannot be written.
+    pub async fn open(config: ProotConfig) -> Result<Proot> {
+        let failed = |error: std::io::Error| Error::failed("open the data folder", error);
+        let is_root = rustix::process::geteuid().is_root();
+        let default_ids = (IDS_FIRST, BOXES_MAX * IDS_PER_BOX);
+        let ids = is_root.then(|| IdPool::new(config.subids.or(Some(default_ids)), &config.store_id)).transpose()?;
+        let (base, mode) =
+            if is_root { (beside(&config.data_dir), 0o711) } else { (config.data_dir.join("proot"), 0o700) };
+        let folders = Folders::make(&base, mode).map_err(failed)?;
+        check_base(&folders.base, is_root)?;
+        let proot = find(&config.binary).unwrap_or(config.binary);
+        let maker = Maker::new(folders, proot, ids)?;
+        for (_, folder) in maker.folders.all().map_err(failed)? {
+            if let (Some(ids), Some(id)) = (&maker.ids, folder.read().and_then(|record| record.id)) {
+                ids.mark(id);
+            }
+        }
+        maker.empty_trash().map_err(failed)?;
+        let host = RwLock::new((Host::default(), Instant::now()));
+        let inner = Inner { maker, images: config.images, boxes: Boxes::default(), host };
+        inner.probe().await;
+        Ok(Proot { inner: Arc::new(inner) })
+    }
+
+    /// Runs to the end even if the caller goes away.
+    async fn tracked<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+        action: &'static str,
+    ) -> Result<T> {
+        self.inner.maker.tasks.spawn(work).await.unwrap_or_else(|error| Err(Error::failed(action, error)))
+    }
+}
+
+/// The folder beside `dir` that others may pass through.
+fn beside(dir: &Path) -> PathBuf {
+    let mut name = dir.file_name().map_or_else(|| OsString::from("tidebox"), ToOwned::to_owned);
+    name.push("-proot");
+    dir.with_file_name(name)
+}
+
+/// Whether boxes can live in this folder.
+fn check_base(base: &Path, is_root: bool) -> Result<()> {
+    let shown = base.display();
+    if base.to_str().is_none_or(|text| text.contains(':')) {
+        return Err(Error::Invalid(format!(
+            "PRoot cannot work in {shown}: choose a data_dir whose path is UTF-8 and has no colon"
+        )));
+    }
+    let closed = |dir: &&Path| dir.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o001 == 0);
+    match base.ancestors().find(closed).filter(|_| is_root) {
+        Some(closed) => Err(Error::Invalid(format!(
+            "the users of PRoot's boxes cannot reach {shown}, since {} is closed to others: open it (chmod o+x) or choose another data_dir",
+            closed.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+impl Inner {
+    fn host(&self) -> (Host, Instant) {
+        self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Finds out anew what this host allows.
+    async fn probe(&self) {
+        let id = probe_id();
+        let (entry, _change) = self.boxes.change(&id).await;
+        let folder = self.maker.folders.of(&id);
+        let host = match self.clear(&entry, &folder).await {
+            Ok(()) => Host::probe(&self.maker).await,
+            Err(error) => {
+                Host { error: Some(format!("An earlier probe cannot be removed: {error}.")), ..Host::default() }
+            }
+        };
+        *self.host.write().unwrap_or_else(PoisonError::into_inner) = (host, Instant::now());
+        self.boxes.forget(&id);
+    }
+
+    /// Ends and removes a box, if there is one.
+    async fn clear(&self, entry: &Entry, folder: &Folder) -> Result<()> {
+        if !folder.exists() {
+            return Ok(());
+        }
+        let process = entry.process(folder.pid())?;
+        self.maker.remove(folder, process.as_deref()).await
+    }
+
+    /// Makes a box; `entry` is its entry, whose right to change the caller holds.
+    async fn start(&self, id: &SandboxId, spec: &Spec, image: Option<Held>, entry: &Entry) -> Result<Started> {
+        let (host, _) = self.host();
+        if let Some(error) = host.error {
+            return Err(Error::Unavailable(error));
+        }
+        let folder = self.maker.folders.of(id);
+        if folder.exists() {
+            if self.guest(entry, &folder).await.is_ok() {
+                return Ok(Started { phases: Vec::new() });
+            }
+            self.clear(entry, &folder).await?;
+        }
+        let usual = self.maker.a_box(id, &spec.resources, spec.lifetime);
+        match self.maker.make(&What { image, entrypoint: spec.entrypoint, slowly: host.slowly, ..usual }).await {
+            Ok(made) => {
+                let process = Arc::new(made.process);
+                entry.set_process(Arc::clone(&process));
+                *entry.guest.lock().await = Some(Arc::new(made.guest));
+                // Takes its exit when it ends, so that no zombie stays.
+                self.maker.tasks.spawn(async move { process.ended().await });
+                Ok(Started { phases: made.phases })
+            }
+            Err(error) => {
+                if let Err(remains) = self.clear(entry, &folder).await {
+                    tracing::warn!(%id, error = %remains, "what is left of a box that could not be made cannot be removed");
+                }
+                self.boxes.forget(id);
+                Err(error)
+            }
+        }
+    }
+
+    async fn stop(&self, id: &SandboxId) -> Result<()> {
+        let (entry, _change) = self.boxes.change(id).await;
+        self.clear(&entry, &self.maker.folders.of(id)).await?;
+        self.boxes.forget(id);
+        Ok(())
+    }
+
+    /// The kept connection, or a new one.
+    async fn guest(&self, entry: &Entry, folder: &Folder) -> Result<Arc<dyn Guest>> {
+        let mut kept = entry.guest.lock().await;
+        if let Some(guest) = kept.as_ref().filter(|guest| !guest.is_closed()) {
+            return Ok(Arc::clone(guest) as Arc<dyn Guest>);
+        }
+        if entry.process(folder.pid())?.is_none_or(|process| process.has_ended()) {
+            return Err(Error::Gone);
+        }
+        let guest = Arc::new(self.maker.dial(folder).await?);
+        *kept = Some(Arc::clone(&guest));
+        Ok(guest)
+    }
+
+    fn is_alive(&self, id: &SandboxId, folder: &Folder) -> bool {
+        let entry = self.boxes.entry(id);
+        // One that is being made has no process yet.
+        entry.is_changing()
+            || entry.process(folder.pid()).is_ok_and(|process| process.is_some_and(|process| !process.has_ended()))
+    }
+
+    /// What the box is to be made of; `None` for the host's own programs.
+    async fn image(&self, spec: &Spec) -> Result<Option<Held>> {
+        match &self.images {
+            _ if spec.image == HOST => Ok(None),
+            Some(images) => {
+                let held = images.take(&spec.image).await?;
+                if spec.entrypoint && held.run().entrypoint.is_empty() {
+                    return Err(Error::Invalid(format!("the image `{}` has no entry point to start", spec.image)));
+                }
+                Ok(Some(held))
+            }
+            None => Err(no_images(&spec.image)),
+        }
+    }
+}
+
+fn no_images(image: &str) -> Error {
+    Error::Invalid(format!("the provider proot has only the image `{HOST}` here, not `{image}`"))
+}
+
+#[async_trait]
+impl Provider for Proot {
+    fn name(&self) -> &str {
+        "proot"
+    }
+
+    fn facts(&self) -> Facts {
+        self.inner.host().0.facts(&self.inner.maker)
+    }
+
+    /// The folders of boxes that were stopped are deleted in the background, and
+    /// their ids are free again then.
+    async fn idle(&self) {
+        self.inner.maker.removals.idle().await;
+    }
+
+    async fn health(&self) -> Health {
+        let (host, asked) = self.inner.host();
+        if host.error.is_none() && asked.elapsed() < PROBE_AGE_MAX {
+            return Health::default();
+        }
+        let inner = Arc::clone(&self.inner);
+        let probe = self.inner.maker.tasks.spawn(async move { inner.probe().await });
+        match tokio::time::timeout(PROBE_WAIT, probe).await {
+            Ok(_) => Health { error: self.inner.host().0.error, ..Health::default() },
+            // It goes on, and the next question has its answer.
+            Err(_) if host.error.is_none() => Health::default(),
+            Err(_) => Health { error: host.error, ..Health::default() },
+        }
+    }
+
+    fn default_image(&self) -> &str {
+        HOST
+    }
+
+    fn check(&self, spec: &Spec) -> Result<()> {
+        if spec.image != HOST {
+            return if self.inner.images.is_some() { Ok(()) } else { Err(no_images(&spec.image)) };
+        }
+        if spec.entrypoint {
+            return Err(Error::Invalid(format!("the image `{HOST}` has no entry point to start")));
+        }
+        Ok(())
+    }
+
+    async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
+        self.check(spec)?;
+        let (inner, id, spec) = (Arc::clone(&self.inner), id.clone(), spec.clone());
+        // Before the right to change: a pull may take minutes, and a stop must not
+        // wait for it. A caller that goes away meanwhile has begun nothing.
+        let image = inner.image(&spec).await?;
+        let (entry, change) = inner.boxes.change(&id).await;
+        let work = async move {
+            let _change = change;
+            inner.start(&id, &spec, image, &entry).await
+        };
+        self.tracked(work, "make a box").await
+    }
+
+    async fn stop(&self, id: &SandboxId) -> Result<()> {
+        let (inner, id) = (Arc::clone(&self.inner), id.clone());
+        self.tracked(async move { inner.stop(&id).await }, "remove a box").await
+    }
+
+    async fn inventory(&self) -> Result<Vec<Found>> {
+        let inner = Arc::clone(&self.inner);
+        let list = move || -> std::io::Result<Vec<Found>> {
+            let found = inner.maker.folders.all()?.into_iter().filter(|(id, _)| *id != probe_id());
+            Ok(found.map(|(id, folder)| Found { alive: inner.is_alive(&id, &folder), id }).collect())
+        };
+        let listed = tokio::task::spawn_blocking(list).await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        listed.map_err(|error| Error::failed("list the boxes", error))
+    }
+
+    async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>> {
+        let folder = self.inner.maker.folders.of(id);
+        if !folder.exists() {
+            return Err(Error::Gone);
+        }
+        self.inner.guest(&self.inner.boxes.entry(id), &folder).await
+    }
+
+    async fn disk_usage(&self, id: &SandboxId) -> Option<u64> {
+        let root = self.inner.maker.folders.of(id).root();
+        tokio::task::spawn_blocking(move || crate::native::disk::usage(&root).ok()).await.ok()?
+    }
+}

@@ -1,0 +1,308 @@
+//! A tree of files as a box's own.
+//!
+//! The copy shares no file with what it was made of, since a guest writes into it:
+//! it shares blocks where the file system can, and else has blocks of its own. What
+//! images have on disk is linked by content, so a link there says nothing of the
+//! image, and two names become two files.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, chownat,
+    copy_file_range, fchmod, fchown, ftruncate, futimens, ioctl_ficlone, mkdirat, mknodat, openat, openat2, readlinkat,
+    seek, statat, symlinkat, utimensat,
+};
+use rustix::io::Errno;
+
+/// Names right below the root that a box gets made up, whatever the tree has there.
+const LEFT_OUT: [&[u8]; 4] = [b"dev", b"proc", b"sys", b".tidebox"];
+/// More than any tree that the store takes.
+const ENTRIES_MAX: usize = 5_000_000;
+/// So much is asked of the kernel at once.
+const PIECE_BYTES: usize = 1 << 30;
+
+/// Copies what is below `from` into the empty directory `to`, for the user `id`;
+/// `None` for the caller. Blocks.
+///
+/// Directories and files can be read and written by their owner, as they could be
+/// by the root of the tree, which the owner stands for. Devices and sockets are left
+/// out, and so are extended attributes.
+pub(super) fn copy_tree(from: &Path, to: &Path, id: Option<u32>) -> io::Result<()> {
+    let open = |path: &Path| rustix::fs::openat(CWD, path, DIR, Mode::empty());
+    let copier = Copier { from: open(from)?, to: open(to)?, id };
+    let mut waiting = vec![PathBuf::from(".")];
+    let mut entries = 0;
+    // Of directories last: what is put into one changes its time.
+    let mut times = Vec::new();
+    let mut reflinks = true;
+    while let Some(path) = waiting.pop() {
+        let (source, target) = (below(&copier.from, &path)?, below(&copier.to, &path)?);
+        let is_root = path == Path::new(".");
+        for entry in Dir::read_from(&source)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let bytes = name.to_bytes();
+            if bytes == b"." || bytes == b".." || (is_root && LEFT_OUT.contains(&bytes)) {
+                continue;
+            }
+            entries += 1;
+            if entries > ENTRIES_MAX {
+                return Err(io::Error::other(format!("the image has more than {ENTRIES_MAX} files")));
+            }
+            let stat = statat(&source, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            let name = Path::new(std::ffi::OsStr::from_bytes(bytes));
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => {
+                    copier.dir(&target, name, &stat)?;
+                    waiting.push(path.join(name));
+                    times.push((path.join(name), times_of(&stat)));
+                }
+                FileType::RegularFile => copier.file(&source, &target, name, &stat, &mut reflinks)?,
+                FileType::Symlink => copier.link(&source, &target, name, &stat)?,
+                FileType::Fifo => copier.fifo(&target, name, &stat)?,
+                FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice | FileType::Unknown => {}
+            }
+        }
+    }
+    for (path, times) in times.into_iter().rev() {
+        futimens(below(&copier.to, &path)?, &times)?;
+    }
+    Ok(())
+}
+
+const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Opens a directory of a tree without following a link.
+fn below(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(root, path, DIR, Mode::empty(), resolve).map_err(|errno| match errno {
+        Errno::NAMETOOLONG => io::Error::other("the image has paths longer than 4,096 bytes"),
+        errno => errno.into(),
+    })
+}
+
+fn times_of(stat: &Stat) -> Timestamps {
+    let at = |tv_sec, tv_nsec: u64| Timespec { tv_sec, tv_nsec: i64::try_from(tv_nsec).unwrap_or(0) };
+    Timestamps {
+        last_access: at(stat.st_atime, stat.st_atime_nsec),
+        last_modification: at(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}
+
+struct Copier {
+    from: OwnedFd,
+    to: OwnedFd,
+    id: Option<u32>,
+}
+
+impl Copier {
+    fn owner(&self) -> (Option<Uid>, Option<Gid>) {
+        (self.id.map(Uid::from_raw), self.id.map(Gid::from_raw))
+    }
+
+    fn dir(&self, target: &OwnedFd, name: &Path, stat: &Stat) -> io::Result<()> {
+        mkdirat(target, name, Mode::RWXU)?;
+        self.settle(&openat(target, name, DIR, Mode::empty())?, stat, 0o700)
+    }
+
+    fn file(
+        &self,
+        source: &OwnedFd,
+        target: &OwnedFd,
+        name: &Path,
+        stat: &Stat,
+        reflinks: &mut bool,
+    ) -> io::Result<()> {
+        let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let from = openat(source, name, OFlags::RDONLY | OFlags::NONBLOCK | flags, Mode::empty())?;
+        let to = openat(target, name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | flags, Mode::RUSR | Mode::WUSR)?;
+        if stat.st_size > 0 && !(*reflinks && clone(&to, &from, reflinks)) {
+            copy_content(from, &to, u64::try_from(stat.st_size).unwrap_or(0))?;
+        }
+        self.settle(&to, stat, 0o600)?;
+        Ok(futimens(&to, &times_of(stat))?)
+    }
+
+    fn link(&self, source: &OwnedFd, target: &OwnedFd, name: &Path, stat: &Stat) -> io::Result<()> {
+        symlinkat(readlinkat(source, name, Vec::new())?, target, name)?;
+        let (uid, gid) = self.owner();
+        chownat(target, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(utimensat(target, name, &times_of(stat), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    fn fifo(&self, target: &OwnedFd, name: &Path, stat: &Stat) -> io::Result<()> {
+        mknodat(target, name, FileType::Fifo, Mode::from_raw_mode(stat.st_mode & 0o777), 0)?;
+        let (uid, gid) = self.owner();
+        Ok(chownat(target, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Owner and mode; the owner comes first, since a change of it clears bits.
+    fn settle(&self, file: &OwnedFd, stat: &Stat, at_least: u32) -> io::Result<()> {
+        let (uid, gid) = self.owner();
+        if uid.is_some() {
+            fchown(file, uid, gid)?;
+        }
+        Ok(fchmod(file, Mode::from_raw_mode(stat.st_mode & 0o7777 | at_least))?)
+    }
+}
+
+/// Whether the copy shares its blocks with the original now.
+fn clone(to: &OwnedFd, from: &OwnedFd, reflinks: &mut bool) -> bool {
+    match ioctl_ficlone(to, from) {
+        Ok(()) => true,
+        Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => {
+            *reflinks = false;
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+/// Copies the pieces that hold data, so that holes stay holes.
+fn copy_content(from: OwnedFd, to: &OwnedFd, size: u64) -> io::Result<()> {
+    ftruncate(to, size)?;
+    let mut at = 0;
+    while at < size {
+        let (start, end) = match seek(&from, SeekFrom::Data(at)) {
+            Ok(start) => (start, seek(&from, SeekFrom::Hole(start))?.min(size)),
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => (at, size),
+            Err(errno) => return Err(errno.into()),
+        };
+        if !copy_range(&from, to, start, end)? {
+            return copy_by_hand(from, to, start);
+        }
+        at = end;
+    }
+    Ok(())
+}
+
+/// Whether the kernel can do it.
+fn copy_range(from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> io::Result<bool> {
+    let (mut in_at, mut out_at) = (start, start);
+    while in_at < end {
+        let length = usize::try_from(end - in_at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        match copy_file_range(from.as_fd(), Some(&mut in_at), to.as_fd(), Some(&mut out_at), length) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL) if in_at == start => return Ok(false),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(true)
+}
+
+fn copy_by_hand(from: OwnedFd, to: &OwnedFd, start: u64) -> io::Result<()> {
+    seek(&from, SeekFrom::Start(start))?;
+    seek(to, SeekFrom::Start(start))?;
+    io::copy(&mut File::from(from), &mut File::from(to.try_clone()?)).map(drop)
+}
+
+#[cfg(test)]
+mod test {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    fn copied(from: &Path) -> tempfile::TempDir {
+        let to = tempfile::tempdir().unwrap();
+        copy_tree(from, to.path(), None).unwrap();
+        to
+    }
+
+    #[test]
+    fn content_links_modes_and_times_are_the_same() {
+        let from = tempfile::tempdir().unwrap();
+        fs::create_dir_all(from.path().join("a/b")).unwrap();
+        fs::write(from.path().join("a/b/file"), vec![7; 3_000_000]).unwrap();
+        fs::set_permissions(from.path().join("a/b/file"), fs::Permissions::from_mode(0o755)).unwrap();
+        symlink("/etc/passwd", from.path().join("a/link")).unwrap();
+        symlink("nowhere", from.path().join("dangling")).unwrap();
+        let odd = Path::new(std::ffi::OsStr::from_bytes(b"odd\xff\nname"));
+        fs::write(from.path().join(odd), "odd").unwrap();
+        let to = copied(from.path());
+        let (old, new) = (from.path().join("a/b/file"), to.path().join("a/b/file"));
+        assert_eq!(fs::read(&old).unwrap(), fs::read(&new).unwrap());
+        let (old, new) = (fs::metadata(old).unwrap(), fs::metadata(new).unwrap());
+        assert_eq!((old.mode(), old.mtime(), old.mtime_nsec()), (new.mode(), new.mtime(), new.mtime_nsec()));
+        let (old, new) = (from.path().join("a/b").metadata().unwrap(), to.path().join("a/b").metadata().unwrap());
+        assert_eq!((old.mtime(), old.mtime_nsec()), (new.mtime(), new.mtime_nsec()));
+        assert_eq!(fs::read_link(to.path().join("a/link")).unwrap(), Path::new("/etc/passwd"));
+        assert_eq!(fs::read_link(to.path().join("dangling")).unwrap(), Path::new("nowhere"));
+        assert_eq!(fs::read(to.path().join(odd)).unwrap(), b"odd");
+    }
+
+    #[test]
+    fn no_file_is_shared_with_the_original_or_with_another_name() {
+        let from = tempfile::tempdir().unwrap();
+        fs::write(from.path().join("one"), "same").unwrap();
+        fs::hard_link(from.path().join("one"), from.path().join("two")).unwrap();
+        let to = copied(from.path());
+        fs::write(to.path().join("one"), "changed").unwrap();
+        assert_eq!(fs::read(to.path().join("two")).unwrap(), b"same");
+        assert_eq!(fs::read(from.path().join("one")).unwrap(), b"same");
+    }
+
+    #[test]
+    fn holes_stay_holes() {
+        let from = tempfile::tempdir().unwrap();
+        let file = File::create(from.path().join("sparse")).unwrap();
+        file.set_len(1 << 40).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"in the middle", 1 << 39).unwrap();
+        let to = copied(from.path());
+        let copy = File::open(to.path().join("sparse")).unwrap();
+        assert_eq!(copy.metadata().unwrap().len(), 1 << 40);
+        assert!(copy.metadata().unwrap().blocks() < 1000);
+        let mut found = [0; 13];
+        std::os::unix::fs::FileExt::read_exact_at(&copy, &mut found, 1 << 39).unwrap();
+        assert_eq!(&found, b"in the middle");
+    }
+
+    #[test]
+    fn what_its_owner_could_not_use_he_can() {
+        let from = tempfile::tempdir().unwrap();
+        fs::create_dir(from.path().join("closed")).unwrap();
+        fs::write(from.path().join("closed/file"), "x").unwrap();
+        fs::set_permissions(from.path().join("closed/file"), fs::Permissions::from_mode(0o444)).unwrap();
+        fs::set_permissions(from.path().join("closed"), fs::Permissions::from_mode(0o555)).unwrap();
+        let to = copied(from.path());
+        assert_eq!(to.path().join("closed").metadata().unwrap().mode() & 0o7777, 0o755);
+        assert_eq!(to.path().join("closed/file").metadata().unwrap().mode() & 0o7777, 0o644);
+    }
+
+    #[test]
+    fn what_a_box_gets_made_up_is_left_out() {
+        let from = tempfile::tempdir().unwrap();
+        symlink("/etc", from.path().join("dev")).unwrap();
+        symlink("/etc", from.path().join(".tidebox")).unwrap();
+        fs::create_dir_all(from.path().join("proc/x")).unwrap();
+        fs::create_dir_all(from.path().join("usr/dev")).unwrap();
+        let to = copied(from.path());
+        assert_eq!(fs::read_dir(to.path()).unwrap().count(), 1);
+        assert!(to.path().join("usr/dev").is_dir());
+    }
+
+    #[test]
+    fn a_tree_deeper_than_any_path_is_refused_with_a_reason() {
+        let from = tempfile::tempdir().unwrap();
+        let top = from.path().join("top");
+        let (inner, outer) = (from.path().join("inner"), from.path().join("outer"));
+        fs::create_dir(&inner).unwrap();
+        for _ in 0..3000 {
+            fs::create_dir(&outer).unwrap();
+            fs::rename(&inner, outer.join("d")).unwrap();
+            fs::rename(&outer, &inner).unwrap();
+        }
+        fs::rename(&inner, &top).unwrap();
+        let to = tempfile::tempdir().unwrap();
+        let refused = copy_tree(from.path(), to.path(), None).unwrap_err();
+        assert!(refused.to_string().contains("longer than 4,096 bytes"), "{refused}");
+        crate::removal::remove_tree(from.path()).unwrap();
+        crate::removal::remove_tree(to.path()).unwrap();
+    }
+}

@@ -1,0 +1,180 @@
+//! What this host allows, found out by making a box.
+
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use domain::{Resources, SandboxId};
+use futures_util::StreamExt;
+use rustix::io::Errno;
+
+use super::maker::{Maker, What};
+use crate::native::launcher::LaunchError;
+use crate::{Command, Error, Facts, Guest, Isolation, LimitKind, OutputEvent, Result};
+
+/// The box of a probe is small and ends by itself soon, should we not end it.
+const PROBE: Resources = Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 16 };
+const PROBE_LIFETIME: Duration = Duration::from_secs(60);
+const COMMAND_WAIT: Duration = Duration::from_secs(10);
+/// The line with the version ends with it.
+const VERSION_WAIT: Duration = Duration::from_secs(5);
+
+/// What an operator must know before anything else.
+pub(super) const NO_ISOLATION: &str = "PRoot isolates nothing: code in a box reaches the host's network, sees its processes, and can leave its files with little effort. Run only code that you trust, or enable native or docker.";
+const ONE_USER: &str = "The server does not run as root: boxes run as the server's own user, and can read, change and end whatever that user can, the server and other boxes included.";
+
+/// The id of a probe's box: all bits set, which chance does not make.
+pub(super) fn probe_id() -> SandboxId {
+    SandboxId::from_entropy([0xff; 10])
+}
+
+/// What a probe found.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Host {
+    /// What `proot --version` says.
+    pub(super) version: Option<String>,
+    /// `PRoot` is to trace every call.
+    pub(super) slowly: bool,
+    /// Why no box can be made, and what to do about it.
+    pub(super) error: Option<String>,
+}
+
+impl Host {
+    /// Makes a box and runs a program in it.
+    pub(super) async fn probe(maker: &Maker) -> Host {
+        let version = match version(&maker.proot).await {
+            Ok(version) => version,
+            Err(error) => return Host { error: Some(error), ..Host::default() },
+        };
+        let mut host = Host { version: Some(version), ..Host::default() };
+        let mut first = None;
+        for slowly in [false, true] {
+            match try_box(maker, slowly).await {
+                Ok(()) => {
+                    host.slowly = slowly;
+                    return host;
+                }
+                Err(error) => {
+                    first.get_or_insert_with(|| explain(&error, maker));
+                }
+            }
+        }
+        host.error = first;
+        host
+    }
+
+    pub(super) fn facts(&self, maker: &Maker) -> Facts {
+        let mut missing = vec![NO_ISOLATION.to_owned()];
+        if maker.ids.is_none() {
+            missing.push(ONE_USER.to_owned());
+        }
+        missing.extend(self.error.clone());
+        let version = self.version.as_deref().unwrap_or_default();
+        Facts {
+            isolation: Isolation::None,
+            runtime: format!("proot {version}").trim_end().to_owned(),
+            network_mode: "host".to_owned(),
+            limits: ["memory_mb", "vcpus", "pids", "disk_mb"].map(|name| (name, LimitKind::Soft)).to_vec(),
+            missing,
+        }
+    }
+}
+
+/// The program that a name means: with a slash it is a path, without one it is
+/// looked for as a shell would.
+pub(super) fn find(name: &Path) -> Option<PathBuf> {
+    if name.components().count() > 1 {
+        return std::path::absolute(name).ok();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|program| program.is_file() && program.is_absolute())
+}
+
+/// The version of the program, or why it is of no use.
+async fn version(proot: &Path) -> Result<String, String> {
+    let mut command = tokio::process::Command::new(proot);
+    command.arg("--version").env_clear().kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let advice = "install PRoot (Debian: `apt install proot`) or set `providers.proot.binary`";
+    let output = match tokio::time::timeout(VERSION_WAIT, command.output()).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(error)) => return Err(format!("{} cannot be run ({error}): {advice}.", proot.display())),
+        Err(_) => return Err(format!("{} does not say its version: {advice}.", proot.display())),
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.split_whitespace().find(|word| {
+        let word = word.trim_start_matches('v');
+        word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit())
+    });
+    version
+        .map(|word| word.trim_start_matches('v').to_owned())
+        .ok_or_else(|| format!("{} says no version, so it is not PRoot: {advice}.", proot.display()))
+}
+
+async fn try_box(maker: &Maker, slowly: bool) -> Result<()> {
+    let what = What { slowly, ..maker.a_box(&probe_id(), &PROBE, PROBE_LIFETIME) };
+    let made = maker.make(&what).await;
+    let outcome = match &made {
+        Ok(made) => run_true(&made.guest).await,
+        Err(_) => Ok(()),
+    };
+    maker.remove(&what.folder, made.as_ref().ok().map(|made| &made.process)).await?;
+    made.and(outcome)
+}
+
+async fn run_true(guest: &dyn Guest) -> Result<()> {
+    let command = Command {
+        argv: vec!["/bin/sh".to_owned(), "-c".to_owned(), "exit 0".to_owned()],
+        env: BTreeMap::new(),
+        workdir: None,
+        user: None,
+        timeout: COMMAND_WAIT,
+        stdin: None,
+    };
+    let mut events = guest.exec(command).await?;
+    let mut told = Vec::new();
+    while let Some(event) = events.next().await {
+        match event? {
+            OutputEvent::Exit(exit) if exit.code == 0 => return Ok(()),
+            OutputEvent::Exit(exit) => {
+                let told = String::from_utf8_lossy(&told).into_owned();
+                return Err(Error::failed("run a program", format!("exit code {}: {}", exit.code, told.trim())));
+            }
+            OutputEvent::Stdout(bytes) | OutputEvent::Stderr(bytes) => told.extend_from_slice(&bytes),
+        }
+    }
+    Err(Error::failed("run a program", "it did not end"))
+}
+
+/// The causes of an error on one line.
+fn chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// What an operator can do about a box that cannot be made.
+fn explain(error: &Error, maker: &Maker) -> String {
+    let refused = if let Error::Failed { source, .. } = error { source.downcast_ref::<LaunchError>() } else { None };
+    let advice = match refused {
+        Some(LaunchError::Refused { step, errno }) if step == "execute PRoot" => {
+            let cause = Errno::from_raw_os_error(*errno);
+            return format!(
+                "{} cannot be executed by the boxes' users ({cause}): make it and the folders above it readable for all.",
+                maker.proot.display()
+            );
+        }
+        Some(_) => "see the log of the server",
+        // It started and the agent did not answer, or no program ran.
+        None => {
+            "the kernel must allow ptrace to this user (a container needs a seccomp profile that does), and the data folder must not be mounted noexec"
+        }
+    };
+    format!("No box can be made with PRoot ({}): {advice}.", chain(error))
+}

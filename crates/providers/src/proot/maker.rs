@@ -1,0 +1,310 @@
+//! Making one box and removing one box, without remembering any.
+
+use std::fs::{self, DirBuilder};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use domain::{Resources, SandboxId};
+use guest_protocol::{Boot, Bounds, Defaults, Sweep, Trace, Traced};
+use tokio_util::task::TaskTracker;
+
+use super::copy::copy_tree;
+use super::folder::{Folder, Folders, Record, own};
+use super::tracer;
+use crate::agent::AgentGuest;
+use crate::images::Held;
+use crate::local::agent_file::{AgentFile, agent_binary};
+use crate::local::ids::IdPool;
+use crate::local::process::Process;
+use crate::local::removals::Removals;
+use crate::native::skeleton::Skeleton;
+use crate::removal::remove_tree;
+use crate::{Error, Phase, Result};
+
+/// How long a killed box may take to end.
+const END_WAIT: Duration = Duration::from_secs(20);
+/// Devices that are the host's own, as its users have them.
+const DEVICES: [&str; 8] = ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"];
+/// Files of the host that a box on the host's network needs as they are.
+const NETWORK_FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+/// Where the agent's program and its FIFO show in a box.
+const PROGRAM: &str = "/.tidebox/agent";
+const LIFE: &str = "/.tidebox/life";
+
+/// Everything that boxes are made of.
+#[derive(Debug)]
+pub(super) struct Maker {
+    pub(super) folders: Folders,
+    /// The program `proot`, with its whole path.
+    pub(super) proot: PathBuf,
+    pub(super) agent: AgentFile,
+    /// The agent on disk, for boxes that cannot write to it.
+    program: PathBuf,
+    pub(super) skeleton: Skeleton,
+    /// Where boxes get ids of their own from; `None` if they run as the server does.
+    pub(super) ids: Option<IdPool>,
+    pub(super) tasks: TaskTracker,
+    pub(super) removals: Removals,
+}
+
+/// What to make.
+#[derive(Debug, Clone)]
+pub(super) struct What<'a> {
+    pub(super) folder: Folder,
+    pub(super) image: Option<Held>,
+    pub(super) entrypoint: bool,
+    pub(super) resources: &'a Resources,
+    pub(super) lifetime: Duration,
+    /// `PRoot` is to trace every call, since its own filter does not work here.
+    pub(super) slowly: bool,
+}
+
+/// A box that runs and answers.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) process: Process,
+    pub(super) guest: AgentGuest,
+    pub(super) phases: Vec<Phase>,
+}
+
+fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::failed("make a box", source)
+}
+
+/// What the disk of the boxes refuses.
+fn disk(error: io::Error) -> Error {
+    if [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded].contains(&error.kind()) {
+        let text = "the disk with the boxes of this server is full; end some of them or make room on it";
+        return Error::Full(text.to_owned());
+    }
+    failed(error)
+}
+
+impl Maker {
+    pub(super) fn new(folders: Folders, proot: PathBuf, ids: Option<IdPool>) -> Result<Maker> {
+        let failed = |error: io::Error| Error::failed("open the data folder", error);
+        let skeleton = Skeleton::make(&folders.base).map_err(failed)?;
+        skeleton.remove_others(&folders.base, &[]).map_err(failed)?;
+        let program = program(&folders.base).map_err(failed)?;
+        let agent = AgentFile::sealed()?;
+        Ok(Maker {
+            folders,
+            proot,
+            agent,
+            program,
+            skeleton,
+            ids,
+            tasks: TaskTracker::new(),
+            removals: Removals::default(),
+        })
+    }
+
+    /// Makes a box in a folder that must not be there yet. On error the folder
+    /// wants removing.
+    pub(super) async fn make(&self, what: &What<'_>) -> Result<Made> {
+        let begin = Instant::now();
+        let id = self.ids.as_ref().map(IdPool::take).transpose()?;
+        if let Err(error) = what.folder.make(&Record::new(id)) {
+            // No record names it, so nobody else will.
+            self.give_back(id);
+            return Err(disk(error));
+        }
+        self.fill(what, id).await?;
+        let files_took = begin.elapsed();
+        let listener = what.folder.listen().map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        // Dialled before anybody listens: the first request waits in the socket.
+        let stream = what.folder.connect().await.map_err(failed)?;
+        let order = self.order(what, id);
+        let (launched, guest) = tokio::join!(
+            async { (tracer::trace(&self.agent, listener, &order).await, begin.elapsed()) },
+            AgentGuest::connect(stream)
+        );
+        let (launched, box_took) = launched;
+        // If both failed, the launcher knows why.
+        launched.map_err(failed)?;
+        let guest = guest?;
+        let process = match what.folder.pid() {
+            Some((pid, started)) => Process::find(pid, started).map_err(failed)?.ok_or(Error::Gone)?,
+            None => return Err(failed("no process was recorded")),
+        };
+        let phases = vec![
+            Phase { name: "image", took: files_took },
+            Phase { name: "box", took: box_took.saturating_sub(files_took) },
+            Phase { name: "agent", took: begin.elapsed().saturating_sub(box_took) },
+        ];
+        Ok(Made { process, guest, phases })
+    }
+
+    /// Puts the files of the image, and those that every box has, into the root.
+    async fn fill(&self, what: &What<'_>, id: Option<u32>) -> Result<()> {
+        let folder = what.folder.clone();
+        let image = what.image.clone();
+        let skeleton = self.skeleton.path.clone();
+        let own_program = id.is_none();
+        let work = move || {
+            let from = image.as_ref().map_or(skeleton.as_path(), |held| held.root());
+            copy_tree(from, &folder.root(), id)?;
+            furnish(&folder.root(), id)?;
+            if own_program { write_program(&folder.path().join("agent")) } else { Ok(()) }
+        };
+        tokio::task::spawn_blocking(work).await.map_err(failed)?.map_err(disk)
+    }
+
+    fn order(&self, what: &What<'_>, id: Option<u32>) -> Trace {
+        let folder = what.folder.path();
+        let program = if id.is_some() { self.program.clone() } else { folder.join("agent") };
+        let mut argv = vec![self.proot.display().to_string(), "-0".to_owned()];
+        let mut option = |name: &str, value: String| argv.extend([name.to_owned(), value]);
+        option("-r", what.folder.root().display().to_string());
+        option("-b", "/proc".to_owned());
+        let devices = DEVICES.iter().map(|name| format!("/dev/{name}"));
+        let shown = self.skeleton.shown.iter().filter(|_| what.image.is_none()).cloned();
+        let host = devices.chain(shown).chain(NETWORK_FILES.map(str::to_owned));
+        host.filter(|path| Path::new(path).exists()).for_each(|path| option("-b", path));
+        option("-b", format!("{}:{PROGRAM}", program.display()));
+        option("-b", format!("{}:{LIFE}", folder.join("life").display()));
+        option("-w", "/".to_owned());
+        argv.push(PROGRAM.to_owned());
+        let run = what.image.as_ref().map(|held| held.run().clone()).unwrap_or_default();
+        let boot = Boot {
+            deadline_ms: u64::try_from(what.lifetime.as_millis()).unwrap_or(u64::MAX),
+            single_user: true,
+            // Nobody but the one user is there.
+            defaults: Defaults { user: None, ..run.defaults },
+            entrypoint: (what.entrypoint && !run.entrypoint.is_empty()).then_some(run.entrypoint),
+            furnish: what.image.is_some(),
+            traced: Some(Traced { life: LIFE.to_owned(), ..Traced::default() }),
+            ..Boot::default()
+        };
+        let mut env = std::collections::BTreeMap::new();
+        env.insert("PROOT_TMP_DIR".to_owned(), what.folder.tmp().display().to_string());
+        if what.slowly {
+            env.insert("PROOT_NO_SECCOMP".to_owned(), "1".to_owned());
+        }
+        let Resources { memory_mb, vcpus, disk_mb, pids, .. } = *what.resources;
+        let bounds = Bounds { memory_mb, vcpus, pids, disk_mb };
+        Trace { dir: folder.display().to_string(), argv, boot, env, id, bounds }
+    }
+
+    /// A new connection to the agent of a box.
+    pub(super) async fn dial(&self, folder: &Folder) -> Result<AgentGuest> {
+        let stream = folder.connect().await.map_err(|error| {
+            let absent = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+            if absent.contains(&error.kind()) { Error::Gone } else { Error::failed("reach the agent", error) }
+        })?;
+        AgentGuest::connect(stream).await
+    }
+
+    /// Ends a box and removes all of it; what cannot be removed at once is out of
+    /// the way and goes in the background. May be repeated at any time.
+    pub(super) async fn remove(&self, folder: &Folder, process: Option<&Process>) -> Result<()> {
+        const ACTION: &str = "remove a box";
+        let failed = |error: io::Error| Error::failed(ACTION, error);
+        let id = folder.read().and_then(|record| record.id);
+        let roots = folder.pids();
+        // Without either nothing was ever started.
+        if !roots.is_empty() || id.is_some() {
+            tracer::sweep(&self.agent, &Sweep { id, roots }).await.map_err(failed)?;
+        }
+        // A start that failed late has a process that nobody holds.
+        let found = match (process, folder.pid()) {
+            (None, Some((pid, started))) => Process::find(pid, started).map_err(failed)?,
+            _ => None,
+        };
+        if let Some(process) = process.or(found.as_ref())
+            && !process.ended_within(END_WAIT).await
+        {
+            return Err(Error::failed(ACTION, "its first process does not end"));
+        }
+        let name = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let trash = self.folders.trash.join(Removals::name(&name));
+        match fs::rename(folder.path(), &trash) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed(error)),
+        }
+        let ids = self.ids.clone();
+        self.removals.discard(trash, move |removed| {
+            // Files that stay belong to this id, so another box must not get it.
+            if let (true, Some(ids), Some(id)) = (removed, ids, id) {
+                ids.give_back(id);
+            }
+        });
+        Ok(())
+    }
+
+    /// Deletes what an earlier server left in the trash.
+    pub(super) fn empty_trash(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.folders.trash)? {
+            self.removals.discard(entry?.path(), |_| {});
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, id: Option<u32>) {
+        if let (Some(ids), Some(id)) = (&self.ids, id) {
+            ids.give_back(id);
+        }
+    }
+
+    /// The folder and the size of a box that is usual.
+    pub(super) fn a_box<'a>(&self, id: &SandboxId, resources: &'a Resources, lifetime: Duration) -> What<'a> {
+        What { folder: self.folders.of(id), image: None, entrypoint: false, resources, lifetime, slowly: false }
+    }
+}
+
+/// What every root has whatever the image says. `copy_tree` has left these names free.
+fn furnish(root: &Path, id: Option<u32>) -> io::Result<()> {
+    let dirs =
+        [("dev", 0o755), ("dev/pts", 0o755), ("dev/shm", 0o1777), ("proc", 0o555), ("sys", 0o555), (".tidebox", 0o755)];
+    for (dir, mode) in dirs {
+        let path = root.join(dir);
+        DirBuilder::new().mode(0o700).create(&path)?;
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode))?;
+        own(&path, id)?;
+    }
+    // Something for each file that is shown there to cover.
+    let devices = DEVICES.iter().filter(|name| **name != "pts").map(|name| format!("dev/{name}"));
+    for file in devices.chain([".tidebox/agent".to_owned(), ".tidebox/life".to_owned()]) {
+        let path = root.join(file);
+        fs::File::create_new(&path)?;
+        own(&path, id)?;
+    }
+    for (name, number) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
+        let path = root.join("dev").join(name);
+        symlink(format!("/proc/self/fd{number}"), &path)?;
+        own(&path, id)?;
+    }
+    Ok(())
+}
+
+/// The agent's program in `base`, which only the server can write.
+fn program(base: &Path) -> io::Result<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    agent_binary().hash(&mut hasher);
+    let path = base.join(format!("agent-{:016x}", hasher.finish()));
+    for entry in fs::read_dir(base)? {
+        let other = entry?.path();
+        let name = other.file_name().unwrap_or_default().to_string_lossy();
+        // Boxes that run have read theirs, and need it no more.
+        if name.starts_with("agent-") && other != path {
+            remove_tree(&other)?;
+        }
+    }
+    if !path.exists() {
+        let unfinished = base.join(format!("agent-new-{}", std::process::id()));
+        write_program(&unfinished)?;
+        fs::rename(&unfinished, &path)?;
+    }
+    Ok(path)
+}
+
+fn write_program(path: &Path) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o700).open(path)?;
+    file.write_all(agent_binary())?;
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o555))
+}

@@ -1,0 +1,76 @@
+//! Starting the tracer mode of the agent program, and its sweep mode.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::process::Stdio;
+use std::time::Duration;
+
+use guest_protocol::{LAUNCH_LINE_BYTES_MAX, Sweep, Trace};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use crate::local::agent_file::AgentFile;
+use crate::native::launcher::{LAUNCH_WAIT, LaunchError, outcome};
+
+/// The sweep mode gives up before that.
+const SWEEP_WAIT: Duration = Duration::from_secs(15);
+
+/// Starts a box. When this returns well, `PRoot` has been executed.
+pub(super) async fn trace(agent: &AgentFile, listener: UnixListener, trace: &Trace) -> Result<(), LaunchError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
+    // The other end is read and written by a program that waits.
+    rustix::io::ioctl_fionbio(&theirs, false).map_err(io::Error::from)?;
+    let mut control = UnixStream::from_std(ours.into())?;
+    let mut child = {
+        let mut command = std::process::Command::new(agent.path());
+        command.arg("trace").env_clear().stdin(Stdio::from(theirs));
+        command.stdout(Stdio::from(OwnedFd::from(listener))).stderr(Stdio::null());
+        // Not tokio's: it stays, and whoever watches the box takes its exit.
+        command.spawn()?
+    };
+    let mut line = serde_json::to_vec(trace).map_err(io::Error::from)?;
+    line.push(b'\n');
+    let talk = async {
+        // One that refused has said why before it closed its end.
+        let sent = control.write_all(&line).await;
+        let mut reports = Vec::new();
+        (&mut control).take(LAUNCH_LINE_BYTES_MAX as u64).read_to_end(&mut reports).await?;
+        sent.map(|()| reports)
+    };
+    let talked = tokio::time::timeout(LAUNCH_WAIT, talk).await;
+    let talked = talked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(LaunchError::from);
+    match talked.and_then(|reports| outcome(&reports)) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            drop(control);
+            // It may have ended by itself, and its own child ends with it.
+            child
+                .kill()
+                .or_else(|error| if error.kind() == io::ErrorKind::InvalidInput { Ok(()) } else { Err(error) })?;
+            let _ = tokio::task::spawn_blocking(move || child.wait()).await;
+            Err(error)
+        }
+    }
+}
+
+/// Ends all of a box.
+pub(super) async fn sweep(agent: &AgentFile, sweep: &Sweep) -> io::Result<()> {
+    let mut line = serde_json::to_vec(sweep)?;
+    line.push(b'\n');
+    let mut command = tokio::process::Command::new(agent.path());
+    command.arg("sweep").env_clear().kill_on_drop(true);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let work = async {
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(&line).await?;
+        }
+        child.wait().await
+    };
+    let status =
+        tokio::time::timeout(SWEEP_WAIT, work).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    if status.success() { Ok(()) } else { Err(io::Error::other("some of its processes do not end")) }
+}
