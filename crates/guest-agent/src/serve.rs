@@ -70,6 +70,8 @@ pub(crate) struct Agent {
     pub(crate) console: Console,
     pub(crate) oom_events: Option<OwnedFd>,
     pub(crate) dev_null: OwnedFd,
+    /// To the tracer that the box is made by, if one does.
+    pub(crate) ties: Option<Ties>,
     /// The limit on descriptors that commands get: the one we were started with.
     pub(crate) descriptors: Rlimit,
     deadline: Deadline,
@@ -104,7 +106,13 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
 }
 
 /// Until the deadline.
-async fn serve(boot: Boot, listener: OwnedFd, oom_events: Option<OwnedFd>, ties: Option<Ties>) -> std::io::Result<()> {
+async fn serve(
+    boot: Boot,
+    listener: OwnedFd,
+    oom_events: Option<OwnedFd>,
+    ties: Option<(Ties, OwnedFd)>,
+) -> std::io::Result<()> {
+    let (ties, notes) = ties.unzip();
     let listener = std::os::unix::net::UnixListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
@@ -117,6 +125,7 @@ async fn serve(boot: Boot, listener: OwnedFd, oom_events: Option<OwnedFd>, ties:
         reapers: Reapers::default(),
         console: Console::default(),
         oom_events,
+        ties,
         dev_null: rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?,
         descriptors,
         deadline: Deadline::new(boot.deadline_ms)?,
@@ -140,8 +149,8 @@ async fn serve(boot: Boot, listener: OwnedFd, oom_events: Option<OwnedFd>, ties:
     let reaping = spawn_local(reapers::reap(Rc::clone(&agent)));
     let tracer = Rc::clone(&agent);
     let following = spawn_local(async move {
-        match ties {
-            Some(ties) => traced::follow(tracer, ties).await,
+        match notes {
+            Some(notes) => traced::follow(tracer, notes).await,
             None => pending().await,
         }
     });
