@@ -172,6 +172,7 @@ async fn a_data_folder_that_boxes_cannot_reach_is_refused_with_what_to_change() 
         return;
     }
     let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     let config = |data_dir: PathBuf| ProotConfig {
         binary: PathBuf::from("proot"),
         data_dir,
