@@ -39,7 +39,7 @@ impl Event {
     pub const GAP: &'static str = "events.gap";
 
     /// Every other type.
-    pub const TYPES: [&'static str; 25] = [
+    pub const TYPES: [&'static str; 29] = [
         "sandbox.created",
         "sandbox.running",
         "sandbox.extended",
@@ -61,6 +61,10 @@ impl Event {
         "template.deleted",
         "provider.healthy",
         "provider.unhealthy",
+        "image.pulling",
+        "image.pulled",
+        "image.failed",
+        "image.removed",
         "worker.online",
         "worker.stale",
         "reconcile.action",

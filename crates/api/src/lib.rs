@@ -10,6 +10,7 @@ mod diagnostics;
 mod event;
 mod exec;
 mod file;
+mod image;
 mod map;
 mod metrics;
 mod provider;
@@ -32,6 +33,7 @@ pub use exec::{
 pub use file::{
     ChmodRequest, FILE_MODE_HEADER, FILE_MODIFIED_HEADER, FileInfo, MoveRequest, PutFileRequest, WriteFileRequest,
 };
+pub use image::{Image, ImageDetail, ImageLayer, PruneImagesRequest, PrunedImages, PullProgress, PullRequest};
 pub use map::StringMap;
 pub use metrics::{Metrics, OperationFigures, ProviderFigures, ProviderItem};
 pub use provider::{ProviderConfig, ProviderDetail, ProviderHealth};
@@ -40,7 +42,7 @@ pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
 pub use system::{ErrorBody, Health, PoolStatus, Readiness, SnapshotSummary};
 pub use template::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
 pub use text::{
-    Argument, Duration, Environment, EventTypes, FileMode, FilePath, IdempotencyKey, Labels, OwnerHeader, OwnerId,
-    RelativePath, SandboxId, Span, TemplateName,
+    Argument, Duration, Environment, EventTypes, FileMode, FilePath, IMAGE_NAME_CHARS_MAX, IdempotencyKey, ImageName,
+    Labels, OwnerHeader, OwnerId, RelativePath, SandboxId, Span, TemplateName,
 };
 pub use worker::{AdminCapacity, AdminHeartbeat, Capacity, Heartbeat, Lease, RenewRequest, Renewed, Worker};

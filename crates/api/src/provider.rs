@@ -21,6 +21,15 @@ pub struct ProviderHealth {
     /// Why it is not healthy; only then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The version of what is behind it, such as a Docker Engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// What it could start boxes with, by name; absent where there is no choice.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runtimes: Vec<String>,
+    /// How many of those there are; with the capability `runtime_inventory`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_count: Option<u64>,
     /// What it can do.
     pub capabilities: Vec<String>,
     /// What this host lacks for it, with what to do about it.

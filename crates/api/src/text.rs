@@ -62,6 +62,14 @@ pub struct FilePath(pub String);
 #[schema(pattern = r"^[^\x00]+$", max_length = 4095, example = "workspace/a.txt")]
 pub struct RelativePath(pub String);
 
+/// The longest name of an image, in characters.
+pub const IMAGE_NAME_CHARS_MAX: usize = 512;
+
+/// An image's name, such as `python:3.12` or `registry.example.com:5000/app@sha256:…`; or its digest.
+#[derive(Debug, ToSchema)]
+#[schema(pattern = r"^[A-Za-z0-9][!-~]*$", max_length = 512, example = "python:3.12")]
+pub struct ImageName(pub String);
+
 /// Octal permission bits.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^0?[0-7]{1,4}$", example = "644")]

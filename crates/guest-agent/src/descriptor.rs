@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "numbers of descriptors and their registration have no safe interface")]
 
 use std::io;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::FdFlags;
 use tokio::io::Interest;
@@ -25,6 +25,17 @@ pub(crate) fn take(fd: RawFd) -> io::Result<OwnedFd> {
     rustix::io::fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::CLOEXEC)?;
     // SAFETY: it is open, and who started us opened it for us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A standard stream under a number that no command gets, for waiting without
+/// blocking.
+///
+/// # Errors
+/// If it is not open.
+pub(crate) fn standard(stream: &dyn AsFd) -> io::Result<OwnedFd> {
+    let fd = rustix::io::fcntl_dupfd_cloexec(stream.as_fd(), FIRST)?;
+    rustix::io::ioctl_fionbio(&fd, true)?;
+    Ok(fd)
 }
 
 /// A descriptor whose reader can be woken.

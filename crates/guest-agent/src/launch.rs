@@ -28,8 +28,8 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use serde::de::DeserializeOwned;
 
 pub(crate) use parent::start_time;
-pub(crate) use privileges::become_user;
-pub(crate) use syscall::{CloneFlags, Cloned, clone3, execute, wait_for};
+pub(crate) use privileges::{become_user, limit_resources};
+pub(crate) use syscall::{CloneFlags, Cloned, clone3, duplicate_to, execute, wait_for};
 
 /// Descriptors of our own start here, so that they never collide with those
 /// that the agent is given.

@@ -11,6 +11,7 @@ mod furnish;
 mod launch;
 mod memory;
 mod oom;
+mod relay;
 mod serve;
 mod sweep;
 mod traced;
@@ -23,6 +24,8 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("agent") => serve::run(args.next().as_deref()),
+        Some("stdio") => serve::stdio::run(args.next().as_deref()),
+        Some("relay") => relay::run(),
         Some("launch") => launch::run(),
         Some("trace") => launch::trace::run(),
         Some("sweep") => sweep::run(),

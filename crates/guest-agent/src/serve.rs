@@ -2,6 +2,7 @@
 
 mod body;
 mod route;
+pub(crate) mod stdio;
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
@@ -19,7 +20,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getpid, getrlimit, set_child_subreaper, set_dumpable_behavior, setrlimit, umask,
 };
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::{LocalSet, spawn_local};
 
@@ -82,24 +84,45 @@ pub(crate) struct Agent {
 
 /// Runs the agent; `boot` is its second argument.
 pub(crate) fn run(boot: Option<&str>) -> ExitCode {
-    let Some(boot) = boot.and_then(|json| serde_json::from_str::<Boot>(json).ok()) else { return ExitCode::FAILURE };
-    // No other process of the box may look into this one, whoever it runs as. A
-    // tracer must, and that one is a process of the box's user.
-    if boot.traced.is_none() && set_dumpable_behavior(DumpableBehavior::NotDumpable).is_err() {
-        return ExitCode::FAILURE;
-    }
-    // Matters only where the agent is not process 1 anyway.
-    let _ = set_child_subreaper(Some(getpid()));
-    umask(Mode::WGRP | Mode::WOTH);
+    let Some(boot) = boot.and_then(begin) else { return ExitCode::FAILURE };
     // Before the runtime opens descriptors of its own.
     let (Ok(listener), Ok(oom_events)) = (take(boot.listener_fd), boot.oom_events_fd.map(take).transpose()) else {
         return ExitCode::FAILURE;
     };
+    run_until_end(boot, Ways { listener, from_outside_only: false, first: None }, oom_events)
+}
+
+/// What comes first, whatever the agent is started with. `None` if that makes no sense.
+fn begin(boot: &str) -> Option<Boot> {
+    let boot = serde_json::from_str::<Boot>(boot).ok()?;
+    // No other process of the box may look into this one, whoever it runs as. A
+    // tracer must, and that one is a process of the box's user.
+    if boot.traced.is_none() {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).ok()?;
+    }
+    // Matters only where the agent is not process 1 anyway.
+    let _ = set_child_subreaper(Some(getpid()));
+    umask(Mode::WGRP | Mode::WOTH);
+    Some(boot)
+}
+
+/// How servers reach the agent.
+#[derive(Debug)]
+struct Ways {
+    /// A listening unix socket.
+    listener: OwnedFd,
+    /// The box's own processes can find the socket, and are not answered.
+    from_outside_only: bool,
+    /// The connection that is there from the start.
+    first: Option<stdio::Stdio>,
+}
+
+fn run_until_end(boot: Boot, ways: Ways, oom_events: Option<OwnedFd>) -> ExitCode {
     let Ok(ties) = boot.traced.as_ref().map(traced::tie).transpose() else { return ExitCode::FAILURE };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() else {
         return ExitCode::FAILURE;
     };
-    match LocalSet::new().block_on(&runtime, serve(boot, listener, oom_events, ties)) {
+    match LocalSet::new().block_on(&runtime, serve(boot, ways, oom_events, ties)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
@@ -108,11 +131,12 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
 /// Until the deadline.
 async fn serve(
     boot: Boot,
-    listener: OwnedFd,
+    ways: Ways,
     oom_events: Option<OwnedFd>,
     ties: Option<(Ties, OwnedFd)>,
 ) -> std::io::Result<()> {
     let (ties, notes) = ties.unzip();
+    let Ways { listener, from_outside_only, first } = ways;
     let listener = std::os::unix::net::UnixListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
@@ -147,6 +171,9 @@ async fn serve(
         spawn_local(watchdog::run(Rc::clone(&agent), agent.boot.soft_memory_mb));
     }
     let reaping = spawn_local(reapers::reap(Rc::clone(&agent)));
+    if let Some(first) = first {
+        spawn_local(first.serve(Rc::clone(&agent)));
+    }
     let tracer = Rc::clone(&agent);
     let following = spawn_local(async move {
         match notes {
@@ -154,7 +181,7 @@ async fn serve(
             None => pending().await,
         }
     });
-    let accepting = spawn_local(accept(Rc::clone(&agent), listener));
+    let accepting = spawn_local(accept(Rc::clone(&agent), listener, from_outside_only));
     tokio::select! {
         ended = agent.deadline.wait() => ended?,
         // An agent that cannot reap, or cannot accept, is of no use.
@@ -177,15 +204,16 @@ fn raise_descriptors() -> Rlimit {
     before
 }
 
-async fn accept(agent: Rc<Agent>, listener: UnixListener) -> std::io::Result<()> {
+async fn accept(agent: Rc<Agent>, listener: UnixListener, from_outside_only: bool) -> std::io::Result<()> {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return Ok(()) };
         match listener.accept().await {
+            Ok((stream, _)) if from_outside_only && !stdio::is_from_outside(&stream) => drop(permit),
             Ok((stream, _)) => {
                 let agent = Rc::clone(&agent);
                 spawn_local(async move {
-                    connection(agent, stream).await;
+                    connection(agent, stream, &builder()).await;
                     drop(permit);
                 });
             }
@@ -194,23 +222,32 @@ async fn accept(agent: Rc<Agent>, listener: UnixListener) -> std::io::Result<()>
     }
 }
 
-async fn connection(agent: Rc<Agent>, stream: UnixStream) {
+/// Speaks to whoever is at the other end of `io`, until that goes away.
+async fn connection(
+    agent: Rc<Agent>,
+    io: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    builder: &http2::Builder<Local>,
+) {
     let service = service_fn(move |request| {
         let agent = Rc::clone(&agent);
         async move { Ok::<_, Infallible>(route::answer(&agent, request).await) }
     });
-    let served = http2::Builder::new(Local)
+    // A client that goes away is ordinary, and there is nobody to tell of it.
+    let _ = builder.serve_connection(TokioIo::new(io), service).await;
+}
+
+/// What is the same for every connection.
+fn builder() -> http2::Builder<Local> {
+    let mut builder = http2::Builder::new(Local);
+    builder
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES_MAX)
         .max_send_buf_size(SEND_BUFFER_BYTES)
         .max_header_list_size(HEADERS_BYTES_MAX)
         .max_concurrent_streams(STREAMS_MAX)
-        .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
-    // A client that goes away is ordinary, and there is nobody to tell of it.
-    drop(served);
+        .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX);
+    builder
 }
 
 /// Runs the tasks of a connection on the agent's only thread.

@@ -75,7 +75,8 @@ pub(crate) fn resolve(asked: Option<&str>, boot: &Boot) -> Result<User> {
     Ok(User { ids: None, home })
 }
 
-fn read(path: &str) -> String {
+/// A file of users or groups of the box; empty if there is none that makes sense.
+pub(crate) fn read(path: &str) -> String {
     let mut bytes = Vec::new();
     // A box need not have either file; then numbers still work.
     if let Ok(file) = open_regular(path) {

@@ -35,7 +35,7 @@ use tokio_util::task::TaskTracker;
 use self::boxes::{Boxes, Starting};
 use self::guest::CustomGuest;
 use self::remote::Remote;
-use crate::{Error, Facts, Found, Guest, Health, Phase, Provider, Result, Spec, Started};
+use crate::{Chain, Error, Facts, Found, Guest, Health, Phase, Provider, Result, Spec, Started};
 
 /// The label that says which box of ours a sandbox is.
 pub const ID_LABEL: &str = "tidebox.id";
@@ -140,7 +140,7 @@ impl Provider for Custom {
     }
 
     async fn health(&self) -> Health {
-        Health { error: self.remote.trouble().await }
+        Health { error: self.remote.trouble().await, ..Health::default() }
     }
 
     fn default_image(&self) -> &str {
@@ -218,7 +218,7 @@ impl Remote {
             // What may have been made all the same. What cannot be removed now,
             // the inventory shows later.
             if let Err(error) = self.remove_all(id).await {
-                tracing::debug!(%id, error = &error as &dyn std::error::Error, "cannot look what a failed start left");
+                tracing::debug!(%id, error = %Chain(&error), "cannot look what a failed start left");
             }
         }
         drop(starting);

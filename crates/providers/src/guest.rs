@@ -8,8 +8,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use domain::Timestamp;
 use futures_util::stream::BoxStream;
+use guest_protocol::PATH_BYTES_MAX;
 
 use crate::Result;
+
+/// The highest permission bits.
+pub(crate) const MODE_MAX: u32 = 0o7777;
 
 /// Raw bytes in pieces. Dropping it stops whoever produces them.
 pub type ByteStream = BoxStream<'static, Result<Bytes>>;
@@ -86,6 +90,19 @@ pub struct FileInfo {
     pub modified: Timestamp,
     /// The lowest twelve bits of the mode.
     pub mode: u32,
+}
+
+impl FileInfo {
+    /// Whether there can be such a file: what others say of theirs is checked.
+    pub(crate) fn can_be(&self) -> bool {
+        let is_root = self.path == "/" && self.name == "/";
+        let name_fits = is_root || !self.name.is_empty() && !self.name.contains(['/', '\0']);
+        let target_fits = self.target.as_ref().is_none_or(|target| !target.contains('\0'));
+        // The path of a directory's entry may be longer than what can be asked for.
+        let path_fits =
+            self.path.starts_with('/') && self.path.len() <= 2 * PATH_BYTES_MAX && !self.path.contains('\0');
+        name_fits && target_fits && path_fits && self.mode <= MODE_MAX
+    }
 }
 
 /// A file that is being read.

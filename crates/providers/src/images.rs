@@ -2,13 +2,22 @@
 //! every provider that needs a root file system on disk.
 
 mod config;
-#[expect(dead_code, reason = "pull and import come next")]
+mod fetch;
+mod garbage;
 mod layout;
+mod login;
+mod manifest;
+mod name;
+mod platform;
+mod pull;
+mod registry;
+mod shelf;
+pub mod trees;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 
 use futures_util::stream::BoxStream;
@@ -17,6 +26,11 @@ use guest_protocol::Defaults;
 use crate::{ByteStream, Error, Result};
 pub use config::{ImagesConfig, PullPolicy, RegistryConfig};
 use layout::Layout;
+use name::{Name, Wanted};
+use pull::Pulls;
+use registry::Registries;
+use shelf::Shelf;
+use trees::{Bounds, Compression, Layer, Trees};
 
 /// The store. Clones are handles of the same one.
 #[derive(Debug, Clone)]
@@ -25,10 +39,17 @@ pub struct Images {
 }
 
 #[derive(Debug)]
-#[expect(dead_code, reason = "what reads these comes next")]
 struct Store {
     config: ImagesConfig,
     layout: Layout,
+    trees: Trees,
+    registries: Registries,
+    pulls: Pulls,
+    /// One for each blob and tree that somebody is writing.
+    turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
+    shelf: Mutex<Shelf>,
+    /// Taken by whoever removes images.
+    removals: tokio::sync::Mutex<()>,
 }
 
 /// An image that is in the store.
@@ -96,7 +117,7 @@ pub enum Progress {
     },
     /// Layers are being unpacked.
     Unpacking {
-        /// Bytes of files that were written so far.
+        /// Bytes of its layers that were unpacked so far, as they were downloaded.
         bytes: u64,
     },
     /// The image is here. Nothing follows.
@@ -119,8 +140,22 @@ impl Images {
     /// # Errors
     /// If the folder cannot be read or written.
     pub fn open(config: ImagesConfig) -> Result<Images> {
-        let layout = Layout::open(&config.dir).map_err(|error| disk("open the store of images", error))?;
-        Ok(Images { inner: Arc::new(Store { config, layout }) })
+        let fails = |error| disk("open the store of images", error);
+        let layout = Layout::open(&config.dir).map_err(fails)?;
+        let trees = Trees::open(&config.dir).map_err(fails)?;
+        let registries = Registries::new(&config);
+        let store = Store {
+            config,
+            layout,
+            trees,
+            registries,
+            pulls: Pulls::default(),
+            turns: Mutex::default(),
+            shelf: Mutex::default(),
+            removals: tokio::sync::Mutex::default(),
+        };
+        store.remove_strays().map_err(fails)?;
+        Ok(Images { inner: Arc::new(store) })
     }
 
     /// The image of this name, for a box: pulled if it has to be, and held. Waits no
@@ -132,15 +167,49 @@ impl Images {
     /// [`Error::Invalid`] for a name, an image or a login that will not do, whatever the
     /// wait; [`Error::Unavailable`] for a registry that does not answer, or when the time
     /// is over; [`Error::Full`] if there is no room for it.
-    pub async fn take(&self, _name: &str) -> Result<Held> {
-        Err(not_yet())
+    pub async fn take(&self, name: &str) -> Result<Held> {
+        let store = &self.inner;
+        let name = match Wanted::parse(name)? {
+            Wanted::Name(name) => name,
+            Wanted::Digest(digest) => {
+                store.removed(&digest).await;
+                return match store.hold(&digest) {
+                    Some(held) => {
+                        store.touch(&digest);
+                        Ok(held)
+                    }
+                    None => Err(Error::Invalid(format!(
+                        "{}; pull it by its name, with `@{digest}` behind it",
+                        pull::not_here(&digest)
+                    ))),
+                };
+            }
+        };
+        let key = name.to_string();
+        // What a digest means never changes.
+        let asks = store.config.pull == PullPolicy::Always && name.digest().is_none();
+        if !asks && let Some(digest) = store.layout.find(&key) {
+            store.removed(&digest).await;
+            if let Some(held) = store.hold(&digest) {
+                store.touch(&digest);
+                return Ok(held);
+            }
+        }
+        if store.config.pull == PullPolicy::Never {
+            return Err(Error::Invalid(format!(
+                "{}, and `images.pull` is `never`; import it, or pull it with `tidebox image pull`",
+                pull::not_here(&key)
+            )));
+        }
+        let pull = store.begin(&name)?;
+        store.wait(&name, pull).await
     }
 
     /// Holds an image again, by the digest that [`Held::digest`] gave. `None` if it is
     /// not here.
     #[must_use]
-    pub fn hold(&self, _digest: &str) -> Option<Held> {
-        None
+    pub fn hold(&self, digest: &str) -> Option<Held> {
+        self.inner.hold(digest)
     }
 
     /// Asks the registry for this image, and downloads and unpacks what is not here.
@@ -150,8 +219,9 @@ impl Images {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a bad name. Items of the stream: as [`Images::take`].
-    pub async fn pull(&self, _name: &str) -> Result<BoxStream<'static, Result<Progress>>> {
-        Err(not_yet())
+    pub async fn pull(&self, name: &str) -> Result<BoxStream<'static, Result<Progress>>> {
+        let name = Name::parse(name)?;
+        self.inner.begin(&name).map(pull::watching)
     }
 
     /// Takes images in from an archive: what `docker save` writes, a tar of an OCI
@@ -161,8 +231,10 @@ impl Images {
     /// # Errors
     /// [`Error::Invalid`] for a bad name or archive; [`Error::Full`] if there is no
     /// room for it.
-    pub async fn import(&self, _name: Option<&str>, _archive: ByteStream) -> Result<Vec<Image>> {
-        Err(not_yet())
+    pub async fn import(&self, name: Option<&str>, archive: ByteStream) -> Result<Vec<Image>> {
+        let _name = name.map(Name::parse).transpose()?;
+        drop(archive);
+        Err(Error::Unavailable("this server cannot import images yet; pull them".to_owned()))
     }
 
     /// Every image, by name.
@@ -170,15 +242,16 @@ impl Images {
     /// # Errors
     /// If the store cannot be read.
     pub async fn list(&self) -> Result<Vec<Image>> {
-        Err(not_yet())
+        self.inner.blocking("list images", |store| store.images()).await
     }
 
     /// The image of this name or digest.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a bad name; [`Error::NotFound`] if it is not here.
-    pub async fn inspect(&self, _name: &str) -> Result<Detail> {
-        Err(not_yet())
+    pub async fn inspect(&self, name: &str) -> Result<Detail> {
+        let digest = self.inner.find(&Wanted::parse(name)?)?;
+        self.inner.blocking("read an image", move |store| store.detail(&digest)).await
     }
 
     /// Takes a name from its image, and removes the image with its last name. With a
@@ -187,8 +260,8 @@ impl Images {
     /// # Errors
     /// [`Error::Invalid`] for a bad name; [`Error::NotFound`] if it is not here;
     /// [`Error::Conflict`] while a box or a pull holds it.
-    pub async fn remove(&self, _name: &str) -> Result<()> {
-        Err(not_yet())
+    pub async fn remove(&self, name: &str) -> Result<()> {
+        self.inner.remove(Wanted::parse(name)?).await
     }
 
     /// Removes images that have no name and that nobody holds; with `all`, those that
@@ -196,28 +269,42 @@ impl Images {
     ///
     /// # Errors
     /// If the store cannot be written.
-    pub async fn prune(&self, _all: bool) -> Result<Pruned> {
-        Err(not_yet())
+    pub async fn prune(&self, all: bool) -> Result<Pruned> {
+        self.inner.prune(all).await
     }
 
     /// Ends pulls that are under way, and waits for it. What is here of them stays and
     /// is gone on with.
-    pub async fn close(&self) {}
+    pub async fn close(&self) {
+        self.inner.pulls.close().await;
+    }
 }
 
-fn not_yet() -> Error {
-    Error::Unavailable("this server cannot hold images yet; use `host`".to_owned())
+impl Store {
+    /// Does work that blocks, out of the way of what does not.
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        action: &'static str,
+        work: impl FnOnce(&Store) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let store = Arc::clone(self);
+        match tokio::task::spawn_blocking(move || work(&store)).await {
+            Ok(done) => done,
+            Err(error) => Err(Error::failed(action, error)),
+        }
+    }
 }
 
 /// What a fault of the store's disk means to the caller.
 fn disk(action: &'static str, error: io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => Error::Full(
-            "the disk with the images of this server is full; remove images (`tidebox image prune`) or make room on it"
-                .to_owned(),
-        ),
-        _ => Error::failed(action, error),
+    let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge];
+    if !full.contains(&error.kind()) {
+        return Error::failed(action, error);
     }
+    Error::Full(
+        "the disk with the images of this server is full; remove images (`tidebox image prune`) or make room on it"
+            .to_owned(),
+    )
 }
 
 /// An image that is on disk, whole, and stays there while this is held.
@@ -226,6 +313,7 @@ pub struct Held {
     inner: Arc<Inner>,
 }
 
+/// One for all boxes that hold the same image; the store counts them.
 #[derive(Debug)]
 struct Inner {
     digest: String,

@@ -7,8 +7,10 @@
 //! passes the suite in [`conformance`].
 
 pub mod agent;
+mod chain;
 pub mod conformance;
 pub mod custom;
+pub mod docker;
 mod error;
 mod guest;
 pub mod images;
@@ -17,10 +19,12 @@ pub mod mock;
 pub mod native;
 pub mod proot;
 mod provider;
+mod removal;
 mod slots;
 
+pub use chain::Chain;
 pub use domain::{SandboxId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{ByteStream, Command, ExitStatus, FileContent, FileInfo, Guest, OutputEvent, OutputStream};
-pub use provider::{Facts, Found, Health, Isolation, LimitKind, Phase, Provider, Spec, Started, capabilities};
+pub use provider::{Backend, Facts, Found, Health, Isolation, LimitKind, Phase, Provider, Spec, Started, capabilities};
 pub use slots::Slots;

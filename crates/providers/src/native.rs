@@ -10,10 +10,10 @@
 mod cgroup;
 pub(crate) mod disk;
 mod host;
+mod image;
 pub(crate) mod launcher;
 mod maker;
 mod record;
-pub(crate) mod removal;
 pub(crate) mod skeleton;
 mod slots;
 mod stock;
@@ -28,6 +28,7 @@ use domain::{SandboxId, StoreId};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use crate::images::Images;
 use crate::local::agent_file::AgentFile;
 use crate::local::boxes::{Boxes, Entry};
 use crate::local::ids::IdPool;
@@ -38,13 +39,14 @@ pub use crate::local::agent_file::agent_binary;
 
 use cgroup::Cgroups;
 use host::{Host, probe_id};
+use image::Image;
 use maker::{Kind, Maker, What};
 use record::{BoxFolder, Folders, folders_in};
 use skeleton::Skeleton;
 use stock::Stock;
 
-/// The only image so far.
-const IMAGE: &str = "host";
+/// The image that is the host's own `/usr`.
+const HOST: &str = "host";
 /// A good answer of a probe holds for so long.
 const PROBE_AGE_MAX: Duration = Duration::from_secs(60);
 /// [`Provider::health`] answers within a second.
@@ -64,6 +66,8 @@ pub struct NativeConfig {
     /// `None` for a range far above those of people and services. Two servers on
     /// one host should have different ones.
     pub subids: Option<(u32, u32)>,
+    /// Where images come from; without, there is `host` only.
+    pub images: Option<Images>,
 }
 
 /// The provider. Clones are the same one.
@@ -75,6 +79,7 @@ pub struct Native {
 #[derive(Debug)]
 struct Inner {
     maker: Maker,
+    images: Option<Images>,
     boxes: Boxes,
     slots: Boxes,
     host: RwLock<(Host, Instant)>,
@@ -106,20 +111,24 @@ impl Native {
             skeleton,
             ids,
         };
-        let found = folders_in(&maker.folders.boxes).map_err(failed)?;
+        let (boxes, slots) = (Boxes::default(), Boxes::default());
         let mut skeletons = Vec::new();
-        for (_, folder) in found {
-            let slots = folder.slots().map_err(failed)?.into_iter().map(|(_, slot)| slot);
-            for record in slots.chain([folder]).filter_map(|folder| folder.read()) {
+        for (id, folder) in folders_in(&maker.folders.boxes).map_err(failed)? {
+            let in_it = folder.slots().map_err(failed)?.into_iter().map(|(id, folder)| (&slots, id, folder));
+            for (all, id, folder) in in_it.chain([(&boxes, id, folder)]) {
+                let Some(record) = folder.read() else { continue };
                 record.id_base.into_iter().for_each(|base| maker.ids.mark(base));
                 skeletons.push(record.skeleton);
+                if let Some(digest) = record.image {
+                    all.entry(&id).hold(image::held_again(config.images.as_ref(), &id, &digest));
+                }
             }
         }
         maker.skeleton.remove_others(&maker.folders.base, &skeletons).map_err(failed)?;
         maker.empty_trash().map_err(failed)?;
         maker.stock.refill();
         let host = RwLock::new((Host::default(), Instant::now()));
-        let inner = Inner { maker, boxes: Boxes::default(), slots: Boxes::default(), host };
+        let inner = Inner { maker, images: config.images, boxes, slots, host };
         inner.probe().await;
         Ok(Native { inner: Arc::new(inner) })
     }
@@ -127,12 +136,14 @@ impl Native {
     async fn make(&self, id: &SandboxId, spec: &Spec, kind: Kind) -> Result<Started> {
         self.check(spec)?;
         let (inner, id, spec) = (Arc::clone(&self.inner), id.clone(), spec.clone());
+        // Before anything of the box is there: a pull may take minutes.
+        let image = if inner.maker.folders.of(&id).exists() { None } else { inner.take_image(&spec).await? };
         // Waited for here and not in the task: a caller that goes away before it
         // has the right to begin must not begin after whoever came to clean up.
         let (entry, change) = inner.boxes.change(&id).await;
         let work = async move {
             let _change = change;
-            inner.start(&id, &spec, kind, &entry).await
+            inner.start(&id, &spec, kind, image, &entry).await
         };
         self.tracked(work, "make a box").await
     }
@@ -177,7 +188,14 @@ impl Inner {
     }
 
     /// Makes a box; `entry` is its entry, whose right to change the caller holds.
-    async fn start(&self, id: &SandboxId, spec: &Spec, kind: Kind, entry: &Entry) -> Result<Started> {
+    async fn start(
+        &self,
+        id: &SandboxId,
+        spec: &Spec,
+        kind: Kind,
+        image: Option<Image>,
+        entry: &Entry,
+    ) -> Result<Started> {
         let (host, _) = self.host();
         let Some(can) = host.can else { return Err(Error::Unavailable(host.error.unwrap_or_default())) };
         let folder = self.maker.folders.of(id);
@@ -187,14 +205,18 @@ impl Inner {
             }
             self.clear(entry, &folder).await?;
         }
-        match self.maker.make(&What { kind, ..self.maker.a_box(id, &spec.resources, spec.lifetime, can) }).await {
+        let image = if image.is_some() { image } else { self.take_image(spec).await? };
+        let what = self.maker.a_box(id, &spec.resources, spec.lifetime, can);
+        match self.maker.make(&What { kind, image: image.as_ref(), ..what }).await {
             Ok(made) => {
+                let took = image.as_ref().map(Image::phase);
+                entry.hold(image.map(|image| image.held));
                 let process = Arc::new(made.process);
                 entry.set_process(Arc::clone(&process));
                 *entry.guest.lock().await = Some(Arc::new(made.guest));
                 // Takes its exit when it ends, so that no zombie stays.
                 self.maker.tasks.spawn(async move { process.ended().await });
-                Ok(Started { phases: made.phases })
+                Ok(Started { phases: took.into_iter().chain(made.phases).collect() })
             }
             Err(error) => {
                 if let Err(remains) = self.clear(entry, &folder).await {
@@ -268,24 +290,20 @@ impl Provider for Native {
         let inner = Arc::clone(&self.inner);
         let probe = self.inner.maker.tasks.spawn(async move { inner.probe().await });
         match tokio::time::timeout(PROBE_WAIT, probe).await {
-            Ok(_) => Health { error: self.inner.host().0.error },
-            Err(_) => {
-                Health { error: Some("Making a box takes longer than a second: the host is overloaded.".to_owned()) }
-            }
+            Ok(_) => Health { error: self.inner.host().0.error, ..Health::default() },
+            Err(_) => Health {
+                error: Some("Making a box takes longer than a second: the host is overloaded.".to_owned()),
+                ..Health::default()
+            },
         }
     }
 
     fn default_image(&self) -> &str {
-        IMAGE
+        HOST
     }
 
     fn check(&self, spec: &Spec) -> Result<()> {
-        if spec.image != IMAGE {
-            return Err(Error::Invalid(format!(
-                "the provider native has only the image `{IMAGE}`, not `{}`",
-                spec.image
-            )));
-        }
+        image::check(self.inner.images.as_ref(), spec)?;
         let images = self.inner.host().0.can.is_some_and(|can| can.images);
         if !images && spec.resources.disk_mb > spec.resources.memory_mb {
             return Err(Error::NotSupported(

@@ -77,6 +77,12 @@ pub struct Found {
 pub struct Health {
     /// Why not, and what to do about it; `None` when it can.
     pub error: Option<String>,
+    /// How long what is behind it took to answer; `None` where nothing is, or did.
+    pub latency: Option<Duration>,
+    /// The version of what is behind it.
+    pub version: Option<String>,
+    /// What it could start boxes with, by name; empty where there is no choice.
+    pub runtimes: Vec<String>,
 }
 
 /// What an operator wants to know of a provider, for its detail and `doctor`.
@@ -92,6 +98,18 @@ pub struct Facts {
     pub limits: Vec<(&'static str, LimitKind)>,
     /// What this host lacks, a sentence each, with what to do about it.
     pub missing: Vec<String>,
+}
+
+/// A service that makes the boxes of a provider, as it was when
+/// [`Provider::health`] was asked last.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Backend {
+    /// Its version; empty while it has never answered.
+    pub version: String,
+    /// The runtimes that it has to make boxes with, sorted: `runc`, `runsc`, …
+    pub runtimes: Vec<String>,
+    /// `runtime_count`, as the API calls it: how many boxes of ours it holds.
+    pub runtime_count: u32,
 }
 
 /// A runtime that can hold sandboxes.
@@ -144,6 +162,11 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// - Works on boxes that an earlier process started, if they outlive it.
     async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>>;
 
+    /// The service behind it; `None` where the provider itself makes the boxes.
+    fn backend(&self) -> Option<Backend> {
+        None
+    }
+
     /// How several users share a box; `None` where they cannot.
     fn slots(&self) -> Option<&dyn Slots> {
         None
@@ -164,6 +187,9 @@ pub trait Provider: fmt::Debug + Send + Sync {
 #[must_use]
 pub fn capabilities(provider: &dyn Provider) -> Vec<&'static str> {
     let mut capabilities = vec!["spawn", "exec", "exec_stream", "files", "console", "health"];
+    if provider.backend().is_some() {
+        capabilities.push("runtime_inventory");
+    }
     match provider.facts().isolation {
         Isolation::Vm => capabilities.push("microvm"),
         Isolation::Container => capabilities.push("container"),

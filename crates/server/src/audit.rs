@@ -17,7 +17,7 @@ const API: &str = "/api/v1/";
 /// What is left out when it is read: a monitor asks for it every few seconds.
 const FIGURES: [&str; 2] = ["metrics", "diagnostics"];
 /// Groups whose changes are written down on their open routes too.
-const OPEN_GROUPS: [&str; 2] = ["quotas", "templates"];
+const OPEN_GROUPS: [&str; 3] = ["quotas", "templates", "images"];
 
 /// What a request asks for, as far as the history is concerned.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -126,18 +126,23 @@ mod test {
     }
 
     #[test]
-    fn of_the_open_routes_changes_of_quotas_and_templates_are_written_down() {
+    fn of_the_open_routes_changes_of_quotas_templates_and_images_are_written_down() {
         for (method, path, action) in [
             ("POST", "/api/v1/templates", "templates.create"),
             ("PUT", "/api/v1/templates/py", "templates.update"),
             ("DELETE", "/api/v1/templates/py", "templates.delete"),
             ("PUT", "/api/v1/quotas/alice", "quotas.update"),
             ("DELETE", "/api/v1/quotas/alice", "quotas.delete"),
+            ("POST", "/api/v1/images/pull", "images.pull"),
+            ("POST", "/api/v1/images/import", "images.import"),
+            ("POST", "/api/v1/images/prune", "images.prune"),
+            ("DELETE", "/api/v1/images/localhost:5000/a/b:1", "images.delete"),
         ] {
             assert_eq!(deed(method, path).map(|deed| deed.action).as_deref(), Some(action), "{method} {path}");
         }
         for (method, path) in [
             ("GET", "/api/v1/templates"),
+            ("GET", "/api/v1/images"),
             ("POST", "/api/v1/templates/py/spawn"),
             ("GET", "/api/v1/quotas/alice"),
             ("POST", "/api/v1/sandboxes"),

@@ -10,6 +10,7 @@ mod exec;
 mod extend;
 mod figures;
 mod held;
+mod images;
 mod pool;
 mod query;
 mod quotas;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use domain::{Caps, Limits, Resources, SandboxId, State, StopReason, Timestamp};
 use futures_util::future::{BoxFuture, Shared};
+use providers::images::PullPolicy;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
@@ -49,6 +51,7 @@ pub use create::{SpawnRequest, Spawned};
 pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Running};
 pub use figures::Stored;
 pub use held::Held;
+pub use images::Pull;
 pub use pool::{PoolStatus, SharedBoxes};
 pub use query::ProviderDetail;
 pub use quotas::Usage;
@@ -80,6 +83,8 @@ pub enum Resource {
     Lease,
     /// An owner's quota.
     Quota,
+    /// An image.
+    Image,
 }
 
 impl fmt::Display for Resource {
@@ -92,6 +97,7 @@ impl fmt::Display for Resource {
             Resource::Worker => "worker",
             Resource::Lease => "lease on",
             Resource::Quota => "quota of the owner",
+            Resource::Image => "image",
         })
     }
 }
@@ -137,6 +143,15 @@ pub enum Error {
         #[source]
         source: Arc<providers::Error>,
     },
+    /// The image store failed.
+    #[error("the image store failed to {action}; the server's log has the cause")]
+    Images {
+        /// What it was about to do.
+        action: &'static str,
+        /// What it said.
+        #[source]
+        source: Arc<providers::Error>,
+    },
     /// The store failed.
     #[error("the store is not available; the server's log has the cause")]
     Store(#[from] store::Error),
@@ -157,6 +172,8 @@ pub struct Policy {
     pub pool: Option<PoolBounds>,
     /// The image when a request leaves it out; `None` for the provider's own.
     pub image: Option<String>,
+    /// When a spawn asks the registry for its image.
+    pub image_pull: PullPolicy,
     /// Bytes of each output stream that a buffered answer holds.
     pub output_bytes_max: usize,
     /// How long rows of what has ended are kept.

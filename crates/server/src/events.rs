@@ -73,6 +73,14 @@ pub enum EventType {
     ProviderHealthy,
     /// A provider can no longer work.
     ProviderUnhealthy,
+    /// An image is being fetched.
+    ImagePulling,
+    /// An image is here: it was fetched, or came in an archive.
+    ImagePulled,
+    /// An image could not be fetched.
+    ImageFailed,
+    /// An image, or one of its names, was removed.
+    ImageRemoved,
     /// A worker is there.
     WorkerOnline,
     /// A worker has not been heard of.
@@ -85,7 +93,7 @@ pub enum EventType {
 
 impl EventType {
     /// Every kind.
-    pub const ALL: [EventType; 25] = {
+    pub const ALL: [EventType; 29] = {
         use EventType as E;
         [
             E::SandboxCreated,
@@ -109,6 +117,10 @@ impl EventType {
             E::TemplateDeleted,
             E::ProviderHealthy,
             E::ProviderUnhealthy,
+            E::ImagePulling,
+            E::ImagePulled,
+            E::ImageFailed,
+            E::ImageRemoved,
             E::WorkerOnline,
             E::WorkerStale,
             E::ReconcileAction,
@@ -148,6 +160,10 @@ impl EventType {
             E::TemplateDeleted => "template.deleted",
             E::ProviderHealthy => "provider.healthy",
             E::ProviderUnhealthy => "provider.unhealthy",
+            E::ImagePulling => "image.pulling",
+            E::ImagePulled => "image.pulled",
+            E::ImageFailed => "image.failed",
+            E::ImageRemoved => "image.removed",
             E::WorkerOnline => "worker.online",
             E::WorkerStale => "worker.stale",
             E::ReconcileAction => "reconcile.action",

@@ -16,6 +16,7 @@ mod exposition;
 mod fence;
 mod files;
 mod guard;
+mod images;
 mod limited;
 mod metrics;
 mod ndjson;
@@ -68,6 +69,8 @@ pub struct Settings {
     pub preview_domain: String,
     /// The largest file that one request may write, in bytes.
     pub file_bytes_max: u64,
+    /// The largest archive of images that is taken, in bytes.
+    pub image_bytes_max: u64,
     /// Which `Host` headers are answered.
     pub hosts: Hosts,
     /// What requests get that say nothing, and the most they may ask for.
@@ -108,6 +111,10 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(providers::list))
         .routes(routes!(providers::get))
         .routes(routes!(providers::test))
+        .routes(routes!(images::list))
+        .routes(routes!(images::pull))
+        .routes(routes!(images::import))
+        .routes(routes!(images::prune))
         .routes(routes!(pool::status))
         .routes(routes!(system::snapshots))
         .routes(routes!(quotas::list))
@@ -154,6 +161,10 @@ pub fn router(control: Arc<Control>, settings: Settings) -> Router {
     router = router.route("/api/v1/sandboxes/{id}/files/{*path}", put(files::put));
     for name in openapi::FILES_OF_ROUTES {
         router = router.route(&format!("/api/v1/sandboxes/{{id}}/files/{name}"), put(files::put));
+    }
+    router = router.route("/api/v1/images/{*name}", get(images::get).delete(images::remove));
+    for name in openapi::IMAGES_OF_ROUTES {
+        router = router.route(&format!("/api/v1/images/{name}"), get(images::get).delete(images::remove));
     }
     // Not described either: it does nothing but say what does.
     router = router.route("/api/v1/sandboxes/{id}/exec/ws", get(error::no_websocket));

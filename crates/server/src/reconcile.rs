@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use domain::{SandboxId, State, StopReason};
 use futures_util::StreamExt;
+use providers::Chain;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -82,7 +83,7 @@ pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: Canc
             _ = retention.tick() => ("retention", forget(&control).await),
         };
         if let Err(error) = outcome {
-            tracing::warn!(job, error = &error as &dyn std::error::Error, "reconciling failed and is tried again");
+            tracing::warn!(job, error = %Chain(&error), "reconciling failed and is tried again");
         }
     }
 }
@@ -95,7 +96,7 @@ pub async fn number_events(control: Arc<Control>, stop: CancellationToken) {
             control.events().ids_wanted().await;
             if let Err(error) = control.reserve_event_ids().await {
                 tracing::warn!(
-                    error = &error as &dyn std::error::Error,
+                    error = %Chain(&error),
                     "no ids for events; those that come without one are lost"
                 );
                 tokio::time::sleep(IDS_RETRY).await;
@@ -156,7 +157,7 @@ async fn expire(control: &Arc<Control>) -> Result<()> {
     futures_util::stream::iter(due)
         .for_each_concurrent(AT_ONCE, |id| async move {
             if let Some(Err(error)) = patiently(control.destroy_because(&id, StopReason::Expired)).await {
-                tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot remove an expired sandbox yet");
+                tracing::warn!(%id, error = %Chain(&error), "cannot remove an expired sandbox yet");
             }
         })
         .await;
@@ -194,8 +195,7 @@ async fn finish_destroying(control: &Arc<Control>, backoff: &mut Backoff) -> Res
                 control.publish_action("removal_finished", Some(&sandbox.id), data);
             }
             Some(Err(error)) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(id = %sandbox.id, error, "cannot remove a sandbox yet");
+                tracing::warn!(id = %sandbox.id, error = %Chain(&error), "cannot remove a sandbox yet");
                 backoff.failed(sandbox.id, now);
             }
             None => {}

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use domain::Timestamp;
 use futures_util::future::join_all;
+use providers::images::Images;
 use providers::{Health, Provider};
 
 use crate::clock::Clock;
@@ -74,6 +75,7 @@ async fn check(provider: &dyn Provider, clock: &dyn Clock) -> Checked {
     let started = Instant::now();
     let health = tokio::time::timeout(CHECK_TIMEOUT, provider.health()).await.unwrap_or_else(|_| Health {
         error: Some(format!("no answer to a health check within {} s", CHECK_TIMEOUT.as_secs())),
+        ..Health::default()
     });
     Checked { health, latency: started.elapsed(), at: clock.now() }
 }
@@ -86,6 +88,7 @@ const AUTO_ORDER: [&str; 3] = ["native", "docker", "proot"];
 pub struct Registry {
     entries: Vec<Entry>,
     fleet: Fleet,
+    images: Option<Images>,
 }
 
 impl Registry {
@@ -114,13 +117,24 @@ impl Registry {
         if let Some(entry) = default.and_then(|at| entries.get_mut(at)) {
             entry.is_default = true;
         }
-        Self { entries, fleet: Fleet::default() }
+        Self { entries, fleet: Fleet::default(), images: None }
     }
 
     /// With other workers beside this server.
     #[must_use]
     pub fn with_fleet(self, fleet: Fleet) -> Self {
         Self { fleet, ..self }
+    }
+
+    /// With the images that boxes are made of.
+    #[must_use]
+    pub fn with_images(self, images: Images) -> Self {
+        Self { images: Some(images), ..self }
+    }
+
+    /// The images that boxes are made of; `None` where nobody has set them up.
+    pub fn images(&self) -> Option<&Images> {
+        self.images.as_ref()
     }
 
     /// The other workers.

@@ -1,5 +1,7 @@
 //! The life of the process: open, serve, drain, close.
 
+mod runtimes;
+
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,10 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{Caps, Limits, Resources, State, StopReason};
-use providers::Provider;
-use providers::custom::{Custom, CustomConfig};
-use providers::mock::Mock;
-use providers::native::{Native, NativeConfig};
+use providers::Chain;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -20,15 +19,14 @@ use crate::admission::{Admission, Opened, QueuePolicy};
 use crate::auth::Access;
 use crate::beater::{self, Beater};
 use crate::clock::{Clock, SteadyClock};
-use crate::config::{self, Config, DefaultProvider, Enabled, Overflow};
-use crate::control::{AuditBounds, Control, ORPHAN_GRACE, Policy, SharedBoxes};
+use crate::config::{self, Config, Overflow};
+use crate::control::{AuditBounds, Control, ORPHAN_GRACE, Policy};
 use crate::events::Events;
 use crate::fleet::Fleet;
 use crate::http::peer::TrustedProxies;
 use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
 use crate::process::{Memory, Process};
 use crate::rate_limit::RateLimiter;
-use crate::registry::{Offer, Registry};
 use crate::store::{PoolBounds, Sqlite, Store};
 use crate::{VERSION, reconcile};
 
@@ -78,7 +76,16 @@ pub enum Failure {
     Socket(#[from] http::SocketFault),
     /// The store cannot be opened.
     #[error("cannot open the store: {0}")]
-    Store(String),
+    Store(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The image store cannot be opened.
+    #[error("cannot open the image store `{path}`: {source}; see that `data_dir` is a folder of this user's")]
+    Images {
+        /// Its folder.
+        path: String,
+        /// Why.
+        #[source]
+        source: providers::Error,
+    },
     /// A provider that must be there cannot be.
     #[error("cannot set up the provider `{name}`: {source}")]
     Provider {
@@ -119,11 +126,14 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let listeners = listen(&config, address).await?;
     let bound = listeners.tcp.local_addr().map_err(Failure::System)?;
     let scheme = if listeners.tls.is_some() { "https" } else { "http" };
-    let store = Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| store_failure(&error))?;
+    let store =
+        Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| Failure::Store(error.into()))?;
     let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
     let fleet = Fleet::open(&config.workers, store.id()).map_err(|(id, source)| Failure::Worker { id, source })?;
     let store: Arc<dyn Store> = Arc::new(store);
-    let registry = registry(&config, &store, &clock).await?.with_fleet(fleet);
+    let images = runtimes::images(&config).await?;
+    let registry = runtimes::registry(&config, &images, &store, &clock).await?;
+    let registry = registry.with_fleet(fleet).with_images(images.clone());
     let tasks = TaskTracker::new();
     let process = Process::start(clock.now(), options.memory);
     let events = Arc::new(Events::default());
@@ -143,8 +153,8 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
              reaches this server can use it; list the origins that may, or set it to []"
         );
     }
-    control.reserve_event_ids().await.map_err(|error| Failure::Store(error.to_string()))?;
-    control.beat_own().await.map_err(|error| Failure::Store(error.to_string()))?;
+    control.reserve_event_ids().await.map_err(|error| Failure::Store(error.into()))?;
+    control.beat_own().await.map_err(|error| Failure::Store(error.into()))?;
     let rate_limiter = RateLimiter::new(&config.rate_limit).map(Arc::new);
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names(&config)),
@@ -153,6 +163,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         cors: Cors::new(&config.server.cors_allowed_origins),
         preview_domain: config.server.preview_domain,
         file_bytes_max: config.limits.max_file_bytes,
+        image_bytes_max: config.images.max_image_mb << 20,
         defaults: config.defaults,
         rate_limit: config.rate_limit,
         process,
@@ -203,9 +214,11 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     }
     tasks.close();
     if let Err(error) = control.tell_refusals().await {
-        tracing::warn!(error = &error as &dyn std::error::Error, "some refused keys are not counted");
+        tracing::warn!(error = %Chain(&error), "some refused keys are not counted");
     }
     let finished = async {
+        // Pulls are gone on with by the next start.
+        images.close().await;
         tasks.wait().await;
         for entry in control.registry().entries() {
             entry.provider.idle().await;
@@ -238,17 +251,6 @@ fn raise_descriptor_limit() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     // Refused, the limit stays as it was, and the bound on connections follows it.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-}
-
-fn store_failure(error: &crate::store::Error) -> Failure {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    Failure::Store(text)
 }
 
 /// Makes the data directory, for us alone, and takes it.
@@ -297,6 +299,7 @@ fn policy(config: &Config) -> Policy {
             .enabled
             .then_some(PoolBounds { hosts_max: config.pool.max_vms, places: config.pool.max_users_per_vm }),
         image: defaults.image.clone(),
+        image_pull: config.images.pull,
         output_bytes_max: config.limits.max_output_bytes,
         retention: config.retention.destroyed,
         audit: AuditBounds {
@@ -307,65 +310,6 @@ fn policy(config: &Config) -> Policy {
         leases: config.leases,
         has_workers: !config.workers.is_empty(),
     }
-}
-
-/// Sets up the enabled providers and says which is the default, and why not the others.
-async fn registry(config: &Config, store: &Arc<dyn Store>, clock: &Arc<dyn Clock>) -> Result<Registry, Failure> {
-    let mut providers: Vec<(Arc<dyn Provider>, Offer)> = Vec::new();
-    if config.providers.native.enabled != Enabled::False {
-        let native = Native::open(NativeConfig {
-            data_dir: config.data_dir.clone(),
-            store_id: store.id().clone(),
-            subids: config.providers.native.subids,
-            cgroup_parent: config.providers.native.cgroup_parent.clone(),
-        })
-        .await
-        .map_err(|source| Failure::Provider { name: "native", source })?;
-        let offer = match config.providers.native.enabled {
-            Enabled::Auto => Offer::IfHealthy,
-            Enabled::True | Enabled::False => Offer::Always,
-        };
-        providers.push((Arc::new(native), offer));
-    }
-    if config.providers.mock.enabled {
-        let clock = Arc::clone(clock);
-        providers.push((Arc::new(Mock::new(move || clock.now())), Offer::Always));
-    }
-    let custom = &config.providers.custom;
-    if custom.enabled {
-        let custom = Custom::open(CustomConfig {
-            name: custom.name.clone(),
-            base_url: custom.base_url.clone(),
-            api_key: custom.api_key.as_ref().map(|key| key.expose().into()),
-            ca_file: custom.ca_file.clone(),
-            timeout: custom.timeout,
-            remote_provider: custom.remote_provider.clone(),
-            label: store.id().as_str().to_owned(),
-        })
-        .map_err(|source| Failure::Provider { name: "custom", source })?;
-        providers.push((Arc::new(custom), Offer::Always));
-    }
-    let named = match &config.providers.default {
-        DefaultProvider::Auto => None,
-        DefaultProvider::Named(name) => Some(name.as_str()),
-    };
-    if config.pool.enabled {
-        for (provider, _) in &mut providers {
-            *provider = Arc::new(SharedBoxes::new(Arc::clone(provider), Arc::clone(store), Arc::clone(clock)));
-        }
-    }
-    let registry = Registry::assemble(providers, named, clock.as_ref()).await;
-    for entry in registry.entries() {
-        let provider = entry.provider.name();
-        for missing in entry.provider.facts().missing {
-            tracing::info!(provider, "{missing}");
-        }
-        match entry.checked().health.error {
-            Some(error) => tracing::warn!(provider, default = entry.is_default, error, "a provider is not healthy"),
-            None => tracing::info!(provider, default = entry.is_default, "a provider is ready"),
-        }
-    }
-    Ok(registry)
 }
 
 /// Listens for signals from the call on, so that one that comes right after
@@ -390,7 +334,7 @@ async fn destroy_all(control: &Arc<Control>) {
         let destroyed = sandboxes.iter().map(|sandbox| control.destroy_because(&sandbox.id, StopReason::Requested));
         for outcome in futures_util::future::join_all(destroyed).await {
             if let Err(error) = outcome {
-                tracing::warn!(error = &error as &dyn std::error::Error, "a sandbox is left for the next start");
+                tracing::warn!(error = %Chain(&error), "a sandbox is left for the next start");
             }
         }
     }

@@ -11,8 +11,8 @@ use client::{Client, Options};
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
-    audit, bench, completion, config, cp, destroy, doctor, events, exec, extend, get, list, logs, provider, prune, run,
-    serve, spawn, template, version, worker,
+    audit, bench, completion, config, cp, destroy, doctor, events, exec, extend, get, image, list, logs, provider,
+    prune, run, serve, spawn, template, version, worker,
 };
 
 /// Disposable sandboxes for code that nobody has reviewed.
@@ -107,6 +107,7 @@ enum Remote {
     Prune(prune::PruneArgs),
     Template(template::TemplateArgs),
     Provider(provider::ProviderArgs),
+    Image(image::ImageArgs),
     Events(events::EventsArgs),
     Audit(audit::AuditArgs),
     Doctor(doctor::DoctorArgs),
@@ -192,6 +193,7 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::Prune(args) => prune::run(context, &args).await,
         Remote::Template(args) => template::run(context, args).await,
         Remote::Provider(args) => provider::run(context, args).await,
+        Remote::Image(args) => image::run(context, args).await,
         Remote::Events(args) => events::run(context, args).await,
         Remote::Audit(args) => audit::run(context, args).await,
         Remote::Doctor(args) => doctor::run(context, &args).await,

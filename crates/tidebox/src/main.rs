@@ -15,6 +15,7 @@ mod exec;
 mod extend;
 mod failure;
 mod get;
+mod image;
 mod list;
 mod logs;
 mod memory;

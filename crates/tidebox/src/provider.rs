@@ -85,6 +85,10 @@ fn described(provider: &ProviderDetail) -> String {
         ("capabilities", provider.health.capabilities.join(",")),
         ("checked", format!("{} in {} ms", provider.health.last_checked, provider.health.latency_ms)),
     ];
+    lines.extend(provider.health.version.clone().map(|version| ("version", version)));
+    if !provider.health.runtimes.is_empty() {
+        lines.push(("runtimes", provider.health.runtimes.join(",")));
+    }
     lines.extend(provider.health.error.clone().map(|error| ("error", error)));
     lines.extend(provider.health.missing.iter().map(|missing| ("missing", missing.clone())));
     pairs(lines)

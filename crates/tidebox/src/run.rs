@@ -31,7 +31,7 @@ const DESTROY_MAX: Duration = Duration::from_secs(30);
     tidebox run host --memory-mb 256 -c 'dmesg | tail' -n"
 )]
 pub struct RunArgs {
-    /// Image, such as host
+    /// Image, such as host or python:3.12
     image: String,
     #[command(flatten)]
     resources: Resources,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use providers::Chain;
 use server::Options;
 use server::config::{self, Config, Format, Inputs};
 
@@ -61,7 +62,7 @@ pub fn run_as(file: Option<PathBuf>, role: Role, change: impl FnOnce(&mut Config
     let options = Options { destroy_on_exit, as_worker, memory: memory::figures };
     match runtime.block_on(server::run(loaded.config, options)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(failure) => complain(EXIT_FAILED, &[failure.to_string()]),
+        Err(failure) => complain(EXIT_FAILED, &[Chain(&failure).to_string()]),
     }
 }
 

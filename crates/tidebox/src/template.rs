@@ -68,13 +68,22 @@ pub async fn run(context: &Context, args: TemplateArgs) -> Result {
         Command::Get { name } => output.print(&client.template(&name).await?, described)?,
         Command::Create(named) => {
             let metadata = named.resources.metadata()?;
-            let Named { name, image, resources: Resources { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, .. } } = named;
-            let request = TemplateRequest { name, image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata };
+            let Named {
+                name,
+                image,
+                resources: Resources { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, .. },
+            } = named;
+            let request =
+                TemplateRequest { name, image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata };
             output.print(&client.create_template(&request).await?, described)?;
         }
         Command::Update(named) => {
             let metadata = named.resources.metadata()?;
-            let Named { name, image, resources: Resources { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, .. } } = named;
+            let Named {
+                name,
+                image,
+                resources: Resources { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, .. },
+            } = named;
             let body = TemplateBody { image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata };
             output.print(&client.update_template(&name, &body).await?, described)?;
         }
@@ -83,9 +92,22 @@ pub async fn run(context: &Context, args: TemplateArgs) -> Result {
         }
         Command::Spawn { named, owner } => {
             let metadata = named.resources.metadata()?;
-            let Named { name, image, resources: Resources { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, .. } } = named;
-            let request =
-                TemplateSpawnRequest { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, owner_id: owner };
+            let Named {
+                name,
+                image,
+                resources: Resources { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, .. },
+            } = named;
+            let request = TemplateSpawnRequest {
+                image,
+                provider,
+                memory_mb,
+                vcpus,
+                disk_mb,
+                entrypoint,
+                ttl,
+                metadata,
+                owner_id: owner,
+            };
             spawn::report(context, &client.spawn_template(&name, &request).await?)?;
         }
     }

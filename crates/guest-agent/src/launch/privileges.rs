@@ -61,7 +61,7 @@ pub(crate) fn become_user(id: u32) -> Result<(), Refused> {
 }
 
 /// Bounds what control groups do not count.
-pub(super) fn limit_resources(soft: &SoftLimits) -> Result<(), Refused> {
+pub(crate) fn limit_resources(soft: &SoftLimits) -> Result<(), Refused> {
     let bound = |resource, most: u64| {
         let most = getrlimit(resource).maximum.map_or(most, |hard| hard.min(most));
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
 use guest_protocol::{Launch, Overlay, Storage};
-use rustix::fs::{CWD, Mode};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change, move_mount,
@@ -17,6 +17,9 @@ use super::{At, Refused, devices};
 /// Directories that any Linux has; the first that can be covered is where the
 /// box's tree is put together. The cover goes with the old root.
 const STAGES: [&str; 5] = ["/tmp", "/run", "/mnt", "/srv", "/var"];
+
+/// A name that is one component long leads to this or to nothing.
+const DIRECTORY_ITSELF: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Builds the tree and makes it the root of this process and its namespace.
 pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>) -> Result<(), Refused> {
@@ -34,10 +37,33 @@ pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>) -> Result<(), Ref
         let lower: Vec<String> = layers.by_ref().take(overlay.lower.len()).collect();
         mount_overlay(&root, stage, overlay, &lower)?;
     }
-    // The kernel gives no new view of processes once the old one is unmounted.
-    devices::mount_proc(&format!("{root}/proc"))?;
-    devices::mount_dev(&format!("{root}/dev"), launch.shm_mb)?;
+    // Put together here, where nothing of an image is in the way. The kernel gives
+    // no new view of processes once the old one is unmounted.
+    let (proc, dev) = (format!("{stage}/proc"), format!("{stage}/dev"));
+    make_dir(&proc)?;
+    devices::mount_proc(&proc)?;
+    make_dir(&dev)?;
+    devices::mount_dev(&dev, launch.shm_mb)?;
+    let root_dir = rustix::fs::open(&root, DIRECTORY_ITSELF, Mode::empty()).at("enter the box's root")?;
+    move_into(&proc, &root_dir, "proc").at("attach /proc")?;
+    move_into(&dev, &root_dir, "dev").at("attach /dev")?;
     pivot(&root)
+}
+
+/// Moves a mount to the directory `name` of the box's root, whatever an image has
+/// there: what is no directory makes way for one, and no link is followed.
+fn move_into(mount: &str, root: &OwnedFd, name: &str) -> Result<(), Errno> {
+    let target = match openat(root, name, DIRECTORY_ITSELF, Mode::empty()) {
+        Err(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => {
+            if errno != Errno::NOENT {
+                unlinkat(root, name, AtFlags::empty())?;
+            }
+            mkdirat(root, name, Mode::from_raw_mode(0o755))?;
+            openat(root, name, DIRECTORY_ITSELF, Mode::empty())?
+        }
+        opened => opened?,
+    };
+    move_mount(CWD, mount, target.as_fd(), "", MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH)
 }
 
 /// Without privileges the child takes the layers itself, as they are.

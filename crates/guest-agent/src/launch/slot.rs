@@ -10,9 +10,10 @@
 //! who takes its exit whatever became of the server.
 
 use std::fs;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 
 use guest_protocol::{Launch, Slot};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
@@ -23,6 +24,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::syscall::{self, CloneFlags, Cloned};
 use super::{At, Handed, Refused, child, parent, report_failure};
+use crate::users;
 
 /// What the first process of a slot says before it waits.
 const UP: &[u8] = b"up";
@@ -126,8 +128,12 @@ fn first_process(channel: BorrowedFd<'_>) -> Result<Pid, Errno> {
 /// Runs as the box's root, in the slot's own root.
 pub(super) fn settle(slot: &Slot) -> Result<(), Refused> {
     for file in ["/etc/passwd", "/etc/group"] {
-        let known = fs::read_to_string(file).or_else(absent).at("read the users")?;
-        fs::write(file, with_user(&known, file, slot.uid)).at("write the users")?;
+        let known = users::read(file);
+        // Another file: an image may have anything in its place, a pipe for one.
+        fs::remove_file(file).or_else(absent).at("write the users")?;
+        let mut written = fs::File::create_new(file).at("write the users")?;
+        written.write_all(with_user(&known, file, slot.uid).as_bytes()).at("write the users")?;
+        written.set_permissions(fs::Permissions::from_mode(0o644)).at("write the users")?;
     }
     for dir in [HOME, WORKSPACE] {
         fs::create_dir_all(dir).at("make a home")?;
@@ -138,8 +144,8 @@ pub(super) fn settle(slot: &Slot) -> Result<(), Refused> {
 }
 
 /// An image need not have either file.
-fn absent(error: io::Error) -> io::Result<String> {
-    if error.kind() == io::ErrorKind::NotFound { Ok(String::new()) } else { Err(error) }
+fn absent(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// The lines of `file` with the slot's user in place of whoever had its name.

@@ -195,7 +195,8 @@ async fn an_upload_that_breaks_off_is_taken_back_as_its_user_and_the_agent_is_it
         .header(name, value)
         .body(Pieces(receiver).boxed_unsync())
         .unwrap();
-    let upload = tokio::spawn(async move { second.send_request(request).await });
+    let mut upload = tokio::task::JoinSet::new();
+    upload.spawn(async move { second.send_request(request).await });
     sender.send(Bytes::from(vec![7; 100_000])).await.unwrap();
     eventually("the upload has begun", || fs::exists(agent.path("own/deep")).unwrap()).await;
     // Others have their turn meanwhile, as themselves.
@@ -206,7 +207,7 @@ async fn an_upload_that_breaks_off_is_taken_back_as_its_user_and_the_agent_is_it
     }
     let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     assert!(status.contains("Uid:\t0\t0\t0\t0") && status.contains("Gid:\t0\t0\t0\t0"), "{status}");
-    upload.abort();
+    upload.abort_all();
     drop(sender);
     eventually("nothing is left of it", || fs::read_dir(agent.path("own")).unwrap().next().is_none()).await;
     agent.end().await;

@@ -8,14 +8,12 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_enco
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::guest::MODE_MAX;
 use crate::{Error, FileInfo, Result};
 
 /// What JSON in a header is encoded for: everything but printable ASCII (the
 /// encoder always takes what is not ASCII), and the sign of the encoding itself.
 const HEADER_SET: &AsciiSet = &CONTROLS.add(b'%');
-
-/// The highest permission bits.
-const MODE_MAX: u32 = 0o7777;
 
 /// Refuses what can be no path in any box, before the box is asked.
 pub(crate) fn check_path(path: &str) -> Result<()> {
@@ -40,21 +38,13 @@ pub(crate) fn check_mode(mode: u32) -> Result<()> {
 
 /// What an agent says of a file, if that makes sense.
 pub(super) fn file_info(action: &'static str, info: guest_protocol::FileInfo) -> Result<FileInfo> {
-    let is_root = info.path == "/" && info.name == "/";
-    let name_fits = is_root || !info.name.is_empty() && !info.name.contains(['/', '\0']);
-    let target_fits = info.target.as_ref().is_none_or(|target| !target.contains('\0'));
-    // The path of a directory's entry may be longer than what can be asked for.
-    let path_fits = info.path.starts_with('/') && info.path.len() <= 2 * PATH_BYTES_MAX && !info.path.contains('\0');
-    if !name_fits || !path_fits || !target_fits || info.mode > MODE_MAX {
-        return Err(Error::failed(action, "the agent described a file that cannot be"));
-    }
     // The guest may give its files any time, so one out of range is no fault.
     let modified = Timestamp::from_millisecond(info.modified_ms).unwrap_or(if info.modified_ms < 0 {
         Timestamp::MIN
     } else {
         Timestamp::MAX
     });
-    Ok(FileInfo {
+    let info = FileInfo {
         name: info.name,
         path: info.path,
         size: info.size,
@@ -63,7 +53,8 @@ pub(super) fn file_info(action: &'static str, info: guest_protocol::FileInfo) ->
         target: info.target,
         modified,
         mode: info.mode,
-    })
+    };
+    if info.can_be() { Ok(info) } else { Err(Error::failed(action, "the agent described a file that cannot be")) }
 }
 
 /// `value` as JSON that fits a header.

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use client::{FileStream, Range};
 use domain::Timestamp;
 use futures_util::{StreamExt, stream};
-use guest_protocol::PATH_BYTES_MAX;
 use tokio::time::Instant;
 
 use super::fault::fault;
 use super::guest::CustomGuest;
+use crate::guest::MODE_MAX;
 use crate::{ByteStream, Error, FileContent, FileInfo, Guest, Result};
 
 /// The largest file that is sent in one piece, with its mode. What is larger is
@@ -23,27 +23,22 @@ const WHOLE_BYTES_MAX: usize = 1024 * 1024;
 
 /// What the other service says of a file, if that makes sense.
 pub(super) fn file_info(action: &'static str, info: api::FileInfo) -> Result<FileInfo> {
-    let is_root = info.path == "/" && info.name == "/";
-    let name_fits = is_root || !info.name.is_empty() && !info.name.contains(['/', '\0']);
-    let path_fits = info.path.starts_with('/') && info.path.len() <= 2 * PATH_BYTES_MAX && !info.path.contains('\0');
-    let target_fits = info.target.as_ref().is_none_or(|target| !target.contains('\0'));
-    match (mode_of(&info.mode), info.mod_time.parse::<Timestamp>()) {
-        (Some(mode), Ok(modified)) if name_fits && path_fits && target_fits => Ok(FileInfo {
-            name: info.name,
-            path: info.path,
-            size: info.size,
-            is_dir: info.is_dir,
-            is_symlink: info.is_symlink,
-            target: info.target,
-            modified,
-            mode,
-        }),
-        _ => Err(Error::failed(action, "the other service described a file that cannot be")),
-    }
+    let said = mode_of(&info.mode).zip(info.mod_time.parse::<Timestamp>().ok()).map(|(mode, modified)| FileInfo {
+        name: info.name,
+        path: info.path,
+        size: info.size,
+        is_dir: info.is_dir,
+        is_symlink: info.is_symlink,
+        target: info.target,
+        modified,
+        mode,
+    });
+    said.filter(FileInfo::can_be)
+        .ok_or_else(|| Error::failed(action, "the other service described a file that cannot be"))
 }
 
 fn mode_of(text: &str) -> Option<u32> {
-    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777)
+    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= MODE_MAX)
 }
 
 /// Opens a file; see [`Guest::read_file`].

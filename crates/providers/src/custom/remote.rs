@@ -10,7 +10,7 @@ use domain::SandboxId;
 use super::boxes::{Boxes, Known};
 use super::fault::{fault, words};
 use super::{ID_LABEL, STORE_LABEL};
-use crate::{Error, Facts, Isolation, LimitKind, Result};
+use crate::{Chain, Error, Facts, Isolation, LimitKind, Result};
 
 /// Sandboxes per request.
 const PAGE: u32 = 100;
@@ -198,7 +198,7 @@ impl Remote {
             }
             tracing::warn!(
                 provider = self.name,
-                error = &error as &dyn std::error::Error,
+                error = %Chain(&error),
                 "the service behind a provider does not say how it is"
             );
             "the service behind it does not answer as a Tidebox server does; the log has the cause".to_owned()

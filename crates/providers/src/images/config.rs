@@ -18,8 +18,12 @@ pub struct ImagesConfig {
     /// Images that nobody uses go, the longest unused first, when the store takes
     /// more than so many bytes; 0 for no limit.
     pub bytes_max: u64,
+    /// So many bytes of the disk are left free: no pull begins that would take them.
+    pub reserve_bytes: u64,
     /// The largest image that is taken, unpacked, in bytes.
     pub image_bytes_max: u64,
+    /// How long a registry may be silent in the middle of an answer.
+    pub stall_timeout: Duration,
     /// What is to be known of registries, by host and port: `docker.io`, `localhost:5000`.
     pub registries: BTreeMap<String, RegistryConfig>,
     /// The only registries that are asked, by host and port; empty for any. Mirrors
@@ -39,7 +43,9 @@ impl ImagesConfig {
             pull: PullPolicy::Missing,
             pull_timeout: Duration::from_secs(120),
             bytes_max: 0,
+            reserve_bytes: 0,
             image_bytes_max: 16 << 30,
+            stall_timeout: Duration::from_secs(30),
             registries: BTreeMap::new(),
             allowed_registries: Vec::new(),
             docker_config: None,
@@ -65,7 +71,8 @@ pub struct RegistryConfig {
     pub mirrors: Vec<String>,
     /// Spoken to without TLS.
     pub plain_http: bool,
-    /// User name; with it goes `password`.
+    /// User name; with it goes `password`. A `password` without a name is a token that
+    /// the registry itself takes.
     pub username: Option<String>,
     /// Password or token.
     pub password: Option<SecretString>,

@@ -9,7 +9,7 @@
 //! Everything here blocks, shortly but for the check of what a partial download
 //! holds already.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -152,37 +152,48 @@ impl Layout {
         Ok(bytes)
     }
 
-    /// Gives a manifest a name, and takes it from whatever had it.
+    /// Gives a manifest a name, and takes it from whatever had it, which stays without
+    /// that name.
     pub(super) fn set_ref(&self, name: &str, manifest: &Descriptor) -> io::Result<()> {
-        let mut named = Descriptor::new(manifest.media_type().clone(), manifest.size(), manifest.digest().clone());
-        named.set_platform(manifest.platform().clone());
-        named.set_annotations(Some(HashMap::from([(REF_NAME.to_owned(), name.to_owned())])));
-        let mut state = self.inner.lock();
-        let mut manifests: Vec<_> =
-            state.manifests.iter().filter(|manifest| name_of(manifest) != Some(name)).cloned().collect();
-        manifests.push(named);
-        self.inner.write_index(&manifests)?;
-        state.manifests = manifests;
-        Ok(())
+        self.inner.change(|manifests| {
+            let mut manifests = without(manifests, name);
+            manifests.retain(|other| other.digest() != manifest.digest() || name_of(other).is_some());
+            manifests.push(entry(manifest, Some(name)));
+            manifests
+        })
     }
 
-    /// Every name with its manifest.
-    pub(super) fn refs(&self) -> Vec<(String, Descriptor)> {
+    /// The digest of the manifest with this name.
+    pub(super) fn find(&self, name: &str) -> Option<String> {
         let state = self.inner.lock();
-        state.manifests.iter().filter_map(|manifest| Some((name_of(manifest)?.to_owned(), manifest.clone()))).collect()
+        let found = state.manifests.iter().find(|manifest| name_of(manifest) == Some(name));
+        found.map(|manifest| manifest.digest().to_string())
     }
 
-    /// Takes a name away; `false` if nothing had it.
+    /// Takes a name away; `false` if nothing had it. Its manifest stays.
     pub(super) fn remove_ref(&self, name: &str) -> io::Result<bool> {
-        let mut state = self.inner.lock();
-        let manifests: Vec<_> =
-            state.manifests.iter().filter(|manifest| name_of(manifest) != Some(name)).cloned().collect();
-        let removed = manifests.len() < state.manifests.len();
-        if removed {
-            self.inner.write_index(&manifests)?;
-            state.manifests = manifests;
+        let found = self.find(name).is_some();
+        if found {
+            self.inner.change(|manifests| without(manifests, name))?;
         }
-        Ok(removed)
+        Ok(found)
+    }
+
+    /// Every manifest with its names, sorted; some have none.
+    pub(super) fn manifests(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for manifest in &self.inner.lock().manifests {
+            let names = all.entry(manifest.digest().to_string()).or_default();
+            names.extend(name_of(manifest).map(str::to_owned));
+        }
+        all
+    }
+
+    /// Takes a manifest out of the index, with all its names.
+    pub(super) fn forget(&self, digest: &str) -> io::Result<()> {
+        self.inner.change(|manifests| {
+            manifests.iter().filter(|manifest| manifest.digest().as_ref() != digest).cloned().collect()
+        })
     }
 
     /// Whether a pull or an import under way has written or found this.
@@ -207,8 +218,7 @@ impl Layout {
             let entry = entry?;
             let digest = format!("sha256:{}", entry.file_name().to_string_lossy());
             let state = self.inner.lock();
-            let orphan = is_hex(hex(&digest)) && !state.ingests.contains(&digest) && state.works == 0;
-            if orphan {
+            if is_digest(&digest) && !state.ingests.contains(&digest) {
                 freed += remove(&entry.path())?;
             }
         }
@@ -234,6 +244,14 @@ impl Inner {
 
     fn blob_path(&self, digest: &str) -> PathBuf {
         self.dir.join("blobs/sha256").join(hex(digest))
+    }
+
+    fn change(&self, change: impl FnOnce(&[Descriptor]) -> Vec<Descriptor>) -> io::Result<()> {
+        let mut state = self.lock();
+        let manifests = change(&state.manifests);
+        self.write_index(&manifests)?;
+        state.manifests = manifests;
+        Ok(())
     }
 
     fn write_index(&self, manifests: &[Descriptor]) -> io::Result<()> {
@@ -276,6 +294,11 @@ pub(super) struct Ingest {
 }
 
 impl Ingest {
+    /// Throws away what is here, for good.
+    pub(super) fn discard(self) -> io::Result<()> {
+        remove(&self.path).map(drop)
+    }
+
     /// How many bytes are here already.
     pub(super) fn offset(&self) -> u64 {
         self.offset
@@ -397,6 +420,26 @@ fn name_of(manifest: &Descriptor) -> Option<&str> {
     manifest.annotations().as_ref()?.get(REF_NAME).map(String::as_str)
 }
 
+/// A manifest as the index has it.
+fn entry(manifest: &Descriptor, name: Option<&str>) -> Descriptor {
+    let mut entry = Descriptor::new(manifest.media_type().clone(), manifest.size(), manifest.digest().clone());
+    entry.set_platform(manifest.platform().clone());
+    entry.set_annotations(name.map(|name| HashMap::from([(REF_NAME.to_owned(), name.to_owned())])));
+    entry
+}
+
+/// The same manifests, none of them with this name.
+fn without(manifests: &[Descriptor], name: &str) -> Vec<Descriptor> {
+    let (those, mut others): (Vec<_>, Vec<_>) =
+        manifests.iter().cloned().partition(|manifest| name_of(manifest) == Some(name));
+    for nameless in those {
+        if !others.iter().any(|other| other.digest() == nameless.digest()) {
+            others.push(entry(&nameless, None));
+        }
+    }
+    others
+}
+
 fn remove(path: &Path) -> io::Result<u64> {
     let bytes = fs::metadata(path).map_or(0, |blob| blob.len());
     match fs::remove_file(path) {
@@ -418,7 +461,7 @@ fn read_index(path: &Path) -> io::Result<Vec<Descriptor>> {
     file.take(INDEX_BYTES_MAX).read_to_end(&mut bytes)?;
     match serde_json::from_slice::<ImageIndex>(&bytes) {
         Ok(index) => {
-            let known = |manifest: &&Descriptor| is_digest(manifest.digest().as_ref()) && name_of(manifest).is_some();
+            let known = |manifest: &&Descriptor| is_digest(manifest.digest().as_ref());
             Ok(index.manifests().iter().filter(known).cloned().collect())
         }
         Err(error) => {

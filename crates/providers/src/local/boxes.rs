@@ -9,6 +9,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::process::Process;
 use crate::agent::AgentGuest;
+use crate::images::Held;
 use crate::{Error, Result};
 
 /// What is known of a box. All of it can be found again from disk.
@@ -17,6 +18,8 @@ pub(crate) struct Entry {
     /// Held while the box is being made or removed.
     change: Arc<AsyncMutex<()>>,
     process: Mutex<Option<Arc<Process>>>,
+    /// What keeps its image on disk.
+    image: Mutex<Option<Held>>,
     /// The connection that is kept.
     pub(crate) guest: AsyncMutex<Option<Arc<AgentGuest>>>,
 }
@@ -38,6 +41,11 @@ impl Entry {
         let found = Process::find(pid, started).map_err(|error| Error::failed("find the box's process", error))?;
         *known = found.map(Arc::new);
         Ok(known.clone())
+    }
+
+    /// Keeps the image on disk for as long as the box is known.
+    pub(crate) fn hold(&self, image: Option<Held>) {
+        *locked(&self.image) = image;
     }
 
     pub(crate) fn set_process(&self, process: Arc<Process>) {

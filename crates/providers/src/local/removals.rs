@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-use crate::native::removal;
+use crate::removal;
 
 /// So many folders are deleted at once, so that deleting leaves the disk to others.
 const REMOVALS_MAX: usize = 2;

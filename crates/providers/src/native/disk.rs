@@ -123,6 +123,6 @@ mod test {
         std::os::unix::fs::symlink("/usr", root.join("link")).unwrap();
         let bytes = usage(&root).unwrap();
         assert!((1 << 20..4 << 20).contains(&bytes), "{bytes}");
-        crate::native::removal::remove_tree(&root).unwrap();
+        crate::removal::remove_tree(&root).unwrap();
     }
 }

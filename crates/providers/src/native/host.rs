@@ -1,6 +1,5 @@
 //! What this host allows, found out by making boxes.
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use domain::{Resources, SandboxId};
@@ -9,7 +8,7 @@ use rustix::io::Errno;
 use super::cgroup::Controller;
 use super::launcher::LaunchError;
 use super::maker::Maker;
-use crate::{Error, Facts, Isolation, LimitKind, Result};
+use crate::{Chain, Error, Facts, Isolation, LimitKind, Result};
 
 /// The box of a probe is small and ends by itself soon, should we not end it.
 const PROBE: Resources = Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 16 };
@@ -72,12 +71,12 @@ impl Host {
                 Ok(()) => self.can = Some(with_images),
                 Err(error) => self.missing.push(format!(
                     "Image files cannot be mounted ({}), so a disk limit is held in the box's memory: install e2fsprogs and allow loop devices.",
-                    chain(&error)
+                    Chain(&error)
                 )),
             }
         } else if !is_root {
             self.missing.push(
-                "The server does not run as root: boxes have one user id only, the files of /usr appear as nobody's, and a disk limit is held in the box's memory."
+                "The server does not run as root: boxes have one user id only, the files of /usr appear as nobody's and those of an image all as root's, commands run as root whatever user an image names, and a disk limit is held in the box's memory."
                     .to_owned(),
             );
         }
@@ -111,22 +110,11 @@ async fn try_box(maker: &Maker, resources: &Resources, can: Capabilities) -> Res
     made.map(drop)
 }
 
-/// The causes of an error on one line.
-fn chain(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
-}
-
 /// What an operator can do about a box that cannot be made.
 fn explain(error: &Error, can: Capabilities) -> String {
     let refused = if let Error::Failed { source, .. } = error { source.downcast_ref::<LaunchError>() } else { None };
     let Some(LaunchError::Refused { step, errno }) = refused else {
-        return format!("No box can be made: {}.", chain(error));
+        return format!("No box can be made: {}.", Chain(error));
     };
     let cause = Errno::from_raw_os_error(*errno);
     let advice = match step.as_str() {

@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::cgroup::{self, Cgroups};
 use super::host::Capabilities;
+use super::image::Image;
 use super::record::{BoxFolder, Folders, Record};
 use super::skeleton::{HOSTNAME, Skeleton};
 use super::skeleton::{ROOT_OVERLAY, overlay_of};
@@ -54,6 +55,8 @@ pub(super) struct What<'a> {
     pub(super) resources: &'a Resources,
     pub(super) lifetime: Duration,
     pub(super) can: Capabilities,
+    /// What its root is; `None` for `host`.
+    pub(super) image: Option<&'a Image>,
 }
 
 /// The kinds of what can be made.
@@ -131,12 +134,13 @@ impl Maker {
         can: Capabilities,
     ) -> What<'a> {
         let (folder, cgroups) = (self.folders.of(id), self.cgroups.of(id));
-        What { folder, cgroups, kind: Kind::Box, resources, lifetime, can }
+        What { folder, cgroups, kind: Kind::Box, resources, lifetime, can, image: None }
     }
 
     /// Takes ids and writes down what will belong to the box.
     fn record(&self, what: &What<'_>) -> Result<Option<u32>> {
         let mut record = Record::new(what.cgroups.clone(), &self.skeleton.path);
+        record.image = what.image.map(|image| image.held.digest().to_owned());
         match what.kind {
             Kind::Slot { id_base, slot } => {
                 record.slot_uid = Some(slot.uid);
@@ -157,16 +161,13 @@ impl Maker {
     }
 
     fn order(&self, what: &What<'_>, joined: Vec<CgroupDir>, id_base: Option<u32>, storage: Storage) -> Launch {
-        let root = Overlay {
-            target: "/".to_owned(),
-            lower: vec![self.skeleton.path.display().to_string()],
-            name: ROOT_OVERLAY.to_owned(),
-        };
-        let shown = self.skeleton.shown.iter().map(|dir| Overlay {
-            target: dir.clone(),
-            lower: vec![dir.clone()],
-            name: overlay_of(dir),
-        });
+        let lower = what.image.map_or(self.skeleton.path.as_path(), |image| image.held.root());
+        let root =
+            Overlay { target: "/".to_owned(), lower: vec![lower.display().to_string()], name: ROOT_OVERLAY.to_owned() };
+        // An image has all that it needs.
+        let shown = self.skeleton.shown.iter().filter(|_| what.image.is_none());
+        let shown = shown.map(|dir| Overlay { target: dir.clone(), lower: vec![dir.clone()], name: overlay_of(dir) });
+        let starts = what.image.filter(|image| image.entrypoint && !matches!(what.kind, Kind::Host));
         Launch {
             hostname: HOSTNAME.to_owned(),
             dir: what.folder.path().display().to_string(),
@@ -180,9 +181,9 @@ impl Maker {
             deadline_ms: u64::try_from(what.lifetime.as_millis()).unwrap_or(u64::MAX),
             holds_slots: matches!(what.kind, Kind::Host),
             slot: if let Kind::Slot { slot, .. } = what.kind { Some(slot) } else { None },
-            defaults: guest_protocol::Defaults::default(),
-            entrypoint: None,
-            furnish: false,
+            defaults: what.image.map(|image| image.held.run().defaults.clone()).unwrap_or_default(),
+            entrypoint: starts.map(|image| image.held.run().entrypoint.clone()),
+            furnish: what.image.is_some(),
         }
     }
 

@@ -143,6 +143,9 @@ pub(super) struct Record {
     pub(super) id_base: Option<u32>,
     /// Its control groups.
     pub(super) cgroups: Vec<CgroupDir>,
+    /// The digest of the image that it is made of; `None` for `host`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) image: Option<String>,
     /// The made-up root that it uses.
     pub(super) skeleton: String,
     /// It is a box that holds slots.

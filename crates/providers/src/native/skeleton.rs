@@ -134,14 +134,14 @@ impl Skeleton {
             return Ok(Skeleton { path, shown });
         }
         let unfinished = base.join(format!("host-new-{}", std::process::id()));
-        super::removal::remove_tree(&unfinished)?;
+        crate::removal::remove_tree(&unfinished)?;
         fs::DirBuilder::new().mode(0o755).create(&unfinished)?;
         for item in &items {
             item.write(&unfinished)?;
         }
         match fs::rename(&unfinished, &path) {
             // Another server on the same folder was faster with the same content.
-            Err(_) if path.is_dir() => super::removal::remove_tree(&unfinished)?,
+            Err(_) if path.is_dir() => crate::removal::remove_tree(&unfinished)?,
             outcome => outcome?,
         }
         Ok(Skeleton { path, shown })
@@ -154,7 +154,7 @@ impl Skeleton {
             let path = entry?.path();
             let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("host-"));
             if ours && path != self.path && !used.iter().any(|used| Path::new(used) == path) {
-                super::removal::remove_tree(&path)?;
+                crate::removal::remove_tree(&path)?;
             }
         }
         Ok(())

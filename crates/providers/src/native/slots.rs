@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use domain::SandboxId;
 use guest_protocol::Slot;
 
+use super::image::Image;
 use super::maker::{Kind, What};
 use super::record::BoxFolder;
 use super::{Inner, Native};
@@ -20,7 +21,14 @@ const UID_END: u32 = 60_000;
 
 impl Inner {
     /// Makes a slot; the caller holds the right to change its box.
-    async fn add(&self, host: &SandboxId, slot: &SandboxId, spec: &Spec, entry: &Entry) -> Result<Started> {
+    async fn add(
+        &self,
+        host: &SandboxId,
+        slot: &SandboxId,
+        spec: &Spec,
+        image: Option<Image>,
+        entry: &Entry,
+    ) -> Result<Started> {
         let (allowed, _) = self.host();
         let Some(can) = allowed.can else { return Err(Error::Unavailable(allowed.error.unwrap_or_default())) };
         let host_folder = self.maker.folders.of(host);
@@ -43,6 +51,7 @@ impl Inner {
             self.clear_slot(slot, &folder).await?;
         }
         host_folder.make_slots().map_err(failed)?;
+        let image = if image.is_some() { image } else { self.take_image(spec).await? };
         let uid = free_uid(&host_folder).map_err(failed)?;
         let what = What {
             cgroups: self.maker.cgroups.of_slot(host, slot),
@@ -51,14 +60,17 @@ impl Inner {
             lifetime: spec.lifetime,
             can,
             folder,
+            image: image.as_ref(),
         };
         match self.maker.make(&what).await {
             Ok(made) => {
                 // The first process is the box's child, whose agent takes its exit.
+                let took = image.as_ref().map(Image::phase);
                 let own = self.slots.entry(slot);
+                own.hold(image.map(|image| image.held));
                 own.set_process(Arc::new(made.process));
                 *own.guest.lock().await = Some(Arc::new(made.guest));
-                Ok(Started { phases: made.phases })
+                Ok(Started { phases: took.into_iter().chain(made.phases).collect() })
             }
             Err(error) => {
                 if let Err(remains) = self.clear_slot(slot, &what.folder).await {
@@ -95,11 +107,13 @@ impl Slots for Native {
     async fn add(&self, host: &SandboxId, slot: &SandboxId, spec: &Spec) -> Result<Started> {
         self.check(spec)?;
         let (inner, host, slot, spec) = (Arc::clone(&self.inner), host.clone(), slot.clone(), spec.clone());
+        let image =
+            if inner.maker.folders.of(&host).slot(&slot).exists() { None } else { inner.take_image(&spec).await? };
         // Waited for here, as at the start of a box.
         let (entry, change) = inner.boxes.change(&host).await;
         let work = async move {
             let _change = change;
-            let added = inner.add(&host, &slot, &spec, &entry).await;
+            let added = inner.add(&host, &slot, &spec, image, &entry).await;
             if !inner.maker.folders.of(&host).exists() {
                 inner.boxes.forget(&host);
             }

@@ -315,7 +315,7 @@ mod test {
         let to = tempfile::tempdir().unwrap();
         let refused = copy_tree(from.path(), to.path(), &[], None).unwrap_err();
         assert!(refused.to_string().contains("longer than 4,096 bytes"), "{refused}");
-        crate::native::removal::remove_tree(from.path()).unwrap();
-        crate::native::removal::remove_tree(to.path()).unwrap();
+        crate::removal::remove_tree(from.path()).unwrap();
+        crate::removal::remove_tree(to.path()).unwrap();
     }
 }

@@ -20,8 +20,8 @@ use crate::local::agent_file::{AgentFile, agent_binary};
 use crate::local::ids::IdPool;
 use crate::local::process::Process;
 use crate::local::removals::Removals;
-use crate::native::removal::remove_tree;
 use crate::native::skeleton::Skeleton;
+use crate::removal::remove_tree;
 use crate::{Error, Phase, Result};
 
 /// How long a killed box may take to end.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use domain::{Resources, SandboxId, StoreId};
 use futures_util::StreamExt;
 use providers::native::{Native, NativeConfig};
-use providers::{Command, ExitStatus, Guest, OutputEvent, Provider, Slots, Spec};
+use providers::{Chain, Command, ExitStatus, Guest, OutputEvent, Provider, Slots, Spec};
 
 /// The longest wait for what must come true.
 const EVENTUALLY: Duration = Duration::from_secs(20);
@@ -55,6 +55,7 @@ impl Ground {
             store_id: StoreId::from_entropy(entropy()),
             cgroup_parent: None,
             subids: None,
+            images: None,
         };
         let native = Native::open(config.clone()).await.unwrap();
         let health = native.health().await;
@@ -89,7 +90,7 @@ impl Ground {
 
     pub(crate) async fn start_with(&self, spec: Spec) -> Inside<'_> {
         let id = new_id();
-        self.native.start(&id, &spec).await.unwrap_or_else(|error| panic!("a box starts: {}", chain(&error)));
+        self.native.start(&id, &spec).await.unwrap_or_else(|error| panic!("a box starts: {}", Chain(&error)));
         Inside { ground: self, id, host: None }
     }
 
@@ -101,7 +102,7 @@ impl Ground {
     pub(crate) async fn start_host(&self) -> SandboxId {
         let (id, mut spec) = (new_id(), spec());
         spec.resources = Resources { memory_mb: 1024, vcpus: 4, disk_mb: 0, pids: 256 };
-        self.slots().start_host(&id, &spec).await.unwrap_or_else(|error| panic!("a box starts: {}", chain(&error)));
+        self.slots().start_host(&id, &spec).await.unwrap_or_else(|error| panic!("a box starts: {}", Chain(&error)));
         id
     }
 
@@ -112,7 +113,7 @@ impl Ground {
     pub(crate) async fn add_slot_with(&self, host: &SandboxId, spec: Spec) -> Inside<'_> {
         let id = new_id();
         let added = self.slots().add(host, &id, &spec).await;
-        added.unwrap_or_else(|error| panic!("a slot is added: {}", chain(&error)));
+        added.unwrap_or_else(|error| panic!("a slot is added: {}", Chain(&error)));
         Inside { ground: self, id, host: Some(host.clone()) }
     }
 
@@ -142,16 +143,6 @@ impl Drop for Ground {
             stopped.expect("every box can be stopped");
         }
     }
-}
-
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text = format!("{text}: {source}");
-        cause = source.source();
-    }
-    text
 }
 
 /// A box, or a slot in one, that runs.
@@ -195,10 +186,10 @@ impl<'a> Inside<'a> {
             stdin: None,
         };
         let guest = self.guest().await;
-        let mut events = guest.exec(command).await.unwrap_or_else(|error| panic!("{argv:?}: {}", chain(&error)));
+        let mut events = guest.exec(command).await.unwrap_or_else(|error| panic!("{argv:?}: {}", Chain(&error)));
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         while let Some(event) = events.next().await {
-            match event.unwrap_or_else(|error| panic!("{argv:?}: {}", chain(&error))) {
+            match event.unwrap_or_else(|error| panic!("{argv:?}: {}", Chain(&error))) {
                 OutputEvent::Stdout(bytes) => stdout.extend_from_slice(&bytes),
                 OutputEvent::Stderr(bytes) => stderr.extend_from_slice(&bytes),
                 OutputEvent::Exit(exit) => {
@@ -220,7 +211,7 @@ impl<'a> Inside<'a> {
             Some(host) => self.ground.slots().slot_guest(host, &self.id).await,
             None => self.ground.native.guest(&self.id).await,
         };
-        guest.unwrap_or_else(|error| panic!("the box answers: {}", chain(&error)))
+        guest.unwrap_or_else(|error| panic!("the box answers: {}", Chain(&error)))
     }
 
     /// What a command line writes that must succeed.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use domain::Resources;
-use providers::{Error, Provider, Spec};
+use providers::{Chain, Error, Provider, Spec};
 
-use crate::ground::{Ground, Inside, chain, is_root, new_id, spec};
+use crate::ground::{Ground, Inside, is_root, new_id, spec};
 
 fn sized(memory_mb: u32, disk_mb: u32, pids: u32) -> Spec {
     Spec { resources: Resources { memory_mb, vcpus: 1, disk_mb, pids }, ..spec() }
@@ -103,10 +103,10 @@ async fn what_cannot_be_had_is_refused_before_anything_is_made() {
     let id = new_id();
     let other_image = Spec { image: "ubuntu".to_owned(), ..spec() };
     let error = ground.native.start(&id, &other_image).await.unwrap_err();
-    assert!(matches!(&error, Error::Invalid(text) if text.contains("host")), "{}", chain(&error));
+    assert!(matches!(&error, Error::Invalid(text) if text.contains("host")), "{}", Chain(&error));
     if !is_root() {
         let error = ground.native.check(&sized(64, 65, 64)).unwrap_err();
-        assert!(matches!(&error, Error::NotSupported(text) if text.contains("disk_mb")), "{}", chain(&error));
+        assert!(matches!(&error, Error::NotSupported(text) if text.contains("disk_mb")), "{}", Chain(&error));
     }
     assert!(ground.native.inventory().await.unwrap().is_empty());
     assert!(!ground.folder_of(&id).exists());

@@ -20,9 +20,15 @@ const DOOMED: &str = "restart::a_server_that_is_going_to_be_killed";
 async fn a_server_that_is_going_to_be_killed() {
     let (Ok(folder), Ok(store)) = (std::env::var(FOLDER), std::env::var(STORE)) else { return };
     let store_id = StoreId::parse(&store).unwrap();
-    let native = Native::open(NativeConfig { data_dir: folder.into(), store_id, cgroup_parent: None, subids: None })
-        .await
-        .unwrap();
+    let native = Native::open(NativeConfig {
+        data_dir: folder.into(),
+        store_id,
+        cgroup_parent: None,
+        subids: None,
+        images: None,
+    })
+    .await
+    .unwrap();
     for _ in 0..3 {
         let id = new_id();
         native.start(&id, &spec()).await.unwrap();

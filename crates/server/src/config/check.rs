@@ -109,7 +109,9 @@ fn default_provider(draft: &mut Draft) {
         Some((name, false)) => {
             format!("names a provider that is not enabled; set `providers.{name}.enabled` to true")
         }
-        None => format!("must be auto, native, docker, proot, mock or {} (`providers.custom.name`)", providers.custom.name),
+        None => {
+            format!("must be auto, native, docker, proot, mock or {} (`providers.custom.name`)", providers.custom.name)
+        }
     };
     let source = draft.source("providers.default");
     draft.fault("providers.default", &source, message);

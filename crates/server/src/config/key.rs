@@ -38,7 +38,9 @@ impl Key {
     pub(super) fn is_secret(&self) -> bool {
         let mut parts = self.name.rsplit('.').filter(|part| *part != "*");
         let last = parts.next().unwrap_or_default();
-        ["key", "keys", "token", "tokens", "password"].iter().any(|noun| last == *noun || last.ends_with(&format!("_{noun}")))
+        ["key", "keys", "token", "tokens", "password"]
+            .iter()
+            .any(|noun| last == *noun || last.ends_with(&format!("_{noun}")))
     }
 
     /// Whether somebody may write a secret here by mistake: its file's name is
@@ -97,8 +99,7 @@ const FILE_BYTES_MAX: u64 = 16 << 40;
 /// Every key, section by section.
 pub(super) const KEYS: &[Key] = &{
     const PARTS: [&[Key]; 5] = [SERVER, runtimes::PROVIDERS, runtimes::IMAGES, ACCESS, workers::KEYS];
-    const COUNT: usize =
-        PARTS[0].len() + PARTS[1].len() + PARTS[2].len() + PARTS[3].len() + PARTS[4].len();
+    const COUNT: usize = PARTS[0].len() + PARTS[1].len() + PARTS[2].len() + PARTS[3].len() + PARTS[4].len();
     let mut keys = [SERVER[0]; COUNT];
     let (mut part, mut of_part, mut at) = (0, 0, 0);
     while at < COUNT {

@@ -386,9 +386,10 @@ fn private_files(loaded: &Loaded) -> Vec<(String, PathBuf)> {
     let named = named.into_iter().filter_map(|(key, path)| Some((key.to_owned(), path.clone()?)));
     let workers = loaded.config.workers.iter();
     let workers = workers.filter_map(|(id, it)| Some((format!("workers.{id}.api_key_file"), it.api_key_file.clone()?)));
-    let registries = loaded.config.images.registries.iter().filter_map(|(host, it)| {
-        Some((format!("images.registries.{host}.password_file"), it.password_file.clone()?))
-    });
+    let registries =
+        loaded.config.images.registries.iter().filter_map(|(host, it)| {
+            Some((format!("images.registries.{host}.password_file"), it.password_file.clone()?))
+        });
     let inline = loaded.secrets_in_files().map(|(key, path)| (key.to_owned(), path.to_owned()));
     named.chain(workers).chain(registries).chain(inline).collect()
 }

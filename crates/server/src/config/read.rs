@@ -389,22 +389,15 @@ pub(super) fn engine(value: &Value) -> Read<String> {
     }
 }
 
-/// The name of a network of a Docker Engine.
+/// The name of a network of a Docker Engine. That of the host, or of another
+/// container, would take the wall around a box down.
 pub(super) fn network_mode(value: &Value) -> Read<String> {
-    const BE: &str = "none, bridge, host, container:<name> or the name of a network";
-    let text = text_of(value, BE)?;
-    let name = text.strip_prefix("container:").unwrap_or(text);
-    if is_label(name) { Ok(text.to_owned()) } else { must(BE, value) }
-}
-
-/// A seccomp profile's file, or `unconfined`.
-pub(super) fn seccomp(value: &Value, home: Option<&Path>) -> Read<String> {
-    const BE: &str = "an absolute path or unconfined";
-    if text_of(value, BE)? == "unconfined" {
-        return Ok("unconfined".to_owned());
+    const BE: &str = "none, bridge or the name of a network; boxes never share that of the host or of a container";
+    match text_of(value, BE)? {
+        "host" => must(BE, value),
+        text if is_label(text) => Ok(text.to_owned()),
+        _ => must(BE, value),
     }
-    let path = path(value, home).or_else(|_| must(BE, value))?;
-    path.into_os_string().into_string().or_else(|_| must(BE, value))
 }
 
 /// A user of a box: `name`, `uid`, `name:group` or `uid:gid`.

@@ -4,13 +4,7 @@
 //! an operator who sets one counts on what it does.
 
 /// Sections and keys; everything below a section belongs to it.
-const UNSUPPORTED: &[&str] = &[
-    "warm_pool",
-    "events",
-    "server.path_proxy",
-    "providers.firecracker",
-    "providers.e2b",
-];
+const UNSUPPORTED: &[&str] = &["warm_pool", "events", "server.path_proxy", "providers.firecracker", "providers.e2b"];
 
 /// What is said about such a key.
 pub(super) const MESSAGE: &str = "is not supported by this version of Tidebox; remove it";

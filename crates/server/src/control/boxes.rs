@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use domain::{StopReason, Timestamp};
-use providers::{ByteStream, FileContent, FileInfo, Guest, Provider};
+use providers::{ByteStream, Chain, FileContent, FileInfo, Guest, Provider};
 use serde_json::json;
 
 use super::create::provider_error;
@@ -33,7 +33,7 @@ impl Control {
             // Nothing was done yet, so that it can be tried again.
             Err(error @ providers::Error::Failed { .. }) if sandbox.worker != LOCAL_WORKER => {
                 let worker = &sandbox.worker;
-                tracing::warn!(id = %sandbox.id, worker, error = &error as &dyn std::error::Error, "a worker fails");
+                tracing::warn!(id = %sandbox.id, worker, error = %Chain(&error), "a worker fails");
                 Err(Error::Unavailable(format!(
                     "the worker `{worker}` of sandbox `{}` does not answer; try again",
                     sandbox.id

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{InvalidMetadata, Metadata, OwnerId, Resources, SandboxId, State, StopReason};
-use providers::{Phase, Spec};
+use providers::{Chain, Phase, Spec};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
@@ -195,8 +195,13 @@ impl Control {
         let offer = self.offer(request.provider.as_deref()).await?;
         let image = request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
         let lifetime = ttl + ORPHAN_GRACE;
-        let spec =
-            Spec { image: image.clone(), resources, entrypoint: request.entrypoint.unwrap_or(false), metadata: request.metadata.clone(), lifetime };
+        let spec = Spec {
+            image: image.clone(),
+            resources,
+            entrypoint: request.entrypoint.unwrap_or(false),
+            metadata: request.metadata.clone(),
+            lifetime,
+        };
         let placing = self.placing(offer.check(&spec)?);
         let now = self.now();
         let sandbox = Sandbox {
@@ -221,7 +226,8 @@ impl Control {
         let Some(name) = request.template.take() else { return Ok(request) };
         let template =
             self.store.template(&name).await?.ok_or_else(|| Error::NotFound(Resource::Template, name.clone()))?;
-        let TemplateValues { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, mut metadata } = template.values;
+        let TemplateValues { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, mut metadata } =
+            template.values;
         let limits = self.limits_of(request.owner.as_ref()).await?;
         metadata.extend(request.metadata);
         metadata.insert("template".to_owned(), name);
@@ -251,7 +257,7 @@ impl Control {
         mut phases: Vec<Phase>,
     ) -> Result<Spawned> {
         let runtime = self.runtime_of(&sandbox).await;
-        let id = sandbox.id;
+        let id = sandbox.id.clone();
         let started = async {
             if let Some(generation) = generation {
                 let written = Instant::now();
@@ -259,7 +265,12 @@ impl Control {
                 more_of_the_store(&mut phases, written);
             }
             let provider = runtime.as_ref().map_err(|error| Error::Unavailable(error.to_string()))?;
-            provider.start(&id, &spec).await.map_err(|error| provider_error(provider.name(), error))
+            let awaited = self.await_image(&sandbox).await;
+            let started = provider.start(&id, &spec).await;
+            if let Some(awaited) = awaited {
+                self.image_came(awaited, started.as_ref().err()).await;
+            }
+            started.map_err(|error| provider_error(provider.name(), error))
         };
         let started = started.await;
         match started {
@@ -283,7 +294,7 @@ impl Control {
                 if let Ok(provider) = runtime
                     && let Err(error) = provider.stop(&id).await
                 {
-                    tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot remove an orphan yet");
+                    tracing::warn!(%id, error = %Chain(&error), "cannot remove an orphan yet");
                 }
                 Err(Error::Conflict(format!("sandbox `{id}` was destroyed while it was being created")))
             }
@@ -303,7 +314,7 @@ impl Control {
     /// reconciler finishes.
     async fn abandon(self: &Arc<Self>, id: &SandboxId) {
         if let Err(error) = self.destroy_because(id, StopReason::Abandoned).await {
-            tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot remove an abandoned sandbox yet");
+            tracing::warn!(%id, error = %Chain(&error), "cannot remove an abandoned sandbox yet");
         }
     }
 }

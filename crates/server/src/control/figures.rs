@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use domain::{State, WorkerId, WorkerStatus};
-use providers::Phase;
+use providers::{Chain, Phase};
 
 use super::runtime::AUTO_ORDER;
 use super::{Control, LOCAL_WORKER, Result, Seen};
@@ -71,7 +71,7 @@ impl Control {
         let started = Instant::now();
         let outcome = tokio::time::timeout(STORE_PATIENCE, self.store.check()).await;
         if let Ok(Err(error)) = &outcome {
-            tracing::warn!(error = error as &dyn std::error::Error, "the store failed a check");
+            tracing::warn!(error = %Chain(error), "the store failed a check");
         }
         StoreHealth { healthy: matches!(outcome, Ok(Ok(()))), latency: started.elapsed() }
     }
@@ -94,7 +94,7 @@ impl Control {
             Ok(Ok(stored)) => Some(stored),
             Ok(Err(error)) => {
                 let error: super::Error = error;
-                tracing::warn!(error = &error as &dyn std::error::Error, "cannot read the figures of the store");
+                tracing::warn!(error = %Chain(&error), "cannot read the figures of the store");
                 None
             }
             Err(_) => None,

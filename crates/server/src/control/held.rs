@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use domain::{SandboxId, StopReason, Timestamp, WorkerId, WorkerStatus};
+use providers::Chain;
 use providers::custom::ID_LABEL;
 use serde_json::json;
 
@@ -86,7 +87,7 @@ impl Control {
         let lost = match self.store.overheld(earlier(self.now(), self.policy.leases.grace), BATCH).await {
             Ok(lost) => lost,
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "cannot look for lost leases");
+                tracing::warn!(error = %Chain(&error), "cannot look for lost leases");
                 return;
             }
         };
@@ -98,7 +99,7 @@ impl Control {
             match self.destroy_because(&id, StopReason::Requested).await {
                 Ok(_) => self.publish_action("lease_lost", Some(&id), json!({})),
                 // It is stored as `destroying`, which the reconciler finishes.
-                Err(error) => tracing::warn!(%id, error = &error as &dyn std::error::Error, "cannot end it yet"),
+                Err(error) => tracing::warn!(%id, error = %Chain(&error), "cannot end it yet"),
             }
         }
     }

@@ -9,7 +9,7 @@ mod shared;
 use std::sync::Arc;
 
 use domain::{OwnerId, SandboxId, Timestamp};
-use providers::Provider;
+use providers::{Chain, Provider};
 
 use super::{Control, ORPHAN_GRACE, Result};
 use crate::clock;
@@ -109,7 +109,7 @@ impl Control {
         let Some(entry) = self.registry.get(provider) else { return false };
         let stopped = entry.provider.stop(id).await;
         if let Err(error) = &stopped {
-            tracing::warn!(%id, provider, error = error as &dyn std::error::Error, "cannot clean up after a shared box yet");
+            tracing::warn!(%id, provider, error = %Chain(error), "cannot clean up after a shared box yet");
         }
         stopped.is_ok()
     }
@@ -131,7 +131,7 @@ async fn follow(
         provider.guest(host).await?.set_deadline(left + ORPHAN_GRACE).await
     };
     if let Err(error) = told.await {
-        tracing::debug!(%host, error = &error as &dyn std::error::Error, "cannot tell a shared box its end");
+        tracing::debug!(%host, error = %Chain(&error), "cannot tell a shared box its end");
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use providers::Chain;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -110,7 +111,7 @@ async fn open(door: Door, service: &Arc<Service>, stop: &CancellationToken) {
             (Err(error), _) => {
                 // Once, not twenty times a second for as long as it lasts.
                 if !std::mem::replace(&mut is_failing, true) {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot accept a connection; trying on");
+                    tracing::warn!(error = %Chain(&error), "cannot accept a connection; trying on");
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;

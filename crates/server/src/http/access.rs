@@ -72,7 +72,7 @@ fn gate(matched: Option<&str>, sent: &str, method: &Method) -> Gate {
     Gate::Key(match path.split('/').next().unwrap_or_default() {
         "worker" if matched.is_some() && path.ends_with("/heartbeat") => return Gate::Worker(Scope::Heartbeat),
         "worker" if matched.is_some() => return Gate::Worker(Scope::Lease),
-        "admin" => Demand::AdminKey,
+        "admin" | "images" => Demand::AdminKey,
         "quotas" => Demand::Group(RouteGroup::Quotas),
         "templates" => Demand::Group(RouteGroup::Templates),
         "providers" => Demand::Group(RouteGroup::Providers),

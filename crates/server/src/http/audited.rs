@@ -9,6 +9,7 @@ use axum::http::{Extensions, HeaderValue, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use providers::Chain;
 use tracing::Instrument;
 
 use super::Api;
@@ -136,7 +137,7 @@ async fn write(api: &Api, asked: &Asked, deed: Option<Deed>, response: Response)
         api.control.record_audit(&entry).await
     };
     let Err(error) = written else { return response };
-    tracing::error!(error = &error as &dyn std::error::Error, "the audit history cannot be written");
+    tracing::error!(error = %Chain(&error), "the audit history cannot be written");
     if deed.is_change && succeeded {
         return ApiError::from(Error::Unavailable(
             "it was done, but the audit history cannot be written; look at what is there before you ask again, and \

@@ -3,6 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use providers::Chain;
 
 use crate::control::Error as Control;
 
@@ -22,6 +23,8 @@ pub enum Refusal {
     Malformed(String),
     /// The body has another type than JSON.
     MediaType,
+    /// The body does not say that it is an archive.
+    ArchiveType,
     /// The body is larger than what the route takes.
     TooLarge(u64),
     /// Too many large bodies are held in memory.
@@ -75,7 +78,7 @@ impl Refusal {
     fn status(&self) -> (StatusCode, &'static str) {
         match self {
             Refusal::Malformed(_) | Refusal::NeedsTls => (StatusCode::BAD_REQUEST, "bad_request"),
-            Refusal::MediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
+            Refusal::MediaType | Refusal::ArchiveType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
             Refusal::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             Refusal::Stalled => (StatusCode::REQUEST_TIMEOUT, "timeout"),
@@ -94,6 +97,9 @@ impl Refusal {
         match self {
             Refusal::Malformed(text) | Refusal::Unauthorized(text) => text.clone(),
             Refusal::MediaType => "send the body with `Content-Type: application/json`".to_owned(),
+            Refusal::ArchiveType => "send the archive with `Content-Type: application/x-tar`, or application/gzip, \
+                                     application/zstd or application/octet-stream"
+                .to_owned(),
             Refusal::TooLarge(max) => format!("the body is larger than the {max} bytes that this route takes"),
             Refusal::Busy => {
                 "the server holds as many large JSON bodies as it can; try again, or send the file's bytes \
@@ -132,7 +138,7 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
         Control::Unavailable(_) | Control::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         Control::NoSpace | Control::Full(_) => (StatusCode::INSUFFICIENT_STORAGE, "no_space"),
         Control::Timeout(_) => (StatusCode::REQUEST_TIMEOUT, "timeout"),
-        Control::Provider { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "provider_error"),
+        Control::Provider { .. } | Control::Images { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "provider_error"),
     }
 }
 
@@ -148,6 +154,14 @@ impl ApiError {
         })
     }
 
+    /// Tells the log why, where the caller is told no more than that it is there.
+    pub fn log(&self) {
+        let ApiError::Control(error) = self else { return };
+        if let Control::Provider { .. } | Control::Store(_) | Control::Images { .. } = error {
+            tracing::error!(error = %Chain(error), "a request failed");
+        }
+    }
+
     /// The body of the answer; also the last words of a stream that has begun.
     pub fn body(&self) -> (StatusCode, api::ErrorBody) {
         let ((status, code), message) = match self {
@@ -161,12 +175,7 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (status, body) = self.body();
-        if let ApiError::Control(error @ (Control::Provider { .. } | Control::Store(_))) = &self {
-            // Written out: not every format of the log tells the sources of an error.
-            let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-            let cause: Vec<String> = causes.map(ToString::to_string).collect();
-            tracing::error!(%error, cause = cause.join(": "), "a request failed");
-        }
+        self.log();
         let code = self.code();
         let mut response = (status, Extension(code), Json(body)).into_response();
         if let ApiError::Request(Refusal::Range(size)) = &self

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use providers::Chain;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -134,9 +135,9 @@ fn content(file: providers::FileContent, status: StatusCode, length: Option<u64>
         (api::FILE_MODE_HEADER, format!("{:04o}", file.info.mode & 0o7777)),
         (api::FILE_MODIFIED_HEADER, wire::time(file.info.modified)),
     ];
-    let bytes = file.bytes.map(|piece| {
-        piece.inspect_err(|error| tracing::warn!(error = error as &dyn std::error::Error, "a download broke off"))
-    });
+    let bytes = file
+        .bytes
+        .map(|piece| piece.inspect_err(|error| tracing::warn!(error = %Chain(error), "a download broke off")));
     let mut response = Response::new(RawBody::from_stream(bytes));
     *response.status_mut() = status;
     let headers = response.headers_mut();

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http_body::Frame;
-use providers::{ExitStatus, OutputEvent, OutputStream};
+use providers::{Chain, ExitStatus, OutputEvent, OutputStream};
 
 use super::wire;
 
@@ -153,7 +153,7 @@ impl Lines {
         if matches!(error, providers::Error::Gone) {
             self.say(out, api::SANDBOX_ENDED);
         } else {
-            tracing::error!(error = error as &dyn std::error::Error, "a command's stream broke off");
+            tracing::error!(error = %Chain(error), "a command's stream broke off");
             self.say(out, api::PROVIDER_FAILED);
         }
         self.phase = Phase::Done;

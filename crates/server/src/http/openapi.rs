@@ -11,7 +11,7 @@ use utoipa::OpenApi;
 
 use super::{Api, access};
 
-pub use rules::{FILES_OF_ROUTES, Security};
+pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -21,7 +21,7 @@ pub use rules::{FILES_OF_ROUTES, Security};
                        `{code, message}`; durations are texts such as `1h30m`, times are RFC 3339 in UTC.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
-    paths(super::files::put),
+    paths(super::files::put, super::images::get, super::images::remove),
     components(schemas(
         api::ErrorBody,
         api::Duration,
@@ -30,6 +30,7 @@ pub use rules::{FILES_OF_ROUTES, Security};
         api::FileMode,
         api::FilePath,
         api::IdempotencyKey,
+        api::ImageName,
         api::OwnerHeader,
         api::OwnerId,
         api::RelativePath,
@@ -44,6 +45,7 @@ pub use rules::{FILES_OF_ROUTES, Security};
         (name = "templates", description = "Named spawn requests"),
         (name = "quotas", description = "What single owners may do where it differs from what everybody may"),
         (name = "providers", description = "The runtimes behind the service"),
+        (name = "images", description = "What boxes are made of; for the administrator"),
         (name = "workers", description = "Servers that run sandboxes, and their leases"),
         (name = "events", description = "What happens, as it happens"),
         (name = "admin", description = "The same for operators, with the admin key"),

@@ -2,6 +2,7 @@
 
 mod audit;
 pub mod figures;
+mod images;
 mod list;
 mod workers;
 
@@ -24,6 +25,7 @@ use crate::registry::{Checked, Entry};
 pub use workers::{heartbeat, lease_ttl, renewed, worker, worker_id};
 
 pub use audit::{AuditQuery, audit_cursor, audit_entry};
+pub use images::{image, image_detail, pruned_images, pull_progress};
 pub use list::{cursor, list_filter};
 
 /// RFC 3339 with milliseconds, UTC.
@@ -90,9 +92,11 @@ pub fn template_spawn(
     body: api::TemplateSpawnRequest,
     header: Option<OwnerId>,
 ) -> Result<SpawnRequest, ApiError> {
-    let api::TemplateSpawnRequest { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, owner_id } = body;
+    let api::TemplateSpawnRequest { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, owner_id } =
+        body;
     let template = Some(name);
-    let body = api::SpawnRequest { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, owner_id, template };
+    let body =
+        api::SpawnRequest { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, owner_id, template };
     spawn_request(body, header)
 }
 
@@ -202,7 +206,8 @@ pub fn template_values(body: api::TemplateBody) -> Result<TemplateValues, ApiErr
 /// The name and the values of a new template.
 pub fn new_template(body: api::TemplateRequest) -> Result<(String, TemplateValues), ApiError> {
     let api::TemplateRequest { name, image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata } = body;
-    let values = template_values(api::TemplateBody { image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata })?;
+    let values =
+        template_values(api::TemplateBody { image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata })?;
     Ok((name, values))
 }
 
@@ -298,14 +303,22 @@ pub fn file(info: FileInfo) -> api::FileInfo {
 
 /// The health of a provider as clients see it.
 pub fn provider_health(entry: &Entry, checked: &Checked) -> api::ProviderHealth {
+    let health = &checked.health;
+    let mut capabilities = providers::capabilities(entry.provider.as_ref());
+    if !health.runtimes.is_empty() {
+        capabilities.push("runtime_inventory");
+    }
     api::ProviderHealth {
         name: entry.provider.name().to_owned(),
-        healthy: checked.health.error.is_none(),
+        healthy: health.error.is_none(),
         default: entry.is_default,
-        latency_ms: u64::try_from(checked.latency.as_millis()).unwrap_or(u64::MAX),
+        latency_ms: u64::try_from(health.latency.unwrap_or(checked.latency).as_millis()).unwrap_or(u64::MAX),
         last_checked: time(checked.at),
-        error: checked.health.error.clone(),
-        capabilities: providers::capabilities(entry.provider.as_ref()).into_iter().map(str::to_owned).collect(),
+        error: health.error.clone(),
+        version: health.version.clone(),
+        runtimes: health.runtimes.clone(),
+        runtime_count: Some(health.runtimes.len() as u64).filter(|count| *count > 0),
+        capabilities: capabilities.into_iter().map(str::to_owned).collect(),
         missing: entry.provider.facts().missing,
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use domain::WorkerId;
+use providers::Chain;
 use tokio_util::sync::CancellationToken;
 
 use super::{INVENTORY_EVERY, interval};
@@ -30,8 +31,7 @@ async fn look_after(control: &Arc<Control>, worker: WorkerId) {
             Ok(()) => is_troubled = false,
             Err(error) => {
                 if !is_troubled {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(%worker, error, "cannot look what a worker holds; trying again");
+                    tracing::warn!(%worker, error = %Chain(&error), "cannot look what a worker holds; trying again");
                 }
                 is_troubled = true;
             }
@@ -44,7 +44,7 @@ async fn beat(control: &Control) {
     loop {
         beat.tick().await;
         if let Err(error) = control.beat_own().await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the heartbeat failed and is tried again");
+            tracing::warn!(error = %Chain(&error), "the heartbeat failed and is tried again");
         }
     }
 }

@@ -52,6 +52,7 @@ async fn native() -> Vec<Finding> {
         store_id: StoreId::from_entropy(entropy),
         cgroup_parent: None,
         subids: None,
+        images: None,
     };
     let native = match timeout(PROBE_MAX, Native::open(config)).await {
         Ok(Ok(native)) => native,

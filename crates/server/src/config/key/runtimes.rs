@@ -45,9 +45,7 @@ pub(super) const PROVIDERS: &[Key] = &[
             "Where the Engine listens: a path, unix:///path or tcp://host:port.",
             "Unset: DOCKER_HOST, then the usual place.",
         ],
-        read: |config, value, _| {
-            read::optional(value, read::engine).map(|it| config.providers.docker.socket = it)
-        },
+        read: |config, value, _| read::optional(value, read::engine).map(|it| config.providers.docker.socket = it),
     },
     Key {
         name: "providers.docker.tls.ca_file",
@@ -82,11 +80,8 @@ pub(super) const PROVIDERS: &[Key] = &[
     Key {
         name: "providers.docker.seccomp_profile",
         default: Default::Unset,
-        doc: &["File (JSON) of a profile in place of the Engine's own, or unconfined."],
-        read: |config, value, at| {
-            let profile = |value: &_| read::seccomp(value, at.home);
-            read::optional(value, profile).map(|it| config.providers.docker.seccomp_profile = it)
-        },
+        doc: &["File (JSON) of a profile in place of the Engine's own."],
+        read: |config, value, at| read::file(value, at.home).map(|it| config.providers.docker.seccomp_profile = it),
     },
     Key {
         name: "providers.docker.read_only_rootfs",
@@ -238,6 +233,12 @@ pub(super) const IMAGES: &[Key] = &[
         default: Default::Text("32768"),
         doc: &["The largest image that is taken, unpacked, in MiB."],
         read: |config, value, _| read::integer(value, 1..=COUNT_MAX).map(|it| config.images.max_image_mb = it),
+    },
+    Key {
+        name: "images.allowed_registries",
+        default: Default::Text(""),
+        doc: &["The only registries that are asked, such as docker.io or localhost:5000. Empty: any."],
+        read: |config, value, _| read::list(value, read::registry_host).map(|it| config.images.allowed_registries = it),
     },
     Key {
         name: "images.docker_config",

@@ -19,6 +19,8 @@ pub struct Images {
     pub max_mb: u64,
     /// The largest image that is taken, unpacked, in mebibytes.
     pub max_image_mb: u64,
+    /// The only registries that are asked, by host and port; empty for any.
+    pub allowed_registries: Vec<String>,
     /// Docker's own `config.json`; `None` where there is none.
     pub docker_config: Option<PathBuf>,
     /// What is to be known of registries, by host and port.
@@ -50,6 +52,7 @@ impl Default for Images {
             pull_timeout: Duration::ZERO,
             max_mb: 0,
             max_image_mb: 0,
+            allowed_registries: Vec::new(),
             docker_config: None,
             registries: BTreeMap::new(),
         }

@@ -18,10 +18,10 @@ pub struct Docker {
     pub tls: DockerTls,
     /// The runtime that it starts containers with; `None` for its default.
     pub runtime: Option<String>,
-    /// `none`, `bridge`, or the name of a network.
+    /// `none`, `bridge`, or the name of a network; never that of the host.
     pub network_mode: String,
-    /// A profile (JSON) in place of the Engine's own, or `unconfined`.
-    pub seccomp_profile: Option<String>,
+    /// A profile (JSON) in place of the Engine's own.
+    pub seccomp_profile: Option<PathBuf>,
     /// Whether the image's files are read-only.
     pub read_only_rootfs: bool,
     /// The most processes in a box; `None` for `defaults.pids`.

@@ -7,7 +7,9 @@ use super::*;
 #[test]
 fn a_registry_is_called_by_its_host_and_port() {
     let lab = Lab::new()
-        .here("images: {registries: {docker.io: {mirrors: ['mirror.test:5000']}, 'localhost:5000': {plain_http: true}}}")
+        .here(
+            "images: {registries: {docker.io: {mirrors: ['mirror.test:5000']}, 'localhost:5000': {plain_http: true}}}",
+        )
         .env("TIDEBOX_IMAGES_REGISTRIES_REG_EXAMPLE_COM__8443_USERNAME", "ada")
         .env("TIDEBOX_IMAGES_REGISTRIES_REG_EXAMPLE_COM__8443_PASSWORD", "s3cret");
     let loaded = lab.load();
@@ -26,7 +28,8 @@ fn a_registry_is_called_by_its_host_and_port() {
 #[test]
 fn a_registry_that_cannot_be_is_refused() {
     const SAID: &str = "names no registry; write its host, and its port if it has one, such as localhost:5000";
-    for host in ["https://docker.io", "docker.io/library", "a b", "docker.io:", "docker.io:x", "docker.io:65536", ".io"] {
+    for host in ["https://docker.io", "docker.io/library", "a b", "docker.io:", "docker.io:x", "docker.io:65536", ".io"]
+    {
         let key = format!("images.registries.{host}.plain_http");
         check(&format!("images: {{registries: {{'{host}': {{plain_http: true}}}}}}"), &[&format!("{key} (@): {SAID}")]);
     }
@@ -85,9 +88,7 @@ fn a_docker_engine_is_reached_by_path_or_by_address() {
     }
     check(
         "providers: {docker: {tls: {cert_file: /c}}}",
-        &[
-            "providers.docker.tls.cert_file (@): needs `providers.docker.tls.key_file`; set both, or neither",
-        ],
+        &["providers.docker.tls.cert_file (@): needs `providers.docker.tls.key_file`; set both, or neither"],
     );
 }
 
@@ -112,6 +113,9 @@ fn what_a_container_gets_is_read() {
         ("user", "'a:b:c'"),
         ("seccomp_profile", "p.json"),
         ("network_mode", "'a b'"),
+        ("network_mode", "host"),
+        ("network_mode", "'container:db'"),
+        ("seccomp_profile", "unconfined"),
         ("pids_limit", "0"),
     ] {
         let faults = Lab::new().here(&format!("providers: {{docker: {{{key}: {value}}}}}")).faults();

@@ -29,7 +29,8 @@ fn every_secret_can_be_kept_in_a_file() {
     let of = |name: &str| {
         let lab = lab("s3cret\n").naming(name);
         let lab = if name.starts_with("workers") { lab.env("TIDEBOX_WORKERS_W1_URL", "https://w1.test") } else { lab };
-        let lab = if name.starts_with("images") { lab.env("TIDEBOX_IMAGES_REGISTRIES_W1_USERNAME", "ada") } else { lab };
+        let lab =
+            if name.starts_with("images") { lab.env("TIDEBOX_IMAGES_REGISTRIES_W1_USERNAME", "ada") } else { lab };
         lab.load().config
     };
     let secret = Some(Secret::new("s3cret".to_owned()));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{Metadata, Resources, SandboxId};
-use providers::{Error, Facts, Found, Guest, Health, Phase, Provider, Result, Slots, Spec, Started};
+use providers::{Chain, Error, Facts, Found, Guest, Health, Phase, Provider, Result, Slots, Spec, Started};
 
 use super::follow;
 use crate::clock::Clock;
@@ -85,7 +85,7 @@ impl SharedBoxes {
         };
         if let Err(error) = removed {
             // The slot itself is gone; the reconciler finds the box closed.
-            tracing::warn!(id = %closed, error = &error as &dyn std::error::Error, "cannot remove an empty box yet");
+            tracing::warn!(id = %closed, error = %Chain(&error), "cannot remove an empty box yet");
         }
         Ok(())
     }
@@ -166,7 +166,7 @@ impl Provider for SharedBoxes {
             }
             Err(error) => {
                 if let Err(left) = self.remove(&host, id).await {
-                    tracing::warn!(%id, error = &left as &dyn std::error::Error, "cannot give a place back yet");
+                    tracing::warn!(%id, error = %Chain(&left), "cannot give a place back yet");
                 }
                 Err(error)
             }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use providers::Chain;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -137,7 +138,7 @@ impl Tls {
                     tracing::info!(cert_file = %self.files.cert.display(), "took up a new certificate");
                 }
                 Err(fault) => {
-                    tracing::warn!(error = &fault as &dyn std::error::Error, "the old certificate stays in use");
+                    tracing::warn!(error = %Chain(&fault), "the old certificate stays in use");
                 }
             }
         }
@@ -228,7 +229,7 @@ pub(super) async fn shake_hands(acceptor: &TlsAcceptor, stream: TcpStream) -> Op
         match acceptor.accept(stream).await {
             Ok(stream) => Some(stream),
             Err(error) => {
-                tracing::debug!(error = &error as &dyn std::error::Error, "a handshake failed");
+                tracing::debug!(error = %Chain(&error), "a handshake failed");
                 None
             }
         }

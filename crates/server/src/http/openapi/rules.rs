@@ -234,6 +234,9 @@ fn shape_bodies(operation: &mut Operation, all_optional: &BTreeSet<String>) {
 /// other methods.
 pub const FILES_OF_ROUTES: [&str; 5] = ["list", "move", "chmod", "stat", "glob"];
 
+/// The same for images.
+pub const IMAGES_OF_ROUTES: [&str; 3] = ["pull", "import", "prune"];
+
 /// A fixed name beside a variable one: what the variable's path can do and the
 /// fixed one's does otherwise, the service does under the fixed one too, as if
 /// it were the variable's value. This tells of it.
@@ -241,7 +244,8 @@ fn tell_of_fixed_names(document: &mut OpenApi) {
     let files = FILES_OF_ROUTES.map(|name| ("/api/v1/sandboxes/{id}/files", "path", name));
     let quotas = ["/api/v1/quotas", "/api/v1/admin/quotas"].map(|base| (base, "owner_id", "summary"));
     let paths = &mut document.paths.paths;
-    for (base, variable, name) in files.into_iter().chain(quotas) {
+    let images = IMAGES_OF_ROUTES.map(|name| ("/api/v1/images", "name", name));
+    for (base, variable, name) in files.into_iter().chain(quotas).chain(images) {
         let Some(other) = paths.get(&format!("{base}/{{{variable}}}")).cloned() else { continue };
         let Some(item) = paths.get_mut(&format!("{base}/{name}")) else { continue };
         let named = |operation: Option<Operation>| {
@@ -253,6 +257,7 @@ fn tell_of_fixed_names(document: &mut OpenApi) {
             }
             Some(operation)
         };
+        item.get = item.get.take().or_else(|| named(other.get));
         item.put = item.put.take().or_else(|| named(other.put));
         item.delete = item.delete.take().or_else(|| named(other.delete));
     }

@@ -1,11 +1,11 @@
 //! The transactions about shared boxes.
 
 use async_trait::async_trait;
-use domain::{Resources, SandboxId, Timestamp};
+use domain::{SandboxId, Timestamp};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::rows::{ms, sandbox_id};
+use super::rows::{ms, resources, sandbox_id};
 use super::{Result, Sqlite};
 use crate::store::{PoolBounds, PoolCounts, PoolHost, PoolPlace, PoolStore, Sandbox};
 
@@ -21,15 +21,12 @@ fn host(row: &SqliteRow) -> Result<PoolHost> {
         is_open: row.try_get::<String, _>("state")? == OPEN,
         provider: row.try_get("provider")?,
         image: row.try_get("image")?,
-        resources: Resources {
-            memory_mb: row.try_get("memory_mb")?,
-            vcpus: row.try_get("vcpus")?,
-            disk_mb: row.try_get("disk_mb")?,
-            pids: row.try_get("pids")?,
-        },
+        resources: resources(row)?,
         places: row.try_get("places")?,
     })
 }
+
+type SqliteQuery<'q> = sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
 
 /// Where one like `sandbox` would go.
 enum Free {
@@ -41,27 +38,30 @@ enum Free {
     Nowhere,
 }
 
-async fn free(connection: &mut sqlx::SqliteConnection, sandbox: &Sandbox, bounds: PoolBounds) -> Result<Free> {
+/// The first seven values of a statement about open boxes that `sandbox` fits in.
+fn bind_kind<'q>(query: SqliteQuery<'q>, sandbox: &'q Sandbox) -> SqliteQuery<'q> {
     let size = sandbox.resources;
-    let fullest: Option<String> = sqlx::query_scalar(
+    query
+        .bind(OPEN)
+        .bind(&sandbox.provider)
+        .bind(&sandbox.image)
+        .bind(size.memory_mb)
+        .bind(size.vcpus)
+        .bind(size.disk_mb)
+        .bind(size.pids)
+}
+
+async fn free(connection: &mut sqlx::SqliteConnection, sandbox: &Sandbox, bounds: PoolBounds) -> Result<Free> {
+    let fullest = sqlx::query(
         "SELECT id FROM (SELECT h.id, h.places, h.created_at, \
          (SELECT COUNT(*) FROM pool_slots s WHERE s.host_id = h.id) AS taken FROM pool_hosts h \
          WHERE h.state = $1 AND h.provider = $2 AND h.image = $3 AND h.memory_mb = $4 AND h.vcpus = $5 \
          AND h.disk_mb = $6 AND h.pids = $7) AS fitting \
          WHERE taken < places AND taken < $8 ORDER BY taken DESC, created_at, id LIMIT 1",
-    )
-    .bind(OPEN)
-    .bind(&sandbox.provider)
-    .bind(&sandbox.image)
-    .bind(size.memory_mb)
-    .bind(size.vcpus)
-    .bind(size.disk_mb)
-    .bind(size.pids)
-    .bind(bounds.places)
-    .fetch_optional(&mut *connection)
-    .await?;
-    if let Some(host) = fullest {
-        return Ok(Free::In(sandbox_id(&host)?));
+    );
+    let fullest = bind_kind(fullest, sandbox).bind(bounds.places).fetch_optional(&mut *connection).await?;
+    if let Some(row) = fullest {
+        return Ok(Free::In(sandbox_id(&row.try_get::<String, _>("id")?)?));
     }
     let hosts: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM pool_hosts").fetch_one(connection).await?;
     Ok(if hosts < i64::from(bounds.hosts_max) { Free::InNew } else { Free::Nowhere })
@@ -77,23 +77,16 @@ pub(super) async fn take_place(
         Free::Nowhere => return Ok(false),
         Free::In(host) => host,
         Free::InNew => {
-            let size = sandbox.resources;
-            sqlx::query(
-                "INSERT INTO pool_hosts (id, state, provider, image, memory_mb, vcpus, disk_mb, pids, places, \
+            let new = sqlx::query(
+                "INSERT INTO pool_hosts (state, provider, image, memory_mb, vcpus, disk_mb, pids, id, places, \
                  created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-            )
-            .bind(place.new_host.as_str())
-            .bind(OPEN)
-            .bind(&sandbox.provider)
-            .bind(&sandbox.image)
-            .bind(size.memory_mb)
-            .bind(size.vcpus)
-            .bind(size.disk_mb)
-            .bind(size.pids)
-            .bind(place.bounds.places)
-            .bind(ms(sandbox.created_at))
-            .execute(&mut *connection)
-            .await?;
+            );
+            bind_kind(new, sandbox)
+                .bind(place.new_host.as_str())
+                .bind(place.bounds.places)
+                .bind(ms(sandbox.created_at))
+                .execute(&mut *connection)
+                .await?;
             place.new_host.clone()
         }
     };

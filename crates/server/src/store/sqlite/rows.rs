@@ -48,6 +48,15 @@ fn metadata(row: &SqliteRow) -> Result<Metadata> {
     serde_json::from_str(&text).map_err(|error| Error::Corrupt(format!("metadata: {error}")))
 }
 
+pub(super) fn resources(row: &SqliteRow) -> Result<Resources> {
+    Ok(Resources {
+        memory_mb: row.try_get("memory_mb")?,
+        vcpus: row.try_get("vcpus")?,
+        disk_mb: row.try_get("disk_mb")?,
+        pids: row.try_get("pids")?,
+    })
+}
+
 pub(super) fn sandbox(row: &SqliteRow) -> Result<Sandbox> {
     let state: String = row.try_get("state")?;
     let owner: Option<String> = row.try_get("owner_id")?;
@@ -56,12 +65,7 @@ pub(super) fn sandbox(row: &SqliteRow) -> Result<Sandbox> {
         state: State::parse(&state).ok_or_else(|| Error::Corrupt(format!("state `{state}`")))?,
         provider: row.try_get("provider")?,
         image: row.try_get("image")?,
-        resources: Resources {
-            memory_mb: row.try_get("memory_mb")?,
-            vcpus: row.try_get("vcpus")?,
-            disk_mb: row.try_get("disk_mb")?,
-            pids: row.try_get("pids")?,
-        },
+        resources: resources(row)?,
         metadata: metadata(row)?,
         owner: owner
             .map(|owner| OwnerId::parse(&owner).map_err(|_| Error::Corrupt(format!("owner id `{owner}`"))))

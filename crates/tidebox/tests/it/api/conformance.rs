@@ -239,7 +239,29 @@ async fn what_a_provider_said_is_told_to_no_caller() {
     let id = server.spawn_with(label("mock.stop_fail")).await;
     private(&server.delete(&format!("/sandboxes/{id}")).await);
     server.until("its removal", async || server.delete(&format!("/sandboxes/{id}")).await.status == 200).await;
-    assert!(server.log_text().contains("asks for it"), "the log has the cause");
+    let causes = |message: &str| {
+        let lines: Vec<Value> = server.log_text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let causes = lines.iter().filter(|line| line["message"] == message).map(|line| line["error"].to_string());
+        causes.collect::<Vec<_>>()
+    };
+    let failed = causes("a request failed");
+    assert!(failed.len() >= 3 && failed.iter().all(|cause| cause.contains("asks for it")), "{failed:?}");
+}
+
+#[tokio::test]
+async fn what_fails_beside_all_requests_is_logged_with_its_cause() {
+    let mut server = TestServer::start(MOCK).await;
+    server.expect_trouble("mock.");
+    server.expect_trouble("a request failed");
+    let id = server.spawn_with(json!({"metadata": {"mock.stop_fail": "2"}})).await;
+    server.delete(&format!("/sandboxes/{id}")).await.refused(500, "provider_error", "");
+    let logged = || {
+        let log = server.log_text();
+        let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter(|line| line["message"] == "cannot remove a sandbox yet").collect::<Vec<_>>()
+    };
+    server.until("the reconciler has tried", async || !logged().is_empty()).await;
+    assert!(logged()[0]["error"].as_str().unwrap().contains("asks for it"), "{:?}", logged());
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
-//! Removing what a box leaves on disk, however hostile it is.
+//! Removing what a box or an image leaves on disk, however hostile it is.
 //!
-//! A guest can nest directories so deep that no path reaches the end, and that
+//! A guest, or a layer, can nest directories so deep that no path reaches the end, and that
 //! a descriptor for each level would be more than a process may have. So every
 //! sub-directory is first moved up, beside its parent, and emptied there: no
 //! recursion, one descriptor, short paths. Links are removed, never followed.

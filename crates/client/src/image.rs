@@ -1,0 +1,150 @@
+//! Images.
+
+use api::{Image, ImageDetail, PruneImagesRequest, PrunedImages, PullProgress, PullRequest, Status};
+use futures_util::TryStreamExt as _;
+use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use reqwest::{Body, Method, Response};
+use tokio::io::AsyncRead;
+use tokio::time::timeout;
+use tokio_util::io::ReaderStream;
+
+use crate::connection::{Patience, Size};
+use crate::error::{LocalRead, innermost};
+use crate::line::{LINE_BYTES_MAX, LineTooLong, Lines};
+use crate::path::{query, segment};
+use crate::{Client, Error, Result};
+
+/// How much of an archive is read at once.
+const UPLOAD_CHUNK_BYTES: usize = 256 * 1024;
+
+impl Client {
+    /// Every image on the server.
+    ///
+    /// # Errors
+    /// The server's refusal, or that it cannot be spoken to.
+    pub async fn images(&self) -> Result<Vec<Image>> {
+        self.get_list("/images").await
+    }
+
+    /// All about an image, by name or digest.
+    ///
+    /// # Errors
+    /// `not_found` if it is not on the server; or that the server cannot be spoken to.
+    pub async fn image(&self, name: &str) -> Result<ImageDetail> {
+        self.call(self.request(Method::GET, &image_path(name)?, Patience::Short), Size::List).await
+    }
+
+    /// Has the server fetch an image, and tells how it goes. Dropping the stream
+    /// leaves the server at it.
+    ///
+    /// # Errors
+    /// The server's refusal, or that it cannot be spoken to.
+    pub async fn pull_image(&self, name: &str) -> Result<PullStream> {
+        let request = PullRequest { name: name.to_owned(), stream: true };
+        let http = self.request(Method::POST, "/images/pull", Patience::Long);
+        let response = self.send(self.with_json(http, &request)?).await?;
+        self.check_type(&response, "application/x-ndjson")?;
+        Ok(PullStream { client: self.clone(), response, lines: Lines::default(), ended: false })
+    }
+
+    /// Sends an archive of images from `source` to its end. `name` is what to call
+    /// an image that the archive does not name; `size`, if known, lets the server
+    /// refuse early.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if `source` fails; the server's refusal, or that it cannot
+    /// be spoken to.
+    pub async fn import_images(
+        &self,
+        name: Option<&str>,
+        source: impl AsyncRead + Send + 'static,
+        size: Option<u64>,
+    ) -> Result<Vec<Image>> {
+        let pairs: Vec<_> = name.map(|name| ("name", name)).into_iter().collect();
+        let chunks = ReaderStream::with_capacity(source, UPLOAD_CHUNK_BYTES).map_err(LocalRead);
+        let mut request = self
+            .request(Method::POST, &format!("/images/import{}", query(&pairs)), Patience::Long)
+            .header(CONTENT_TYPE, "application/x-tar")
+            .body(Body::wrap_stream(chunks));
+        if let Some(size) = size {
+            request = request.header(CONTENT_LENGTH, size);
+        }
+        self.call(request, Size::List).await
+    }
+
+    /// Takes a name from its image, which goes with its last one.
+    ///
+    /// # Errors
+    /// `not_found`, `conflict` while a box uses it; or that the server cannot be spoken to.
+    pub async fn remove_image(&self, name: &str) -> Result<Status> {
+        self.delete(&image_path(name)?, Patience::Long).await
+    }
+
+    /// Removes images that no box uses: those without a name, or all.
+    ///
+    /// # Errors
+    /// The server's refusal, or that it cannot be spoken to.
+    pub async fn prune_images(&self, all: bool) -> Result<PrunedImages> {
+        let request = self.request(Method::POST, "/images/prune", Patience::Long);
+        self.call(self.with_json(request, &PruneImagesRequest { all })?, Size::List).await
+    }
+}
+
+fn image_path(name: &str) -> Result<String> {
+    Ok(format!("/images/{}", segment("the image's name", name)?))
+}
+
+/// How a pull goes.
+#[derive(Debug)]
+pub struct PullStream {
+    client: Client,
+    response: Response,
+    lines: Lines,
+    ended: bool,
+}
+
+impl PullStream {
+    /// The next step; none after the last.
+    ///
+    /// # Errors
+    /// [`Error::Api`] if the image does not come; [`Error::Cut`] and
+    /// [`Error::Timeout`] if the server says no more: whether it does is then unknown.
+    pub async fn next(&mut self) -> Result<Option<PullProgress>> {
+        if self.ended {
+            return Ok(None);
+        }
+        let step = self.read().await;
+        self.ended = matches!(step, Ok(PullProgress::Done { .. }) | Err(_));
+        step.map(Some)
+    }
+
+    async fn read(&mut self) -> Result<PullProgress> {
+        loop {
+            let line = self.lines.next().map_err(|LineTooLong| {
+                self.client.protocol(format!("a line of progress of more than {LINE_BYTES_MAX} bytes"))
+            })?;
+            let Some(line) = line else {
+                self.fill().await?;
+                continue;
+            };
+            let step = serde_json::from_slice(&line)
+                .map_err(|error| self.client.protocol(format!("a line that is no progress: {error}")))?;
+            let PullProgress::Error { code, message } = step else { return Ok(step) };
+            let headers = self.response.headers();
+            let request_id = headers.get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+            return Err(Error::Api { status: self.response.status().as_u16(), code, message, request_id });
+        }
+    }
+
+    async fn fill(&mut self) -> Result<()> {
+        const WHAT: &str = "the image was there; the server may still be fetching it";
+        let after = self.client.silence_max();
+        let chunk = timeout(after, self.response.chunk())
+            .await
+            .map_err(|_| Error::Timeout { after })?
+            .map_err(|error| Error::Cut { what: WHAT, reason: innermost(&error) })?;
+        let Some(chunk) = chunk else { return Err(Error::Cut { what: WHAT, reason: "the stream ends".into() }) };
+        self.lines.push(chunk);
+        Ok(())
+    }
+}

@@ -1,0 +1,508 @@
+//! Boxes that a Docker Engine makes, with any OCI runtime that it has.
+//!
+//! The agent is the container's first process; it lies in a volume that boxes
+//! mount for reading only, so nothing of the server's host is mounted and the
+//! Engine may be on another machine. The first connection is the container's
+//! standard streams, attached before it starts; later ones, after a restart of
+//! the server or of the Engine, come through a process that the Engine starts
+//! in the container and that joins its streams to the agent's socket. A box is
+//! found by the labels of its container, and its name makes a second start find
+//! the first.
+
+mod config;
+mod container;
+mod engine;
+mod fault;
+mod image;
+mod login;
+mod stream;
+mod transport;
+mod volume;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::Docker as Client;
+use bollard::errors::Error as ClientError;
+use bollard::models::ContainerSummaryStateEnum;
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, InspectContainerOptionsBuilder, ListContainersOptionsBuilder,
+    RemoveContainerOptionsBuilder,
+};
+use domain::SandboxId;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::agent::AgentGuest;
+use crate::{
+    Backend, Error, Facts, Found, Guest, Health, Isolation, LimitKind, Phase, Provider, Result, Spec, Started,
+};
+
+pub use config::{DockerConfig, DockerTls};
+
+use container::{SANDBOX_LABEL, STORE_LABEL, Shape};
+use engine::Engine;
+use image::Images;
+use transport::Endpoint;
+use volume::AgentVolume;
+
+/// What an omitted name means.
+const IMAGE: &str = "debian:stable-slim";
+/// The longest wait for a container that somebody else removes just now.
+const REMOVAL_WAIT: Duration = Duration::from_secs(20);
+/// How often to look whether it is gone.
+const REMOVAL_PERIOD: Duration = Duration::from_millis(20);
+
+/// The provider. Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Docker {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: DockerConfig,
+    shape: Shape,
+    /// Why there is no Engine to ask, or the Engine.
+    client: std::result::Result<Client, String>,
+    place: String,
+    /// Boxes there take the disk of this machine.
+    is_local: bool,
+    engine: Engine,
+    images: Arc<Images>,
+    volume: AgentVolume,
+    entries: Mutex<HashMap<SandboxId, Arc<Entry>>>,
+    tasks: TaskTracker,
+}
+
+/// What is known of a box. All of it can be found again from the Engine.
+#[derive(Debug, Default)]
+struct Entry {
+    /// Held while the box is being made or removed.
+    change: Arc<AsyncMutex<()>>,
+    /// The connection that is kept.
+    guest: AsyncMutex<Option<Arc<AgentGuest>>>,
+}
+
+/// What a container is to the provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    NotRunning,
+    Absent,
+}
+
+impl Docker {
+    /// Sets the provider up, and asks the Engine what it is. That the Engine does
+    /// not answer, or that the environment names none, is no error;
+    /// [`Provider::health`] says so. Takes at most a second, and must be called
+    /// within a runtime.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a configuration that makes no sense, naming the key.
+    pub async fn open(config: DockerConfig) -> Result<Docker> {
+        let shape = Shape::new(&config)?;
+        let tasks = TaskTracker::new();
+        let endpoint = match Endpoint::find(&config) {
+            Err(error) if !config.socket.is_empty() => return Err(Error::Invalid(error)),
+            found => found,
+        };
+        let place = endpoint.as_ref().map_or_else(|_| String::new(), Endpoint::to_string);
+        let is_local = matches!(&endpoint, Ok(Endpoint::Unix(_)));
+        let client = endpoint.and_then(|endpoint| endpoint.client(&tasks).map_err(|error| error.to_string()));
+        let inner = Inner {
+            volume: AgentVolume::new(&config.store_id),
+            config,
+            shape,
+            client,
+            place,
+            is_local,
+            engine: Engine::default(),
+            images: Arc::default(),
+            entries: Mutex::default(),
+            tasks,
+        };
+        inner.ask().await;
+        Ok(Docker { inner: Arc::new(inner) })
+    }
+
+    /// Runs to the end even if the caller goes away.
+    async fn tracked<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+        action: &'static str,
+    ) -> Result<T> {
+        self.inner.tasks.spawn(work).await.unwrap_or_else(|error| Err(Error::failed(action, error)))
+    }
+}
+
+impl Inner {
+    fn client(&self) -> Result<&Client> {
+        self.client.as_ref().map_err(|error| Error::Unavailable(error.clone()))
+    }
+
+    async fn ask(&self) -> Option<String> {
+        match &self.client {
+            Ok(client) => self.engine.ask(client, &self.config, &self.place).await,
+            Err(error) => Some(error.clone()),
+        }
+    }
+
+    fn name(&self, id: &SandboxId) -> String {
+        container::name(&self.config.store_id, id)
+    }
+
+    fn entry(&self, id: &SandboxId) -> Arc<Entry> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(entries.entry(id.clone()).or_default())
+    }
+
+    fn known(&self, id: &SandboxId) -> Option<Arc<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    fn forget(&self, id: &SandboxId) {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    /// Waits for the right to make or remove the box.
+    async fn change(&self, id: &SandboxId) -> (Arc<Entry>, OwnedMutexGuard<()>) {
+        loop {
+            let entry = self.entry(id);
+            let guard = Arc::clone(&entry.change).lock_owned().await;
+            // It may have been forgotten while we waited; then others hold another.
+            if self.known(id).is_some_and(|current| Arc::ptr_eq(&current, &entry)) {
+                return (entry, guard);
+            }
+        }
+    }
+
+    /// Makes a box; the caller holds the right to change `entry`.
+    async fn start(&self, id: &SandboxId, spec: &Spec, entry: &Entry) -> Result<Started> {
+        let client = self.client()?;
+        let name = self.name(id);
+        let began = Instant::now();
+        let image = match self.images.take(client, &self.config, &self.tasks, &spec.image).await {
+            Ok(image) => image,
+            // A box that runs needs its image no more.
+            Err(_) if self.is_usable(client, &name, id, entry).await => return Ok(Started { phases: Vec::new() }),
+            Err(error) => {
+                self.forget(id);
+                return Err(error);
+            }
+        };
+        let image_took = began.elapsed();
+        let mut made = self.make(client, &name, id, spec, &image).await;
+        if let Err(Failure::NameTaken) = made {
+            // Ours from before: it is the box, or what a start left that was cut off.
+            if self.is_usable(client, &name, id, entry).await {
+                return Ok(Started { phases: Vec::new() });
+            }
+            self.remove(client, &name).await?;
+            made = self.make(client, &name, id, spec, &image).await;
+        }
+        if let Err(Failure::NoAgent) = made {
+            // Somebody has removed the volume, and the Engine has made an empty one.
+            self.volume.forget().await;
+            made = self.make(client, &name, id, spec, &image).await;
+        }
+        let io = match made {
+            Ok(io) => io,
+            Err(failure) => {
+                self.forget(id);
+                return Err(failure.into());
+            }
+        };
+        let box_took = began.elapsed() - image_took;
+        match AgentGuest::connect(io).await {
+            Ok(guest) => {
+                *entry.guest.lock().await = Some(Arc::new(guest));
+                let agent_took = began.elapsed() - image_took - box_took;
+                let phases = [("image", image_took), ("box", box_took), ("agent", agent_took)];
+                Ok(Started { phases: phases.into_iter().map(|(name, took)| Phase { name, took }).collect() })
+            }
+            Err(error) => {
+                self.clear(client, &name, id).await;
+                Err(match error {
+                    Error::Gone => Error::failed("start the agent", "the container ended at once"),
+                    error => error,
+                })
+            }
+        }
+    }
+
+    /// Creates the container, attaches to it and starts it. Leaves none behind
+    /// when that fails.
+    async fn make(
+        &self,
+        client: &Client,
+        name: &str,
+        id: &SandboxId,
+        spec: &Spec,
+        image: &image::Image,
+    ) -> Result<impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static, Failure> {
+        const ACTION: &str = "make a box";
+        self.volume.fill(client, &image.id).await.map_err(|error| fault::failed("put the agent in", error))?;
+        let body = container::body(&self.config, &self.shape, id, spec, image, self.volume.name())?;
+        let options = CreateContainerOptionsBuilder::default().name(name).build();
+        client.create_container(Some(options), body).await.map_err(|error| self.not_created(spec, error))?;
+        let started = async {
+            let io = stream::attach(client, name).await?;
+            client.start_container(name, None).await?;
+            Ok(io)
+        };
+        match started.await {
+            Ok(io) => Ok(io),
+            Err(error) => {
+                self.clear(client, name, id).await;
+                let is_missing = |(_, message): (u16, &str)| {
+                    message.contains(guest_protocol::AGENT_PROGRAM) && message.contains("no such file")
+                };
+                if fault::refusal(&error).is_some_and(is_missing) {
+                    return Err(Failure::NoAgent);
+                }
+                Err(fault::failed(ACTION, error).into())
+            }
+        }
+    }
+
+    /// What it means that no container was made.
+    fn not_created(&self, spec: &Spec, error: ClientError) -> Failure {
+        let failure = match fault::refusal(&error) {
+            Some((409, _)) => return Failure::NameTaken,
+            Some((404, _)) => Error::Invalid(format!(
+                "the image `{}` was removed from the Docker Engine while a box was made of it; try again",
+                spec.image
+            )),
+            Some((_, message)) if message.contains("storage-opt") || message.contains("storage opt") => no_disk_bound(),
+            Some((_, message)) if message.contains("nknown runtime") || message.contains("etwork") => {
+                Error::Unavailable(format!("the Docker Engine refuses the configured box: {message}"))
+            }
+            _ => fault::failed("make a box", error),
+        };
+        failure.into()
+    }
+
+    /// Removes what is left of a start that failed.
+    async fn clear(&self, client: &Client, name: &str, id: &SandboxId) {
+        if let Err(error) = self.remove(client, name).await {
+            tracing::warn!(%id, %error, "what is left of a box that could not be made cannot be removed");
+        }
+    }
+
+    /// Ends and removes a container with its volumes, if there is one.
+    async fn remove(&self, client: &Client, name: &str) -> Result<()> {
+        let deadline = Instant::now() + REMOVAL_WAIT;
+        loop {
+            let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+            let error = match client.remove_container(name, Some(options)).await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            match fault::status(&error) {
+                Some(404) => return Ok(()),
+                // Being removed by another, or held by something that ends just now.
+                Some(409 | 500) if Instant::now() < deadline => tokio::time::sleep(REMOVAL_PERIOD).await,
+                _ => return Err(fault::failed("remove a box", error)),
+            }
+        }
+    }
+
+    async fn is_usable(&self, client: &Client, name: &str, id: &SandboxId, entry: &Entry) -> bool {
+        matches!(self.state(client, name).await, Ok(State::Running)) && self.dial(id, entry).await.is_ok()
+    }
+
+    async fn state(&self, client: &Client, name: &str) -> Result<State> {
+        match client.inspect_container(name, None).await {
+            Ok(inspected) => {
+                let is_running = inspected.state.and_then(|state| state.running).unwrap_or(false);
+                Ok(if is_running { State::Running } else { State::NotRunning })
+            }
+            Err(error) if fault::status(&error) == Some(404) => Ok(State::Absent),
+            Err(error) => Err(fault::failed("look at a box", error)),
+        }
+    }
+
+    /// The kept connection, or a new one.
+    async fn dial(&self, id: &SandboxId, entry: &Entry) -> Result<Arc<AgentGuest>> {
+        let mut kept = entry.guest.lock().await;
+        if let Some(guest) = kept.as_ref().filter(|guest| !guest.is_closed()) {
+            return Ok(Arc::clone(guest));
+        }
+        let client = self.client()?;
+        let name = self.name(id);
+        if self.state(client, &name).await? != State::Running {
+            return Err(Error::Gone);
+        }
+        let io = stream::relay(client, &name).await.map_err(|error| match fault::status(&error) {
+            // It has ended in the meantime.
+            Some(404 | 409) => Error::Gone,
+            _ => fault::failed("reach the agent", error),
+        })?;
+        let guest = match AgentGuest::connect(io).await {
+            Err(Error::Gone) if self.state(client, &name).await? == State::Running => {
+                return Err(Error::Unavailable("the agent of the box cannot be reached".to_owned()));
+            }
+            guest => Arc::new(guest?),
+        };
+        *kept = Some(Arc::clone(&guest));
+        Ok(guest)
+    }
+
+    async fn inventory(&self) -> Result<Vec<Found>> {
+        let client = self.client()?;
+        let store = format!("{STORE_LABEL}={}", self.config.store_id.as_str());
+        let filter = HashMap::from([("label", vec![store, SANDBOX_LABEL.to_owned()])]);
+        let options = ListContainersOptionsBuilder::default().all(true).filters(&filter).build();
+        let listed = client.list_containers(Some(options)).await;
+        let listed = listed.map_err(|error| fault::failed("list the boxes", error))?;
+        let found = listed.into_iter().filter_map(|container| {
+            let id = SandboxId::parse(container.labels?.get(SANDBOX_LABEL)?).ok()?;
+            // A copy of somebody else's, or what was renamed, is not the box.
+            let name = format!("/{}", self.name(&id));
+            if !container.names?.contains(&name) {
+                return None;
+            }
+            let is_running = matches!(container.state, Some(ContainerSummaryStateEnum::RUNNING));
+            // One that is being made is not running yet.
+            let is_changing = || self.known(&id).is_some_and(|entry| entry.change.try_lock().is_err());
+            Some(Found { alive: is_running || is_changing(), id })
+        });
+        Ok(found.collect())
+    }
+}
+
+/// Why a container was not made.
+enum Failure {
+    /// There is one for this box.
+    NameTaken,
+    /// It was made without an agent.
+    NoAgent,
+    Other(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Other(error)
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        match failure {
+            Failure::NameTaken => Error::failed("make a box", "its name was taken again"),
+            Failure::NoAgent => Error::failed("make a box", "the agent was removed again"),
+            Failure::Other(error) => error,
+        }
+    }
+}
+
+fn no_disk_bound() -> Error {
+    Error::NotSupported(
+        "the provider docker cannot hold disk_mb on this Engine: its storage driver has no bound for a box. Leave \
+         disk_mb out, or use an Engine with overlay2 on xfs (mounted with pquota), btrfs or zfs"
+            .to_owned(),
+    )
+}
+
+#[async_trait]
+impl Provider for Docker {
+    fn name(&self) -> &str {
+        "docker"
+    }
+
+    fn facts(&self) -> Facts {
+        let config = &self.inner.config;
+        let about = self.inner.engine.about();
+        let default = about.as_ref().map(|about| about.default_runtime.clone()).filter(|name| !name.is_empty());
+        let runtime =
+            if config.runtime.is_empty() { default.unwrap_or("runc".to_owned()) } else { config.runtime.clone() };
+        let [memory, vcpus, pids] = about.as_ref().map_or([true; 3], |about| about.limits);
+        let bounds_disk = about.as_ref().is_some_and(|about| about.bounds_disk);
+        let kind = |held: bool| if held { LimitKind::Hard } else { LimitKind::None };
+        Facts {
+            // A runtime of this name has a machine of its own for each container.
+            isolation: if runtime.starts_with("kata") { Isolation::Vm } else { Isolation::Container },
+            runtime,
+            network_mode: config.network_mode.clone(),
+            limits: vec![
+                ("memory_mb", kind(memory)),
+                ("vcpus", kind(vcpus)),
+                ("pids", kind(pids)),
+                ("disk_mb", kind(bounds_disk)),
+            ],
+            missing: about.map(|about| about.missing).unwrap_or_default(),
+        }
+    }
+
+    async fn health(&self) -> Health {
+        Health { error: self.inner.ask().await, ..Health::default() }
+    }
+
+    fn backend(&self) -> Option<Backend> {
+        let about = self.inner.engine.about().unwrap_or_default();
+        Some(Backend { version: about.version, runtimes: about.runtimes, runtime_count: about.boxes })
+    }
+
+    fn default_image(&self) -> &str {
+        IMAGE
+    }
+
+    /// Whether the Engine, or a registry, has the image turns out in
+    /// [`Provider::start`].
+    fn check(&self, spec: &Spec) -> Result<()> {
+        image::check_name(&spec.image)?;
+        let bounds_disk = self.inner.engine.about().is_none_or(|about| about.bounds_disk);
+        if spec.resources.disk_mb > 0 && !bounds_disk { Err(no_disk_bound()) } else { Ok(()) }
+    }
+
+    async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
+        self.check(spec)?;
+        let (inner, id, spec) = (Arc::clone(&self.inner), id.clone(), spec.clone());
+        // Waited for here and not in the task: a caller that goes away before it
+        // has the right to begin must not begin after whoever came to clean up.
+        let (entry, change) = inner.change(&id).await;
+        let work = async move {
+            let _change = change;
+            inner.start(&id, &spec, &entry).await
+        };
+        self.tracked(work, "make a box").await
+    }
+
+    async fn stop(&self, id: &SandboxId) -> Result<()> {
+        let (inner, id) = (Arc::clone(&self.inner), id.clone());
+        let work = async move {
+            let (_entry, _change) = inner.change(&id).await;
+            inner.remove(inner.client()?, &inner.name(&id)).await?;
+            inner.forget(&id);
+            Ok(())
+        };
+        self.tracked(work, "remove a box").await
+    }
+
+    async fn inventory(&self) -> Result<Vec<Found>> {
+        self.inner.inventory().await
+    }
+
+    async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>> {
+        let entry = self.inner.entry(id);
+        let guest = self.inner.dial(id, &entry).await;
+        if matches!(guest, Err(Error::Gone)) && entry.change.try_lock().is_ok() {
+            self.inner.forget(id);
+        }
+        Ok(guest?)
+    }
+
+    async fn disk_usage(&self, id: &SandboxId) -> Option<u64> {
+        if !self.inner.is_local {
+            return None;
+        }
+        let options = InspectContainerOptionsBuilder::default().size(true).build();
+        let inspected = self.inner.client().ok()?.inspect_container(&self.inner.name(id), Some(options)).await;
+        u64::try_from(inspected.ok()?.size_rw?).ok()
+    }
+}

@@ -1,0 +1,249 @@
+//! A box as a container.
+
+use std::collections::HashMap;
+
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType, MountVolumeOptions,
+    RestartPolicy, RestartPolicyNameEnum,
+};
+use domain::{SandboxId, StoreId};
+use guest_protocol::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, Boot};
+
+use super::config::DockerConfig;
+use super::image::Image;
+use crate::{Error, Result, Spec};
+
+/// Whose a container is.
+pub(super) const STORE_LABEL: &str = "tidebox.store";
+/// Which box it is.
+pub(super) const SANDBOX_LABEL: &str = "tidebox.sandbox";
+
+/// What installing packages and running services as several users needs, all of
+/// it only over the box's own files and processes. The same as on `native`.
+const CAPABILITIES: [&str; 8] =
+    ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"];
+/// The period of processor limits, in microseconds.
+const CPU_PERIOD: i64 = 100_000;
+/// The agent's own tmpfs holds a socket.
+const RUN_DIR_OPTIONS: &str = "rw,noexec,nosuid,nodev,size=64k,mode=1777";
+/// In a box whose root cannot be written; the first gets half of the memory, the others an eighth.
+const WRITABLE: [&str; 4] = [WORKSPACE, "/tmp", "/var/tmp", "/run"];
+const WORKSPACE: &str = "/workspace";
+
+/// The name of a box's container: one box, one container, whoever asks.
+pub(super) fn name(store: &StoreId, id: &SandboxId) -> String {
+    format!("tidebox-{}-{id}", store.as_str())
+}
+
+/// What is the same for every box, checked once.
+#[derive(Debug, Clone)]
+pub(super) struct Shape {
+    capabilities: Vec<String>,
+    security: Vec<String>,
+}
+
+impl Shape {
+    /// # Errors
+    /// [`Error::Invalid`] names the key that makes no sense.
+    pub(super) fn new(config: &DockerConfig) -> Result<Shape> {
+        let network = config.network_mode.as_str();
+        if network.is_empty() || network == "host" || network.starts_with("container:") {
+            return Err(Error::Invalid(format!(
+                "providers.docker.network_mode is {network:?}, which would not keep boxes apart from other networks; \
+                 write none, bridge, or the name of a network of the Engine"
+            )));
+        }
+        if let Some(path) = config.tmpfs.keys().find(|path| !path.starts_with('/') || path.starts_with(AGENT_DIR)) {
+            return Err(Error::Invalid(format!(
+                "providers.docker.tmpfs has {path:?}; write absolute paths outside of {AGENT_DIR}"
+            )));
+        }
+        let mut security = vec!["no-new-privileges".to_owned()];
+        if let Some(path) = &config.seccomp_profile {
+            let refused = |reason: &dyn std::fmt::Display| {
+                Error::Invalid(format!("providers.docker.seccomp_profile {} cannot be used: {reason}", path.display()))
+            };
+            let text = std::fs::read_to_string(path).map_err(|error| refused(&error))?;
+            let profile: serde_json::Value = serde_json::from_str(&text).map_err(|error| refused(&error))?;
+            if !profile.is_object() {
+                return Err(refused(&"it is no JSON object"));
+            }
+            security.push(format!("seccomp={profile}"));
+        }
+        Ok(Shape { capabilities: capabilities(config)?, security })
+    }
+}
+
+fn capabilities(config: &DockerConfig) -> Result<Vec<String>> {
+    let read = |key: &str, names: &[String]| -> Result<Vec<String>> {
+        names
+            .iter()
+            .map(|name| {
+                let short = name.trim().to_ascii_uppercase();
+                let short = short.strip_prefix("CAP_").unwrap_or(&short).to_owned();
+                let is_name = !short.is_empty() && short.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+                let wrong = || Error::Invalid(format!("providers.docker.{key} has {name:?}; write names as NET_RAW"));
+                if is_name { Ok(short) } else { Err(wrong()) }
+            })
+            .collect()
+    };
+    let added = read("added_caps", &config.added_caps)?;
+    let dropped = read("dropped_caps", &config.dropped_caps)?;
+    if let Some(all) = added.iter().find(|name| *name == "ALL") {
+        return Err(Error::Invalid(format!(
+            "providers.docker.added_caps has {all}, which leaves no wall standing; name the capabilities"
+        )));
+    }
+    // Who is not root has none to begin with.
+    let usual = CAPABILITIES.iter().filter(|_| config.user.is_empty()).map(|name| (*name).to_owned());
+    let mut kept: Vec<String> = usual.chain(added).collect();
+    kept.retain(|name| !dropped.contains(name) && !dropped.iter().any(|dropped| dropped == "ALL"));
+    kept.sort();
+    kept.dedup();
+    Ok(kept)
+}
+
+/// What the Engine is asked to make.
+pub(super) fn body(
+    config: &DockerConfig,
+    shape: &Shape,
+    id: &SandboxId,
+    spec: &Spec,
+    image: &Image,
+    volume: &str,
+) -> Result<ContainerCreateBody> {
+    let boot = serde_json::to_string(&boot(config, spec, image)).map_err(|error| Error::failed("make a box", error))?;
+    let labels = [(STORE_LABEL, config.store_id.as_str()), (SANDBOX_LABEL, id.as_str())];
+    Ok(ContainerCreateBody {
+        hostname: Some("tidebox".to_owned()),
+        user: Some(if config.user.is_empty() { "0:0".to_owned() } else { config.user.clone() }),
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        open_stdin: Some(true),
+        // The box outlives whoever is attached.
+        stdin_once: Some(false),
+        entrypoint: Some(vec![AGENT_PROGRAM.to_owned(), "stdio".to_owned(), boot]),
+        cmd: Some(Vec::new()),
+        // The image's own would be run in the box by the Engine, again and again.
+        healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
+        image: Some(image.id.clone()),
+        working_dir: Some("/".to_owned()),
+        labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()),
+        host_config: Some(host(config, shape, spec, volume)),
+        ..ContainerCreateBody::default()
+    })
+}
+
+fn host(config: &DockerConfig, shape: &Shape, spec: &Spec, volume: &str) -> HostConfig {
+    let resources = &spec.resources;
+    let memory = i64::from(resources.memory_mb) * 1024 * 1024;
+    HostConfig {
+        memory: Some(memory),
+        // Memory and swap together: no swap.
+        memory_swap: Some(memory),
+        cpu_period: Some(CPU_PERIOD),
+        cpu_quota: Some(i64::from(resources.vcpus) * CPU_PERIOD),
+        pids_limit: Some(config.pids_limit.unwrap_or(resources.pids).into()),
+        init: Some(false),
+        // Everything that the agent says would be written to the Engine's disk.
+        log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
+        network_mode: Some(config.network_mode.clone()),
+        restart_policy: Some(RestartPolicy { name: Some(RestartPolicyNameEnum::NO), maximum_retry_count: None }),
+        ipc_mode: Some("private".to_owned()),
+        cap_drop: Some(vec!["ALL".to_owned()]),
+        cap_add: Some(shape.capabilities.clone()),
+        security_opt: Some(shape.security.clone()),
+        readonly_rootfs: Some(config.read_only_rootfs),
+        tmpfs: Some(tmpfs(config, resources.memory_mb)),
+        mounts: Some(vec![agent_mount(volume, true)]),
+        runtime: (!config.runtime.is_empty()).then(|| config.runtime.clone()),
+        storage_opt: (resources.disk_mb > 0)
+            .then(|| HashMap::from([("size".to_owned(), format!("{}m", resources.disk_mb))])),
+        ..HostConfig::default()
+    }
+}
+
+/// The volume that holds the agent.
+pub(super) fn agent_mount(volume: &str, read_only: bool) -> Mount {
+    Mount {
+        target: Some(AGENT_DIR.to_owned()),
+        source: Some(volume.to_owned()),
+        typ: Some(MountType::VOLUME),
+        read_only: Some(read_only),
+        volume_options: Some(MountVolumeOptions { no_copy: Some(true), ..MountVolumeOptions::default() }),
+        ..Mount::default()
+    }
+}
+
+fn tmpfs(config: &DockerConfig, memory_mb: u32) -> HashMap<String, String> {
+    let mut tmpfs: HashMap<String, String> = config.tmpfs.clone().into_iter().collect();
+    for path in WRITABLE {
+        // An agent that is not root cannot make a workspace in the root.
+        let is_needed = config.read_only_rootfs || path == WORKSPACE && !config.user.is_empty();
+        let size_mb = if path == WORKSPACE { memory_mb / 2 } else { memory_mb / 8 };
+        if is_needed {
+            let options = || format!("rw,exec,nosuid,nodev,mode=1777,size={}m", size_mb.max(1));
+            tmpfs.entry(path.to_owned()).or_insert_with(options);
+        }
+    }
+    tmpfs.insert(AGENT_RUN_DIR.to_owned(), RUN_DIR_OPTIONS.to_owned());
+    tmpfs
+}
+
+fn boot(config: &DockerConfig, spec: &Spec, image: &Image) -> Boot {
+    let run = &image.run;
+    Boot {
+        listener_fd: -1,
+        deadline_ms: u64::try_from(spec.lifetime.as_millis()).unwrap_or(u64::MAX),
+        single_user: !config.user.is_empty(),
+        defaults: run.defaults.clone(),
+        furnish: true,
+        entrypoint: spec.entrypoint.then(|| run.entrypoint.clone()),
+        ..Boot::default()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn config() -> DockerConfig {
+        DockerConfig::new(StoreId::from_entropy([1; 10]))
+    }
+
+    #[test]
+    fn capabilities_are_added_and_dropped_by_either_name() {
+        let mut config = config();
+        assert_eq!(capabilities(&config).unwrap(), CAPABILITIES);
+        config.added_caps = vec!["cap_net_raw".to_owned(), "SYS_PTRACE".to_owned(), "CHOWN".to_owned()];
+        config.dropped_caps = vec!["CAP_KILL".to_owned(), "SYS_PTRACE".to_owned()];
+        let kept = capabilities(&config).unwrap();
+        assert!(kept.contains(&"NET_RAW".to_owned()) && kept.len() == 8, "{kept:?}");
+        config.dropped_caps = vec!["ALL".to_owned()];
+        assert!(capabilities(&config).unwrap().is_empty());
+        config.added_caps = vec!["ALL".to_owned()];
+        assert!(Shape::new(&config).unwrap_err().to_string().contains("added_caps"));
+        config.added_caps = vec!["net raw".to_owned()];
+        assert!(Shape::new(&config).is_err());
+    }
+
+    #[test]
+    fn what_takes_a_wall_down_or_makes_no_sense_is_refused_by_key() {
+        for network in ["host", "container:other", ""] {
+            let refused = Shape::new(&DockerConfig { network_mode: network.to_owned(), ..config() }).unwrap_err();
+            assert!(refused.to_string().contains("network_mode"), "{refused}");
+        }
+        for path in ["tmp", "/.tidebox/run"] {
+            let tmpfs = [(path.to_owned(), String::new())].into();
+            let refused = Shape::new(&DockerConfig { tmpfs, ..config() }).unwrap_err();
+            assert!(refused.to_string().contains("tmpfs"), "{refused}");
+        }
+        let profile = tempfile::NamedTempFile::new().unwrap();
+        for content in ["", "[]", "{"] {
+            std::fs::write(profile.path(), content).unwrap();
+            let seccomp_profile = Some(profile.path().to_owned());
+            let refused = Shape::new(&DockerConfig { seccomp_profile, ..config() }).unwrap_err();
+            assert!(refused.to_string().contains("seccomp_profile"), "{refused}");
+        }
+    }
+}

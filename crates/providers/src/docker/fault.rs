@@ -1,0 +1,66 @@
+//! What an Engine's refusals mean to a caller.
+
+use std::fmt::Write as _;
+
+use bollard::errors::Error as ClientError;
+
+use crate::Error;
+
+/// What a caller can do about an Engine that has no disk left.
+pub(super) const FULL: &str =
+    "the disk of the Docker Engine is full; remove images there (`docker image prune`) or make room on it";
+
+/// The status and the text of an answer that is a refusal.
+pub(super) fn refusal(error: &ClientError) -> Option<(u16, &str)> {
+    match error {
+        ClientError::DockerResponseServerError { status_code, message } => Some((*status_code, message)),
+        _ => None,
+    }
+}
+
+/// The status of an answer that is a refusal.
+pub(super) fn status(error: &ClientError) -> Option<u16> {
+    refusal(error).map(|(status, _)| status)
+}
+
+/// The provider's own word for what went wrong while it was about to `action`.
+pub(super) fn failed(action: &'static str, error: ClientError) -> Error {
+    if is_unreachable(&error) {
+        return Error::Unavailable(unreachable(&error));
+    }
+    match refusal(&error) {
+        Some((_, message)) if is_full(message) => Error::Full(FULL.to_owned()),
+        _ => Error::failed(action, error),
+    }
+}
+
+/// Whether the Engine itself was not reached, or went away.
+pub(super) fn is_unreachable(error: &ClientError) -> bool {
+    matches!(
+        error,
+        ClientError::IOError { .. } | ClientError::HyperResponseError { .. } | ClientError::RequestTimeoutError
+    )
+}
+
+/// Says that the Engine does not answer, and why.
+pub(super) fn unreachable(error: &ClientError) -> String {
+    let mut text = "the Docker Engine does not answer (".to_owned();
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    let mut said = String::new();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        // Transparent errors say the same as what they hold.
+        if next != said {
+            let _ = write!(text, "{}{next}", if said.is_empty() { "" } else { ": " });
+            said = next;
+        }
+        cause = error.source();
+    }
+    text.push(')');
+    text
+}
+
+/// Whether the Engine has no disk left.
+pub(super) fn is_full(message: &str) -> bool {
+    message.contains("no space left on device") || message.contains("disk quota exceeded")
+}

@@ -1,0 +1,337 @@
+//! Images of the Engine: what they say of running them, and how they get there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bollard::Docker as Client;
+use bollard::errors::Error as ClientError;
+use bollard::models::ImageInspect;
+use bollard::query_parameters::CreateImageOptionsBuilder;
+use futures_util::StreamExt;
+use guest_protocol::Defaults;
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+
+use super::config::DockerConfig;
+use super::engine::own_arch;
+use super::{fault, login};
+use crate::images::{PullPolicy, Run};
+use crate::{Error, Result};
+
+/// What somebody else would have to keep in a title.
+const NAME_BYTES_MAX: usize = 512;
+
+/// An image that the Engine has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Image {
+    /// The Engine's id of it: what a name means may change at any time.
+    pub(super) id: String,
+    pub(super) run: Run,
+}
+
+/// A name of an image, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Name<'a> {
+    repository: &'a str,
+    /// A tag or a digest.
+    tag: &'a str,
+}
+
+impl Name<'_> {
+    fn parse(name: &str) -> Name<'_> {
+        if let Some((repository, digest)) = name.split_once('@') {
+            // A tag beside a digest means nothing.
+            let repository = Name::parse(repository).repository;
+            return Name { repository, tag: digest };
+        }
+        match name.rsplit_once(':') {
+            Some((repository, tag)) if !tag.contains('/') => Name { repository, tag },
+            _ => Name { repository: name, tag: "latest" },
+        }
+    }
+
+    /// The registry, as Docker tells it from the rest of the name.
+    fn registry(&self) -> &str {
+        match self.repository.split_once('/') {
+            Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
+            _ => "docker.io",
+        }
+    }
+}
+
+/// Refuses what can be no image of an Engine, before it becomes part of a path.
+pub(super) fn check_name(name: &str) -> Result<()> {
+    if name == "host" {
+        return Err(Error::Invalid(
+            "the provider docker has no image `host`; native and proot have it. Write an image such as \
+             `debian:stable-slim`"
+                .to_owned(),
+        ));
+    }
+    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
+    let fits = !name.is_empty()
+        && name.len() <= NAME_BYTES_MAX
+        && name.bytes().all(is_known)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && !name.ends_with(['/', ':', '@'])
+        && name.split('/').all(|part| !part.is_empty() && part.bytes().any(|byte| byte != b'.'));
+    if fits {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "{name:?} is no name of an image; write one such as `debian:stable-slim` or `registry.example.com/team/app:1.2`"
+    )))
+}
+
+/// What a failed pull says to everybody who waits for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Refused {
+    Invalid(String),
+    Unavailable(String),
+    Full(String),
+    Failed(String),
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Error {
+        match refused {
+            Refused::Invalid(text) => Error::Invalid(text),
+            Refused::Unavailable(text) => Error::Unavailable(text),
+            Refused::Full(text) => Error::Full(text),
+            Refused::Failed(text) => Error::failed("pull an image", text),
+        }
+    }
+}
+
+type Outcome = watch::Receiver<Option<Result<(), Refused>>>;
+
+/// The images of one Engine, and the pulls that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Images {
+    pulls: Mutex<HashMap<String, Outcome>>,
+}
+
+impl Images {
+    /// The image `name`, pulled as the configuration says.
+    pub(super) async fn take(
+        self: &Arc<Self>,
+        client: &Client,
+        config: &DockerConfig,
+        tasks: &TaskTracker,
+        name: &str,
+    ) -> Result<Image> {
+        check_name(name)?;
+        if config.pull != PullPolicy::Always
+            && let Some(image) = inspect(client, name).await?
+        {
+            return Ok(image);
+        }
+        if config.pull == PullPolicy::Never {
+            return Err(Error::Invalid(format!(
+                "the Docker Engine has no image `{name}`, and providers.docker.pull is never; pull it there first \
+                 (`docker pull {name}`)"
+            )));
+        }
+        let mut outcome = self.pull(client, config, tasks, name);
+        let ended = async { outcome.wait_for(Option::is_some).await.map(|ended| ended.clone()) };
+        match tokio::time::timeout(config.pull_timeout, ended).await {
+            Ok(Ok(ended)) => ended.unwrap_or(Ok(()))?,
+            Ok(Err(_)) => return Err(Error::failed("pull an image", "the pull was given up")),
+            Err(_) => return Err(Error::Unavailable(late(name, config.pull_timeout))),
+        }
+        let missing = || Error::failed("pull an image", format!("the Engine has no image {name} after its pull"));
+        inspect(client, name).await?.ok_or_else(missing)
+    }
+
+    /// Joins the pull of `name`, or begins one. It goes on when nobody waits.
+    fn pull(self: &Arc<Self>, client: &Client, config: &DockerConfig, tasks: &TaskTracker, name: &str) -> Outcome {
+        let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(outcome) = pulls.get(name) {
+            return outcome.clone();
+        }
+        let (tell, outcome) = watch::channel(None);
+        pulls.insert(name.to_owned(), outcome.clone());
+        let (images, client, config, name) = (Arc::clone(self), client.clone(), config.clone(), name.to_owned());
+        tasks.spawn(async move {
+            let pulled = pull(&client, &config, &name).await;
+            images.pulls.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+            tell.send_replace(Some(pulled));
+        });
+        outcome
+    }
+}
+
+fn late(name: &str, waited: Duration) -> String {
+    format!("the image `{name}` was not pulled within {} s; the pull goes on, so try again later", waited.as_secs())
+}
+
+async fn pull(client: &Client, config: &DockerConfig, name: &str) -> Result<(), Refused> {
+    let parsed = Name::parse(name);
+    let registry = parsed.registry().to_owned();
+    let credentials = login::of(&registry, &config.registries, config.docker_config.as_deref()).await;
+    let credentials = credentials.map_err(Refused::Invalid)?;
+    let had_login = credentials.is_some();
+    let options = CreateImageOptionsBuilder::default().from_image(parsed.repository).tag(parsed.tag).build();
+    let mut progress = std::pin::pin!(client.create_image(Some(options), None, credentials));
+    while let Some(step) = progress.next().await {
+        if let Err(error) = step {
+            tracing::debug!(image = name, %error, "a pull failed");
+            return Err(refused(name, &registry, had_login, error));
+        }
+    }
+    Ok(())
+}
+
+fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> Refused {
+    if fault::is_unreachable(&error) {
+        return Refused::Unavailable(fault::unreachable(&error));
+    }
+    let text = match &error {
+        ClientError::DockerStreamError { error } => error.clone(),
+        ClientError::DockerResponseServerError { message, .. } => message.clone(),
+        other => other.to_string(),
+    };
+    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    if fault::is_full(&text) {
+        return Refused::Full(fault::FULL.to_owned());
+    }
+    if says(&["no matching manifest", "does not match the specified platform"]) {
+        return Refused::Invalid(format!(
+            "the image `{name}` is not there for linux/{}, which is what boxes here run",
+            own_arch()
+        ));
+    }
+    if says(&["incorrect username or password"]) || had_login && says(&["unauthorized", "denied"]) {
+        return Refused::Invalid(format!(
+            "the registry {registry} refuses the login for `{name}`; check its name and password under \
+             images.registries, or docker's config.json"
+        ));
+    }
+    if says(&["no basic auth credentials", "unauthorized", "authentication required"]) {
+        return Refused::Invalid(format!(
+            "the registry {registry} asks for a login for `{name}`; write one under images.registries"
+        ));
+    }
+    if says(&["pull access denied", "repository does not exist"]) {
+        return Refused::Invalid(format!(
+            "the registry {registry} has no image `{name}`, or asks for a login for it; check the name"
+        ));
+    }
+    if says(&["not found", "manifest unknown", "name unknown", "invalid reference format"]) {
+        return Refused::Invalid(format!("the registry {registry} has no image `{name}`; check its name and tag"));
+    }
+    if says(&[
+        "connection refused",
+        "no such host",
+        "timeout",
+        "deadline exceeded",
+        "server misbehaving",
+        "unreachable",
+        "EOF",
+        "connection reset",
+        "toomanyrequests",
+        "received unexpected HTTP status: 5",
+        "Client.Timeout",
+        "Temporary failure",
+    ]) {
+        return Refused::Unavailable(format!("the registry {registry} did not give the image `{name}` ({text})"));
+    }
+    Refused::Failed(text)
+}
+
+/// What the Engine says of an image; `None` if it has none of that name.
+async fn inspect(client: &Client, name: &str) -> Result<Option<Image>> {
+    match client.inspect_image(name).await {
+        Ok(inspected) => read(name, inspected).map(Some),
+        Err(error) if fault::status(&error) == Some(404) => Ok(None),
+        Err(error) => Err(fault::failed("look at an image", error)),
+    }
+}
+
+fn read(name: &str, inspected: ImageInspect) -> Result<Image> {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (os, arch) = (text(&inspected.os), text(&inspected.architecture));
+    // An image that was imported may say nothing.
+    if !matches!(os.as_str(), "linux" | "") || !arch.is_empty() && arch != own_arch() {
+        return Err(Error::Invalid(format!(
+            "the image `{name}` is for {os}/{arch}, and boxes here run linux/{}; pull it for that platform",
+            own_arch()
+        )));
+    }
+    let Some(id) = inspected.id else { return Err(Error::failed("look at an image", "it has no id")) };
+    let config = inspected.config.unwrap_or_default();
+    let pairs = config.env.unwrap_or_default();
+    let env: BTreeMap<String, String> = pairs
+        .iter()
+        .filter_map(|pair| pair.split_once('='))
+        .filter(|(name, _)| !name.is_empty())
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    let workdir = config.working_dir.filter(|dir| dir.starts_with('/') && dir != "/");
+    let user = config.user.filter(|user| !matches!(user.as_str(), "" | "root" | "0" | "0:0" | "root:root"));
+    let entrypoint = config.entrypoint.into_iter().chain(config.cmd).flatten().collect();
+    Ok(Image { id, run: Run { defaults: Defaults { env, workdir, user }, entrypoint } })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_name_is_taken_apart_as_docker_does() {
+        for (name, repository, tag, registry) in [
+            ("debian", "debian", "latest", "docker.io"),
+            ("python:3.12", "python", "3.12", "docker.io"),
+            ("team/app", "team/app", "latest", "docker.io"),
+            ("localhost/app:1", "localhost/app", "1", "localhost"),
+            ("localhost:5000/app", "localhost:5000/app", "latest", "localhost:5000"),
+            ("ghcr.io/a/b:2", "ghcr.io/a/b", "2", "ghcr.io"),
+            ("a/b:2@sha256:00", "a/b", "sha256:00", "docker.io"),
+        ] {
+            let parsed = Name::parse(name);
+            assert_eq!((parsed.repository, parsed.tag, parsed.registry()), (repository, tag, registry), "{name}");
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_would_be_another_path_of_the_engine_is_no_name() {
+        for name in ["", "../containers/x", "a/../../b", "/a", "a//b", "a b", "a?b", "a#b", "a%2fb", "-a", "a:", "a\n"]
+        {
+            assert!(matches!(check_name(name), Err(Error::Invalid(_))), "{name:?}");
+        }
+        let host = check_name("host").unwrap_err().to_string();
+        assert!(host.contains("native") && host.contains("proot"), "{host}");
+    }
+
+    #[test]
+    fn an_image_for_another_machine_is_refused() {
+        let other = ImageInspect {
+            architecture: Some("s390x".to_owned()),
+            os: Some("linux".to_owned()),
+            ..ImageInspect::default()
+        };
+        let refused = read("app", other).unwrap_err();
+        assert!(matches!(&refused, Error::Invalid(text) if text.contains("s390x")), "{refused}");
+    }
+
+    #[test]
+    fn refusals_of_registries_are_told_apart() {
+        let said = |text: &str, had_login: bool| {
+            let error = ClientError::DockerStreamError { error: text.to_owned() };
+            refused("r.example/app:1", "r.example", had_login, error)
+        };
+        for text in ["manifest for r.example/app:1 not found: manifest unknown", "pull access denied for app"] {
+            assert!(matches!(said(text, false), Refused::Invalid(_)), "{text}");
+        }
+        let asks = said("Get \"https://r.example/v2/\": no basic auth credentials", false);
+        assert!(matches!(&asks, Refused::Invalid(text) if text.contains("asks for a login")), "{asks:?}");
+        let wrong = said("unauthorized: authentication required", true);
+        assert!(matches!(&wrong, Refused::Invalid(text) if text.contains("refuses the login")), "{wrong:?}");
+        for text in ["dial tcp 127.0.0.1:1: connect: connection refused", "net/http: TLS handshake timeout"] {
+            assert!(matches!(said(text, false), Refused::Unavailable(_)), "{text}");
+        }
+        assert!(matches!(said("write /x: no space left on device", false), Refused::Full(_)));
+    }
+}

@@ -1,0 +1,134 @@
+//! The agent, put where containers can mount it.
+//!
+//! One volume for each store and agent, which boxes mount for reading only. To
+//! upload the agent to a volume of each box took a quarter of the time of a
+//! whole spawn (the Engine runs a process of its own to unpack it), and what
+//! is the box's own it could also change.
+
+use std::collections::HashMap;
+
+use bollard::Docker as Client;
+use bollard::errors::Error as ClientError;
+use bollard::models::{ContainerCreateBody, HostConfig, HostConfigLogConfig, VolumeCreateRequest};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, ListVolumesOptionsBuilder, RemoveContainerOptionsBuilder, RemoveVolumeOptions,
+    UploadToContainerOptionsBuilder,
+};
+use domain::StoreId;
+use guest_protocol::AGENT_DIR;
+use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
+
+use super::container::{STORE_LABEL, agent_mount};
+use super::fault;
+use crate::native::agent_binary;
+
+/// Tells our volumes from those of others.
+const AGENT_LABEL: &str = "tidebox.agent";
+
+/// The volume that holds this server's agent.
+#[derive(Debug)]
+pub(super) struct AgentVolume {
+    name: String,
+    digest: String,
+    store: StoreId,
+    /// Whether it was filled since this server started.
+    is_filled: Mutex<bool>,
+}
+
+impl AgentVolume {
+    pub(super) fn new(store: &StoreId) -> AgentVolume {
+        let digest = Sha256::digest(agent_binary());
+        let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let name = format!("tidebox-{}-agent-{digest}", store.as_str());
+        AgentVolume { name, digest, store: store.clone(), is_filled: Mutex::new(false) }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Makes and fills it, unless this server has done so. `image` is any image of
+    /// the Engine: nothing of it runs.
+    pub(super) async fn fill(&self, client: &Client, image: &str) -> Result<(), ClientError> {
+        let mut is_filled = self.is_filled.lock().await;
+        if *is_filled {
+            return Ok(());
+        }
+        let labels = [(STORE_LABEL, self.store.as_str()), (AGENT_LABEL, self.digest.as_str())];
+        let labels: HashMap<String, String> =
+            labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        let volume = VolumeCreateRequest {
+            name: Some(self.name.clone()),
+            labels: Some(labels.clone()),
+            ..VolumeCreateRequest::default()
+        };
+        client.create_volume(volume).await?;
+        let helper = format!("{}-upload", self.name);
+        // One that a server left which was killed.
+        remove(client, &helper).await?;
+        let body = ContainerCreateBody {
+            image: Some(image.to_owned()),
+            entrypoint: Some(vec!["/".to_owned()]),
+            labels: Some(labels),
+            host_config: Some(HostConfig {
+                network_mode: Some("none".to_owned()),
+                log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
+                mounts: Some(vec![agent_mount(&self.name, false)]),
+                ..HostConfig::default()
+            }),
+            ..ContainerCreateBody::default()
+        };
+        let options = CreateContainerOptionsBuilder::default().name(&helper).build();
+        client.create_container(Some(options), body).await?;
+        let options = UploadToContainerOptionsBuilder::default().path(AGENT_DIR).build();
+        let archive = archive().map_err(ClientError::from)?;
+        let uploaded = client.upload_to_container(&helper, Some(options), bollard::body_full(archive.into())).await;
+        remove(client, &helper).await?;
+        uploaded?;
+        *is_filled = true;
+        self.remove_others(client).await;
+        Ok(())
+    }
+
+    /// Has it filled again: somebody has removed it.
+    pub(super) async fn forget(&self) {
+        *self.is_filled.lock().await = false;
+    }
+
+    /// Volumes of earlier releases go once no box uses them.
+    async fn remove_others(&self, client: &Client) {
+        let filter =
+            HashMap::from([("label", vec![format!("{STORE_LABEL}={}", self.store.as_str()), AGENT_LABEL.to_owned()])]);
+        let options = ListVolumesOptionsBuilder::default().filters(&filter).build();
+        let Ok(listed) = client.list_volumes(Some(options)).await else { return };
+        for volume in listed.volumes.unwrap_or_default().into_iter().filter(|volume| volume.name != self.name) {
+            // One that is in use is refused, and tried again by the next server.
+            let _ = client.remove_volume(&volume.name, None::<RemoveVolumeOptions>).await;
+        }
+    }
+}
+
+async fn remove(client: &Client, container: &str) -> Result<(), ClientError> {
+    let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+    match client.remove_container(container, Some(options)).await {
+        Err(error) if !matches!(fault::status(&error), Some(404 | 409)) => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// The agent, and the folder in which it gets its tmpfs.
+fn archive() -> std::io::Result<Vec<u8>> {
+    let agent = agent_binary();
+    let mut archive = tar::Builder::new(Vec::with_capacity(agent.len() + 4096));
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::Directory);
+    header.set_mode(0o755);
+    header.set_size(0);
+    archive.append_data(&mut header, "run/", std::io::empty())?;
+    let mut header = tar::Header::new_gnu();
+    header.set_mode(0o555);
+    header.set_size(agent.len() as u64);
+    archive.append_data(&mut header, "agent", agent)?;
+    archive.into_inner()
+}

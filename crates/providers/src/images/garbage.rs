@@ -1,0 +1,193 @@
+//! What goes, and when: names, then images without one, then blobs and shared
+//! files that no image needs. Nothing that a box holds.
+
+use std::collections::HashSet;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
+
+use super::name::Wanted;
+use super::{Pruned, Store, disk};
+use crate::{Error, Result};
+
+impl Store {
+    /// Takes a name from its image; without any name left the image goes.
+    pub(super) async fn remove(self: &Arc<Self>, wanted: Wanted) -> Result<()> {
+        let _removals = self.removals.lock().await;
+        self.blocking("remove an image", move |store| {
+            let digest = store.find(&wanted)?;
+            let fails = |error| disk("remove an image", error);
+            let last = match &wanted {
+                Wanted::Digest(_) => true,
+                Wanted::Name(_) => store.layout.manifests().get(&digest).is_none_or(|names| names.len() <= 1),
+            };
+            if last {
+                store.drop_image(&digest)?;
+            } else if let Wanted::Name(name) = &wanted {
+                store.layout.remove_ref(&name.to_string()).map_err(fails)?;
+            }
+            store.sweep().map(drop)
+        })
+        .await
+    }
+
+    /// Removes what nobody has a name for and nobody holds; with `all`, also what has a
+    /// name.
+    pub(super) async fn prune(self: &Arc<Self>, all: bool) -> Result<Pruned> {
+        let _removals = self.removals.lock().await;
+        self.blocking("prune images", move |store| {
+            let mut pruned = Pruned::default();
+            for (digest, names) in store.layout.manifests() {
+                if (all || names.is_empty()) && store.try_drop(&digest)? {
+                    pruned.images.push(digest);
+                }
+            }
+            pruned.freed_bytes = store.sweep()?;
+            Ok(pruned)
+        })
+        .await
+    }
+
+    /// Removes blobs that no image needs.
+    pub(super) async fn tidy(self: &Arc<Self>) {
+        let _removals = self.removals.lock().await;
+        if let Err(error) = self.blocking("tidy images", |store| store.sweep()).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "what a failed pull left is not removed yet");
+        }
+    }
+
+    /// Removes the images that were not used for the longest time, until the store is
+    /// within its bound.
+    pub(super) async fn evict(self: &Arc<Self>) {
+        if self.config.bytes_max == 0 {
+            return;
+        }
+        let _removals = self.removals.lock().await;
+        if let Err(error) = self.blocking("evict images", |store| store.evict_now()).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the store of images takes more than it may");
+        }
+    }
+
+    fn evict_now(&self) -> Result<()> {
+        let mut images = self.images()?;
+        images.sort_by_key(|image| (!image.names.is_empty(), image.used_at));
+        for image in images {
+            let bytes = self.bytes()?;
+            if bytes <= self.config.bytes_max {
+                return Ok(());
+            }
+            if self.try_drop(&image.digest)? {
+                tracing::info!(digest = image.digest, names = ?image.names, "an image that nobody uses was removed");
+                self.sweep()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How much the store takes, in bytes, shared files counted once for each image.
+    fn bytes(&self) -> Result<u64> {
+        let blobs = self.layout.bytes().map_err(|error| disk("measure the images", error))?;
+        let trees = self.layout.manifests().into_keys().filter_map(|digest| self.trees.bytes(&digest));
+        Ok(trees.fold(blobs, u64::saturating_add))
+    }
+
+    /// Removes an image unless somebody has it in use.
+    fn try_drop(&self, digest: &str) -> Result<bool> {
+        match self.drop_image(digest) {
+            Ok(()) => Ok(true),
+            Err(Error::Conflict(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes an image with all its names. The caller has the lock of removals, and
+    /// sweeps afterwards.
+    fn drop_image(&self, digest: &str) -> Result<()> {
+        self.begin_removal(digest).map_err(|holders| {
+            Error::Conflict(format!(
+                "`{digest}` is in use by {holders} {}; destroy {} first",
+                if holders == 1 { "sandbox" } else { "sandboxes" },
+                if holders == 1 { "it" } else { "them" },
+            ))
+        })?;
+        // A pull marks the manifest first and then looks whether it is being removed;
+        // here it is the other way round, so that one of them sees the other.
+        let done = if self.layout.is_fresh(digest) {
+            Err(Error::Conflict(format!("`{digest}` is being pulled; try again when that is over")))
+        } else {
+            let forgotten = self.layout.forget(digest).and_then(|()| self.trees.remove(digest));
+            let _ = fs::remove_file(self.used_path(digest));
+            forgotten.map_err(|error| disk("remove an image", error))
+        };
+        self.is_removed(digest);
+        done
+    }
+
+    /// Removes blobs and shared files that no image needs; gives the bytes that this
+    /// freed.
+    fn sweep(&self) -> Result<u64> {
+        let fails = |error| disk("remove what no image needs", error);
+        // What a pull writes from now on stays until this is over.
+        let _work = self.layout.work();
+        let mut live = HashSet::new();
+        let images = self.layout.manifests().into_keys().chain(self.all_held());
+        for digest in images {
+            match self.known(&digest) {
+                Ok(known) => {
+                    let blobs = known.manifest.layers().iter().chain([known.manifest.config()]);
+                    live.extend(blobs.map(|blob| blob.digest().to_string()));
+                }
+                // Its layers are not known, and are pulled again with it.
+                Err(Error::Invalid(_) | Error::NotFound(_)) => {}
+                // A disk that fails now may not cost every layer.
+                Err(error) => return Err(error),
+            }
+            live.insert(digest);
+        }
+        let blobs = self.layout.sweep(&live).map_err(fails)?;
+        Ok(blobs.saturating_add(self.trees.collect().map_err(fails)?))
+    }
+
+    /// Removes trees that no image in the index has: a crash came between.
+    pub(super) fn remove_strays(&self) -> io::Result<()> {
+        fs::create_dir_all(self.config.dir.join("used"))?;
+        let images = self.layout.manifests();
+        let folder = match fs::read_dir(self.config.dir.join("trees")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            folder => folder?,
+        };
+        for entry in folder {
+            let digest = format!("sha256:{}", entry?.file_name().to_string_lossy());
+            if super::layout::is_digest(&digest) && !images.contains_key(&digest) {
+                self.trees.remove(&digest)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn used_path(&self, digest: &str) -> PathBuf {
+        self.config.dir.join("used").join(digest.trim_start_matches("sha256:"))
+    }
+
+    /// Notes that an image was used just now. It is no fault if that cannot be noted.
+    pub(super) fn touch(&self, digest: &str) {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let touched =
+            OpenOptions::new().create(true).truncate(false).write(true).open(self.used_path(digest)).and_then(|file| {
+                let times = Timestamps { last_access: now, last_modification: now };
+                Ok(rustix::fs::futimens(&file, &times)?)
+            });
+        if let Err(error) = touched {
+            tracing::debug!(digest, error = &error as &dyn std::error::Error, "cannot note the use of an image");
+        }
+    }
+
+    /// When an image was last used.
+    pub(super) fn used_at(&self, digest: &str) -> Option<SystemTime> {
+        fs::metadata(self.used_path(digest)).ok()?.modified().ok()
+    }
+}

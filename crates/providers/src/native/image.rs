@@ -1,0 +1,84 @@
+//! Images as the roots of boxes.
+
+use std::time::{Duration, Instant};
+
+use domain::SandboxId;
+
+use super::{HOST, Inner};
+use crate::images::{Held, Images};
+use crate::{Error, Phase, Result, Spec};
+
+/// What an image says of running it reaches the agent in one argument, of which
+/// the kernel takes 128 KiB with all that is beside it.
+const RUN_BYTES_MAX: usize = 96 * 1024;
+
+/// An image for one box.
+#[derive(Debug)]
+pub(super) struct Image {
+    pub(super) held: Held,
+    /// Whether its entry point is started.
+    pub(super) entrypoint: bool,
+    took: Duration,
+}
+
+impl Image {
+    /// The part of a start that went into getting it.
+    pub(super) fn phase(&self) -> Phase {
+        Phase { name: "image", took: self.took }
+    }
+}
+
+impl Inner {
+    /// The image that `spec` asks for; `None` for `host`.
+    pub(super) async fn take_image(&self, spec: &Spec) -> Result<Option<Image>> {
+        if spec.image == HOST {
+            return Ok(None);
+        }
+        let Some(images) = &self.images else { return Err(unknown(&spec.image)) };
+        let begin = Instant::now();
+        let held = images.take(&spec.image).await?;
+        let run = held.run();
+        if spec.entrypoint && run.entrypoint.is_empty() {
+            return Err(Error::Invalid(format!(
+                "the image `{}` has neither an entry point nor a command; leave `entrypoint` out",
+                spec.image
+            )));
+        }
+        let said = serde_json::to_vec(&(&run.defaults, &run.entrypoint))
+            .map_err(|error| Error::failed("read what an image says of running it", error))?;
+        if said.len() > RUN_BYTES_MAX {
+            return Err(Error::Invalid(format!(
+                "the environment and the entry point of the image `{}` take {} bytes, and the provider native passes on {RUN_BYTES_MAX}",
+                spec.image,
+                said.len()
+            )));
+        }
+        Ok(Some(Image { held, entrypoint: spec.entrypoint, took: begin.elapsed() }))
+    }
+}
+
+/// What can be said of an image without asking anybody for it.
+pub(super) fn check(images: Option<&Images>, spec: &Spec) -> Result<()> {
+    if spec.image == HOST {
+        if spec.entrypoint {
+            return Err(Error::Invalid(format!(
+                "the image `{HOST}` has no entry point; leave `entrypoint` out or name another image"
+            )));
+        }
+        return Ok(());
+    }
+    if images.is_none() { Err(unknown(&spec.image)) } else { Ok(()) }
+}
+
+fn unknown(image: &str) -> Error {
+    Error::Invalid(format!("the provider native has only the image `{HOST}`, not `{image}`"))
+}
+
+/// The image of a box that an earlier server made.
+pub(super) fn held_again(images: Option<&Images>, id: &SandboxId, digest: &str) -> Option<Held> {
+    let held = images.and_then(|images| images.hold(digest));
+    if held.is_none() {
+        tracing::warn!(%id, digest, "the image of a box is not in the store any more: what the box has not read yet is gone");
+    }
+    held
+}

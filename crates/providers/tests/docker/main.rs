@@ -1,0 +1,6 @@
+//! The provider `docker`, on an Engine of our own.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, and one tells another what it started")]
+
+mod ground;
+mod suite;

@@ -1,0 +1,37 @@
+//! The suite of every provider, on each runtime that works here.
+
+use std::sync::Arc;
+
+use providers::Provider;
+use providers::conformance::{Lab, run};
+use providers::docker::Docker;
+
+use crate::ground::{Ground, spec};
+
+fn lab(ground: &Ground) -> Lab {
+    // The suite runs many commands at once.
+    let mut roomy = spec();
+    roomy.resources.pids = 512;
+    let config = ground.config.clone();
+    let (engine, store) = (ground.engine, ground.config.store_id.clone());
+    Lab::new(Arc::new(ground.docker.clone()), roomy)
+        // Whether the Engine or a registry has any other shows when a box is made.
+        .unknown_image("host")
+        .reopen(move || {
+            let config = config.clone();
+            Box::pin(async move { Arc::new(Docker::open(config).await.unwrap()) as Arc<dyn Provider> })
+        })
+        .kill(move |id| {
+            let path = format!("/containers/tidebox-{}-{id}/kill", store.as_str());
+            Box::pin(async move {
+                let (status, answer) = engine.api("POST", &path, b"");
+                assert_eq!(status, 204, "{}", String::from_utf8_lossy(&answer));
+            })
+        })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn docker_with_runc_passes_the_suite() {
+    let Some(ground) = Ground::new().await else { return };
+    run(lab(&ground)).await;
+}

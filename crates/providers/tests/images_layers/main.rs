@@ -1,0 +1,7 @@
+//! Layers from people who mean no good, and layers that other programs unpack too.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod ground;
+mod hostile;
+mod user;

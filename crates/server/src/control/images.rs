@@ -1,0 +1,190 @@
+//! Images: what the store has, and how it gets there.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use providers::ByteStream;
+use providers::images::{Detail, Image, Images, Progress, Pruned, PullPolicy};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::{Control, Error, LOCAL_WORKER, Resource, Result};
+use crate::events::EventType;
+use crate::store::Sandbox;
+
+/// The image that is the host itself, and in no store.
+const HOST: &str = "host";
+/// The providers whose boxes are made of images of the store.
+const USERS: [&str; 2] = ["native", "proot"];
+
+/// How many steps of a pull wait to be told.
+const PROGRESS_MAX: usize = 16;
+
+/// How a pull goes.
+pub type Pull = BoxStream<'static, Result<Progress>>;
+
+impl Control {
+    /// Every image, by name.
+    ///
+    /// # Errors
+    /// If the image store cannot be read.
+    pub async fn images(&self) -> Result<Vec<Image>> {
+        self.image_store()?.list().await.map_err(|error| fault("", error))
+    }
+
+    /// One image, by name or digest.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if it is not here, [`Error::Invalid`] for what names none.
+    pub async fn image(&self, name: &str) -> Result<Detail> {
+        self.image_store()?.inspect(name).await.map_err(|error| fault(name, error))
+    }
+
+    /// Fetches an image from its registry. It goes on when the stream is dropped;
+    /// the last item is [`Progress::Done`] or an error.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for what names no image. Those of the stream: also
+    /// [`Error::Unavailable`] for a registry that does not answer, and
+    /// [`Error::Full`].
+    pub async fn pull_image(self: &Arc<Self>, name: &str) -> Result<Pull> {
+        let mut pull = self.image_store()?.pull(name).await.map_err(|error| fault(name, error))?;
+        let (control, name) = (Arc::clone(self), name.to_owned());
+        self.publish(EventType::ImagePulling, None, json!({"image": name}));
+        let (steps, told) = mpsc::channel(PROGRESS_MAX);
+        // Whoever asked may have gone by the time it is here.
+        self.tasks.spawn(async move {
+            while let Some(step) = pull.next().await {
+                let is_last = match &step {
+                    Ok(Progress::Done(image)) => {
+                        control.publish(EventType::ImagePulled, None, json!({"image": name, "digest": image.digest}));
+                        true
+                    }
+                    Ok(Progress::Resolving | Progress::Downloading { .. } | Progress::Unpacking { .. }) => false,
+                    Err(error) => {
+                        let data = json!({"image": name, "error": error.to_string()});
+                        control.publish(EventType::ImageFailed, None, data);
+                        true
+                    }
+                };
+                let step = step.map_err(|error| fault(&name, error));
+                if is_last {
+                    // Nobody waits for it any more.
+                    let _ = steps.send(step).await;
+                    break;
+                }
+                // Who reads slowly misses some of the steps, and holds up nothing.
+                let _ = steps.try_send(step);
+            }
+        });
+        let told = futures_util::stream::unfold(told, |mut told| async { Some((told.recv().await?, told)) });
+        Ok(told.boxed())
+    }
+
+    /// Takes in the images of an archive.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name or archive, [`Error::Full`].
+    pub async fn import_images(&self, name: Option<&str>, archive: ByteStream) -> Result<Vec<Image>> {
+        let images =
+            self.image_store()?.import(name, archive).await.map_err(|error| fault(name.unwrap_or_default(), error))?;
+        for image in &images {
+            let name = image.names.first().cloned().unwrap_or_default();
+            self.publish(EventType::ImagePulled, None, json!({"image": name, "digest": image.digest}));
+        }
+        Ok(images)
+    }
+
+    /// Takes a name from its image, and removes the image with its last name.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] while a box uses it, [`Error::NotFound`].
+    pub async fn remove_image(&self, name: &str) -> Result<()> {
+        self.image_store()?.remove(name).await.map_err(|error| fault(name, error))?;
+        self.publish(EventType::ImageRemoved, None, json!({"image": name}));
+        Ok(())
+    }
+
+    /// Removes images that no box uses: those without a name, or all.
+    ///
+    /// # Errors
+    /// If the image store cannot be written.
+    pub async fn prune_images(&self, all: bool) -> Result<Pruned> {
+        let pruned = self.image_store()?.prune(all).await.map_err(|error| fault("", error))?;
+        for digest in &pruned.images {
+            self.publish(EventType::ImageRemoved, None, json!({"image": digest, "digest": digest}));
+        }
+        Ok(pruned)
+    }
+
+    fn image_store(&self) -> Result<&Images> {
+        let missing = || Error::Unavailable("this server has no image store".to_owned());
+        self.registry.images().ok_or_else(missing)
+    }
+
+    /// Tells that a box waits for its image, if it does; what is given back has to
+    /// be told how that went.
+    pub(super) async fn await_image(&self, sandbox: &Sandbox) -> Option<AwaitedImage> {
+        let uses_store = sandbox.worker == LOCAL_WORKER && USERS.contains(&sandbox.provider.as_str());
+        if !uses_store || sandbox.image == HOST {
+            return None;
+        }
+        let images = self.registry.images()?;
+        let is_asked = match self.policy.image_pull {
+            PullPolicy::Never => false,
+            PullPolicy::Always => true,
+            PullPolicy::Missing => images.inspect(&sandbox.image).await.is_err(),
+        };
+        is_asked.then(|| {
+            let image = sandbox.image.clone();
+            self.publish(EventType::ImagePulling, Some(&sandbox.id), json!({"image": image}));
+            AwaitedImage { sandbox: sandbox.id.clone(), image }
+        })
+    }
+
+    /// Tells how it went with an image that a box waited for.
+    pub(super) async fn image_came(&self, awaited: AwaitedImage, error: Option<&providers::Error>) {
+        let AwaitedImage { sandbox, image } = awaited;
+        // A box can fail for other reasons, with its image here.
+        let found = match self.registry.images() {
+            Some(images) => images.inspect(&image).await.ok(),
+            None => None,
+        };
+        match (found, error) {
+            (Some(detail), _) => {
+                let data = json!({"image": image, "digest": detail.image.digest});
+                self.publish(EventType::ImagePulled, Some(&sandbox), data);
+            }
+            (None, Some(error)) => {
+                let data = json!({"image": image, "error": error.to_string()});
+                self.publish(EventType::ImageFailed, Some(&sandbox), data);
+            }
+            // Removed again meanwhile.
+            (None, None) => {}
+        }
+    }
+}
+
+/// An image that a box waits for.
+#[derive(Debug)]
+pub(super) struct AwaitedImage {
+    sandbox: domain::SandboxId,
+    image: String,
+}
+
+/// What a failure of the image store means to the caller.
+fn fault(name: &str, error: providers::Error) -> Error {
+    use providers::Error as P;
+    match error {
+        P::Invalid(text) | P::NotSupported(text) => Error::Invalid(text),
+        P::NotFound(_) => Error::NotFound(Resource::Image, name.to_owned()),
+        P::Conflict(text) => Error::Conflict(text),
+        P::Gone => Error::Conflict("the image was removed meanwhile; ask again".to_owned()),
+        P::Full(text) => Error::Full(text),
+        P::NoSpace => Error::Full("the disk with the images of this server is full; make room on it".to_owned()),
+        P::Exhausted(text) => Error::LimitReached(text),
+        P::Unavailable(text) => Error::Unavailable(text),
+        P::Failed { action, .. } => Error::Images { action, source: Arc::new(error) },
+    }
+}

@@ -1,0 +1,170 @@
+//! What boxes are made with and of, as the configuration says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use providers::Provider;
+use providers::custom::{Custom, CustomConfig};
+use providers::docker::{Docker, DockerConfig, DockerTls};
+use providers::images::{Images, ImagesConfig, RegistryConfig};
+use providers::mock::Mock;
+use providers::native::{Native, NativeConfig};
+
+use super::Failure;
+use crate::clock::Clock;
+use crate::config::{self, Config, DefaultProvider, Enabled};
+use crate::control::SharedBoxes;
+use crate::registry::{Offer, Registry};
+use crate::store::Store;
+
+/// Opens the image store in the data folder.
+pub(super) async fn images(config: &Config) -> Result<Images, Failure> {
+    let set = images_config(config);
+    let path = set.dir.display().to_string();
+    let opened = tokio::task::spawn_blocking(move || Images::open(set)).await;
+    let opened = opened.map_err(|error| Failure::System(std::io::Error::other(error)))?;
+    opened.map_err(|source| Failure::Images { path, source })
+}
+
+fn images_config(config: &Config) -> ImagesConfig {
+    let images = &config.images;
+    ImagesConfig {
+        pull: images.pull,
+        pull_timeout: images.pull_timeout,
+        bytes_max: images.max_mb << 20,
+        image_bytes_max: images.max_image_mb << 20,
+        reserve_bytes: config.limits.reserve_disk_mb << 20,
+        registries: registries(config),
+        allowed_registries: images.allowed_registries.clone(),
+        docker_config: images.docker_config.clone(),
+        ..ImagesConfig::new(config.data_dir.join("images"))
+    }
+}
+
+fn registries(config: &Config) -> BTreeMap<String, RegistryConfig> {
+    config.images.registries.iter().map(|(host, it)| (host.clone(), registry_config(it))).collect()
+}
+
+fn registry_config(registry: &config::Registry) -> RegistryConfig {
+    RegistryConfig {
+        mirrors: registry.mirrors.clone(),
+        plain_http: registry.plain_http,
+        username: registry.username.clone(),
+        password: registry.password.as_ref().map(|password| password.expose().into()),
+        ca_file: registry.ca_file.clone(),
+    }
+}
+
+/// A provider, and when it is offered.
+type Offered = (Arc<dyn Provider>, Offer);
+
+/// Sets up the enabled providers and says which is the default, and why not the others.
+pub(super) async fn registry(
+    config: &Config,
+    images: &Images,
+    store: &Arc<dyn Store>,
+    clock: &Arc<dyn Clock>,
+) -> Result<Registry, Failure> {
+    let (native, docker) = tokio::try_join!(native(config, images, store.as_ref()), docker(config, store.as_ref()))?;
+    let mut providers: Vec<Offered> = native.into_iter().chain(docker).collect();
+    if config.providers.mock.enabled {
+        let clock = Arc::clone(clock);
+        providers.push((Arc::new(Mock::new(move || clock.now())), Offer::Always));
+    }
+    providers.extend(custom(config, store.as_ref())?);
+    let named = match &config.providers.default {
+        DefaultProvider::Auto => None,
+        DefaultProvider::Named(name) => Some(name.as_str()),
+    };
+    if config.pool.enabled {
+        for (provider, _) in &mut providers {
+            *provider = Arc::new(SharedBoxes::new(Arc::clone(provider), Arc::clone(store), Arc::clone(clock)));
+        }
+    }
+    let registry = Registry::assemble(providers, named, clock.as_ref()).await;
+    for entry in registry.entries() {
+        let provider = entry.provider.name();
+        for missing in entry.provider.facts().missing {
+            tracing::info!(provider, "{missing}");
+        }
+        match entry.checked().health.error {
+            Some(error) => tracing::warn!(provider, default = entry.is_default, error, "a provider is not healthy"),
+            None => tracing::info!(provider, default = entry.is_default, "a provider is ready"),
+        }
+    }
+    Ok(registry)
+}
+
+/// When a provider of this setting is offered; `None` for never.
+fn offer(enabled: Enabled) -> Option<Offer> {
+    match enabled {
+        Enabled::Auto => Some(Offer::IfHealthy),
+        Enabled::True => Some(Offer::Always),
+        Enabled::False => None,
+    }
+}
+
+async fn native(config: &Config, images: &Images, store: &dyn Store) -> Result<Option<Offered>, Failure> {
+    let set = &config.providers.native;
+    let Some(offer) = offer(set.enabled) else { return Ok(None) };
+    let native = Native::open(NativeConfig {
+        data_dir: config.data_dir.clone(),
+        store_id: store.id().clone(),
+        subids: set.subids,
+        cgroup_parent: set.cgroup_parent.clone(),
+        images: Some(images.clone()),
+    });
+    let native = native.await.map_err(|source| Failure::Provider { name: "native", source })?;
+    Ok(Some((Arc::new(native), offer)))
+}
+
+async fn docker(config: &Config, store: &dyn Store) -> Result<Option<Offered>, Failure> {
+    let set = &config.providers.docker;
+    let Some(offer) = offer(set.enabled) else { return Ok(None) };
+    let tls = &set.tls;
+    let tls = tls.ca_file.clone().map(|ca| DockerTls { ca, cert: tls.cert_file.clone(), key: tls.key_file.clone() });
+    let docker = Docker::open(DockerConfig {
+        store_id: store.id().clone(),
+        socket: set.socket.clone().unwrap_or_default(),
+        tls,
+        runtime: set.runtime.clone().unwrap_or_default(),
+        network_mode: set.network_mode.clone(),
+        seccomp_profile: set.seccomp_profile.clone(),
+        read_only_rootfs: set.read_only_rootfs,
+        pids_limit: set.pids_limit,
+        user: set.user.clone().unwrap_or_default(),
+        dropped_caps: set.dropped_caps.clone(),
+        added_caps: set.added_caps.clone(),
+        tmpfs: set.tmpfs.iter().map(|mount| tmpfs(mount)).collect(),
+        pull: set.pull,
+        pull_timeout: config.images.pull_timeout,
+        registries: registries(config),
+        docker_config: config.images.docker_config.clone(),
+    });
+    let docker = docker.await.map_err(|source| Failure::Provider { name: "docker", source })?;
+    Ok(Some((Arc::new(docker), offer)))
+}
+
+/// `path:options`, or a path alone.
+fn tmpfs(mount: &str) -> (String, String) {
+    let (path, options) = mount.split_once(':').unwrap_or((mount, ""));
+    (path.to_owned(), options.to_owned())
+}
+
+fn custom(config: &Config, store: &dyn Store) -> Result<Option<Offered>, Failure> {
+    let set = &config.providers.custom;
+    if !set.enabled {
+        return Ok(None);
+    }
+    let custom = Custom::open(CustomConfig {
+        name: set.name.clone(),
+        base_url: set.base_url.clone(),
+        api_key: set.api_key.as_ref().map(|key| key.expose().into()),
+        ca_file: set.ca_file.clone(),
+        timeout: set.timeout,
+        remote_provider: set.remote_provider.clone(),
+        label: store.id().as_str().to_owned(),
+    })
+    .map_err(|source| Failure::Provider { name: "custom", source })?;
+    Ok(Some((Arc::new(custom), Offer::Always)))
+}
