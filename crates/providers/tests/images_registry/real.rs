@@ -103,7 +103,8 @@ fn index_of(images: &[(&str, &Image)]) -> Vec<u8> {
             })
         })
         .collect();
-    let index = json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests});
+    let index =
+        json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests});
     serde_json::to_vec(&index).unwrap()
 }
 
