@@ -202,7 +202,8 @@ impl Control {
             metadata: request.metadata.clone(),
             lifetime,
         };
-        let placing = self.placing(offer.check(&spec)?);
+        let here = offer.check(&spec).map_err(|error| self.who_has(&spec, error))?;
+        let placing = self.placing(here);
         let now = self.now();
         let sandbox = Sandbox {
             id: SandboxId::from_entropy(rand::random()),
