@@ -203,6 +203,9 @@ impl Control {
             lifetime,
         };
         let here = offer.check(&spec).map_err(|error| self.who_has(&spec, error))?;
+        if here {
+            self.check_image(&offer.name, &spec.image).await?;
+        }
         let placing = self.placing(here);
         let now = self.now();
         let sandbox = Sandbox {

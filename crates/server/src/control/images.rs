@@ -137,6 +137,23 @@ impl Control {
         })
     }
 
+    /// What can be said against an image of the store before anything is made of
+    /// it: that this is no name, or that nobody may be asked for it.
+    pub(super) async fn check_image(&self, provider: &str, image: &str) -> Result<()> {
+        let Some(images) = self.registry.images().filter(|_| USERS.contains(&provider) && image != HOST) else {
+            return Ok(());
+        };
+        let found = match self.policy.image_pull {
+            PullPolicy::Never => images.take(image).await.map(|_| ()),
+            PullPolicy::Missing | PullPolicy::Always => images.inspect(image).await.map(|_| ()),
+        };
+        match found {
+            Err(error @ providers::Error::Invalid(_)) => Err(fault(image, error)),
+            // Whoever makes the box says what is wrong otherwise.
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
     /// Tells that a box waits for its image, if it does; what is given back has to
     /// be told how that went.
     pub(super) async fn await_image(&self, sandbox: &Sandbox) -> Option<AwaitedImage> {

@@ -175,3 +175,52 @@ async fn every_change_of_images_is_in_the_audit_history() {
         assert!(row["detail"].as_str().unwrap().contains(&format!("name={name}")), "{row}");
     }
 }
+
+/// What the console of a sandbox shows.
+async fn console(server: &TestServer, id: &str) -> String {
+    server.get(&format!("/sandboxes/{id}/logs")).await.ok().to_string()
+}
+
+#[tokio::test]
+async fn an_entry_point_is_started_when_it_is_asked_for() {
+    let Some(registry) = Registry::start() else { return };
+    let Some(image) = Image::alpine_like() else { return };
+    let image = image.with("Entrypoint", json!(["/bin/sh", "-c", "echo from the entry point; exec sleep 1000"]));
+    let name = registry.push(&image, "team/service", "1");
+    let server = TestServer::start(&asking(&registry, "")).await;
+    let quiet = server.spawn_with(json!({"image": name})).await;
+    let loud = server.spawn_with(json!({"image": name, "entrypoint": true})).await;
+    server.until("its output", async || console(&server, &loud).await.contains("from the entry point")).await;
+    let template = server.post("/templates", json!({"name": "service", "image": name, "entrypoint": true})).await.ok();
+    assert_eq!(template["entrypoint"], true, "{template}");
+    let made = server.post("/templates/service/spawn", json!({})).await.ok();
+    let made = made["id"].as_str().unwrap();
+    server.until("its output", async || console(&server, made).await.contains("from the entry point")).await;
+    let made = server.post("/templates/service/spawn", json!({"entrypoint": false})).await.ok();
+    let made = made["id"].as_str().unwrap();
+    for id in [quiet.as_str(), made] {
+        assert!(!console(&server, id).await.contains("from the entry point"), "it was not asked for");
+    }
+    server.post("/sandboxes", json!({"image": "host", "entrypoint": true})).await.refused(400, "bad_request", "host");
+    server.post("/sandboxes", json!({"entrypoint": "yes"})).await.refused(400, "bad_request", "entrypoint");
+}
+
+#[tokio::test]
+async fn an_entry_point_is_refused_where_users_share_a_box() {
+    let server = TestServer::start(&format!("{NATIVE} pool.enabled=true")).await;
+    let spawn = server.request(reqwest::Method::POST, "/sandboxes").header("x-user-id", "ada");
+    let answer = spawn.json(&json!({"entrypoint": true})).send().await.unwrap();
+    crate::server::Answer::read(answer).await.refused(400, "not_supported", "entrypoint");
+}
+
+#[tokio::test]
+async fn the_same_key_with_another_wish_for_the_entry_point_is_another_request() {
+    let server = TestServer::start(MOCK).await;
+    let spawn = async |body: Value| {
+        let request = server.request(reqwest::Method::POST, "/sandboxes").header("idempotency-key", "k");
+        crate::server::Answer::read(request.json(&body).send().await.unwrap()).await
+    };
+    spawn(json!({"entrypoint": true})).await.ok();
+    spawn(json!({"entrypoint": true})).await.ok();
+    spawn(json!({})).await.refused(409, "conflict", "Idempotency-Key");
+}
