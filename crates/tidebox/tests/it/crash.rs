@@ -48,14 +48,14 @@ async fn twenty_boxes_outlive_a_crash_and_leave_nothing_when_destroyed() {
     let mut server = TestServer::start(NATIVE).await;
     let (mut ids, mut expiring) = (Vec::new(), String::new());
     for n in 0..21 {
-        let body = if n == 20 { json!({"ttl": "6s"}) } else { json!({}) };
-        let id = server.spawn_with(body).await;
+        let id = server.spawn().await;
         server.write(&id, "/workspace/mine", &id).await;
         server.exec(&id, "(while :; do date +%N > /workspace/beat; sleep 0.05; done) & true").await;
         if n == 20 { expiring = id } else { ids.push(id) }
     }
     let pids: Vec<String> = ids.iter().map(|id| first_process(&server, id)).collect();
-    let expires = Instant::now() + Duration::from_secs(6);
+    server.post(&format!("/sandboxes/{expiring}/extend"), json!({"ttl": "1s"})).await.ok();
+    let expires = Instant::now() + Duration::from_secs(1);
     server.kill();
     let alive = agents();
     assert!(pids.iter().all(|pid| alive.contains(pid)), "boxes outlive the server");

@@ -123,7 +123,7 @@ async fn a_sandbox_of_another_service_is_used_like_any_other() {
     assert_eq!((&ran["exit_code"], &ran["stderr"]), (&json!(7), &json!("no\n")));
     let request = json!({"command": "cat", "stdin": "typed", "env": {"A": "b"}, "user": "0"});
     assert_eq!(near.post(&format!("/sandboxes/{id}/exec"), request).await.ok()["stdout"], "typed");
-    let slow = json!({"command": "echo before; sleep 60", "timeout": "300ms"});
+    let slow = json!({"command": "echo before; sleep 60", "timeout": "3s"});
     let timed_out = near.post(&format!("/sandboxes/{id}/exec"), slow).await.ok();
     assert_eq!((&timed_out["exit_code"], &timed_out["timed_out"]), (&json!(124), &json!(true)), "{timed_out}");
     assert_eq!((&timed_out["stdout"], &timed_out["stderr"]), (&json!("before\n"), &json!("")), "{timed_out}");

@@ -353,7 +353,7 @@ async fn two_hundred_readers_and_some_that_never_read_hold_nobody_up() {
     for n in 0..400 {
         server.write(&id, &format!("/workspace/{name}{}", n % 3), "x").await;
     }
-    assert!(started.elapsed() < PATIENCE, "writes wait for readers: {:?}", started.elapsed());
+    assert!(started.elapsed() < 3 * PATIENCE, "writes wait for readers: {:?}", started.elapsed());
     let mut seen = BTreeSet::new();
     for listener in &mut listeners {
         let mut told = Vec::new();

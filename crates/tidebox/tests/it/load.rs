@@ -39,10 +39,13 @@ async fn fifty_clients_at_once_leave_the_server_as_it_was() {
     for _ in 0..4 {
         futures_util::future::join_all((0..50).map(|n| round(&server, n))).await;
     }
-    server.until("the descriptors are given back", async || footprint(server.pid()).1 <= before.1 + 8).await;
-    let after = footprint(server.pid());
-    assert!(after.0 < before.0 + 16 * 1024, "memory in KiB: {before:?} {after:?}");
-    assert!(after.2 <= before.2 + 8, "threads: {before:?} {after:?}");
+    // How many threads a burst takes depends on the machine; those that idle end by themselves.
+    server
+        .until("descriptors, threads and memory (KiB) are given back", async || {
+            let after = footprint(server.pid());
+            after.0 < before.0 + 16 * 1024 && after.1 <= before.1 + 8 && after.2 <= before.2 + 8
+        })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

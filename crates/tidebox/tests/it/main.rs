@@ -21,5 +21,6 @@ mod pool;
 mod prometheus;
 mod rate_limit;
 mod scale;
+mod scenario;
 mod server;
 mod workers;

@@ -1,7 +1,7 @@
 //! `/sandboxes/{id}/exec`, on the mock where the rules are ours and on native
 //! where the kernel has a say.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::server::{Answer, MOCK, NATIVE, TestServer};
+use crate::server::{Answer, MOCK, NATIVE, PATIENCE, TestServer};
 
 /// The chunks of a streamed answer.
 async fn stream(server: &TestServer, id: &str, mut body: Value) -> Vec<Value> {
@@ -119,8 +119,8 @@ async fn at_the_deadline_the_whole_tree_is_killed_and_what_was_written_is_kept()
     let command =
         "echo before; (setsid sh -c 'trap \"\" TERM; sleep 4321 & sleep 4322' &) ; setsid -f sleep 4323; sleep 4324";
     let started = Instant::now();
-    let result = server.post(&path, json!({"command": command, "timeout": "500ms"})).await.ok();
-    assert!(started.elapsed() < Duration::from_secs(10));
+    let result = server.post(&path, json!({"command": command, "timeout": "3s"})).await.ok();
+    assert!(started.elapsed() < PATIENCE, "the processes would run for an hour");
     assert_eq!(
         (&result["exit_code"], &result["timed_out"], &result["stdout"]),
         (&json!(124), &json!(true), &json!("before\n"))
@@ -143,7 +143,7 @@ async fn children_left_behind_go_on_and_their_words_are_the_console() {
     let started = Instant::now();
     let result = server.exec(&id, "(sleep 4; echo from behind; touch /tmp/done; sleep 60) & echo ok").await;
     assert_eq!((&result["stdout"], &result["exit_code"]), (&json!("ok\n"), &json!(0)));
-    assert!(started.elapsed() < Duration::from_millis(3500), "the answer does not wait for the children");
+    assert!(started.elapsed() < PATIENCE, "the answer does not wait for the children, who live for a minute");
     server.until("the child's work", async || server.exec(&id, "test -e /tmp/done").await["exit_code"] == 0).await;
     let logs = server.get(&format!("/sandboxes/{id}/logs")).await.ok();
     assert_eq!(logs, json!(["from behind"]));

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::server::{Answer, NATIVE, TestServer};
+use crate::server::{Answer, NATIVE, PATIENCE, TestServer};
 
 async fn boxed() -> (TestServer, String, String) {
     let server = TestServer::start(NATIVE).await;
@@ -130,8 +130,7 @@ async fn only_regular_files_are_read_and_nothing_waits() {
     for path in ["/tmp/fifo", "/dev/zero", "/tmp/zero", "/tmp/sock"] {
         let url = format!("{files}?path={path}");
         let read = server.get(&url);
-        let answer =
-            tokio::time::timeout(std::time::Duration::from_secs(5), read).await.expect("nobody waits for a FIFO");
+        let answer = tokio::time::timeout(PATIENCE, read).await.expect("nobody waits for a FIFO");
         answer.refused(400, "bad_request", "regular file");
     }
     let status = server.get(&format!("{files}?path=/proc/self/status")).await;

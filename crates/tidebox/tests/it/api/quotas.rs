@@ -143,20 +143,20 @@ async fn a_quota_caps_the_sandboxes_of_its_owner_and_of_nobody_else() {
 #[tokio::test]
 async fn the_limits_on_time_are_those_of_the_sandboxes_owner_whoever_asks() {
     let server = TestServer::start(MOCK).await;
-    server.put("/quotas/alice", json!({"max_ttl": "10s", "max_exec_timeout": "1s"})).await.ok();
-    spawn_as(&server, "alice", json!({"ttl": "11s"})).await.refused(429, "resource_limit", "10s");
+    server.put("/quotas/alice", json!({"max_ttl": "50s", "max_exec_timeout": "1s"})).await.ok();
+    spawn_as(&server, "alice", json!({"ttl": "51s"})).await.refused(429, "resource_limit", "50s");
     let made = spawn_as(&server, "alice", json!({})).await.ok();
     let life = |sandbox: &Value| {
         let at = |key: &str| sandbox[key].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
         at("expires_at").duration_since(at("created_at")).as_secs()
     };
-    assert_eq!(life(&made), 10, "an omitted lifetime is lowered");
+    assert_eq!(life(&made), 50, "an omitted lifetime is lowered");
     let path = format!("/sandboxes/{}", made["id"].as_str().unwrap());
     // Nobody in particular asks, and another owner asks: the owner of the sandbox counts.
-    let answer = server.post(&format!("{path}/extend"), json!({"ttl": "11s"})).await;
-    answer.refused(429, "resource_limit", "10s");
+    let answer = server.post(&format!("{path}/extend"), json!({"ttl": "51s"})).await;
+    answer.refused(429, "resource_limit", "50s");
     assert!(!answer.headers.contains_key("retry-after"), "waiting does not cure it");
-    server.post(&format!("{path}/extend"), json!({"ttl": "10s"})).await.ok();
+    server.post(&format!("{path}/extend"), json!({"ttl": "50s"})).await.ok();
     for stream in [false, true] {
         let body = json!({"command": "true", "timeout": "2s", "stream": stream});
         server.post(&format!("{path}/exec"), body).await.refused(429, "resource_limit", "1s");

@@ -185,11 +185,12 @@ async fn the_caps_are_never_exceeded_by_concurrent_spawns() {
 #[tokio::test]
 async fn a_caller_that_leaves_while_its_box_is_made_leaves_nothing() {
     let server = TestServer::start(MOCK).await;
-    let body = json!({"metadata": {"mock.start_delay": "4s"}});
-    let spawn =
-        server.request(reqwest::Method::POST, "/sandboxes").json(&body).timeout(std::time::Duration::from_secs(2));
-    assert!(spawn.send().await.unwrap_err().is_timeout());
-    server.until("the box is in the making", async || server.log_text().contains("Abandoned")).await;
+    let body = json!({"metadata": {"mock.start_delay": "6s"}});
+    let spawn = tokio::spawn(server.request(reqwest::Method::POST, "/sandboxes").json(&body).send());
+    let state = async || server.get("/sandboxes").await.ok()[0]["state"].clone();
+    server.until("the box is in the making", async || state().await == "creating").await;
+    spawn.abort();
+    server.until("it is given up", async || server.log_text().contains("Abandoned")).await;
     server.until("its removal", async || server.get("/sandboxes").await.ok() == json!([])).await;
 }
 
@@ -216,10 +217,10 @@ async fn a_provider_that_fails_is_told_in_our_words_and_the_reason_is_kept() {
 async fn a_removal_that_fails_is_tried_again() {
     let mut server = TestServer::start(MOCK).await;
     server.expect_trouble("a request failed");
-    let id = server.spawn_with(json!({"metadata": {"mock.stop_fail": "1"}})).await;
+    let id = server.spawn_with(json!({"metadata": {"mock.stop_fail": "3"}})).await;
     server.delete(&format!("/sandboxes/{id}")).await.refused(500, "provider_error", "stop");
     assert_eq!(server.get(&format!("/sandboxes/{id}")).await.ok()["state"], "destroying");
-    let waited = server.get(&format!("/sandboxes/{id}/wait?state=destroyed&timeout=20s")).await.ok();
+    let waited = server.get(&format!("/sandboxes/{id}/wait?state=destroyed&timeout=1m")).await.ok();
     assert_eq!(waited["state"], "destroyed");
 }
 

@@ -15,9 +15,15 @@ async fn native_pair() -> Pair {
     Pair::start("providers.native.enabled=false", NATIVE).await
 }
 
+/// The same with leases that outlive a restart on a machine however busy.
+async fn patient_pair() -> Pair {
+    let terms = "leases.ttl=20s leases.grace=5s";
+    Pair::start(&format!("providers.native.enabled=false {terms}"), &format!("{NATIVE} {terms}")).await
+}
+
 #[tokio::test]
 async fn a_worker_that_was_killed_comes_back_with_its_sandboxes() {
-    let mut pair = native_pair().await;
+    let mut pair = patient_pair().await;
     pair.plane.expect_trouble("a request failed");
     let id = pair.plane.spawn().await;
     pair.plane.write(&id, "/workspace/f", "kept").await;
@@ -33,7 +39,7 @@ async fn a_worker_that_was_killed_comes_back_with_its_sandboxes() {
 
 #[tokio::test]
 async fn a_control_plane_that_was_killed_finds_everything_again() {
-    let mut pair = native_pair().await;
+    let mut pair = patient_pair().await;
     let id = pair.plane.spawn().await;
     pair.plane.write(&id, "/workspace/f", "kept").await;
     let its_id = pair.box_of(&id).await.unwrap();
@@ -163,7 +169,7 @@ async fn work(http: reqwest::Client, url: String, stop: Arc<AtomicBool>) -> Seen
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_and_nothing_runs_twice_in_whatever_order_the_two_are_killed() {
-    let mut pair = native_pair().await;
+    let mut pair = patient_pair().await;
     for words in ["a request failed", "a part of the service"] {
         pair.plane.expect_trouble(words);
         pair.worker.expect_trouble(words);
