@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
+use rustix::fs::Timestamps;
 
 use super::name::Wanted;
 use super::{Pruned, Store, disk};
@@ -175,7 +175,8 @@ impl Store {
 
     /// Notes that an image was used just now. It is no fault if that cannot be noted.
     pub(super) fn touch(&self, digest: &str) {
-        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        // Not `UTIME_NOW`, which takes two uses within some milliseconds for one.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let touched =
             OpenOptions::new().create(true).truncate(false).write(true).open(self.used_path(digest)).and_then(|file| {
                 let times = Timestamps { last_access: now, last_modification: now };

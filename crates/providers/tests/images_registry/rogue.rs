@@ -42,10 +42,14 @@ pub(crate) enum Say {
     Answer(u16, Vec<String>, Vec<u8>),
     /// The good answer, but broken off after so many bytes of its body.
     CutAfter(usize),
+    /// As long as the good answer, so many bytes of something else, and then broken off.
+    Rubbish(usize),
     /// The good answer, but for this body.
     Body(Vec<u8>),
-    /// The good answer, each so many bytes after the flag was set.
+    /// The good answer, once the gate is open.
     When(Arc<Gate>),
+    /// So much of the good answer's body; then, once the gate is open, the end.
+    StallAfter(usize, Arc<Gate>),
     /// The head of an answer, and then the same bytes without end.
     Endless,
     /// Nothing, until the other side hangs up.
@@ -176,6 +180,7 @@ impl Shared {
             if let Some(Say::When(gate)) = &said {
                 gate.pass();
             }
+            let stall = if let Some(Say::StallAfter(_, gate)) = &said { Some(Arc::clone(gate)) } else { None };
             let (status, mut head, body, cut) = match (said, good) {
                 (Some(Say::Answer(status, head, body)), _) => (status, head, body, None),
                 (Some(Say::Nothing), _) => {
@@ -190,9 +195,13 @@ impl Shared {
                     return;
                 }
                 (_, None) => (404, Vec::new(), b"{}".to_vec(), None),
+                (Some(Say::Body(wrong)), Some(_)) => (200, Vec::new(), wrong, None),
+                (Some(Say::Rubbish(cut)), Some((_, body))) => (200, Vec::new(), vec![b'?'; body.len()], Some(cut)),
                 (said, Some((media_type, body))) => {
-                    let cut = if let Some(Say::CutAfter(cut)) = said { Some(cut) } else { None };
-                    let body = if let Some(Say::Body(body)) = said { body } else { body };
+                    let cut = match said {
+                        Some(Say::CutAfter(cut) | Say::StallAfter(cut, _)) => Some(cut),
+                        _ => None,
+                    };
                     let from = asked.from();
                     let mut head = vec![format!("content-type: {media_type}")];
                     if from > 0 && from < body.len() {
@@ -206,7 +215,11 @@ impl Shared {
             head.push(format!("content-length: {}", body.len()));
             let head = format!("HTTP/1.1 {status} X\r\n{}\r\n\r\n", head.join("\r\n"));
             let sent = &body[..cut.unwrap_or(body.len()).min(body.len())];
-            if stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(sent)).is_err() || cut.is_some() {
+            let done = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(sent));
+            if let Some(stall) = stall {
+                stall.pass();
+            }
+            if done.is_err() || cut.is_some() {
                 return;
             }
         }

@@ -1,0 +1,174 @@
+//! A server that is killed, a disk that is full, a store that was damaged: it opens,
+//! and trusts nothing that is not whole.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use fixtures::found;
+use fixtures::image::digest;
+
+use super::login::again;
+use super::rogue::{Gate, Rogue, Say};
+use super::*;
+
+#[tokio::test]
+#[ignore = "other tests run it in a process of its own"]
+async fn take_until_killed() {
+    let Some(folder) = std::env::var_os("STORE_OF_A_TEST") else { return };
+    let images = Images::open(ImagesConfig::new(PathBuf::from(folder).join("images"))).unwrap();
+    let taken = images.take(&std::env::var("IMAGE_OF_A_TEST").unwrap()).await;
+    println!("TAKEN {:?}", taken.map(|held| held.digest().to_owned()).map_err(|error| error.to_string()));
+}
+
+#[tokio::test]
+async fn a_pull_that_was_killed_is_gone_on_with() {
+    let gate = Arc::new(Gate::default());
+    let image = large(4_000_000, 1);
+    let layer = digest(&image.blobs()[0]);
+    let (stall, hash) = (Arc::clone(&gate), layer.clone());
+    let rogue = Rogue::telling(move |asked| {
+        (asked.path.ends_with(&hash) && asked.from() == 0).then(|| Say::StallAfter(3_000_000, Arc::clone(&stall)))
+    });
+    let name = rogue.put(&image, "app", "1");
+    let lab = Lab::new();
+    let mut child = again("crash::take_until_killed")
+        .env("STORE_OF_A_TEST", lab.folder.path())
+        .env("IMAGE_OF_A_TEST", &name)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let partial = lab.dir().join("ingest").join(layer.trim_start_matches("sha256:"));
+    let waited = tokio::time::timeout(Duration::from_secs(120), async {
+        while std::fs::metadata(&partial).map_or(0, |partial| partial.len()) < 1_000_000 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let waited = waited.await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    gate.open();
+    waited.unwrap();
+    let images = lab.open();
+    nothing_is_trusted(&lab, &images).await;
+    let held = images.take(&name).await.unwrap();
+    assert_eq!(std::fs::metadata(held.root().join("noise")).unwrap().len(), 4_000_000);
+    let from = rogue.asked().iter().filter(|asked| asked.path.ends_with(&layer)).map(|asked| asked.from()).max();
+    assert!(from >= Some(1_000_000), "what was here is not downloaded again: {from:?}");
+    let configuration = digest(&image.configuration());
+    let times = rogue.asked().iter().filter(|asked| asked.path.ends_with(&configuration)).count();
+    assert_eq!(times, 1, "nor is what was whole");
+}
+
+#[tokio::test]
+async fn a_store_whose_index_is_broken_opens_and_is_filled_again() {
+    let rogue = Rogue::good();
+    let image = small("x");
+    let name = rogue.put(&image, "app", "1");
+    for broken in ["", "{", "[]", "{\"schemaVersion\": 2, \"manifests\": [{\"digest\": \"../../etc\"}]}"] {
+        let lab = Lab::new();
+        pull(&lab.open(), &name).await.unwrap();
+        std::fs::write(lab.dir().join("index.json"), broken).unwrap();
+        let images = lab.open();
+        assert!(images.list().await.unwrap().is_empty(), "{broken}");
+        assert!(lab.dir().join("index.json.broken").exists(), "what was there is kept for whoever looks");
+        images.take(&name).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_a_crash_left_between_two_steps_is_removed_or_made_whole() {
+    let rogue = Rogue::good();
+    let image = small("x");
+    let name = rogue.put(&image, "app", "1");
+    let lab = Lab::new();
+    pull(&lab.open(), &name).await.unwrap();
+    // Unpacked, and not named yet.
+    let index = std::fs::read(lab.dir().join("index.json")).unwrap();
+    std::fs::write(lab.dir().join("index.json"), r#"{"schemaVersion": 2, "manifests": []}"#).unwrap();
+    std::fs::write(lab.dir().join("index.new"), "{").unwrap();
+    std::fs::write(lab.dir().join("ingest/new-7"), "half a manifest").unwrap();
+    let images = lab.open();
+    nothing_is_trusted(&lab, &images).await;
+    assert!(!lab.dir().join("ingest/new-7").exists());
+    drop(images);
+    // Named, and the tree is gone; and then a blob is gone too.
+    std::fs::write(lab.dir().join("index.json"), index).unwrap();
+    let images = lab.open();
+    assert_eq!(read(images.take(&name).await.unwrap().root(), "hello"), "x");
+    drop(images);
+    let layer = digest(&image.blobs()[0]);
+    let configuration = digest(&image.configuration());
+    for blob in [&layer, &configuration, &image.digest()] {
+        std::fs::remove_file(lab.dir().join("blobs/sha256").join(blob.trim_start_matches("sha256:"))).unwrap();
+        let images = lab.open();
+        images.list().await.unwrap();
+        pull(&images, &name).await.unwrap();
+        assert_eq!(images.list().await.unwrap()[0].names, [name.clone()]);
+    }
+}
+
+/// In a mount namespace of its own with a small disk, so that nothing stays mounted.
+const ON_A_SMALL_DISK: &str = r#"mount -t tmpfs -o size=3m tmpfs "$STORE_OF_A_TEST" && exec "$0" --exact crash::fill_a_small_disk --ignored --nocapture"#;
+
+#[tokio::test]
+async fn a_disk_that_fills_up_in_the_middle_of_a_pull_leaves_a_store_that_works() {
+    let Some(unshare) = found("unshare", &[]) else { return };
+    let can = std::process::Command::new(&unshare).args(["--mount", "true"]).stderr(Stdio::null()).status();
+    if !can.is_ok_and(|can| can.success()) {
+        eprintln!("SKIPPED: no mount namespace can be made here");
+        return;
+    }
+    let rogue = Rogue::good();
+    // The first one's layer is said to be there already, so that it fills the disk
+    // although there was room; the second one has room when the first has gone.
+    let (first, second) = (large(2_000_000, 1), small("there is room"));
+    let names = [rogue.put(&first, "large", "1"), rogue.put(&second, "small", "1")];
+    let folder = tempfile::tempdir().unwrap();
+    let ran = std::process::Command::new(unshare)
+        .args(["--mount", "--propagation", "private", "sh", "-c", ON_A_SMALL_DISK])
+        .arg(std::env::current_exe().unwrap())
+        .env("STORE_OF_A_TEST", folder.path())
+        .env("IMAGE_OF_A_TEST", names.join(" "))
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(String::from_utf8_lossy(&ran.stdout).contains("WORKS"), "{}", String::from_utf8_lossy(&ran.stdout));
+}
+
+#[tokio::test]
+#[ignore = "another test runs it on a small disk"]
+async fn fill_a_small_disk() {
+    let Some(folder) = std::env::var_os("STORE_OF_A_TEST") else { return };
+    let folder = PathBuf::from(folder);
+    let names = std::env::var("IMAGE_OF_A_TEST").unwrap();
+    let [large, small] = names.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let images = Images::open(ImagesConfig::new(folder.join("images"))).unwrap();
+    // It fits once, but not also unpacked.
+    let Err(Error::Full(text)) = images.take(large).await else { panic!("there was room") };
+    assert!(text.contains("full"), "{text}");
+    assert!(images.list().await.unwrap().is_empty());
+    // Now the disk is full before the layer is here: the room is there when it is
+    // looked for, and gone when it is needed.
+    let filler = folder.join("filler");
+    std::fs::write(&filler, vec![0; 500_000]).unwrap();
+    let mut progress = images.pull(large).await.unwrap();
+    let mut last = None;
+    while let Some(item) = progress.next().await {
+        if matches!(item, Ok(Progress::Downloading { .. })) && filler.metadata().unwrap().len() == 500_000 {
+            let _ = std::fs::write(&filler, vec![0; 2_900_000]);
+        }
+        last = Some(item);
+    }
+    assert!(matches!(last, Some(Err(Error::Full(_)))), "{last:?}");
+    std::fs::remove_file(&filler).unwrap();
+    assert!(images.list().await.unwrap().is_empty());
+    assert_eq!(std::fs::read_dir(folder.join("images/blobs/sha256")).unwrap().count(), 0, "nothing takes the room");
+    assert_eq!(std::fs::read_dir(folder.join("images/ingest")).unwrap().count(), 0);
+    let held = images.take(small).await.unwrap();
+    assert_eq!(read(held.root(), "hello"), "there is room");
+    drop((held, images));
+    let images = Images::open(ImagesConfig::new(folder.join("images"))).unwrap();
+    assert_eq!(images.list().await.unwrap().len(), 1);
+    println!("WORKS");
+}

@@ -1,0 +1,189 @@
+//! What stays and what goes.
+
+use super::rogue::Rogue;
+use super::*;
+
+/// The blobs that are in the store.
+fn blobs(lab: &Lab) -> usize {
+    std::fs::read_dir(lab.dir().join("blobs/sha256")).unwrap().count()
+}
+
+fn trees(lab: &Lab) -> usize {
+    std::fs::read_dir(lab.dir().join("trees")).unwrap().count()
+}
+
+#[tokio::test]
+async fn an_image_goes_with_its_last_name() {
+    let rogue = Rogue::good();
+    let image = small("x");
+    let names = ["a", "b"].map(|tag| rogue.put(&image, "app", tag));
+    let lab = Lab::new();
+    let images = lab.open();
+    for name in &names {
+        pull(&images, name).await.unwrap();
+    }
+    images.remove(&names[0]).await.unwrap();
+    assert_eq!(images.list().await.unwrap()[0].names, [names[1].clone()]);
+    assert!(matches!(images.remove(&names[0]).await, Err(Error::NotFound(_))));
+    assert!(matches!(images.inspect(&names[0]).await, Err(Error::NotFound(_))));
+    images.remove(&names[1]).await.unwrap();
+    assert!(images.list().await.unwrap().is_empty());
+    assert_eq!((blobs(&lab), trees(&lab)), (0, 0));
+    assert!(images.hold(&image.digest()).is_none());
+}
+
+#[tokio::test]
+async fn an_image_that_boxes_hold_cannot_be_removed() {
+    let rogue = Rogue::good();
+    let name = rogue.put(&small("held"), "app", "1");
+    let lab = Lab::new();
+    let images = lab.open();
+    let first = images.take(&name).await.unwrap();
+    let second = images.hold(first.digest()).unwrap();
+    let digest = first.digest().to_owned();
+    for what in [&name, &digest] {
+        let Err(Error::Conflict(text)) = images.remove(what).await else { panic!() };
+        assert!(text.contains("in use by 2 sandboxes"), "{text}");
+    }
+    assert!(images.prune(true).await.unwrap().images.is_empty());
+    assert_eq!(read(first.root(), "hello"), "held");
+    drop(first);
+    let Err(Error::Conflict(text)) = images.remove(&name).await else { panic!() };
+    assert!(text.contains("in use by 1 sandbox;"), "{text}");
+    drop(second);
+    images.remove(&digest).await.unwrap();
+    assert!(images.list().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn prune_takes_what_has_no_name_and_with_all_what_nobody_holds() {
+    let rogue = Rogue::good();
+    let (old, new, other) = (small("old"), small("new"), small("other"));
+    let name = rogue.put(&old, "app", "1");
+    let lab = Lab::new();
+    let images = lab.open();
+    pull(&images, &name).await.unwrap();
+    rogue.put(&new, "app", "1");
+    pull(&images, &name).await.unwrap();
+    let other_name = rogue.put(&other, "other", "1");
+    let held = images.take(&other_name).await.unwrap();
+    let pruned = images.prune(false).await.unwrap();
+    assert_eq!(pruned.images, [old.digest()]);
+    assert!(pruned.freed_bytes > 0);
+    assert_eq!(images.prune(false).await.unwrap(), Default::default(), "there is no more to do");
+    assert_eq!(images.prune(true).await.unwrap().images, [new.digest()]);
+    assert_eq!(read(held.root(), "hello"), "other", "what a box holds stays");
+    assert_eq!(blobs(&lab), 3, "and so do its blobs");
+    drop(held);
+    assert_eq!(images.prune(true).await.unwrap().images, [other.digest()]);
+    assert_eq!((blobs(&lab), trees(&lab)), (0, 0));
+}
+
+#[tokio::test]
+async fn an_image_that_lost_its_name_stays_while_a_box_holds_it_also_after_a_restart() {
+    let rogue = Rogue::good();
+    let old = small("old");
+    let name = rogue.put(&old, "app", "1");
+    let lab = Lab::new();
+    let images = lab.open();
+    let digest = images.take(&name).await.unwrap().digest().to_owned();
+    rogue.put(&small("new"), "app", "1");
+    pull(&images, &name).await.unwrap();
+    drop(images);
+    let images = lab.open();
+    let held = images.hold(&digest).unwrap();
+    assert!(images.prune(true).await.unwrap().images.iter().all(|gone| *gone != digest));
+    assert_eq!(read(held.root(), "hello"), "old");
+    assert_eq!(images.take(&digest).await.unwrap().digest(), digest, "and it is found by its digest");
+}
+
+#[tokio::test]
+async fn a_layer_stays_while_one_image_needs_it() {
+    use fixtures::image::Entry;
+    let rogue = Rogue::good();
+    let base = small("base");
+    let names = [
+        rogue.put(&base.clone().and(&[Entry::file("a", "a")]), "a", "1"),
+        rogue.put(&base.and(&[Entry::file("b", "b")]), "b", "1"),
+    ];
+    let lab = Lab::new();
+    let images = lab.open();
+    for name in &names {
+        pull(&images, name).await.unwrap();
+    }
+    assert_eq!(rogue.blobs_asked(), 5, "the layer that both have came once");
+    images.remove(&names[0]).await.unwrap();
+    assert_eq!(blobs(&lab), 4);
+    let held = images.take(&names[1]).await.unwrap();
+    assert_eq!((read(held.root(), "hello").as_str(), read(held.root(), "b").as_str()), ("base", "b"));
+}
+
+#[tokio::test]
+async fn above_its_bound_the_store_lets_go_what_was_not_used_for_the_longest_time() {
+    let rogue = Rogue::good();
+    let names: Vec<_> = (0..3).map(|n| rogue.put(&large(400_000, n), &format!("app{n}"), "1")).collect();
+    let lab = Lab::new();
+    // Room for two: each is there twice, packed and unpacked.
+    let images = lab.open_with(|config| config.bytes_max = 2_000_000);
+    for (n, name) in names.iter().enumerate() {
+        pull(&images, name).await.unwrap();
+        if n == 1 {
+            // The first is used again, so that the second is the oldest.
+            images.take(&names[0]).await.unwrap();
+        }
+    }
+    gone(&images, 2).await;
+    let left: Vec<_> = images.list().await.unwrap().into_iter().flat_map(|image| image.names).collect();
+    assert_eq!(left, [names[0].clone(), names[2].clone()]);
+    // What a box holds stays, whatever the bound.
+    let held = images.take(&names[0]).await.unwrap();
+    for name in &names[1..] {
+        pull(&images, name).await.unwrap();
+        gone(&images, 2).await;
+    }
+    assert!(held.root().join("noise").exists());
+}
+
+/// Waits until no more than so many images are left.
+async fn gone(images: &Images, left: usize) {
+    tokio::time::timeout(Duration::from_secs(60), async {
+        while images.list().await.unwrap().len() > left {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pulls_and_prunes_at_the_same_time_leave_whole_images() {
+    let rogue = Rogue::good();
+    let lab = Lab::new();
+    let images = lab.open();
+    let names: Vec<_> = (0..4).map(|n| rogue.put(&large(200_000, n), &format!("app{n}"), "1")).collect();
+    let mut tasks = tokio::task::JoinSet::new();
+    for name in names.clone() {
+        let images = images.clone();
+        tasks.spawn(async move {
+            for _ in 0..5 {
+                let held = images.take(&name).await.unwrap();
+                assert_eq!(std::fs::metadata(held.root().join("noise")).unwrap().len(), 200_000);
+            }
+        });
+    }
+    let pruning = images.clone();
+    tasks.spawn(async move {
+        for _ in 0..20 {
+            pruning.prune(true).await.unwrap();
+        }
+    });
+    tasks.join_all().await;
+    for image in images.list().await.unwrap() {
+        let held = images.hold(&image.digest).unwrap();
+        assert_eq!(std::fs::metadata(held.root().join("noise")).unwrap().len(), 200_000);
+        for layer in images.inspect(&image.digest).await.unwrap().layers {
+            let hex = layer.digest.trim_start_matches("sha256:");
+            assert!(lab.dir().join("blobs/sha256").join(hex).exists(), "a blob of {image:?} is gone");
+        }
+    }
+}
