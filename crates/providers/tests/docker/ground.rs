@@ -14,7 +14,7 @@ use providers::docker::{Docker, DockerConfig};
 use providers::{Command, ExitStatus, Guest, OutputEvent, Provider, Spec};
 
 /// The longest wait for what must come true.
-const EVENTUALLY: Duration = Duration::from_secs(30);
+const EVENTUALLY: Duration = Duration::from_secs(90);
 /// An image with busybox, a user and little else.
 pub(crate) const IMAGE: &str = "test/busybox:1";
 /// The same, with all that an image can say of running it.

@@ -35,3 +35,12 @@ async fn docker_with_runc_passes_the_suite() {
     let Some(ground) = Ground::new().await else { return };
     run(lab(&ground)).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn docker_with_runsc_passes_the_suite() {
+    if fixtures::found("runsc", &["/usr/bin/runsc".into()]).is_none() {
+        return;
+    }
+    let Some(ground) = Ground::with(|config| config.runtime = "runsc".to_owned()).await else { return };
+    run(lab(&ground)).await;
+}
