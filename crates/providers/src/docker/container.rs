@@ -137,8 +137,6 @@ pub(super) fn body(
 fn host(config: &DockerConfig, shape: &Shape, spec: &Spec, volume: &str) -> HostConfig {
     let resources = &spec.resources;
     let memory = i64::from(resources.memory_mb) * 1024 * 1024;
-    let ulimit =
-        |name: &str, most| ResourcesUlimits { name: Some(name.to_owned()), soft: Some(most), hard: Some(most) };
     HostConfig {
         memory: Some(memory),
         // Memory and swap together: no swap.

@@ -20,5 +20,6 @@ mod pool;
 mod prometheus;
 mod rate_limit;
 mod scale;
+mod scenario;
 mod server;
 mod workers;
