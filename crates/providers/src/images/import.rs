@@ -77,9 +77,11 @@ struct Opened {
 impl Store {
     /// Takes in the images of an archive; `name` is for the only one in it.
     pub(super) async fn import(self: &Arc<Self>, name: Option<Name>, archive: ByteStream) -> Result<Vec<Image>> {
-        let _work = self.layout.work();
+        let work = self.layout.work();
         let imported = self.import_all(name, archive).await;
-        if matches!(imported, Err(Error::Full(_))) {
+        drop(work);
+        if imported.is_err() {
+            // Blobs of an archive that was no good are nobody's.
             self.tidy().await;
         }
         let (images, _held) = imported?;
