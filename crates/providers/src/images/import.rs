@@ -343,12 +343,14 @@ impl Store {
             return Ok(());
         }
         let (offset, size) = opened.blob_place(blob)?;
-        let fails = |error: io::Error| match error.kind() {
-            io::ErrorKind::InvalidData => {
-                Error::Invalid(format!("the archive's blob {} is not what its name says", shown(&digest)))
+        let fails = |error: io::Error| {
+            if error.kind() == io::ErrorKind::InvalidData {
+                return Error::Invalid(format!("the archive's blob {} is not what its name says", shown(&digest)));
             }
-            io::ErrorKind::WouldBlock => Error::Unavailable(format!("somebody is writing {} just now", shown(&digest))),
-            _ => disk("write a layer", error),
+            if error.kind() == io::ErrorKind::WouldBlock {
+                return Error::Unavailable(format!("somebody is writing {} just now; try again", shown(&digest)));
+            }
+            disk("write a layer", error)
         };
         let mut ingest = self.layout.ingest(&digest, size).map_err(fails)?;
         ingest.restart().map_err(fails)?;
