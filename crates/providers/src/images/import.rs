@@ -77,9 +77,11 @@ struct Opened {
 impl Store {
     /// Takes in the images of an archive; `name` is for the only one in it.
     pub(super) async fn import(self: &Arc<Self>, name: Option<Name>, archive: ByteStream) -> Result<Vec<Image>> {
-        let _work = self.layout.work();
+        let work = self.layout.work();
         let imported = self.import_all(name, archive).await;
-        if matches!(imported, Err(Error::Full(_))) {
+        drop(work);
+        if imported.is_err() {
+            // Blobs of an archive that was no good are nobody's.
             self.tidy().await;
         }
         let (images, _held) = imported?;
@@ -341,12 +343,14 @@ impl Store {
             return Ok(());
         }
         let (offset, size) = opened.blob_place(blob)?;
-        let fails = |error: io::Error| match error.kind() {
-            io::ErrorKind::InvalidData => {
-                Error::Invalid(format!("the archive's blob {} is not what its name says", shown(&digest)))
+        let fails = |error: io::Error| {
+            if error.kind() == io::ErrorKind::InvalidData {
+                return Error::Invalid(format!("the archive's blob {} is not what its name says", shown(&digest)));
             }
-            io::ErrorKind::WouldBlock => Error::Unavailable(format!("somebody is writing {} just now", shown(&digest))),
-            _ => disk("write a layer", error),
+            if error.kind() == io::ErrorKind::WouldBlock {
+                return Error::Unavailable(format!("somebody is writing {} just now; try again", shown(&digest)));
+            }
+            disk("write a layer", error)
         };
         let mut ingest = self.layout.ingest(&digest, size).map_err(fails)?;
         ingest.restart().map_err(fails)?;

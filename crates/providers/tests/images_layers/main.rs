@@ -5,5 +5,6 @@
 mod equal;
 mod ground;
 mod hostile;
+mod imports;
 mod random;
 mod user;

@@ -25,9 +25,8 @@ pub(in crate::images) struct Contents {
     places: HashMap<Vec<u8>, Place>,
     /// How many members there are.
     pub(in crate::images) members: u64,
-    /// The digest of all its uncompressed bytes, and how many there are.
+    /// The digest of all its uncompressed bytes.
     pub(in crate::images) digest: String,
-    pub(in crate::images) bytes: u64,
 }
 
 #[derive(Debug)]
@@ -54,7 +53,7 @@ impl Contents {
         }
         let (places, members) = listed?;
         let digest = format!("sha256:{}", hex(&std::mem::take(&mut state.hash).finalize()));
-        Ok(Contents { places, members, digest, bytes: state.bytes })
+        Ok(Contents { places, members, digest })
     }
 
     /// Where the content of a member is, and its size. Links in the archive lead to
