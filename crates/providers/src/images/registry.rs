@@ -186,7 +186,10 @@ impl Registries {
         offset: u64,
     ) -> Result<Response, Fault> {
         for _ in 0..=REDIRECTS_MAX {
-            let mut request = source.client.get(url.clone()).header(ACCEPT, manifest::ACCEPT);
+            let mut request = source.client.get(url.clone());
+            if url.path().contains("/manifests/") {
+                request = request.header(ACCEPT, manifest::ACCEPT);
+            }
             if offset > 0 {
                 request = request.header(RANGE, format!("bytes={offset}-"));
             }
@@ -229,6 +232,9 @@ impl Registries {
                 format!("`{}` answers {}", source.registry, status.as_u16()),
                 retry_after(&response),
             )),
+            StatusCode::BAD_REQUEST if source.base.scheme() == "http" => {
+                Err(Fault::Broken(format!("`{}` answers 400; if it speaks TLS, set its `ca_file`", source.registry)))
+            }
             _ => Err(Fault::Broken(format!("`{}` answers {}", source.registry, status.as_u16()))),
         }
     }
@@ -268,16 +274,22 @@ fn unreachable(source: &Source, error: &reqwest::Error) -> Fault {
     if error.is_timeout() {
         return slow(source);
     }
-    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
     let mut what = if error.is_connect() { "cannot be reached" } else { "broke off its answer" };
+    let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
         let text = error.to_string();
         if text.contains("certificate") {
-            what = "has a certificate that is not trusted (`ca_file` names one that is)";
-        } else if text.contains("dns error") || text.contains("lookup address") {
+            // No other attempt cures this or the next one.
+            return Fault::Broken(format!(
+                "`{}` has a certificate that is not trusted here (`ca_file` names one that is)",
+                source.registry
+            ));
+        }
+        if text.contains("InvalidContentType") || text.contains("corrupt message") {
+            return Fault::Broken(format!("`{}` speaks no TLS (`plain_http` allows that)", source.registry));
+        }
+        if text.contains("dns error") || text.contains("lookup address") {
             what = "has no address (is its name right?)";
-        } else if text.contains("InvalidContentType") || text.contains("corrupt message") {
-            what = "speaks no TLS (`plain_http` allows that)";
         }
         cause = error.source();
     }
