@@ -129,7 +129,10 @@ impl Registries {
                 Error::Invalid(format!("the certificate {} cannot be used: {why}", path.display()))
             };
             let pem = std::fs::read(path).map_err(|error| bad(&error))?;
-            let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|_| bad(&"it is no PEM"))?;
+            let certificates = reqwest::Certificate::from_pem_bundle(&pem).unwrap_or_default();
+            if certificates.is_empty() {
+                return Err(bad(&"there is none in it, or it is no PEM"));
+            }
             builder = builder.tls_certs_merge(certificates);
         }
         let client = builder.build().map_err(|error| Error::failed("set up a client for registries", error))?;
