@@ -27,9 +27,6 @@ use self::request::{LONG_WAIT, SHORT_WAIT};
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, OutputStream, Result};
 
-/// The longest wait for the first answer of an agent.
-const HELLO_WAIT: Duration = Duration::from_secs(10);
-
 /// The inside of a box, reached through its agent.
 ///
 /// The connection ends when the guest and every stream that came from it have
@@ -49,19 +46,19 @@ impl AgentGuest {
     ///
     /// # Errors
     /// [`Error::Gone`] if the other end closes, [`Error::Unavailable`] if it
-    /// speaks another version, [`Error::Failed`] if it says nothing for ten
-    /// seconds or nothing that makes sense.
+    /// speaks another version, [`Error::Failed`] if it says nothing for half
+    /// a minute or nothing that makes sense.
     pub async fn connect(io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<AgentGuest> {
         const ACTION: &str = "reach the agent";
         let hello = async {
             let connection = Arc::new(Connection::open(io).await?);
-            let hello: Hello = connection.ask(ACTION, Method::GET, "/hello", &(), HELLO_WAIT).await?;
+            let hello: Hello = connection.ask(ACTION, Method::GET, "/hello", &(), SHORT_WAIT).await?;
             if hello.protocol != VERSION {
                 return Err(request::other_version(&hello.protocol.to_string()));
             }
             Ok(AgentGuest { connection })
         };
-        tokio::time::timeout(HELLO_WAIT, hello)
+        tokio::time::timeout(SHORT_WAIT, hello)
             .await
             .unwrap_or_else(|_| Err(Error::failed(ACTION, "the agent does not answer")))
     }

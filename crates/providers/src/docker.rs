@@ -205,7 +205,8 @@ impl Inner {
             self.remove(client, &name).await?;
             made = self.make(client, &name, id, spec, &image).await;
         }
-        if let Err(Failure::NoAgent) = made {
+        if let Err(Failure::NoAgent(error)) = made {
+            tracing::info!(%error, "the agent is put on the Engine again");
             // Somebody has removed the volume, and the Engine has made an empty one.
             self.volume.forget().await;
             made = self.make(client, &name, id, spec, &image).await;
@@ -259,11 +260,10 @@ impl Inner {
             Ok(io) => Ok(io),
             Err(error) => {
                 self.clear(client, name, id).await;
-                let is_missing = |(_, message): (u16, &str)| {
-                    message.contains(guest_protocol::AGENT_PROGRAM) && message.contains("no such file")
-                };
+                // Whatever a runtime says of the agent's folder: it lacks what was put there.
+                let is_missing = |(_, message): (u16, &str)| message.contains(guest_protocol::AGENT_DIR);
                 if fault::refusal(&error).is_some_and(is_missing) {
-                    return Err(Failure::NoAgent);
+                    return Err(Failure::NoAgent(fault::failed(ACTION, error)));
                 }
                 Err(fault::failed(ACTION, error).into())
             }
@@ -381,7 +381,7 @@ enum Failure {
     /// There is one for this box.
     NameTaken,
     /// It was made without an agent.
-    NoAgent,
+    NoAgent(Error),
     Other(Error),
 }
 
@@ -395,8 +395,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
         match failure {
             Failure::NameTaken => Error::failed("make a box", "its name was taken again"),
-            Failure::NoAgent => Error::failed("make a box", "the agent was removed again"),
-            Failure::Other(error) => error,
+            Failure::NoAgent(error) | Failure::Other(error) => error,
         }
     }
 }

@@ -133,7 +133,8 @@ pub trait Provider: fmt::Debug + Send + Sync {
 
     /// Whether `spec` asks only for what this provider enforces.
     ///
-    /// - An image it does not have is [`crate::Error::Invalid`], naming those it has.
+    /// - An image that it cannot have is [`crate::Error::Invalid`], naming it; where a
+    ///   registry has to be asked for that, the start says it.
     /// - An option it cannot enforce is [`crate::Error::NotSupported`], naming the option.
     fn check(&self, spec: &Spec) -> Result<()>;
 

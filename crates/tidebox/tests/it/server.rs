@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -89,6 +90,8 @@ impl TestServer {
     /// Starts a server by another command than `serve`.
     pub async fn start_command(command: &str, settings: &str, user: Option<u32>) -> Self {
         let dir = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
+        // Boxes of PRoot have users of their own, who have to get there.
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
         if let Some(user) = user {
             std::os::unix::fs::chown(dir.path(), Some(user), Some(user)).unwrap();
         }
@@ -141,6 +144,8 @@ impl TestServer {
             // What else this machine has is not what most tests are about.
             .env("TIDEBOX_PROVIDERS_DOCKER_ENABLED", "false")
             .env("TIDEBOX_PROVIDERS_PROOT_ENABLED", "false")
+            // Nor what a registry has that no test has started.
+            .env("TIDEBOX_IMAGES_PULL", "never")
             // What a disk has free is not what most tests are about.
             .env("TIDEBOX_LIMITS_RESERVE_DISK_MB", "0")
             .current_dir(self.dir.path())
@@ -247,9 +252,15 @@ impl TestServer {
         self.log.lock().unwrap().join("\n")
     }
 
+    /// Where providers keep their boxes.
+    fn provider_dirs(&self) -> [PathBuf; 3] {
+        [self.data_dir().join("native"), self.data_dir().join("proot"), self.dir.path().join("data-proot")]
+    }
+
     /// Ends the boxes of a server that a failed test has killed.
     fn end_boxes(&self) {
-        for entry in std::fs::read_dir(self.data_dir().join("native/boxes")).into_iter().flatten().flatten() {
+        let boxes = self.provider_dirs().map(|dir| std::fs::read_dir(dir.join("boxes")));
+        for entry in boxes.into_iter().flatten().flatten().flatten() {
             let pid = std::fs::read_to_string(entry.path().join("pid")).unwrap_or_default();
             let pid = pid.split(' ').next().and_then(|pid| pid.parse().ok()).and_then(rustix::process::Pid::from_raw);
             if let Some(pid) = pid {
@@ -261,10 +272,11 @@ impl TestServer {
     /// What a server with this data would leave on the host.
     fn leftovers(&self) -> String {
         let mut left = String::new();
-        let native = self.data_dir().join("native");
-        for (what, dir) in [("box", native.join("boxes")), ("trash", native.join("trash"))] {
-            for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-                let _ = writeln!(left, "{what}: {}", entry.path().display());
+        for dir in self.provider_dirs() {
+            for what in ["boxes", "trash"] {
+                for entry in std::fs::read_dir(dir.join(what)).into_iter().flatten().flatten() {
+                    let _ = writeln!(left, "of {what}: {}", entry.path().display());
+                }
             }
         }
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();

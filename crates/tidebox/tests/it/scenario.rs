@@ -1,0 +1,166 @@
+//! One story, told word for word on every runtime: images are pulled, sandboxes
+//! made of them by template, used, kept through a crash, used again, thrown away.
+
+use std::fmt::Write as _;
+
+use fixtures::image::Image;
+use fixtures::registry::Registry;
+use fixtures::{Engine, found};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::server::{MOCK, NATIVE, TestServer};
+
+/// Where the story is told.
+struct Stage {
+    settings: String,
+    /// Its boxes are real: they hold what their image holds, and outlive the server.
+    is_real: bool,
+    engine: Option<Engine>,
+}
+
+impl Stage {
+    /// A Docker Engine of our own, with this OCI runtime.
+    fn docker(runtime: &str) -> Option<Stage> {
+        let engine = Engine::start()?;
+        let mut settings =
+            "providers.native.enabled=false providers.docker.enabled=true providers.default=docker".to_owned();
+        let _ = write!(settings, " providers.docker.socket={}", engine.socket().display());
+        let _ = write!(settings, " providers.docker.runtime={runtime}");
+        Some(Stage { settings, is_real: true, engine: Some(engine) })
+    }
+}
+
+/// A registry with both images: their names there, and a file that each has.
+fn images() -> Option<(Registry, [(&'static str, String, &'static str); 2])> {
+    let (alpine, debian) = (Image::alpine_like()?, Image::debian_like()?);
+    let registry = Registry::start()?;
+    let alpine =
+        registry.push(&alpine.with("Env", json!(["GREETING=hello", "PATH=/bin:/usr/bin"])), "team/alpine", "3");
+    let debian =
+        registry.push(&debian.with("Env", json!(["GREETING=hello", "PATH=/usr/bin:/bin"])), "debian", "stable");
+    Some((registry, [("small", alpine, "Alpine"), ("large", debian, "Debian")]))
+}
+
+/// What a stream says, put together: stdout, stderr, and the exit code.
+fn heard(lines: &[u8]) -> (String, String, String) {
+    let (mut out, mut err, mut exit) = (String::new(), String::new(), String::new());
+    for line in std::str::from_utf8(lines).unwrap().lines() {
+        let chunk: Value = serde_json::from_str(line).unwrap();
+        let data = chunk["data"].as_str().unwrap();
+        match chunk["stream"].as_str().unwrap() {
+            "stdout" => out.push_str(data),
+            "stderr" => err.push_str(data),
+            _ => exit.push_str(data),
+        }
+    }
+    (out, err, exit)
+}
+
+async fn is_used(server: &TestServer, id: &str, turn: &str) {
+    let result = server.exec(id, &format!("echo {turn}; echo wrong >&2; exit 3")).await;
+    assert_eq!((&result["stdout"], &result["stderr"]), (&json!(format!("{turn}\n")), &json!("wrong\n")), "{result}");
+    assert_eq!(result["exit_code"], 3, "{result}");
+
+    let command = json!({"command": "echo one; echo two >&2; exit 4", "stream": true, "exit_event": true});
+    let streamed = server.post(&format!("/sandboxes/{id}/exec"), command).await;
+    assert_eq!(heard(&streamed.bytes), ("one\n".to_owned(), "two\n".to_owned(), "4".to_owned()));
+
+    let (path, content) = (format!("/workspace/{turn}/notes.txt"), format!("of {turn}\n"));
+    server.write(id, &path, &content).await;
+    assert_eq!(server.output(id, &format!("cat {path}")).await, content);
+    let listed = server.get(&format!("/sandboxes/{id}/files/list?path=/workspace/{turn}")).await.ok();
+    assert_eq!((&listed[0]["name"], &listed[0]["size"]), (&json!("notes.txt"), &json!(content.len())), "{listed}");
+    let read = server.request(Method::GET, &format!("/sandboxes/{id}/files{path}")).send().await.unwrap();
+    assert_eq!(read.text().await.unwrap(), content);
+}
+
+async fn told_on(stage: Stage) {
+    let Some((_registry, images)) = images() else { return };
+    let mut server = TestServer::start(&stage.settings).await;
+    let mut made = Vec::new();
+    for (template, image, told) in &images {
+        server.post("/templates", json!({"name": template, "image": image, "ttl": "20m"})).await.ok();
+        let spawned = server.post(&format!("/templates/{template}/spawn"), json!({})).await;
+        assert_eq!(spawned.status, 201, "{}", spawned.json());
+        let sandbox = spawned.json();
+        assert_eq!((&sandbox["image"], &sandbox["state"]), (&json!(image), &json!("running")), "{sandbox}");
+        let id = sandbox["id"].as_str().unwrap().to_owned();
+        if stage.is_real {
+            let seen = server.output(&id, "grep ^NAME /etc/os-release; echo $GREETING").await;
+            assert!(seen.contains(told) && seen.ends_with("hello\n"), "{seen}");
+            server.exec(&id, "(while :; do date > /workspace/beat; sleep 0.1; done) >/dev/null 2>&1 &").await;
+        }
+        is_used(&server, &id, "first").await;
+        made.push(id);
+    }
+
+    server.kill();
+    server.launch().await;
+    for id in &made {
+        if stage.is_real {
+            assert_eq!(server.output(id, "cat /workspace/first/notes.txt").await, "of first\n");
+            // Whatever ran goes on.
+            server.output(id, "rm /workspace/beat").await;
+            server
+                .until("the loop goes on", async || server.exec(id, "cat /workspace/beat").await["exit_code"] == 0)
+                .await;
+        } else {
+            // Memory does not outlive its process, and the server says so.
+            server
+                .until("the box is given up", async || server.get(&format!("/sandboxes/{id}")).await.status == 404)
+                .await;
+        }
+    }
+    if !stage.is_real {
+        made = vec![server.spawn_with(json!({"template": "small"})).await];
+    }
+    for id in &made {
+        is_used(&server, id, "second").await;
+    }
+    for id in &made {
+        server.delete(&format!("/sandboxes/{id}")).await.ok();
+        server.get(&format!("/sandboxes/{id}")).await.refused(404, "not_found", id);
+    }
+    if let Some(engine) = &stage.engine {
+        let listed = |path: &str| serde_json::from_slice::<Value>(&engine.api("GET", path, b"").1).unwrap();
+        assert_eq!(listed("/containers/json?all=1"), json!([]), "a container is left");
+    }
+    // What else may be left, the server's fixture looks for.
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_story_is_true_on_native() {
+    told_on(Stage { settings: NATIVE.to_owned(), is_real: true, engine: None }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_story_is_true_on_docker_with_runc() {
+    if let Some(stage) = Stage::docker("runc") {
+        told_on(stage).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_story_is_true_on_docker_with_runsc() {
+    if found("runsc", &[]).is_none() {
+        return;
+    }
+    if let Some(stage) = Stage::docker("runsc") {
+        told_on(stage).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_story_is_true_on_proot() {
+    if found("proot", &[]).is_none() {
+        return;
+    }
+    let settings = "providers.native.enabled=false providers.proot.enabled=true providers.default=proot";
+    told_on(Stage { settings: settings.to_owned(), is_real: true, engine: None }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_story_is_true_on_mock() {
+    told_on(Stage { settings: MOCK.to_owned(), is_real: false, engine: None }).await;
+}
