@@ -263,9 +263,7 @@ fn told(fault: Fault, what: &str) -> Error {
         Fault::Missing => Error::Invalid(format!("{what} is not in its registry; check the name and the tag")),
         Fault::Refused(why) => Error::Invalid(format!("{what} may not be pulled, or is not there: {why}")),
         Fault::Passing(why, _) => Error::Unavailable(format!("{what} cannot be pulled now: {why}; try again later")),
-        Fault::Broken(why) => Error::Invalid(format!(
-            "{what} cannot be pulled: {why}; nothing of it is kept, tell whoever runs the registry"
-        )),
+        Fault::Broken(why) => Error::Invalid(format!("{what} cannot be pulled: {why}")),
         Fault::Ours(error) => again(&error),
     }
 }
