@@ -139,6 +139,7 @@ async fn docker(config: &Config, store: &dyn Store) -> Result<Option<Offered>, F
         pull: set.pull,
         pull_timeout: config.images.pull_timeout,
         registries: registries(config),
+        allowed_registries: config.images.allowed_registries.clone(),
         docker_config: config.images.docker_config.clone(),
     });
     let docker = docker.await.map_err(|source| Failure::Provider { name: "docker", source })?;
