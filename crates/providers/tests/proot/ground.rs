@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use domain::{Resources, SandboxId, StoreId};
 use futures_util::StreamExt;
+use providers::images::Images;
 use providers::proot::{Proot, ProotConfig};
 use providers::{Command, ExitStatus, Guest, OutputEvent, Provider, Spec};
 
@@ -56,6 +57,11 @@ pub(crate) struct Ground {
 impl Ground {
     /// `None` where there is no PRoot.
     pub(crate) async fn new() -> Option<Ground> {
+        Ground::with(None).await
+    }
+
+    /// The same, with images from a store.
+    pub(crate) async fn with(images: Option<Images>) -> Option<Ground> {
         if !has_proot() {
             return None;
         }
@@ -69,7 +75,7 @@ impl Ground {
             binary: PathBuf::from("proot"),
             data_dir,
             store_id: StoreId::from_entropy(entropy()),
-            images: None,
+            images,
             subids: None,
         };
         let proot = Proot::open(config.clone()).await.unwrap();
