@@ -177,10 +177,15 @@ impl<'a> Inside<'a> {
     }
 
     pub(crate) async fn run(&self, argv: &[&str]) -> Ran {
+        self.run_in(None, argv).await
+    }
+
+    /// Runs a program that starts in this directory.
+    pub(crate) async fn run_in(&self, workdir: Option<&str>, argv: &[&str]) -> Ran {
         let command = Command {
             argv: argv.iter().map(|&arg| arg.to_owned()).collect(),
             env: BTreeMap::new(),
-            workdir: None,
+            workdir: workdir.map(str::to_owned),
             user: None,
             timeout: Duration::from_secs(60),
             stdin: None,

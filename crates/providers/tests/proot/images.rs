@@ -70,7 +70,9 @@ async fn what_an_image_puts_in_the_way_leads_nowhere_but_into_the_box() {
     };
     let Some((ground, _folder, _registry, spec)) = ground(change).await else { return };
     let inside = ground.start_with(spec).await;
-    inside.sh("echo x > /workspace/planted; echo x > /srv/out/planted").await;
+    // Where there is no workspace, commands start elsewhere.
+    let script = "echo x > /workspace/planted; echo x > /srv/out/planted; exit 3";
+    assert_eq!(inside.run_in(Some("/"), &["/bin/sh", "-c", script]).await.exit.code, 3);
     let content = Box::pin(futures_util::stream::iter([Ok(bytes::Bytes::from_static(b"x"))]));
     let _ = inside.guest().await.write_file("/srv/out/written", None, content).await;
     ground.proot.stop(&inside.id).await.unwrap();
