@@ -39,6 +39,10 @@ pub enum Need {
     Slots,
     /// A command's stdin is passed on as it comes, however much comes.
     Stdin,
+    /// A signal can stop a process.
+    Stops,
+    /// Directories can be nested deeper than the longest path.
+    Depth,
 }
 
 type Reopen = Arc<dyn Fn() -> BoxFuture<'static, Arc<dyn Provider>> + Send + Sync>;
@@ -131,7 +135,7 @@ impl Lab {
             Need::Reopen => self.reopen.is_none(),
             Need::Kill => self.kill.is_none(),
             Need::Slots => self.provider.slots().is_none(),
-            Need::Processes | Need::Users | Need::Deadlines | Need::Stdin => false,
+            Need::Processes | Need::Users | Need::Deadlines | Need::Stdin | Need::Stops | Need::Depth => false,
         };
         let told = self.lacks.iter().find(|(lacking, _)| *lacking == need).map(|(_, reason)| (*reason).to_owned());
         told.or_else(|| is_missing.then(|| format!("the lab has no way for {need:?}")))

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and one tells another what it started")]
 
 mod ground;
+mod images;
 mod limits;
 mod remains;
 mod restart;
