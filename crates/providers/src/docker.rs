@@ -14,7 +14,6 @@ mod container;
 mod engine;
 mod fault;
 mod image;
-mod login;
 mod stream;
 mod transport;
 mod volume;
@@ -454,7 +453,7 @@ impl Provider for Docker {
     /// Whether the Engine, or a registry, has the image turns out in
     /// [`Provider::start`].
     fn check(&self, spec: &Spec) -> Result<()> {
-        image::check_name(&spec.image)?;
+        image::name_of(&spec.image)?;
         let bounds_disk = self.inner.engine.about().is_none_or(|about| about.bounds_disk);
         if spec.resources.disk_mb > 0 && !bounds_disk { Err(no_disk_bound()) } else { Ok(()) }
     }
@@ -490,7 +489,10 @@ impl Provider for Docker {
     async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>> {
         let entry = self.inner.entry(id);
         let guest = self.inner.dial(id, &entry).await;
-        if matches!(guest, Err(Error::Gone)) && entry.change.try_lock().is_ok() {
+        if matches!(guest, Err(Error::Gone))
+            && let Ok(_change) = entry.change.try_lock()
+            && self.inner.known(id).is_some_and(|current| Arc::ptr_eq(&current, &entry))
+        {
             self.inner.forget(id);
         }
         Ok(guest?)

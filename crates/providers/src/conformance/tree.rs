@@ -75,7 +75,8 @@ async fn follow(lab: Lab) {
 
 async fn outside(lab: Lab) {
     let inside = lab.start().await;
-    inside.sh("ln -s /etc/passwd abs; ln -s ../../../../../../../../etc/passwd up; ln -s / root").await;
+    // gVisor of 2022 loses its way at a link to a bare `/`, inside the box too.
+    inside.sh("ln -s /etc/passwd abs; ln -s ../../../../../../../../etc/passwd up; ln -s /. root").await;
     let own = inside.sh("cat /etc/passwd").await.stdout;
     assert!(!own.is_empty());
     for path in ["/workspace/abs", "/workspace/up", "/workspace/root/etc/passwd", "/../../etc/passwd"] {

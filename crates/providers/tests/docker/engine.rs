@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use domain::Resources;
 use fixtures::Engine;
+use fixtures::image::Image;
+use fixtures::registry::Registry;
 use providers::docker::{Docker, DockerConfig, DockerTls};
-use providers::images::PullPolicy;
+use providers::images::{PullPolicy, RegistryConfig};
 use providers::{Error, Isolation, Provider, Spec, capabilities};
 use tokio::net::{TcpListener, UnixStream};
 use tokio::task::JoinSet;
@@ -85,7 +87,7 @@ async fn an_image_that_is_not_there_is_invalid_and_nothing_is_left() {
         Err(Error::Invalid(text)) => assert!(text.contains("test/unknown:9") && text.contains("never"), "{text}"),
         other => panic!("{other:?}"),
     }
-    for image in ["host", "../../containers/json", "a b"] {
+    for image in ["host", "../../containers/json", "a b", "Upper/Case"] {
         let refused = ground.docker.start(&new_id(), &Spec { image: image.to_owned(), ..spec() }).await;
         assert!(matches!(refused, Err(Error::Invalid(_))), "{image}: {refused:?}");
     }
@@ -112,6 +114,48 @@ async fn a_registry_that_is_slow_is_not_waited_for_longer_than_configured() {
         Err(Error::Unavailable(text)) => assert!(text.contains("goes on"), "{text}"),
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn an_image_is_pulled_with_the_login_and_refusals_say_what_to_do() {
+    let Some(image) = Image::alpine_like() else { return };
+    let Some(registry) = Registry::with_login("ann", "a?>~secret") else { return };
+    let name = registry.push(&image, "team/alpine", "1");
+    let with = |password: Option<&str>| {
+        let login = RegistryConfig {
+            username: password.map(|_| "ann".to_owned()),
+            password: password.map(Into::into),
+            ..RegistryConfig::default()
+        };
+        let registries = [(registry.address().to_owned(), login)].into();
+        Ground::with(|config| config.registries = registries)
+    };
+    for (password, said) in [(None, "asks for a login"), (Some("wrong"), "refuses the login")] {
+        let Some(ground) = with(password).await else { return };
+        match ground.docker.start(&new_id(), &Spec { image: name.clone(), ..spec() }).await {
+            Err(Error::Invalid(text)) => {
+                assert!(text.contains(said) && text.contains(registry.address()) && !text.contains("wrong"), "{text}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let ground = with(Some("a?>~secret")).await.unwrap();
+    // Many at once are one pull.
+    let spec = Spec { image: name.clone(), ..spec() };
+    let ids = [new_id(), new_id(), new_id()];
+    let started = futures_util::future::join_all(ids.iter().map(|id| ground.docker.start(id, &spec))).await;
+    assert!(started.iter().all(Result::is_ok), "{started:?}");
+    Inside::of(&ground.docker, ids[0].clone()).text("busybox true").await;
+    let unknown = Spec { image: name.replace("alpine:1", "alpine:2"), ..spec };
+    match ground.docker.start(&new_id(), &unknown).await {
+        Err(Error::Invalid(text)) => assert!(text.contains("alpine:2"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    let Some(strict) = Ground::with(|config| config.allowed_registries = vec!["r.example".to_owned()]).await else {
+        return;
+    };
+    let refused = strict.docker.start(&new_id(), &unknown).await;
+    assert!(matches!(&refused, Err(Error::Invalid(text)) if text.contains("r.example")), "{refused:?}");
 }
 
 /// Also what removes the agent's volume is made good.

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use providers::Provider;
+use providers::native::{Native, NativeConfig};
+use providers::{Provider, Spec};
 
-use crate::ground::{Ground, IMAGE, Inside, new_id, spec};
+use crate::ground::{Ground, IMAGE, Inside, command, new_id, new_store, spec};
 
 /// Of each kind. A loaded machine needs more to be told apart than this has, so
 /// the bounds below leave room; `tidebox bench` has the figures that count.
@@ -54,4 +55,40 @@ async fn a_spawn_costs_little_more_than_the_engines_own_create_and_start() {
     assert!(ratio < 1.5, "{ratio:.2}");
     assert!(destroyed < Duration::from_secs(1), "{destroyed:?}");
     warm.text("true").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_costs_little_more_than_on_native_after_the_first() {
+    use futures_util::StreamExt;
+    let Some(ground) = Ground::new().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let config = NativeConfig {
+        data_dir: folder.path().to_owned(),
+        store_id: new_store(),
+        cgroup_parent: None,
+        subids: None,
+        images: None,
+    };
+    let native = Native::open(config).await.unwrap();
+    let id = new_id();
+    native.start(&id, &Spec { image: "host".to_owned(), ..spec() }).await.unwrap();
+    let inside = ground.start().await;
+    let (far, near) = (inside.guest().await, native.guest(&id).await.unwrap());
+    let (mut on_docker, mut on_native) = (Vec::new(), Vec::new());
+    for _ in 0..200 {
+        for (guest, times) in [(&far, &mut on_docker), (&near, &mut on_native)] {
+            let began = Instant::now();
+            let mut events = guest.exec(command(&["true"])).await.unwrap();
+            while let Some(event) = events.next().await {
+                event.unwrap();
+            }
+            times.push(began.elapsed());
+        }
+    }
+    native.stop(&id).await.unwrap();
+    native.idle().await;
+    let (on_docker, on_native) = (median(on_docker), median(on_native));
+    println!("exec of true: docker {on_docker:.2?}, native {on_native:.2?}");
+    // 3 ms on a quiet machine.
+    assert!(on_docker < on_native + Duration::from_millis(10), "{on_docker:?} {on_native:?}");
 }

@@ -144,6 +144,7 @@ async fn docker(config: &Config, store: &dyn Store) -> Result<Option<Offered>, F
         pull: set.pull,
         pull_timeout: config.images.pull_timeout,
         registries: registries(config),
+        allowed_registries: config.images.allowed_registries.clone(),
         docker_config: config.images.docker_config.clone(),
     });
     opened("docker", docker.await, offer)
