@@ -438,7 +438,7 @@ impl Provider for Docker {
     }
 
     async fn health(&self) -> Health {
-        Health { error: self.inner.ask().await, ..Health::default() }
+        Health { error: self.inner.ask().await }
     }
 
     fn backend(&self) -> Option<Backend> {
