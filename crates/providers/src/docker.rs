@@ -227,10 +227,8 @@ impl Inner {
             }
             Err(error) => {
                 self.clear(client, &name, id).await;
-                Err(match error {
-                    Error::Gone => Error::failed("start the agent", "the container ended at once"),
-                    error => error,
-                })
+                let is_gone = matches!(error, Error::Gone);
+                Err(if is_gone { Error::failed("start the agent", "the container ended at once") } else { error })
             }
         }
     }

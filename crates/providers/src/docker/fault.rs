@@ -12,10 +12,10 @@ pub(super) const FULL: &str =
 
 /// The status and the text of an answer that is a refusal.
 pub(super) fn refusal(error: &ClientError) -> Option<(u16, &str)> {
-    match error {
-        ClientError::DockerResponseServerError { status_code, message } => Some((*status_code, message)),
-        _ => None,
+    if let ClientError::DockerResponseServerError { status_code, message } = error {
+        return Some((*status_code, message));
     }
+    None
 }
 
 /// The status of an answer that is a refusal.

@@ -132,9 +132,8 @@ fn late(name: &str, waited: Duration) -> String {
 }
 
 async fn pull(client: &Client, config: &DockerConfig, name: &str) -> Result<(), Refused> {
-    let failed = |error: Error| match error {
-        Error::Invalid(text) => Refused::Invalid(text),
-        error => Refused::Failed(error.to_string()),
+    let failed = |error: Error| {
+        if let Error::Invalid(text) = error { Refused::Invalid(text) } else { Refused::Failed(error.to_string()) }
     };
     let parsed = Name::parse(name).map_err(failed)?;
     let registry = parsed.registry().to_owned();
@@ -171,11 +170,9 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
     if fault::is_unreachable(&error) {
         return Refused::Unavailable(fault::unreachable(&error));
     }
-    let text = match &error {
-        ClientError::DockerStreamError { error } => error.clone(),
-        ClientError::DockerResponseServerError { message, .. } => message.clone(),
-        other => other.to_string(),
-    };
+    let streamed = if let ClientError::DockerStreamError { error } = &error { Some(error.clone()) } else { None };
+    let answered = || fault::refusal(&error).map(|(_, message)| message.to_owned());
+    let text = streamed.or_else(answered).unwrap_or_else(|| error.to_string());
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     if fault::is_full(&text) {
         return Refused::Full(fault::FULL.to_owned());

@@ -6,7 +6,7 @@ use providers::Provider;
 use providers::conformance::{Lab, run};
 use providers::docker::Docker;
 
-use crate::ground::{Ground, spec};
+use crate::ground::{Ground, chain, new_id, spec};
 
 fn lab(ground: &Ground, pids: u32) -> Lab {
     // The suite runs many commands at once.
@@ -45,4 +45,25 @@ async fn docker_with_runsc_passes_the_suite() {
     // The kernel of such a box is a process of the host with threads of its own, and
     // the limit counts those.
     run(lab(&ground, 4096)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn docker_with_crun_passes_the_suite() {
+    if fixtures::found("crun", &["/usr/bin/crun".into()]).is_none() {
+        return;
+    }
+    let Some(ground) = Ground::with(|config| config.runtime = "crun".to_owned()).await else { return };
+    let id = new_id();
+    if let Err(error) = ground.docker.start(&id, &spec()).await {
+        let error = chain(&error);
+        assert!(error.contains("hybrid mode"), "{error}");
+        // Of no use to require: the program is there, and its machine is another.
+        fixtures::skip(
+            "crun-on-mixed-groups",
+            "crun takes no control groups of versions 1 and 2 mixed, as they are here",
+        );
+        return;
+    }
+    ground.docker.stop(&id).await.unwrap();
+    run(lab(&ground, 512)).await;
 }
