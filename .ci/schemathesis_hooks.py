@@ -46,7 +46,7 @@ def filter_failure(context, failure, case, response):
 def chunks(context, response):
     """A stream is as good as its worst line; one without output has none."""
     lines = [json.loads(line) for line in response.content.decode().splitlines()]
-    bad = [line for line in lines if not {"stream", "data"} <= set(line)]
+    bad = [line for line in lines if not {"stream", "data"} <= set(line) and "type" not in line]
     return (bad + lines + [{"stream": "stdout", "data": ""}])[0]
 
 

@@ -27,7 +27,7 @@ pub struct ProviderHealth {
     /// What it could start boxes with, by name; absent where there is no choice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runtimes: Vec<String>,
-    /// How many of those there are; with the capability `runtime_inventory`.
+    /// How many boxes of ours it holds; with the capability `runtime_inventory`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_count: Option<u64>,
     /// What it can do.

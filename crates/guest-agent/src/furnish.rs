@@ -7,7 +7,9 @@ use std::fs::File;
 use std::io::Write;
 
 use guest_protocol::Boot;
-use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, mkdir, open, statat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, mkdir, open, statat, unlinkat,
+};
 use rustix::io::Errno;
 
 use crate::exec::plan::default_workdir;
@@ -54,17 +56,27 @@ pub(crate) fn furnish(boot: &Boot) -> Vec<String> {
     faults
 }
 
+/// What is there and leads to no directory makes way.
 fn make_dir(path: &str, mode: u32) -> Result<(), Errno> {
-    match mkdir(path, Mode::from_raw_mode(mode)) {
+    let mode = Mode::from_raw_mode(mode);
+    let made = match mkdir(path, mode) {
+        Err(Errno::EXIST) if !leads_to_a_directory(path) => {
+            unlinkat(CWD, path, AtFlags::empty())?;
+            mkdir(path, mode)
+        }
+        made => made,
+    };
+    match made {
         // Whatever our own umask is.
-        Ok(()) => fchmod(open_dir(path)?, Mode::from_raw_mode(mode)),
-        // A link to a directory does as well.
-        Err(errno) => match statat(CWD, path, AtFlags::empty()) {
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => Ok(()),
-            Ok(_) => Err(Errno::NOTDIR),
-            Err(_) => Err(errno),
-        },
+        Ok(()) => fchmod(open_dir(path)?, mode),
+        // Also from file systems that nobody may write to and that have it already.
+        Err(_) if leads_to_a_directory(path) => Ok(()),
+        Err(errno) => Err(errno),
     }
+}
+
+fn leads_to_a_directory(path: &str) -> bool {
+    statat(CWD, path, AtFlags::empty()).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
 fn open_dir(path: &str) -> Result<rustix::fd::OwnedFd, Errno> {

@@ -72,6 +72,8 @@ pub(crate) struct Agent {
     pub(crate) console: Console,
     pub(crate) oom_events: Option<OwnedFd>,
     pub(crate) dev_null: OwnedFd,
+    /// To the tracer that the box is made by, if one does.
+    pub(crate) ties: Option<Ties>,
     /// The limit on descriptors that commands get: the one we were started with.
     pub(crate) descriptors: Rlimit,
     deadline: Deadline,
@@ -127,7 +129,13 @@ fn run_until_end(boot: Boot, ways: Ways, oom_events: Option<OwnedFd>) -> ExitCod
 }
 
 /// Until the deadline.
-async fn serve(boot: Boot, ways: Ways, oom_events: Option<OwnedFd>, ties: Option<Ties>) -> std::io::Result<()> {
+async fn serve(
+    boot: Boot,
+    ways: Ways,
+    oom_events: Option<OwnedFd>,
+    ties: Option<(Ties, OwnedFd)>,
+) -> std::io::Result<()> {
+    let (ties, notes) = ties.unzip();
     let Ways { listener, from_outside_only, first } = ways;
     let listener = std::os::unix::net::UnixListener::from(listener);
     listener.set_nonblocking(true)?;
@@ -141,6 +149,7 @@ async fn serve(boot: Boot, ways: Ways, oom_events: Option<OwnedFd>, ties: Option
         reapers: Reapers::default(),
         console: Console::default(),
         oom_events,
+        ties,
         dev_null: rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?,
         descriptors,
         deadline: Deadline::new(boot.deadline_ms)?,
@@ -167,8 +176,8 @@ async fn serve(boot: Boot, ways: Ways, oom_events: Option<OwnedFd>, ties: Option
     }
     let tracer = Rc::clone(&agent);
     let following = spawn_local(async move {
-        match ties {
-            Some(ties) => traced::follow(tracer, ties).await,
+        match notes {
+            Some(notes) => traced::follow(tracer, notes).await,
             None => pending().await,
         }
     });

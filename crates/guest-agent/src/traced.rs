@@ -1,40 +1,47 @@
 //! An agent below a tracer: what it does otherwise than one that the kernel keeps.
 
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
-use guest_protocol::{Note, Traced};
+use guest_protocol::{EndTree, Note, Traced};
 use rustix::fs::{Mode, OFlags};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::unix::pipe;
+use tokio::time::Instant;
 
 use crate::descriptor::take;
 use crate::exec::reapers;
+use crate::exec::tree::{Tree, children_now};
 use crate::serve::Agent;
 
 /// A longer note is none.
 const NOTE_BYTES_MAX: u64 = 4096;
+/// What has not ended by then is left to the end of the box.
+const END_WAIT: Duration = Duration::from_secs(5);
+/// Between two looks at what still lives.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// What an agent holds for as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Ties {
-    /// That it is open says that the agent lives.
-    _life: File,
-    notes: OwnedFd,
+    /// That it is open says that the agent lives; what is written into it, what it wants.
+    life: File,
 }
 
-/// Takes the descriptors; before the runtime opens its own.
-pub(crate) fn tie(traced: &Traced) -> std::io::Result<Ties> {
+/// Takes the descriptors, before the runtime opens its own: what the agent holds,
+/// and the notes.
+pub(crate) fn tie(traced: &Traced) -> std::io::Result<(Ties, OwnedFd)> {
     let notes = take(traced.notes_fd)?;
-    let life =
-        rustix::fs::open(traced.life.as_str(), OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
-    Ok(Ties { _life: life.into(), notes })
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let life = rustix::fs::open(traced.life.as_str(), flags, Mode::empty())?;
+    Ok((Ties { life: life.into() }, notes))
 }
 
 /// Does what the notes say, until there are none any more.
-pub(crate) async fn follow(agent: Rc<Agent>, ties: Ties) -> std::io::Result<()> {
-    let Ties { _life, notes } = ties;
+pub(crate) async fn follow(agent: Rc<Agent>, notes: OwnedFd) -> std::io::Result<()> {
     let mut notes = BufReader::new(pipe::Receiver::from_owned_fd_unchecked(notes)?);
     let mut line = Vec::new();
     loop {
@@ -48,5 +55,34 @@ pub(crate) async fn follow(agent: Rc<Agent>, ties: Ties) -> std::io::Result<()> 
         if note.end_commands {
             reapers::kill_all(&agent).await;
         }
+    }
+}
+
+/// Ends `tree`: asks the tracer mode, and waits until it has.
+pub(crate) async fn kill(agent: &Agent, ties: &Ties, tree: &Tree) {
+    let begun = Instant::now();
+    let mut asked = Vec::new();
+    while begun.elapsed() < END_WAIT {
+        let roots: Vec<i32> = match tree {
+            Tree::Command(reaper) if reaper.is_gone() => return,
+            Tree::Command(reaper) => vec![reaper.pid],
+            Tree::Adopted => {
+                let children = children_now(agent.pid);
+                children.into_iter().filter(|pid| !agent.reapers.contains(*pid)).collect()
+            }
+        };
+        if roots.is_empty() {
+            return;
+        }
+        for root in roots.into_iter().filter(|root| !asked.contains(root)).collect::<Vec<_>>() {
+            let Ok(mut line) = serde_json::to_vec(&EndTree { root }) else { return };
+            line.push(b'\n');
+            // A line is written whole or, while the FIFO is full, not at all; then it
+            // is asked for once more.
+            if (&ties.life).write(&line).is_ok() {
+                asked.push(root);
+            }
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }

@@ -37,7 +37,7 @@ pub use container::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, AGENT_SOCKET};
 pub use launch::{
     Boot, CgroupDir, Defaults, LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport, Overlay, Slot, SoftLimits, Storage,
 };
-pub use trace::{Bounds, Note, Sweep, Trace, Traced};
+pub use trace::{Bounds, EndTree, Note, Sweep, Trace, Traced};
 
 /// The version of this protocol. Server and agent are built together and only
 /// meet others when a box outlives an upgrade of the server.

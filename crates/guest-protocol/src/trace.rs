@@ -64,8 +64,17 @@ pub struct Sweep {
 pub struct Traced {
     /// The descriptor of a pipe that carries lines of [`Note`].
     pub notes_fd: i32,
-    /// The path of the FIFO that the agent holds open for as long as it lives.
+    /// The path of the FIFO that the agent holds open for as long as it lives, and
+    /// writes lines of [`EndTree`] into.
     pub life: String,
+}
+
+/// What the agent asks of the tracer mode, as a line through the FIFO: below a tracer
+/// a signal to stop stops nothing, so only from outside can a tree be held still.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndTree {
+    /// This process and all that descends from it are to be ended.
+    pub root: i32,
 }
 
 /// What the tracer mode tells the agent.

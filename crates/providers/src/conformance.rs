@@ -8,6 +8,7 @@
 
 mod exec;
 mod files;
+mod images;
 mod lab;
 mod lifecycle;
 mod output;
@@ -15,6 +16,7 @@ mod slots;
 mod tree;
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -47,11 +49,26 @@ pub struct Report {
     pub failed: Vec<(&'static str, String)>,
 }
 
+impl Report {
+    /// A row of the table in `docs/providers.md`: the provider, how many cases hold, how
+    /// many were skipped, and why.
+    #[must_use]
+    pub fn row(&self, provider: &str) -> String {
+        let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+        for (_, reason) in &self.skipped {
+            *reasons.entry(reason).or_default() += 1;
+        }
+        let reasons: Vec<String> = reasons.into_iter().map(|(reason, count)| format!("{reason} ({count})")).collect();
+        let why = if reasons.is_empty() { "–".to_owned() } else { reasons.join("; ") };
+        format!("| `{provider}` | {} | {} | {why} |", self.passed.len(), self.skipped.len())
+    }
+}
+
 /// Every case.
 #[must_use]
 pub fn cases() -> Vec<Case> {
-    let all = [lifecycle::cases(), exec::cases(), output::cases(), files::cases(), tree::cases(), slots::cases()];
-    all.into_iter().flatten().collect()
+    let of_boxes = [lifecycle::cases(), exec::cases(), output::cases(), files::cases(), tree::cases()];
+    of_boxes.into_iter().chain([images::cases(), slots::cases()]).flatten().collect()
 }
 
 /// Makes a [`Case`] of an async function.
@@ -92,6 +109,7 @@ pub async fn run(lab: Lab) -> Report {
     }
     let (passed, skipped, failed) = (report.passed.len(), report.skipped.len(), report.failed.len());
     say(&format!("{}: {passed} hold, {failed} do not, {skipped} skipped", lab.provider().name()));
+    say(&report.row(lab.provider().name()));
     assert!(report.failed.is_empty(), "{:#?}", report.failed);
     report
 }

@@ -140,7 +140,7 @@ impl Provider for Custom {
     }
 
     async fn health(&self) -> Health {
-        Health { error: self.remote.trouble().await, ..Health::default() }
+        Health { error: self.remote.trouble().await }
     }
 
     fn default_image(&self) -> &str {

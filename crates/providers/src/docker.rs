@@ -14,7 +14,6 @@ mod container;
 mod engine;
 mod fault;
 mod image;
-mod login;
 mod stream;
 mod transport;
 mod volume;
@@ -205,7 +204,8 @@ impl Inner {
             self.remove(client, &name).await?;
             made = self.make(client, &name, id, spec, &image).await;
         }
-        if let Err(Failure::NoAgent) = made {
+        if let Err(Failure::NoAgent(error)) = made {
+            tracing::info!(%error, "the agent is put on the Engine again");
             // Somebody has removed the volume, and the Engine has made an empty one.
             self.volume.forget().await;
             made = self.make(client, &name, id, spec, &image).await;
@@ -259,11 +259,10 @@ impl Inner {
             Ok(io) => Ok(io),
             Err(error) => {
                 self.clear(client, name, id).await;
-                let is_missing = |(_, message): (u16, &str)| {
-                    message.contains(guest_protocol::AGENT_PROGRAM) && message.contains("no such file")
-                };
+                // Whatever a runtime says of the agent's folder: it lacks what was put there.
+                let is_missing = |(_, message): (u16, &str)| message.contains(guest_protocol::AGENT_DIR);
                 if fault::refusal(&error).is_some_and(is_missing) {
-                    return Err(Failure::NoAgent);
+                    return Err(Failure::NoAgent(fault::failed(ACTION, error)));
                 }
                 Err(fault::failed(ACTION, error).into())
             }
@@ -381,7 +380,7 @@ enum Failure {
     /// There is one for this box.
     NameTaken,
     /// It was made without an agent.
-    NoAgent,
+    NoAgent(Error),
     Other(Error),
 }
 
@@ -395,8 +394,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
         match failure {
             Failure::NameTaken => Error::failed("make a box", "its name was taken again"),
-            Failure::NoAgent => Error::failed("make a box", "the agent was removed again"),
-            Failure::Other(error) => error,
+            Failure::NoAgent(error) | Failure::Other(error) => error,
         }
     }
 }
@@ -440,7 +438,7 @@ impl Provider for Docker {
     }
 
     async fn health(&self) -> Health {
-        Health { error: self.inner.ask().await, ..Health::default() }
+        Health { error: self.inner.ask().await }
     }
 
     fn backend(&self) -> Option<Backend> {
@@ -455,7 +453,7 @@ impl Provider for Docker {
     /// Whether the Engine, or a registry, has the image turns out in
     /// [`Provider::start`].
     fn check(&self, spec: &Spec) -> Result<()> {
-        image::check_name(&spec.image)?;
+        image::name_of(&spec.image)?;
         let bounds_disk = self.inner.engine.about().is_none_or(|about| about.bounds_disk);
         if spec.resources.disk_mb > 0 && !bounds_disk { Err(no_disk_bound()) } else { Ok(()) }
     }
@@ -491,7 +489,10 @@ impl Provider for Docker {
     async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>> {
         let entry = self.inner.entry(id);
         let guest = self.inner.dial(id, &entry).await;
-        if matches!(guest, Err(Error::Gone)) && entry.change.try_lock().is_ok() {
+        if matches!(guest, Err(Error::Gone))
+            && let Ok(_change) = entry.change.try_lock()
+            && self.inner.known(id).is_some_and(|current| Arc::ptr_eq(&current, &entry))
+        {
             self.inner.forget(id);
         }
         Ok(guest?)

@@ -6,9 +6,9 @@ mod fetch;
 mod garbage;
 mod import;
 mod layout;
-mod login;
+pub(crate) mod login;
 mod manifest;
-mod name;
+pub(crate) mod name;
 mod platform;
 mod pull;
 mod registry;
@@ -155,7 +155,7 @@ impl Images {
             shelf: Mutex::default(),
             removals: tokio::sync::Mutex::default(),
         };
-        store.remove_strays().map_err(fails)?;
+        std::fs::create_dir_all(store.config.dir.join("used")).map_err(fails)?;
         Ok(Images { inner: Arc::new(store) })
     }
 

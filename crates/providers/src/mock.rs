@@ -247,7 +247,7 @@ impl Provider for Mock {
     async fn health(&self) -> Health {
         let state = self.lock();
         let of_a_box = || state.boxes.values().find_map(|made| made.faults().health.clone());
-        Health { error: state.health.clone().or_else(of_a_box), ..Health::default() }
+        Health { error: state.health.clone().or_else(of_a_box) }
     }
 
     fn default_image(&self) -> &str {

@@ -290,11 +290,10 @@ impl Provider for Native {
         let inner = Arc::clone(&self.inner);
         let probe = self.inner.maker.tasks.spawn(async move { inner.probe().await });
         match tokio::time::timeout(PROBE_WAIT, probe).await {
-            Ok(_) => Health { error: self.inner.host().0.error, ..Health::default() },
-            Err(_) => Health {
-                error: Some("Making a box takes longer than a second: the host is overloaded.".to_owned()),
-                ..Health::default()
-            },
+            Ok(_) => Health { error: self.inner.host().0.error },
+            Err(_) => {
+                Health { error: Some("Making a box takes longer than a second: the host is overloaded.".to_owned()) }
+            }
         }
     }
 

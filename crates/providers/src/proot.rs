@@ -279,10 +279,10 @@ impl Provider for Proot {
         let inner = Arc::clone(&self.inner);
         let probe = self.inner.maker.tasks.spawn(async move { inner.probe().await });
         match tokio::time::timeout(PROBE_WAIT, probe).await {
-            Ok(_) => Health { error: self.inner.host().0.error, ..Health::default() },
+            Ok(_) => Health { error: self.inner.host().0.error },
             // It goes on, and the next question has its answer.
             Err(_) if host.error.is_none() => Health::default(),
-            Err(_) => Health { error: host.error, ..Health::default() },
+            Err(_) => Health { error: host.error },
         }
     }
 

@@ -77,12 +77,6 @@ pub struct Found {
 pub struct Health {
     /// Why not, and what to do about it; `None` when it can.
     pub error: Option<String>,
-    /// How long what is behind it took to answer; `None` where nothing is, or did.
-    pub latency: Option<Duration>,
-    /// The version of what is behind it.
-    pub version: Option<String>,
-    /// What it could start boxes with, by name; empty where there is no choice.
-    pub runtimes: Vec<String>,
 }
 
 /// What an operator wants to know of a provider, for its detail and `doctor`.
@@ -133,7 +127,8 @@ pub trait Provider: fmt::Debug + Send + Sync {
 
     /// Whether `spec` asks only for what this provider enforces.
     ///
-    /// - An image it does not have is [`crate::Error::Invalid`], naming those it has.
+    /// - An image that it cannot have is [`crate::Error::Invalid`], naming it; where a
+    ///   registry has to be asked for that, the start says it.
     /// - An option it cannot enforce is [`crate::Error::NotSupported`], naming the option.
     fn check(&self, spec: &Spec) -> Result<()>;
 

@@ -75,7 +75,6 @@ async fn check(provider: &dyn Provider, clock: &dyn Clock) -> Checked {
     let started = Instant::now();
     let health = tokio::time::timeout(CHECK_TIMEOUT, provider.health()).await.unwrap_or_else(|_| Health {
         error: Some(format!("no answer to a health check within {} s", CHECK_TIMEOUT.as_secs())),
-        ..Health::default()
     });
     Checked { health, latency: started.elapsed(), at: clock.now() }
 }

@@ -17,6 +17,8 @@ use crate::users::Ids;
 
 /// Where the pipe to the agent is in the command's process until it executes.
 const REPORT_FD: RawFd = 3;
+/// The highest that there can be. gVisor takes a larger number for a negative one.
+const DESCRIPTOR_MAX: u32 = i32::MAX.cast_unsigned();
 /// What every signal mask of ours fits in.
 const KERNEL_SIGSET_BYTES: usize = 8;
 /// One report: two native integers.
@@ -213,7 +215,7 @@ unsafe fn prepare(prepared: &Pointers<'_>) {
         if report != REPORT_FD {
             check(report, Step::Prepare, libc::dup3(report, REPORT_FD, libc::O_CLOEXEC));
         }
-        close_range(REPORT_FD.cast_unsigned() + 1, u32::MAX);
+        close_range(REPORT_FD.cast_unsigned() + 1, DESCRIPTOR_MAX);
     }
 }
 
@@ -328,7 +330,7 @@ unsafe fn close_all_but(kept: RawFd) {
         if kept > 0 {
             close_range(0, kept - 1);
         }
-        close_range(kept + 1, u32::MAX);
+        close_range(kept + 1, DESCRIPTOR_MAX);
     }
 }
 

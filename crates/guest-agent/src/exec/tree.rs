@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::reapers::Reaper;
 use super::spawn::stop_all_others;
 use crate::serve::Agent;
+use crate::traced;
 
 /// A tree that still moves after so many rounds of stopping is stopped together
 /// with all else in the box.
@@ -162,7 +163,7 @@ impl Tree {
 }
 
 /// The children of a process at this moment, if the kernel tells.
-fn children_now(pid: i32) -> Vec<i32> {
+pub(crate) fn children_now(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
     texts
@@ -176,6 +177,9 @@ fn children_now(pid: i32) -> Vec<i32> {
 /// what is stopped can start nothing. Then everything is killed. The reaper stays
 /// until the end, so that nothing slips out of the tree.
 pub(crate) async fn kill(agent: &Agent, tree: &Tree) {
+    if let Some(ties) = &agent.ties {
+        return traced::kill(agent, ties, tree).await;
+    }
     let mut others = Vec::new();
     if !stop(agent, tree).await && agent.pid == 1 {
         others = stop_all(agent, tree);

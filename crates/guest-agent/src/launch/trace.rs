@@ -7,6 +7,7 @@
 //! process of the host.
 
 mod bounds;
+mod requests;
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,6 +27,7 @@ use rustix::process::{
 use rustix::thread::set_no_new_privs;
 
 use self::bounds::Watch;
+use self::requests::Requests;
 use super::{
     At, CloneFlags, Cloned, OWN_FDS_FROM, Refused, become_user, child, clone3, own, parent, privileges, read_order,
     report, report_failure, seccomp, start_time, syscall,
@@ -79,6 +81,7 @@ struct Watched {
     proot_fd: OwnedFd,
     /// Ends when the agent does.
     life: OwnedFd,
+    requests: Requests,
     watch: Watch,
 }
 
@@ -122,7 +125,7 @@ fn start(trace: &Trace, control: &OwnedFd, listener: &OwnedFd) -> Result<Watched
                 let _ = kill_process(proot, Signal::KILL);
             }
             let proot_fd = outcome?;
-            Ok(Watched { id: trace.id, proot, proot_fd, life, watch })
+            Ok(Watched { id: trace.id, proot, proot_fd, life, requests: Requests::default(), watch })
         }
     }
 }
@@ -202,8 +205,10 @@ impl Watched {
     fn until_the_end(mut self) -> ExitCode {
         loop {
             let wait = self.watch.look(self.proot.as_raw_nonzero().get());
-            if self.has_ended(wait) {
-                break;
+            match self.wait(wait) {
+                Waited::Time => {}
+                Waited::Requests => self.requests.serve(&self.life, self.proot),
+                Waited::End => break,
             }
         }
         let ended = match self.id {
@@ -213,17 +218,28 @@ impl Watched {
         if ended { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
-    /// Waits for the end, but not longer than `wait`.
-    fn has_ended(&self, wait: Option<Duration>) -> bool {
+    /// Waits for something to do, but not longer than `wait`.
+    fn wait(&self, wait: Option<Duration>) -> Waited {
         let wait = wait.map(|wait| Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(wait.subsec_nanos()),
         });
-        let mut fds = [PollFd::new(&self.proot_fd, PollFlags::IN), PollFd::new(&self.life, PollFlags::empty())];
+        let mut fds = [PollFd::new(&self.proot_fd, PollFlags::IN), PollFd::new(&self.life, PollFlags::IN)];
         match poll(&mut fds, wait.as_ref()) {
-            Ok(0) | Err(Errno::INTR) => false,
+            Ok(0) | Err(Errno::INTR) => Waited::Time,
             // A wait that cannot be is as good as an end.
-            Ok(_) | Err(_) => true,
+            Err(_) => Waited::End,
+            Ok(_) if fds[0].revents().is_empty() && fds[1].revents() == PollFlags::IN => Waited::Requests,
+            Ok(_) => Waited::End,
         }
     }
+}
+
+/// Why a wait is over.
+enum Waited {
+    Time,
+    /// The agent wants something.
+    Requests,
+    /// `PRoot` or the agent has ended.
+    End,
 }

@@ -27,6 +27,8 @@ pub enum Need {
     Users,
     /// There are images that it does not have; see [`Lab::unknown_image`].
     Images,
+    /// Boxes can be made of images that the tests build; see [`Lab::images`].
+    RealImages,
     /// A second instance finds the boxes of the first; see [`Lab::reopen`].
     Reopen,
     /// The first process of a box can be ended from outside; see [`Lab::kill`].
@@ -37,6 +39,10 @@ pub enum Need {
     Slots,
     /// A command's stdin is passed on as it comes, however much comes.
     Stdin,
+    /// A signal can stop a process.
+    Stops,
+    /// Directories can be nested deeper than the longest path.
+    Depth,
 }
 
 type Reopen = Arc<dyn Fn() -> BoxFuture<'static, Arc<dyn Provider>> + Send + Sync>;
@@ -49,6 +55,7 @@ pub struct Lab {
     spec: Spec,
     lacks: Vec<(Need, &'static str)>,
     unknown_image: Option<String>,
+    images: Option<(String, String)>,
     reopen: Option<Reopen>,
     kill: Option<Kill>,
     made: Arc<Mutex<Vec<SandboxId>>>,
@@ -69,6 +76,7 @@ impl Lab {
             spec,
             lacks: Vec::new(),
             unknown_image: None,
+            images: None,
             reopen: None,
             kill: None,
             made: Arc::default(),
@@ -87,6 +95,14 @@ impl Lab {
     #[must_use]
     pub fn unknown_image(mut self, image: &str) -> Lab {
         self.unknown_image = Some(image.to_owned());
+        self
+    }
+
+    /// Names two images that the provider has: those of the crate `fixtures`, module
+    /// `suite`, `full` and `scratch`.
+    #[must_use]
+    pub fn images(mut self, full: &str, scratch: &str) -> Lab {
+        self.images = Some((full.to_owned(), scratch.to_owned()));
         self
     }
 
@@ -115,10 +131,11 @@ impl Lab {
     pub(super) fn lacks(&self, need: Need) -> Option<String> {
         let is_missing = match need {
             Need::Images => self.unknown_image.is_none(),
+            Need::RealImages => self.images.is_none(),
             Need::Reopen => self.reopen.is_none(),
             Need::Kill => self.kill.is_none(),
             Need::Slots => self.provider.slots().is_none(),
-            Need::Processes | Need::Users | Need::Deadlines | Need::Stdin => false,
+            Need::Processes | Need::Users | Need::Deadlines | Need::Stdin | Need::Stops | Need::Depth => false,
         };
         let told = self.lacks.iter().find(|(lacking, _)| *lacking == need).map(|(_, reason)| (*reason).to_owned());
         told.or_else(|| is_missing.then(|| format!("the lab has no way for {need:?}")))
@@ -130,6 +147,18 @@ impl Lab {
 
     pub(super) fn missing_image(&self) -> Spec {
         Spec { image: self.unknown_image.clone().expect("the need was checked"), ..self.spec() }
+    }
+
+    /// A box of the image that says all that one can say.
+    pub(super) fn full_image(&self) -> Spec {
+        let (full, _) = self.images.clone().expect("the need was checked");
+        Spec { image: full, ..self.spec() }
+    }
+
+    /// A box of the image that has next to nothing in it.
+    pub(super) fn scratch_image(&self) -> Spec {
+        let (_, scratch) = self.images.clone().expect("the need was checked");
+        Spec { image: scratch, ..self.spec() }
     }
 
     pub(super) async fn second(&self) -> Arc<dyn Provider> {
@@ -157,8 +186,13 @@ impl Lab {
 
     /// A new box.
     pub(super) async fn start(&self) -> Inside {
+        self.start_as(&self.spec).await
+    }
+
+    /// A new box as `spec` has it.
+    pub(super) async fn start_as(&self, spec: &Spec) -> Inside {
         let id = self.id();
-        self.provider.start(&id, &self.spec).await.expect("a box starts");
+        self.provider.start(&id, spec).await.unwrap_or_else(|error| panic!("a box starts: {}", crate::Chain(&error)));
         self.dial(id).await
     }
 

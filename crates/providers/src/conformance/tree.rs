@@ -14,7 +14,8 @@ pub(super) fn cases() -> Vec<Case> {
         case!("links that go round, or nowhere, are told from files", odd_links),
         case!("a file, a link itself and an empty directory can be deleted", delete),
         case!("a directory that is not empty is deleted only on request", delete_recursive),
-        case!("a deep or wide directory can be deleted", delete_large, Processes),
+        case!("a wide directory can be deleted", delete_wide, Processes),
+        case!("a directory deeper than any path can be deleted", delete_deep, Processes, Depth),
         case!("a file or directory can be moved, over a file too", rename),
         case!("a move that makes no sense is invalid", bad_rename),
         case!("a search knows every form of pattern", glob),
@@ -75,7 +76,8 @@ async fn follow(lab: Lab) {
 
 async fn outside(lab: Lab) {
     let inside = lab.start().await;
-    inside.sh("ln -s /etc/passwd abs; ln -s ../../../../../../../../etc/passwd up; ln -s / root").await;
+    // gVisor of 2022 loses its way at a link to a bare `/`, inside the box too.
+    inside.sh("ln -s /etc/passwd abs; ln -s ../../../../../../../../etc/passwd up; ln -s /. root").await;
     let own = inside.sh("cat /etc/passwd").await.stdout;
     assert!(!own.is_empty());
     for path in ["/workspace/abs", "/workspace/up", "/workspace/root/etc/passwd", "/../../etc/passwd"] {
@@ -118,15 +120,23 @@ async fn delete_recursive(lab: Lab) {
     assert_eq!(inside.read("/workspace/kept/file").await, b"x\n", "a link was followed");
 }
 
-async fn delete_large(lab: Lab) {
+async fn delete_wide(lab: Lab) {
+    delete_made(lab, "mkdir large; cd large; seq 5000 | xargs touch").await;
+}
+
+async fn delete_deep(lab: Lab) {
+    let script = "i=0; mkdir large; cd large; \
+                  while [ $i -lt 1500 ]; do mkdir dddddddddd; cd dddddddddd; i=$((i+1)); done";
+    delete_made(lab, script).await;
+}
+
+/// Deletes the directory `large` that `script` makes.
+async fn delete_made(lab: Lab, script: &str) {
+    const PATH: &str = "/workspace/large";
     let inside = lab.start().await;
-    let script = "i=0; mkdir deep; cd deep; while [ $i -lt 1500 ]; do mkdir dddddddddd; cd dddddddddd; i=$((i+1)); done; \
-                  mkdir /workspace/wide; cd /workspace/wide; seq 5000 | xargs touch";
     assert_eq!(inside.sh(script).await.code(), 0);
-    for path in ["/workspace/deep", "/workspace/wide"] {
-        soon(path, inside.guest.delete(path, true)).await.unwrap();
-        assert!(!inside.exists(path).await, "{path}");
-    }
+    soon(PATH, inside.guest.delete(PATH, true)).await.unwrap();
+    assert!(!inside.exists(PATH).await);
 }
 
 async fn rename(lab: Lab) {

@@ -48,6 +48,8 @@ pub struct DockerConfig {
     /// Logins, by host and port of the registry. Mirrors, plain HTTP and
     /// certificates are settings of the Engine, which is who asks registries.
     pub registries: BTreeMap<String, RegistryConfig>,
+    /// The only registries that the Engine is told to ask, by host and port; empty for any.
+    pub allowed_registries: Vec<String>,
     /// Docker's own `config.json`, for its logins and credential helpers; `None` to
     /// read none.
     pub docker_config: Option<PathBuf>,
@@ -84,6 +86,7 @@ impl DockerConfig {
             pull: PullPolicy::Missing,
             pull_timeout: Duration::from_secs(300),
             registries: BTreeMap::new(),
+            allowed_registries: Vec::new(),
             docker_config: None,
         }
     }

@@ -5,22 +5,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bollard::Docker as Client;
+use bollard::auth::DockerCredentials;
 use bollard::errors::Error as ClientError;
 use bollard::models::ImageInspect;
 use bollard::query_parameters::CreateImageOptionsBuilder;
 use futures_util::StreamExt;
 use guest_protocol::Defaults;
+use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use super::config::DockerConfig;
 use super::engine::own_arch;
-use super::{fault, login};
+use super::fault;
+use crate::images::login::{Login, Logins};
+use crate::images::name::{Name, is_docker_hub};
 use crate::images::{PullPolicy, Run};
 use crate::{Error, Result};
 
-/// What somebody else would have to keep in a title.
-const NAME_BYTES_MAX: usize = 512;
+/// What Docker calls its own registry in logins.
+const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
 
 /// An image that the Engine has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,38 +34,8 @@ pub(super) struct Image {
     pub(super) run: Run,
 }
 
-/// A name of an image, taken apart.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Name<'a> {
-    repository: &'a str,
-    /// A tag or a digest.
-    tag: &'a str,
-}
-
-impl Name<'_> {
-    fn parse(name: &str) -> Name<'_> {
-        if let Some((repository, digest)) = name.split_once('@') {
-            // A tag beside a digest means nothing.
-            let repository = Name::parse(repository).repository;
-            return Name { repository, tag: digest };
-        }
-        match name.rsplit_once(':') {
-            Some((repository, tag)) if !tag.contains('/') => Name { repository, tag },
-            _ => Name { repository: name, tag: "latest" },
-        }
-    }
-
-    /// The registry, as Docker tells it from the rest of the name.
-    fn registry(&self) -> &str {
-        match self.repository.split_once('/') {
-            Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
-            _ => "docker.io",
-        }
-    }
-}
-
-/// Refuses what can be no image of an Engine, before it becomes part of a path.
-pub(super) fn check_name(name: &str) -> Result<()> {
+/// The name in full; refused before it becomes part of a path.
+pub(super) fn name_of(name: &str) -> Result<Name> {
     if name == "host" {
         return Err(Error::Invalid(
             "the provider docker has no image `host`; native and proot have it. Write an image such as \
@@ -69,19 +43,7 @@ pub(super) fn check_name(name: &str) -> Result<()> {
                 .to_owned(),
         ));
     }
-    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
-    let fits = !name.is_empty()
-        && name.len() <= NAME_BYTES_MAX
-        && name.bytes().all(is_known)
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && !name.ends_with(['/', ':', '@'])
-        && name.split('/').all(|part| !part.is_empty() && part.bytes().any(|byte| byte != b'.'));
-    if fits {
-        return Ok(());
-    }
-    Err(Error::Invalid(format!(
-        "{name:?} is no name of an image; write one such as `debian:stable-slim` or `registry.example.com/team/app:1.2`"
-    )))
+    Name::parse(name)
 }
 
 /// What a failed pull says to everybody who waits for it.
@@ -121,7 +83,9 @@ impl Images {
         tasks: &TaskTracker,
         name: &str,
     ) -> Result<Image> {
-        check_name(name)?;
+        let parsed = name_of(name)?;
+        let full = parsed.to_string();
+        let name = full.as_str();
         if config.pull != PullPolicy::Always
             && let Some(image) = inspect(client, name).await?
         {
@@ -133,6 +97,7 @@ impl Images {
                  (`docker pull {name}`)"
             )));
         }
+        parsed.check_allowed(&config.allowed_registries)?;
         let mut outcome = self.pull(client, config, tasks, name);
         let ended = async { outcome.wait_for(Option::is_some).await.map(|ended| ended.clone()) };
         match tokio::time::timeout(config.pull_timeout, ended).await {
@@ -167,12 +132,17 @@ fn late(name: &str, waited: Duration) -> String {
 }
 
 async fn pull(client: &Client, config: &DockerConfig, name: &str) -> Result<(), Refused> {
-    let parsed = Name::parse(name);
+    let failed = |error: Error| match error {
+        Error::Invalid(text) => Refused::Invalid(text),
+        error => Refused::Failed(error.to_string()),
+    };
+    let parsed = Name::parse(name).map_err(failed)?;
     let registry = parsed.registry().to_owned();
-    let credentials = login::of(&registry, &config.registries, config.docker_config.as_deref()).await;
-    let credentials = credentials.map_err(Refused::Invalid)?;
+    let logins = Logins::new(config.registries.clone(), config.docker_config.clone());
+    let credentials = logins.find(&registry).await.map_err(failed)?.map(|login| credentials(&registry, &login));
     let had_login = credentials.is_some();
-    let options = CreateImageOptionsBuilder::default().from_image(parsed.repository).tag(parsed.tag).build();
+    let repository = format!("{registry}/{}", parsed.repository());
+    let options = CreateImageOptionsBuilder::default().from_image(&repository).tag(parsed.version()).build();
     let mut progress = std::pin::pin!(client.create_image(Some(options), None, credentials));
     while let Some(step) = progress.next().await {
         if let Err(error) = step {
@@ -181,6 +151,20 @@ async fn pull(client: &Client, config: &DockerConfig, name: &str) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// A login as the Engine takes it.
+fn credentials(registry: &str, login: &Login) -> DockerCredentials {
+    let serveraddress = if is_docker_hub(registry) { DOCKER_HUB_KEY } else { registry };
+    let empty = DockerCredentials { serveraddress: Some(serveraddress.to_owned()), ..DockerCredentials::default() };
+    let text = |secret: &SecretString| Some(secret.expose_secret().to_owned());
+    match login {
+        Login::Password { username, password } => {
+            DockerCredentials { username: Some(username.clone()), password: text(password), ..empty }
+        }
+        Login::Identity(token) => DockerCredentials { identitytoken: text(token), ..empty },
+        Login::Bearer(token) => DockerCredentials { registrytoken: text(token), ..empty },
+    }
 }
 
 fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> Refused {
@@ -279,30 +263,22 @@ mod test {
     use super::*;
 
     #[test]
-    fn a_name_is_taken_apart_as_docker_does() {
-        for (name, repository, tag, registry) in [
-            ("debian", "debian", "latest", "docker.io"),
-            ("python:3.12", "python", "3.12", "docker.io"),
-            ("team/app", "team/app", "latest", "docker.io"),
-            ("localhost/app:1", "localhost/app", "1", "localhost"),
-            ("localhost:5000/app", "localhost:5000/app", "latest", "localhost:5000"),
-            ("ghcr.io/a/b:2", "ghcr.io/a/b", "2", "ghcr.io"),
-            ("a/b:2@sha256:00", "a/b", "sha256:00", "docker.io"),
-        ] {
-            let parsed = Name::parse(name);
-            assert_eq!((parsed.repository, parsed.tag, parsed.registry()), (repository, tag, registry), "{name}");
-            assert!(check_name(name).is_ok(), "{name}");
-        }
-    }
-
-    #[test]
     fn what_would_be_another_path_of_the_engine_is_no_name() {
         for name in ["", "../containers/x", "a/../../b", "/a", "a//b", "a b", "a?b", "a#b", "a%2fb", "-a", "a:", "a\n"]
         {
-            assert!(matches!(check_name(name), Err(Error::Invalid(_))), "{name:?}");
+            assert!(matches!(name_of(name), Err(Error::Invalid(_))), "{name:?}");
         }
-        let host = check_name("host").unwrap_err().to_string();
+        let host = name_of("host").unwrap_err().to_string();
         assert!(host.contains("native") && host.contains("proot"), "{host}");
+    }
+
+    #[test]
+    fn logins_are_written_as_engines_take_them() {
+        let password = Login::Password { username: "ann".to_owned(), password: "secret".into() };
+        let written = credentials("docker.io", &password);
+        assert_eq!(written.serveraddress.as_deref(), Some(DOCKER_HUB_KEY));
+        assert_eq!((written.username.as_deref(), written.password.as_deref()), (Some("ann"), Some("secret")));
+        assert_eq!(credentials("r.example", &Login::Identity("token".into())).identitytoken.as_deref(), Some("token"));
     }
 
     #[test]

@@ -123,7 +123,8 @@ fn archive() -> std::io::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::with_capacity(agent.len() + 4096));
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::Directory);
-    header.set_mode(0o755);
+    // Some runtimes give a tmpfs the mode of what it is mounted on.
+    header.set_mode(0o1777);
     header.set_size(0);
     archive.append_data(&mut header, "run/", std::io::empty())?;
     let mut header = tar::Header::new_gnu();

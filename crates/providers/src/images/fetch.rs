@@ -101,11 +101,12 @@ impl Store {
             return Ok(());
         }
         let mut ingest = self.ingest(&digest, blob.size()).await?;
-        let mut resumed = ingest.offset() > 0;
         meter.add(ingest.offset());
         let mut last = Fault::Missing;
         for source in sources {
             let mut attempt = 0;
+            // Part of it is from an earlier pull or from another source.
+            let mut mixed = ingest.offset() > 0;
             last = loop {
                 let before = ingest.offset();
                 let (back, end) = self.receive(source, &digest, blob.size(), ingest, meter).await;
@@ -116,8 +117,8 @@ impl Store {
                         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                             meter.take_back(blob.size());
                             ingest = self.ingest(&digest, blob.size()).await?;
-                            if std::mem::take(&mut resumed) {
-                                // What was here from before was wrong, not what came.
+                            if std::mem::take(&mut mixed) {
+                                // What was here from before may be what is wrong.
                                 continue;
                             }
                             Fault::Broken(format!("`{}` sends another layer than was asked for", source.registry))
@@ -126,6 +127,10 @@ impl Store {
                     },
                     Err(fault) => fault,
                 };
+                if matches!(fault, Fault::Broken(_)) {
+                    meter.take_back(ingest.offset());
+                    ingest.restart().map_err(|error| disk("write a layer", error))?;
+                }
                 if ingest.offset() >= before.saturating_add(HEADWAY_BYTES) {
                     attempt = 0;
                 }
@@ -186,13 +191,14 @@ impl Store {
             }
             if waiting >= WRITE_BYTES || !more && waiting > 0 {
                 let came = std::mem::take(&mut chunks);
-                let (back, written) = match self.write(ingest, came).await {
-                    Ok(written) => written,
-                    Err((back, error)) => return (back, Err(error)),
-                };
+                let before = ingest.offset();
+                let (back, written) = write(ingest, came).await;
                 ingest = back;
                 waiting = 0;
-                meter.add(written);
+                meter.add(ingest.offset() - before);
+                if let Err(fault) = written {
+                    return (ingest, Err(fault));
+                }
             }
             match chunk {
                 Ok(Some(_)) => {}
@@ -206,23 +212,6 @@ impl Store {
         }
     }
 
-    async fn write(self: &Arc<Self>, mut ingest: Ingest, chunks: Vec<Bytes>) -> Result<(Ingest, u64), (Ingest, Fault)> {
-        let written = tokio::task::spawn_blocking(move || {
-            let before = ingest.offset();
-            let end = chunks.iter().try_for_each(|chunk| ingest.write(chunk));
-            let written = ingest.offset() - before;
-            (ingest, written, end)
-        });
-        match written.await {
-            Ok((ingest, written, Ok(()))) => Ok((ingest, written)),
-            Ok((ingest, _, Err(error))) if error.kind() == io::ErrorKind::InvalidData => {
-                Err((ingest, Fault::Broken("the registry sends more of a layer than was announced".to_owned())))
-            }
-            Ok((ingest, _, Err(error))) => Err((ingest, ours(error))),
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        }
-    }
-
     /// Whoever has this lock is the only one to write the blob or tree of that digest.
     pub(super) fn turn(&self, digest: &str) -> Arc<Mutex<()>> {
         let mut turns = self.turns.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -233,6 +222,21 @@ impl Store {
         let turn = Arc::new(Mutex::new(()));
         turns.insert(digest.to_owned(), Arc::downgrade(&turn));
         turn
+    }
+}
+
+async fn write(mut ingest: Ingest, chunks: Vec<Bytes>) -> (Ingest, Result<(), Fault>) {
+    let written = tokio::task::spawn_blocking(move || {
+        let end = chunks.iter().try_for_each(|chunk| ingest.write(chunk));
+        (ingest, end)
+    });
+    match written.await {
+        Ok((ingest, Ok(()))) => (ingest, Ok(())),
+        Ok((ingest, Err(error))) if error.kind() == io::ErrorKind::InvalidData => {
+            (ingest, Err(Fault::Broken("the registry sends more of a layer than was announced".to_owned())))
+        }
+        Ok((ingest, Err(error))) => (ingest, Err(ours(error))),
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
     }
 }
 
@@ -259,9 +263,7 @@ fn told(fault: Fault, what: &str) -> Error {
         Fault::Missing => Error::Invalid(format!("{what} is not in its registry; check the name and the tag")),
         Fault::Refused(why) => Error::Invalid(format!("{what} may not be pulled, or is not there: {why}")),
         Fault::Passing(why, _) => Error::Unavailable(format!("{what} cannot be pulled now: {why}; try again later")),
-        Fault::Broken(why) => Error::Invalid(format!(
-            "{what} cannot be pulled: {why}; nothing of it is kept, tell whoever runs the registry"
-        )),
+        Fault::Broken(why) => Error::Invalid(format!("{what} cannot be pulled: {why}")),
         Fault::Ours(error) => again(&error),
     }
 }

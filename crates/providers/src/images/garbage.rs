@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
+use rustix::fs::Timestamps;
 
 use super::name::Wanted;
 use super::{Pruned, Store, disk};
@@ -133,6 +133,7 @@ impl Store {
         let fails = |error| disk("remove what no image needs", error);
         // What a pull writes from now on stays until this is over.
         let _work = self.layout.work();
+        self.remove_strays().map_err(fails)?;
         let mut live = HashSet::new();
         let images = self.layout.manifests().into_keys().chain(self.all_held());
         for digest in images {
@@ -152,18 +153,18 @@ impl Store {
         Ok(blobs.saturating_add(self.trees.collect().map_err(fails)?))
     }
 
-    /// Removes trees that no image in the index has: a crash came between.
-    pub(super) fn remove_strays(&self) -> io::Result<()> {
-        fs::create_dir_all(self.config.dir.join("used"))?;
+    /// Removes trees that no image in the index has: a crash came before it was named,
+    /// or the index was lost. Not at the start, when boxes do not hold theirs yet.
+    fn remove_strays(&self) -> io::Result<()> {
         let images = self.layout.manifests();
-        let folder = match fs::read_dir(self.config.dir.join("trees")) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            folder => folder?,
-        };
-        for entry in folder {
+        for entry in fs::read_dir(self.config.dir.join("trees"))? {
             let digest = format!("sha256:{}", entry?.file_name().to_string_lossy());
-            if super::layout::is_digest(&digest) && !images.contains_key(&digest) {
-                self.trees.remove(&digest)?;
+            let stray = super::layout::is_digest(&digest) && !images.contains_key(&digest);
+            if stray && self.begin_removal(&digest).is_ok() {
+                // As in `drop_image`.
+                let removed = if self.layout.is_fresh(&digest) { Ok(()) } else { self.trees.remove(&digest) };
+                self.is_removed(&digest);
+                removed?;
             }
         }
         Ok(())
@@ -175,7 +176,8 @@ impl Store {
 
     /// Notes that an image was used just now. It is no fault if that cannot be noted.
     pub(super) fn touch(&self, digest: &str) {
-        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        // Not `UTIME_NOW`, which takes two uses within some milliseconds for one.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let touched =
             OpenOptions::new().create(true).truncate(false).write(true).open(self.used_path(digest)).and_then(|file| {
                 let times = Timestamps { last_access: now, last_modification: now };

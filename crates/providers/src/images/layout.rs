@@ -10,8 +10,9 @@
 //! holds already.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,9 +21,6 @@ use sha2::{Digest as _, Sha256};
 
 /// The annotation that names a manifest.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
-
-/// The largest index that is read, in bytes: some ten thousand names.
-const INDEX_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// The folder of an OCI layout.
 #[derive(Debug, Clone)]
@@ -52,6 +50,8 @@ struct State {
 impl Layout {
     /// Opens the layout in `dir`, or makes one there.
     pub(super) fn open(dir: &Path) -> io::Result<Layout> {
+        // Images may be private.
+        DirBuilder::new().mode(0o700).recursive(true).create(dir)?;
         fs::create_dir_all(dir.join("blobs/sha256"))?;
         fs::create_dir_all(dir.join("ingest"))?;
         let marker = dir.join("oci-layout");
@@ -452,13 +452,11 @@ fn remove(path: &Path) -> io::Result<u64> {
 /// The manifests that the index names. An index that cannot be read is put aside:
 /// its images can be pulled again, and a store that does not open helps nobody.
 fn read_index(path: &Path) -> io::Result<Vec<Descriptor>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let mut bytes = Vec::new();
-    file.take(INDEX_BYTES_MAX).read_to_end(&mut bytes)?;
     match serde_json::from_slice::<ImageIndex>(&bytes) {
         Ok(index) => {
             let known = |manifest: &&Descriptor| is_digest(manifest.digest().as_ref());
@@ -488,4 +486,107 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 fn sync_folder(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn layout() -> (tempfile::TempDir, Layout) {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout::open(&folder.path().join("images")).unwrap();
+        (folder, layout)
+    }
+
+    fn again(folder: &tempfile::TempDir) -> Layout {
+        Layout::open(&folder.path().join("images")).unwrap()
+    }
+
+    #[test]
+    fn a_blob_that_broke_off_is_gone_on_with_and_checked_as_a_whole() {
+        let (folder, layout) = layout();
+        let (content, digest) = (b"hello, world".as_slice(), sha256(b"hello, world"));
+        let mut ingest = layout.ingest(&digest, 12).unwrap();
+        ingest.write(&content[..5]).unwrap();
+        let other = layout.ingest(&digest, 12).unwrap_err();
+        assert_eq!(other.kind(), io::ErrorKind::WouldBlock, "one writer at a time");
+        drop(ingest);
+        let layout = again(&folder);
+        assert!(!layout.has(&digest, 12));
+        let mut ingest = layout.ingest(&digest, 12).unwrap();
+        assert_eq!(ingest.offset(), 5);
+        ingest.write(&content[5..]).unwrap();
+        assert_eq!(ingest.commit().unwrap(), (digest.clone(), 12));
+        assert!(layout.has(&digest, 12) && !layout.has(&digest, 11));
+        assert_eq!(layout.read_blob(&digest, 12).unwrap(), content);
+        assert!(layout.read_blob(&digest, 11).is_err());
+    }
+
+    #[test]
+    fn what_is_not_as_announced_does_not_become_a_blob() {
+        let (_folder, layout) = layout();
+        let digest = sha256(b"right");
+        for wrong in ["wrong", "righ", ""] {
+            let mut ingest = layout.ingest(&digest, 5).unwrap();
+            ingest.write(wrong.as_bytes()).unwrap();
+            assert_eq!(ingest.commit().unwrap_err().kind(), io::ErrorKind::InvalidData);
+            assert!(!layout.blob_path(&digest).exists());
+            assert_eq!(layout.ingest(&digest, 5).unwrap().offset(), 0, "nothing of it is kept");
+        }
+        let mut ingest = layout.ingest(&digest, 5).unwrap();
+        ingest.write(b"ri").unwrap();
+        assert_eq!(ingest.write(b"ghty").unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(ingest.offset(), 2);
+        ingest.write(b"ght").unwrap();
+        ingest.commit().unwrap();
+    }
+
+    #[test]
+    fn a_name_moves_and_what_had_it_stays_without() {
+        let (folder, layout) = layout();
+        let first = layout.put_blob(MediaType::ImageManifest, b"1").unwrap();
+        let second = layout.put_blob(MediaType::ImageManifest, b"2").unwrap();
+        layout.set_ref("a", &first).unwrap();
+        layout.set_ref("b", &first).unwrap();
+        layout.set_ref("a", &second).unwrap();
+        let names = |layout: &Layout| -> Vec<(String, Vec<String>)> {
+            layout.manifests().into_iter().map(|(digest, names)| (digest, names.into_iter().collect())).collect()
+        };
+        let (one, two) = (first.digest().to_string(), second.digest().to_string());
+        let mut expected = vec![(one.clone(), vec!["b".to_owned()]), (two.clone(), vec!["a".to_owned()])];
+        expected.sort();
+        assert_eq!(names(&layout), expected);
+        assert!(layout.remove_ref("b").unwrap());
+        assert!(!layout.remove_ref("b").unwrap());
+        let layout = again(&folder);
+        assert_eq!(layout.manifests()[&one].len(), 0, "nameless, and not forgotten");
+        assert_eq!(layout.find("a"), Some(two.clone()));
+        layout.forget(&one).unwrap();
+        assert_eq!(names(&again(&folder)), [(two, vec!["a".to_owned()])]);
+    }
+
+    #[test]
+    fn nothing_that_somebody_works_with_is_swept_away() {
+        let (_folder, layout) = layout();
+        let work = layout.work();
+        let blob = layout.put_blob(MediaType::ImageConfig, b"new").unwrap().digest().to_string();
+        let partial = sha256(b"partial");
+        let ingest = layout.ingest(&partial, 7).unwrap();
+        layout.sweep(&HashSet::new()).unwrap();
+        assert!(layout.has(&blob, 3) && layout.bytes().unwrap() == 3);
+        drop((work, ingest));
+        assert_eq!(layout.sweep(&HashSet::from([blob.clone()])).unwrap(), 0);
+        assert_eq!(layout.sweep(&HashSet::new()).unwrap(), 3);
+        assert!(!layout.has(&blob, 3));
+    }
+
+    #[test]
+    fn no_digest_leads_out_of_the_folder() {
+        let (folder, layout) = layout();
+        for digest in ["../../../etc/passwd", "sha256:../../../../etc/passwd", "sha256:", "", "sha512:aa"] {
+            assert!(layout.blob_path(digest).starts_with(folder.path().join("images/blobs/sha256")));
+            assert!(!layout.blob_path(digest).to_string_lossy().contains(".."));
+            assert!(!layout.has(digest, 0) && !is_digest(digest));
+        }
+    }
 }

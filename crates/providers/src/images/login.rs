@@ -34,7 +34,7 @@ const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
 
 /// Who we are to a registry.
 #[derive(Clone)]
-pub(super) enum Login {
+pub(crate) enum Login {
     /// A name and a password.
     Password { username: String, password: SecretString },
     /// A token that buys others.
@@ -55,7 +55,7 @@ impl fmt::Debug for Login {
 
 /// Where logins are looked up.
 #[derive(Debug)]
-pub(super) struct Logins {
+pub(crate) struct Logins {
     registries: BTreeMap<String, RegistryConfig>,
     docker_config: Option<PathBuf>,
 }
@@ -88,14 +88,14 @@ struct Answer {
 }
 
 impl Logins {
-    pub(super) fn new(registries: BTreeMap<String, RegistryConfig>, docker_config: Option<PathBuf>) -> Self {
+    pub(crate) fn new(registries: BTreeMap<String, RegistryConfig>, docker_config: Option<PathBuf>) -> Self {
         Self { registries, docker_config }
     }
 
     /// The login for a registry, by host and port; `None` to ask as nobody.
     ///
     /// Docker's files are read each time, so that `docker login` needs no restart.
-    pub(super) async fn find(&self, registry: &str) -> Result<Option<Login>> {
+    pub(crate) async fn find(&self, registry: &str) -> Result<Option<Login>> {
         if let Some(config) = self.registries.get(registry)
             && let Some(password) = &config.password
         {

@@ -38,7 +38,7 @@ const CONFIGS: [&str; 2] =
 #[derive(Debug)]
 pub(super) enum Document {
     Manifest(Box<ImageManifest>),
-    Index(ImageIndex),
+    Index(Box<ImageIndex>),
 }
 
 #[derive(Deserialize)]
@@ -81,7 +81,7 @@ impl Document {
         }
         let wrong = |_| broken("a field is missing or of the wrong kind");
         if index {
-            return serde_json::from_slice(bytes).map(Document::Index).map_err(wrong);
+            return serde_json::from_slice(bytes).map(Box::new).map(Document::Index).map_err(wrong);
         }
         let manifest: Box<ImageManifest> = serde_json::from_slice(bytes).map_err(wrong)?;
         check(&manifest, image)?;

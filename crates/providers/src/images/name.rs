@@ -32,13 +32,13 @@ impl Wanted {
 
 /// The name of an image, in full: host, repository, tag or digest.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Name {
+pub(crate) struct Name {
     reference: Reference,
 }
 
 impl Name {
     /// Reads a name as Docker does: `python` is `docker.io/library/python:latest`.
-    pub(super) fn parse(text: &str) -> Result<Name> {
+    pub(crate) fn parse(text: &str) -> Result<Name> {
         let invalid = |why: &str| Err(Error::Invalid(format!("{} is no name of an image: {why}", shown(text))));
         if text.is_empty() {
             return Err(Error::Invalid("the image has no name; give one such as `python:3.12`".to_owned()));
@@ -85,22 +85,37 @@ impl Name {
     }
 
     /// Host and port of the registry, such as `docker.io`.
-    pub(super) fn registry(&self) -> &str {
+    pub(crate) fn registry(&self) -> &str {
         self.reference.registry()
     }
 
+    /// Refuses a registry that is not among those that may be asked; none means any.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names them.
+    pub(crate) fn check_allowed(&self, allowed: &[String]) -> Result<()> {
+        if allowed.is_empty() || allowed.iter().any(|registry| registry == self.registry()) {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "images of `{}` may not be pulled here, only of {}",
+            self.registry(),
+            allowed.iter().map(|registry| format!("`{registry}`")).collect::<Vec<_>>().join(", ")
+        )))
+    }
+
     /// Such as `library/python`.
-    pub(super) fn repository(&self) -> &str {
+    pub(crate) fn repository(&self) -> &str {
         self.reference.repository()
     }
 
     /// What the registry is asked for: the digest if there is one, else the tag.
-    pub(super) fn version(&self) -> &str {
+    pub(crate) fn version(&self) -> &str {
         self.digest().or(self.reference.tag()).unwrap_or("latest")
     }
 
     /// The digest of the manifest, or of the index that leads to it.
-    pub(super) fn digest(&self) -> Option<&str> {
+    pub(crate) fn digest(&self) -> Option<&str> {
         self.reference.digest()
     }
 }
@@ -117,7 +132,7 @@ pub(super) fn host_of(registry: &str) -> &str {
 }
 
 /// Whether this means Docker's own registry, which has several names.
-pub(super) fn is_docker_hub(registry: &str) -> bool {
+pub(crate) fn is_docker_hub(registry: &str) -> bool {
     matches!(registry, DOCKER_HUB | "index.docker.io" | "registry-1.docker.io")
 }
 

@@ -75,7 +75,7 @@ impl Drop for Running {
 impl Store {
     /// Joins the pull of this name, or begins it.
     pub(super) fn begin(self: &Arc<Self>, name: &Name) -> Result<watch::Receiver<State>> {
-        self.allows(name)?;
+        name.check_allowed(&self.config.allowed_registries)?;
         let key = name.to_string();
         let mut running = self.pulls.lock();
         if let Some(pull) = running.get(&key) {
@@ -119,18 +119,6 @@ impl Store {
             store.evict().await;
         });
         Ok(watched)
-    }
-
-    fn allows(&self, name: &Name) -> Result<()> {
-        let allowed = &self.config.allowed_registries;
-        if allowed.is_empty() || allowed.iter().any(|registry| registry == name.registry()) {
-            return Ok(());
-        }
-        Err(Error::Invalid(format!(
-            "images of `{}` may not be pulled here, only of {}",
-            name.registry(),
-            allowed.iter().map(|registry| format!("`{registry}`")).collect::<Vec<_>>().join(", ")
-        )))
     }
 
     /// Waits for a pull, but not for ever.

@@ -129,7 +129,10 @@ impl Registries {
                 Error::Invalid(format!("the certificate {} cannot be used: {why}", path.display()))
             };
             let pem = std::fs::read(path).map_err(|error| bad(&error))?;
-            let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|_| bad(&"it is no PEM"))?;
+            let certificates = reqwest::Certificate::from_pem_bundle(&pem).unwrap_or_default();
+            if certificates.is_empty() {
+                return Err(bad(&"there is none in it, or it is no PEM"));
+            }
             builder = builder.tls_certs_merge(certificates);
         }
         let client = builder.build().map_err(|error| Error::failed("set up a client for registries", error))?;
@@ -186,7 +189,10 @@ impl Registries {
         offset: u64,
     ) -> Result<Response, Fault> {
         for _ in 0..=REDIRECTS_MAX {
-            let mut request = source.client.get(url.clone()).header(ACCEPT, manifest::ACCEPT);
+            let mut request = source.client.get(url.clone());
+            if url.path().contains("/manifests/") {
+                request = request.header(ACCEPT, manifest::ACCEPT);
+            }
             if offset > 0 {
                 request = request.header(RANGE, format!("bytes={offset}-"));
             }
@@ -229,6 +235,9 @@ impl Registries {
                 format!("`{}` answers {}", source.registry, status.as_u16()),
                 retry_after(&response),
             )),
+            StatusCode::BAD_REQUEST if source.base.scheme() == "http" => {
+                Err(Fault::Broken(format!("`{}` answers 400; if it speaks TLS, set its `ca_file`", source.registry)))
+            }
             _ => Err(Fault::Broken(format!("`{}` answers {}", source.registry, status.as_u16()))),
         }
     }
@@ -268,16 +277,22 @@ fn unreachable(source: &Source, error: &reqwest::Error) -> Fault {
     if error.is_timeout() {
         return slow(source);
     }
-    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
     let mut what = if error.is_connect() { "cannot be reached" } else { "broke off its answer" };
+    let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
         let text = error.to_string();
         if text.contains("certificate") {
-            what = "has a certificate that is not trusted (`ca_file` names one that is)";
-        } else if text.contains("dns error") || text.contains("lookup address") {
+            // No other attempt cures this or the next one.
+            return Fault::Broken(format!(
+                "`{}` has a certificate that is not trusted here (`ca_file` names one that is)",
+                source.registry
+            ));
+        }
+        if text.contains("InvalidContentType") || text.contains("corrupt message") {
+            return Fault::Broken(format!("`{}` speaks no TLS (`plain_http` allows that)", source.registry));
+        }
+        if text.contains("dns error") || text.contains("lookup address") {
             what = "has no address (is its name right?)";
-        } else if text.contains("InvalidContentType") || text.contains("corrupt message") {
-            what = "speaks no TLS (`plain_http` allows that)";
         }
         cause = error.source();
     }

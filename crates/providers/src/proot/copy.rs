@@ -18,35 +18,38 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Names right below the root that a box gets made up, whatever the tree has there.
-const LEFT_OUT: [&[u8]; 4] = [b"dev", b"proc", b"sys", b".tidebox"];
+/// Paths that a box gets made up, whatever the tree has there.
+const MADE_UP: [&str; 4] = ["dev", "proc", "sys", ".tidebox"];
 /// More than any tree that the store takes.
 const ENTRIES_MAX: usize = 5_000_000;
+/// What is smaller is read and written, which takes fewer calls.
+const SMALL_BYTES: u64 = 64 * 1024;
 /// So much is asked of the kernel at once.
 const PIECE_BYTES: usize = 1 << 30;
 
 /// Copies what is below `from` into the empty directory `to`, for the user `id`;
-/// `None` for the caller. Blocks.
+/// `None` for the caller. What is below the directories `shown`, which the box gets
+/// from elsewhere, is left out. Blocks.
 ///
 /// Directories and files can be read and written by their owner, as they could be
 /// by the root of the tree, which the owner stands for. Devices and sockets are left
 /// out, and so are extended attributes.
-pub(super) fn copy_tree(from: &Path, to: &Path, id: Option<u32>) -> io::Result<()> {
+pub(super) fn copy_tree(from: &Path, to: &Path, shown: &[&str], id: Option<u32>) -> io::Result<()> {
     let open = |path: &Path| rustix::fs::openat(CWD, path, DIR, Mode::empty());
     let copier = Copier { from: open(from)?, to: open(to)?, id };
-    let mut waiting = vec![PathBuf::from(".")];
+    let mut waiting = vec![PathBuf::new()];
     let mut entries = 0;
     // Of directories last: what is put into one changes its time.
     let mut times = Vec::new();
     let mut reflinks = true;
     while let Some(path) = waiting.pop() {
         let (source, target) = (below(&copier.from, &path)?, below(&copier.to, &path)?);
-        let is_root = path == Path::new(".");
         for entry in Dir::read_from(&source)? {
             let entry = entry?;
             let name = entry.file_name();
             let bytes = name.to_bytes();
-            if bytes == b"." || bytes == b".." || (is_root && LEFT_OUT.contains(&bytes)) {
+            let below = path.join(std::ffi::OsStr::from_bytes(bytes));
+            if bytes == b"." || bytes == b".." || MADE_UP.iter().any(|made_up| below == Path::new(made_up)) {
                 continue;
             }
             entries += 1;
@@ -58,8 +61,10 @@ pub(super) fn copy_tree(from: &Path, to: &Path, id: Option<u32>) -> io::Result<(
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => {
                     copier.dir(&target, name, &stat)?;
-                    waiting.push(path.join(name));
-                    times.push((path.join(name), times_of(&stat)));
+                    if !shown.iter().any(|shown| below == Path::new(shown)) {
+                        waiting.push(below.clone());
+                    }
+                    times.push((below, times_of(&stat)));
                 }
                 FileType::RegularFile => copier.file(&source, &target, name, &stat, &mut reflinks)?,
                 FileType::Symlink => copier.link(&source, &target, name, &stat)?,
@@ -79,6 +84,7 @@ const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLL
 /// Opens a directory of a tree without following a link.
 fn below(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     openat2(root, path, DIR, Mode::empty(), resolve).map_err(|errno| match errno {
         Errno::NAMETOOLONG => io::Error::other("the image has paths longer than 4,096 bytes"),
         errno => errno.into(),
@@ -164,6 +170,11 @@ fn clone(to: &OwnedFd, from: &OwnedFd, reflinks: &mut bool) -> bool {
 
 /// Copies the pieces that hold data, so that holes stay holes.
 fn copy_content(from: OwnedFd, to: &OwnedFd, size: u64) -> io::Result<()> {
+    if size <= SMALL_BYTES {
+        let mut content = Vec::new();
+        io::Read::read_to_end(&mut File::from(from), &mut content)?;
+        return io::Write::write_all(&mut File::from(to.try_clone()?), &content);
+    }
     ftruncate(to, size)?;
     let mut at = 0;
     while at < size {
@@ -211,7 +222,7 @@ mod test {
 
     fn copied(from: &Path) -> tempfile::TempDir {
         let to = tempfile::tempdir().unwrap();
-        copy_tree(from, to.path(), None).unwrap();
+        copy_tree(from, to.path(), &["shown"], None).unwrap();
         to
     }
 
@@ -282,8 +293,10 @@ mod test {
         symlink("/etc", from.path().join(".tidebox")).unwrap();
         fs::create_dir_all(from.path().join("proc/x")).unwrap();
         fs::create_dir_all(from.path().join("usr/dev")).unwrap();
+        fs::create_dir_all(from.path().join("shown/by another")).unwrap();
         let to = copied(from.path());
-        assert_eq!(fs::read_dir(to.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(to.path()).unwrap().count(), 2);
+        assert_eq!(fs::read_dir(to.path().join("shown")).unwrap().count(), 0);
         assert!(to.path().join("usr/dev").is_dir());
     }
 
@@ -300,7 +313,7 @@ mod test {
         }
         fs::rename(&inner, &top).unwrap();
         let to = tempfile::tempdir().unwrap();
-        let refused = copy_tree(from.path(), to.path(), None).unwrap_err();
+        let refused = copy_tree(from.path(), to.path(), &[], None).unwrap_err();
         assert!(refused.to_string().contains("longer than 4,096 bytes"), "{refused}");
         crate::removal::remove_tree(from.path()).unwrap();
         crate::removal::remove_tree(to.path()).unwrap();

@@ -15,9 +15,9 @@
 //! anything here. Nothing is opened through a link.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use domain::SandboxId;
@@ -101,7 +101,8 @@ impl Folder {
     pub(super) fn make(&self, record: &Record) -> io::Result<()> {
         let id = record.id;
         DirBuilder::new().mode(0o700).create(&self.0)?;
-        fs::write(self.0.join("box.json"), serde_json::to_vec(record)?)?;
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.0.join("box.json"))?;
+        file.write_all(&serde_json::to_vec(record)?)?;
         if id.is_some() {
             set_mode(&self.0, 0o711)?;
         }

@@ -104,11 +104,13 @@ async fn version(proot: &Path) -> Result<String, String> {
         Err(_) => return Err(format!("{} does not say its version: {advice}.", proot.display())),
     };
     let text = String::from_utf8_lossy(&output.stdout);
+    let is_proot = text.to_lowercase().contains("proot");
     let version = text.split_whitespace().find(|word| {
         let word = word.trim_start_matches('v');
         word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit())
     });
     version
+        .filter(|_| is_proot)
         .map(|word| word.trim_start_matches('v').to_owned())
         .ok_or_else(|| format!("{} says no version, so it is not PRoot: {advice}.", proot.display()))
 }

@@ -30,6 +30,9 @@ const END_WAIT: Duration = Duration::from_secs(20);
 const DEVICES: [&str; 8] = ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"];
 /// Files of the host that a box on the host's network needs as they are.
 const NETWORK_FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+/// Folders of the host with many files that its programs read and nobody changes.
+/// With the image `host` they are shown as they are, below the root's `/`.
+const SHOWN: [&str; 2] = ["etc/alternatives", "etc/ssl/certs"];
 /// Where the agent's program and its FIFO show in a box.
 const PROGRAM: &str = "/.tidebox/agent";
 const LIFE: &str = "/.tidebox/life";
@@ -146,8 +149,10 @@ impl Maker {
         let skeleton = self.skeleton.path.clone();
         let own_program = id.is_none();
         let work = move || {
-            let from = image.as_ref().map_or(skeleton.as_path(), |held| held.root());
-            copy_tree(from, &folder.root(), id)?;
+            match &image {
+                Some(held) => copy_tree(held.root(), &folder.root(), &[], id)?,
+                None => copy_tree(&skeleton, &folder.root(), &SHOWN, id)?,
+            }
             furnish(&folder.root(), id)?;
             if own_program { write_program(&folder.path().join("agent")) } else { Ok(()) }
         };
@@ -162,7 +167,8 @@ impl Maker {
         option("-r", what.folder.root().display().to_string());
         option("-b", "/proc".to_owned());
         let devices = DEVICES.iter().map(|name| format!("/dev/{name}"));
-        let shown = self.skeleton.shown.iter().filter(|_| what.image.is_none()).cloned();
+        let shown = self.skeleton.shown.iter().cloned().chain(SHOWN.iter().map(|dir| format!("/{dir}")));
+        let shown = shown.filter(|_| what.image.is_none());
         let host = devices.chain(shown).chain(NETWORK_FILES.map(str::to_owned));
         host.filter(|path| Path::new(path).exists()).for_each(|path| option("-b", path));
         option("-b", format!("{}:{PROGRAM}", program.display()));

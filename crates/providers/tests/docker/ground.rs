@@ -14,7 +14,7 @@ use providers::docker::{Docker, DockerConfig};
 use providers::{Command, ExitStatus, Guest, OutputEvent, Provider, Spec};
 
 /// The longest wait for what must come true.
-const EVENTUALLY: Duration = Duration::from_secs(30);
+const EVENTUALLY: Duration = Duration::from_secs(90);
 /// An image with busybox, a user and little else.
 pub(crate) const IMAGE: &str = "test/busybox:1";
 /// The same, with all that an image can say of running it.
@@ -93,6 +93,9 @@ fn busybox_root() -> Vec<u8> {
         header.set_size(0);
         archive.append_link(&mut header, format!("bin/{applet}"), "busybox").unwrap();
     }
+    // Which Debian's busybox lacks.
+    let printenv = b"#!/bin/sh\nenv | grep \"^$1=\" | cut -d= -f2-\nenv | grep -q \"^$1=\"\n";
+    add(&mut archive, tar::EntryType::Regular, "bin/printenv", 0o755, printenv);
     let passwd =
         "root:x:0:0:root:/root:/bin/sh\nann:x:1000:1000:Ann:/home/ann:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n";
     add(&mut archive, tar::EntryType::Regular, "etc/passwd", 0o644, passwd.as_bytes());

@@ -2,5 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and one tells another what it started")]
 
+mod engine;
 mod ground;
+mod restart;
+mod speed;
 mod suite;
+mod walls;

@@ -8,10 +8,10 @@ use providers::docker::Docker;
 
 use crate::ground::{Ground, spec};
 
-fn lab(ground: &Ground) -> Lab {
+fn lab(ground: &Ground, pids: u32) -> Lab {
     // The suite runs many commands at once.
     let mut roomy = spec();
-    roomy.resources.pids = 512;
+    roomy.resources.pids = pids;
     let config = ground.config.clone();
     let (engine, store) = (ground.engine, ground.config.store_id.clone());
     Lab::new(Arc::new(ground.docker.clone()), roomy)
@@ -33,5 +33,16 @@ fn lab(ground: &Ground) -> Lab {
 #[tokio::test(flavor = "multi_thread")]
 async fn docker_with_runc_passes_the_suite() {
     let Some(ground) = Ground::new().await else { return };
-    run(lab(&ground)).await;
+    run(lab(&ground, 512)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn docker_with_runsc_passes_the_suite() {
+    if fixtures::found("runsc", &["/usr/bin/runsc".into()]).is_none() {
+        return;
+    }
+    let Some(ground) = Ground::with(|config| config.runtime = "runsc".to_owned()).await else { return };
+    // The kernel of such a box is a process of the host with threads of its own, and
+    // the limit counts those.
+    run(lab(&ground, 4096)).await;
 }

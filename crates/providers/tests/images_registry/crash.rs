@@ -77,6 +77,23 @@ async fn a_store_whose_index_is_broken_opens_and_is_filled_again() {
 }
 
 #[tokio::test]
+async fn a_broken_index_takes_nothing_from_boxes_that_run() {
+    let rogue = Rogue::good();
+    let name = rogue.put(&small("still here"), "app", "1");
+    let lab = Lab::new();
+    let digest = lab.open().take(&name).await.unwrap().digest().to_owned();
+    std::fs::write(lab.dir().join("index.json"), "{").unwrap();
+    let images = lab.open();
+    let held = images.hold(&digest).unwrap();
+    images.prune(true).await.unwrap();
+    assert_eq!(read(held.root(), "hello"), "still here");
+    drop(held);
+    images.prune(true).await.unwrap();
+    assert!(images.hold(&digest).is_none(), "and when its box is gone, it goes");
+    nothing_is_trusted(&lab, &images).await;
+}
+
+#[tokio::test]
 async fn what_a_crash_left_between_two_steps_is_removed_or_made_whole() {
     let rogue = Rogue::good();
     let image = small("x");
@@ -89,11 +106,16 @@ async fn what_a_crash_left_between_two_steps_is_removed_or_made_whole() {
     std::fs::write(lab.dir().join("index.new"), "{").unwrap();
     std::fs::write(lab.dir().join("ingest/new-7"), "half a manifest").unwrap();
     let images = lab.open();
-    nothing_is_trusted(&lab, &images).await;
+    assert!(images.list().await.unwrap().is_empty());
     assert!(!lab.dir().join("ingest/new-7").exists());
+    images.prune(false).await.unwrap();
+    nothing_is_trusted(&lab, &images).await;
+    pull(&images, &name).await.unwrap();
     drop(images);
     // Named, and the tree is gone; and then a blob is gone too.
     std::fs::write(lab.dir().join("index.json"), index).unwrap();
+    let tree = lab.dir().join("trees").join(image.digest().trim_start_matches("sha256:"));
+    std::fs::rename(tree, lab.folder.path().join("away")).unwrap();
     let images = lab.open();
     assert_eq!(read(images.take(&name).await.unwrap().root(), "hello"), "x");
     drop(images);

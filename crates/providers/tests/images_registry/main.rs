@@ -4,6 +4,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
+mod crash;
+mod faults;
+mod keep;
+mod login;
+mod mirrors;
 mod real;
 mod rogue;
 mod waiters;

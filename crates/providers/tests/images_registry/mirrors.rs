@@ -49,6 +49,7 @@ async fn a_mirror_that_fails_or_lies_is_no_harm() {
             Box::new(|_| Some(Say::Answer(401, vec!["www-authenticate: Basic realm=\"x\"".to_owned()], Vec::new()))),
         ),
         ("sends rubbish", Box::new(|asked| asked.is_blob().then(|| Say::Body(b"rubbish".to_vec())))),
+        ("sends another layer and breaks off", Box::new(move |asked| asked.is_blob().then_some(Say::Rubbish(5000)))),
         ("sends another layer", Box::new(move |asked| asked.is_blob().then(|| Say::Body(wrong.clone())))),
         ("breaks off", Box::new(|asked| asked.is_blob().then_some(Say::CutAfter(5000)))),
     ];

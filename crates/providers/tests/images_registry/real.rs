@@ -181,3 +181,38 @@ async fn a_registry_that_is_down_is_told_from_an_image_that_is_not_there() {
     assert!(text.contains("cannot be reached") && text.contains("try again"), "{text}");
     nothing_is_trusted(&lab, &images).await;
 }
+
+#[tokio::test]
+async fn a_registry_with_a_certificate_of_its_own_is_trusted_only_as_told() {
+    use providers::images::RegistryConfig;
+    let Some(plain) = Registry::start() else { return };
+    let name = plain.push(&small("over TLS"), "app", "1");
+    let lab = Lab::new();
+    let folder = lab.folder.path();
+    let issue = |file: &str| {
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let (certificate, key) = (folder.join(file), folder.join(format!("{file}.key")));
+        std::fs::write(&certificate, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        (certificate, key)
+    };
+    let ((certificate, key), (other, _)) = (issue("theirs.pem"), issue("other.pem"));
+    let registry = plain.with_tls(&certificate, &key).unwrap();
+    let name = name.replace(plain.address(), registry.address());
+    let with = |ca_file: Option<std::path::PathBuf>| {
+        lab.open_with(|config| {
+            let trusting = RegistryConfig { ca_file, ..RegistryConfig::default() };
+            config.registries.insert(registry.address().to_owned(), trusting);
+        })
+    };
+    for (ca_file, why) in [
+        (None, "if it speaks TLS"),
+        (Some(other), "not trusted here (`ca_file`"),
+        (Some(key), "no PEM"),
+        (Some(folder.join("none")), "cannot be used"),
+    ] {
+        let text = invalid(with(ca_file).take(&name).await);
+        assert!(text.contains(why), "{text}");
+    }
+    assert_eq!(read(with(Some(certificate)).take(&name).await.unwrap().root(), "hello"), "over TLS");
+}

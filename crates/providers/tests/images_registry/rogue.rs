@@ -42,6 +42,8 @@ pub(crate) enum Say {
     Answer(u16, Vec<String>, Vec<u8>),
     /// The good answer, but broken off after so many bytes of its body.
     CutAfter(usize),
+    /// As long as the good answer, so many bytes of something else, and then broken off.
+    Rubbish(usize),
     /// The good answer, but for this body.
     Body(Vec<u8>),
     /// The good answer, once the gate is open.
@@ -194,6 +196,7 @@ impl Shared {
                 }
                 (_, None) => (404, Vec::new(), b"{}".to_vec(), None),
                 (Some(Say::Body(wrong)), Some(_)) => (200, Vec::new(), wrong, None),
+                (Some(Say::Rubbish(cut)), Some((_, body))) => (200, Vec::new(), vec![b'?'; body.len()], Some(cut)),
                 (said, Some((media_type, body))) => {
                     let cut = match said {
                         Some(Say::CutAfter(cut) | Say::StallAfter(cut, _)) => Some(cut),

@@ -8,9 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use domain::{Resources, SandboxId, StoreId};
+use fixtures::image::{Image, digest};
 use futures_util::StreamExt;
+use providers::images::trees::{Bounds, Compression, Layer, Trees};
+use providers::images::{Images, ImagesConfig, PullPolicy};
 use providers::native::{Native, NativeConfig};
-use providers::{Chain, Command, ExitStatus, Guest, OutputEvent, Provider, Slots, Spec};
+use providers::{Chain, Command, Error, ExitStatus, Guest, OutputEvent, Provider, Slots, Spec};
+use serde_json::Value;
 
 /// The longest wait for what must come true.
 const EVENTUALLY: Duration = Duration::from_secs(20);
@@ -41,6 +45,45 @@ pub(crate) fn spec() -> Spec {
     }
 }
 
+/// A box of an image.
+pub(crate) fn spec_of(image: &str) -> Spec {
+    Spec { image: image.to_owned(), ..spec() }
+}
+
+/// Puts images into the folder of a store that is not open: an OCI layout, and the
+/// trees that the store makes of it.
+fn put(dir: &Path, images: &[(&str, Image)]) {
+    let trees = {
+        std::fs::create_dir_all(dir).unwrap();
+        Trees::open(dir).unwrap()
+    };
+    let mut manifests = Vec::new();
+    for (name, image) in images {
+        image.write_oci(dir, name);
+        let index: Value = serde_json::from_slice(&std::fs::read(dir.join("index.json")).unwrap()).unwrap();
+        manifests.extend(index["manifests"].as_array().unwrap().clone());
+        let packed = image.layers.iter().map(|layer| image.packing.pack(layer));
+        let layers: Vec<Layer> = packed
+            .zip(&image.layers)
+            .map(|(blob, layer)| Layer {
+                path: dir.join("blobs").join(digest(&blob).replace(':', "/")),
+                compression: Compression::Gzip,
+                diff_id: digest(layer),
+            })
+            .collect();
+        let bounds = Bounds { bytes_max: 1 << 30, entries_max: Bounds::ENTRIES_MAX };
+        trees.unpack(&image.digest(), &layers, &bounds, &|_| {}).unwrap();
+    }
+    let index = serde_json::json!({"schemaVersion": 2, "manifests": manifests});
+    std::fs::write(dir.join("index.json"), serde_json::to_vec(&index).unwrap()).unwrap();
+}
+
+/// The store of images in a data folder, as a server opens it.
+pub(crate) fn open_images(data_dir: &Path) -> Images {
+    let config = ImagesConfig { pull: PullPolicy::Never, ..ImagesConfig::new(data_dir.join("images")) };
+    Images::open(config).unwrap()
+}
+
 pub(crate) struct Ground {
     pub(crate) native: Native,
     config: NativeConfig,
@@ -49,13 +92,23 @@ pub(crate) struct Ground {
 
 impl Ground {
     pub(crate) async fn new() -> Ground {
+        Ground::with(None, tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap()).await
+    }
+
+    /// One whose store of images holds these, and asks no registry for others.
+    pub(crate) async fn with_images(images: &[(&str, Image)]) -> Ground {
         let folder = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
+        put(&folder.path().join("images"), images);
+        Ground::with(Some(open_images(folder.path())), folder).await
+    }
+
+    async fn with(images: Option<Images>, folder: tempfile::TempDir) -> Ground {
         let config = NativeConfig {
             data_dir: folder.path().to_owned(),
             store_id: StoreId::from_entropy(entropy()),
             cgroup_parent: None,
             subids: None,
-            images: None,
+            images,
         };
         let native = Native::open(config.clone()).await.unwrap();
         let health = native.health().await;
@@ -66,6 +119,19 @@ impl Ground {
     /// The provider as a later server opens it.
     pub(crate) async fn reopen(&self) -> Native {
         Native::open(self.config.clone()).await.unwrap()
+    }
+
+    /// The store of images.
+    pub(crate) fn images(&self) -> &Images {
+        self.config.images.as_ref().expect("it was made with images")
+    }
+
+    /// Why a box cannot be started.
+    pub(crate) async fn refusal(&self, spec: &Spec) -> Error {
+        if let Err(refused) = self.native.check(spec) {
+            return refused;
+        }
+        self.native.start(&new_id(), spec).await.expect_err("it starts")
     }
 
     pub(crate) fn config(&self) -> NativeConfig {

@@ -4,6 +4,8 @@
 
 mod burst;
 mod ground;
+mod hostile;
+mod images;
 mod limits;
 mod powers;
 mod remains;

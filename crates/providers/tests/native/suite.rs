@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::sync::Arc;
 
+use fixtures::suite::{FULL, SCRATCH};
 use providers::conformance::{Lab, Need, run};
 use providers::native::Native;
 
@@ -11,7 +12,11 @@ use crate::ground::{Ground, is_root, spec};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn native_passes_the_suite() {
-    let ground = Arc::new(Ground::new().await);
+    let images = fixtures::suite::full().zip(fixtures::suite::scratch());
+    let ground = Arc::new(match &images {
+        Some((full, scratch)) => Ground::with_images(&[(FULL, full.clone()), (SCRATCH, scratch.clone())]).await,
+        None => Ground::new().await,
+    });
     let (config, folder) = (ground.config(), ground.folder());
     // The suite runs many commands at once.
     let mut roomy = spec();
@@ -31,6 +36,10 @@ async fn native_passes_the_suite() {
                 rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
             })
         });
+    lab = match images {
+        Some(_) => lab.images(FULL, SCRATCH),
+        None => lab.without(Need::RealImages, "there is no busybox here to make them of"),
+    };
     if !is_root() {
         lab = lab.without(Need::Users, "without privileges a box has one user only");
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use domain::{Resources, SandboxId, StoreId};
 use futures_util::StreamExt;
+use providers::images::Images;
 use providers::proot::{Proot, ProotConfig};
 use providers::{Command, ExitStatus, Guest, OutputEvent, Provider, Spec};
 
@@ -56,6 +57,11 @@ pub(crate) struct Ground {
 impl Ground {
     /// `None` where there is no PRoot.
     pub(crate) async fn new() -> Option<Ground> {
+        Ground::with(None).await
+    }
+
+    /// The same, with images from a store.
+    pub(crate) async fn with(images: Option<Images>) -> Option<Ground> {
         if !has_proot() {
             return None;
         }
@@ -69,7 +75,7 @@ impl Ground {
             binary: PathBuf::from("proot"),
             data_dir,
             store_id: StoreId::from_entropy(entropy()),
-            images: None,
+            images,
             subids: None,
         };
         let proot = Proot::open(config.clone()).await.unwrap();
@@ -171,10 +177,15 @@ impl<'a> Inside<'a> {
     }
 
     pub(crate) async fn run(&self, argv: &[&str]) -> Ran {
+        self.run_in(None, argv).await
+    }
+
+    /// Runs a program that starts in this directory.
+    pub(crate) async fn run_in(&self, workdir: Option<&str>, argv: &[&str]) -> Ran {
         let command = Command {
             argv: argv.iter().map(|&arg| arg.to_owned()).collect(),
             env: BTreeMap::new(),
-            workdir: None,
+            workdir: workdir.map(str::to_owned),
             user: None,
             timeout: Duration::from_secs(60),
             stdin: None,

@@ -3,8 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and one tells another what it started")]
 
 mod ground;
-//mod limits;
-//mod remains;
-//mod restart;
+mod images;
+mod limits;
+mod remains;
+mod restart;
 mod suite;
-//mod walls;
+mod walls;

@@ -1,1 +1,203 @@
+//! After a stop nothing is left, whatever the box did against it.
 
+use std::path::Path;
+use std::time::Duration;
+
+use providers::{Error, Provider};
+
+use crate::ground::{Ground, eventually, is_root, lives, new_id, processes_with, spec};
+
+/// Marks a process of one box, so that it is found whoever its parent is.
+fn marked(ground: &Ground, script: &str) -> (String, String) {
+    let mark = format!("mark-{}", new_id());
+    let _ = ground;
+    (format!("MARK={mark} sh -c '{script}' > /dev/null 2>&1"), mark)
+}
+
+#[tokio::test]
+async fn after_a_stop_nothing_of_a_box_is_left() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    let id = inside.id.clone();
+    let pids = inside.pids();
+    let mut marks = Vec::new();
+    for script in [
+        // In a session of its own, its parents gone, deaf, stopped.
+        "setsid sh -c \"trap : TERM HUP INT QUIT; while :; do sleep 1; done\" & exit",
+        "(setsid setsid sleep 1000 &) & exit",
+        "sleep 1000 & kill -STOP $!",
+        "while :; do :; done & exit",
+    ] {
+        let (command, mark) = marked(&ground, script);
+        inside.sh(&command).await;
+        assert!(!processes_with("environ", &mark).is_empty(), "{script}");
+        marks.push(mark);
+    }
+    ground.proot.stop(&id).await.unwrap();
+    // At once, not later:
+    assert!(!ground.folder_of(&id).exists());
+    assert!(pids.iter().all(|pid| !lives(*pid)));
+    for mark in marks {
+        let left = processes_with("environ", &mark);
+        assert_eq!(left, Vec::<String>::new());
+    }
+    eventually("no zombie either", || !Path::new(&format!("/proc/{}", pids[0])).exists()).await;
+    assert!(matches!(ground.proot.guest(&id).await, Err(Error::Gone)));
+    assert!(ground.proot.inventory().await.unwrap().is_empty());
+    ground.proot.idle().await;
+    assert_eq!(std::fs::read_dir(ground.folder().join("trash")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn processes_that_fork_faster_than_anybody_looks_end_with_their_box() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    let (command, mark) = marked(&ground, "hop() { (hop &) ; }; hop & hop & hop & sleep 0.1");
+    inside.sh(&command).await;
+    ground.proot.stop(&inside.id).await.unwrap();
+    assert_eq!(processes_with("environ", &mark), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn when_the_tracer_dies_the_whole_box_dies() {
+    let Some(ground) = Ground::new().await else { return };
+    for victim in [0, 1] {
+        let inside = ground.start().await;
+        let (command, mark) = marked(&ground, "(setsid sleep 1000 &) & sleep 1000 & exit");
+        inside.sh(&command).await;
+        let pid = inside.pids()[victim];
+        let raw = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        rustix::process::kill_process(raw, rustix::process::Signal::KILL).unwrap();
+        // What is no longer traced would go on as a process of the host.
+        eventually("nothing of the box runs", || processes_with("environ", &mark).is_empty()).await;
+        eventually("it is known as dead", || !inside.pids().iter().any(|pid| lives(*pid))).await;
+        let gone = async {
+            while !matches!(ground.proot.guest(&inside.id).await, Err(Error::Gone)) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), gone).await.expect("its inside is gone");
+        // A start with the same id finds that there is no box, and makes one.
+        ground.proot.start(&inside.id, &spec()).await.unwrap();
+        inside.text("true").await;
+        ground.proot.stop(&inside.id).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_box_that_ends_its_own_agent_ends_itself() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    let (command, mark) = marked(&ground, "sleep 1000 & exit");
+    inside.sh(&command).await;
+    let guest = inside.guest().await;
+    let script = "kill -9 $(grep -l '^Name:.tidebox-agent\\|^Name:.agent' /proc/[0-9]*/status | cut -d/ -f3); sleep 60";
+    let command = providers::Command {
+        argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+        env: Default::default(),
+        workdir: None,
+        user: None,
+        timeout: Duration::from_secs(60),
+        stdin: None,
+    };
+    let output = guest.exec(command).await.unwrap();
+    eventually("nothing of the box runs", || processes_with("environ", &mark).is_empty()).await;
+    drop(output);
+    eventually("its first process has ended", || !lives(inside.pids()[0])).await;
+    assert!(ground.proot.inventory().await.unwrap().iter().all(|found| !found.alive));
+    ground.proot.stop(&inside.id).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_signal_to_everybody_reaches_nobody() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    inside.refuses("kill -9 -1").await;
+    assert_eq!(inside.text("echo alive").await, "alive\n");
+}
+
+#[tokio::test]
+async fn stops_at_once_and_again_are_successes() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    let (a, b, c) =
+        tokio::join!(ground.proot.stop(&inside.id), ground.proot.stop(&inside.id), ground.proot.stop(&inside.id));
+    assert!(a.is_ok() && b.is_ok() && c.is_ok());
+    ground.proot.stop(&inside.id).await.unwrap();
+    ground.proot.stop(&new_id()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_goes_away_during_a_start_or_stop_leaves_nothing_lost() {
+    let Some(ground) = Ground::new().await else { return };
+    for millis in [0, 1, 3, 6, 10, 20, 40] {
+        let id = new_id();
+        let wait = Duration::from_millis(millis);
+        let _ = tokio::time::timeout(wait, ground.proot.start(&id, &spec())).await;
+        let _ = tokio::time::timeout(wait, ground.proot.stop(&id)).await;
+        ground.proot.stop(&id).await.unwrap();
+        assert!(!ground.folder_of(&id).exists());
+    }
+    assert!(ground.proot.inventory().await.unwrap().is_empty());
+    ground.proot.idle().await;
+    let folder = ground.folder().display().to_string();
+    assert_eq!(processes_with("cmdline", &folder), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_hostile_tree_goes_with_its_box_and_no_link_in_it_is_followed() {
+    let Some(ground) = Ground::new().await else { return };
+    let kept = ground.data_dir().join("kept");
+    std::fs::write(&kept, "kept").unwrap();
+    let inside = ground.start().await;
+    let deep = "chdir '/workspace'; for (1..200) { mkdir 'd' or last; chdir 'd' or last } open F, '>', 'f'";
+    inside.run(&["/usr/bin/perl", "-e", deep]).await;
+    inside
+        .text("mkdir -p /tmp/a/b/c && touch /tmp/a/b/c/f && chmod 000 /tmp/a/b/c /tmp/a/b /tmp/a; ln -s / /tmp/root; mkfifo /tmp/fifo; touch \"/tmp/$(printf '\\n\\377')\"")
+        .await;
+    // As if it had left its root: what the server touches is put in its place.
+    let root = ground.folder_of(&inside.id).join("root");
+    std::os::unix::fs::symlink(&kept, root.join("tmp/out")).unwrap();
+    std::os::unix::fs::symlink(ground.data_dir(), root.join("workspace/out")).unwrap();
+    assert!(ground.proot.disk_usage(&inside.id).await.is_some());
+    ground.proot.stop(&inside.id).await.unwrap();
+    ground.proot.idle().await;
+    assert_eq!(std::fs::read_dir(ground.folder().join("trash")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), "kept");
+}
+
+#[tokio::test]
+async fn a_root_that_became_a_link_leads_the_server_nowhere() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    let (folder, elsewhere) = (ground.folder_of(&inside.id), ground.data_dir().join("elsewhere"));
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::write(elsewhere.join("file"), vec![1; 1 << 20]).unwrap();
+    std::fs::rename(folder.join("root"), folder.join("moved")).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, folder.join("root")).unwrap();
+    assert!(ground.proot.disk_usage(&inside.id).await.is_none_or(|bytes| bytes < 1 << 20));
+    ground.proot.stop(&inside.id).await.unwrap();
+    ground.proot.idle().await;
+    assert_eq!(std::fs::metadata(elsewhere.join("file")).unwrap().len(), 1 << 20);
+    assert!(!folder.exists());
+}
+
+#[tokio::test]
+async fn what_belongs_to_the_server_cannot_be_written_by_a_box_with_an_id_of_its_own() {
+    let Some(ground) = Ground::new().await else { return };
+    if !is_root() {
+        return;
+    }
+    use std::os::unix::fs::MetadataExt;
+    let inside = ground.start().await;
+    let folder = ground.folder_of(&inside.id);
+    for name in ["", "box.json", "pid", "agent.sock", "events"] {
+        let metadata = folder.join(name).symlink_metadata().unwrap();
+        assert_eq!(
+            (metadata.uid(), metadata.mode() & 0o022),
+            (0, if name == "agent.sock" { metadata.mode() & 0o022 } else { 0 }),
+            "{name}"
+        );
+    }
+    assert_ne!(folder.join("root").metadata().unwrap().uid(), 0);
+}

@@ -1,1 +1,189 @@
+//! What a box does not show to programs that play along, what the host's own
+//! permissions keep from it, and that the facts say that this is all.
 
+use std::path::PathBuf;
+
+use domain::StoreId;
+use providers::proot::{Proot, ProotConfig};
+use providers::{Error, Isolation, Provider};
+
+use crate::ground::{Ground, has_proot, is_root, spec};
+
+#[tokio::test]
+async fn the_facts_say_in_plain_words_that_there_is_no_isolation() {
+    let Some(ground) = Ground::new().await else { return };
+    let facts = ground.proot.facts();
+    assert_eq!((facts.isolation, facts.network_mode.as_str()), (Isolation::None, "host"));
+    assert!(facts.runtime.starts_with("proot ") && facts.runtime.contains('.'), "{}", facts.runtime);
+    assert!(facts.missing.iter().any(|text| text.contains("isolates nothing")), "{:?}", facts.missing);
+    assert_eq!(facts.missing.iter().any(|text| text.contains("server's own user")), !is_root());
+    assert!(!providers::capabilities(&ground.proot).contains(&"container"));
+    assert!(ground.proot.slots().is_none());
+}
+
+#[tokio::test]
+async fn a_program_sees_the_made_up_root_and_no_file_of_the_host() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    assert_eq!(
+        inside
+            .text("ls -A /home /root /opt /srv /mnt /media /sys /var/tmp /tmp /workspace | grep -v -e : -e '^$'; true")
+            .await,
+        "user\n"
+    );
+    assert_eq!(inside.text("cut -d: -f1 /etc/passwd | tr '\\n' ' '").await, "root user nobody ");
+    for absent in ["/etc/shadow", "/etc/ssh", "/etc/machine-id", "/boot", "/etc/environment"] {
+        inside.refuses(&format!("test -e {absent}")).await;
+    }
+    assert_eq!(inside.text("id -u; cd /workspace && pwd").await, "0\n/workspace\n");
+}
+
+#[tokio::test]
+async fn calls_that_proot_does_not_know_cannot_reach_the_host() {
+    let Some(ground) = Ground::new().await else { return };
+    let name = format!("/tmp/canary-{}", std::process::id());
+    std::fs::write(&name, "of the host").unwrap();
+    let _canary = tempfile::TempPath::try_from_path(&name).unwrap();
+    let inside = ground.start().await;
+    inside.text("echo of the box > /tmp/own").await;
+    // `openat2`, `statx`, `faccessat2` with a path of the host: that they do not exist
+    // is fine, that they find it is not.
+    let script = format!(
+        "my $how = pack('QQQ', 0, 0, 0); my $buf = \"\\0\" x 256; my $path = '{name}';\n\
+         for my $call ([437, -100, $path, $how, 24], [332, -100, $path, 0, 0xfff, $buf], [439, -100, $path, 0, 0]) {{\n\
+           my @c = @$call; my $r = syscall($c[0], @c[1..$#c]); print $r, ' '; }}"
+    );
+    #[cfg(target_arch = "x86_64")]
+    assert_eq!(inside.run(&["/usr/bin/perl", "-e", &script]).await.stdout, "-1 -1 -1 ");
+    // The C library's own way around works.
+    assert_eq!(inside.text("stat -c %s /tmp/own; test -r /tmp/own && echo yes").await, "11\nyes\n");
+}
+
+#[tokio::test]
+async fn the_hosts_programs_cannot_be_changed_from_a_box() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    inside.refuses("touch /usr/bin/planted").await;
+    inside.refuses("echo x >> /usr/bin/env").await;
+    assert!(!std::path::Path::new("/usr/bin/planted").exists());
+}
+
+#[tokio::test]
+async fn root_in_a_box_is_an_ordinary_user_of_the_host_without_powers() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    let status = inside.text("cat /proc/self/status").await;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    let own = rustix::process::geteuid().as_raw();
+    let uids: Vec<u32> = field("Uid:").split_whitespace().map(|uid| uid.parse().unwrap()).collect();
+    if is_root() {
+        assert!(uids.iter().all(|uid| *uid >= 0x6000_0000), "{uids:?}");
+        assert_eq!(field("Groups:"), "");
+    } else {
+        assert!(uids.iter().all(|uid| *uid == own));
+    }
+    assert_eq!(u64::from_str_radix(&field("CapEff:"), 16).unwrap(), 0);
+    assert_eq!(u64::from_str_radix(&field("CapPrm:"), 16).unwrap(), 0);
+    assert_eq!((field("NoNewPrivs:").as_str(), field("Seccomp:").as_str()), ("1", "2"));
+}
+
+#[tokio::test]
+async fn files_of_another_box_and_of_the_server_are_closed_to_a_box_with_an_id_of_its_own() {
+    let Some(ground) = Ground::new().await else { return };
+    if !is_root() {
+        return;
+    }
+    std::fs::write(ground.data_dir().join("tidebox.db"), "secret").unwrap();
+    let (one, other) = (ground.start().await, ground.start().await);
+    other.text("echo secret > /workspace/secret").await;
+    // Even with the paths of the host, as a process that left PRoot would have them:
+    // the same user, without a tracer.
+    let uid = {
+        use std::os::unix::fs::MetadataExt;
+        ground.folder_of(&one.id).join("root").metadata().unwrap().uid()
+    };
+    let reads = |path: PathBuf| {
+        use std::os::unix::process::CommandExt;
+        let mut command = std::process::Command::new("/bin/cat");
+        command.arg(path).uid(uid).gid(uid).stderr(std::process::Stdio::null());
+        command.output().unwrap().status.success()
+    };
+    assert!(reads(ground.folder_of(&one.id).join("root/etc/passwd")), "its own files can be read");
+    assert!(!reads(ground.folder_of(&other.id).join("root/workspace/secret")));
+    assert!(!reads(ground.folder_of(&other.id).join("box.json")));
+    assert!(!reads(ground.data_dir().join("tidebox.db")));
+}
+
+#[tokio::test]
+async fn nothing_of_the_servers_environment_or_descriptors_reaches_a_box() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    let pids = inside.pids();
+    for pid in pids {
+        let Ok(environ) = std::fs::read(format!("/proc/{pid}/environ")) else { continue };
+        let environ = String::from_utf8_lossy(&environ).into_owned();
+        for line in environ.split('\0').filter(|line| !line.is_empty()) {
+            assert!(line.starts_with("PROOT_"), "{line}");
+        }
+    }
+    let Ok(fds) = std::fs::read_dir(format!("/proc/{}/fd", pids[1])) else { return };
+    for fd in fds.flatten() {
+        let target = std::fs::read_link(fd.path()).unwrap_or_default().display().to_string();
+        let allowed = ["/dev/null", "socket:", "pipe:"].iter().any(|start| target.starts_with(start))
+            || target.ends_with("/events");
+        assert!(allowed, "{target}");
+    }
+}
+
+#[tokio::test]
+async fn an_image_that_is_not_host_and_an_entry_point_that_is_not_there_are_refused() {
+    let Some(ground) = Ground::new().await else { return };
+    let mut other = spec();
+    other.image = "python:3.12".to_owned();
+    assert!(matches!(ground.proot.check(&other), Err(Error::Invalid(text)) if text.contains("host")));
+    let mut entry = spec();
+    entry.entrypoint = true;
+    assert!(matches!(ground.proot.check(&entry), Err(Error::Invalid(text)) if text.contains("entry point")));
+}
+
+#[tokio::test]
+async fn without_the_program_the_health_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
+    let config = |binary: &str| ProotConfig {
+        binary: PathBuf::from(binary),
+        data_dir: folder.path().join("data"),
+        store_id: StoreId::from_entropy([1; 10]),
+        images: None,
+        subids: None,
+    };
+    for binary in ["/nowhere/proot", "no-such-proot", "/bin/true"] {
+        let proot = Proot::open(config(binary)).await.unwrap();
+        let error = proot.health().await.error.expect("it is of no use");
+        assert!(error.contains("providers.proot.binary") && error.contains("apt install proot"), "{error}");
+        let refused = proot.start(&crate::ground::new_id(), &spec()).await;
+        assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_data_folder_that_boxes_cannot_reach_is_refused_with_what_to_change() {
+    if !has_proot() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let config = |data_dir: PathBuf| ProotConfig {
+        binary: PathBuf::from("proot"),
+        data_dir,
+        store_id: StoreId::from_entropy([1; 10]),
+        images: None,
+        subids: None,
+    };
+    if is_root() {
+        let refused = Proot::open(config(folder.path().join("data"))).await;
+        assert!(matches!(refused, Err(Error::Invalid(text)) if text.contains("chmod o+x")));
+    }
+    let colon = Proot::open(config(folder.path().join("a:b"))).await;
+    assert!(matches!(colon, Err(Error::Invalid(text)) if text.contains("colon")));
+}

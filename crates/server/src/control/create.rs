@@ -202,7 +202,11 @@ impl Control {
             metadata: request.metadata.clone(),
             lifetime,
         };
-        let placing = self.placing(offer.check(&spec)?);
+        let here = offer.check(&spec).map_err(|error| self.who_has(&spec, error))?;
+        if here {
+            self.check_image(&offer.name, &spec.image).await?;
+        }
+        let placing = self.placing(here);
         let now = self.now();
         let sandbox = Sandbox {
             id: SandboxId::from_entropy(rand::random()),

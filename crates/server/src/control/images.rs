@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use providers::ByteStream;
 use providers::images::{Detail, Image, Images, Progress, Pruned, PullPolicy};
+use providers::{ByteStream, Spec};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -121,6 +121,37 @@ impl Control {
     fn image_store(&self) -> Result<&Images> {
         let missing = || Error::Unavailable("this server has no image store".to_owned());
         self.registry.images().ok_or_else(missing)
+    }
+
+    /// The refusal of a box of the image `host`, with those who have that image.
+    pub(super) fn who_has(&self, spec: &Spec, refused: Error) -> Error {
+        let Error::Invalid(text) = refused else { return refused };
+        if spec.image != HOST || spec.entrypoint {
+            return Error::Invalid(text);
+        }
+        let entries = self.registry.entries().iter().filter(|entry| entry.provider.check(spec).is_ok());
+        let having: Vec<_> = entries.map(|entry| format!("`{}`", entry.provider.name())).collect();
+        Error::Invalid(match having.as_slice() {
+            [] => format!("{text}; no provider of this server has it"),
+            _ => format!("{text}; of this server's providers, {} can make it", having.join(", ")),
+        })
+    }
+
+    /// What can be said against an image of the store before anything is made of
+    /// it: that this is no name, or that nobody may be asked for it.
+    pub(super) async fn check_image(&self, provider: &str, image: &str) -> Result<()> {
+        let Some(images) = self.registry.images().filter(|_| USERS.contains(&provider) && image != HOST) else {
+            return Ok(());
+        };
+        let found = match self.policy.image_pull {
+            PullPolicy::Never => images.take(image).await.map(|_| ()),
+            PullPolicy::Missing | PullPolicy::Always => images.inspect(image).await.map(|_| ()),
+        };
+        match found {
+            Err(error @ providers::Error::Invalid(_)) => Err(fault(image, error)),
+            // Whoever makes the box says what is wrong otherwise.
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     /// Tells that a box waits for its image, if it does; what is given back has to

@@ -157,9 +157,9 @@ pub struct ImportParams {
 /// Take images in from an archive
 ///
 /// The body is what `docker save` writes, a tar of an OCI layout, or a tar of a root file system; each plain, or packed
-/// by gzip or zstd.
+/// by gzip or zstd. Its type may be `application/x-tar`, `application/gzip` or `application/zstd` as well.
 #[utoipa::path(post, path = "/api/v1/images/import", tag = "images", params(ImportParams),
-    request_body(content((Vec<u8> = "application/octet-stream"), (Vec<u8> = "application/x-tar"))),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
         (status = 201, body = Vec<api::Image>, description = "The images that were in it"),
         (status = 400, body = api::ErrorBody, description = "This is no archive of an image, or it has no name"),

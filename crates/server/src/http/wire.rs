@@ -303,22 +303,18 @@ pub fn file(info: FileInfo) -> api::FileInfo {
 
 /// The health of a provider as clients see it.
 pub fn provider_health(entry: &Entry, checked: &Checked) -> api::ProviderHealth {
-    let health = &checked.health;
-    let mut capabilities = providers::capabilities(entry.provider.as_ref());
-    if !health.runtimes.is_empty() {
-        capabilities.push("runtime_inventory");
-    }
+    let (health, backend) = (&checked.health, entry.provider.backend());
     api::ProviderHealth {
         name: entry.provider.name().to_owned(),
         healthy: health.error.is_none(),
         default: entry.is_default,
-        latency_ms: u64::try_from(health.latency.unwrap_or(checked.latency).as_millis()).unwrap_or(u64::MAX),
+        latency_ms: u64::try_from(checked.latency.as_millis()).unwrap_or(u64::MAX),
         last_checked: time(checked.at),
         error: health.error.clone(),
-        version: health.version.clone(),
-        runtimes: health.runtimes.clone(),
-        runtime_count: Some(health.runtimes.len() as u64).filter(|count| *count > 0),
-        capabilities: capabilities.into_iter().map(str::to_owned).collect(),
+        version: backend.as_ref().map(|backend| backend.version.clone()).filter(|version| !version.is_empty()),
+        runtime_count: backend.as_ref().map(|backend| backend.runtime_count.into()),
+        runtimes: backend.map(|backend| backend.runtimes).unwrap_or_default(),
+        capabilities: providers::capabilities(entry.provider.as_ref()).into_iter().map(str::to_owned).collect(),
         missing: entry.provider.facts().missing,
     }
 }

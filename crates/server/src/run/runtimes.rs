@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use providers::Provider;
 use providers::custom::{Custom, CustomConfig};
 use providers::docker::{Docker, DockerConfig, DockerTls};
 use providers::images::{Images, ImagesConfig, RegistryConfig};
 use providers::mock::Mock;
 use providers::native::{Native, NativeConfig};
+use providers::proot::{Proot, ProotConfig};
+use providers::{Chain, Provider};
 
 use super::Failure;
 use crate::clock::Clock;
@@ -65,8 +66,12 @@ pub(super) async fn registry(
     store: &Arc<dyn Store>,
     clock: &Arc<dyn Clock>,
 ) -> Result<Registry, Failure> {
-    let (native, docker) = tokio::try_join!(native(config, images, store.as_ref()), docker(config, store.as_ref()))?;
-    let mut providers: Vec<Offered> = native.into_iter().chain(docker).collect();
+    let (native, docker, proot) = tokio::try_join!(
+        native(config, images, store.as_ref()),
+        docker(config, store.as_ref()),
+        proot(config, images, store.as_ref())
+    )?;
+    let mut providers: Vec<Offered> = native.into_iter().chain(docker).chain(proot).collect();
     if config.providers.mock.enabled {
         let clock = Arc::clone(clock);
         providers.push((Arc::new(Mock::new(move || clock.now())), Offer::Always));
@@ -139,10 +144,40 @@ async fn docker(config: &Config, store: &dyn Store) -> Result<Option<Offered>, F
         pull: set.pull,
         pull_timeout: config.images.pull_timeout,
         registries: registries(config),
+        allowed_registries: config.images.allowed_registries.clone(),
         docker_config: config.images.docker_config.clone(),
     });
-    let docker = docker.await.map_err(|source| Failure::Provider { name: "docker", source })?;
-    Ok(Some((Arc::new(docker), offer)))
+    opened("docker", docker.await, offer)
+}
+
+async fn proot(config: &Config, images: &Images, store: &dyn Store) -> Result<Option<Offered>, Failure> {
+    let set = &config.providers.proot;
+    let Some(offer) = offer(set.enabled) else { return Ok(None) };
+    let proot = Proot::open(ProotConfig {
+        binary: set.binary.clone().unwrap_or_else(|| "proot".into()),
+        data_dir: config.data_dir.clone(),
+        store_id: store.id().clone(),
+        images: Some(images.clone()),
+        subids: None,
+    });
+    opened("proot", proot.await, offer)
+}
+
+/// A provider that cannot be set up keeps a server from starting only if it was
+/// asked for by name.
+fn opened(
+    name: &'static str,
+    opened: providers::Result<impl Provider + 'static>,
+    offer: Offer,
+) -> Result<Option<Offered>, Failure> {
+    match opened {
+        Ok(provider) => Ok(Some((Arc::new(provider), offer))),
+        Err(error) if offer == Offer::IfHealthy => {
+            tracing::warn!(provider = name, error = %Chain(&error), "a provider cannot be set up and is not offered");
+            Ok(None)
+        }
+        Err(source) => Err(Failure::Provider { name, source }),
+    }
 }
 
 /// `path:options`, or a path alone.

@@ -3,9 +3,11 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use providers::StoreId;
+use providers::docker::{Docker, DockerConfig};
 use providers::native::{Native, NativeConfig};
-use providers::{Isolation, LimitKind, Provider as _};
+use providers::proot::{Proot, ProotConfig};
+use providers::{Isolation, LimitKind, Provider, StoreId};
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use super::{Finding, Level};
@@ -18,7 +20,8 @@ const PROBE_MAX: Duration = Duration::from_secs(20);
 /// one place that knows where the facts come from.
 pub async fn local_findings() -> Vec<Finding> {
     let mut findings = vec![kernel()];
-    findings.extend(native().await);
+    let (native, docker, proot) = tokio::join!(native(), docker(), proot());
+    findings.extend(native.into_iter().chain(docker).chain(proot));
     findings
 }
 
@@ -33,47 +36,90 @@ fn kernel() -> Finding {
 /// Makes a box and removes it again: what a list of settings only promises, this
 /// shows.
 async fn native() -> Vec<Finding> {
-    let no_box = |reason: String| vec![Finding::lacking("native", Level::Missing, "no box can be made", reason)];
-    // Other users of the box must be able to look through it, as through the
-    // server's data folder.
-    let folder = tempfile::Builder::new()
-        .prefix("tidebox-doctor-")
-        .permissions(std::fs::Permissions::from_mode(0o755))
-        .tempdir();
-    let folder = match folder {
+    let folder = match folder() {
         Ok(folder) => folder,
-        Err(error) => return no_box(format!("a temporary folder is needed: {error}")),
+        Err(reason) => return vec![Finding::lacking("native", Level::Missing, "no box can be made", reason)],
     };
-    // A store of its own, so that nothing of a server is taken for ours.
-    let mut entropy = *b"doctor\0\0\0\0";
-    entropy[6..].copy_from_slice(&std::process::id().to_le_bytes());
     let config = NativeConfig {
         data_dir: folder.path().to_owned(),
-        store_id: StoreId::from_entropy(entropy),
+        store_id: store_id(),
         cgroup_parent: None,
         subids: None,
         images: None,
     };
-    let native = match timeout(PROBE_MAX, Native::open(config)).await {
-        Ok(Ok(native)) => native,
+    let opened = timeout(PROBE_MAX, Native::open(config)).await;
+    of("native", "a box was made", opened).await
+}
+
+/// Asks the Docker Engine that the environment names, or the usual one.
+async fn docker() -> Vec<Finding> {
+    let opened = timeout(PROBE_MAX, Docker::open(DockerConfig::new(store_id()))).await;
+    of("docker", "an Engine answers", opened).await
+}
+
+/// Makes a box and removes it again.
+async fn proot() -> Vec<Finding> {
+    let folder = match folder() {
+        Ok(folder) => folder,
+        Err(reason) => return vec![Finding::lacking("proot", Level::Missing, "no box can be made", reason)],
+    };
+    let config = ProotConfig {
+        binary: "proot".into(),
+        // It keeps a folder beside this one.
+        data_dir: folder.path().join("data"),
+        store_id: store_id(),
+        images: None,
+        subids: None,
+    };
+    let opened = timeout(PROBE_MAX, Proot::open(config)).await;
+    of("proot", "a box was made", opened).await
+}
+
+/// What a provider says of itself that could be set up, or why it could not.
+async fn of(
+    name: &str,
+    seen: &str,
+    opened: std::result::Result<providers::Result<impl Provider>, Elapsed>,
+) -> Vec<Finding> {
+    let no_box = |reason: String| vec![Finding::lacking(name, Level::Missing, "no box can be made", reason)];
+    let provider = match opened {
+        Ok(Ok(provider)) => provider,
         Ok(Err(error)) => return no_box(error.to_string()),
         Err(_) => return no_box(format!("the attempt takes longer than {} seconds", PROBE_MAX.as_secs())),
     };
-    let (facts, health) = (native.facts(), native.health().await);
-    // It still cleans up, in a folder that is about to go.
-    native.idle().await;
+    let (facts, health) = (provider.facts(), provider.health().await);
+    // It may still clean up, in a folder that is about to go.
+    provider.idle().await;
     match health.error {
         // What else is missing are attempts that failed for the same reason.
         Some(reason) => no_box(reason),
         None => {
-            let more = |missing: &String| Finding::lacking("native", Level::Warn, "could do more", missing.clone());
-            std::iter::once(Finding::ok("native", made(&facts))).chain(facts.missing.iter().map(more)).collect()
+            let more = |missing: &String| Finding::lacking(name, Level::Warn, "could do more", missing.clone());
+            let first = Finding::ok(name, format!("{seen}: {}", shape(&facts)));
+            std::iter::once(first).chain(facts.missing.iter().map(more)).collect()
         }
     }
 }
 
-/// What the box was like.
-fn made(facts: &providers::Facts) -> String {
+/// A folder for what is made and removed again. Other users of a box must be able
+/// to look through it, as through the server's data folder.
+fn folder() -> std::result::Result<tempfile::TempDir, String> {
+    tempfile::Builder::new()
+        .prefix("tidebox-doctor-")
+        .permissions(std::fs::Permissions::from_mode(0o755))
+        .tempdir()
+        .map_err(|error| format!("a temporary folder is needed: {error}"))
+}
+
+/// A store of its own, so that nothing of a server is taken for ours.
+fn store_id() -> StoreId {
+    let mut entropy = *b"doctor\0\0\0\0";
+    entropy[6..].copy_from_slice(&std::process::id().to_le_bytes());
+    StoreId::from_entropy(entropy)
+}
+
+/// What a box is like.
+fn shape(facts: &providers::Facts) -> String {
     let isolation = match facts.isolation {
         Isolation::Vm => "vm",
         Isolation::Container => "container",
@@ -92,7 +138,7 @@ fn made(facts: &providers::Facts) -> String {
         })
         .collect();
     let providers::Facts { runtime, network_mode, .. } = facts;
-    format!("a box was made: {runtime}, isolation {isolation}, network {network_mode}, limits {}", limits.join(", "))
+    format!("{runtime}, isolation {isolation}, network {network_mode}, limits {}", limits.join(", "))
 }
 
 fn is_root() -> bool {
@@ -106,7 +152,7 @@ mod test {
     #[tokio::test]
     async fn what_is_missing_always_says_what_to_do() {
         let findings = local_findings().await;
-        for area in ["host", "native"] {
+        for area in ["host", "native", "docker", "proot"] {
             assert!(findings.iter().any(|finding| finding.area == area), "{area}");
         }
         for finding in findings {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::server::{NATIVE, TestServer};
 
 /// Runs `tidebox` with `arguments` and `stdin`.
-fn tidebox(server: &TestServer, arguments: &[&str], stdin: &[u8]) -> Output {
+pub fn tidebox(server: &TestServer, arguments: &[&str], stdin: &[u8]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tidebox"))
         .args(arguments)
         .env_clear()
@@ -46,7 +46,7 @@ async fn run_prints_what_the_command_prints_and_leaves_no_box() {
         assert_eq!((failed.status.code(), &failed.stderr[..]), (Some(9), &b"no\n"[..]));
         let missing = tidebox(server, &["run", "no-such-image", "--", "true"], b"");
         assert_eq!(missing.status.code(), Some(125));
-        assert!(String::from_utf8_lossy(&missing.stderr).contains("host"), "{missing:?}");
+        assert!(String::from_utf8_lossy(&missing.stderr).contains("tidebox image pull"), "{missing:?}");
         assert_eq!(succeeds(server, &["--output", "json", "list"]).trim(), "[]");
     })
     .await;

@@ -290,7 +290,7 @@ async fn a_box_over_there_that_belongs_to_no_sandbox_is_removed() {
 async fn what_the_other_service_refuses_is_told_and_leaves_nothing() {
     let far = TestServer::start(&format!("{NATIVE} defaults.max_ttl=2h defaults.max_exec_timeout=5m")).await;
     let near = near(&far, "").await;
-    near.post("/sandboxes", json!({"image": "no-such-image"})).await.refused(400, "bad_request", "host");
+    near.post("/sandboxes", json!({"image": "no-such-image"})).await.refused(400, "bad_request", "tidebox image pull");
     // An hour is added to the lifetime, for the case that we do not come back.
     near.post("/sandboxes", json!({"ttl": "90m"})).await.refused(429, "resource_limit", "2h0m0s");
     let id = near.spawn().await;

@@ -11,6 +11,9 @@ use fixtures::found;
 /// take two minutes on a busy machine.
 const EXAMPLES: &str = "20";
 
+/// No image that it makes up is looked for in the world.
+const NO_REGISTRY: &str = "images.allowed_registries=127.0.0.1:1";
+
 const API_KEY: &str = "an-api-key-that-only-this-test-knows-0123";
 const ADMIN_KEY: &str = "an-admin-key-that-only-this-test-knows-01";
 
@@ -59,14 +62,15 @@ fn finds_nothing(output: &Output) {
 
 #[tokio::test]
 async fn schemathesis_finds_nothing_with_auth_off() {
-    let server = TestServer::start(MOCK).await;
+    let server = TestServer::start(&format!("{MOCK} {NO_REGISTRY}")).await;
     let Some(output) = fuzz(&server, &[]).await else { return };
     finds_nothing(&output);
 }
 
 #[tokio::test]
 async fn schemathesis_finds_nothing_with_auth_on() {
-    let settings = format!("{MOCK} auth.enabled=true auth.api_key={API_KEY} auth.admin_api_key={ADMIN_KEY}");
+    let settings =
+        format!("{MOCK} {NO_REGISTRY} auth.enabled=true auth.api_key={API_KEY} auth.admin_api_key={ADMIN_KEY}");
     let mut server = TestServer::start(&settings).await;
     server.key = Some(API_KEY.to_owned());
     let Some(output) = fuzz(&server, &[("X-API-Key", API_KEY), ("X-Admin-API-Key", ADMIN_KEY)]).await else { return };

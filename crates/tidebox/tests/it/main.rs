@@ -13,6 +13,7 @@ mod crash;
 mod custom;
 mod events;
 mod fuzz;
+mod images;
 mod listen;
 mod load;
 mod metrics;

@@ -144,6 +144,8 @@ impl TestServer {
             // What else this machine has is not what most tests are about.
             .env("TIDEBOX_PROVIDERS_DOCKER_ENABLED", "false")
             .env("TIDEBOX_PROVIDERS_PROOT_ENABLED", "false")
+            // Nor what a registry has that no test has started.
+            .env("TIDEBOX_IMAGES_PULL", "never")
             // What a disk has free is not what most tests are about.
             .env("TIDEBOX_LIMITS_RESERVE_DISK_MB", "0")
             .current_dir(self.dir.path())

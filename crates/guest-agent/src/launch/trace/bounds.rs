@@ -123,9 +123,9 @@ impl Watch {
     }
 }
 
-/// The processes below PRoot; the agent is the first.
-fn below(proot: i32) -> Vec<i32> {
-    let mut found = children(proot);
+/// The processes below one; below PRoot the agent is the first.
+pub(super) fn below(root: i32) -> Vec<i32> {
+    let mut found = children(root);
     let mut seen: HashSet<i32> = found.iter().copied().collect();
     let mut at = 0;
     while let Some(pid) = found.get(at).copied() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{Metadata, Resources, SandboxId};
-use providers::{Chain, Error, Facts, Found, Guest, Health, Phase, Provider, Result, Slots, Spec, Started};
+use providers::{Backend, Chain, Error, Facts, Found, Guest, Health, Phase, Provider, Result, Slots, Spec, Started};
 
 use super::follow;
 use crate::clock::Clock;
@@ -139,6 +139,10 @@ impl Provider for SharedBoxes {
 
     async fn health(&self) -> Health {
         self.inner.health().await
+    }
+
+    fn backend(&self) -> Option<Backend> {
+        self.inner.backend()
     }
 
     fn default_image(&self) -> &str {

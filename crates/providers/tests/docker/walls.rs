@@ -1,0 +1,209 @@
+//! What a box must not see, reach or take.
+
+use std::time::Duration;
+
+use domain::Resources;
+use providers::{Provider, Spec};
+
+use crate::ground::{EMPTY, Ground, Inside, SPEAKING, command, spec};
+
+fn sized(memory_mb: u32, pids: u32) -> Spec {
+    Spec { resources: Resources { memory_mb, vcpus: 1, disk_mb: 0, pids }, ..spec() }
+}
+
+async fn still_answers(other: &Inside) {
+    let answer = tokio::time::timeout(Duration::from_secs(30), other.text("echo here")).await;
+    assert_eq!(answer.expect("another box answers"), "here\n");
+}
+
+#[tokio::test]
+async fn no_file_socket_or_device_of_the_host_shows() {
+    let Some(ground) = Ground::new().await else { return };
+    let canary = ground.engine.folder().join(format!("canary-{}", ground.config.store_id.as_str()));
+    std::fs::write(&canary, "secret").unwrap();
+    let inside = ground.start().await;
+    let name = canary.file_name().unwrap().to_string_lossy();
+    let script = format!("find / -xdev -name '{name}' 2>/dev/null; find / -name 'docker*.sock' 2>/dev/null; true");
+    assert_eq!(inside.text(&script).await, "");
+    inside.refuses(&format!("cat /proc/1/root/..{}", canary.display())).await;
+    inside.refuses(&format!("cat /../../..{}", canary.display())).await;
+    assert_eq!(inside.text("find /dev -type b; true").await, "");
+    for node in ["b 8 0", "c 1 1", "c 1 11"] {
+        inside.refuses(&format!("mknod /tmp/node {node}")).await;
+    }
+    // The Engine's folder is in the source column of mounts, and is as far as it goes.
+    inside.refuses(&format!("ls {}", ground.engine.folder().display())).await;
+    assert_eq!(inside.text("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '").await, "lo\n");
+}
+
+#[tokio::test]
+async fn capabilities_are_those_that_are_documented_and_nothing_gains_more() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    // CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, NET_BIND_SERVICE.
+    let expected = "00000000000004fb";
+    let status = inside.text("grep -E '^(Cap(Eff|Bnd|Prm)|NoNewPrivs|Seccomp):' /proc/self/status").await;
+    for line in [
+        format!("CapPrm:\t{expected}"),
+        format!("CapEff:\t{expected}"),
+        format!("CapBnd:\t{expected}"),
+        "NoNewPrivs:\t1".to_owned(),
+        "Seccomp:\t2".to_owned(),
+    ] {
+        assert!(status.contains(&line), "{line} is not in {status}");
+    }
+    // `busybox` is set-user-id root in the image.
+    let mut as_ann = command(&["/bin/busybox", "id", "-u"]);
+    as_ann.user = Some("ann".to_owned());
+    assert_eq!(inside.run(as_ann).await.stdout, "1000\n");
+    inside.refuses("mount -t tmpfs none /mnt").await;
+    inside.refuses("unshare -U true").await;
+    inside.refuses("chroot /proc/1/root /bin/true && false").await;
+}
+
+#[tokio::test]
+async fn settings_of_the_kernel_and_control_groups_cannot_be_written() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    for file in ["/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory", "/proc/sysrq-trigger"] {
+        inside.refuses(&format!("echo 1 > {file}")).await;
+    }
+    for masked in ["kcore", "keys", "timer_list"] {
+        assert_eq!(inside.text(&format!("head -c 64 /proc/{masked} 2>/dev/null | wc -c")).await, "0\n", "{masked}");
+    }
+    inside
+        .refuses("find /sys/fs/cgroup -type d | while read d; do mkdir $d/x 2>/dev/null && exit 0; done; exit 1")
+        .await;
+    inside
+        .refuses("find / -name release_agent 2>/dev/null | while read f; do echo x > $f && exit 0; done; exit 1")
+        .await;
+}
+
+#[tokio::test]
+async fn a_command_has_three_descriptors_and_the_agent_is_out_of_reach() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    assert_eq!(inside.text("ls /proc/self/fd | tr '\\n' ' '").await, "0 1 2 3 ");
+    for hidden in ["environ", "mem", "maps", "exe", "fd/0", "fd/3", "root/etc/passwd", "cwd/etc/passwd"] {
+        inside.refuses(&format!("cat < /proc/1/{hidden}")).await;
+    }
+    inside.refuses("readlink /proc/1/fd/3 || readlink /proc/1/exe").await;
+    for change in ["echo x > /.tidebox/agent", "rm /.tidebox/agent", "touch /.tidebox/x", "mv /.tidebox /x"] {
+        inside.refuses(change).await;
+    }
+    inside.sh("kill -9 -1; kill -9 1; kill -TERM 1; kill -STOP 1; kill -SEGV 1").await;
+    inside.text("true").await;
+}
+
+/// The agent's socket is in the box, for servers that come later. A process of
+/// the box that finds it is not answered.
+#[tokio::test]
+async fn a_process_of_the_box_cannot_speak_to_the_agent() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    let ran = inside.sh("/.tidebox/agent relay < /dev/null | wc -c").await;
+    assert_eq!(ran.stdout, "0\n", "{ran:?}");
+    // With the words that begin a connection, which a server would be answered.
+    let preface = "printf 'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n\\0\\0\\0\\4\\0\\0\\0\\0\\0'; sleep 2";
+    let ran = inside.sh(&format!("({preface}) | timeout 5 /.tidebox/agent relay | wc -c")).await;
+    assert_eq!(ran.stdout, "0\n", "{ran:?}");
+    // One that comes from outside is answered, so this check can fail.
+    Inside::of(&ground.reopen().await, inside.id.clone()).text("true").await;
+}
+
+#[tokio::test]
+async fn a_fork_bomb_stays_in_its_box() {
+    let Some(ground) = Ground::new().await else { return };
+    let (bomber, other) = (ground.start_with(sized(128, 32)).await, ground.start().await);
+    let ran = bomber.sh("i=0; while [ $i -lt 100 ]; do sleep 600 & i=$((i+1)); done; echo all").await;
+    assert!(!ran.stdout.contains("all") || ran.stderr.contains("fork"), "{ran:?}");
+    still_answers(&other).await;
+    ground.docker.stop(&bomber.id).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_memory_hog_is_killed_and_told_so_and_its_box_goes_on() {
+    let Some(ground) = Ground::new().await else { return };
+    let (hog, other) = (ground.start_with(sized(64, 64)).await, ground.start().await);
+    let ran = hog.sh("exec head -c 500000000 /dev/zero | exec tail -c 400000000 | wc -c").await;
+    assert!(ran.exit.oom_killed, "{ran:?}");
+    still_answers(&other).await;
+    still_answers(&hog).await;
+}
+
+#[tokio::test]
+async fn what_the_image_says_is_honoured_and_its_entry_point_only_on_request() {
+    let Some(ground) = Ground::new().await else { return };
+    let quiet = ground.start_with(Spec { image: SPEAKING.to_owned(), ..spec() }).await;
+    assert_eq!(quiet.text("echo $GREETING; id -un; pwd").await, "hello\nann\n/srv/app\n");
+    assert_eq!(quiet.text("stat -c %U /workspace").await, "ann\n");
+    let console = quiet.guest().await.console(100).await.unwrap();
+    assert!(!console.iter().any(|line| line.contains("entry")), "{console:?}");
+    let loud = ground.start_with(Spec { image: SPEAKING.to_owned(), entrypoint: true, ..spec() }).await;
+    crate::ground::eventually("the entry point has spoken", || async {
+        let console = loud.guest().await.console(100).await.unwrap();
+        console.iter().any(|line| line.contains("entry as ann in /srv/app"))
+    })
+    .await;
+    // A health check of the image is not run in a box by the Engine.
+    quiet.refuses("test -e /tmp/checked").await;
+}
+
+#[tokio::test]
+async fn an_image_without_a_shell_or_anything_else_works() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start_with(Spec { image: EMPTY.to_owned(), ..spec() }).await;
+    assert_eq!(inside.sh("true").await.exit.code, 127);
+    let guest = inside.guest().await;
+    let content = futures_util::stream::iter([Ok(bytes::Bytes::from_static(b"here"))]);
+    guest.write_file("/workspace/file", None, Box::pin(content)).await.unwrap();
+    assert_eq!(guest.stat("/workspace/file").await.unwrap().size, 4);
+}
+
+#[tokio::test]
+async fn a_read_only_root_leaves_workspace_and_tmp() {
+    let Some(ground) = Ground::with(|config| config.read_only_rootfs = true).await else { return };
+    let inside = ground.start().await;
+    for path in ["/x", "/etc/x", "/bin/x", "/root/x"] {
+        inside.refuses(&format!("touch {path}")).await;
+    }
+    inside.text("for d in /workspace /tmp /var/tmp /run; do echo x > $d/x; done").await;
+    // A full one says so, and nobody is killed for it.
+    let ran = inside.sh("dd if=/dev/zero of=/workspace/file bs=1000000 count=300").await;
+    assert!(ran.stderr.contains("No space left") && !ran.exit.oom_killed, "{ran:?}");
+    Inside::of(&ground.reopen().await, inside.id.clone()).text("cat /tmp/x").await;
+}
+
+#[tokio::test]
+async fn a_configured_user_is_all_there_is_in_a_box() {
+    let Some(ground) = Ground::with(|config| config.user = "1000:1000".to_owned()).await else { return };
+    let inside = ground.start().await;
+    assert_eq!(inside.text("id -u; touch /workspace/x && stat -c %u /workspace/x").await, "1000\n1000\n");
+    assert!(inside.text("grep CapEff /proc/self/status").await.contains("0000000000000000"));
+    assert!(inside.text("grep Uid: /proc/1/status").await.contains("1000\t1000\t1000"));
+    let mut as_root = command(&["/bin/id"]);
+    as_root.user = Some("root".to_owned());
+    assert!(inside.guest().await.exec(as_root).await.is_err());
+    Inside::of(&ground.reopen().await, inside.id.clone()).text("test -e /workspace/x").await;
+}
+
+#[tokio::test]
+async fn capabilities_tmpfs_and_seccomp_are_as_configured() {
+    let profile = tempfile::NamedTempFile::new().unwrap();
+    let rules = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["symlink", "symlinkat"], "action": "SCMP_ACT_ERRNO"}]}"#;
+    std::fs::write(profile.path(), rules).unwrap();
+    let ground = Ground::with(|config| {
+        config.added_caps = vec!["NET_RAW".to_owned()];
+        config.dropped_caps = vec!["CAP_KILL".to_owned()];
+        config.tmpfs = [("/cache".to_owned(), "size=1m,mode=0777".to_owned())].into();
+        config.seccomp_profile = Some(profile.path().to_owned());
+        config.pids_limit = Some(20);
+    });
+    let Some(ground) = ground.await else { return };
+    let inside = ground.start().await;
+    assert!(inside.text("grep CapEff /proc/self/status").await.contains("00000000000024db"));
+    assert!(inside.text("grep ' /cache ' /proc/mounts").await.contains("tmpfs"));
+    inside.refuses("ln -s a /tmp/x").await;
+    let made = inside.sh("i=0; while [ $i -lt 40 ]; do sleep 60 & i=$((i+1)); done; echo all").await;
+    assert!(!made.stdout.contains("all") || made.stderr.contains("fork"), "{made:?}");
+}

@@ -1,0 +1,296 @@
+//! Boxes of images: what they hold, what holds them, and what is left.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use domain::{Resources, SandboxId, StoreId};
+use fixtures::image::{Entry, Image};
+use fixtures::suite::{FULL, SCRATCH};
+use providers::native::{Native, NativeConfig};
+use providers::{Chain, Error, Provider, Spec};
+use serde_json::json;
+
+use crate::ground::{Ground, Inside, is_root, new_id, open_images, spec, spec_of};
+
+/// The folder of the server that is going to be killed.
+const FOLDER: &str = "TIDEBOX_TEST_DOOMED_IMAGES";
+/// The store of that server.
+const STORE: &str = "TIDEBOX_TEST_DOOMED_IMAGES_STORE";
+const DOOMED: &str = "images::a_server_with_images_that_is_going_to_be_killed";
+
+async fn full_ground() -> Option<Ground> {
+    Some(Ground::with_images(&[(FULL, fixtures::suite::full()?)]).await)
+}
+
+#[tokio::test]
+async fn only_a_box_of_an_image_has_an_image_phase() {
+    let Some(ground) = full_ground().await else { return };
+    let names = async |spec: &Spec| {
+        let started = ground.native.start(&new_id(), spec).await.unwrap();
+        started.phases.into_iter().map(|phase| phase.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&spec_of(FULL)).await, ["image", "box", "agent"]);
+    assert_eq!(names(&spec()).await, ["box", "agent"]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_with_what_to_change() {
+    let Some(full) = fixtures::suite::full() else { return };
+    let mut mute = full.clone();
+    mute.config = json!({});
+    let mut wordy = full.clone();
+    wordy.config["Env"] = json!([format!("BIG={}", "x".repeat(100 * 1024))]);
+    let [mute_name, wordy_name] = ["docker.io/tidebox/mute:1", "docker.io/tidebox/wordy:1"];
+    let ground = Ground::with_images(&[(FULL, full), (mute_name, mute), (wordy_name, wordy)]).await;
+    for (spec, expected) in [
+        (Spec { entrypoint: true, ..spec() }, "`host` has no entry point"),
+        (Spec { entrypoint: true, ..spec_of(mute_name) }, "neither an entry point nor a command"),
+        (spec_of(wordy_name), "the environment and the entry point"),
+        (spec_of("docker.io/tidebox/unknown:1"), "tidebox/unknown:1"),
+        (spec_of("NO NAME"), "NO NAME"),
+        (spec_of(""), "name"),
+    ] {
+        match ground.refusal(&spec).await {
+            Error::Invalid(message) => assert!(message.contains(expected), "{expected}: {message}"),
+            error => panic!("{expected}: {}", Chain(&error)),
+        }
+    }
+    assert_eq!(ground.native.inventory().await.unwrap(), [], "nothing is left of them");
+    let without = Ground::new().await;
+    let Error::Invalid(message) = without.refusal(&spec_of(FULL)).await else { panic!("it starts") };
+    assert!(message.contains("`host`"), "{message}");
+}
+
+#[tokio::test]
+async fn a_box_of_an_image_has_the_powers_of_any_other_and_no_more() {
+    let Some(full) = fixtures::suite::full() else { return };
+    let image = full.and(&[Entry::file("bin/id2", "").mode(0o755)]).with("User", "".into());
+    let ground = Ground::with_images(&[(FULL, image)]).await;
+    let (of_image, of_host) = (ground.start_with(spec_of(FULL)).await, ground.start().await);
+    let powers = "grep -E '^(Cap|NoNewPrivs|Seccomp:|Groups)' /proc/self/status";
+    assert_eq!(of_image.text(powers).await, of_host.text(powers).await);
+    for script in ["mount -t tmpfs none /mnt", "umount /proc/sys", "chroot / /bin/true", "mknod /tmp/d c 1 3"] {
+        of_image.refuses(script).await;
+    }
+    let mounts = of_image.text("grep ' / ' /proc/self/mounts").await;
+    assert!(mounts.contains("nosuid") && mounts.contains("nodev"), "{mounts}");
+    assert_eq!(of_image.text("ls /sys").await, "", "nothing of the host shows");
+}
+
+#[tokio::test]
+async fn a_setuid_program_of_an_image_gives_nothing() {
+    let Some(full) = fixtures::suite::full() else { return };
+    let busybox = std::fs::read(fixtures::found("busybox", &[]).unwrap()).unwrap();
+    let ground = Ground::with_images(&[(FULL, full.and(&[Entry::file("bin/sid", busybox).mode(0o6755)]))]).await;
+    if !is_root() {
+        return;
+    }
+    let inside = ground.start_with(spec_of(FULL)).await;
+    // What the program is called decides what it does.
+    assert_eq!(
+        inside.text("ln -s /bin/sid /workspace/id; stat -c %a /bin/sid; /workspace/id -u").await,
+        "6755\n1234\n"
+    );
+}
+
+#[tokio::test]
+async fn an_owner_beyond_the_ids_of_a_box_is_nobody_in_it() {
+    let Some(full) = fixtures::suite::full() else { return };
+    let entries = [Entry::file("srv/far", "far\n").owner(70_000, 70_000), Entry::file("srv/near", "").owner(65_533, 7)];
+    let ground = Ground::with_images(&[(FULL, full.and(&entries))]).await;
+    let inside = ground.start_with(spec_of(FULL)).await;
+    let expected = if is_root() { "65534 65534\n65533 7\n" } else { "0 0\n0 0\n" };
+    assert_eq!(inside.text("stat -c '%u %g' /srv/far /srv/near").await, expected);
+    assert_eq!(inside.text("cat /srv/far").await, "far\n");
+}
+
+#[tokio::test]
+async fn a_bounded_disk_bounds_a_box_of_an_image_too() {
+    let Some(ground) = full_ground().await else { return };
+    let resources = Resources { disk_mb: 32, ..spec().resources };
+    let inside = ground.start_with(Spec { resources, ..spec_of(FULL) }).await;
+    assert_eq!(inside.text("cat owned").await, "of app\n");
+    let ran = inside.sh("dd if=/dev/zero of=/workspace/big bs=1M count=64").await;
+    assert!(ran.exit.code != 0 && ran.stderr.contains("No space"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn an_image_of_two_hundred_layers_is_one_layer_to_a_box() {
+    let Some(mut image) = Image::alpine_like() else { return };
+    for n in 0..199 {
+        image = image.and(&[Entry::file(format!("opt/{n}"), n.to_string()), Entry::file("opt/last", n.to_string())]);
+    }
+    let ground = Ground::with_images(&[(FULL, image)]).await;
+    let inside = ground.start_with(spec_of(FULL)).await;
+    assert_eq!(inside.text("ls /opt | wc -l; cat /opt/last /opt/17").await, "200\n19817");
+}
+
+#[tokio::test]
+async fn slots_share_an_image_and_not_their_changes() {
+    let Some(full) = fixtures::suite::full() else { return };
+    // Whoever makes a slot must not wait for a pipe.
+    let image = full.and(&[Entry::whiteout("etc", "passwd"), Entry::fifo("etc/passwd"), Entry::whiteout("", "tmp")]);
+    let ground = Ground::with_images(&[(FULL, image)]).await;
+    if !is_root() {
+        return;
+    }
+    let (host, shared) =
+        (new_id(), Spec { resources: Resources { memory_mb: 1024, vcpus: 4, disk_mb: 0, pids: 256 }, ..spec_of(FULL) });
+    ground.slots().start_host(&host, &shared).await.unwrap();
+    let with_entry = Spec { entrypoint: true, ..spec_of(FULL) };
+    let one = ground.add_slot_with(&host, with_entry).await;
+    let two = ground.add_slot_with(&host, spec_of(FULL)).await;
+    assert_eq!(
+        one.text("echo $FOO; pwd; id -un; echo $HOME; cat /etc/alpine-release").await,
+        "bar\n/srv/app\nuser\n/home/user\n3.20.0\n"
+    );
+    assert_eq!(one.text("echo x > /tmp/mine; echo y > /workspace/mine; stat -c %a /tmp").await, "1777\n");
+    two.refuses("ls /tmp/mine /workspace/mine").await;
+    let guest = one.guest().await;
+    let until = Instant::now() + Duration::from_secs(20);
+    while !guest.console(50).await.unwrap().iter().any(|line| line.contains("ended with exit code 3")) {
+        assert!(Instant::now() < until, "{:?}", guest.console(50).await);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let Err(Error::Conflict(_)) = ground.images().remove(FULL).await else { panic!("the image of slots is removed") };
+}
+
+#[tokio::test]
+async fn the_image_of_a_box_cannot_be_removed_before_the_box_is() {
+    let Some(ground) = full_ground().await else { return };
+    let inside = ground.start_with(spec_of(FULL)).await;
+    let refused = ground.images().remove(FULL).await;
+    assert!(matches!(refused, Err(Error::Conflict(_))), "{refused:?}");
+    assert_eq!(ground.images().prune(true).await.unwrap().images, Vec::<String>::new());
+    assert_eq!(inside.text("cat owned; hello").await, "of app\nhello of the image\n");
+    ground.native.stop(&inside.id).await.unwrap();
+    ground.images().remove(FULL).await.unwrap();
+    assert!(matches!(ground.refusal(&spec_of(FULL)).await, Error::Invalid(_)));
+}
+
+#[tokio::test]
+async fn a_box_whose_first_process_was_killed_holds_its_image_until_it_is_removed() {
+    let Some(ground) = full_ground().await else { return };
+    let inside = ground.start_with(spec_of(FULL)).await;
+    let pid = rustix::process::Pid::from_raw(inside.pid().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while ground.native.inventory().await.unwrap()[0].alive {
+        assert!(Instant::now() < until);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(matches!(ground.images().remove(FULL).await, Err(Error::Conflict(_))));
+    ground.native.stop(&inside.id).await.unwrap();
+    ground.images().remove(FULL).await.unwrap();
+}
+
+/// Run by the next test in a process of its own; on its own it does nothing.
+#[tokio::test]
+async fn a_server_with_images_that_is_going_to_be_killed() {
+    let (Ok(folder), Ok(store)) = (std::env::var(FOLDER), std::env::var(STORE)) else { return };
+    let images = Some(open_images(folder.as_ref()));
+    let store_id = StoreId::parse(&store).unwrap();
+    let native =
+        Native::open(NativeConfig { data_dir: folder.into(), store_id, cgroup_parent: None, subids: None, images });
+    let native = native.await.unwrap();
+    for image in [FULL, SCRATCH] {
+        let id = new_id();
+        native.start(&id, &spec_of(image)).await.unwrap();
+        println!("started {id}");
+    }
+    println!("started all");
+    std::future::pending::<()>().await;
+}
+
+/// Starts two boxes in a server of its own, one of each image, and kills it.
+fn killed_server(ground: &Ground) -> Vec<SandboxId> {
+    let mut server = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", DOOMED, "--nocapture"])
+        .env(FOLDER, ground.config().data_dir)
+        .env(STORE, ground.store())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let mut started = Vec::new();
+    for line in lines.map_while(Result::ok) {
+        match line.split_once("started ").map(|(_, what)| what) {
+            Some("all") => break,
+            Some(id) => started.push(SandboxId::parse(id).unwrap()),
+            None => {}
+        }
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(started.len(), 2);
+    started
+}
+
+#[tokio::test]
+async fn boxes_of_images_are_found_after_a_kill_and_hold_their_images_again() {
+    let Some((full, scratch)) = fixtures::suite::full().zip(fixtures::suite::scratch()) else { return };
+    let ground = Ground::with_images(&[(FULL, full), (SCRATCH, scratch)]).await;
+    let started = killed_server(&ground);
+    let images = open_images(&ground.config().data_dir);
+    let native = Native::open(NativeConfig { images: Some(images.clone()), ..ground.config() }).await.unwrap();
+    assert!(native.inventory().await.unwrap().iter().all(|found| found.alive && started.contains(&found.id)));
+    for name in [FULL, SCRATCH] {
+        assert!(matches!(images.remove(name).await, Err(Error::Conflict(_))), "{name} is held");
+    }
+    assert_eq!(images.prune(true).await.unwrap().images, Vec::<String>::new());
+    // What was never read before comes from the image now.
+    assert_eq!(Inside::of(&ground, started[0].clone()).text("hello; echo $FOO").await, "hello of the image\nbar\n");
+    for id in &started {
+        native.stop(id).await.unwrap();
+    }
+    for name in [FULL, SCRATCH] {
+        images.remove(name).await.unwrap();
+    }
+    native.idle().await;
+}
+
+#[tokio::test]
+async fn a_box_whose_image_was_deleted_by_hand_is_listed_and_can_be_removed() {
+    let Some((full, scratch)) = fixtures::suite::full().zip(fixtures::suite::scratch()) else { return };
+    let ground = Ground::with_images(&[(FULL, full), (SCRATCH, scratch)]).await;
+    let started = killed_server(&ground);
+    let folder = ground.config().data_dir.join("images");
+    assert!(Command::new("rm").arg("-rf").arg(&folder).status().unwrap().success());
+    let images = open_images(&ground.config().data_dir);
+    let native = Native::open(NativeConfig { images: Some(images), ..ground.config() }).await.unwrap();
+    assert_eq!(native.inventory().await.unwrap().len(), 2);
+    assert!(matches!(native.start(&new_id(), &spec_of(FULL)).await, Err(Error::Invalid(_))));
+    for id in &started {
+        native.stop(id).await.unwrap();
+    }
+    assert_eq!(native.inventory().await.unwrap(), []);
+    native.idle().await;
+}
+
+/// Prints what a box and a command cost with an image and without. Run by hand:
+/// `cargo test -p providers --test native -- --ignored --nocapture images::the_cost`
+#[tokio::test]
+#[ignore = "measures, and asserts nothing"]
+async fn the_cost_of_an_image_beside_that_of_the_host() {
+    const ROUNDS: usize = 60;
+    let Some(ground) = full_ground().await else { return };
+    let mut times = [const { Vec::new() }; 4];
+    for _ in 0..ROUNDS {
+        for (n, spec) in [spec(), spec_of(FULL)].into_iter().enumerate() {
+            let (id, begin) = (new_id(), Instant::now());
+            ground.native.start(&id, &spec).await.unwrap();
+            times[n].push(begin.elapsed());
+            let inside = Inside::of(&ground, id.clone());
+            inside.run(&["/bin/true"]).await;
+            let begin = Instant::now();
+            inside.run(&["/bin/true"]).await;
+            times[2 + n].push(begin.elapsed());
+            ground.native.stop(&id).await.unwrap();
+        }
+    }
+    times.iter_mut().for_each(|times| times.sort_unstable());
+    for (name, times) in ["spawn host", "spawn image", "exec host", "exec image"].iter().zip(&times) {
+        println!("{name}: p50 {:?} p95 {:?}", times[ROUNDS / 2], times[ROUNDS * 95 / 100]);
+    }
+}

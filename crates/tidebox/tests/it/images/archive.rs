@@ -1,0 +1,58 @@
+//! Archives that are sent.
+
+use fixtures::image::{Entry, Image, layer};
+use reqwest::Method;
+use serde_json::json;
+
+use crate::server::{Answer, MOCK, NATIVE, TestServer};
+
+async fn import(server: &TestServer, query: &str, kind: &str, body: Vec<u8>) -> Answer {
+    let request = server.request(Method::POST, &format!("/images/import{query}")).header("content-type", kind);
+    Answer::read(request.body(body).send().await.unwrap()).await
+}
+
+#[tokio::test]
+#[ignore = "until archives are taken in"]
+async fn what_docker_saved_is_taken_in_under_its_names_and_used() {
+    let Some(image) = Image::alpine_like() else { return };
+    let server = TestServer::start(NATIVE).await;
+    let answer = import(&server, "", "application/x-tar", image.docker_save(&["team/app:1", "team/app:latest"])).await;
+    assert_eq!(answer.status, 201, "{}", answer.json());
+    let images = answer.json();
+    assert_eq!(images[0]["names"], json!(["docker.io/team/app:1", "docker.io/team/app:latest"]), "{images}");
+    let id = server.spawn_with(json!({"image": "team/app:1"})).await;
+    assert!(server.output(&id, "cat /etc/os-release").await.contains("like Alpine"));
+}
+
+#[tokio::test]
+#[ignore = "until archives are taken in"]
+async fn a_root_file_system_needs_a_name() {
+    let server = TestServer::start(MOCK).await;
+    let root = layer(&[Entry::dir("etc"), Entry::file("etc/motd", "hello")]);
+    import(&server, "", "application/octet-stream", root.clone()).await.refused(400, "bad_request", "name");
+    let answer = import(&server, "?name=my-system:1", "application/octet-stream", root).await;
+    assert_eq!(answer.status, 201, "{}", answer.json());
+    assert_eq!(answer.json()[0]["names"], json!(["docker.io/library/my-system:1"]));
+    assert_eq!(server.get("/images/my-system:1").await.ok()["digest"], answer.json()[0]["digest"]);
+}
+
+#[tokio::test]
+#[ignore = "until archives are taken in"]
+async fn what_is_no_archive_leaves_nothing() {
+    let server = TestServer::start(&format!("{MOCK} images.max_image_mb=1")).await;
+    for kind in ["text/plain", "application/x-www-form-urlencoded", "application/json", "multipart/form-data"] {
+        import(&server, "?name=a", kind, b"x".to_vec()).await.refused(
+            415,
+            "unsupported_media_type",
+            "application/x-tar",
+        );
+    }
+    for body in [Vec::new(), b"no tar at all".to_vec(), vec![b'x'; 4096]] {
+        import(&server, "?name=a", "application/x-tar", body).await.refused(400, "bad_request", "");
+    }
+    import(&server, "?name=a%20b", "application/x-tar", layer(&[])).await.refused(400, "bad_request", "");
+    import(&server, "?names=a", "application/x-tar", layer(&[])).await.refused(400, "bad_request", "names");
+    let large = layer(&[Entry::file("large", vec![1; 3 << 20])]);
+    import(&server, "?name=a", "application/x-tar", large).await.refused(413, "payload_too_large", "");
+    assert_eq!(server.get("/images").await.ok(), json!([]));
+}
