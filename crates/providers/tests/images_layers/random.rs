@@ -4,6 +4,7 @@
 //! `TIDEBOX_FUZZ_SECONDS=3600` makes each of them go on for that long.
 
 use std::io::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fixtures::found;
@@ -94,7 +95,9 @@ fn target(hostile: bool) -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn image(hostile: bool) -> impl Strategy<Value = Vec<Vec<Entry>>> {
-    prop::collection::vec(prop::collection::vec(member(hostile), 0..12), 1..5)
+    // Of long ones umoci refuses nearly all, for a file where a directory should be.
+    let members = if hostile { 12 } else { 6 };
+    prop::collection::vec(prop::collection::vec(member(hostile), 0..members), 1..5)
 }
 
 /// The precious folder's place is not known before.
@@ -163,11 +166,13 @@ fn damaged_archives_are_refused_or_unpacked_and_nothing_else() {
 #[test]
 fn what_umoci_unpacks_we_unpack_the_same() {
     let Some(program) = found("umoci", &[]) else { return };
-    check("images beside umoci", 16, &image(false), |layers| {
+    let compared = AtomicU64::new(0);
+    check("images beside umoci", 24, &image(false), |layers| {
         let image = Image::new(&layers);
         let ground = Ground::new();
         let ours = ground.unpack(DIGEST, &image.layers);
         let Ok((_temp, theirs)) = umoci(&program, &image) else { return Ok(()) };
+        compared.fetch_add(1, Ordering::Relaxed);
         let ours = match ours {
             Ok(ours) => ours,
             Err(error) => return Err(TestCaseError::fail(format!("umoci unpacks it: {error}"))),
@@ -178,4 +183,9 @@ fn what_umoci_unpacks_we_unpack_the_same() {
         prop_assert!(differences.is_empty(), "{}", differences.join("\n"));
         Ok(())
     });
+    let compared = compared.into_inner();
+    assert!(compared > 0, "umoci unpacked none of them");
+    if std::env::var_os("TIDEBOX_FUZZ_SECONDS").is_some() {
+        let _ = writeln!(std::io::stderr(), "images that umoci unpacks too: {compared}");
+    }
 }
