@@ -126,7 +126,7 @@ async fn what_a_crash_left_between_two_steps_is_removed_or_made_whole() {
         let images = lab.open();
         images.list().await.unwrap();
         pull(&images, &name).await.unwrap();
-        assert_eq!(images.list().await.unwrap()[0].names, [name.clone()]);
+        assert_eq!(images.list().await.unwrap()[0].names, std::slice::from_ref(&name));
     }
 }
 
