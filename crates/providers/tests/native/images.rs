@@ -95,17 +95,6 @@ async fn a_setuid_program_of_an_image_gives_nothing() {
 }
 
 #[tokio::test]
-async fn an_owner_beyond_the_ids_of_a_box_is_nobody_in_it() {
-    let Some(full) = fixtures::suite::full() else { return };
-    let entries = [Entry::file("srv/far", "far\n").owner(70_000, 70_000), Entry::file("srv/near", "").owner(65_533, 7)];
-    let ground = Ground::with_images(&[(FULL, full.and(&entries))]).await;
-    let inside = ground.start_with(spec_of(FULL)).await;
-    let expected = if is_root() { "65534 65534\n65533 7\n" } else { "0 0\n0 0\n" };
-    assert_eq!(inside.text("stat -c '%u %g' /srv/far /srv/near").await, expected);
-    assert_eq!(inside.text("cat /srv/far").await, "far\n");
-}
-
-#[tokio::test]
 async fn a_bounded_disk_bounds_a_box_of_an_image_too() {
     let Some(ground) = full_ground().await else { return };
     let resources = Resources { disk_mb: 32, ..spec().resources };
