@@ -1,7 +1,6 @@
 //! What this host allows, found out by making a box.
 
 use std::collections::BTreeMap;
-use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use rustix::io::Errno;
 
 use super::maker::{Maker, What};
 use crate::native::launcher::LaunchError;
-use crate::{Command, Error, Facts, Guest, Isolation, LimitKind, OutputEvent, Result};
+use crate::{Chain, Command, Error, Facts, Guest, Isolation, LimitKind, OutputEvent, Result};
 
 /// The box of a probe is small and ends by itself soon, should we not end it.
 const PROBE: Resources = Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 16 };
@@ -150,17 +149,6 @@ async fn run_true(guest: &dyn Guest) -> Result<()> {
     Err(Error::failed("run a program", "it did not end"))
 }
 
-/// The causes of an error on one line.
-fn chain(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
-}
-
 /// What an operator can do about a box that cannot be made.
 fn explain(error: &Error, maker: &Maker) -> String {
     let refused = if let Error::Failed { source, .. } = error { source.downcast_ref::<LaunchError>() } else { None };
@@ -178,5 +166,5 @@ fn explain(error: &Error, maker: &Maker) -> String {
             "the kernel must allow ptrace to this user (a container needs a seccomp profile that does), and the data folder must not be mounted noexec"
         }
     };
-    format!("No box can be made with PRoot ({}): {advice}.", chain(error))
+    format!("No box can be made with PRoot ({}): {advice}.", Chain(error))
 }

@@ -214,6 +214,7 @@ impl<'a> Inside<'a> {
     pub(crate) async fn text(&self, script: &str) -> String {
         let ran = self.sh(script).await;
         assert_eq!(ran.exit.code, 0, "{script}: {ran:?}");
+        assert!(!ran.stderr.contains("proot"), "PRoot itself has nothing to say: {ran:?}");
         ran.stdout
     }
 
