@@ -12,7 +12,6 @@ async fn import(server: &TestServer, query: &str, kind: &str, body: Vec<u8>) -> 
 }
 
 #[tokio::test]
-#[ignore = "until archives are taken in"]
 async fn what_docker_saved_is_taken_in_under_its_names_and_used() {
     let Some(image) = Image::alpine_like() else { return };
     let server = TestServer::start(NATIVE).await;
@@ -25,7 +24,6 @@ async fn what_docker_saved_is_taken_in_under_its_names_and_used() {
 }
 
 #[tokio::test]
-#[ignore = "until archives are taken in"]
 async fn a_root_file_system_needs_a_name() {
     let server = TestServer::start(MOCK).await;
     let root = layer(&[Entry::dir("etc"), Entry::file("etc/motd", "hello")]);
@@ -37,7 +35,6 @@ async fn a_root_file_system_needs_a_name() {
 }
 
 #[tokio::test]
-#[ignore = "until archives are taken in"]
 async fn what_is_no_archive_leaves_nothing() {
     let server = TestServer::start(&format!("{MOCK} images.max_image_mb=1")).await;
     for kind in ["text/plain", "application/x-www-form-urlencoded", "application/json", "multipart/form-data"] {

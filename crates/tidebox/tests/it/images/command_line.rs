@@ -47,7 +47,6 @@ async fn images_are_pulled_shown_and_removed_by_the_command_line() {
 }
 
 #[tokio::test]
-#[ignore = "until archives are taken in"]
 async fn an_archive_is_piped_in_or_named() {
     let Some(image) = Image::alpine_like() else { return };
     let server = TestServer::start(crate::server::NATIVE).await;
