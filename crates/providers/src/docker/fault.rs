@@ -1,7 +1,5 @@
 //! What an Engine's refusals mean to a caller.
 
-use std::fmt::Write as _;
-
 use bollard::errors::Error as ClientError;
 
 use crate::Error;
@@ -44,20 +42,7 @@ pub(super) fn is_unreachable(error: &ClientError) -> bool {
 
 /// Says that the Engine does not answer, and why.
 pub(super) fn unreachable(error: &ClientError) -> String {
-    let mut text = "the Docker Engine does not answer (".to_owned();
-    let mut cause: Option<&dyn std::error::Error> = Some(error);
-    let mut said = String::new();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        // Transparent errors say the same as what they hold.
-        if next != said {
-            let _ = write!(text, "{}{next}", if said.is_empty() { "" } else { ": " });
-            said = next;
-        }
-        cause = error.source();
-    }
-    text.push(')');
-    text
+    format!("the Docker Engine does not answer ({})", crate::Chain(error))
 }
 
 /// Whether the Engine has no disk left.

@@ -56,7 +56,7 @@ impl Store {
     pub(super) async fn tidy(self: &Arc<Self>) {
         let _removals = self.removals.lock().await;
         if let Err(error) = self.blocking("tidy images", |store| store.sweep()).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "what a failed pull left is not removed yet");
+            tracing::warn!(error = %crate::Chain(&error), "what a failed pull left is not removed yet");
         }
     }
 
@@ -68,7 +68,7 @@ impl Store {
         }
         let _removals = self.removals.lock().await;
         if let Err(error) = self.blocking("evict images", |store| store.evict_now()).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the store of images takes more than it may");
+            tracing::warn!(error = %crate::Chain(&error), "the store of images takes more than it may");
         }
     }
 
@@ -184,7 +184,7 @@ impl Store {
                 Ok(rustix::fs::futimens(&file, &times)?)
             });
         if let Err(error) = touched {
-            tracing::debug!(digest, error = &error as &dyn std::error::Error, "cannot note the use of an image");
+            tracing::debug!(digest, error = %crate::Chain(&error), "cannot note the use of an image");
         }
     }
 

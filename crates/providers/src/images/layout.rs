@@ -465,7 +465,7 @@ fn read_index(path: &Path) -> io::Result<Vec<Descriptor>> {
         Err(error) => {
             tracing::warn!(
                 path = %path.display(),
-                error = &error as &dyn std::error::Error,
+                error = %crate::Chain(&error),
                 "the index of images cannot be read and is put aside as index.json.broken; pull or import the images again"
             );
             fs::rename(path, path.with_extension("json.broken"))?;

@@ -112,7 +112,7 @@ impl Store {
                     State::Done(image, held)
                 }
                 Err(error) => {
-                    tracing::warn!(name = %name, error = &error as &dyn std::error::Error, "an image was not pulled");
+                    tracing::warn!(name = %name, error = %crate::Chain(&error), "an image was not pulled");
                     State::Failed(Arc::new(error))
                 }
             });

@@ -273,7 +273,7 @@ async fn bounded(mut response: Response, bytes_max: u64) -> Result<Vec<u8>, Faul
 
 /// Why a request got no answer, in our words; the cause is for the log.
 fn unreachable(source: &Source, error: &reqwest::Error) -> Fault {
-    tracing::debug!(registry = source.registry, error = error as &dyn std::error::Error, "a registry fails");
+    tracing::debug!(registry = source.registry, error = %crate::Chain(error), "a registry fails");
     if error.is_timeout() {
         return slow(source);
     }

@@ -55,7 +55,7 @@ impl Store {
         let known = match self.known_in(&mut shelf, digest) {
             Ok(known) => known,
             Err(error) => {
-                tracing::warn!(digest, error = &error as &dyn std::error::Error, "an image here cannot be used");
+                tracing::warn!(digest, error = %crate::Chain(&error), "an image here cannot be used");
                 return None;
             }
         };
@@ -171,7 +171,7 @@ impl Store {
                 Ok(image) => images.push(image),
                 // One that cannot be read does not hide the others.
                 Err(error) => {
-                    tracing::warn!(digest, error = &error as &dyn std::error::Error, "an image here cannot be read");
+                    tracing::warn!(digest, error = %crate::Chain(&error), "an image here cannot be read");
                 }
             }
         }

@@ -113,7 +113,7 @@ async fn the_files_that_are_written_for_an_image_follow_no_link() {
 #[tokio::test]
 async fn pipes_in_the_place_of_the_files_of_etc_hold_nobody_up() {
     let names = ["etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/passwd", "etc/group"];
-    survives(|_| names.map(|name| Entry::fifo(name)).into()).await;
+    survives(|_| names.map(Entry::fifo).into()).await;
 }
 
 #[tokio::test]
