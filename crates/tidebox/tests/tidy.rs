@@ -317,11 +317,13 @@ fn nothing_is_left_for_later() {
     let marks =
         [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["to", "do!"], ["unimple", "mented!"]].map(|halves| halves.concat());
     let ignored = ["#[igno", "re"].concat();
+    // What the program of the tests does when one of them starts it once more.
+    let is_part_of_another = |line: &str| line.ends_with("= \"another test runs it in a process of its own\"]");
     let mut violations = Vec::new();
     for source in sources(&[".rs", ".toml", ".md", ".yaml", ".yml", ".sql", "justfile", "run"]) {
         for (index, line) in source.text.lines().enumerate() {
             let found = marks.iter().find(|mark| finds(line, mark));
-            if let Some(mark) = found.or(line.contains(&ignored).then_some(&ignored)) {
+            if let Some(mark) = found.or((line.contains(&ignored) && !is_part_of_another(line)).then_some(&ignored)) {
                 violations.push(format!("{}:{}: {mark}", source.path, index + 1));
             }
         }

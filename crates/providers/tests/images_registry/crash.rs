@@ -13,7 +13,7 @@ use super::rogue::{Gate, Rogue, Say};
 use super::*;
 
 #[tokio::test]
-#[ignore = "other tests run it in a process of its own"]
+#[ignore = "another test runs it in a process of its own"]
 async fn take_until_killed() {
     let Some(folder) = std::env::var_os("STORE_OF_A_TEST") else { return };
     let images = Images::open(ImagesConfig::new(PathBuf::from(folder).join("images"))).unwrap();
@@ -159,7 +159,7 @@ async fn a_disk_that_fills_up_in_the_middle_of_a_pull_leaves_a_store_that_works(
 }
 
 #[tokio::test]
-#[ignore = "another test runs it on a small disk"]
+#[ignore = "another test runs it in a process of its own"]
 async fn fill_a_small_disk() {
     let Some(folder) = std::env::var_os("STORE_OF_A_TEST") else { return };
     let folder = PathBuf::from(folder);

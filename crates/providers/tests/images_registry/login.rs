@@ -99,7 +99,7 @@ fn taken_with_helpers(lab: &Lab, name: &str) -> String {
 }
 
 #[tokio::test]
-#[ignore = "other tests run it in a process of its own"]
+#[ignore = "another test runs it in a process of its own"]
 async fn take_in_a_process_of_its_own() {
     let Some(folder) = std::env::var_os("STORE_OF_A_TEST") else { return };
     let folder = PathBuf::from(folder);

@@ -51,10 +51,9 @@ async fn what_cannot_be_is_refused_with_what_to_change() {
         (spec_of("NO NAME"), "NO NAME"),
         (spec_of(""), "name"),
     ] {
-        match ground.refusal(&spec).await {
-            Error::Invalid(message) => assert!(message.contains(expected), "{expected}: {message}"),
-            error => panic!("{expected}: {}", Chain(&error)),
-        }
+        let refusal = ground.refusal(&spec).await;
+        let Error::Invalid(message) = &refusal else { panic!("{expected}: {}", Chain(&refusal)) };
+        assert!(message.contains(expected), "{expected}: {message}");
     }
     assert_eq!(ground.native.inventory().await.unwrap(), [], "nothing is left of them");
     let without = Ground::new().await;
@@ -255,31 +254,4 @@ async fn a_box_whose_image_was_deleted_by_hand_is_listed_and_can_be_removed() {
     }
     assert_eq!(native.inventory().await.unwrap(), []);
     native.idle().await;
-}
-
-/// Prints what a box and a command cost with an image and without. Run by hand:
-/// `cargo test -p providers --test native -- --ignored --nocapture images::the_cost`
-#[tokio::test]
-#[ignore = "measures, and asserts nothing"]
-async fn the_cost_of_an_image_beside_that_of_the_host() {
-    const ROUNDS: usize = 60;
-    let Some(ground) = full_ground().await else { return };
-    let mut times = [const { Vec::new() }; 4];
-    for _ in 0..ROUNDS {
-        for (n, spec) in [spec(), spec_of(FULL)].into_iter().enumerate() {
-            let (id, begin) = (new_id(), Instant::now());
-            ground.native.start(&id, &spec).await.unwrap();
-            times[n].push(begin.elapsed());
-            let inside = Inside::of(&ground, id.clone());
-            inside.run(&["/bin/true"]).await;
-            let begin = Instant::now();
-            inside.run(&["/bin/true"]).await;
-            times[2 + n].push(begin.elapsed());
-            ground.native.stop(&id).await.unwrap();
-        }
-    }
-    times.iter_mut().for_each(|times| times.sort_unstable());
-    for (name, times) in ["spawn host", "spawn image", "exec host", "exec image"].iter().zip(&times) {
-        println!("{name}: p50 {:?} p95 {:?}", times[ROUNDS / 2], times[ROUNDS * 95 / 100]);
-    }
 }

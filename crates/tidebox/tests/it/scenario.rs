@@ -31,8 +31,11 @@ impl Stage {
     }
 }
 
-/// A registry with both images: their names there, and a file that each has.
-fn images() -> Option<(Registry, [(&'static str, String, &'static str); 2])> {
+/// An image of the story: its template, its name, and what it calls itself.
+type Told = (&'static str, String, &'static str);
+
+/// A registry with both images.
+fn images() -> Option<(Registry, [Told; 2])> {
     let (alpine, debian) = (Image::alpine_like()?, Image::debian_like()?);
     let registry = Registry::start()?;
     let alpine =
@@ -77,7 +80,7 @@ async fn is_used(server: &TestServer, id: &str, turn: &str) {
 
 async fn told_on(stage: Stage) {
     let Some((_registry, images)) = images() else { return };
-    let mut server = TestServer::start(&stage.settings).await;
+    let mut server = TestServer::start(&format!("{} images.pull=missing", stage.settings)).await;
     let mut made = Vec::new();
     for (template, image, told) in &images {
         server.post("/templates", json!({"name": template, "image": image, "ttl": "20m"})).await.ok();
