@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 
-use super::lab::{noise, pieces, sh, soon};
+use super::lab::{Inside, noise, pieces, sh, soon};
 use super::{Case, Lab, case};
 use crate::{Error, Result};
 
@@ -22,7 +22,8 @@ pub(super) fn cases() -> Vec<Case> {
         case!("what is not there is not found", absent),
         case!("only regular files are read", only_regular, Processes),
         case!("directories and devices are not read or written", not_regular),
-        case!("long names and names of any characters work", odd_names),
+        case!("names of any characters work", odd_names),
+        case!("paths as long as the kernel takes them work", long_paths, Depth),
         case!("permission bits are set, through links", chmod),
     ]
 }
@@ -210,22 +211,29 @@ async fn not_regular(lab: Lab) {
 
 async fn odd_names(lab: Lab) {
     let inside = lab.start().await;
-    let name = "n".repeat(250);
-    let deep: String = (0..16).map(|_| format!("/{name}")).collect();
-    let odd = ["a b", "ünï ☃", "new\nline", "tab\t\u{1}", "100%41", "-rf", "*", "quote\"'\\", ".hidden", "\u{7f}"];
-    let paths = odd.iter().map(|name| format!("/workspace/{name}")).chain([deep]);
-    for path in paths {
-        inside.write(&path, "content").await;
-        assert_eq!(inside.read(&path).await, b"content", "{path:?}");
-        let info = inside.guest.stat(&path).await.unwrap();
-        assert_eq!(info.path, path);
-        inside.guest.delete(&path, false).await.unwrap();
-        assert!(!inside.exists(&path).await);
+    let long = "n".repeat(250);
+    let odd =
+        ["a b", "ünï ☃", "new\nline", "tab\t\u{1}", "100%41", "-rf", "*", "quote\"'\\", ".hidden", "\u{7f}", &long];
+    for name in odd {
+        comes_and_goes(&inside, &format!("/workspace/{name}")).await;
     }
     let roundabout = "/workspace/./x/../../workspace//plain";
     inside.sh("mkdir -p x").await;
     inside.write(roundabout, "content").await;
     assert_eq!(inside.guest.stat(roundabout).await.unwrap().path, "/workspace/plain");
+}
+
+async fn long_paths(lab: Lab) {
+    let name = "n".repeat(250);
+    comes_and_goes(&lab.start().await, &format!("/{name}").repeat(16)).await;
+}
+
+async fn comes_and_goes(inside: &Inside, path: &str) {
+    inside.write(path, "content").await;
+    assert_eq!(inside.read(path).await, b"content", "{path:?}");
+    assert_eq!(inside.guest.stat(path).await.unwrap().path, path);
+    inside.guest.delete(path, false).await.unwrap();
+    assert!(!inside.exists(path).await);
 }
 
 async fn chmod(lab: Lab) {

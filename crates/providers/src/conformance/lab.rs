@@ -41,7 +41,7 @@ pub enum Need {
     Stdin,
     /// A signal can stop a process.
     Stops,
-    /// Directories can be nested deeper than the longest path.
+    /// Paths can be as long as the kernel takes them, and directories be nested deeper.
     Depth,
 }
 

@@ -170,6 +170,9 @@ pub async fn import(
     Params(params): Params<ImportParams>,
     request: Request,
 ) -> Result<Response> {
+    if http_body::Body::is_end_stream(request.body()) {
+        return Err(malformed("the body is empty: send the archive as the body"));
+    }
     if !is_archive(request.headers()) {
         return Err(Refusal::ArchiveType.into());
     }

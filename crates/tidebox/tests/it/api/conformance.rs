@@ -197,7 +197,8 @@ async fn the_wait_for_a_place_is_told_as_time_of_the_admission() {
     let timing = answer.headers()["server-timing"].to_str().unwrap().to_owned();
     let admission = timing.split(", ").find_map(|part| part.strip_prefix("admission;dur=")).unwrap();
     let waited = scheduler().await["spawn_queue_wait_total_ms"].as_f64().unwrap();
-    assert!(waited >= 100.0 && admission.parse::<f64>().unwrap() >= waited, "{waited} ms of {timing}");
+    // Two clocks are read, one after the other.
+    assert!(waited >= 99.0 && admission.parse::<f64>().unwrap() >= waited - 10.0, "{waited} ms of {timing}");
 }
 
 #[tokio::test]
