@@ -74,7 +74,7 @@ async fn is_used(server: &TestServer, id: &str, turn: &str) {
     assert_eq!(server.output(id, &format!("cat {path}")).await, content);
     let listed = server.get(&format!("/sandboxes/{id}/files/list?path=/workspace/{turn}")).await.ok();
     assert_eq!((&listed[0]["name"], &listed[0]["size"]), (&json!("notes.txt"), &json!(content.len())), "{listed}");
-    let read = server.request(Method::GET, &format!("/sandboxes/{id}/files{path}")).send().await.unwrap();
+    let read = server.request(Method::GET, &format!("/sandboxes/{id}/files?path={path}")).send().await.unwrap();
     assert_eq!(read.text().await.unwrap(), content);
 }
 
