@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use domain::{Resources, SandboxId, StoreId};
 use fixtures::Engine;
+use fixtures::suite::{FULL, SCRATCH};
 use futures_util::StreamExt;
 use providers::docker::{Docker, DockerConfig};
 use providers::{Command, ExitStatus, Guest, OutputEvent, Provider, Spec};
@@ -64,6 +65,9 @@ pub(crate) fn furnish(engine: &Engine) {
         "VOLUME /data",
     ];
     engine.import(SPEAKING, &root, &words);
+    for (name, image) in [(FULL, fixtures::suite::full()), (SCRATCH, fixtures::suite::scratch())] {
+        engine.load(name, &image.expect("there is a busybox, of which the others are made"));
+    }
     let mut empty = tar::Builder::new(Vec::new());
     add(&mut empty, tar::EntryType::Directory, "etc", 0o755, &[]);
     engine.import(EMPTY, &empty.into_inner().unwrap(), &[]);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fixtures::suite::{FULL, SCRATCH};
 use providers::Provider;
 use providers::conformance::{Lab, run};
 use providers::docker::Docker;
@@ -17,6 +18,7 @@ fn lab(ground: &Ground, pids: u32) -> Lab {
     Lab::new(Arc::new(ground.docker.clone()), roomy)
         // Whether the Engine or a registry has any other shows when a box is made.
         .unknown_image("host")
+        .images(FULL, SCRATCH)
         .reopen(move || {
             let config = config.clone();
             Box::pin(async move { Arc::new(Docker::open(config).await.unwrap()) as Arc<dyn Provider> })

@@ -2,14 +2,26 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use fixtures::suite::{FULL, SCRATCH};
+use futures_util::{StreamExt, stream};
 use providers::conformance::{Lab, Need, run};
+use providers::images::{Images, ImagesConfig, PullPolicy};
 use providers::proot::Proot;
 
 use crate::ground::{Ground, has_proot, is_root, spec};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proot_passes_the_suite() {
-    let Some(ground) = Ground::new().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let config = ImagesConfig { pull: PullPolicy::Never, ..ImagesConfig::new(folder.path().join("images")) };
+    let images = Images::open(config).unwrap();
+    for (name, image) in [(FULL, fixtures::suite::full()), (SCRATCH, fixtures::suite::scratch())] {
+        let Some(image) = image else { return };
+        let archive = Bytes::from(image.docker_save(&[name]));
+        images.import(None, stream::iter([Ok(archive)]).boxed()).await.unwrap();
+    }
+    let Some(ground) = Ground::with(Some(images)).await else { return };
     let ground = Arc::new(ground);
     let (config, folder) = (ground.config(), ground.folder());
     // The suite runs many commands at once.
@@ -17,6 +29,7 @@ async fn proot_passes_the_suite() {
     roomy.resources.pids = 512;
     let lab = Lab::new(Arc::new(ground.proot.clone()), roomy)
         .unknown_image("ubuntu:24.04")
+        .images(FULL, SCRATCH)
         .reopen(move || {
             let config = config.clone();
             Box::pin(async move { Arc::new(Proot::open(config).await.unwrap()) as Arc<dyn providers::Provider> })
