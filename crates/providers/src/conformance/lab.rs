@@ -11,10 +11,12 @@ use domain::{Resources, SandboxId};
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 
-use crate::{ByteStream, Command, ExitStatus, Guest, OutputEvent, Provider, Result, Slots, Spec};
+use crate::{ByteStream, Command, Error, ExitStatus, Guest, OutputEvent, Provider, Result, Slots, Spec};
 
 /// The deadline of commands that should end by themselves.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a box is stopped again when its backend does not answer in time.
+const STOPS_MAX: usize = 3;
 /// The longest wait for what must come true.
 const EVENTUALLY: Duration = Duration::from_secs(10);
 
@@ -237,11 +239,19 @@ impl Lab {
         Inside { id, guest }
     }
 
-    /// Stops every box of the case that has ended.
+    /// Stops every box of the case that has ended. As a server does, it asks again
+    /// where a backend is not available.
     pub(super) async fn stop_all(&self) -> Result<(), String> {
         let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
         for id in made {
-            self.provider.stop(&id).await.map_err(|error| format!("{id} cannot be stopped: {error}"))?;
+            let mut stopped = self.provider.stop(&id).await;
+            for _ in 0..STOPS_MAX {
+                if !matches!(stopped, Err(Error::Unavailable(_))) {
+                    break;
+                }
+                stopped = self.provider.stop(&id).await;
+            }
+            stopped.map_err(|error| format!("{id} cannot be stopped: {error}"))?;
         }
         Ok(())
     }
