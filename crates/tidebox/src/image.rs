@@ -80,7 +80,7 @@ pub async fn run(context: &Context, args: ImageArgs) -> Result {
         Command::Pull { name } => pull(client, *output, &name).await?,
         Command::Import { file, name } => {
             let images = import(client, *output, &file, name.as_deref()).await?;
-            output.print(&images, |images| images.iter().map(|image| format!("{}\n", called(image))).collect())?;
+            output.print(&images, |images| images.iter().flat_map(all_names).collect())?;
         }
         Command::List => output.print(&client.images().await?, |images| listed(images))?,
         Command::Inspect { name } => output.print(&client.image(&name).await?, described)?,
@@ -147,6 +147,12 @@ async fn import(client: &Client, output: Output, file: &std::path::Path, name: O
 /// The name that a person would use, or the digest.
 fn called(image: &Image) -> String {
     harmless(image.names.first().unwrap_or(&image.digest))
+}
+
+/// A line for each name that the image has now: it may have had others before.
+fn all_names(image: &Image) -> Vec<String> {
+    let names = if image.names.is_empty() { std::slice::from_ref(&image.digest) } else { &image.names };
+    names.iter().map(|name| format!("{}\n", harmless(name))).collect()
 }
 
 /// A row for each name.

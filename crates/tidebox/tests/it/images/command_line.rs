@@ -58,6 +58,8 @@ async fn an_archive_is_piped_in_or_named() {
         assert_eq!(succeeds(&server, &["image", "import", file], b"").0, "docker.io/team/app:1\n");
         let (named, _) = succeeds(&server, &["image", "import", "-", "--name", "piped:2"], &image.layers[0]);
         assert_eq!(named, "docker.io/library/piped:2\n");
+        let (again, _) = succeeds(&server, &["image", "import", "-", "--name", "piped:3"], &image.layers[0]);
+        assert_eq!(again, "docker.io/library/piped:2\ndocker.io/library/piped:3\n", "the same image, by all its names");
         let (ran, _) = succeeds(&server, &["run", "piped:2", "-c", "cat /etc/alpine-release", "-n"], b"");
         assert_eq!(ran, "3.20.0\n");
         let folder = tidebox(&server, &["image", "import", folder.path().to_str().unwrap()], b"");
