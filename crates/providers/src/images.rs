@@ -245,6 +245,15 @@ impl Images {
         self.inner.blocking("list images", |store| store.images()).await
     }
 
+    /// The digest of the image of this name or digest, if it is here. Reads nothing
+    /// from disk.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name.
+    pub fn find(&self, name: &str) -> Result<Option<String>> {
+        Ok(self.inner.find(&Wanted::parse(name)?).ok())
+    }
+
     /// The image of this name or digest.
     ///
     /// # Errors

@@ -264,7 +264,10 @@ impl Store {
         self.blocking("name an image", move |store| {
             store.layout.set_ref(&key, &named).map_err(|error| disk("name an image", error))?;
             store.touch(held.digest());
-            Ok((store.image(held.digest())?, held))
+            let mut image = store.image(held.digest())?;
+            // What holds it here is no box.
+            image.boxes = image.boxes.saturating_sub(1);
+            Ok((image, held))
         })
         .await
     }

@@ -269,10 +269,10 @@ impl Control {
                 more_of_the_store(&mut phases, written);
             }
             let provider = runtime.as_ref().map_err(|error| Error::Unavailable(error.to_string()))?;
-            let awaited = self.await_image(&sandbox).await;
+            let awaited = self.await_image(&sandbox);
             let started = provider.start(&id, &spec).await;
             if let Some(awaited) = awaited {
-                self.image_came(awaited, started.as_ref().err()).await;
+                self.image_came(awaited, started.as_ref().err());
             }
             started.map_err(|error| provider_error(provider.name(), error))
         };

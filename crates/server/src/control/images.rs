@@ -143,9 +143,10 @@ impl Control {
         let Some(images) = self.registry.images().filter(|_| USERS.contains(&provider) && image != HOST) else {
             return Ok(());
         };
-        let found = match self.policy.image_pull {
-            PullPolicy::Never => images.take(image).await.map(|_| ()),
-            PullPolicy::Missing | PullPolicy::Always => images.inspect(image).await.map(|_| ()),
+        let found = match (images.find(image), self.policy.image_pull) {
+            // It knows why nobody may be asked for it.
+            (Ok(None), PullPolicy::Never) => images.take(image).await.map(|_| ()),
+            (found, _) => found.map(|_| ()),
         };
         match found {
             Err(error @ providers::Error::Invalid(_)) => Err(fault(image, error)),
@@ -156,7 +157,7 @@ impl Control {
 
     /// Tells that a box waits for its image, if it does; what is given back has to
     /// be told how that went.
-    pub(super) async fn await_image(&self, sandbox: &Sandbox) -> Option<AwaitedImage> {
+    pub(super) fn await_image(&self, sandbox: &Sandbox) -> Option<AwaitedImage> {
         let uses_store = sandbox.worker == LOCAL_WORKER && USERS.contains(&sandbox.provider.as_str());
         if !uses_store || sandbox.image == HOST {
             return None;
@@ -165,7 +166,7 @@ impl Control {
         let is_asked = match self.policy.image_pull {
             PullPolicy::Never => false,
             PullPolicy::Always => true,
-            PullPolicy::Missing => images.inspect(&sandbox.image).await.is_err(),
+            PullPolicy::Missing => !matches!(images.find(&sandbox.image), Ok(Some(_))),
         };
         is_asked.then(|| {
             let image = sandbox.image.clone();
@@ -175,16 +176,13 @@ impl Control {
     }
 
     /// Tells how it went with an image that a box waited for.
-    pub(super) async fn image_came(&self, awaited: AwaitedImage, error: Option<&providers::Error>) {
+    pub(super) fn image_came(&self, awaited: AwaitedImage, error: Option<&providers::Error>) {
         let AwaitedImage { sandbox, image } = awaited;
         // A box can fail for other reasons, with its image here.
-        let found = match self.registry.images() {
-            Some(images) => images.inspect(&image).await.ok(),
-            None => None,
-        };
+        let found = self.registry.images().and_then(|images| images.find(&image).ok().flatten());
         match (found, error) {
-            (Some(detail), _) => {
-                let data = json!({"image": image, "digest": detail.image.digest});
+            (Some(digest), _) => {
+                let data = json!({"image": image, "digest": digest});
                 self.publish(EventType::ImagePulled, Some(&sandbox), data);
             }
             (None, Some(error)) => {

@@ -43,7 +43,7 @@ fn types(events: &[Value]) -> Vec<&str> {
 async fn an_image_is_pulled_listed_inspected_used_and_removed() {
     let Some((_registry, name, server)) = ground("").await else { return };
     let pulled = server.post("/images/pull", json!({"name": name})).await.ok();
-    assert_eq!(pulled["names"], json!([name]), "{pulled}");
+    assert_eq!((&pulled["names"], &pulled["in_use"]), (&json!([name]), &json!(0)), "{pulled}");
     let digest = pulled["digest"].as_str().unwrap();
     assert!(digest.starts_with("sha256:") && pulled["unpacked_bytes"].as_u64().unwrap() > 0, "{pulled}");
     let listed = server.get("/images").await.ok();
