@@ -4,6 +4,9 @@
 //! a descriptor for each level would be more than a process may have. So every
 //! sub-directory is first moved up, beside its parent, and emptied there: no
 //! recursion, one descriptor, short paths. Links are removed, never followed.
+//!
+//! Two may remove the same tree at once, such as a server and the one that replaces
+//! it: whatever one has taken away or moved up is no error for the other.
 
 use std::fs;
 use std::io;
@@ -13,53 +16,61 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-/// Removes the directory `root`, whose content nobody changes any more.
+/// Removes the directory `root`, whose content nobody but other removals changes any
+/// more.
 pub(crate) fn remove_tree(root: &Path) -> io::Result<()> {
     match root.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
-        Ok(metadata) if !metadata.is_dir() => return fs::remove_file(root),
+        Ok(metadata) if !metadata.is_dir() => return remove_file(root),
         Ok(_) => {}
     }
-    unlock(root)?;
-    let mut lifted = Lifted { root, count: 0 };
+    absent_is_fine(unlock(root))?;
+    let mut lifted = Lifted { root, count: 0, surprises: 0 };
     // What is moved up during a pass may or may not be seen by it.
-    loop {
-        let mut empty = true;
-        for entry in fs::read_dir(root)? {
-            let entry = entry?;
-            empty = false;
-            if entry.file_type()?.is_dir() {
-                lifted.empty_out(&entry.path())?;
-            } else {
-                remove_file(&entry.path())?;
-            }
-        }
-        if empty {
-            return absent_is_fine(fs::remove_dir(root));
-        }
-    }
+    while !lifted.pass()? {}
+    Ok(())
 }
+
+/// So often may somebody else move something into what has just been emptied.
+const SURPRISES_MAX: u32 = 10_000;
 
 struct Lifted<'a> {
     root: &'a Path,
     count: u64,
+    surprises: u32,
 }
 
 impl Lifted<'_> {
+    /// Removes what is seen below the root, and the root if that is nothing; whether
+    /// the root has gone.
+    fn pass(&mut self) -> io::Result<bool> {
+        let mut empty = true;
+        for_each(self.root, |path, is_dir| {
+            empty = false;
+            if is_dir { absent_is_fine(self.empty_out(path)) } else { remove_file(path) }
+        })?;
+        Ok(empty && self.remove_dir(self.root)?)
+    }
+
     /// Removes a directory right below the root; its own directories move up.
     fn empty_out(&mut self, dir: &Path) -> io::Result<()> {
         unlock(dir)?;
-        for entry in fs::read_dir(dir)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                unlock(&entry.path())?;
-                self.lift(&entry.path())?;
-            } else {
-                remove_file(&entry.path())?;
+        for_each(dir, |path, is_dir| {
+            if is_dir { absent_is_fine(unlock(path).and_then(|()| self.lift(path))) } else { remove_file(path) }
+        })?;
+        self.remove_dir(dir).map(drop)
+    }
+
+    /// Removes an empty directory; `false` if somebody else has put something there.
+    fn remove_dir(&mut self, dir: &Path) -> io::Result<bool> {
+        match absent_is_fine(fs::remove_dir(dir)) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && self.surprises < SURPRISES_MAX => {
+                self.surprises += 1;
+                Ok(false)
             }
+            outcome => outcome.map(|()| true),
         }
-        absent_is_fine(fs::remove_dir(dir))
     }
 
     fn lift(&mut self, dir: &Path) -> io::Result<()> {
@@ -75,11 +86,21 @@ impl Lifted<'_> {
     }
 }
 
+/// Calls `deed` with every entry of `dir`, and whether that is a directory; one that has
+/// gone has none.
+fn for_each(dir: &Path, mut deed: impl FnMut(&Path, bool) -> io::Result<()>) -> io::Result<()> {
+    absent_is_fine(fs::read_dir(dir).and_then(|mut entries| {
+        entries.try_for_each(|entry| {
+            let entry = entry?;
+            deed(&entry.path(), entry.file_type()?.is_dir())
+        })
+    }))
+}
+
 fn remove_file(path: &Path) -> io::Result<()> {
     absent_is_fine(fs::remove_file(path))
 }
 
-/// A server that was replaced may still be busy with the same tree.
 fn absent_is_fine(outcome: io::Result<()>) -> io::Result<()> {
     outcome.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
@@ -143,6 +164,29 @@ mod test {
         }
         remove_tree(&root).unwrap();
         assert!(!root.exists());
+    }
+
+    #[test]
+    fn two_who_remove_the_same_tree_both_succeed() {
+        let temp = tempfile::tempdir().unwrap();
+        for round in 0..200 {
+            let root = temp.path().join(format!("box-{round}"));
+            for dir in ["a/b/c/d", "a/e/f", "g/h/i", "j"] {
+                fs::create_dir_all(root.join(dir)).unwrap();
+                fs::write(root.join(dir).join("file"), "").unwrap();
+            }
+            let start = std::sync::Barrier::new(2);
+            let remove = || {
+                start.wait();
+                remove_tree(&root)
+            };
+            let outcomes = std::thread::scope(|scope| {
+                let two = [scope.spawn(remove), scope.spawn(remove)];
+                two.map(|one| one.join().unwrap())
+            });
+            assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?} in round {round}");
+            assert!(!root.exists(), "round {round}");
+        }
     }
 
     #[test]
