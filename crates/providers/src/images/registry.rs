@@ -268,6 +268,11 @@ impl Source {
         url.origin() == self.base.origin()
     }
 
+    /// It sends so little that nobody can wait for it.
+    pub(super) fn too_slow(&self) -> Fault {
+        Fault::Passing(format!("`{}` sends too slowly", self.registry), Duration::ZERO)
+    }
+
     /// A cut connection or the like, in the middle of an answer.
     pub(super) fn cut(&self, error: &reqwest::Error) -> Fault {
         unreachable(self, error)
