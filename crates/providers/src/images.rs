@@ -5,12 +5,12 @@ mod config;
 mod fetch;
 mod garbage;
 mod import;
-mod layout;
+pub(crate) mod layout;
 pub(crate) mod login;
 mod manifest;
 pub(crate) mod name;
 mod platform;
-mod pull;
+pub(crate) mod pull;
 mod registry;
 mod shelf;
 pub mod trees;
@@ -337,6 +337,18 @@ pub struct Run {
     pub defaults: Defaults,
     /// Its entry point with its command; empty if it has neither.
     pub entrypoint: Vec<String>,
+}
+
+impl Run {
+    /// Refuses a spawn of `image` that asks for an entry point where there is none.
+    pub(crate) fn check(&self, image: &str, entrypoint: bool) -> Result<()> {
+        if entrypoint && self.entrypoint.is_empty() {
+            return Err(Error::Invalid(format!(
+                "the image `{image}` has neither an entry point nor a command; leave `entrypoint` out"
+            )));
+        }
+        Ok(())
+    }
 }
 
 impl Held {

@@ -241,9 +241,7 @@ impl Inner {
             _ if spec.image == HOST => Ok(None),
             Some(images) => {
                 let held = images.take(&spec.image).await?;
-                if spec.entrypoint && held.run().entrypoint.is_empty() {
-                    return Err(Error::Invalid(format!("the image `{}` has no entry point to start", spec.image)));
-                }
+                held.run().check(&spec.image, spec.entrypoint)?;
                 Ok(Some(held))
             }
             None => Err(no_images(&spec.image)),

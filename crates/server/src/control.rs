@@ -75,8 +75,6 @@ pub enum Resource {
     Template,
     /// A provider.
     Provider,
-    /// A file in a sandbox.
-    File,
     /// A worker.
     Worker,
     /// A lease.
@@ -93,7 +91,6 @@ impl fmt::Display for Resource {
             Resource::Sandbox => "sandbox",
             Resource::Template => "template",
             Resource::Provider => "provider",
-            Resource::File => "file",
             Resource::Worker => "worker",
             Resource::Lease => "lease on",
             Resource::Quota => "quota of the owner",
@@ -114,6 +111,9 @@ pub enum Error {
     /// What it names is not there.
     #[error("{0} `{1}` does not exist")]
     NotFound(Resource, String),
+    /// There is no such file in the sandbox.
+    #[error("{0}")]
+    NoFile(String),
     /// What it makes is there already, or is in a state that forbids it.
     #[error("{0}")]
     Conflict(String),

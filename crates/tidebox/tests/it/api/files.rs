@@ -54,6 +54,20 @@ async fn the_mode_of_an_existing_file_is_kept_unless_given() {
 }
 
 #[tokio::test]
+async fn a_raw_put_takes_the_mode_from_the_query() {
+    let (server, id, files) = boxed().await;
+    put_raw(&server, &format!("{files}/workspace/run?mode=755"), b"#!/bin/sh\n".to_vec()).await.ok();
+    assert_eq!(server.output(&id, "stat -c %a /workspace/run").await, "755\n");
+    for (query, words) in [("mode=rwx", "`mode`"), ("mode=1&mode=2", "mode"), ("umask=1", "umask")] {
+        let answer = put_raw(&server, &format!("{files}/workspace/run?{query}"), b"changed".to_vec()).await;
+        answer.refused(400, "bad_request", words);
+    }
+    let json = server.put(&format!("{files}/workspace/run?mode=700"), json!({"content": "x"})).await;
+    json.refused(400, "bad_request", "leave out the query");
+    assert_eq!(server.output(&id, "cat /workspace/run").await, "#!/bin/sh\n");
+}
+
+#[tokio::test]
 async fn put_takes_raw_bytes_or_json_at_any_path() {
     let (server, id, files) = boxed().await;
     for name in
@@ -107,7 +121,9 @@ async fn bad_paths_are_refused_and_missing_ones_not_found() {
     server.get(&format!("{files}?path=/{long}")).await.refused(400, "bad_request", "4096");
     let name = "y".repeat(300);
     server.get(&format!("{files}/stat?path=/{name}")).await.refused(400, "bad_request", "");
-    server.get(&format!("{files}?path=/nope")).await.refused(404, "not_found", "/nope");
+    let missing = server.get(&format!("{files}?path=/nope")).await;
+    missing.refused(404, "not_found", "");
+    assert_eq!(missing.json()["message"], "/nope: no such file or directory");
     server.get(&format!("{files}/stat?path=/nope")).await.refused(404, "not_found", "/nope");
     server.get(&format!("{files}/list?path=/nope")).await.refused(404, "not_found", "/nope");
     server.get(&format!("{files}/list?path=/workspace/f")).await.refused(400, "bad_request", "directory");
