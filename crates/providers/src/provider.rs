@@ -141,6 +141,11 @@ pub trait Provider: fmt::Debug + Send + Sync {
 
     /// Removes a box and everything it held.
     ///
+    /// [`crate::Error::Unavailable`] means that the service behind it did not answer in
+    /// time, or is away: some of the box may be there still, and whoever wants it gone
+    /// asks again, with growing pauses. So does the server with everything that is
+    /// `destroying`. After another error asking again may help too; no promise rests on it.
+    ///
     /// - An absent one is a success, twice is a success, two at once are a success.
     /// - Commands in the box end, and their streams end with [`crate::Error::Gone`].
     async fn stop(&self, id: &SandboxId) -> Result<()>;
