@@ -33,7 +33,7 @@ use crate::local::agent_file::AgentFile;
 use crate::local::boxes::{Boxes, Entry};
 use crate::local::ids::IdPool;
 use crate::local::removals::Removals;
-use crate::{Error, Facts, Found, Guest, Health, Provider, Result, Slots, Spec, Started};
+use crate::{Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Slots, Spec, Started};
 
 pub use crate::local::agent_file::agent_binary;
 
@@ -299,6 +299,10 @@ impl Provider for Native {
 
     fn default_image(&self) -> &str {
         HOST
+    }
+
+    fn images(&self) -> Option<&dyn ImageSource> {
+        self.inner.images.as_ref().map(|images| images as &dyn ImageSource)
     }
 
     fn check(&self, spec: &Spec) -> Result<()> {

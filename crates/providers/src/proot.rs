@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use crate::images::{Held, Images};
 use crate::local::boxes::{Boxes, Entry};
 use crate::local::ids::{IDS_PER_BOX, IdPool};
-use crate::{Error, Facts, Found, Guest, Health, Provider, Result, Spec, Started};
+use crate::{Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Spec, Started};
 
 use folder::{Folder, Folders};
 use host::{Host, find, probe_id};
@@ -288,6 +288,10 @@ impl Provider for Proot {
 
     fn default_image(&self) -> &str {
         HOST
+    }
+
+    fn images(&self) -> Option<&dyn ImageSource> {
+        self.inner.images.as_ref().map(|images| images as &dyn ImageSource)
     }
 
     fn check(&self, spec: &Spec) -> Result<()> {
