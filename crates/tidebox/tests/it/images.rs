@@ -3,6 +3,7 @@
 mod archive;
 mod command_line;
 mod engine;
+mod full_disk;
 mod pull;
 
 use fixtures::image::Image;
