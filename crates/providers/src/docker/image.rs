@@ -183,6 +183,18 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
             own_arch()
         ));
     }
+    if says(&["verification failed", "failed to register layer: invalid", "unexpected commit digest", "gzip: invalid"])
+    {
+        return Refused::Invalid(format!(
+            "the registry {registry} sends another layer of `{name}` than was asked for; the image there is broken: push \
+             it again"
+        ));
+    }
+    if says(&["max depth exceeded"]) {
+        return Refused::Invalid(format!(
+            "the image `{name}` has more layers than this Docker Engine can put on each other; build it with fewer"
+        ));
+    }
     if says(&["incorrect username or password"]) || had_login && says(&["unauthorized", "denied"]) {
         return Refused::Invalid(format!(
             "the registry {registry} refuses the login for `{name}`; check its name and password under \
@@ -305,6 +317,10 @@ mod test {
         for text in ["dial tcp 127.0.0.1:1: connect: connection refused", "net/http: TLS handshake timeout"] {
             assert!(matches!(said(text, false), Refused::Unavailable(_)), "{text}");
         }
+        let damaged = said("filesystem layer verification failed for digest sha256:ab", false);
+        assert!(matches!(&damaged, Refused::Invalid(text) if text.contains("another layer")), "{damaged:?}");
+        let deep = said("failed to register layer: max depth exceeded", false);
+        assert!(matches!(&deep, Refused::Invalid(text) if text.contains("layers")), "{deep:?}");
         assert!(matches!(said("write /x: no space left on device", false), Refused::Full(_)));
     }
 }

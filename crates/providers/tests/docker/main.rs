@@ -4,6 +4,7 @@
 
 mod engine;
 mod ground;
+mod images;
 mod restart;
 mod speed;
 mod suite;
