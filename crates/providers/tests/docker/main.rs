@@ -5,6 +5,8 @@
 mod engine;
 mod ground;
 mod images;
+#[path = "../ground/inside.rs"]
+mod inside;
 mod restart;
 mod speed;
 mod suite;
