@@ -33,7 +33,7 @@ use crate::local::agent_file::AgentFile;
 use crate::local::boxes::{Boxes, Entry};
 use crate::local::ids::IdPool;
 use crate::local::removals::Removals;
-use crate::{Error, Facts, Found, Guest, Health, Provider, Result, Slots, Spec, Started};
+use crate::{Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Slots, Spec, Started};
 
 pub use crate::local::agent_file::agent_binary;
 
@@ -240,23 +240,11 @@ impl Inner {
 
     /// The kept connection, or a new one.
     async fn guest(&self, entry: &Entry, folder: &BoxFolder) -> Result<Arc<dyn Guest>> {
-        let mut kept = entry.guest.lock().await;
-        if let Some(guest) = kept.as_ref().filter(|guest| !guest.is_closed()) {
-            return Ok(Arc::clone(guest) as Arc<dyn Guest>);
-        }
-        if entry.process(folder.pid())?.is_none_or(|process| process.has_ended()) {
-            return Err(Error::Gone);
-        }
-        let guest = Arc::new(self.maker.dial(folder).await?);
-        *kept = Some(Arc::clone(&guest));
-        Ok(guest)
+        entry.guest(folder.pid(), self.maker.dial(folder)).await
     }
 
     fn is_alive(&self, id: &SandboxId, folder: &BoxFolder) -> bool {
-        let entry = self.boxes.entry(id);
-        // One that is being made has no process yet.
-        entry.is_changing()
-            || entry.process(folder.pid()).is_ok_and(|process| process.is_some_and(|process| !process.has_ended()))
+        self.boxes.entry(id).is_alive(folder.pid())
     }
 }
 
@@ -299,6 +287,10 @@ impl Provider for Native {
 
     fn default_image(&self) -> &str {
         HOST
+    }
+
+    fn images(&self) -> Option<&dyn ImageSource> {
+        self.inner.images.as_ref().map(|images| images as &dyn ImageSource)
     }
 
     fn check(&self, spec: &Spec) -> Result<()> {

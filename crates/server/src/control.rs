@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 
 use domain::{Caps, Limits, Resources, SandboxId, State, StopReason, Timestamp};
 use futures_util::future::{BoxFuture, Shared};
-use providers::images::PullPolicy;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
@@ -172,8 +171,6 @@ pub struct Policy {
     pub pool: Option<PoolBounds>,
     /// The image when a request leaves it out; `None` for the provider's own.
     pub image: Option<String>,
-    /// When a spawn asks the registry for its image.
-    pub image_pull: PullPolicy,
     /// Bytes of each output stream that a buffered answer holds.
     pub output_bytes_max: usize,
     /// How long rows of what has ended are kept.

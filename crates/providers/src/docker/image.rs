@@ -215,6 +215,18 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
             own_arch()
         ));
     }
+    if says(&["verification failed", "failed to register layer: invalid", "unexpected commit digest", "gzip: invalid"])
+    {
+        return Refused::Invalid(format!(
+            "the registry {registry} sends another layer of `{name}` than was asked for; the image there is broken: push \
+             it again"
+        ));
+    }
+    if says(&["max depth exceeded"]) {
+        return Refused::Invalid(format!(
+            "the image `{name}` has more layers than this Docker Engine can put on each other; build it with fewer"
+        ));
+    }
     if says(&["incorrect username or password"]) || had_login && says(&["unauthorized", "denied"]) {
         return Refused::Invalid(format!(
             "the registry {registry} refuses the login for `{name}`; check its name and password under \
@@ -251,7 +263,7 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
 }
 
 /// What the Engine says of an image; `None` if it has none of that name.
-async fn inspect(client: &Client, name: &str) -> Result<Option<Image>> {
+pub(super) async fn inspect(client: &Client, name: &str) -> Result<Option<Image>> {
     match client.inspect_image(name).await {
         Ok(inspected) => read(name, inspected).map(Some),
         Err(error) if fault::status(&error) == Some(404) => Ok(None),
@@ -342,6 +354,10 @@ mod test {
             assert!(told.len() < 200 && !told.contains('\u{1b}') && !told.contains("10.0.0.1"), "{told:?}");
         }
         assert!(matches!(said("x".repeat(300_000).as_str(), false), Refused::Failed(text) if text.len() < 100));
+        let damaged = said("filesystem layer verification failed for digest sha256:ab", false);
+        assert!(matches!(&damaged, Refused::Invalid(text) if text.contains("another layer")), "{damaged:?}");
+        let deep = said("failed to register layer: max depth exceeded", false);
+        assert!(matches!(&deep, Refused::Invalid(text) if text.contains("layers")), "{deep:?}");
         assert!(matches!(said("write /x: no space left on device", false), Refused::Full(_)));
     }
 }

@@ -6,8 +6,12 @@ mod burst;
 mod ground;
 mod hostile;
 mod images;
+#[path = "../ground/inside.rs"]
+mod inside;
 mod limits;
 mod powers;
+#[path = "../ground/processes.rs"]
+mod processes;
 mod remains;
 mod restart;
 mod slots;

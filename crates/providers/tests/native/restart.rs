@@ -74,7 +74,7 @@ async fn boxes_of_a_server_that_was_killed_are_found_and_go_on() {
         later.start(id, &spec()).await.unwrap();
         let pid = inside.pid();
         later.stop(id).await.unwrap();
-        eventually("init has taken its exit", || !std::path::Path::new(&format!("/proc/{pid}")).exists()).await;
+        eventually("init has taken its exit", async || !std::path::Path::new(&format!("/proc/{pid}")).exists()).await;
         assert!(cgroups_named(id.as_str()).is_empty() && !ground.folder_of(id).exists());
     }
 }

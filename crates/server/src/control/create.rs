@@ -211,8 +211,8 @@ impl Control {
             lifetime,
         };
         let here = offer.check(&spec).map_err(|error| self.who_has(&spec, error))?;
-        if here {
-            self.check_image(&offer.name, &spec.image).await?;
+        if let Some(provider) = offer.here.as_deref().filter(|_| here) {
+            self.check_image(provider, &spec.image).await?;
         }
         let placing = self.placing(here);
         let now = self.now();
@@ -277,10 +277,10 @@ impl Control {
                 more_of_the_store(&mut phases, written);
             }
             let provider = runtime.as_ref().map_err(|error| Error::Unavailable(error.to_string()))?;
-            let awaited = self.await_image(&sandbox);
+            let awaited = self.await_image(provider.as_ref(), &sandbox).await;
             let started = provider.start(&id, &spec).await;
             if let Some(awaited) = awaited {
-                self.image_came(awaited, started.as_ref().err());
+                self.image_came(provider.as_ref(), awaited, started.as_ref().err()).await;
             }
             started.map_err(|error| provider_error(provider.name(), error))
         };

@@ -283,3 +283,37 @@ async fn a_full_box_answers_507() {
     put_raw(&server, &url, vec![b'x'; 1 << 20]).await.ok();
     assert_eq!(server.output(&id, "ls -A /workspace").await, "f\n");
 }
+
+#[tokio::test]
+async fn names_that_are_no_utf8_are_listed_and_take_nothing_away() {
+    use fixtures::image::{Entry, layer};
+    let server = TestServer::start(NATIVE).await;
+    // They come with an image, and are made in the box.
+    let odd =
+        [Entry::dir("etc"), Entry::dir("odd"), Entry::file(b"odd/of \xff image", "x"), Entry::file("odd/plain", "y")];
+    let import = server.request(Method::POST, "/images/import?name=odd:1").header("content-type", "application/x-tar");
+    assert_eq!(Answer::read(import.body(layer(&odd)).send().await.unwrap()).await.status, 201);
+    let of_image = server.spawn_with(json!({"image": "odd:1"})).await;
+    let listed = server.get(&format!("/sandboxes/{of_image}/files/list?path=/odd")).await.ok();
+    let names = |listed: &Value| -> Vec<String> {
+        listed.as_array().unwrap().iter().map(|file| file["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&listed), ["of \u{fffd} image", "plain"]);
+
+    let id = server.spawn().await;
+    let files = format!("/sandboxes/{id}/files");
+    server.output(&id, r"mkdir /workspace/d && cd /workspace/d && echo x > $(printf 'a\377b') && echo y > plain").await;
+    let listed = server.get(&format!("{files}/list?path=/workspace/d")).await.ok();
+    assert_eq!(names(&listed), ["a\u{fffd}b", "plain"]);
+    assert_eq!(listed[0]["path"], "/workspace/d/a\u{fffd}b");
+    let found = server.get(&format!("{files}/glob?pattern=/workspace/d/*")).await.ok();
+    assert_eq!(found, json!(["/workspace/d/a\u{fffd}b", "/workspace/d/plain"]));
+    // What is shown is no name of it.
+    server.get(&format!("{files}?path=/workspace/d/a%EF%BF%BDb")).await.refused(404, "not_found", "");
+    // Nor can one be written in a request: that says so, and breaks nothing.
+    let raw = server.get(&format!("{files}/stat?path=/workspace/d/a%FFb")).await;
+    assert!(matches!(raw.status.as_u16(), 400 | 404), "{raw:?}");
+    assert_eq!(server.get(&format!("{files}?path=/workspace/d/plain")).await.bytes, b"y\n");
+    server.delete(&format!("{files}?path=/workspace/d&recursive=true")).await.ok();
+    server.get(&format!("{files}/list?path=/workspace/d")).await.refused(404, "not_found", "");
+}
