@@ -247,7 +247,8 @@ impl Maker {
     /// Removes the boxes that an earlier server had made ahead. They have ended, or
     /// do so now.
     pub(super) async fn remove_left_ahead(&self) -> Result<()> {
-        let left = folders_in(&self.folders.ahead).map_err(|error| Error::failed("list the boxes made ahead", error))?;
+        let left =
+            folders_in(&self.folders.ahead).map_err(|error| Error::failed("list the boxes made ahead", error))?;
         let bases = left.iter().filter_map(|(_, folder)| folder.read()?.id_base);
         bases.for_each(|base| self.ids.mark(base));
         for (id, folder) in left {
