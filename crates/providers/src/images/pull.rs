@@ -23,14 +23,14 @@ use crate::{Error, Result};
 
 /// The most pulls at once, and the most of one registry: one that is slow does not keep
 /// the others out. What is here already is pulled again whatever there is.
-const PULLS_MAX: usize = 64;
+pub(crate) const PULLS_MAX: usize = 64;
 const REGISTRY_PULLS_MAX: usize = 16;
 
 /// The most layers of one image that come in at once.
 const LAYERS_AT_ONCE_MAX: usize = 3;
 
 /// How long a pull may take, whoever waits for it.
-const PULL_WAIT_MAX: Duration = Duration::from_secs(6 * 3600);
+pub(crate) const PULL_WAIT_MAX: Duration = Duration::from_secs(6 * 3600);
 
 /// How far a pull is, for everybody who waits for it.
 #[derive(Debug, Clone)]

@@ -33,13 +33,7 @@ impl Inner {
         let Some(images) = &self.images else { return Err(unknown(&spec.image)) };
         let begin = Instant::now();
         let held = images.take(&spec.image).await?;
-        let run = held.run();
-        if spec.entrypoint && run.entrypoint.is_empty() {
-            return Err(Error::Invalid(format!(
-                "the image `{}` has neither an entry point nor a command; leave `entrypoint` out",
-                spec.image
-            )));
-        }
+        held.run().check(&spec.image, spec.entrypoint)?;
         Ok(Some(Image { held, entrypoint: spec.entrypoint, took: begin.elapsed() }))
     }
 }

@@ -138,7 +138,6 @@ impl Life {
             queue,
             pool: world.pooled.then_some(POOL),
             image: None,
-            image_pull: providers::images::PullPolicy::Missing,
             output_bytes_max: 1 << 16,
             retention: seconds(3600),
             audit: AuditBounds { retention: seconds(3600), entries_max: 1000 },
