@@ -169,8 +169,8 @@ fn links_that_make_every_way_long_are_followed_so_far_only() {
     let mut entries = vec![Entry::dir("d")];
     entries.extend((0..39).map(|number| Entry::symlink(format!("l{number}"), format!("{steps}l{}", number + 1))));
     entries.push(Entry::dir("l39"));
-    let harmless = entries.clone();
-    assert_eq!(attack(|_| vec![harmless]).names().len(), 41, "one such way is no harm");
+    let harmless = [&entries[..], &[Entry::file("l0/f", "there")]].concat();
+    attack(|_| vec![harmless]).holds("l39/f", "there");
     // Not there, so that it is looked for each time.
     entries.extend((0..2_000).map(|number| Entry::whiteout("l0/x", &number.to_string())));
     let begun = Instant::now();

@@ -77,13 +77,9 @@ async fn a_server_that_stops_does_not_wait_for_an_image_to_be_unpacked() {
     let importing = tokio::spawn(request.body(archive).send());
     server.until("the unpacking", async || std::fs::read_dir(&trees).is_ok_and(|trees| trees.count() > 0)).await;
     assert_eq!(server.terminate(), Some(0));
-    assert!(!server.log_text().contains("did not finish in time"), "{}", server.log_text());
-    let unfinished = std::fs::read_dir(&trees).unwrap().filter(|tree| {
-        let name = tree.as_ref().unwrap().file_name();
-        name.to_string_lossy().starts_with("unfinished")
-    });
-    assert_eq!(unfinished.count(), 0, "what was unpacked is removed again");
-    // It may have been told, or not any more.
-    drop(importing.await.unwrap());
+    // Unless it was quicker than the server, it is not whole: nobody went on with it.
+    let told = importing.await.unwrap().is_ok_and(|answer| answer.status() == 201);
+    let is_whole = |tree: std::io::Result<std::fs::DirEntry>| tree.unwrap().file_name().len() == 64;
+    assert_eq!(std::fs::read_dir(&trees).unwrap().any(is_whole), told);
     server.launch().await;
 }
