@@ -279,15 +279,15 @@ async fn a_removal_ends_the_pull_of_that_name() {
     let name = rogue.put(&image, "app", "1");
     let lab = Lab::new();
     let images = lab.open();
-    let waiting = tokio::spawn({
-        let (images, name) = (images.clone(), name.clone());
-        async move { images.take(&name).await.map(drop) }
-    });
-    while rogue.blobs_asked() == 0 {
-        tokio::task::yield_now().await;
-    }
-    images.remove(&name).await.unwrap();
-    let text = unavailable(waiting.await.unwrap());
+    let removing = async {
+        while rogue.blobs_asked() == 0 {
+            tokio::task::yield_now().await;
+        }
+        images.remove(&name).await
+    };
+    let (waited, removed) = tokio::join!(images.take(&name), removing);
+    removed.unwrap();
+    let text = unavailable(waited);
     assert!(text.contains(&name) && text.contains("ended by a removal"), "{text}");
     assert!(matches!(images.remove(&name).await, Err(Error::NotFound(_))), "there is nothing left");
     for folder in ["blobs/sha256", "ingest"] {
