@@ -53,8 +53,9 @@ const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 /// for all that a server has at once, or a few commands that do not read their
 /// stdin would stop everybody else's.
 const CONNECTION_WINDOW_BYTES: u32 = 576 * 1024 * 1024;
-/// Fewer and larger frames are cheaper on a unix socket.
-const FRAME_BYTES_MAX: u32 = 64 * 1024;
+/// Fewer and larger frames are cheaper on a unix socket, and far cheaper below a
+/// tracer.
+const FRAME_BYTES_MAX: u32 = 256 * 1024;
 /// What HTTP/2 takes from a stream before the other side has taken it from us.
 const SEND_BUFFER_BYTES: usize = 512 * 1024;
 /// A path of 4,096 bytes, encoded for a header, has up to nine times as many.

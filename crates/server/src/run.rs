@@ -42,6 +42,8 @@ pub struct Options {
     pub as_worker: bool,
     /// Asks the allocator of the program what it holds.
     pub memory: fn() -> Memory,
+    /// Called once, when the server is ready.
+    pub ready: fn(),
 }
 
 /// Why the service could not start, or had to stop. Texts are for the operator.
@@ -194,6 +196,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     }
     let told_to_stop = told_to_stop();
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on {scheme}://{bound}");
+    (options.ready)();
 
     let died = tokio::select! {
         () = told_to_stop => None,

@@ -7,6 +7,7 @@ use guest_protocol::frame::{Decoder, Frame, HEADER_BYTES, Kind, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use rustix::io::ioctl_fionread;
+use rustix::pipe::fcntl_setpipe_size;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -14,8 +15,13 @@ use tokio::time::Instant;
 use crate::console::{Console, Lines};
 use crate::failure::{Result, invalid};
 
-/// One read; a pipe holds as much.
-const READ_BYTES_MAX: usize = 64 * 1024;
+/// The first read; most commands write less.
+const READ_BYTES_FIRST: usize = 16 * 1024;
+/// One read of a command that writes much. Below a tracer each call costs as much
+/// as a copy of 100 kB.
+const READ_BYTES_MAX: usize = 256 * 1024;
+/// One read of what goes to the console; a pipe holds as much.
+const CONSOLE_BYTES_MAX: usize = 64 * 1024;
 /// Less than this is worth a little patience after the first time.
 const SMALL_BYTES: usize = 4 * 1024;
 /// So long may a small piece wait for company if one has just been sent.
@@ -43,6 +49,7 @@ pub(super) async fn pump(
     mut phase: watch::Receiver<Phase>,
 ) -> Option<pipe::Receiver> {
     let mut last: Option<usize> = None;
+    let mut at_once = READ_BYTES_FIRST;
     let mut small_sent: Option<Instant> = None;
     loop {
         if last.is_none() {
@@ -67,12 +74,18 @@ pub(super) async fn pump(
         // The room comes before the bytes, so that a reader who has stopped leaves
         // them in the pipe, where they stop the writer.
         let room = to.reserve().await.ok()?;
-        let at_most = READ_BYTES_MAX.min(last.unwrap_or(READ_BYTES_MAX));
-        match read(&pipe, kind, available(&pipe).clamp(1, at_most)) {
+        match read(&pipe, kind, at_once.min(last.unwrap_or(at_once))) {
             Ok(None) => return None,
             Ok(Some((frame, len))) => {
                 room.send(frame);
                 last = last.map(|last| last - len);
+                if len == at_once && at_once < READ_BYTES_MAX {
+                    at_once *= 4;
+                    if at_once == READ_BYTES_MAX {
+                        // Without, each read gets what the usual size holds.
+                        let _ = fcntl_setpipe_size(&pipe, READ_BYTES_MAX);
+                    }
+                }
                 small_sent = (len < SMALL_BYTES).then(Instant::now);
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
@@ -101,7 +114,9 @@ fn read(pipe: &pipe::Receiver, kind: Kind, at_most: usize) -> std::io::Result<Op
     if let Some(head) = frame.first_chunk_mut() {
         *head = header(kind, len);
     }
-    Ok(Some((frame.freeze(), len)))
+    // Small frames may wait in great numbers, and must not hold large buffers.
+    let frame = if len < at_most / 2 { Bytes::copy_from_slice(&frame) } else { frame.freeze() };
+    Ok(Some((frame, len)))
 }
 
 /// Moves what background processes write to the console until the last of them ends.
@@ -110,7 +125,7 @@ pub(super) async fn drain(pipe: pipe::Receiver, console: &Console) {
     let mut buffer = Vec::new();
     while pipe.readable().await.is_ok() {
         buffer.clear();
-        buffer.reserve_exact(available(&pipe).clamp(1, READ_BYTES_MAX));
+        buffer.reserve_exact(available(&pipe).clamp(1, CONSOLE_BYTES_MAX));
         let room = buffer.capacity();
         match pipe.try_read_buf(&mut (&mut buffer).limit(room)) {
             Ok(0) => break,

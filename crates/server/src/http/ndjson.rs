@@ -7,8 +7,7 @@ use api::{ChunkStream, ExecChunk};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use base64_simd::STANDARD as BASE64;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http_body::Frame;
@@ -174,10 +173,7 @@ fn push_base64(out: &mut Vec<u8>, stream: ChunkStream, bytes: &[u8]) {
     };
     out.reserve(bytes.len() / 3 * 4 + 64);
     out.extend_from_slice(format!("{{\"stream\":\"{name}\",\"data\":\"").as_bytes());
-    let start = out.len();
-    out.resize(start + bytes.len().div_ceil(3) * 4, 0);
-    let written = BASE64.encode_slice(bytes, &mut out[start..]).expect("the slice is as long as the text");
-    out.truncate(start + written);
+    BASE64.encode_append(bytes, out);
     out.extend_from_slice(b"\"}\n");
 }
 
