@@ -403,13 +403,17 @@ fn event_of(change: &Change, before: State, after: State) -> Option<EventType> {
     }
 }
 
-/// Whether a request may see it. From the instant it expires it is gone,
-/// whatever the clean-up has done so far.
+/// Whether a request may see it.
 fn is_visible(sandbox: &Sandbox, now: Timestamp) -> bool {
+    sandbox.state != State::Destroyed && !has_expired(sandbox, now)
+}
+
+/// Whether its lifetime is over before it has ended otherwise. From that instant it
+/// is gone, whatever the clean-up has done so far.
+fn has_expired(sandbox: &Sandbox, now: Timestamp) -> bool {
     match sandbox.state {
-        State::Creating | State::Running | State::Destroying => sandbox.expires_at > now,
-        // It ended before its time, and its reason is for whoever asks.
-        State::Failed => true,
-        State::Destroyed => false,
+        State::Creating | State::Running | State::Destroying => sandbox.expires_at <= now,
+        // A failed one ended before its time, and its reason is for whoever asks.
+        State::Failed | State::Destroyed => false,
     }
 }
