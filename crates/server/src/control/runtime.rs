@@ -151,7 +151,7 @@ impl Control {
     }
 
     /// The other workers.
-    pub(crate) fn other_workers(&self) -> &[WorkerId] {
+    pub fn other_workers(&self) -> &[WorkerId] {
         self.registry.fleet().ids()
     }
 
