@@ -24,6 +24,33 @@ fn runtime_name(sandbox: &Sandbox) -> String {
     format!("{}/{}", sandbox.worker, sandbox.provider)
 }
 
+/// What a failure of who runs a sandbox, to make or to remove its box, means to the
+/// caller.
+pub(super) fn runtime_error(sandbox: &Sandbox, error: providers::Error) -> Error {
+    let error = match error {
+        providers::Error::NotAsked(error) => *error,
+        error => error,
+    };
+    let is_silent = match &error {
+        providers::Error::Failed { source, .. } => {
+            source.downcast_ref::<client::Error>().is_some_and(|error| !matches!(error, client::Error::Api { .. }))
+        }
+        _ => false,
+    };
+    if is_silent && sandbox.worker != LOCAL_WORKER {
+        return no_answer(sandbox, &error);
+    }
+    provider_error(&runtime_name(sandbox), error)
+}
+
+/// A worker that does not answer. Whatever it was asked can be asked again: it is
+/// asked by the name of the sandbox.
+fn no_answer(sandbox: &Sandbox, error: &providers::Error) -> Error {
+    let worker = &sandbox.worker;
+    tracing::warn!(id = %sandbox.id, worker, error = %Chain(error), "a worker does not answer");
+    Error::Unavailable(format!("the worker `{worker}` of sandbox `{}` does not answer; try again", sandbox.id))
+}
+
 impl Control {
     /// The inside of a running sandbox.
     pub(super) async fn guest(self: &Control, sandbox: &Sandbox) -> Result<Arc<dyn Guest>> {
@@ -32,12 +59,7 @@ impl Control {
             Ok(guest) => Ok(guest),
             // Nothing was done yet, so that it can be tried again.
             Err(error @ providers::Error::Failed { .. }) if sandbox.worker != LOCAL_WORKER => {
-                let worker = &sandbox.worker;
-                tracing::warn!(id = %sandbox.id, worker, error = %Chain(&error), "a worker fails");
-                Err(Error::Unavailable(format!(
-                    "the worker `{worker}` of sandbox `{}` does not answer; try again",
-                    sandbox.id
-                )))
+                Err(no_answer(sandbox, &error))
             }
             Err(error) => Err(self.guest_error(sandbox, error)),
         }

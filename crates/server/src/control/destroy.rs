@@ -6,7 +6,7 @@ use std::time::Instant;
 use domain::{SandboxId, State, StopReason};
 use futures_util::FutureExt;
 
-use super::create::provider_error;
+use super::boxes::runtime_error;
 use super::{Control, Error, LOCAL_WORKER, Removal, Resource, Result, lock};
 use crate::operations::Operation;
 use crate::store::{Applied, Change, Sandbox};
@@ -103,7 +103,7 @@ impl Control {
 
     async fn stop_box(&self, sandbox: &Sandbox) -> Result<()> {
         let runtime = self.runtime_of(sandbox).await?;
-        runtime.stop(&sandbox.id).await.map_err(|error| provider_error(runtime.name(), error))
+        runtime.stop(&sandbox.id).await.map_err(|error| runtime_error(sandbox, error))
     }
 
     /// Destroys what has expired and not been cleaned up yet; how many.
