@@ -11,6 +11,7 @@ mod extend;
 mod figures;
 mod held;
 mod images;
+mod inventory;
 mod pool;
 mod query;
 mod quotas;
@@ -28,7 +29,7 @@ use domain::{Caps, Limits, Resources, SandboxId, State, StopReason, Timestamp};
 use futures_util::future::{BoxFuture, Shared};
 use providers::images::PullPolicy;
 use serde_json::json;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, QueuePolicy};
@@ -52,6 +53,7 @@ pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Running};
 pub use figures::Stored;
 pub use held::Held;
 pub use images::Pull;
+pub(crate) use inventory::Kept;
 pub use pool::{PoolStatus, SharedBoxes};
 pub use query::ProviderDetail;
 pub use quotas::Usage;
@@ -220,8 +222,6 @@ pub struct Control {
     admission: Arc<Admission>,
     /// Counts changes of any sandbox; what waits for one looks again then.
     changes: watch::Sender<u64>,
-    /// A request found a box gone; the reconciler need not wait for its turn.
-    pub(crate) vanished: Notify,
 }
 
 impl fmt::Debug for Control {
@@ -260,7 +260,6 @@ impl Control {
             operations: Operations::default(),
             admission,
             changes,
-            vanished: Notify::new(),
         })
     }
 

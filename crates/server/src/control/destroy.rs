@@ -45,22 +45,42 @@ impl Control {
     /// Destroys for a reason of the service's own, if it still holds; a whether
     /// anything was there to remove.
     pub(crate) async fn destroy_because(self: &Arc<Self>, id: &SandboxId, reason: StopReason) -> Result<bool> {
-        match self.apply(id, self.stop_requested(reason)).await? {
-            Applied::Done { sandbox, .. } if sandbox.state != State::Destroyed => {
-                tracing::info!(%id, ?reason, "destroying a sandbox");
-                self.remove(&sandbox).await.map(|()| true)
-            }
-            Applied::Done { .. } | Applied::Missing | Applied::Refused(_) => Ok(false),
+        match self.doom(id, reason).await? {
+            Some(sandbox) => self.remove(&sandbox).await.map(|()| true),
+            None => Ok(false),
         }
     }
 
-    /// Ends a sandbox by a fault that its callers should see, and frees what it held.
-    pub(crate) async fn fail(self: &Arc<Self>, id: &SandboxId, error: &str) -> Result<()> {
+    /// Writes that a sandbox is to be removed for a reason of the service's own, if
+    /// it still holds; the sandbox, if anything is there to remove.
+    pub(crate) async fn doom(&self, id: &SandboxId, reason: StopReason) -> Result<Option<Sandbox>> {
+        match self.apply(id, self.stop_requested(reason)).await? {
+            Applied::Done { sandbox, .. } if sandbox.state != State::Destroyed => {
+                tracing::info!(%id, ?reason, "destroying a sandbox");
+                Ok(Some(*sandbox))
+            }
+            Applied::Done { .. } | Applied::Missing | Applied::Refused(_) => Ok(None),
+        }
+    }
+
+    /// Writes that a fault ended a sandbox, for its callers to see; the sandbox, if
+    /// its box is to be removed now with [`Control::clear_away`].
+    pub(crate) async fn fail(&self, id: &SandboxId, error: &str) -> Result<Option<Sandbox>> {
         let broke = Change::Broke { error: error.to_owned(), at: self.now() };
         match self.apply(id, broke).await? {
-            Applied::Done { sandbox, .. } => self.stop_box(&sandbox).await,
-            Applied::Missing | Applied::Refused(_) => Ok(()),
+            Applied::Done { sandbox, .. } => Ok(Some(*sandbox)),
+            Applied::Missing | Applied::Refused(_) => Ok(None),
         }
+    }
+
+    /// Removes the box of a sandbox that has failed, and waits until its provider
+    /// has cleaned up.
+    pub(crate) async fn clear_away(&self, sandbox: &Sandbox) -> Result<()> {
+        self.stop_box(sandbox).await?;
+        if let Some(entry) = self.registry.get(&sandbox.provider) {
+            entry.provider.idle().await;
+        }
+        Ok(())
     }
 
     /// Removes the box of a sandbox that is stored as `destroying`. Whoever

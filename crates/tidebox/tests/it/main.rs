@@ -13,6 +13,7 @@ mod crash;
 mod custom;
 mod events;
 mod fuzz;
+mod hanging;
 mod images;
 mod listen;
 mod load;
