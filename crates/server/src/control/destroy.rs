@@ -1,10 +1,10 @@
 //! Destroy: write the intent, remove, write that nothing is left.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use domain::{SandboxId, State, StopReason};
-use futures_util::FutureExt;
+use futures_util::{FutureExt, StreamExt, stream};
 
 use super::boxes::runtime_error;
 use super::{Control, Error, LOCAL_WORKER, Removal, Resource, Result, lock};
@@ -138,19 +138,26 @@ impl Control {
             if due.is_empty() {
                 return Ok(pruned);
             }
+            let mut doomed = Vec::new();
             for id in due {
-                match self.destroy_because(&id, StopReason::Expired).await {
-                    Err(error @ Error::Store(_)) => return Err(error),
-                    Ok(false) => {}
-                    Ok(true) | Err(_) => pruned += 1,
-                }
+                doomed.extend(self.doom(&id, StopReason::Expired).await?);
             }
+            pruned += doomed.len() as u64;
+            let removals = stream::iter(doomed).map(|sandbox| async move {
+                // What takes longer, or fails, is in hand, or found by the reconciler.
+                drop(tokio::time::timeout(PRUNE_WAIT, self.remove(&sandbox)).await);
+            });
+            removals.buffer_unordered(PRUNED_AT_ONCE).collect::<Vec<()>>().await;
         }
     }
 }
 
 /// Rows per look at the store.
 const PRUNE_BATCH: u32 = 256;
+/// How many removals a prune waits for at once.
+const PRUNED_AT_ONCE: usize = 16;
+/// How long it waits for one: a provider that hangs holds it up no longer.
+const PRUNE_WAIT: Duration = Duration::from_secs(2);
 
 /// The error of a removal that several callers waited for.
 fn shared(error: Arc<Error>) -> Error {
