@@ -36,7 +36,7 @@ pub use file::{
 pub use image::{Image, ImageDetail, ImageLayer, PruneImagesRequest, PrunedImages, PullProgress, PullRequest};
 pub use map::StringMap;
 pub use metrics::{Metrics, OperationFigures, ProviderFigures, ProviderItem};
-pub use provider::{ProviderConfig, ProviderDetail, ProviderHealth};
+pub use provider::{Empty, ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
 pub use system::{ErrorBody, Health, PoolStatus, Readiness, SnapshotSummary};

@@ -37,6 +37,11 @@ pub struct ProviderHealth {
     pub missing: Vec<String>,
 }
 
+/// A request that has nothing to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Empty {}
+
 /// All about one provider.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProviderDetail {

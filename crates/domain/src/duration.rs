@@ -81,6 +81,8 @@ fn nanoseconds(whole: &str, fraction: &str, unit_ns: u128) -> Option<u128> {
 }
 
 /// Writes a duration in Go's form: `1h30m0s`, `1m0s`, `45s`, `1.5s`, `250ms`, `0s`.
+/// Below a millisecond it is a fraction of one, since [`parse_duration`] and the
+/// specification know no smaller unit.
 #[must_use]
 pub fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -88,8 +90,6 @@ pub fn format_duration(duration: Duration) -> String {
     if seconds == 0 {
         return match nanos {
             0 => "0s".to_owned(),
-            1..1_000 => format!("{nanos}ns"),
-            1_000..1_000_000 => format!("{}µs", decimal(u64::from(nanos / 1_000), nanos % 1_000, 3)),
             _ => format!("{}ms", decimal(u64::from(nanos / 1_000_000), nanos % 1_000_000, 6)),
         };
     }

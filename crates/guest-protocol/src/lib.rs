@@ -62,6 +62,23 @@ pub const CONSOLE_LINES_MAX: usize = 10_000;
 /// The longest path, in bytes, as the kernel has it.
 pub const PATH_BYTES_MAX: usize = 4096;
 
+/// Why `path` can be no path in any box, in words for who asked; `None` if it can be one.
+/// Both sides ask, since neither believes the other.
+#[must_use]
+pub fn path_fault(path: &str) -> Option<String> {
+    if path.is_empty() {
+        Some("the path is empty".to_owned())
+    } else if path.len() > PATH_BYTES_MAX {
+        Some(format!("the path is longer than {PATH_BYTES_MAX} bytes"))
+    } else if path.contains('\0') {
+        Some("the path holds a NUL".to_owned())
+    } else if !path.starts_with('/') {
+        Some(format!("the path `{path}` must be absolute: it has to start with /"))
+    } else {
+        None
+    }
+}
+
 /// What an agent says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {

@@ -35,7 +35,7 @@ use tokio_util::task::TaskTracker;
 use self::boxes::{Boxes, Starting};
 use self::guest::CustomGuest;
 use self::remote::Remote;
-use crate::{Chain, Error, Facts, Found, Guest, Health, Phase, Provider, Result, Spec, Started};
+use crate::{Chain, Error, Facts, Found, Guest, Health, ImageSource, Phase, Provider, Result, Spec, Started};
 
 /// The label that says which box of ours a sandbox is.
 pub const ID_LABEL: &str = "tidebox.id";
@@ -145,6 +145,11 @@ impl Provider for Custom {
 
     fn default_image(&self) -> &str {
         REMOTE_DEFAULT_IMAGE
+    }
+
+    /// The other service gets them, and tells of it.
+    fn images(&self) -> Option<&dyn ImageSource> {
+        None
     }
 
     /// What images there are, and which sizes, only the other service knows; it

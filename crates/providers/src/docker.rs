@@ -37,8 +37,10 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::agent::AgentGuest;
+use crate::images::PullPolicy;
 use crate::{
-    Backend, Error, Facts, Found, Guest, Health, Isolation, LimitKind, Phase, Provider, Result, Spec, Started,
+    Backend, Error, Facts, Found, Guest, Health, ImageSource, Isolation, LimitKind, Phase, Provider, Result, Spec,
+    Started,
 };
 
 pub use config::{DockerConfig, DockerTls};
@@ -152,6 +154,11 @@ impl Inner {
         }
     }
 
+    /// What the Engine has under this name now.
+    async fn image(&self, name: &str) -> Result<Option<image::Image>> {
+        image::inspect(self.client()?, &image::name_of(name)?.to_string()).await
+    }
+
     fn name(&self, id: &SandboxId) -> String {
         container::name(&self.config.store_id, id)
     }
@@ -186,7 +193,8 @@ impl Inner {
         let client = self.client()?;
         let name = self.name(id);
         let began = Instant::now();
-        let image = match self.images.take(client, &self.config, &self.tasks, &spec.image).await {
+        let image = self.images.take(client, &self.config, &self.tasks, &spec.image).await;
+        let image = match image.and_then(|image| image.run.check(&spec.image, spec.entrypoint).map(|()| image)) {
             Ok(image) => image,
             // A box that runs needs its image no more.
             Err(_) if self.is_usable(client, &name, id, entry).await => return Ok(Started { phases: Vec::new() }),
@@ -451,6 +459,11 @@ impl Provider for Docker {
         IMAGE
     }
 
+    /// Those of the Engine, whose digests are its ids of them.
+    fn images(&self) -> Option<&dyn ImageSource> {
+        Some(self)
+    }
+
     /// Whether the Engine, or a registry, has the image turns out in
     /// [`Provider::start`].
     fn check(&self, spec: &Spec) -> Result<()> {
@@ -507,5 +520,25 @@ impl Provider for Docker {
         let (client, name) = (self.inner.client().ok()?, self.inner.name(id));
         let inspected = within(LOOK_WAIT, client.inspect_container(&name, Some(options))).await;
         u64::try_from(inspected.ok()?.size_rw?).ok()
+    }
+}
+
+#[async_trait]
+impl ImageSource for Docker {
+    async fn check_image(&self, image: &str) -> Result<()> {
+        image::name_of(image).map(drop)
+    }
+
+    /// Of an Engine that does not answer, the start of the box tells.
+    async fn is_awaited(&self, image: &str) -> bool {
+        match self.inner.config.pull {
+            PullPolicy::Never => false,
+            PullPolicy::Always => image::name_of(image).is_ok(),
+            PullPolicy::Missing => matches!(self.inner.image(image).await, Ok(None)),
+        }
+    }
+
+    async fn digest(&self, image: &str) -> Option<String> {
+        self.inner.image(image).await.ok().flatten().map(|image| image.id)
     }
 }

@@ -5,12 +5,12 @@ mod config;
 mod fetch;
 mod garbage;
 mod import;
-mod layout;
+pub(crate) mod layout;
 pub(crate) mod login;
 mod manifest;
 pub(crate) mod name;
 mod platform;
-mod pull;
+pub(crate) mod pull;
 mod registry;
 mod shelf;
 pub mod trees;
@@ -21,10 +21,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 
+use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use guest_protocol::Defaults;
 
-use crate::{ByteStream, Error, Result};
+use crate::{ByteStream, Error, ImageSource, Result};
 pub use config::{ImagesConfig, PullPolicy, RegistryConfig};
 use layout::Layout;
 use name::{Name, Wanted};
@@ -187,9 +188,9 @@ impl Images {
             }
         };
         let key = name.to_string();
-        // What a digest means never changes.
-        let asks = store.config.pull == PullPolicy::Always && name.digest().is_none();
-        if !asks && let Some(digest) = store.layout.find(&key) {
+        if !store.asks_always(&name)
+            && let Some(digest) = store.layout.find(&key)
+        {
             store.removed(&digest).await;
             if let Some(held) = store.hold(&digest) {
                 store.touch(&digest);
@@ -290,6 +291,12 @@ impl Images {
 }
 
 impl Store {
+    /// Whether its registry is asked for this image although it is here.
+    fn asks_always(&self, name: &Name) -> bool {
+        // What a digest means never changes.
+        self.config.pull == PullPolicy::Always && name.digest().is_none()
+    }
+
     /// Does work that blocks, out of the way of what does not.
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
@@ -304,10 +311,35 @@ impl Store {
     }
 }
 
+#[async_trait]
+impl ImageSource for Images {
+    async fn check_image(&self, image: &str) -> Result<()> {
+        match self.find(image)? {
+            // It knows why nobody may be asked for it.
+            None if self.inner.config.pull == PullPolicy::Never => self.take(image).await.map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    async fn is_awaited(&self, image: &str) -> bool {
+        let Ok(Wanted::Name(name)) = Wanted::parse(image) else { return false };
+        let is_here = self.inner.layout.find(&name.to_string()).is_some();
+        self.inner.config.pull != PullPolicy::Never && (self.inner.asks_always(&name) || !is_here)
+    }
+
+    async fn digest(&self, image: &str) -> Option<String> {
+        self.find(image).ok().flatten()
+    }
+}
+
+/// Whether the disk has no room, be it for bytes or for files.
+fn is_full(error: &io::Error) -> bool {
+    [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge].contains(&error.kind())
+}
+
 /// What a fault of the store's disk means to the caller.
 fn disk(action: &'static str, error: io::Error) -> Error {
-    let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge];
-    if !full.contains(&error.kind()) {
+    if !is_full(&error) {
         return Error::failed(action, error);
     }
     Error::Full(
@@ -337,6 +369,18 @@ pub struct Run {
     pub defaults: Defaults,
     /// Its entry point with its command; empty if it has neither.
     pub entrypoint: Vec<String>,
+}
+
+impl Run {
+    /// Refuses a spawn of `image` that asks for an entry point where there is none.
+    pub(crate) fn check(&self, image: &str, entrypoint: bool) -> Result<()> {
+        if entrypoint && self.entrypoint.is_empty() {
+            return Err(Error::Invalid(format!(
+                "the image `{image}` has neither an entry point nor a command; leave `entrypoint` out"
+            )));
+        }
+        Ok(())
+    }
 }
 
 impl Held {

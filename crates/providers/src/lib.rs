@@ -26,5 +26,7 @@ pub use chain::Chain;
 pub use domain::{SandboxId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{ByteStream, Command, ExitStatus, FileContent, FileInfo, Guest, OutputEvent, OutputStream};
-pub use provider::{Backend, Facts, Found, Health, Isolation, LimitKind, Phase, Provider, Spec, Started, capabilities};
+pub use provider::{
+    Backend, Facts, Found, Health, ImageSource, Isolation, LimitKind, Phase, Provider, Spec, Started, capabilities,
+};
 pub use slots::Slots;

@@ -46,7 +46,10 @@ use tokio_util::task::TaskTracker;
 use self::faults::Faults;
 use self::guest::{Boxed, MockGuest};
 pub use self::shell::COMMANDS;
-use crate::{Error, Facts, Found, Guest, Health, Isolation, LimitKind, Phase, Provider, Result, Slots, Spec, Started};
+use crate::{
+    Error, Facts, Found, Guest, Health, ImageSource, Isolation, LimitKind, Phase, Provider, Result, Slots, Spec,
+    Started,
+};
 
 /// Tells the time that files of a box get.
 pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -252,6 +255,11 @@ impl Provider for Mock {
 
     fn default_image(&self) -> &str {
         "mock"
+    }
+
+    /// Any name will do, and nothing is behind it.
+    fn images(&self) -> Option<&dyn ImageSource> {
+        None
     }
 
     fn check(&self, spec: &Spec) -> Result<()> {

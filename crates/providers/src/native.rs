@@ -7,6 +7,7 @@
 //! restart. What a host forbids is found out by making a box, and said in
 //! [`Provider::health`] and [`Provider::facts`].
 
+mod ahead;
 mod cgroup;
 pub(crate) mod disk;
 mod host;
@@ -33,10 +34,11 @@ use crate::local::agent_file::AgentFile;
 use crate::local::boxes::{Boxes, Entry};
 use crate::local::ids::IdPool;
 use crate::local::removals::Removals;
-use crate::{Error, Facts, Found, Guest, Health, Provider, Result, Slots, Spec, Started};
+use crate::{Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Slots, Spec, Started};
 
 pub use crate::local::agent_file::agent_binary;
 
+use ahead::Ahead;
 use cgroup::Cgroups;
 use host::{Host, probe_id};
 use image::Image;
@@ -82,6 +84,7 @@ struct Inner {
     images: Option<Images>,
     boxes: Boxes,
     slots: Boxes,
+    ahead: Ahead,
     host: RwLock<(Host, Instant)>,
 }
 
@@ -124,11 +127,12 @@ impl Native {
                 }
             }
         }
+        maker.remove_left_ahead().await?;
         maker.skeleton.remove_others(&maker.folders.base, &skeletons).map_err(failed)?;
         maker.empty_trash().map_err(failed)?;
         maker.stock.refill();
         let host = RwLock::new((Host::default(), Instant::now()));
-        let inner = Inner { maker, images: config.images, boxes, slots, host };
+        let inner = Inner { maker, images: config.images, boxes, slots, ahead: Ahead::default(), host };
         inner.probe().await;
         Ok(Native { inner: Arc::new(inner) })
     }
@@ -189,7 +193,7 @@ impl Inner {
 
     /// Makes a box; `entry` is its entry, whose right to change the caller holds.
     async fn start(
-        &self,
+        self: &Arc<Self>,
         id: &SandboxId,
         spec: &Spec,
         kind: Kind,
@@ -207,15 +211,12 @@ impl Inner {
         }
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
         let what = self.maker.a_box(id, &spec.resources, spec.lifetime, can);
-        match self.maker.make(&What { kind, image: image.as_ref(), ..what }).await {
+        match self.make_or_take(&What { kind, image: image.as_ref(), ..what }).await {
             Ok(made) => {
                 let took = image.as_ref().map(Image::phase);
                 entry.hold(image.map(|image| image.held));
-                let process = Arc::new(made.process);
-                entry.set_process(Arc::clone(&process));
+                entry.set_process(made.process);
                 *entry.guest.lock().await = Some(Arc::new(made.guest));
-                // Takes its exit when it ends, so that no zombie stays.
-                self.maker.tasks.spawn(async move { process.ended().await });
                 Ok(Started { phases: took.into_iter().chain(made.phases).collect() })
             }
             Err(error) => {
@@ -240,23 +241,11 @@ impl Inner {
 
     /// The kept connection, or a new one.
     async fn guest(&self, entry: &Entry, folder: &BoxFolder) -> Result<Arc<dyn Guest>> {
-        let mut kept = entry.guest.lock().await;
-        if let Some(guest) = kept.as_ref().filter(|guest| !guest.is_closed()) {
-            return Ok(Arc::clone(guest) as Arc<dyn Guest>);
-        }
-        if entry.process(folder.pid())?.is_none_or(|process| process.has_ended()) {
-            return Err(Error::Gone);
-        }
-        let guest = Arc::new(self.maker.dial(folder).await?);
-        *kept = Some(Arc::clone(&guest));
-        Ok(guest)
+        entry.guest(folder.pid(), self.maker.dial(folder)).await
     }
 
     fn is_alive(&self, id: &SandboxId, folder: &BoxFolder) -> bool {
-        let entry = self.boxes.entry(id);
-        // One that is being made has no process yet.
-        entry.is_changing()
-            || entry.process(folder.pid()).is_ok_and(|process| process.is_some_and(|process| !process.has_ended()))
+        self.boxes.entry(id).is_alive(folder.pid())
     }
 }
 
@@ -279,6 +268,7 @@ impl Provider for Native {
     /// The folders of boxes that were stopped are deleted in the background, and
     /// their ids are free again then.
     async fn idle(&self) {
+        self.inner.give_up_ready().await;
         self.inner.maker.removals.idle().await;
     }
 
@@ -299,6 +289,10 @@ impl Provider for Native {
 
     fn default_image(&self) -> &str {
         HOST
+    }
+
+    fn images(&self) -> Option<&dyn ImageSource> {
+        self.inner.images.as_ref().map(|images| images as &dyn ImageSource)
     }
 
     fn check(&self, spec: &Spec) -> Result<()> {

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use crate::images::{Held, Images};
 use crate::local::boxes::{Boxes, Entry};
 use crate::local::ids::{IDS_PER_BOX, IdPool};
-use crate::{Error, Facts, Found, Guest, Health, Provider, Result, Spec, Started};
+use crate::{Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Spec, Started};
 
 use folder::{Folder, Folders};
 use host::{Host, find, probe_id};
@@ -190,11 +190,7 @@ impl Inner {
         let usual = self.maker.a_box(id, &spec.resources, spec.lifetime);
         match self.maker.make(&What { image, entrypoint: spec.entrypoint, slowly: host.slowly, ..usual }).await {
             Ok(made) => {
-                let process = Arc::new(made.process);
-                entry.set_process(Arc::clone(&process));
-                *entry.guest.lock().await = Some(Arc::new(made.guest));
-                // Takes its exit when it ends, so that no zombie stays.
-                self.maker.tasks.spawn(async move { process.ended().await });
+                entry.settle(made.process, made.guest, &self.maker.tasks).await;
                 Ok(Started { phases: made.phases })
             }
             Err(error) => {
@@ -216,23 +212,11 @@ impl Inner {
 
     /// The kept connection, or a new one.
     async fn guest(&self, entry: &Entry, folder: &Folder) -> Result<Arc<dyn Guest>> {
-        let mut kept = entry.guest.lock().await;
-        if let Some(guest) = kept.as_ref().filter(|guest| !guest.is_closed()) {
-            return Ok(Arc::clone(guest) as Arc<dyn Guest>);
-        }
-        if entry.process(folder.pid())?.is_none_or(|process| process.has_ended()) {
-            return Err(Error::Gone);
-        }
-        let guest = Arc::new(self.maker.dial(folder).await?);
-        *kept = Some(Arc::clone(&guest));
-        Ok(guest)
+        entry.guest(folder.pid(), self.maker.dial(folder)).await
     }
 
     fn is_alive(&self, id: &SandboxId, folder: &Folder) -> bool {
-        let entry = self.boxes.entry(id);
-        // One that is being made has no process yet.
-        entry.is_changing()
-            || entry.process(folder.pid()).is_ok_and(|process| process.is_some_and(|process| !process.has_ended()))
+        self.boxes.entry(id).is_alive(folder.pid())
     }
 
     /// What the box is to be made of; `None` for the host's own programs.
@@ -241,9 +225,7 @@ impl Inner {
             _ if spec.image == HOST => Ok(None),
             Some(images) => {
                 let held = images.take(&spec.image).await?;
-                if spec.entrypoint && held.run().entrypoint.is_empty() {
-                    return Err(Error::Invalid(format!("the image `{}` has no entry point to start", spec.image)));
-                }
+                held.run().check(&spec.image, spec.entrypoint)?;
                 Ok(Some(held))
             }
             None => Err(no_images(&spec.image)),
@@ -288,6 +270,10 @@ impl Provider for Proot {
 
     fn default_image(&self) -> &str {
         HOST
+    }
+
+    fn images(&self) -> Option<&dyn ImageSource> {
+        self.inner.images.as_ref().map(|images| images as &dyn ImageSource)
     }
 
     fn check(&self, spec: &Spec) -> Result<()> {

@@ -106,6 +106,24 @@ pub struct Backend {
     pub runtime_count: u32,
 }
 
+/// Where images come from, as it concerns whoever waits for a box made of one.
+/// None of this asks a registry.
+#[async_trait]
+pub trait ImageSource: fmt::Debug + Send + Sync {
+    /// What can be said against this image before a box is made of it.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] for what is no name, or for an image that is not here
+    /// and that nobody may be asked for.
+    async fn check_image(&self, image: &str) -> Result<()>;
+
+    /// Whether a box of this image waits for a registry.
+    async fn is_awaited(&self, image: &str) -> bool;
+
+    /// What the name means here, `sha256:…`. `None` while the image is not here.
+    async fn digest(&self, image: &str) -> Option<String>;
+}
+
 /// A runtime that can hold sandboxes.
 ///
 /// Every implementation passes [`crate::conformance`]: each bullet here and in
@@ -125,6 +143,14 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// The image that an omitted name means.
     fn default_image(&self) -> &str;
 
+    /// Where the images of its boxes come from; `None` where they come from nowhere,
+    /// or where another service gets them. The image `host` is in none. There is no
+    /// default, so that a provider around another one cannot forget it.
+    ///
+    /// - An image that a box was made of is here, and nobody has to wait for it.
+    /// - One that it does not have is not here.
+    fn images(&self) -> Option<&dyn ImageSource>;
+
     /// Whether `spec` asks only for what this provider enforces.
     ///
     /// - An image that it cannot have is [`crate::Error::Invalid`], naming it; where a
@@ -140,6 +166,11 @@ pub trait Provider: fmt::Debug + Send + Sync {
     async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started>;
 
     /// Removes a box and everything it held.
+    ///
+    /// [`crate::Error::Unavailable`] means that the service behind it did not answer in
+    /// time, or is away: some of the box may be there still, and whoever wants it gone
+    /// asks again, with growing pauses. So does the server with everything that is
+    /// `destroying`. After another error asking again may help too; no promise rests on it.
     ///
     /// - An absent one is a success, twice is a success, two at once are a success.
     /// - Commands in the box end, and their streams end with [`crate::Error::Gone`].
@@ -174,7 +205,8 @@ pub trait Provider: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Waits until nothing of what was stopped is left to clean up.
+    /// Gives up what is kept ready for later, and waits until nothing of that and of
+    /// what was stopped is left to clean up.
     async fn idle(&self) {}
 }
 

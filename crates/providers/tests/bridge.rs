@@ -27,7 +27,8 @@ mod test {
     use providers::conformance::{Lab, Need, run};
     use providers::mock::Mock;
     use providers::{
-        ByteStream, Command, Error, Facts, FileInfo, Found, Guest, Health, OutputEvent, Provider, Result, Spec, Started,
+        ByteStream, Command, Error, Facts, FileInfo, Found, Guest, Health, ImageSource, OutputEvent, Provider, Result,
+        Spec, Started,
     };
     use serde::Serialize;
     use serde::de::DeserializeOwned;
@@ -274,6 +275,9 @@ mod test {
         }
         fn default_image(&self) -> &str {
             self.mock.default_image()
+        }
+        fn images(&self) -> Option<&dyn ImageSource> {
+            self.mock.images()
         }
         fn check(&self, spec: &Spec) -> Result<()> {
             self.mock.check(spec)

@@ -27,7 +27,6 @@ use std::time::{Duration, Instant};
 
 use domain::{Caps, Limits, Resources, SandboxId, State, StopReason, Timestamp};
 use futures_util::future::{BoxFuture, Shared};
-use providers::images::PullPolicy;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -77,8 +76,6 @@ pub enum Resource {
     Template,
     /// A provider.
     Provider,
-    /// A file in a sandbox.
-    File,
     /// A worker.
     Worker,
     /// A lease.
@@ -95,7 +92,6 @@ impl fmt::Display for Resource {
             Resource::Sandbox => "sandbox",
             Resource::Template => "template",
             Resource::Provider => "provider",
-            Resource::File => "file",
             Resource::Worker => "worker",
             Resource::Lease => "lease on",
             Resource::Quota => "quota of the owner",
@@ -116,6 +112,9 @@ pub enum Error {
     /// What it names is not there.
     #[error("{0} `{1}` does not exist")]
     NotFound(Resource, String),
+    /// There is no such file in the sandbox.
+    #[error("{0}")]
+    NoFile(String),
     /// What it makes is there already, or is in a state that forbids it.
     #[error("{0}")]
     Conflict(String),
@@ -174,8 +173,6 @@ pub struct Policy {
     pub pool: Option<PoolBounds>,
     /// The image when a request leaves it out; `None` for the provider's own.
     pub image: Option<String>,
-    /// When a spawn asks the registry for its image.
-    pub image_pull: PullPolicy,
     /// Bytes of each output stream that a buffered answer holds.
     pub output_bytes_max: usize,
     /// How long rows of what has ended are kept.

@@ -24,6 +24,7 @@ mod openapi;
 pub mod peer;
 mod pool;
 mod providers;
+mod queries;
 mod quotas;
 mod range;
 mod request;
@@ -43,6 +44,7 @@ use bytes::Bytes;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use self::queries::WithoutQuery;
 use crate::auth::Access;
 use crate::config;
 use crate::control::Control;
@@ -151,7 +153,7 @@ fn routes() -> OpenApiRouter<Api> {
 /// The API as a service, guards included.
 pub fn router(control: Arc<Control>, settings: Settings) -> Router {
     let api = Api { control, settings: Arc::new(settings), description: Arc::default() };
-    let (mut router, _) = routes().split_for_parts();
+    let (mut router, description) = routes().split_for_parts();
     // An owner may be called `summary` as well.
     for quotas in ["/api/v1/quotas", "/api/v1/admin/quotas"] {
         router = router.route(&format!("{quotas}/summary"), put(quotas::save_summary).delete(quotas::delete_summary));
@@ -170,6 +172,7 @@ pub fn router(control: Arc<Control>, settings: Settings) -> Router {
     router = router.route("/api/v1/sandboxes/{id}/exec/ws", get(error::no_websocket));
     let router = router
         .route_layer(middleware::from_fn_with_state(api.clone(), pool::apart))
+        .route_layer(middleware::from_fn_with_state(WithoutQuery::of(&description), queries::refuse))
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::method_not_allowed)
         .with_state(api.clone());

@@ -299,7 +299,6 @@ fn policy(config: &Config) -> Policy {
             .enabled
             .then_some(PoolBounds { hosts_max: config.pool.max_vms, places: config.pool.max_users_per_vm }),
         image: defaults.image.clone(),
-        image_pull: config.images.pull,
         output_bytes_max: config.limits.max_output_bytes,
         retention: config.retention.destroyed,
         audit: AuditBounds {

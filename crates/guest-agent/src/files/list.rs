@@ -41,7 +41,11 @@ pub(crate) async fn list(request: &PathOnly) -> Result<Vec<FileInfo>> {
         let info = describe(text, full, &stat, &dir, name.to_bytes());
         bytes += ENTRY_BYTES + info.name.len() + info.path.len() + info.target.as_ref().map_or(0, String::len);
         if bytes > NAMES_BYTES_MAX {
-            return Err(invalid(format!("{path}: the directory has too many entries to list them at once")));
+            return Err(invalid(format!(
+                "{path}: the directory has more entries than one answer can describe, which is {} MiB or some 70,000; \
+                 run `ls` or `find` in the box",
+                NAMES_BYTES_MAX >> 20
+            )));
         }
         infos.push(info);
         turn += 1;

@@ -1,23 +1,12 @@
 //! Paths as text. What they lead to is the kernel's to say.
 
-use guest_protocol::PATH_BYTES_MAX;
+use guest_protocol::path_fault;
 
 use crate::failure::{Result, invalid};
 
 /// Refuses what can be no path in any box.
 pub(super) fn check(path: &str) -> Result<&str> {
-    let fault = if path.is_empty() {
-        "the path is empty"
-    } else if path.len() > PATH_BYTES_MAX {
-        "the path is longer than 4096 bytes"
-    } else if path.contains('\0') {
-        "the path holds a NUL"
-    } else if !path.starts_with('/') {
-        "the path must be absolute: it has to start with /"
-    } else {
-        return Ok(path);
-    };
-    Err(invalid(fault))
+    path_fault(path).map_or(Ok(path), |fault| Err(invalid(fault)))
 }
 
 /// `path` without `.`, `..` and doubled slashes.
@@ -56,6 +45,8 @@ pub(super) fn split(path: &str) -> Result<(&str, &str)> {
 
 #[cfg(test)]
 mod test {
+    use guest_protocol::PATH_BYTES_MAX;
+
     use super::*;
 
     #[test]

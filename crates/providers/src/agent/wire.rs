@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::Timestamp;
-use guest_protocol::PATH_BYTES_MAX;
+use guest_protocol::path_fault;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,18 +17,7 @@ const HEADER_SET: &AsciiSet = &CONTROLS.add(b'%');
 
 /// Refuses what can be no path in any box, before the box is asked.
 pub(crate) fn check_path(path: &str) -> Result<()> {
-    let fault = if path.is_empty() {
-        "the path is empty"
-    } else if path.len() > PATH_BYTES_MAX {
-        "the path is longer than 4096 bytes"
-    } else if path.contains('\0') {
-        "the path holds a NUL"
-    } else if !path.starts_with('/') {
-        "the path must be absolute: it has to start with /"
-    } else {
-        return Ok(());
-    };
-    Err(Error::Invalid(fault.to_owned()))
+    path_fault(path).map_or(Ok(()), |fault| Err(Error::Invalid(fault)))
 }
 
 /// Refuses what are no permission bits.
@@ -77,6 +66,8 @@ pub(super) fn milliseconds(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod test {
+    use guest_protocol::PATH_BYTES_MAX;
+
     use super::*;
 
     fn info(path: &str, name: &str, mode: u32, modified_ms: i64) -> guest_protocol::FileInfo {

@@ -23,6 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!("only regular files are read", only_regular, Processes),
         case!("directories and devices are not read or written", not_regular),
         case!("names of any characters work", odd_names),
+        case!("names that are no UTF-8 are listed, and hide nothing", no_utf8, Processes),
         case!("paths as long as the kernel takes them work", long_paths, Depth),
         case!("permission bits are set, through links", chmod),
     ]
@@ -221,6 +222,24 @@ async fn odd_names(lab: Lab) {
     inside.sh("mkdir -p x").await;
     inside.write(roundabout, "content").await;
     assert_eq!(inside.guest.stat(roundabout).await.unwrap().path, "/workspace/plain");
+}
+
+async fn no_utf8(lab: Lab) {
+    let inside = lab.start().await;
+    let made = inside.sh("cd /workspace; mkdir -p d && cd d && echo x > \"$(printf 'a\\377')\" && echo y > plain && ln -s \"$(printf 'to\\376')\" z").await;
+    assert_eq!(made.code(), 0, "{made:?}");
+    let listed = inside.guest.list("/workspace/d").await.unwrap();
+    let seen: Vec<_> = listed.iter().map(|info| (info.name.as_str(), info.target.as_deref())).collect();
+    assert_eq!(seen, [("a\u{fffd}", None), ("plain", None), ("z", Some("to\u{fffd}"))]);
+    assert_eq!(
+        inside.guest.glob("/workspace/d/*").await.unwrap(),
+        ["/workspace/d/a\u{fffd}", "/workspace/d/plain", "/workspace/d/z"]
+    );
+    // What is shown is no name of it, and nothing else is taken for it.
+    assert!(is_absent(inside.guest.stat("/workspace/d/a\u{fffd}").await));
+    assert_eq!(inside.read("/workspace/d/plain").await, b"y\n");
+    inside.guest.delete("/workspace/d", true).await.unwrap();
+    assert!(!inside.exists("/workspace/d").await);
 }
 
 async fn long_paths(lab: Lab) {

@@ -20,6 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!("localhost has a name in an image that leaves its files empty", localhost, RealImages),
         case!("an entry point that was not asked for does not run", silent, RealImages),
         case!("an entry point runs beside the commands, and its output is the console", entrypoint, RealImages),
+        case!("an image that a box was made of is here, and an unknown one is not", here, RealImages, Images),
         case!("an image without a shell or any directory works", scratch, RealImages),
     ]
 }
@@ -127,6 +128,20 @@ async fn entrypoint(lab: Lab) {
     let console = inside.guest.console(100).await.unwrap();
     assert!(console.iter().any(|line| line == "entry bar /srv/app"), "{console:?}");
     assert_eq!(text(&inside, "echo on").await, "on\n", "the box goes on");
+}
+
+async fn here(lab: Lab) {
+    let spec = lab.full_image();
+    lab.start_as(&spec).await;
+    let images = lab.provider().images().expect("its images come from somewhere");
+    let digest = images.digest(&spec.image).await.expect("a box was made of it");
+    assert!(digest.starts_with("sha256:") && digest.len() == 71, "{digest}");
+    assert!(!images.is_awaited(&spec.image).await);
+    images.check_image(&spec.image).await.unwrap();
+    assert_eq!(images.digest(&lab.missing_image().image).await, None);
+    let refused = images.check_image("No Name").await;
+    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    assert!(!images.is_awaited("No Name").await);
 }
 
 async fn scratch(lab: Lab) {

@@ -239,8 +239,8 @@ impl Lab {
         Inside { id, guest }
     }
 
-    /// Stops every box of the case that has ended. As a server does, it asks again
-    /// where a backend is not available.
+    /// Stops every box of the case that has ended. It asks again where a backend is
+    /// unavailable, as [`Provider::stop`] says one has to.
     pub(super) async fn stop_all(&self) -> Result<(), String> {
         let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
         for id in made {

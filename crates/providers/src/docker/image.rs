@@ -18,8 +18,10 @@ use tokio_util::task::TaskTracker;
 use super::config::DockerConfig;
 use super::engine::own_arch;
 use super::fault;
+use crate::images::layout::is_digest;
 use crate::images::login::{Login, Logins};
 use crate::images::name::{Name, is_docker_hub};
+use crate::images::pull::{PULL_WAIT_MAX, PULLS_MAX};
 use crate::images::{PullPolicy, Run};
 use crate::{Error, Result};
 
@@ -42,6 +44,11 @@ pub(super) fn name_of(name: &str) -> Result<Name> {
              `debian:stable-slim`"
                 .to_owned(),
         ));
+    }
+    if is_digest(name) {
+        return Err(Error::Invalid(format!(
+            "the provider docker takes a digest only behind the name of its repository: write `NAME@{name}`"
+        )));
     }
     Name::parse(name)
 }
@@ -98,7 +105,7 @@ impl Images {
             )));
         }
         parsed.check_allowed(&config.allowed_registries)?;
-        let mut outcome = self.pull(client, config, tasks, name);
+        let mut outcome = self.pull(client, config, tasks, name)?;
         let ended = async { outcome.wait_for(Option::is_some).await.map(|ended| ended.clone()) };
         match tokio::time::timeout(config.pull_timeout, ended).await {
             Ok(Ok(ended)) => ended.unwrap_or(Ok(()))?,
@@ -110,25 +117,45 @@ impl Images {
     }
 
     /// Joins the pull of `name`, or begins one. It goes on when nobody waits.
-    fn pull(self: &Arc<Self>, client: &Client, config: &DockerConfig, tasks: &TaskTracker, name: &str) -> Outcome {
+    fn pull(
+        self: &Arc<Self>,
+        client: &Client,
+        config: &DockerConfig,
+        tasks: &TaskTracker,
+        name: &str,
+    ) -> Result<Outcome> {
         let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(outcome) = pulls.get(name) {
-            return outcome.clone();
+            return Ok(outcome.clone());
+        }
+        if pulls.len() >= PULLS_MAX {
+            return Err(Error::Unavailable(format!(
+                "{PULLS_MAX} images are being pulled for the Engine; try again later"
+            )));
         }
         let (tell, outcome) = watch::channel(None);
         pulls.insert(name.to_owned(), outcome.clone());
         let (images, client, config, name) = (Arc::clone(self), client.clone(), config.clone(), name.to_owned());
         tasks.spawn(async move {
-            let pulled = pull(&client, &config, &name).await;
+            // Who hangs up ends the Engine's own pull.
+            let pulled = tokio::time::timeout(PULL_WAIT_MAX, pull(&client, &config, &name)).await;
+            let pulled = pulled.unwrap_or_else(|_| Err(Refused::Unavailable(given_up(&name))));
             images.pulls.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
             tell.send_replace(Some(pulled));
         });
-        outcome
+        Ok(outcome)
     }
 }
 
 fn late(name: &str, waited: Duration) -> String {
     format!("the image `{name}` was not pulled within {} s; the pull goes on, so try again later", waited.as_secs())
+}
+
+fn given_up(name: &str) -> String {
+    format!(
+        "the image `{name}` was not pulled within {} hours, and the pull was given up",
+        PULL_WAIT_MAX.as_secs() / 3600
+    )
 }
 
 async fn pull(client: &Client, config: &DockerConfig, name: &str) -> Result<(), Refused> {
@@ -145,12 +172,17 @@ async fn pull(client: &Client, config: &DockerConfig, name: &str) -> Result<(), 
     let mut progress = std::pin::pin!(client.create_image(Some(options), None, credentials));
     while let Some(step) = progress.next().await {
         if let Err(error) = step {
-            tracing::debug!(image = name, %error, "a pull failed");
+            let said: String = error.to_string().chars().take(SAID_CHARS_MAX).collect();
+            tracing::info!(image = name, error = ?said, "the Engine could not pull an image");
             return Err(refused(name, &registry, had_login, error));
         }
     }
     Ok(())
 }
+
+/// So much of what an Engine says of a pull gets into the log: some of it is what a registry
+/// said, which may be anything.
+const SAID_CHARS_MAX: usize = 1000;
 
 /// A login as the Engine takes it.
 fn credentials(registry: &str, login: &Login) -> DockerCredentials {
@@ -183,6 +215,18 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
             own_arch()
         ));
     }
+    if says(&["verification failed", "failed to register layer: invalid", "unexpected commit digest", "gzip: invalid"])
+    {
+        return Refused::Invalid(format!(
+            "the registry {registry} sends another layer of `{name}` than was asked for; the image there is broken: push \
+             it again"
+        ));
+    }
+    if says(&["max depth exceeded"]) {
+        return Refused::Invalid(format!(
+            "the image `{name}` has more layers than this Docker Engine can put on each other; build it with fewer"
+        ));
+    }
     if says(&["incorrect username or password"]) || had_login && says(&["unauthorized", "denied"]) {
         return Refused::Invalid(format!(
             "the registry {registry} refuses the login for `{name}`; check its name and password under \
@@ -202,27 +246,24 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
     if says(&["not found", "manifest unknown", "name unknown", "invalid reference format"]) {
         return Refused::Invalid(format!("the registry {registry} has no image `{name}`; check its name and tag"));
     }
-    if says(&[
-        "connection refused",
-        "no such host",
-        "timeout",
-        "deadline exceeded",
-        "server misbehaving",
-        "unreachable",
-        "EOF",
-        "connection reset",
-        "toomanyrequests",
-        "received unexpected HTTP status: 5",
-        "Client.Timeout",
-        "Temporary failure",
-    ]) {
-        return Refused::Unavailable(format!("the registry {registry} did not give the image `{name}` ({text})"));
+    // The Engine's own words name its resolver and repeat what a registry said, at any length.
+    let passing: [(&[&str], &str); 5] = [
+        (&["connection refused"], "it refuses connections"),
+        (&["no such host", "server misbehaving", "Temporary failure"], "its address is not found"),
+        (&["toomanyrequests"], "it has had too many requests"),
+        (&["timeout", "deadline exceeded", "Client.Timeout", "unreachable"], "it does not answer"),
+        (&["EOF", "connection reset", "received unexpected HTTP status: 5"], "it failed"),
+    ];
+    if let Some((_, why)) = passing.iter().find(|(words, _)| says(words)) {
+        return Refused::Unavailable(format!(
+            "the registry {registry} did not give the image `{name}`: {why}; try again later"
+        ));
     }
-    Refused::Failed(text)
+    Refused::Failed("the Engine could not pull it; the log has what it said".to_owned())
 }
 
 /// What the Engine says of an image; `None` if it has none of that name.
-async fn inspect(client: &Client, name: &str) -> Result<Option<Image>> {
+pub(super) async fn inspect(client: &Client, name: &str) -> Result<Option<Image>> {
     match fault::within(fault::LOOK_WAIT, client.inspect_image(name)).await {
         Ok(inspected) => read(name, inspected).map(Some),
         Err(error) if fault::status(&error) == Some(404) => Ok(None),
@@ -236,7 +277,7 @@ fn read(name: &str, inspected: ImageInspect) -> Result<Image> {
     // An image that was imported may say nothing.
     if !matches!(os.as_str(), "linux" | "") || !arch.is_empty() && arch != own_arch() {
         return Err(Error::Invalid(format!(
-            "the image `{name}` is for {os}/{arch}, and boxes here run linux/{}; pull it for that platform",
+            "the image `{name}` is for {os}/{arch}, and boxes here run linux/{}; name an image for linux/{0}",
             own_arch()
         )));
     }
@@ -302,9 +343,21 @@ mod test {
         assert!(matches!(&asks, Refused::Invalid(text) if text.contains("asks for a login")), "{asks:?}");
         let wrong = said("unauthorized: authentication required", true);
         assert!(matches!(&wrong, Refused::Invalid(text) if text.contains("refuses the login")), "{wrong:?}");
-        for text in ["dial tcp 127.0.0.1:1: connect: connection refused", "net/http: TLS handshake timeout"] {
-            assert!(matches!(said(text, false), Refused::Unavailable(_)), "{text}");
+        let long = format!("toomanyrequests: \u{1b}[31m{}", "x".repeat(300_000));
+        for text in [
+            "dial tcp 127.0.0.1:1: connect: connection refused",
+            "net/http: TLS handshake timeout",
+            &long,
+            "dial udp 10.0.0.1:53: no such host",
+        ] {
+            let Refused::Unavailable(told) = said(text, false) else { panic!("{}", &text[..40]) };
+            assert!(told.len() < 200 && !told.contains('\u{1b}') && !told.contains("10.0.0.1"), "{told:?}");
         }
+        assert!(matches!(said("x".repeat(300_000).as_str(), false), Refused::Failed(text) if text.len() < 100));
+        let damaged = said("filesystem layer verification failed for digest sha256:ab", false);
+        assert!(matches!(&damaged, Refused::Invalid(text) if text.contains("another layer")), "{damaged:?}");
+        let deep = said("failed to register layer: max depth exceeded", false);
+        assert!(matches!(&deep, Refused::Invalid(text) if text.contains("layers")), "{deep:?}");
         assert!(matches!(said("write /x: no space left on device", false), Refused::Full(_)));
     }
 }

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use rustix::fs::Timestamps;
 
 use super::name::Wanted;
-use super::{Pruned, Store, disk};
+use super::{Pruned, Store, disk, is_full};
 use crate::{Error, Result};
 
 impl Store {
@@ -119,7 +119,16 @@ impl Store {
         let done = if self.layout.is_fresh(digest) {
             Err(Error::Conflict(format!("`{digest}` is being pulled; try again when that is over")))
         } else {
-            let forgotten = self.layout.forget(digest).and_then(|()| self.trees.remove(digest));
+            let forgotten = match self.layout.forget(digest) {
+                // Not even for a word of what went: then it goes first. A crash between
+                // the two leaves a name, and whoever asks for that pulls it again.
+                Err(error) if is_full(&error) => self
+                    .trees
+                    .remove(digest)
+                    .and_then(|()| self.trees.collect())
+                    .and_then(|_| self.layout.forget(digest)),
+                forgotten => forgotten.and_then(|()| self.trees.remove(digest)),
+            };
             let _ = fs::remove_file(self.used_path(digest));
             forgotten.map_err(|error| disk("remove an image", error))
         };

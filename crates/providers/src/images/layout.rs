@@ -397,7 +397,7 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
 }
 
 /// Whether this is the digest of something that the store can hold.
-pub(super) fn is_digest(digest: &str) -> bool {
+pub(crate) fn is_digest(digest: &str) -> bool {
     digest.strip_prefix("sha256:").is_some_and(is_hex)
 }
 

@@ -22,13 +22,13 @@ use super::{Bounds, Held, Image, Layer, Progress, Run, Store, disk};
 use crate::{Error, Result};
 
 /// The most pulls at once.
-const PULLS_MAX: usize = 64;
+pub(crate) const PULLS_MAX: usize = 64;
 
 /// The most layers of one image that come in at once.
 const LAYERS_AT_ONCE_MAX: usize = 3;
 
 /// How long a pull may take, whoever waits for it.
-const PULL_WAIT_MAX: Duration = Duration::from_secs(6 * 3600);
+pub(crate) const PULL_WAIT_MAX: Duration = Duration::from_secs(6 * 3600);
 
 /// How far a pull is, for everybody who waits for it.
 #[derive(Debug, Clone)]

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::SandboxId;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio_util::task::TaskTracker;
 
 use super::process::Process;
 use crate::agent::AgentGuest;
 use crate::images::Held;
-use crate::{Error, Result};
+use crate::{Error, Guest, Result};
 
 /// What is known of a box. All of it can be found again from disk.
 #[derive(Debug, Default)]
@@ -50,6 +51,40 @@ impl Entry {
 
     pub(crate) fn set_process(&self, process: Arc<Process>) {
         *locked(&self.process) = Some(process);
+    }
+
+    /// Whether the box's first process runs, or is about to.
+    pub(crate) fn is_alive(&self, recorded: Option<(u32, u64)>) -> bool {
+        // One that is being made has no process yet.
+        self.is_changing()
+            || self.process(recorded).is_ok_and(|process| process.is_some_and(|process| !process.has_ended()))
+    }
+
+    /// Keeps what was made, and takes the exit of its first process when it ends, so
+    /// that no zombie stays.
+    pub(crate) async fn settle(&self, process: Process, guest: AgentGuest, tasks: &TaskTracker) {
+        let process = Arc::new(process);
+        self.set_process(Arc::clone(&process));
+        *self.guest.lock().await = Some(Arc::new(guest));
+        tasks.spawn(async move { process.ended().await });
+    }
+
+    /// The kept connection, or what `dial` makes if the first process runs.
+    pub(crate) async fn guest(
+        &self,
+        recorded: Option<(u32, u64)>,
+        dial: impl Future<Output = Result<AgentGuest>> + Send,
+    ) -> Result<Arc<dyn Guest>> {
+        let mut kept = self.guest.lock().await;
+        if let Some(guest) = kept.as_ref().filter(|guest| !guest.is_closed()) {
+            return Ok(Arc::clone(guest) as Arc<dyn Guest>);
+        }
+        if self.process(recorded)?.is_none_or(|process| process.has_ended()) {
+            return Err(Error::Gone);
+        }
+        let guest = Arc::new(dial.await?);
+        *kept = Some(Arc::clone(&guest));
+        Ok(guest)
     }
 }
 

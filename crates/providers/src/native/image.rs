@@ -38,12 +38,7 @@ impl Inner {
         let begin = Instant::now();
         let held = images.take(&spec.image).await?;
         let run = held.run();
-        if spec.entrypoint && run.entrypoint.is_empty() {
-            return Err(Error::Invalid(format!(
-                "the image `{}` has neither an entry point nor a command; leave `entrypoint` out",
-                spec.image
-            )));
-        }
+        run.check(&spec.image, spec.entrypoint)?;
         let said = serde_json::to_vec(&(&run.defaults, &run.entrypoint))
             .map_err(|error| Error::failed("read what an image says of running it", error))?;
         if said.len() > RUN_BYTES_MAX {

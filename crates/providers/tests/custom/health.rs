@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use futures_util::StreamExt;
-use providers::{Error, Provider};
 use providers::custom::{Custom, CustomConfig, SecretString};
+use providers::{Error, Provider};
 use serde_json::{Value, json};
 
 use crate::ground::{BOUND, argv, config, everything, failed, id, inside, is_inside, kind, patient, raw, soon, spec};

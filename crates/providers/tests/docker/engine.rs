@@ -11,7 +11,7 @@ use fixtures::image::Image;
 use fixtures::registry::Registry;
 use providers::docker::{Docker, DockerConfig, DockerTls};
 use providers::images::{PullPolicy, RegistryConfig};
-use providers::{Error, Isolation, Provider, Spec, capabilities};
+use providers::{Chain, Error, Isolation, Provider, Spec, capabilities};
 use tokio::net::{TcpListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -19,7 +19,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-use crate::ground::{Ground, Inside, chain, eventually, furnish, new_id, new_store, spec};
+use crate::ground::{Ground, Inside, eventually, furnish, new_id, new_store, spec};
 
 fn at(socket: impl Into<String>) -> DockerConfig {
     DockerConfig { socket: socket.into(), ..DockerConfig::new(new_store()) }
@@ -307,7 +307,7 @@ async fn restarted(settings: &str, kill: bool) -> Option<(Engine, Docker, provid
     furnish(&engine);
     let docker = Docker::open(at(engine.socket().display().to_string())).await.unwrap();
     let id = new_id();
-    docker.start(&id, &spec()).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    docker.start(&id, &spec()).await.unwrap_or_else(|error| panic!("{}", Chain(&error)));
     let inside = Inside::of(&docker, id.clone());
     inside.text("echo kept > /tmp/kept").await;
     if kill {

@@ -1,44 +1,24 @@
 //! One Engine for all tests of this program, and providers and boxes on it.
 //! Whatever happens to a test, no box stays.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use domain::{Resources, SandboxId, StoreId};
+use domain::SandboxId;
 use fixtures::Engine;
 use fixtures::suite::{FULL, SCRATCH};
-use futures_util::StreamExt;
 use providers::docker::{Docker, DockerConfig};
-use providers::{Command, ExitStatus, Guest, OutputEvent, Provider, Spec};
+use providers::{Chain, Command, Guest, Provider, Result, Spec};
 
-/// The longest wait for what must come true.
-const EVENTUALLY: Duration = Duration::from_secs(90);
+use crate::inside::{self, Place, Ran, spec_of, stop_all};
+pub(crate) use crate::inside::{command, eventually, new_id, new_store};
+
 /// An image with busybox, a user and little else.
 pub(crate) const IMAGE: &str = "test/busybox:1";
 /// The same, with all that an image can say of running it.
 pub(crate) const SPEAKING: &str = "test/speaking:1";
 /// An image without a shell, or anything else.
 pub(crate) const EMPTY: &str = "test/empty:1";
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
-fn entropy() -> [u8; 10] {
-    let mut entropy = [9; 10];
-    entropy[..4].copy_from_slice(&std::process::id().to_be_bytes());
-    entropy[6..].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
-    entropy
-}
-
-pub(crate) fn new_id() -> SandboxId {
-    SandboxId::from_entropy(entropy())
-}
-
-pub(crate) fn new_store() -> StoreId {
-    StoreId::from_entropy(entropy())
-}
-
 /// The Engine of this program, which ends with it. `None` if there can be none here.
 pub(crate) fn engine() -> Option<&'static Engine> {
     static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
@@ -108,13 +88,7 @@ fn busybox_root() -> Vec<u8> {
 }
 
 pub(crate) fn spec() -> Spec {
-    Spec {
-        image: IMAGE.to_owned(),
-        resources: Resources { memory_mb: 256, vcpus: 1, disk_mb: 0, pids: 64 },
-        entrypoint: false,
-        metadata: BTreeMap::new(),
-        lifetime: Duration::from_secs(600),
-    }
+    spec_of(IMAGE)
 }
 
 /// A provider with a store of its own.
@@ -152,8 +126,8 @@ impl Ground {
     pub(crate) async fn start_with(&self, spec: Spec) -> Inside {
         let id = new_id();
         let started = self.docker.start(&id, &spec).await;
-        started.unwrap_or_else(|error| panic!("a box starts: {}", chain(&error)));
-        Inside { docker: self.docker.clone(), id }
+        started.unwrap_or_else(|error| panic!("a box starts: {}", Chain(&error)));
+        Inside::of(&self.docker, id)
     }
 
     /// The name of a box's container.
@@ -164,113 +138,26 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        let config = self.config.clone();
-        // The runtime of the test may be standing still, so this needs a provider
-        // and a runtime of its own.
-        let stopped = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let docker = Docker::open(config).await.unwrap();
-                for found in docker.inventory().await.unwrap() {
-                    docker.stop(&found.id).await.unwrap();
-                }
-            });
-        });
-        let stopped = stopped.join();
-        if !std::thread::panicking() {
-            stopped.expect("every box can be stopped");
-        }
+        stop_all(Docker::open(self.config.clone()));
     }
 }
 
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text = format!("{text}: {source}");
-        cause = source.source();
+impl Place for Docker {
+    async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>> {
+        Provider::guest(self, id).await
     }
-    text
 }
 
 /// A box that runs.
-pub(crate) struct Inside {
-    docker: Docker,
-    pub(crate) id: SandboxId,
-}
-
-/// What a command wrote, and how it ended.
-#[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-    pub(crate) exit: ExitStatus,
-}
-
-pub(crate) fn command(argv: &[&str]) -> Command {
-    Command {
-        argv: argv.iter().map(|&arg| arg.to_owned()).collect(),
-        env: BTreeMap::new(),
-        workdir: None,
-        user: None,
-        timeout: Duration::from_secs(60),
-        stdin: None,
-    }
-}
+pub(crate) type Inside = inside::Inside<Docker>;
 
 impl Inside {
     /// A box that somebody else started.
     pub(crate) fn of(docker: &Docker, id: SandboxId) -> Inside {
-        Inside { docker: docker.clone(), id }
-    }
-
-    pub(crate) async fn guest(&self) -> Arc<dyn Guest> {
-        self.docker.guest(&self.id).await.unwrap_or_else(|error| panic!("the box answers: {}", chain(&error)))
-    }
-
-    /// Runs a command line to its end.
-    pub(crate) async fn sh(&self, script: &str) -> Ran {
-        self.run(command(&["/bin/sh", "-c", script])).await
+        Inside { place: docker.clone(), id }
     }
 
     pub(crate) async fn run(&self, command: Command) -> Ran {
-        let what = format!("{command:?}");
-        let guest = self.guest().await;
-        let mut events = guest.exec(command).await.unwrap_or_else(|error| panic!("{what}: {}", chain(&error)));
-        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        while let Some(event) = events.next().await {
-            match event.unwrap_or_else(|error| panic!("{what}: {}", chain(&error))) {
-                OutputEvent::Stdout(bytes) => stdout.extend_from_slice(&bytes),
-                OutputEvent::Stderr(bytes) => stderr.extend_from_slice(&bytes),
-                OutputEvent::Exit(exit) => {
-                    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-                    return Ran { stdout: text(stdout), stderr: text(stderr), exit };
-                }
-            }
-        }
-        panic!("{what}: the output ended without an exit");
+        self.finish(command).await
     }
-
-    /// What a command line writes that must succeed.
-    pub(crate) async fn text(&self, script: &str) -> String {
-        let ran = self.sh(script).await;
-        assert_eq!(ran.exit.code, 0, "{script}: {ran:?}");
-        ran.stdout
-    }
-
-    /// Runs a command line that must fail.
-    pub(crate) async fn refuses(&self, script: &str) {
-        let ran = self.sh(script).await;
-        assert!(ran.exit.code != 0 && ran.exit.code != 127, "{script}: {ran:?}");
-    }
-}
-
-/// Waits until `condition` holds.
-pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
-    let wait = async {
-        while !condition().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(EVENTUALLY, wait).await.unwrap_or_else(|_| panic!("never came true: {what}"));
 }

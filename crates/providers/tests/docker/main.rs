@@ -4,6 +4,9 @@
 
 mod engine;
 mod ground;
+mod images;
+#[path = "../ground/inside.rs"]
+mod inside;
 mod restart;
 mod speed;
 mod suite;

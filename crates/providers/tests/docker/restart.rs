@@ -54,7 +54,9 @@ async fn a_box_of_a_server_that_was_killed_in_the_middle_of_transfers_goes_on() 
     let lines = BufReader::new(server.stdout.take().unwrap()).lines();
     let id = lines.map_while(Result::ok).find_map(|line| line.split_once("started ").map(|(_, id)| id.to_owned()));
     let id = SandboxId::parse(&id.unwrap()).unwrap();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let watching = Inside::of(&ground.reopen().await, id.clone());
+    eventually("the endless file comes in", || async { watching.sh("test -s /tmp/.tidebox-*").await.exit.code == 0 })
+        .await;
     server.kill().unwrap();
     server.wait().unwrap();
 

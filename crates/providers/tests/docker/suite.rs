@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use fixtures::suite::{FULL, SCRATCH};
-use providers::Provider;
 use providers::conformance::{Lab, run};
 use providers::docker::Docker;
+use providers::{Chain, Provider};
 
-use crate::ground::{Ground, chain, new_id, spec};
+use crate::ground::{Ground, new_id, spec};
 
 fn lab(ground: &Ground, pids: u32) -> Lab {
     // The suite runs many commands at once.
@@ -57,7 +57,7 @@ async fn docker_with_crun_passes_the_suite() {
     let Some(ground) = Ground::with(|config| config.runtime = "crun".to_owned()).await else { return };
     let id = new_id();
     if let Err(error) = ground.docker.start(&id, &spec()).await {
-        let error = chain(&error);
+        let error = Chain(&error).to_string();
         assert!(error.contains("hybrid mode"), "{error}");
         // Of no use to require: the program is there, and its machine is another.
         fixtures::skip(

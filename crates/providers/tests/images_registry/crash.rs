@@ -1,11 +1,10 @@
-//! A server that is killed, a disk that is full, a store that was damaged: it opens,
-//! and trusts nothing that is not whole.
+//! A server that is killed, a store that was damaged: it opens, and trusts nothing
+//! that is not whole.
 
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 
-use fixtures::found;
 use fixtures::image::digest;
 
 use super::login::again;
@@ -128,69 +127,4 @@ async fn what_a_crash_left_between_two_steps_is_removed_or_made_whole() {
         pull(&images, &name).await.unwrap();
         assert_eq!(images.list().await.unwrap()[0].names, std::slice::from_ref(&name));
     }
-}
-
-/// In a mount namespace of its own with a small disk, so that nothing stays mounted.
-const ON_A_SMALL_DISK: &str = r#"mount -t tmpfs -o size=3m tmpfs "$STORE_OF_A_TEST" && exec "$0" --exact crash::fill_a_small_disk --ignored --nocapture"#;
-
-#[tokio::test]
-async fn a_disk_that_fills_up_in_the_middle_of_a_pull_leaves_a_store_that_works() {
-    let Some(unshare) = found("unshare", &[]) else { return };
-    let can = std::process::Command::new(&unshare).args(["--mount", "true"]).stderr(Stdio::null()).status();
-    if !can.is_ok_and(|can| can.success()) {
-        eprintln!("SKIPPED: no mount namespace can be made here");
-        return;
-    }
-    let rogue = Rogue::good();
-    // The first one's layer is said to be there already, so that it fills the disk
-    // although there was room; the second one has room when the first has gone.
-    let (first, second) = (large(2_000_000, 1), small("there is room"));
-    let names = [rogue.put(&first, "large", "1"), rogue.put(&second, "small", "1")];
-    let folder = tempfile::tempdir().unwrap();
-    let ran = std::process::Command::new(unshare)
-        .args(["--mount", "--propagation", "private", "sh", "-c", ON_A_SMALL_DISK])
-        .arg(std::env::current_exe().unwrap())
-        .env("STORE_OF_A_TEST", folder.path())
-        .env("IMAGE_OF_A_TEST", names.join(" "))
-        .output()
-        .unwrap();
-    assert!(ran.status.success(), "{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    assert!(String::from_utf8_lossy(&ran.stdout).contains("WORKS"), "{}", String::from_utf8_lossy(&ran.stdout));
-}
-
-#[tokio::test]
-#[ignore = "another test runs it in a process of its own"]
-async fn fill_a_small_disk() {
-    let Some(folder) = std::env::var_os("STORE_OF_A_TEST") else { return };
-    let folder = PathBuf::from(folder);
-    let names = std::env::var("IMAGE_OF_A_TEST").unwrap();
-    let [large, small] = names.split(' ').collect::<Vec<_>>().try_into().unwrap();
-    let images = Images::open(ImagesConfig::new(folder.join("images"))).unwrap();
-    // It fits once, but not also unpacked.
-    let Err(Error::Full(text)) = images.take(large).await else { panic!("there was room") };
-    assert!(text.contains("full"), "{text}");
-    assert!(images.list().await.unwrap().is_empty());
-    // Now the disk is full before the layer is here: the room is there when it is
-    // looked for, and gone when it is needed.
-    let filler = folder.join("filler");
-    std::fs::write(&filler, vec![0; 500_000]).unwrap();
-    let mut progress = images.pull(large).await.unwrap();
-    let mut last = None;
-    while let Some(item) = progress.next().await {
-        if matches!(item, Ok(Progress::Downloading { .. })) && filler.metadata().unwrap().len() == 500_000 {
-            let _ = std::fs::write(&filler, vec![0; 2_900_000]);
-        }
-        last = Some(item);
-    }
-    assert!(matches!(last, Some(Err(Error::Full(_)))), "{last:?}");
-    std::fs::remove_file(&filler).unwrap();
-    assert!(images.list().await.unwrap().is_empty());
-    assert_eq!(std::fs::read_dir(folder.join("images/blobs/sha256")).unwrap().count(), 0, "nothing takes the room");
-    assert_eq!(std::fs::read_dir(folder.join("images/ingest")).unwrap().count(), 0);
-    let held = images.take(small).await.unwrap();
-    assert_eq!(read(held.root(), "hello"), "there is room");
-    drop((held, images));
-    let images = Images::open(ImagesConfig::new(folder.join("images"))).unwrap();
-    assert_eq!(images.list().await.unwrap().len(), 1);
-    println!("WORKS");
 }

@@ -6,6 +6,7 @@
 
 mod crash;
 mod faults;
+mod full_disk;
 mod keep;
 mod login;
 mod mirrors;

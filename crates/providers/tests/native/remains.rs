@@ -51,7 +51,7 @@ async fn a_bounded_disk_leaves_no_loop_device() {
         assert_eq!(attached(), 1);
     }
     ground.native.stop(&inside.id).await.unwrap();
-    eventually("the loop device is free", || attached() == 0).await;
+    eventually("the loop device is free", async || attached() == 0).await;
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn a_box_whose_first_process_died_is_known_as_dead_and_can_be_stopped() {
     let pid = inside.pid();
     let raw = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     rustix::process::kill_process(raw, rustix::process::Signal::KILL).unwrap();
-    eventually("the process has been reaped", || !Path::new(&format!("/proc/{pid}")).exists()).await;
+    eventually("the process has been reaped", async || !Path::new(&format!("/proc/{pid}")).exists()).await;
     let found = ground.native.inventory().await.unwrap();
     assert_eq!(
         found.iter().map(|found| (found.id.clone(), found.alive)).collect::<Vec<_>>(),

@@ -10,10 +10,10 @@ use providers::native::{Native, NativeConfig};
 use crate::ground::{Ground, Inside, cgroups_named, eventually, new_id, spec};
 
 /// The folder of the server that is going to be killed.
-const FOLDER: &str = "TIDEBOX_TEST_DOOMED_FOLDER";
+pub(crate) const FOLDER: &str = "TIDEBOX_TEST_DOOMED_FOLDER";
 /// The store of that server.
-const STORE: &str = "TIDEBOX_TEST_DOOMED_STORE";
-const DOOMED: &str = "restart::a_server_that_is_going_to_be_killed";
+pub(crate) const STORE: &str = "TIDEBOX_TEST_DOOMED_STORE";
+pub(crate) const DOOMED: &str = "restart::a_server_that_is_going_to_be_killed";
 
 /// Run by the next test in a process of its own; on its own it does nothing.
 #[tokio::test]
@@ -74,7 +74,7 @@ async fn boxes_of_a_server_that_was_killed_are_found_and_go_on() {
         later.start(id, &spec()).await.unwrap();
         let pid = inside.pid();
         later.stop(id).await.unwrap();
-        eventually("init has taken its exit", || !std::path::Path::new(&format!("/proc/{pid}")).exists()).await;
+        eventually("init has taken its exit", async || !std::path::Path::new(&format!("/proc/{pid}")).exists()).await;
         assert!(cgroups_named(id.as_str()).is_empty() && !ground.folder_of(id).exists());
     }
 }

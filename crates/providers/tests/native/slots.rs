@@ -256,7 +256,7 @@ async fn after_a_removal_nothing_of_a_slot_is_left_and_its_neighbour_has_all() {
     // At once, not later:
     assert!(cgroups_named(one.id.as_str()).is_empty());
     assert!(!ground.folder_of(&host).join("slots").join(one.id.as_str()).exists());
-    eventually("the agent of the box has taken its exit", || !Path::new(&format!("/proc/{pid}")).exists()).await;
+    eventually("the agent of the box has taken its exit", async || !Path::new(&format!("/proc/{pid}")).exists()).await;
     assert_eq!(processes_with("cmdline", "sleep\u{0}4343"), Vec::<String>::new());
     assert_eq!(processes_with("cmdline", "sleep\u{0}4444").len(), 1);
     assert_eq!(other.text("cat /workspace/mine").await, "mine\n");

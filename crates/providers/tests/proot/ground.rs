@@ -1,37 +1,18 @@
 //! A provider in a temporary folder, and boxes in it. Whatever happens to the
 //! test, no box stays.
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
-use domain::{Resources, SandboxId, StoreId};
-use futures_util::StreamExt;
+use domain::SandboxId;
 use providers::images::Images;
 use providers::proot::{Proot, ProotConfig};
-use providers::{Command, ExitStatus, Guest, OutputEvent, Provider, Spec};
+use providers::{Chain, Command, Guest, Provider, Result, Spec};
 
-/// The longest wait for what must come true.
-const EVENTUALLY: Duration = Duration::from_secs(20);
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
-fn entropy() -> [u8; 10] {
-    let mut entropy = [9; 10];
-    entropy[..4].copy_from_slice(&std::process::id().to_be_bytes());
-    entropy[6..].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
-    entropy
-}
-
-pub(crate) fn new_id() -> SandboxId {
-    SandboxId::from_entropy(entropy())
-}
-
-pub(crate) fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
+use crate::inside::{self, Place, Ran, command, new_store, spec_of, stop_all};
+pub(crate) use crate::inside::{eventually, new_id};
+pub(crate) use crate::processes::{is_root, processes_with};
 
 /// Whether there is a PRoot here; without one a test is skipped by name.
 pub(crate) fn has_proot() -> bool {
@@ -39,13 +20,7 @@ pub(crate) fn has_proot() -> bool {
 }
 
 pub(crate) fn spec() -> Spec {
-    Spec {
-        image: "host".to_owned(),
-        resources: Resources { memory_mb: 256, vcpus: 1, disk_mb: 0, pids: 64 },
-        entrypoint: false,
-        metadata: BTreeMap::new(),
-        lifetime: Duration::from_secs(600),
-    }
+    spec_of("host")
 }
 
 pub(crate) struct Ground {
@@ -71,13 +46,8 @@ impl Ground {
         let data_dir = folder.path().join("data");
         std::fs::create_dir(&data_dir).unwrap();
         std::fs::set_permissions(&data_dir, std::fs::Permissions::from_mode(0o700)).unwrap();
-        let config = ProotConfig {
-            binary: PathBuf::from("proot"),
-            data_dir,
-            store_id: StoreId::from_entropy(entropy()),
-            images,
-            subids: None,
-        };
+        let config =
+            ProotConfig { binary: PathBuf::from("proot"), data_dir, store_id: new_store(), images, subids: None };
         let proot = Proot::open(config.clone()).await.unwrap();
         let health = proot.health().await;
         assert_eq!(health.error, None, "boxes can be made on this host");
@@ -112,148 +82,56 @@ impl Ground {
 
     pub(crate) async fn start_with(&self, spec: Spec) -> Inside<'_> {
         let id = new_id();
-        self.proot.start(&id, &spec).await.unwrap_or_else(|error| panic!("a box starts: {}", chain(&error)));
-        Inside { ground: self, id }
+        self.proot.start(&id, &spec).await.unwrap_or_else(|error| panic!("a box starts: {}", Chain(&error)));
+        Inside::of(self, id)
     }
 }
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        let config = self.config.clone();
-        // The runtime of the test may be standing still, so this needs a provider
-        // and a runtime of its own.
-        let stopped = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let proot = Proot::open(config).await.unwrap();
-                for found in proot.inventory().await.unwrap() {
-                    proot.stop(&found.id).await.unwrap();
-                }
-                proot.idle().await;
-            });
-        });
-        let stopped = stopped.join();
+        stop_all(Proot::open(self.config.clone()));
         if !std::thread::panicking() {
-            stopped.expect("every box can be stopped");
             // Nothing runs from below the folder that is about to go.
             assert_eq!(processes_with("cmdline", &self.folder().display().to_string()), Vec::<String>::new());
         }
     }
 }
 
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text = format!("{text}: {source}");
-        cause = source.source();
+impl Place for &Ground {
+    async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>> {
+        self.proot.guest(id).await
     }
-    text
+
+    fn check(ran: &Ran) {
+        assert!(!ran.stderr.contains("proot"), "PRoot itself has nothing to say: {ran:?}");
+    }
 }
 
 /// A box that runs.
-pub(crate) struct Inside<'a> {
-    ground: &'a Ground,
-    pub(crate) id: SandboxId,
-}
-
-/// What a command wrote, and how it ended.
-#[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-    pub(crate) exit: ExitStatus,
-}
+pub(crate) type Inside<'a> = inside::Inside<&'a Ground>;
 
 impl<'a> Inside<'a> {
     /// A box that somebody else started.
     pub(crate) fn of(ground: &'a Ground, id: SandboxId) -> Inside<'a> {
-        Inside { ground, id }
-    }
-
-    /// Runs a command line to its end.
-    pub(crate) async fn sh(&self, script: &str) -> Ran {
-        self.run(&["/bin/sh", "-c", script]).await
+        Inside { place: ground, id }
     }
 
     pub(crate) async fn run(&self, argv: &[&str]) -> Ran {
-        self.run_in(None, argv).await
+        self.finish(command(argv)).await
     }
 
     /// Runs a program that starts in this directory.
     pub(crate) async fn run_in(&self, workdir: Option<&str>, argv: &[&str]) -> Ran {
-        let command = Command {
-            argv: argv.iter().map(|&arg| arg.to_owned()).collect(),
-            env: BTreeMap::new(),
-            workdir: workdir.map(str::to_owned),
-            user: None,
-            timeout: Duration::from_secs(60),
-            stdin: None,
-        };
-        let guest = self.guest().await;
-        let mut events = guest.exec(command).await.unwrap_or_else(|error| panic!("{argv:?}: {}", chain(&error)));
-        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        while let Some(event) = events.next().await {
-            match event.unwrap_or_else(|error| panic!("{argv:?}: {}", chain(&error))) {
-                OutputEvent::Stdout(bytes) => stdout.extend_from_slice(&bytes),
-                OutputEvent::Stderr(bytes) => stderr.extend_from_slice(&bytes),
-                OutputEvent::Exit(exit) => {
-                    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-                    return Ran { stdout: text(stdout), stderr: text(stderr), exit };
-                }
-            }
-        }
-        panic!("{argv:?}: the output ended without an exit");
-    }
-
-    pub(crate) async fn guest(&self) -> Arc<dyn Guest> {
-        self.ground.proot.guest(&self.id).await.unwrap_or_else(|error| panic!("the box answers: {}", chain(&error)))
-    }
-
-    /// What a command line writes that must succeed.
-    pub(crate) async fn text(&self, script: &str) -> String {
-        let ran = self.sh(script).await;
-        assert_eq!(ran.exit.code, 0, "{script}: {ran:?}");
-        assert!(!ran.stderr.contains("proot"), "PRoot itself has nothing to say: {ran:?}");
-        ran.stdout
-    }
-
-    /// Runs a command line that must fail.
-    pub(crate) async fn refuses(&self, script: &str) {
-        let ran = self.sh(script).await;
-        assert!(ran.exit.code != 0 && ran.exit.code != 127, "{script}: {ran:?}");
+        self.finish(Command { workdir: workdir.map(str::to_owned), ..command(argv) }).await
     }
 
     /// The first process and PRoot, as the host numbers them.
     pub(crate) fn pids(&self) -> [u32; 2] {
-        let text = std::fs::read_to_string(self.ground.folder_of(&self.id).join("pid")).unwrap();
+        let text = std::fs::read_to_string(self.place.folder_of(&self.id).join("pid")).unwrap();
         let pids: Vec<u32> =
             text.lines().map(|line| line.split_whitespace().next().unwrap().parse().unwrap()).collect();
         pids.try_into().unwrap()
     }
-}
-
-/// Waits until `condition` holds.
-pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let wait = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(EVENTUALLY, wait).await.unwrap_or_else(|_| panic!("never came true: {what}"));
-}
-
-/// The processes of the host that have `text` in a file of their folder in `/proc`.
-pub(crate) fn processes_with(file: &str, text: &str) -> Vec<String> {
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let numbered =
-        entries.filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()));
-    let read =
-        |path: &Path| std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    numbered
-        .filter(|entry| read(&entry.path().join(file)).contains(text))
-        .map(|entry| entry.path().display().to_string())
-        .collect()
 }
 
 /// Whether this process still runs; a zombie does not.

@@ -97,7 +97,7 @@ async fn the_entry_point_runs_when_it_is_asked_for_and_is_on_the_console() {
     tokio::time::timeout(Duration::from_secs(20), seen).await.expect("its output is the console");
     let pids = inside.pids();
     ground.proot.stop(&inside.id).await.unwrap();
-    eventually("all has ended", || pids.iter().all(|pid| !crate::ground::lives(*pid))).await;
+    eventually("all has ended", async || pids.iter().all(|pid| !crate::ground::lives(*pid))).await;
 }
 
 #[tokio::test]

@@ -4,7 +4,11 @@
 
 mod ground;
 mod images;
+#[path = "../ground/inside.rs"]
+mod inside;
 mod limits;
+#[path = "../ground/processes.rs"]
+mod processes;
 mod remains;
 mod restart;
 mod suite;

@@ -41,7 +41,7 @@ async fn after_a_stop_nothing_of_a_box_is_left() {
         let left = processes_with("environ", &mark);
         assert_eq!(left, Vec::<String>::new());
     }
-    eventually("no zombie either", || !Path::new(&format!("/proc/{}", pids[0])).exists()).await;
+    eventually("no zombie either", async || !Path::new(&format!("/proc/{}", pids[0])).exists()).await;
     assert!(matches!(ground.proot.guest(&id).await, Err(Error::Gone)));
     assert!(ground.proot.inventory().await.unwrap().is_empty());
     ground.proot.idle().await;
@@ -69,8 +69,8 @@ async fn when_the_tracer_dies_the_whole_box_dies() {
         let raw = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         rustix::process::kill_process(raw, rustix::process::Signal::KILL).unwrap();
         // What is no longer traced would go on as a process of the host.
-        eventually("nothing of the box runs", || processes_with("environ", &mark).is_empty()).await;
-        eventually("it is known as dead", || !inside.pids().iter().any(|pid| lives(*pid))).await;
+        eventually("nothing of the box runs", async || processes_with("environ", &mark).is_empty()).await;
+        eventually("it is known as dead", async || !inside.pids().iter().any(|pid| lives(*pid))).await;
         let gone = async {
             while !matches!(ground.proot.guest(&inside.id).await, Err(Error::Gone)) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -101,9 +101,9 @@ async fn a_box_that_ends_its_own_agent_ends_itself() {
         stdin: None,
     };
     let output = guest.exec(command).await.unwrap();
-    eventually("nothing of the box runs", || processes_with("environ", &mark).is_empty()).await;
+    eventually("nothing of the box runs", async || processes_with("environ", &mark).is_empty()).await;
     drop(output);
-    eventually("its first process has ended", || !lives(inside.pids()[0])).await;
+    eventually("its first process has ended", async || !lives(inside.pids()[0])).await;
     assert!(ground.proot.inventory().await.unwrap().iter().all(|found| !found.alive));
     ground.proot.stop(&inside.id).await.unwrap();
 }

@@ -26,7 +26,7 @@ async fn a_later_server_finds_uses_and_removes_the_boxes_of_an_earlier_one() {
         assert_eq!(inside.pids(), before);
         later.stop(id).await.unwrap();
         assert!(!ground.folder_of(id).exists());
-        eventually("its exit is taken", || !std::path::Path::new(&format!("/proc/{}", before[0])).exists()).await;
+        eventually("its exit is taken", async || !std::path::Path::new(&format!("/proc/{}", before[0])).exists()).await;
     }
 }
 

@@ -1,5 +1,8 @@
 //! What no single key can show: values that contradict each other.
 
+use std::fs::File;
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use domain::format_duration;
@@ -21,6 +24,7 @@ pub(super) fn finish(draft: &mut Draft) {
     custom_provider(draft);
     default_provider(draft);
     docker(draft);
+    files(draft);
     registries(draft);
     tls(draft);
     secret_file::resolve(draft);
@@ -179,6 +183,55 @@ fn docker(draft: &mut Draft) {
         let source = draft.source(set);
         draft.fault(set, &source, format!("needs `{missing}`; set both, or neither"));
     }
+}
+
+/// What is read when it is needed must be there at the start already, or the first to hear of
+/// it would be a caller.
+fn files(draft: &mut Draft) {
+    let config = &draft.config;
+    let docker = Some(&config.providers.docker).filter(|docker| docker.enabled != Enabled::False);
+    let of_docker = docker.into_iter().flat_map(|docker| {
+        let tls = &docker.tls;
+        [
+            ("providers.docker.tls.ca_file", &tls.ca_file),
+            ("providers.docker.tls.cert_file", &tls.cert_file),
+            ("providers.docker.tls.key_file", &tls.key_file),
+            ("providers.docker.seccomp_profile", &docker.seccomp_profile),
+        ]
+    });
+    let of_images = [("images.docker_config", &config.images.docker_config)];
+    let named = of_docker.chain(of_images).map(|(key, file)| (key.to_owned(), file));
+    let of_registries =
+        config.images.registries.iter().map(|(host, it)| (format!("images.registries.{host}.ca_file"), &it.ca_file));
+    let of_workers = config.workers.iter().map(|(id, it)| (format!("workers.{id}.ca_file"), &it.ca_file));
+    let set = named.chain(of_registries).chain(of_workers).filter_map(|(key, file)| Some((key, file.as_deref()?)));
+    let unread = set.filter_map(|(key, file)| readable(file).err().map(|error| (key, file.to_owned(), error)));
+    let unread: Vec<_> = unread.collect();
+    for (key, file, error) in unread {
+        let source = draft.source(&key);
+        draft.fault(key, &source, format!("names {}, which cannot be read: {error}", file.display()));
+    }
+    let plain = draft.config.images.registries.iter().filter(|(_, it)| it.plain_http && it.ca_file.is_some());
+    let plain: Vec<_> = plain.map(|(host, _)| format!("images.registries.{host}.ca_file")).collect();
+    for key in plain {
+        let source = draft.source(&key);
+        draft.fault(key, &source, "is for TLS, and `plain_http` says to speak without; leave out one of the two");
+    }
+    let docker = &draft.config.providers.docker;
+    if docker.tls.ca_file.is_some() && docker.socket.as_deref().is_some_and(|socket| socket.starts_with("unix:")) {
+        const CA: &str = "providers.docker.tls.ca_file";
+        let source = draft.source(CA);
+        draft.fault(CA, &source, "is for an Engine at tcp://, and `providers.docker.socket` is a Unix socket");
+    }
+}
+
+/// Whether there is a file to read.
+fn readable(file: &Path) -> io::Result<()> {
+    // Opening a pipe would wait for somebody to write.
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    File::open(file).map(drop)
 }
 
 /// Docker's logins are used where they are.

@@ -46,7 +46,7 @@ fn section(name: &str, entries: &[(String, Value)], source: &Source, draft: &mut
     let mut seen = BTreeSet::new();
     for (part, value) in entries {
         let dotted = if name.is_empty() { part.clone() } else { format!("{name}.{part}") };
-        if part.contains('.') && !key::names_hosts(name) {
+        if part.contains('.') && !key::names_have_dots(name) {
             draft.fault(dotted, source, "has a dot in its name; write each part as a section of its own");
         } else if !seen.insert(part) {
             draft.fault(dotted, source, "is given twice; keep one");
@@ -54,7 +54,7 @@ fn section(name: &str, entries: &[(String, Value)], source: &Source, draft: &mut
             refuse(&dotted, value, source, draft);
         } else if let Some((key, entry)) = key::KEYS.iter().find_map(|key| Some((key, key.entry(&dotted)?))) {
             draft.set(key, entry, value, source);
-        } else if key::names_hosts(name) || sections().any(|known| is_section(known, &dotted)) {
+        } else if key::names_have_dots(name) || sections().any(|known| is_section(known, &dotted)) {
             if let Value::Map(entries) = value {
                 section(&dotted, entries, source, draft);
             } else if *value != Value::Null {

@@ -55,17 +55,22 @@ impl Key {
             None => (self.name == dotted).then_some(""),
             Some((before, after)) => {
                 let entry = dotted.strip_prefix(before)?.strip_suffix(after)?;
-                let has_dots = entry.contains('.') && !before.strip_suffix('.').is_some_and(names_hosts);
+                let has_dots = entry.contains('.') && !before.strip_suffix('.').is_some_and(names_have_dots);
                 (!entry.is_empty() && !has_dots).then_some(entry)
             }
         }
     }
 }
 
-/// Whether the entries of the section `name` are called after hosts, which have
-/// dots in their names.
+/// Whether the entries of the section `name` are called after hosts.
 pub(super) fn names_hosts(name: &str) -> bool {
     name == "images.registries"
+}
+
+/// Whether the entries of the section `name` may have dots in their names, as hosts
+/// have, and workers, which are mostly called after them.
+pub(super) fn names_have_dots(name: &str) -> bool {
+    names_hosts(name) || matches!(name, "workers" | "auth.worker_tokens")
 }
 
 /// The sections and the name that `dotted` is made of; a host is one of them.

@@ -346,10 +346,10 @@ fn is_label(text: &str) -> bool {
 pub(super) fn worker_id(text: &str) -> Read<String> {
     if text == "local" {
         Err("belongs to this server itself; name the worker otherwise".to_owned())
-    } else if is_label(text) && !text.contains('.') {
+    } else if is_label(text) && !matches!(text, "." | "..") {
         Ok(text.to_owned())
     } else {
-        Err("has a worker id that is not made of 1 to 128 letters, digits, `_` or `-`".to_owned())
+        Err("has a worker id that is not made of 1 to 128 letters, digits, `.`, `_` or `-`".to_owned())
     }
 }
 
@@ -362,7 +362,10 @@ pub(super) fn registry(text: &str) -> Read<String> {
     };
     let is_port = |port: &str| decimal(port).is_some_and(|port| (1..=65_535).contains(&port));
     if text.len() <= 253 && host.split('.').all(label) && port.is_none_or(is_port) {
-        Ok(text.to_ascii_lowercase())
+        let name = text.to_ascii_lowercase();
+        // Docker's own registry has several names, of which images bear the first.
+        let is_hub = matches!(name.as_str(), "index.docker.io" | "registry-1.docker.io");
+        Ok(if is_hub { "docker.io".to_owned() } else { name })
     } else {
         Err("names no registry; write its host, and its port if it has one, such as localhost:5000".to_owned())
     }
@@ -420,12 +423,23 @@ pub(super) fn user_name(value: &Value) -> Read<String> {
 }
 
 /// A capability of the kernel, without `CAP_`; or `ALL`.
-pub(super) fn capability(value: &Value) -> Read<String> {
+pub(super) fn capability_or_all(value: &Value) -> Read<String> {
     const BE: &str = "a capability such as NET_RAW, or ALL";
-    let text = text_of(value, BE)?.to_ascii_uppercase();
+    capability_name(value, BE)
+}
+
+/// A capability of the kernel, without `CAP_`. All of them leave no wall standing.
+pub(super) fn capability(value: &Value) -> Read<String> {
+    const BE: &str = "a capability such as NET_RAW; ALL would leave no wall standing";
+    let name = capability_name(value, BE)?;
+    if name == "ALL" { must(BE, value) } else { Ok(name) }
+}
+
+fn capability_name(value: &Value, be: &str) -> Read<String> {
+    let text = text_of(value, be)?.to_ascii_uppercase();
     let name = text.strip_prefix("CAP_").unwrap_or(&text);
     let fits = (1..=32).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
-    if fits { Ok(name.to_owned()) } else { must(BE, value) }
+    if fits { Ok(name.to_owned()) } else { must(be, value) }
 }
 
 /// A folder in memory: `path` or `path:options`.

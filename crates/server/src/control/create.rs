@@ -103,7 +103,10 @@ impl Control {
             return Ok(found);
         }
         let repeated = request.key.is_some().then(|| request.clone());
-        let plan = self.plan(request).await?;
+        let plan = match self.plan(request).await {
+            Ok(plan) => plan,
+            Err(error) => return Err(self.told("spawn", None, error)),
+        };
         let provider = plan.sandbox.provider.clone();
         let outcome = self.admit_and_make(plan, started).await;
         // Of two at once with the same key, one makes the sandbox.
@@ -113,10 +116,15 @@ impl Control {
             return Ok(found);
         }
         self.record(Operation::Spawn, &provider, outcome.is_ok(), started);
-        if let Err(Error::LimitReached(_)) = &outcome {
-            self.publish(EventType::ResourceLimit, None, json!({"operation": "spawn", "provider": provider}));
+        outcome.map_err(|error| self.told("spawn", Some(&provider), error))
+    }
+
+    /// Publishes that a request met a limit, if `error` says so.
+    pub(super) fn told(&self, operation: &str, provider: Option<&str>, error: Error) -> Error {
+        if let Error::LimitReached(_) = &error {
+            self.publish(EventType::ResourceLimit, None, json!({"operation": operation, "provider": provider}));
         }
-        outcome
+        error
     }
 
     /// The sandbox that goes by the request's key, once it is there.
@@ -212,8 +220,8 @@ impl Control {
             lifetime,
         };
         let here = offer.check(&spec).map_err(|error| self.who_has(&spec, error))?;
-        if here {
-            self.check_image(&offer.name, &spec.image).await?;
+        if let Some(provider) = offer.here.as_deref().filter(|_| here) {
+            self.check_image(provider, &spec.image).await?;
         }
         let placing = self.placing(here);
         let now = self.now();
@@ -314,10 +322,10 @@ impl Control {
     ) -> Result<(Arc<dyn Provider>, Started)> {
         loop {
             let provider = self.runtime_of(&sandbox).await?;
-            let awaited = self.await_image(&sandbox);
+            let awaited = self.await_image(provider.as_ref(), &sandbox).await;
             let started = provider.start(&sandbox.id, spec).await;
             if let Some(awaited) = awaited {
-                self.image_came(awaited, started.as_ref().err());
+                self.image_came(provider.as_ref(), awaited, started.as_ref().err()).await;
             }
             let error = match started {
                 Ok(started) => return Ok((provider, started)),
@@ -388,7 +396,7 @@ pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
     use providers::Error as P;
     match error {
         P::Invalid(text) => Error::Invalid(text),
-        P::NotFound(path) => Error::NotFound(Resource::File, path),
+        P::NotFound(text) => Error::NoFile(text),
         P::NotSupported(text) => Error::NotSupported(text),
         P::NoSpace => Error::NoSpace,
         P::Full(text) => Error::Full(text),

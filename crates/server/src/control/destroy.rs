@@ -74,7 +74,8 @@ impl Control {
     }
 
     /// Removes the box of a sandbox that has failed, and waits until its provider
-    /// has cleaned up.
+    /// has cleaned up. That gives up the boxes that it keeps ready, which take disk
+    /// too.
     pub(crate) async fn clear_away(&self, sandbox: &Sandbox) -> Result<()> {
         self.stop_box(sandbox).await?;
         if let Some(entry) = self.registry.get(&sandbox.provider) {

@@ -102,7 +102,9 @@ impl Control {
     async fn begin(self: &Arc<Self>, operation: Operation, id: &str, request: ExecRequest) -> Result<Running> {
         let sandbox = self.usable(id).await?;
         let limits = self.limits_of(sandbox.owner.as_ref()).await?;
-        let timeout = limits.exec_timeout(request.timeout).map_err(|error| above("timeout", error))?;
+        let timeout = limits
+            .exec_timeout(request.timeout)
+            .map_err(|error| self.told(operation.as_str(), Some(&sandbox.provider), above("timeout", error)))?;
         let observed = Observed::begin(self, operation, &sandbox);
         let guest = self.guest(&sandbox).await?;
         let command = Command {

@@ -19,7 +19,7 @@ impl Control {
         let started = Instant::now();
         let extended = self.extend_found(&found, ttl).await;
         self.record(Operation::Extend, &found.provider, extended.is_ok(), started);
-        extended
+        extended.map_err(|error| self.told("extend", Some(&found.provider), error))
     }
 
     async fn extend_found(&self, found: &Sandbox, ttl: Duration) -> Result<Sandbox> {

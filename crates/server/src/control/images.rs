@@ -4,19 +4,17 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use providers::images::{Detail, Image, Images, Progress, Pruned, PullPolicy};
-use providers::{ByteStream, Spec};
+use providers::images::{Detail, Image, Images, Progress, Pruned};
+use providers::{ByteStream, Provider, Spec};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::{Control, Error, LOCAL_WORKER, Resource, Result};
+use super::{Control, Error, Resource, Result};
 use crate::events::EventType;
 use crate::store::Sandbox;
 
 /// The image that is the host itself, and in no store.
 const HOST: &str = "host";
-/// The providers whose boxes are made of images of the store.
-const USERS: [&str; 2] = ["native", "proot"];
 
 /// How many steps of a pull wait to be told.
 const PROGRESS_MAX: usize = 16;
@@ -137,18 +135,11 @@ impl Control {
         })
     }
 
-    /// What can be said against an image of the store before anything is made of
-    /// it: that this is no name, or that nobody may be asked for it.
-    pub(super) async fn check_image(&self, provider: &str, image: &str) -> Result<()> {
-        let Some(images) = self.registry.images().filter(|_| USERS.contains(&provider) && image != HOST) else {
-            return Ok(());
-        };
-        let found = match (images.find(image), self.policy.image_pull) {
-            // It knows why nobody may be asked for it.
-            (Ok(None), PullPolicy::Never) => images.take(image).await.map(|_| ()),
-            (found, _) => found.map(|_| ()),
-        };
-        match found {
+    /// What can be said against an image before anything is made of it: that this is
+    /// no name, or that nobody may be asked for it.
+    pub(super) async fn check_image(&self, provider: &dyn Provider, image: &str) -> Result<()> {
+        let Some(images) = provider.images().filter(|_| image != HOST) else { return Ok(()) };
+        match images.check_image(image).await {
             Err(error @ providers::Error::Invalid(_)) => Err(fault(image, error)),
             // Whoever makes the box says what is wrong otherwise.
             Ok(()) | Err(_) => Ok(()),
@@ -156,31 +147,28 @@ impl Control {
     }
 
     /// Tells that a box waits for its image, if it does; what is given back has to
-    /// be told how that went.
-    pub(super) fn await_image(&self, sandbox: &Sandbox) -> Option<AwaitedImage> {
-        let uses_store = sandbox.worker == LOCAL_WORKER && USERS.contains(&sandbox.provider.as_str());
-        if !uses_store || sandbox.image == HOST {
+    /// be told how that went. A box elsewhere waits there, and it is told there.
+    pub(super) async fn await_image(&self, provider: &dyn Provider, sandbox: &Sandbox) -> Option<AwaitedImage> {
+        let images = provider.images().filter(|_| sandbox.image != HOST)?;
+        if !images.is_awaited(&sandbox.image).await {
             return None;
         }
-        let images = self.registry.images()?;
-        let is_asked = match self.policy.image_pull {
-            PullPolicy::Never => false,
-            PullPolicy::Always => true,
-            PullPolicy::Missing => !matches!(images.find(&sandbox.image), Ok(Some(_))),
-        };
-        is_asked.then(|| {
-            let image = sandbox.image.clone();
-            self.publish(EventType::ImagePulling, Some(&sandbox.id), json!({"image": image}));
-            AwaitedImage { sandbox: sandbox.id.clone(), image }
-        })
+        let image = sandbox.image.clone();
+        self.publish(EventType::ImagePulling, Some(&sandbox.id), json!({"image": image}));
+        Some(AwaitedImage { sandbox: sandbox.id.clone(), image })
     }
 
     /// Tells how it went with an image that a box waited for.
-    pub(super) fn image_came(&self, awaited: AwaitedImage, error: Option<&providers::Error>) {
+    pub(super) async fn image_came(
+        &self,
+        provider: &dyn Provider,
+        awaited: AwaitedImage,
+        error: Option<&providers::Error>,
+    ) {
         let AwaitedImage { sandbox, image } = awaited;
+        let Some(images) = provider.images() else { return };
         // A box can fail for other reasons, with its image here.
-        let found = self.registry.images().and_then(|images| images.find(&image).ok().flatten());
-        match (found, error) {
+        match (images.digest(&image).await, error) {
             (Some(digest), _) => {
                 let data = json!({"image": image, "digest": digest});
                 self.publish(EventType::ImagePulled, Some(&sandbox), data);

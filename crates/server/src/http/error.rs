@@ -35,6 +35,8 @@ pub enum Refusal {
     NeedsTls,
     /// The `Host` header names somebody else.
     Host,
+    /// A page of somebody else's sent it without having asked.
+    Origin,
     /// No key, or a wrong one; the text says which is asked for.
     Unauthorized(String),
     /// The caller has asked too often; it may again in so many seconds.
@@ -82,7 +84,7 @@ impl Refusal {
             Refusal::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             Refusal::Stalled => (StatusCode::REQUEST_TIMEOUT, "timeout"),
-            Refusal::Host => (StatusCode::FORBIDDEN, "forbidden"),
+            Refusal::Host | Refusal::Origin => (StatusCode::FORBIDDEN, "forbidden"),
             Refusal::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Refusal::TooFast { .. } => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),
             Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
@@ -111,6 +113,9 @@ impl Refusal {
             Refusal::Host => "this `Host` is not served here; use a loopback address, or list the name in \
                               `server.allowed_hosts`"
                 .to_owned(),
+            Refusal::Origin => "a page of this `Origin` may not send this; send `Content-Type: application/json`, so \
+                                that the browser asks first, or list the origin in `server.cors_allowed_origins`"
+                .to_owned(),
             Refusal::TooFast { wait_s } => format!(
                 "too many requests; ask again in {wait_s} seconds, and then less often than `X-RateLimit-Limit` says"
             ),
@@ -132,7 +137,7 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
         Control::Invalid(_) => (StatusCode::BAD_REQUEST, "bad_request"),
         // Decided: an option that the provider cannot enforce is the caller's error.
         Control::NotSupported(_) => (StatusCode::BAD_REQUEST, "not_supported"),
-        Control::NotFound(..) => (StatusCode::NOT_FOUND, "not_found"),
+        Control::NotFound(..) | Control::NoFile(_) => (StatusCode::NOT_FOUND, "not_found"),
         Control::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
         Control::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),
         Control::Unavailable(_) | Control::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),

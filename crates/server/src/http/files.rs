@@ -55,11 +55,23 @@ fn whole(content: Bytes) -> providers::ByteStream {
     stream::once(async move { Ok(content) }).boxed()
 }
 
+/// How to write the bytes of a file.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PutParams {
+    /// Permission bits for a body that is the file's bytes; JSON has a field for it
+    #[param(value_type = Option<api::FileMode>)]
+    mode: Option<String>,
+}
+
 /// Write a file at the path of the URL
 ///
-/// `application/json` is `{content, mode}`; any other type is the file's bytes.
+/// `application/json` is `{content, mode}`; any other type is the file's bytes, whose
+/// mode may stand in the query.
 #[utoipa::path(put, path = "/api/v1/sandboxes/{id}/files/{path}", tag = "files",
-    params(("id" = String, Path), ("path" = api::RelativePath, Path, description = "The absolute path without its first slash")),
+    params(("id" = String, Path), ("path" = api::RelativePath, Path, description = "The absolute path without its first slash"),
+        PutParams),
     request_body(content((api::PutFileRequest = "application/json"), (Vec<u8> = "application/octet-stream"))),
     responses(
         (status = 200, body = api::Status, description = "Written whole"),
@@ -71,6 +83,9 @@ pub async fn put(State(api): State<Api>, uri: Uri, request: Request) -> Result<J
     let (id, path) = id_and_path(&uri)?;
     if is_json(request.headers()) {
         let bytes = body::collect(request.into_body(), JSON_FILE_BYTES_MAX).await?;
+        if uri.query().is_some_and(|query| !query.is_empty()) {
+            return Err(malformed("the query: a JSON body has `mode` as a field; leave out the query"));
+        }
         let body: api::PutFileRequest = parse(&bytes)?;
         let mode = body.mode.as_deref().map(wire::mode).transpose()?;
         let content = wire::bytes("content", body.content, body.encoding)?;
@@ -79,9 +94,14 @@ pub async fn put(State(api): State<Api>, uri: Uri, request: Request) -> Result<J
     }
     let upload = Upload::new(request.into_body(), api.settings.file_bytes_max);
     upload.check_announced().await?;
-    match api.control.write_file(&id, &path, None, upload.bytes()).await {
+    let written = async {
+        let Params(PutParams { mode }) = Params::of(&uri)?;
+        let mode = mode.as_deref().map(wire::mode).transpose()?;
+        Ok(api.control.write_file(&id, &path, mode, upload.bytes()).await?)
+    };
+    match written.await {
         Ok(()) => Ok(wire::status("written")),
-        Err(error) => Err(upload.refuse(Some(error.into())).await),
+        Err(error) => Err(upload.refuse(Some(error)).await),
     }
 }
 

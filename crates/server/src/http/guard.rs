@@ -80,7 +80,7 @@ impl Hosts {
             && !origin.split_once("://").is_some_and(|(_, authority)| self.serves(authority))
             && !cors.lists(origin)
         {
-            return Err(Refusal::Host.into());
+            return Err(Refusal::Origin.into());
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 
 use super::error::Result;
-use super::request::Name;
+use super::request::{Json as Body, Name};
 use super::{Api, wire};
 
 /// List providers with their last check
@@ -33,8 +33,9 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::P
 
 /// Check every provider now
 #[utoipa::path(post, path = "/api/v1/providers/test", tag = "providers",
+    request_body = api::Empty,
     responses((status = 200, body = BTreeMap<String, bool>, description = "Whether each is healthy")))]
-pub async fn test(State(api): State<Api>) -> Json<BTreeMap<String, bool>> {
+pub async fn test(State(api): State<Api>, Body(api::Empty {}): Body<api::Empty>) -> Json<BTreeMap<String, bool>> {
     let checked = api.control.test_providers().await;
     let names = api.control.registry().entries().iter().map(|entry| entry.provider.name().to_owned());
     Json(names.zip(checked.into_iter().map(|checked| checked.health.error.is_none())).collect())

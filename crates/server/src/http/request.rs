@@ -56,7 +56,7 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
-        let inner = error.inner();
+        let inner = worded(&error.inner().to_string());
         // The reader does not know where it is when the text breaks off.
         if matches!(path.as_str(), "." | "?") {
             malformed(format!("the body: {inner}"))
@@ -66,6 +66,18 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     })?;
     reader.end().map_err(|error| malformed(format!("the body: {error}")))?;
     Ok(value)
+}
+
+/// What a reader of numbers says, in words for people who do not read Rust.
+fn worded(text: &str) -> String {
+    const WORDS: [(&str, &str); 5] = [
+        ("expected u32", "expected a whole number from 0 to 4294967295"),
+        ("expected u64", "expected a whole number from 0 to 18446744073709551615"),
+        ("invalid digit found in string", "is not a whole number"),
+        ("number too large to fit in target type", "is too large a number"),
+        ("cannot parse integer from empty string", "is empty, not a whole number"),
+    ];
+    WORDS.iter().fold(text.to_owned(), |text, (theirs, ours)| text.replace(theirs, ours))
 }
 
 /// A query string; unknown and repeated parameters are refused by the type.
@@ -85,7 +97,7 @@ impl<T: DeserializeOwned> Params<T> {
     pub fn of(uri: &Uri) -> Result<Self, ApiError> {
         Query::try_from_uri(uri)
             .map(|Query(params)| Params(params))
-            .map_err(|error| malformed(format!("the query: {}", innermost(&error))))
+            .map_err(|error| malformed(format!("the query: {}", worded(&innermost(&error)))))
     }
 }
 
@@ -209,7 +221,10 @@ mod test {
             (r#"{"vcpus":-1}"#, "`vcpus`: invalid value"),
             (r#"{"vcpus":1.5}"#, "`vcpus`: invalid type"),
             (r#"{"vcpus":1e99}"#, "`vcpus`"),
-            (r#"{"memory_mb":99999999999}"#, "`memory_mb`: invalid value"),
+            (
+                r#"{"memory_mb":99999999999}"#,
+                "`memory_mb`: invalid value: integer `99999999999`, expected a whole number from",
+            ),
             (r#"{} {}"#, "trailing characters"),
             (r#"{"#, "the body: EOF"),
             (r#"[]"#, "the body: "),

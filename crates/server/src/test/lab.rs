@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{Caps, Limits, Resources, SandboxId, State, Timestamp};
 use providers::mock::Mock;
-use providers::{Error, Facts, Found, Guest, Health, Provider, Result, Spec, Started};
+use providers::{Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Spec, Started};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
@@ -35,7 +35,6 @@ pub(crate) fn policy() -> Policy {
         queue: QueuePolicy { enabled: false, pool: false, timeout: seconds(30), places: 10 },
         pool: None,
         image: None,
-        image_pull: providers::images::PullPolicy::Missing,
         output_bytes_max: 1 << 16,
         retention: seconds(3600),
         audit: AuditBounds { retention: seconds(3600), entries_max: 1000 },
@@ -156,6 +155,10 @@ impl Provider for Puppet {
 
     fn default_image(&self) -> &str {
         self.mock.default_image()
+    }
+
+    fn images(&self) -> Option<&dyn ImageSource> {
+        self.mock.images()
     }
 
     fn check(&self, spec: &Spec) -> Result<()> {

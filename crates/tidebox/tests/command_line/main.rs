@@ -21,7 +21,9 @@ const READY: &str = r#"{"stream":"stdout","data":"cmVhZHkK"}"#;
 const EXIT_42: &str = r#"{"stream":"exit","data":"42"}"#;
 
 fn tidebox(url: &str, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidebox"));
+    // Tests that run in a script's background ignore SIGINT, and what they start would too.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_tidebox")]);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TIDEBOX_")) {
         command.env_remove(name);
     }

@@ -11,3 +11,11 @@ mod quotas;
 mod sandboxes;
 mod system;
 mod templates;
+
+use serde_json::Value;
+
+/// For how long a sandbox was made, in seconds.
+fn lifetime(sandbox: &Value) -> i64 {
+    let at = |key: &str| sandbox[key].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    at("expires_at").duration_since(at("created_at")).as_secs()
+}

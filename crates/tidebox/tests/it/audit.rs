@@ -34,7 +34,7 @@ async fn a_row_says_who_asked_for_what_and_what_came_of_it_and_holds_no_secret()
         .header("Authorization", "Bearer s3cret-bearer")
         .header("User-Agent", "probe/1 \u{e9}")
         .json(&json!({"metadata": {"k": "s3cret-body"}}));
-    Answer::read(asked.send().await.unwrap()).await.refused(404, "not_found", "nope");
+    Answer::read(asked.send().await.unwrap()).await.refused(400, "bad_request", "`api_key`");
     let rows = rows(&server, "").await;
     assert_eq!(rows.len(), 1, "{rows:#?}");
     let row = rows[0].as_object().unwrap();
@@ -58,11 +58,11 @@ async fn a_row_says_who_asked_for_what_and_what_came_of_it_and_holds_no_secret()
     );
     assert_eq!(
         (&row["actor"], &row["action"], &row["method"], &row["path"], &row["status"]),
-        (&json!("anonymous"), &json!("templates.update"), &json!("PUT"), &json!("/api/v1/templates/nope"), &json!(404))
+        (&json!("anonymous"), &json!("templates.update"), &json!("PUT"), &json!("/api/v1/templates/nope"), &json!(400))
     );
     assert_eq!((&row["request_id"], &row["remote_addr"]), (&json!("mine-1"), &json!("127.0.0.1")));
     assert!(row["user_agent"].as_str().unwrap().starts_with("probe/1"), "{row:?}");
-    assert_eq!(row["detail"], "error=not_found");
+    assert_eq!(row["detail"], "error=bad_request");
     assert!(row["created_at"].as_str().unwrap().ends_with('Z') && row["duration_ms"].is_u64() && row["id"].is_u64());
     assert!(!json!(rows).to_string().contains("s3cret"), "{rows:#?}");
 }

@@ -214,6 +214,25 @@ async fn every_event_that_a_client_can_cause_is_told_in_its_order_and_shape() {
 }
 
 #[tokio::test]
+async fn every_request_above_a_maximum_is_told_of() {
+    let server = TestServer::start(&format!(
+        "{MOCK} defaults.ttl=1m defaults.max_ttl=1m defaults.default_exec_timeout=1s defaults.max_exec_timeout=1s"
+    ))
+    .await;
+    let id = server.spawn().await;
+    let exec = |stream: bool| json!({"command": "true", "timeout": "2s", "stream": stream});
+    server.post("/sandboxes", json!({"ttl": "2m"})).await.refused(429, "resource_limit", "`ttl`");
+    server.post(&format!("/sandboxes/{id}/extend"), json!({"ttl": "2m"})).await.refused(429, "resource_limit", "`ttl`");
+    server.post(&format!("/sandboxes/{id}/exec"), exec(false)).await.refused(429, "resource_limit", "`timeout`");
+    server.post(&format!("/sandboxes/{id}/exec"), exec(true)).await.refused(429, "resource_limit", "`timeout`");
+    let told = Listener::begin(&server, "?type=resource.limit&follow=false&last_event_id=0").await.rest().await;
+    let told: Vec<_> = told.iter().map(|event| event["data"].clone()).collect();
+    let of = |operation: &str, provider: Value| json!({"operation": operation, "provider": provider});
+    let mock = || json!("mock");
+    assert_eq!(told, [of("spawn", Value::Null), of("extend", mock()), of("exec", mock()), of("exec_stream", mock())]);
+}
+
+#[tokio::test]
 async fn a_spawn_that_waits_for_room_is_told_of() {
     let settings = "defaults.max_sandboxes=1 defaults.spawn_overflow=queue defaults.spawn_queue_timeout=4s";
     let server = TestServer::start(&format!("{MOCK} {settings}")).await;

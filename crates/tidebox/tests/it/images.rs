@@ -2,13 +2,15 @@
 
 mod archive;
 mod command_line;
+mod engine;
+mod full_disk;
 mod pull;
 
 use fixtures::image::Image;
 use fixtures::registry::Registry;
 use serde_json::{Value, json};
 
-use crate::server::{MOCK, NATIVE, TestServer};
+use crate::server::{Answer, MOCK, NATIVE, TestServer};
 
 /// Settings with which a server may ask this registry.
 fn asking(registry: &Registry, more: &str) -> String {
@@ -27,7 +29,10 @@ async fn ground(more: &str) -> Option<(Registry, String, TestServer)> {
 
 /// The events of these types so far.
 async fn events(server: &TestServer, types: &str) -> Vec<Value> {
-    let answer = server.get(&format!("/events?last_event_id=0&follow=false&type={types}")).await;
+    read_events(server.get(&format!("/events?last_event_id=0&follow=false&type={types}")).await)
+}
+
+fn read_events(answer: Answer) -> Vec<Value> {
     let text = String::from_utf8(answer.bytes).unwrap();
     text.lines()
         .filter_map(|line| line.strip_prefix("data: "))

@@ -11,6 +11,7 @@ mod cli;
 mod contract;
 mod crash;
 mod custom;
+mod docker;
 mod events;
 mod fuzz;
 mod hanging;

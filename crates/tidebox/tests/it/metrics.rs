@@ -263,14 +263,24 @@ async fn the_admin_sees_the_same() {
 #[tokio::test]
 async fn an_idle_server_says_what_is_true_of_it() {
     let server = TestServer::start(&format!(
-        "{MOCK} defaults.max_sandboxes=7 defaults.max_ttl=2h defaults.spawn_queue_timeout=45s rate_limit.burst=9"
+        "{MOCK} defaults.max_sandboxes=7 defaults.max_sandboxes_per_owner=5 defaults.max_ttl=2h \
+         defaults.default_exec_timeout=20s defaults.max_exec_timeout=3m defaults.spawn_queue_timeout=45s \
+         rate_limit.burst=9"
     ))
     .await;
     let body = server.get("/diagnostics").await.ok();
     let arch = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
     assert_eq!(body["build"], json!({"version": env!("CARGO_PKG_VERSION"), "goos": "linux", "goarch": arch}));
     assert_eq!(body["store"]["healthy"], true);
-    assert_eq!((&body["limits"]["max_sandboxes"], &body["limits"]["max_ttl"]), (&json!(7), &json!("2h0m0s")));
+    for (limit, value) in [
+        ("max_sandboxes", json!(7)),
+        ("max_sandboxes_per_owner", json!(5)),
+        ("max_ttl", json!("2h0m0s")),
+        ("default_exec_timeout", json!("20s")),
+        ("max_exec_timeout", json!("3m0s")),
+    ] {
+        assert_eq!(body["limits"][limit], value, "{limit}");
+    }
     assert_eq!(body["limits"]["spawn_queue_timeout"], "45s");
     assert_eq!(body["limits"]["spawn_overflow"], "reject");
     assert_eq!((&body["rate_limit"]["enabled"], &body["rate_limit"]["burst"]), (&json!(false), &json!(9)));

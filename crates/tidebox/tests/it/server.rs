@@ -36,7 +36,12 @@ pub struct TestServer {
     log: Arc<Mutex<Vec<String>>>,
     dir: tempfile::TempDir,
     expected_trouble: Vec<&'static str>,
+    images_disk: Option<String>,
 }
+
+/// Makes a small disk for the images, in a mount namespace that ends with the server.
+const WITH_IMAGES_DISK: &str =
+    r#"mkdir -p "$1/images" && mount -t tmpfs -o "$2" tmpfs "$1/images" && shift 2 && exec "$@""#;
 
 /// An answer, read whole.
 #[derive(Debug)]
@@ -87,8 +92,44 @@ impl TestServer {
         Self::start_command("serve", settings, user).await
     }
 
+    /// Starts a server whose images lie on a disk of their own, made with these
+    /// options: `size=20m`. `None` where nobody may mount one.
+    pub async fn start_with_images_on(disk: &str, settings: &str) -> Option<Self> {
+        let unshare = fixtures::found("unshare", &[])?;
+        if !Command::new(unshare).args(["--mount", "true"]).stderr(Stdio::null()).status().unwrap().success() {
+            fixtures::skip("unshare", "no mount namespace can be made here");
+            return None;
+        }
+        let mut server = Self::prepare("serve", settings, None);
+        server.images_disk = Some(disk.to_owned());
+        server.launch().await;
+        Some(server)
+    }
+
+    /// Makes that disk larger.
+    pub fn grow_images_disk(&self, disk: &str) {
+        let mut command = Command::new("nsenter");
+        command.args(["--mount", "--target", &self.pid().to_string(), "mount", "-o", &format!("remount,{disk}")]);
+        assert!(command.arg(self.data_dir().join("images")).status().unwrap().success(), "the disk does not grow");
+    }
+
+    /// How many entries a folder of that disk has that are no empty folders.
+    pub fn entries_on_images_disk(&self, folder: &str) -> usize {
+        let seen = format!("/proc/{}/root{}", self.pid(), self.data_dir().join("images").join(folder).display());
+        let is_something = |entry: &std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_dir(entry.as_ref().unwrap().path()).map_or(true, |mut below| below.next().is_some())
+        };
+        std::fs::read_dir(seen).unwrap().filter(is_something).count()
+    }
+
     /// Starts a server by another command than `serve`.
     pub async fn start_command(command: &str, settings: &str, user: Option<u32>) -> Self {
+        let mut server = Self::prepare(command, settings, user);
+        server.launch().await;
+        server
+    }
+
+    fn prepare(command: &str, settings: &str, user: Option<u32>) -> Self {
         let dir = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
         // Boxes of PRoot have users of their own, who have to get there.
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
@@ -100,7 +141,7 @@ impl TestServer {
             .map(|pair| pair.split_once('=').expect("settings are key=value"))
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect();
-        let mut server = Self {
+        Self {
             url: String::new(),
             http: http(),
             key: None,
@@ -112,9 +153,8 @@ impl TestServer {
             log: Arc::default(),
             dir,
             expected_trouble: Vec::new(),
-        };
-        server.launch().await;
-        server
+            images_disk: None,
+        }
     }
 
     /// Lines of the log with these words are no failure of the test.
@@ -132,7 +172,16 @@ impl TestServer {
 
     /// Starts the process, after the first time or after [`TestServer::kill`].
     pub async fn launch(&mut self) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidebox"));
+        let tidebox = env!("CARGO_BIN_EXE_tidebox");
+        let mut command = match &self.images_disk {
+            None => Command::new(tidebox),
+            Some(disk) => {
+                let mut command = Command::new("unshare");
+                command.args(["--mount", "--propagation", "private", "sh", "-c", WITH_IMAGES_DISK, "sh"]);
+                command.arg(self.data_dir()).args([disk, tidebox]);
+                command
+            }
+        };
         command
             .args(&self.command)
             .env_clear()
@@ -273,7 +322,7 @@ impl TestServer {
     fn leftovers(&self) -> String {
         let mut left = String::new();
         for dir in self.provider_dirs() {
-            for what in ["boxes", "trash"] {
+            for what in ["boxes", "ahead", "trash"] {
                 for entry in std::fs::read_dir(dir.join(what)).into_iter().flatten().flatten() {
                     let _ = writeln!(left, "of {what}: {}", entry.path().display());
                 }

@@ -109,7 +109,7 @@ pub(super) const PROVIDERS: &[Key] = &[
         default: Default::Text(""),
         doc: &["Capabilities that boxes do not get, such as NET_RAW; ALL for all of them."],
         read: |config, value, _| {
-            read::list(value, read::capability).map(|it| config.providers.docker.dropped_caps = it)
+            read::list(value, read::capability_or_all).map(|it| config.providers.docker.dropped_caps = it)
         },
     },
     Key {

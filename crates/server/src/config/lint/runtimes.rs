@@ -4,8 +4,7 @@ use super::super::settings::Docker;
 use super::{Config, Enabled, Report, is_in_the_clear};
 
 /// Capabilities with which a process gets out of its container, or at the host.
-const DANGEROUS: [&str; 14] = [
-    "ALL",
+const DANGEROUS: [&str; 13] = [
     "BPF",
     "DAC_READ_SEARCH",
     "MAC_ADMIN",

@@ -69,8 +69,8 @@ fn the_logins_of_docker_are_used_where_they_are() {
     let lab = Lab::new().file("home/.docker/config.json", "{}");
     let found = lab.load().config.images.docker_config.unwrap();
     assert!(found.ends_with("home/.docker/config.json"), "{}", found.display());
-    let lab = lab.env("TIDEBOX_IMAGES_DOCKER_CONFIG", "/srv/config.json");
-    assert_eq!(lab.load().config.images.docker_config.as_deref(), Some(Path::new("/srv/config.json")));
+    let lab = lab.env("TIDEBOX_IMAGES_DOCKER_CONFIG", "/etc/passwd");
+    assert_eq!(lab.load().config.images.docker_config.as_deref(), Some(Path::new("/etc/passwd")));
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_docker_engine_is_reached_by_path_or_by_address() {
         assert_eq!(Lab::new().env("TIDEBOX_PROVIDERS_DOCKER_SOCKET", text).faults().len(), 1, "{text}");
     }
     check(
-        "providers: {docker: {tls: {cert_file: /c}}}",
+        "providers: {docker: {tls: {cert_file: /etc/passwd}}}",
         &["providers.docker.tls.cert_file (@): needs `providers.docker.tls.key_file`; set both, or neither"],
     );
 }
@@ -95,6 +95,7 @@ fn a_docker_engine_is_reached_by_path_or_by_address() {
 #[test]
 fn what_a_container_gets_is_read() {
     let docker = Lab::new()
+        .file("home/p.json", "{}")
         .here(
             "providers:\n  docker:\n    dropped_caps: [all]\n    added_caps: [CAP_CHOWN]\n    tmpfs: ['/tmp', '/run:size=64m,mode=1777']\n    user: 1000\n    seccomp_profile: ~/p.json\n    network_mode: bridge\n",
         )

@@ -77,7 +77,7 @@ fn every_key_is_shown_with_its_source() {
 fn what_is_shown_is_a_configuration_that_means_the_same() {
     let lab = Lab::new()
         .of_user("data_dir: ~/x y\ndefaults: {ttl: 5m, image: 'a:b#c'}\nlimits: {max_output_bytes: 64KiB}")
-        .here("workers: {w1: {url: 'https://w1.test', ca_file: '~/ca.pem'}, w-1: {url: 'http://[::1]:80'}}")
+        .here("workers: {w1: {url: 'https://w1.test', ca_file: '/etc/passwd'}, w-1: {url: 'http://[::1]:80'}}")
         .env("TIDEBOX_SERVER_HOST", "::1")
         .env("TIDEBOX_SERVER_TRUSTED_PROXIES", "10.0.0.0/8,::1")
         .env("TIDEBOX_PROVIDERS_NATIVE_SUBIDS", "200000:131072")

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{Metadata, Resources, SandboxId};
-use providers::{Backend, Chain, Error, Facts, Found, Guest, Health, Phase, Provider, Result, Slots, Spec, Started};
+use providers::{
+    Backend, Chain, Error, Facts, Found, Guest, Health, ImageSource, Phase, Provider, Result, Slots, Spec, Started,
+};
 
 use super::follow;
 use crate::clock::Clock;
@@ -147,6 +149,10 @@ impl Provider for SharedBoxes {
 
     fn default_image(&self) -> &str {
         self.inner.default_image()
+    }
+
+    fn images(&self) -> Option<&dyn ImageSource> {
+        self.inner.images()
     }
 
     fn check(&self, spec: &Spec) -> Result<()> {

@@ -177,7 +177,7 @@ fn rate_limit(config: &RateLimitConfig, figures: figures::RateLimit) -> api::Rat
     }
 }
 
-/// The providers; what one of them said last may name an address.
+/// The providers. What one of them said last may name an address.
 fn providers(api: &Api) -> Vec<api::ProviderHealth> {
     let entries = api.control.registry().entries().iter();
     let shown = entries.map(|entry| {
@@ -212,7 +212,8 @@ fn is_address(word: &str) -> bool {
 
 fn workers(stored: &Stored) -> api::WorkerFigures {
     let item = |seen: &Seen| api::WorkerItem {
-        worker: worker(seen),
+        // What a worker calls its host may be an address.
+        worker: api::Worker { hostname: without_addresses(&seen.worker.hostname), ..worker(seen) },
         active_sandboxes: stored.sandboxes.by_worker.get(seen.worker.id.as_str()).copied().unwrap_or(0),
     };
     api::WorkerFigures {

@@ -77,7 +77,49 @@ async fn a_name_that_is_not_ours_is_refused_on_loopback() {
     with_host("localhost:1").await.ok();
     let posted =
         server.request(Method::POST, "/sandboxes").header("Origin", "http://evil.example").send().await.unwrap();
-    Answer::read(posted).await.refused(403, "forbidden", "allowed_hosts");
+    Answer::read(posted).await.refused(403, "forbidden", "server.cors_allowed_origins");
+}
+
+#[tokio::test]
+async fn what_a_route_does_not_read_is_refused_and_not_ignored() {
+    let server = TestServer::start(MOCK).await;
+    let id = server.spawn().await;
+    for (method, path) in [
+        (Method::DELETE, "/sandboxes?state=failed".to_owned()),
+        (Method::GET, "/templates?limit=1".to_owned()),
+        (Method::HEAD, "/templates?limit=1".to_owned()),
+        (Method::GET, "/quotas?owner=x".to_owned()),
+        (Method::GET, format!("/sandboxes/{id}?x=1")),
+        (Method::POST, "/sandboxes/admission?x".to_owned()),
+        (Method::DELETE, format!("/sandboxes/{id}?force=true")),
+    ] {
+        let answer = Answer::read(server.request(method.clone(), &path).send().await.unwrap()).await;
+        assert_eq!(answer.status, 400, "{method} {path}");
+        if method != Method::HEAD {
+            answer.refused(400, "bad_request", "leave out `");
+        }
+    }
+    server.get(&format!("/sandboxes/{id}?")).await.ok();
+    server.post("/providers/test", json!({"x": 1})).await.refused(400, "bad_request", "unknown field `x`");
+    server.post("/providers/test", json!({})).await.ok();
+}
+
+#[tokio::test]
+async fn numbers_that_do_not_fit_are_told_in_plain_words() {
+    let server = TestServer::start(MOCK).await;
+    let id = server.spawn().await;
+    let whole = "`memory_mb`: invalid value: integer `99999999999`, expected a whole number from 0 to 4294967295";
+    server.post("/sandboxes", json!({"memory_mb": 99_999_999_999u64})).await.refused(400, "bad_request", whole);
+    server.get(&format!("/sandboxes/{id}/logs?lines=x")).await.refused(
+        400,
+        "bad_request",
+        "lines: is not a whole number",
+    );
+    server.post(&format!("/sandboxes/{id}/files/move"), json!({"old_path": "a", "new_path": "/b"})).await.refused(
+        400,
+        "bad_request",
+        "the path `a` must be absolute",
+    );
 }
 
 #[tokio::test]

@@ -54,6 +54,20 @@ async fn the_mode_of_an_existing_file_is_kept_unless_given() {
 }
 
 #[tokio::test]
+async fn a_raw_put_takes_the_mode_from_the_query() {
+    let (server, id, files) = boxed().await;
+    put_raw(&server, &format!("{files}/workspace/run?mode=755"), b"#!/bin/sh\n".to_vec()).await.ok();
+    assert_eq!(server.output(&id, "stat -c %a /workspace/run").await, "755\n");
+    for (query, words) in [("mode=rwx", "`mode`"), ("mode=1&mode=2", "mode"), ("umask=1", "umask")] {
+        let answer = put_raw(&server, &format!("{files}/workspace/run?{query}"), b"changed".to_vec()).await;
+        answer.refused(400, "bad_request", words);
+    }
+    let json = server.put(&format!("{files}/workspace/run?mode=700"), json!({"content": "x"})).await;
+    json.refused(400, "bad_request", "leave out the query");
+    assert_eq!(server.output(&id, "cat /workspace/run").await, "#!/bin/sh\n");
+}
+
+#[tokio::test]
 async fn put_takes_raw_bytes_or_json_at_any_path() {
     let (server, id, files) = boxed().await;
     for name in
@@ -107,7 +121,9 @@ async fn bad_paths_are_refused_and_missing_ones_not_found() {
     server.get(&format!("{files}?path=/{long}")).await.refused(400, "bad_request", "4096");
     let name = "y".repeat(300);
     server.get(&format!("{files}/stat?path=/{name}")).await.refused(400, "bad_request", "");
-    server.get(&format!("{files}?path=/nope")).await.refused(404, "not_found", "/nope");
+    let missing = server.get(&format!("{files}?path=/nope")).await;
+    missing.refused(404, "not_found", "");
+    assert_eq!(missing.json()["message"], "/nope: no such file or directory");
     server.get(&format!("{files}/stat?path=/nope")).await.refused(404, "not_found", "/nope");
     server.get(&format!("{files}/list?path=/nope")).await.refused(404, "not_found", "/nope");
     server.get(&format!("{files}/list?path=/workspace/f")).await.refused(400, "bad_request", "directory");
@@ -266,4 +282,38 @@ async fn a_full_box_answers_507() {
     put_raw(&server, &url, vec![b'x'; 24 << 20]).await.refused(507, "no_space", "space");
     put_raw(&server, &url, vec![b'x'; 1 << 20]).await.ok();
     assert_eq!(server.output(&id, "ls -A /workspace").await, "f\n");
+}
+
+#[tokio::test]
+async fn names_that_are_no_utf8_are_listed_and_take_nothing_away() {
+    use fixtures::image::{Entry, layer};
+    let server = TestServer::start(NATIVE).await;
+    // They come with an image, and are made in the box.
+    let odd =
+        [Entry::dir("etc"), Entry::dir("odd"), Entry::file(b"odd/of \xff image", "x"), Entry::file("odd/plain", "y")];
+    let import = server.request(Method::POST, "/images/import?name=odd:1").header("content-type", "application/x-tar");
+    assert_eq!(Answer::read(import.body(layer(&odd)).send().await.unwrap()).await.status, 201);
+    let of_image = server.spawn_with(json!({"image": "odd:1"})).await;
+    let listed = server.get(&format!("/sandboxes/{of_image}/files/list?path=/odd")).await.ok();
+    let names = |listed: &Value| -> Vec<String> {
+        listed.as_array().unwrap().iter().map(|file| file["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&listed), ["of \u{fffd} image", "plain"]);
+
+    let id = server.spawn().await;
+    let files = format!("/sandboxes/{id}/files");
+    server.output(&id, r"mkdir /workspace/d && cd /workspace/d && echo x > $(printf 'a\377b') && echo y > plain").await;
+    let listed = server.get(&format!("{files}/list?path=/workspace/d")).await.ok();
+    assert_eq!(names(&listed), ["a\u{fffd}b", "plain"]);
+    assert_eq!(listed[0]["path"], "/workspace/d/a\u{fffd}b");
+    let found = server.get(&format!("{files}/glob?pattern=/workspace/d/*")).await.ok();
+    assert_eq!(found, json!(["/workspace/d/a\u{fffd}b", "/workspace/d/plain"]));
+    // What is shown is no name of it.
+    server.get(&format!("{files}?path=/workspace/d/a%EF%BF%BDb")).await.refused(404, "not_found", "");
+    // Nor can one be written in a request: that says so, and breaks nothing.
+    let raw = server.get(&format!("{files}/stat?path=/workspace/d/a%FFb")).await;
+    assert!(matches!(raw.status.as_u16(), 400 | 404), "{raw:?}");
+    assert_eq!(server.get(&format!("{files}?path=/workspace/d/plain")).await.bytes, b"y\n");
+    server.delete(&format!("{files}?path=/workspace/d&recursive=true")).await.ok();
+    server.get(&format!("{files}/list?path=/workspace/d")).await.refused(404, "not_found", "");
 }

@@ -3,6 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::lifetime;
 use crate::server::{Answer, MOCK, TestServer};
 
 async fn spawn_as(server: &TestServer, owner: &str, body: Value) -> Answer {
@@ -146,11 +147,7 @@ async fn the_limits_on_time_are_those_of_the_sandboxes_owner_whoever_asks() {
     server.put("/quotas/alice", json!({"max_ttl": "50s", "max_exec_timeout": "1s"})).await.ok();
     spawn_as(&server, "alice", json!({"ttl": "51s"})).await.refused(429, "resource_limit", "50s");
     let made = spawn_as(&server, "alice", json!({})).await.ok();
-    let life = |sandbox: &Value| {
-        let at = |key: &str| sandbox[key].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
-        at("expires_at").duration_since(at("created_at")).as_secs()
-    };
-    assert_eq!(life(&made), 50, "an omitted lifetime is lowered");
+    assert_eq!(lifetime(&made), 50, "an omitted lifetime is lowered");
     let path = format!("/sandboxes/{}", made["id"].as_str().unwrap());
     // Nobody in particular asks, and another owner asks: the owner of the sandbox counts.
     let answer = server.post(&format!("{path}/extend"), json!({"ttl": "51s"})).await;
@@ -178,7 +175,7 @@ async fn a_template_above_an_owners_limit_is_lowered_and_an_override_above_it_is
         async { Answer::read(request.send().await.unwrap()).await }
     };
     let made = spawn(json!({})).await.ok();
-    assert_eq!(made["owner_id"], "alice");
+    assert_eq!((&made["owner_id"], lifetime(&made)), (&json!("alice"), 10));
     spawn(json!({"ttl": "11s"})).await.refused(429, "resource_limit", "10s");
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::lifetime;
 use crate::server::{MOCK, TestServer};
 
 #[tokio::test]
@@ -72,5 +73,6 @@ async fn a_templates_lifetime_above_the_maximum_is_lowered_not_refused() {
     server.post("/templates", json!({"name": "long", "ttl": "10h"})).await.ok();
     let made = server.post("/templates/long/spawn", json!({})).await;
     assert_eq!(made.status, 201);
+    assert_eq!(lifetime(&made.json()), 3600);
     server.post("/templates/long/spawn", json!({"ttl": "10h"})).await.refused(429, "resource_limit", "1h0m0s");
 }

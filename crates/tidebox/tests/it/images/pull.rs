@@ -7,8 +7,8 @@ use fixtures::registry::Registry;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{asking, events, ground, types};
-use crate::server::{Answer, NATIVE, TestServer};
+use super::{asking, events, ground, read_events, types};
+use crate::server::{Answer, MOCK, NATIVE, TestServer};
 
 #[tokio::test]
 async fn a_spawn_pulls_what_is_missing_and_tells_how_long_that_took() {
@@ -24,6 +24,26 @@ async fn a_spawn_pulls_what_is_missing_and_tells_how_long_that_took() {
     // The second finds it here.
     server.post("/sandboxes", json!({"image": name})).await.ok();
     assert_eq!(events(&server, "image.pulling").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_spawn_among_users_who_share_a_box_tells_of_its_image_too() {
+    let Some((_registry, name, server)) = ground("pool.enabled=true").await else { return };
+    let spawn = server.request(Method::POST, "/sandboxes").header("x-user-id", "ada").json(&json!({"image": name}));
+    let sandbox = Answer::read(spawn.send().await.unwrap()).await.ok();
+    // Who shares a box hears of nothing but what is theirs.
+    assert_eq!(events(&server, "image.pulling,image.pulled").await, Vec::<Value>::new());
+    let heard = server.request(Method::GET, "/events?last_event_id=0&follow=false&type=image.pulling,image.pulled");
+    let told = read_events(Answer::read(heard.header("x-user-id", "ada").send().await.unwrap()).await);
+    assert_eq!(types(&told), ["image.pulling", "image.pulled"]);
+    assert!(told.iter().all(|event| event["sandbox_id"] == sandbox["id"]), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_spawn_of_a_provider_without_images_tells_of_none() {
+    let server = TestServer::start(&format!("{MOCK} images.pull=always")).await;
+    server.post("/sandboxes", json!({"image": "python:3.12"})).await.ok();
+    assert_eq!(events(&server, "image.pulling,image.pulled,image.failed").await, Vec::<Value>::new());
 }
 
 #[tokio::test]

@@ -104,6 +104,21 @@ async fn a_worker_is_stale_once_it_has_been_silent_for_so_long() {
 }
 
 #[tokio::test]
+async fn an_address_for_a_host_name_is_in_no_diagnostics_and_no_metrics() {
+    let server = start().await;
+    for (id, hostname) in [("w4", "10.1.2.3"), ("w6", "fd00::1")] {
+        let mut body = beat();
+        body["hostname"] = json!(hostname);
+        assert_eq!(as_worker(&server, id, "/heartbeat", &body).await.ok()["hostname"], hostname);
+        for path in ["/diagnostics", "/metrics", "/metrics/prometheus"] {
+            let answer = server.get(path).await;
+            let text = String::from_utf8_lossy(&answer.bytes);
+            assert!(answer.status == 200 && !text.contains(hostname), "{path}: {text}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_a_heartbeat_may_say_is_bounded() {
     let server = start().await;
     let long = "x".repeat(300);

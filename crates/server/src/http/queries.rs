@@ -1,0 +1,72 @@
+//! Query strings of routes that take none: refused, so that nobody believes that a
+//! filter was applied.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::Method;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use utoipa::openapi::path::{Operation, ParameterIn};
+use utoipa::openapi::{OpenApi, PathItem, RefOr};
+
+use super::error::malformed;
+
+/// The routes that the description knows to take no query.
+#[derive(Debug, Clone)]
+pub struct WithoutQuery(Arc<HashSet<(Method, String)>>);
+
+impl WithoutQuery {
+    /// Finds them in the description, by method and path.
+    pub fn of(description: &OpenApi) -> Self {
+        let routes = description.paths.paths.iter().flat_map(|(path, item)| {
+            operations(item).filter(|(_, operation)| !takes_query(operation)).map(|(method, _)| (method, path.clone()))
+        });
+        Self(Arc::new(routes.collect()))
+    }
+
+    fn has(&self, method: &Method, path: &str) -> bool {
+        let method = if *method == Method::HEAD { Method::GET } else { method.clone() };
+        self.0.contains(&(method, path.to_owned()))
+    }
+}
+
+fn operations(item: &PathItem) -> impl Iterator<Item = (Method, &Operation)> {
+    let all = [
+        (Method::GET, &item.get),
+        (Method::PUT, &item.put),
+        (Method::POST, &item.post),
+        (Method::DELETE, &item.delete),
+    ];
+    all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_ref()?)))
+}
+
+fn takes_query(operation: &Operation) -> bool {
+    operation.parameters.iter().flatten().any(|parameter| match parameter {
+        RefOr::T(parameter) => parameter.parameter_in == ParameterIn::Query,
+        // What it says stands elsewhere.
+        RefOr::Ref(_) => true,
+    })
+}
+
+/// Refuses a query where none is read.
+pub async fn refuse(
+    State(without): State<WithoutQuery>,
+    matched: Option<MatchedPath>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let query = request.uri().query().filter(|query| !query.is_empty());
+    match (query, matched) {
+        (Some(query), Some(path)) if without.has(request.method(), path.as_str()) => {
+            let name: String =
+                query.split(['=', '&']).next().unwrap_or_default().chars().take(NAME_CHARS_MAX).collect();
+            malformed(format!("the query: this route takes no parameters; leave out `{name}`")).into_response()
+        }
+        _ => next.run(request).await,
+    }
+}
+
+/// How much of a parameter's name is repeated.
+const NAME_CHARS_MAX: usize = 64;

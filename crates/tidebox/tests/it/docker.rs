@@ -1,0 +1,71 @@
+//! Boxes of a Docker Engine that stops, and containers that go behind the server's
+//! back, as a caller sees it.
+
+use fixtures::Engine;
+use fixtures::image::Image;
+use serde_json::json;
+
+use crate::server::TestServer;
+
+/// What every Engine here has.
+const IMAGE: &str = "team/system:1";
+
+/// An Engine with an image, and a server that uses it.
+async fn ground() -> Option<(Engine, TestServer)> {
+    let image = Image::alpine_like()?;
+    let engine = Engine::start()?;
+    engine.load(IMAGE, &image);
+    let settings = format!(
+        "providers.native.enabled=false providers.docker.enabled=true providers.default=docker \
+         providers.docker.pull=never defaults.image={IMAGE} providers.docker.socket={}",
+        engine.socket().display()
+    );
+    let server = TestServer::start(&settings).await;
+    Some((engine, server))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_stops_and_starts_again_loses_no_word_of_its_boxes() {
+    let Some((mut engine, server)) = ground().await else { return };
+    let id = server.spawn().await;
+    assert_eq!(server.output(&id, "echo here").await, "here\n");
+    engine.stop();
+    server
+        .until("commands are refused for want of an Engine", async || {
+            let answer = server.post(&format!("/sandboxes/{id}/exec"), json!({"command": "true"})).await;
+            if answer.status == 503 {
+                answer.refused(503, "unavailable", "");
+            }
+            answer.status == 503
+        })
+        .await;
+    // Nobody knows what became of it, so nobody says that it is gone.
+    assert_eq!(server.get(&format!("/sandboxes/{id}")).await.ok()["state"], "running");
+    server.post("/providers/test", json!({})).await.ok();
+    server.post("/sandboxes", json!({})).await.refused(503, "unavailable", "docker");
+
+    engine.start_again();
+    let waited = server.get(&format!("/sandboxes/{id}/wait?state=destroyed&timeout=60s")).await.ok();
+    assert_eq!(waited["state"], "destroyed");
+    server.post("/providers/test", json!({})).await.ok();
+    let next = server.spawn().await;
+    assert_eq!(server.output(&next, "echo here again").await, "here again\n");
+    server.delete(&format!("/sandboxes/{next}")).await.ok();
+    assert_eq!(engine.api("GET", "/containers/json?all=1", b"").1.trim_ascii(), b"[]");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_that_is_removed_or_killed_behind_the_servers_back_is_noticed() {
+    let Some((engine, server)) = ground().await else { return };
+    for request in [("DELETE", "?force=1&v=1"), ("POST", "/kill")] {
+        let id = server.spawn().await;
+        let listed: serde_json::Value = serde_json::from_slice(&engine.api("GET", "/containers/json", b"").1).unwrap();
+        let container = listed[0]["Id"].as_str().unwrap().to_owned();
+        let (status, _) = engine.api(request.0, &format!("/containers/{container}{}", request.1), b"");
+        assert_eq!(status, 204);
+        let waited = server.get(&format!("/sandboxes/{id}/wait?state=destroyed&timeout=30s")).await.ok();
+        assert_eq!(waited["state"], "destroyed", "{request:?}");
+        server.post(&format!("/sandboxes/{id}/exec"), json!({"command": "true"})).await.refused(404, "not_found", &id);
+        assert_eq!(engine.api("GET", "/containers/json?all=1", b"").1.trim_ascii(), b"[]", "{request:?}");
+    }
+}
