@@ -50,6 +50,7 @@ pub use config::{DockerConfig, DockerTls};
 use container::{SANDBOX_LABEL, STORE_LABEL, Shape};
 use direct::FirstProcess;
 use engine::Engine;
+use fault::{CHANGE_WAIT, LOOK_WAIT, within};
 use image::Images;
 use transport::Endpoint;
 use volume::AgentVolume;
@@ -262,10 +263,11 @@ impl Inner {
         self.volume.fill(client, &image.id).await.map_err(|error| fault::failed("put the agent in", error))?;
         let body = container::body(&self.config, &self.shape, id, spec, image, self.volume.name())?;
         let options = CreateContainerOptionsBuilder::default().name(name).build();
-        client.create_container(Some(options), body).await.map_err(|error| self.not_created(spec, error))?;
+        let created = within(CHANGE_WAIT, client.create_container(Some(options), body)).await;
+        created.map_err(|error| self.not_created(spec, error))?;
         let started = async {
-            let io = stream::attach(client, name).await?;
-            client.start_container(name, None).await?;
+            let io = within(CHANGE_WAIT, stream::attach(client, name)).await?;
+            within(CHANGE_WAIT, client.start_container(name, None)).await?;
             Ok(io)
         };
         match started.await {
@@ -311,7 +313,7 @@ impl Inner {
         let deadline = Instant::now() + REMOVAL_WAIT;
         loop {
             let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-            let error = match client.remove_container(name, Some(options)).await {
+            let error = match within(CHANGE_WAIT, client.remove_container(name, Some(options))).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
@@ -329,7 +331,7 @@ impl Inner {
     }
 
     async fn state(&self, client: &Client, name: &str) -> Result<State> {
-        match client.inspect_container(name, None).await {
+        match within(LOOK_WAIT, client.inspect_container(name, None)).await {
             Ok(inspected) => {
                 let state = inspected.state.unwrap_or_default();
                 if !state.running.unwrap_or(false) {
@@ -362,11 +364,12 @@ impl Inner {
             *kept = Some(Arc::clone(&guest));
             return Ok(guest);
         }
-        let io = stream::relay(client, &name).await.map_err(|error| match fault::status(&error) {
-            // It has ended in the meantime.
-            Some(404 | 409) => Error::Gone,
-            _ => fault::failed("reach the agent", error),
-        })?;
+        let io =
+            within(CHANGE_WAIT, stream::relay(client, &name)).await.map_err(|error| match fault::status(&error) {
+                // It has ended in the meantime.
+                Some(404 | 409) => Error::Gone,
+                _ => fault::failed("reach the agent", error),
+            })?;
         let guest = match AgentGuest::connect(io).await {
             Err(Error::Gone) if matches!(self.state(client, &name).await?, State::Running(_)) => {
                 return Err(Error::Unavailable("the agent of the box cannot be reached".to_owned()));
@@ -382,7 +385,7 @@ impl Inner {
         let store = format!("{STORE_LABEL}={}", self.config.store_id.as_str());
         let filter = HashMap::from([("label", vec![store, SANDBOX_LABEL.to_owned()])]);
         let options = ListContainersOptionsBuilder::default().all(true).filters(&filter).build();
-        let listed = client.list_containers(Some(options)).await;
+        let listed = within(LOOK_WAIT, client.list_containers(Some(options))).await;
         let listed = listed.map_err(|error| fault::failed("list the boxes", error))?;
         let found = listed.into_iter().filter_map(|container| {
             let id = SandboxId::parse(container.labels?.get(SANDBOX_LABEL)?).ok()?;
@@ -533,7 +536,8 @@ impl Provider for Docker {
             return None;
         }
         let options = InspectContainerOptionsBuilder::default().size(true).build();
-        let inspected = self.inner.client().ok()?.inspect_container(&self.inner.name(id), Some(options)).await;
+        let (client, name) = (self.inner.client().ok()?, self.inner.name(id));
+        let inspected = within(LOOK_WAIT, client.inspect_container(&name, Some(options))).await;
         u64::try_from(inspected.ok()?.size_rw?).ok()
     }
 }

@@ -45,6 +45,20 @@ async fn an_engine_that_is_not_there_is_unhealthy_within_a_second_and_says_what_
 }
 
 #[tokio::test]
+async fn an_engine_that_never_answers_is_given_up_by_every_look() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let docker = Docker::open(at(format!("tcp://{}", silent.local_addr().unwrap()))).await.unwrap();
+    let began = Instant::now();
+    let box_id = new_id();
+    let (listed, guest, size) = tokio::join!(docker.inventory(), docker.guest(&box_id), docker.disk_usage(&box_id));
+    for error in [listed.err(), guest.err()] {
+        assert!(matches!(&error, Some(Error::Unavailable(text)) if text.contains("does not answer")), "{error:?}");
+    }
+    assert_eq!(size, None);
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
 async fn health_tells_version_runtimes_and_how_many_boxes_there_are() {
     let Some(ground) = Ground::new().await else { return };
     let _boxes = [ground.start().await, ground.start().await];

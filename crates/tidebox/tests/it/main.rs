@@ -14,6 +14,7 @@ mod custom;
 mod docker;
 mod events;
 mod fuzz;
+mod hanging;
 mod images;
 mod listen;
 mod load;
