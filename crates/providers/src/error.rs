@@ -3,7 +3,7 @@
 /// The result of a provider's work.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a caller can tell apart. Texts in `Invalid`, `NotFound`, `NotSupported`,
+/// What a caller can tell apart. Texts in `Invalid`, `TooLarge`, `NotFound`, `NotSupported`,
 /// `Conflict`, `Full` and `Exhausted` are ours and meant for the caller; what a backend said is
 /// only ever a source, for the log.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +12,9 @@ pub enum Error {
     /// a permission that the box itself refuses.
     #[error("{0}")]
     Invalid(String),
+    /// What was sent is larger than may be; the text says what sets the bound.
+    #[error("{0}")]
+    TooLarge(String),
     /// There is no such file in the box.
     #[error("{0}")]
     NotFound(String),
@@ -53,6 +56,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same error; one for which what was sent is to blame, in other words.
+    pub(crate) fn reworded(self, words: impl FnOnce(String) -> String) -> Self {
+        if let Error::Invalid(text) = self {
+            Error::Invalid(words(text))
+        } else if let Error::TooLarge(text) = self {
+            Error::TooLarge(words(text))
+        } else {
+            self
+        }
+    }
+
     /// A failure of the backend while it was about to `action`.
     pub fn failed(action: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Error::Failed { action, source: source.into() }

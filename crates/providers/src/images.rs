@@ -228,11 +228,12 @@ impl Images {
 
     /// Takes images in from an archive: what `docker save` writes, a tar of an OCI
     /// layout, or a tar of a root file system, each plain, gzip or zstd. Without a
-    /// `name` the archive has to name its images itself.
+    /// `name` the archive has to name its images itself. It ends when nobody waits for it
+    /// any more.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a bad name or archive; [`Error::Full`] if there is no
-    /// room for it.
+    /// [`Error::Invalid`] for a bad name or archive; [`Error::TooLarge`] for what is larger
+    /// than an image may be; [`Error::Full`] if there is no room for it.
     pub async fn import(&self, name: Option<&str>, archive: ByteStream) -> Result<Vec<Image>> {
         let name = name.map(Name::parse).transpose()?;
         self.inner.import(name, archive).await
@@ -265,7 +266,7 @@ impl Images {
     }
 
     /// Takes a name from its image, and removes the image with its last name. With a
-    /// digest, removes the image with all its names.
+    /// digest, removes the image with all its names. A pull of that name ends.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a bad name; [`Error::NotFound`] if it is not here;
@@ -283,7 +284,7 @@ impl Images {
         self.inner.prune(all).await
     }
 
-    /// Ends pulls that are under way, and waits for it. What is here of them stays and
+    /// Ends pulls and imports that are under way, and waits for it. What is here of them stays and
     /// is gone on with.
     pub async fn close(&self) {
         self.inner.pulls.close().await;
@@ -304,10 +305,22 @@ impl Store {
         work: impl FnOnce(&Store) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let store = Arc::clone(self);
-        match tokio::task::spawn_blocking(move || work(&store)).await {
+        // It is waited for at the end, also if nobody waits for it any more.
+        let under_way = self.pulls.tasks.token();
+        let doing = tokio::task::spawn_blocking(move || {
+            let done = work(&store);
+            drop(under_way);
+            done
+        });
+        match doing.await {
             Ok(done) => done,
             Err(error) => Err(Error::failed(action, error)),
         }
+    }
+
+    /// Fails unless the disk has more free than what has to stay so.
+    fn room(&self) -> Result<()> {
+        room(&self.config.dir, self.config.reserve_bytes)
     }
 }
 
@@ -346,6 +359,25 @@ fn disk(action: &'static str, error: io::Error) -> Error {
         "the disk with the images of this server is full; remove images (`tidebox image prune`) or make room on it"
             .to_owned(),
     )
+}
+
+/// Fails unless the disk of `dir` has more free than what has to stay so.
+fn room(dir: &Path, reserve_bytes: u64) -> Result<()> {
+    let free = free(dir)?;
+    if free > reserve_bytes {
+        return Ok(());
+    }
+    Err(Error::Full(format!(
+        "there is no room for the image: the disk has {free} bytes, and {reserve_bytes} stay free; remove images \
+         (`tidebox image prune`) or make room"
+    )))
+}
+
+/// What is free of the disk of `dir`, in bytes.
+fn free(dir: &Path) -> Result<u64> {
+    rustix::fs::statvfs(dir)
+        .map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+        .map_err(|error| disk("see how much room there is for images", error.into()))
 }
 
 /// An image that is on disk, whole, and stays there while this is held.

@@ -119,7 +119,7 @@ mod test {
                 Ok(response) => response,
                 Err(error) => {
                     let kind = match &error {
-                        Error::Invalid(_) => FailureKind::Invalid,
+                        Error::Invalid(_) | Error::TooLarge(_) => FailureKind::Invalid,
                         Error::NotFound(_) => FailureKind::NotFound,
                         Error::NoSpace => FailureKind::NoSpace,
                         Error::Exhausted(_) => FailureKind::Exhausted,

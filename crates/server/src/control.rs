@@ -118,6 +118,9 @@ pub enum Error {
     /// What it makes is there already, or is in a state that forbids it.
     #[error("{0}")]
     Conflict(String),
+    /// What was sent is larger than may be.
+    #[error("{0}")]
+    TooLarge(String),
     /// A cap or a maximum is reached.
     #[error("{0}")]
     LimitReached(String),

@@ -5,17 +5,18 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use oci_spec::image::Descriptor;
 use rand::RngExt as _;
 use tokio::sync::{Mutex, watch};
 
-use super::layout::{Ingest, sha256};
+use super::layout::{Ingest, Work, sha256};
 use super::name::Name;
 use super::pull::{State, again};
 use super::registry::{Fault, Source};
+use super::trees::stopped;
 use super::{Progress, Store, disk};
 use crate::{Error, Result};
 
@@ -27,6 +28,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// An attempt that brought so many bytes does not count as a failed one.
 const HEADWAY_BYTES: u64 = 1024 * 1024;
+
+/// A registry that sends less is given up, in bytes each second.
+const BYTES_PER_SECOND_MIN: f64 = 10_000.0;
 
 /// So many bytes are collected before they are written.
 const WRITE_BYTES: usize = 1024 * 1024;
@@ -63,6 +67,7 @@ impl Store {
     /// A manifest or index; with its digest, no other one.
     pub(super) async fn document(
         &self,
+        work: &Work,
         name: &Name,
         sources: &[Source],
         version: &str,
@@ -72,13 +77,13 @@ impl Store {
         for source in sources {
             let mut attempt = 0;
             last = loop {
-                let fault = match self.registries.manifest(source, version).await {
+                let fault = match work.unless_stopped(self.registries.manifest(source, version)).await? {
                     Ok(bytes) if digest.is_none_or(|digest| sha256(&bytes) == digest) => return Ok(bytes),
                     Ok(_) => Fault::Broken(format!("`{}` sends another manifest than was asked for", source.registry)),
                     Err(fault) => fault,
                 };
                 attempt += 1;
-                if !pause(attempt, &fault).await {
+                if !work.unless_stopped(pause(attempt, &fault)).await? {
                     break fault;
                 }
             };
@@ -87,20 +92,27 @@ impl Store {
                 return Err(again(error));
             }
         }
-        Err(told(last, &format!("`{name}`")))
+        let missing = format!("`{name}` is not in its registry; check the name and the tag");
+        Err(told(last, &format!("`{name}`"), missing))
     }
 
-    /// Brings a blob here, unless it is here already.
-    pub(super) async fn blob(self: &Arc<Self>, sources: &[Source], blob: &Descriptor, meter: &Meter) -> Result<()> {
+    /// Brings a blob of an image here, unless it is here already.
+    pub(super) async fn blob(
+        self: &Arc<Self>,
+        work: &Arc<Work>,
+        image: &str,
+        sources: &[Source],
+        blob: &Descriptor,
+        meter: &Meter,
+    ) -> Result<()> {
         let digest = blob.digest().to_string();
         let turn = self.turn(&digest);
         // Another pull may be at the same blob; then this one finds it.
-        let _turn = turn.lock().await;
-        if self.layout.has(&digest, blob.size()) {
+        let _turn = work.unless_stopped(turn.lock()).await?;
+        let Some(mut ingest) = self.ingest(work, &digest, blob.size()).await? else {
             meter.add(blob.size());
             return Ok(());
-        }
-        let mut ingest = self.ingest(&digest, blob.size()).await?;
+        };
         meter.add(ingest.offset());
         let mut last = Fault::Missing;
         for source in sources {
@@ -109,14 +121,15 @@ impl Store {
             let mut mixed = ingest.offset() > 0;
             last = loop {
                 let before = ingest.offset();
-                let (back, end) = self.receive(source, &digest, blob.size(), ingest, meter).await;
+                let (back, end) = self.receive(work, source, &digest, blob.size(), ingest, meter).await;
                 ingest = back;
                 let fault = match end {
                     Ok(()) => match self.blocking("write a layer", move |_| Ok(ingest.commit())).await? {
                         Ok(_) => return Ok(()),
                         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                             meter.take_back(blob.size());
-                            ingest = self.ingest(&digest, blob.size()).await?;
+                            let Some(again) = self.ingest(work, &digest, blob.size()).await? else { return Ok(()) };
+                            ingest = again;
                             if std::mem::take(&mut mixed) {
                                 // What was here from before may be what is wrong.
                                 continue;
@@ -135,7 +148,7 @@ impl Store {
                     attempt = 0;
                 }
                 attempt += 1;
-                if !pause(attempt, &fault).await {
+                if !work.unless_stopped(pause(attempt, &fault)).await? {
                     break fault;
                 }
             };
@@ -147,20 +160,35 @@ impl Store {
                 return Err(again(error));
             }
         }
-        Err(told(last, &format!("the layer `{digest}`")))
+        // The name is right, since its manifest is there.
+        let missing = format!("the registry of {image} lacks a layer of it (`{digest}`); push the image again");
+        Err(told(last, &format!("the layer `{digest}` of {image}"), missing))
     }
 
-    async fn ingest(self: &Arc<Self>, digest: &str, size: u64) -> Result<Ingest> {
-        let digest = digest.to_owned();
-        self.blocking("go on with a layer", move |store| {
-            store.layout.ingest(&digest, size).map_err(|error| disk("begin a layer", error))
-        })
-        .await
+    /// Begins to write a blob, or goes on with it; `None` if it is here.
+    async fn ingest(self: &Arc<Self>, work: &Arc<Work>, digest: &str, size: u64) -> Result<Option<Ingest>> {
+        loop {
+            if work.has(digest, size) {
+                return Ok(None);
+            }
+            let (writing, digest) = (Arc::clone(work), digest.to_owned());
+            let ingest = self.blocking("go on with a layer", move |_| Ok(writing.ingest(&digest, size))).await?;
+            match ingest {
+                Ok(ingest) => return Ok(Some(ingest)),
+                // An import has it, for the moment.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    work.unless_stopped(tokio::time::sleep(PAUSE)).await?;
+                }
+                Err(_) if work.stop().is_cancelled() => return Err(stopped()),
+                Err(error) => return Err(disk("begin a layer", error)),
+            }
+        }
     }
 
     /// One attempt: what came of it is written, however it ended.
     async fn receive(
         self: &Arc<Self>,
+        work: &Arc<Work>,
         source: &Source,
         digest: &str,
         size: u64,
@@ -170,9 +198,11 @@ impl Store {
         if ingest.offset() == size {
             return (ingest, Ok(()));
         }
-        let (mut response, begins) = match self.registries.blob(source, digest, ingest.offset()).await {
-            Ok(answer) => answer,
-            Err(fault) => return (ingest, Err(fault)),
+        let asked = self.registries.blob(source, digest, ingest.offset());
+        let (mut response, begins) = match work.unless_stopped(asked).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(fault)) => return (ingest, Err(fault)),
+            Err(error) => return (ingest, Err(Fault::Ours(Arc::new(error)))),
         };
         if begins == 0 && ingest.offset() > 0 {
             meter.take_back(ingest.offset());
@@ -182,8 +212,17 @@ impl Store {
         }
         let mut chunks: Vec<Bytes> = Vec::new();
         let mut waiting = 0;
+        let mut pace = Pace::new(self.config.stall_timeout);
         loop {
-            let chunk = response.chunk().await.map_err(|error| source.cut(&error));
+            let asked = Instant::now();
+            let chunk = match work.unless_stopped(response.chunk()).await {
+                Ok(chunk) => chunk.map_err(|error| source.cut(&error)),
+                Err(error) => Err(Fault::Ours(Arc::new(error))),
+            };
+            let chunk = match &chunk {
+                Ok(Some(bytes)) if !pace.keeps(asked.elapsed(), bytes.len()) => Err(source.too_slow()),
+                _ => chunk,
+            };
             let more = matches!(chunk, Ok(Some(_)));
             if let Ok(Some(chunk)) = &chunk {
                 waiting += chunk.len();
@@ -192,7 +231,7 @@ impl Store {
             if waiting >= WRITE_BYTES || !more && waiting > 0 {
                 let came = std::mem::take(&mut chunks);
                 let before = ingest.offset();
-                let (back, written) = write(ingest, came).await;
+                let (back, written) = self.write(ingest, came).await;
                 ingest = back;
                 waiting = 0;
                 meter.add(ingest.offset() - before);
@@ -212,6 +251,26 @@ impl Store {
         }
     }
 
+    async fn write(self: &Arc<Self>, mut ingest: Ingest, chunks: Vec<Bytes>) -> (Ingest, Result<(), Fault>) {
+        let store = Arc::clone(self);
+        let written = tokio::task::spawn_blocking(move || {
+            // It was looked before the pull began; others write too.
+            if let Err(error) = store.room() {
+                return (ingest, Err(Fault::Ours(Arc::new(error))));
+            }
+            let end = chunks.iter().try_for_each(|chunk| ingest.write(chunk));
+            let end = end.map_err(|error| {
+                if error.kind() == io::ErrorKind::InvalidData {
+                    Fault::Broken("the registry sends more of a layer than was announced".to_owned())
+                } else {
+                    ours(error)
+                }
+            });
+            (ingest, end)
+        });
+        written.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+    }
+
     /// Whoever has this lock is the only one to write the blob or tree of that digest.
     pub(super) fn turn(&self, digest: &str) -> Arc<Mutex<()>> {
         let mut turns = self.turns.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -225,18 +284,32 @@ impl Store {
     }
 }
 
-async fn write(mut ingest: Ingest, chunks: Vec<Bytes>) -> (Ingest, Result<(), Fault>) {
-    let written = tokio::task::spawn_blocking(move || {
-        let end = chunks.iter().try_for_each(|chunk| ingest.write(chunk));
-        (ingest, end)
-    });
-    match written.await {
-        Ok((ingest, Ok(()))) => (ingest, Ok(())),
-        Ok((ingest, Err(error))) if error.kind() == io::ErrorKind::InvalidData => {
-            (ingest, Err(Fault::Broken("the registry sends more of a layer than was announced".to_owned())))
+/// How fast a layer comes. What we ourselves take to write it does not count.
+#[derive(Debug)]
+struct Pace {
+    window: Duration,
+    waited: Duration,
+    bytes: u64,
+}
+
+impl Pace {
+    /// A registry may be silent for so long, and is judged over twice the time.
+    fn new(stall_timeout: Duration) -> Self {
+        Self { window: 2 * stall_timeout, waited: Duration::ZERO, bytes: 0 }
+    }
+
+    /// Counts bytes that were waited for; `false` if those of the latest window came too
+    /// slowly.
+    fn keeps(&mut self, waited: Duration, bytes: usize) -> bool {
+        self.waited += waited;
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+        if self.waited < self.window {
+            return true;
         }
-        Ok((ingest, Err(error))) => (ingest, Err(ours(error))),
-        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        let needed = self.waited.as_secs_f64() * BYTES_PER_SECOND_MIN;
+        let keeps = self.bytes as f64 >= needed;
+        (self.waited, self.bytes) = (Duration::ZERO, 0);
+        keeps
     }
 }
 
@@ -257,13 +330,32 @@ async fn pause(attempt: u32, fault: &Fault) -> bool {
     true
 }
 
-/// What the last fault means to the caller.
-fn told(fault: Fault, what: &str) -> Error {
+/// What the last fault means to the caller; `missing` if nobody has it.
+fn told(fault: Fault, what: &str, missing: String) -> Error {
     match fault {
-        Fault::Missing => Error::Invalid(format!("{what} is not in its registry; check the name and the tag")),
+        Fault::Missing => Error::Invalid(missing),
         Fault::Refused(why) => Error::Invalid(format!("{what} may not be pulled, or is not there: {why}")),
         Fault::Passing(why, _) => Error::Unavailable(format!("{what} cannot be pulled now: {why}; try again later")),
         Fault::Broken(why) => Error::Invalid(format!("{what} cannot be pulled: {why}")),
         Fault::Ours(error) => again(&error),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_registry_is_given_up_for_what_it_sends_and_not_for_how() {
+        let second = Duration::from_secs(1);
+        let judged = |waits: &[(u32, usize)]| {
+            let mut pace = Pace::new(30 * second);
+            waits.iter().all(|(waited, bytes)| pace.keeps(*waited * second, *bytes))
+        };
+        assert!(!judged(&[(5, 1); 12]), "a byte now and then");
+        assert!(judged(&[(5, 1); 11]), "it is judged over a minute");
+        assert!(judged(&[(5, 50_000); 24]), "just enough");
+        assert!(judged(&[(29, 0), (1, 700_000), (29, 0), (1, 0)]), "in bursts");
+        assert!(!judged(&[(1, 10_000_000), (59, 0), (30, 0), (30, 1)]), "what came long ago does not count");
     }
 }

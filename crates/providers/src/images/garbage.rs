@@ -17,9 +17,17 @@ use crate::{Error, Result};
 impl Store {
     /// Takes a name from its image; without any name left the image goes.
     pub(super) async fn remove(self: &Arc<Self>, wanted: Wanted) -> Result<()> {
+        let ended = match &wanted {
+            Wanted::Name(name) => self.end_pull(&name.to_string()).await,
+            Wanted::Digest(_) => false,
+        };
         let _removals = self.removals.lock().await;
         self.blocking("remove an image", move |store| {
-            let digest = store.find(&wanted)?;
+            let digest = match store.find(&wanted) {
+                // All there was of it is the pull, which has ended.
+                Err(Error::NotFound(_)) if ended => return Ok(()),
+                found => found?,
+            };
             let fails = |error| disk("remove an image", error);
             let last = match &wanted {
                 Wanted::Digest(_) => true,
@@ -30,7 +38,7 @@ impl Store {
             } else if let Wanted::Name(name) = &wanted {
                 store.layout.remove_ref(&name.to_string()).map_err(fails)?;
             }
-            store.sweep().map(drop)
+            store.sweep(None).map(drop)
         })
         .await
     }
@@ -46,16 +54,16 @@ impl Store {
                     pruned.images.push(digest);
                 }
             }
-            pruned.freed_bytes = store.sweep()?;
+            pruned.freed_bytes = store.sweep(None)?;
             Ok(pruned)
         })
         .await
     }
 
-    /// Removes blobs that no image needs.
-    pub(super) async fn tidy(self: &Arc<Self>) {
+    /// Removes blobs that no image needs, or of these `only` some.
+    pub(super) async fn tidy(self: &Arc<Self>, only: Option<HashSet<String>>) {
         let _removals = self.removals.lock().await;
-        if let Err(error) = self.blocking("tidy images", |store| store.sweep()).await {
+        if let Err(error) = self.blocking("tidy images", move |store| store.sweep(only.as_ref())).await {
             tracing::warn!(error = %crate::Chain(&error), "what a failed pull left is not removed yet");
         }
     }
@@ -73,6 +81,11 @@ impl Store {
     }
 
     fn evict_now(&self) -> Result<()> {
+        if self.bytes()? <= self.config.bytes_max {
+            return Ok(());
+        }
+        // What nobody needs goes before what somebody may.
+        self.sweep(None)?;
         let mut images = self.images()?;
         images.sort_by_key(|image| (!image.names.is_empty(), image.used_at));
         for image in images {
@@ -82,7 +95,7 @@ impl Store {
             }
             if self.try_drop(&image.digest)? {
                 tracing::info!(digest = image.digest, names = ?image.names, "an image that nobody uses was removed");
-                self.sweep()?;
+                self.sweep(None)?;
             }
         }
         Ok(())
@@ -117,7 +130,7 @@ impl Store {
         // A pull marks the manifest first and then looks whether it is being removed;
         // here it is the other way round, so that one of them sees the other.
         let done = if self.layout.is_fresh(digest) {
-            Err(Error::Conflict(format!("`{digest}` is being pulled; try again when that is over")))
+            Err(Error::Conflict(format!("`{digest}` is being pulled or imported; try again when that is over")))
         } else {
             let forgotten = match self.layout.forget(digest) {
                 // Not even for a word of what went: then it goes first. A crash between
@@ -136,12 +149,12 @@ impl Store {
         done
     }
 
-    /// Removes blobs and shared files that no image needs; gives the bytes that this
-    /// freed.
-    fn sweep(&self) -> Result<u64> {
+    /// Removes blobs, or of these `only` some, and shared files that no image needs;
+    /// gives the bytes that this freed. The caller has the lock of removals.
+    fn sweep(&self, only: Option<&HashSet<String>>) -> Result<u64> {
         let fails = |error| disk("remove what no image needs", error);
-        // What a pull writes from now on stays until this is over.
-        let _work = self.layout.work();
+        // What a pull has from now on stays until this is over.
+        let _sweeping = self.layout.sweeping();
         self.remove_strays().map_err(fails)?;
         let mut live = HashSet::new();
         let images = self.layout.manifests().into_keys().chain(self.all_held());
@@ -158,7 +171,7 @@ impl Store {
             }
             live.insert(digest);
         }
-        let blobs = self.layout.sweep(&live).map_err(fails)?;
+        let blobs = self.layout.sweep(&live, only).map_err(fails)?;
         Ok(blobs.saturating_add(self.trees.collect().map_err(fails)?))
     }
 

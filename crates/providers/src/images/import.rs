@@ -5,6 +5,7 @@
 //! is written down first. Whatever it says is checked as if a registry had said it:
 //! every blob goes into the layout under the digest of what it is.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
@@ -18,19 +19,21 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::watch;
 
-use super::layout::{Ingest, descriptor, is_digest};
-use super::manifest::{DOCUMENT_BYTES_MAX, Document, configuration};
+use super::layout::{Ingest, Work, descriptor, is_digest};
+use super::manifest::{DOCUMENT_BYTES_MAX, Document, LAYERS_MAX, configuration};
 use super::name::{Name, shown};
 use super::platform::{Platform, offered};
 use super::pull::State;
-use super::trees::{Compression, Contents, compression_of, decoder};
+use super::trees::{Compression, Contents, HEAD, compression_of, decoder, stopped};
 use super::{Image, Progress, Run, Store, disk};
 use crate::{ByteStream, Error, Result};
 
-/// The most images of one archive.
+/// The most images of one archive,
 const IMAGES_MAX: usize = 256;
+/// and the most names of all of them.
+const NAMES_MAX: usize = 1024;
 /// How often it is looked whether there is room for more, in bytes.
-const LOOK_BYTES: u64 = 64 << 20;
+const LOOK_BYTES: u64 = 4 << 20;
 
 /// What containerd and Docker call an image in full.
 const FULL_NAME: &str = "io.containerd.image.name";
@@ -77,31 +80,47 @@ struct Opened {
 impl Store {
     /// Takes in the images of an archive; `name` is for the only one in it.
     pub(super) async fn import(self: &Arc<Self>, name: Option<Name>, archive: ByteStream) -> Result<Vec<Image>> {
-        let work = self.layout.work();
-        let imported = self.import_all(name, archive).await;
-        drop(work);
-        if imported.is_err() {
-            // Blobs of an archive that was no good are nobody's.
-            self.tidy().await;
-        }
-        let (images, _held) = imported?;
-        self.evict().await;
-        Ok(images)
+        let stop = self.pulls.stop.child_token();
+        // Whoever sends it may hang up, and what blocks is told to end then.
+        let _hung_up = stop.clone().drop_guard();
+        let store = Arc::clone(self);
+        let importing = self.pulls.tasks.spawn(async move {
+            let work = Arc::new(store.layout.work(stop));
+            let imported = store.import_all(&work, name, archive).await;
+            let brought = work.end();
+            match imported {
+                Ok((images, _held)) => {
+                    store.evict().await;
+                    Ok(images)
+                }
+                Err(error) => {
+                    // Blobs of an archive that was no good are nobody's.
+                    let is_full = matches!(error, Error::Full(_));
+                    store.tidy((!is_full).then_some(brought)).await;
+                    Err(if store.pulls.stop.is_cancelled() { stopping() } else { error })
+                }
+            }
+        });
+        importing.await.unwrap_or_else(|error| Err(Error::failed("import an image", error)))
     }
 
     async fn import_all(
         self: &Arc<Self>,
+        work: &Arc<Work>,
         name: Option<Name>,
         archive: ByteStream,
     ) -> Result<(Vec<Image>, Vec<super::Held>)> {
-        let spool = self.write_down(archive).await?;
-        let ready = self.blocking("read an archive", move |store| store.read_archive(&spool, name)).await?;
+        let spool = work.unless_stopped(self.write_down(archive)).await??;
+        let reading = Arc::clone(work);
+        let ready = self
+            .blocking("read an archive", move |store| Reader { store, work: &reading }.archive(&spool, name))
+            .await?;
         let (state, _) = watch::channel(State::Going(Progress::Resolving));
         let (mut images, mut all_held): (Vec<Image>, Vec<_>) = (Vec::new(), Vec::new());
         for Ready { bytes, manifest, config, names } in ready {
             let mut latest = None;
             for name in &names {
-                let (image, held) = self.keep(name, &bytes, &manifest, &config, &state).await?;
+                let (image, held) = self.keep(work, name, &bytes, &manifest, &config, &state).await?;
                 tracing::info!(%name, digest = image.digest, "an image was imported");
                 latest = Some(image);
                 all_held.push(held);
@@ -129,7 +148,7 @@ impl Store {
             written += chunk.len() as u64;
             self.fits(written)?;
             if written >= looked {
-                self.has_room()?;
+                self.room()?;
                 looked = written + LOOK_BYTES;
             }
             file.write_all(&chunk).await.map_err(fails)?;
@@ -143,29 +162,29 @@ impl Store {
         if bytes <= most {
             return Ok(());
         }
-        Err(Error::Invalid(format!("the archive is larger than {most} bytes, the most that an image may have here")))
-    }
-
-    fn has_room(&self) -> Result<()> {
-        let free = rustix::fs::statvfs(&self.config.dir)
-            .map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
-            .map_err(|error| disk("see how much room there is for images", error.into()))?;
-        if free > self.config.reserve_bytes {
-            return Ok(());
-        }
-        let reserve = self.config.reserve_bytes;
-        Err(Error::Full(format!(
-            "there is no room for the archive: the disk has {free} bytes, and {reserve} stay free; remove images \
-             (`tidebox image prune`) or make room"
+        Err(Error::TooLarge(format!(
+            "the archive is larger than {most} bytes, the most that an image may have here; raise `images.max_image_mb` \
+             to take it"
         )))
     }
+}
 
+/// Reads one archive for an import.
+#[derive(Clone, Copy)]
+struct Reader<'a> {
+    store: &'a Store,
+    work: &'a Work,
+}
+
+impl Reader<'_> {
     /// Finds out what an archive is, and puts what is in it into the layout.
-    fn read_archive(&self, spool: &Spool, name: Option<Name>) -> Result<Vec<Ready>> {
+    fn archive(self, spool: &Spool, name: Option<Name>) -> Result<Vec<Ready>> {
         let fails = |error| disk("read an archive", error);
         let mut file = File::open(&spool.path).map_err(fails)?;
-        let compression = head(&mut file).map_err(fails)?;
-        let contents = Contents::read(BufReader::new(&file), compression, self.config.image_bytes_max)
+        let head = head(&mut file).map_err(fails)?;
+        let compression = compression_of(&head).map_err(|error| about("the archive", error))?;
+        let bytes_max = self.store.config.image_bytes_max;
+        let contents = Contents::read(BufReader::new(&file), compression, bytes_max, self.work.stop())
             .map_err(|error| about("the archive", error))?;
         if contents.members == 0 {
             return Err(Error::Invalid("the archive holds nothing".to_owned()));
@@ -196,16 +215,16 @@ impl Store {
     }
 
     /// The same archive without its compression, since it is read here and there.
-    fn uncompress(&self, file: &mut File, compression: Compression, spool: &mut Option<Spool>) -> Result<File> {
+    fn uncompress(self, file: &mut File, compression: Compression, spool: &mut Option<Spool>) -> Result<File> {
         let fails = |error| disk("write an archive", error);
-        let spool = spool.insert(self.spool());
+        let spool = spool.insert(self.store.spool());
         let mut plain =
             File::options().read(true).write(true).create(true).truncate(true).open(&spool.path).map_err(fails)?;
         file.rewind().map_err(fails)?;
         let mut input = decoder(BufReader::new(file), compression)?;
         let mut left = LOOK_BYTES;
         while left == LOOK_BYTES {
-            self.has_room()?;
+            self.go_on()?;
             // Its size was checked when it was read through.
             left = io::copy(&mut (&mut input).take(LOOK_BYTES), &mut plain).map_err(fails)?;
         }
@@ -214,7 +233,7 @@ impl Store {
 
     /// An archive of the files of a root directory: an image of one layer.
     fn root_archive(
-        &self,
+        self,
         file: &mut File,
         compression: Compression,
         contents: &Contents,
@@ -241,15 +260,24 @@ impl Store {
     }
 
     /// The images that `docker save` lists.
-    fn docker_archive(&self, opened: &mut Opened, saved: Vec<Saved>, name: Option<Name>) -> Result<Vec<Ready>> {
+    fn docker_archive(self, opened: &mut Opened, saved: Vec<Saved>, name: Option<Name>) -> Result<Vec<Ready>> {
         let names = names_of(name, &saved, |saved| saved.repo_tags.clone().unwrap_or_default())?;
         let mut ready = Vec::new();
+        // Several images may have one layer, and one image may have it several times.
+        let mut taken = HashMap::new();
         for (saved, names) in saved.iter().zip(names) {
             let image = shown(&names.first().map(Name::to_string).unwrap_or_default());
             let config = opened.document(&saved.config)?;
             let rootfs = serde_json::from_slice::<ImageConfiguration>(&config)
                 .map_err(|_| Error::Invalid(format!("the configuration of {image} cannot be read")))?;
             let diff_ids = rootfs.rootfs().diff_ids();
+            // Before any of them is copied.
+            if saved.layers.len() > LAYERS_MAX {
+                return Err(Error::Invalid(format!(
+                    "{image} cannot be used: it has {} layers, more than {LAYERS_MAX}",
+                    saved.layers.len()
+                )));
+            }
             if diff_ids.len() != saved.layers.len() {
                 return Err(Error::Invalid(format!(
                     "{image} cannot be used: its configuration speaks of {} layers, and the archive of {}",
@@ -261,15 +289,18 @@ impl Store {
             for (path, diff_id) in saved.layers.iter().zip(diff_ids) {
                 let (offset, size) = opened.place(path)?;
                 opened.file.seek(SeekFrom::Start(offset)).map_err(|error| disk("read an archive", error))?;
-                let mut start = [0; 4];
-                let got = (&mut opened.file).take(size).read(&mut start);
-                let compression = compression_of(&start[..got.map_err(|error| disk("read an archive", error))?]);
-                let layer = if compression == Compression::None && is_digest(diff_id) && self.layout.has(diff_id, size)
-                {
+                let mut start = Vec::new();
+                let read = (&mut opened.file).take(size.min(HEAD as u64)).read_to_end(&mut start);
+                read.map_err(|error| disk("read an archive", error))?;
+                let compression = compression_of(&start).map_err(|error| about(&shown(path), error))?;
+                let layer = if let Some(known) = taken.get(&(offset, size)) {
+                    Descriptor::clone(known)
+                } else if compression == Compression::None && is_digest(diff_id) && self.work.has(diff_id, size) {
                     descriptor(MediaType::ImageLayer, size, diff_id).map_err(|error| disk("read an archive", error))?
                 } else {
                     self.take_layer(&mut opened.file, offset, size, compression)?
                 };
+                taken.insert((offset, size), layer.clone());
                 if compression == Compression::None && layer.digest().as_ref() != diff_id {
                     return Err(Error::Invalid(format!(
                         "{image} cannot be used: {} is the layer {}, and its configuration says {}",
@@ -286,7 +317,7 @@ impl Store {
     }
 
     /// The images that the index of an OCI layout lists.
-    fn layout_archive(&self, opened: &mut Opened, name: Option<Name>) -> Result<Vec<Ready>> {
+    fn layout_archive(self, opened: &mut Opened, name: Option<Name>) -> Result<Vec<Ready>> {
         let index = opened.document("index.json")?;
         let index: ImageIndex = serde_json::from_slice(&index)
             .map_err(|_| Error::Invalid("the index.json of the archive is no index of images".to_owned()))?;
@@ -323,10 +354,10 @@ impl Store {
     }
 
     /// Puts a part of a file into the layout, as the layer that it is.
-    fn take_layer(&self, file: &mut File, offset: u64, size: u64, compression: Compression) -> Result<Descriptor> {
+    fn take_layer(self, file: &mut File, offset: u64, size: u64, compression: Compression) -> Result<Descriptor> {
         let fails = |error| disk("write a layer", error);
-        let mut ingest = self.layout.ingest_unknown().map_err(fails)?;
-        copy(file, offset, size, &mut ingest).map_err(fails)?;
+        let mut ingest = self.work.ingest_unknown().map_err(fails)?;
+        self.copy(file, offset, size, &mut ingest, "write a layer")?;
         let (digest, size) = ingest.commit().map_err(fails)?;
         let media_type = match compression {
             Compression::None => MediaType::ImageLayer,
@@ -337,9 +368,9 @@ impl Store {
     }
 
     /// Puts a blob of an OCI layout into ours, checked.
-    fn take_blob(&self, opened: &mut Opened, blob: &Descriptor) -> Result<()> {
+    fn take_blob(self, opened: &mut Opened, blob: &Descriptor) -> Result<()> {
         let digest = blob.digest().to_string();
-        if self.layout.has(&digest, blob.size()) {
+        if self.work.has(&digest, blob.size()) {
             return Ok(());
         }
         let (offset, size) = opened.blob_place(blob)?;
@@ -352,16 +383,44 @@ impl Store {
             }
             disk("write a layer", error)
         };
-        let mut ingest = self.layout.ingest(&digest, size).map_err(fails)?;
+        let mut ingest = self.work.ingest(&digest, size).map_err(fails)?;
         ingest.restart().map_err(fails)?;
-        copy(&mut opened.file, offset, size, &mut ingest).map_err(fails)?;
+        self.copy(&mut opened.file, offset, size, &mut ingest, "write a layer")?;
         ingest.commit().map(drop).map_err(fails)
     }
 
+    /// Copies a part of a file to where a blob is written.
+    fn copy(self, file: &mut File, offset: u64, size: u64, ingest: &mut Ingest, action: &'static str) -> Result<()> {
+        let fails = |error| disk(action, error);
+        file.seek(SeekFrom::Start(offset)).map_err(fails)?;
+        let mut left = size;
+        let mut buffer = vec![0; 256 * 1024];
+        let mut looked = u64::MAX;
+        while left > 0 {
+            if looked - left >= LOOK_BYTES {
+                self.go_on()?;
+                looked = left;
+            }
+            let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+            file.read_exact(&mut buffer[..most]).map_err(fails)?;
+            ingest.write(&buffer[..most]).map_err(fails)?;
+            left -= most as u64;
+        }
+        Ok(())
+    }
+
+    /// Fails once nobody wants the archive any more, and where there is no room for more.
+    fn go_on(self) -> Result<()> {
+        if self.work.stop().is_cancelled() {
+            return Err(stopped());
+        }
+        self.store.room()
+    }
+
     /// Writes the manifest of an image that has none yet.
-    fn assemble(&self, config: &[u8], layers: Vec<Descriptor>, names: Vec<Name>) -> Result<Ready> {
+    fn assemble(self, config: &[u8], layers: Vec<Descriptor>, names: Vec<Name>) -> Result<Ready> {
         let fails = |error| disk("write an image's configuration", error);
-        let config = self.layout.put_blob(MediaType::ImageConfig, config).map_err(fails)?;
+        let config = self.work.put_blob(MediaType::ImageConfig, config).map_err(fails)?;
         let manifest = json!({
             "schemaVersion": 2,
             "mediaType": MediaType::ImageManifest,
@@ -376,9 +435,10 @@ impl Store {
     }
 
     /// Checks what a pull would check.
-    fn ready(&self, bytes: Vec<u8>, manifest: Box<ImageManifest>, names: Vec<Name>) -> Result<Ready> {
+    fn ready(self, bytes: Vec<u8>, manifest: Box<ImageManifest>, names: Vec<Name>) -> Result<Ready> {
         let image = shown(&names.first().map(Name::to_string).unwrap_or_default());
         let config = self
+            .store
             .layout
             .read_blob(manifest.config().digest().as_ref(), DOCUMENT_BYTES_MAX)
             .map_err(|error| disk("read an image's configuration", error))?;
@@ -457,6 +517,7 @@ fn names_of<T>(name: Option<Name>, images: &[T], says: impl Fn(&T) -> Vec<String
     if images.len() > IMAGES_MAX {
         return Err(Error::Invalid(format!("the archive holds {} images, more than {IMAGES_MAX}", images.len())));
     }
+    let mut count = 0;
     match (name, images) {
         (_, []) => Err(Error::Invalid("the archive holds no image".to_owned())),
         (Some(name), [_]) => Ok(vec![vec![name]]),
@@ -468,11 +529,15 @@ fn names_of<T>(name: Option<Name>, images: &[T], says: impl Fn(&T) -> Vec<String
             .iter()
             .map(|image| {
                 let names = says(image);
+                count += names.len();
                 if names.is_empty() {
                     return Err(Error::Invalid(
                         "the archive does not say what its image is called; give it a name such as `my-image:1`"
                             .to_owned(),
                     ));
+                }
+                if count > NAMES_MAX {
+                    return Err(Error::Invalid(format!("the archive has more than {NAMES_MAX} names for its images")));
                 }
                 names.iter().map(|name| Name::parse(name)).collect()
             })
@@ -480,27 +545,18 @@ fn names_of<T>(name: Option<Name>, images: &[T], says: impl Fn(&T) -> Vec<String
     }
 }
 
-/// How a file is compressed; afterwards it is read from its beginning.
-fn head(file: &mut File) -> io::Result<Compression> {
+/// The first bytes of a file, which afterwards is read from its beginning.
+fn head(file: &mut File) -> io::Result<Vec<u8>> {
     let mut start = Vec::new();
-    file.take(4).read_to_end(&mut start)?;
+    file.take(HEAD as u64).read_to_end(&mut start)?;
     file.rewind()?;
-    Ok(compression_of(&start))
+    Ok(start)
 }
 
-fn copy(file: &mut File, offset: u64, size: u64, ingest: &mut Ingest) -> io::Result<()> {
-    file.seek(SeekFrom::Start(offset))?;
-    let mut left = size;
-    let mut buffer = vec![0; 256 * 1024];
-    while left > 0 {
-        let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
-        file.read_exact(&mut buffer[..most])?;
-        ingest.write(&buffer[..most])?;
-        left -= most as u64;
-    }
-    Ok(())
+fn stopping() -> Error {
+    Error::Unavailable("this server is stopping; import it again after its next start".to_owned())
 }
 
 fn about(what: &str, error: Error) -> Error {
-    if let Error::Invalid(text) = error { Error::Invalid(format!("{what} cannot be used: {text}")) } else { error }
+    error.reworded(|text| format!("{what} cannot be used: {text}"))
 }

@@ -9,15 +9,19 @@
 //! Everything here blocks, shortly but for the check of what a partial download
 //! holds already.
 
+mod work;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use oci_spec::image::{Descriptor, Digest, ImageIndex, ImageIndexBuilder, MediaType};
 use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
+pub(super) use work::{Ingest, Work};
 
 /// The annotation that names a manifest.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
@@ -39,12 +43,32 @@ struct State {
     manifests: Vec<Descriptor>,
     /// Downloads that somebody is writing.
     ingests: HashSet<String>,
-    /// Number for the next blob whose digest is not known yet.
+    /// The last number that was given to a work or to a blob whose digest is not known yet.
     next: u64,
-    /// How many pulls and imports are under way.
-    works: usize,
-    /// What these have written or found here: no manifest may refer to it yet.
-    fresh: HashSet<String>,
+    /// What each pull and import under way has written or found here: no manifest may
+    /// refer to it yet.
+    works: HashMap<u64, HashSet<String>>,
+    /// While it is looked what no image needs: what pulls and imports had that ended
+    /// meanwhile.
+    sweeping: Option<HashSet<String>>,
+}
+
+impl State {
+    fn is_fresh(&self, digest: &str) -> bool {
+        self.works.values().chain(&self.sweeping).any(|fresh| fresh.contains(digest))
+    }
+
+    /// One that nobody else has.
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn mark(&mut self, work: u64, digest: &str) {
+        if let Some(fresh) = self.works.get_mut(&work) {
+            fresh.insert(digest.to_owned());
+        }
+    }
 }
 
 impl Layout {
@@ -80,65 +104,16 @@ impl Layout {
         self.inner.blob_path(digest)
     }
 
-    /// Whether the blob is here. As long as somebody [works](Layout::work), it also
-    /// stays.
-    pub(super) fn has(&self, digest: &str, size: u64) -> bool {
-        let mut state = self.inner.lock();
-        let here = fs::metadata(self.blob_path(digest)).is_ok_and(|blob| blob.is_file() && blob.len() == size);
-        if here && state.works > 0 {
-            state.fresh.insert(digest.to_owned());
-        }
-        here
+    /// Marks a pull or an import as under way: until it is over, nothing that it writes
+    /// or finds here is removed. It ends soon after `stop` is cancelled.
+    pub(super) fn work(&self, stop: CancellationToken) -> Work {
+        Work::new(self.clone(), stop)
     }
 
-    /// Marks a pull or an import as under way: until all of them are over, nothing
-    /// that they write or find here is removed.
-    pub(super) fn work(&self) -> Work {
-        self.inner.lock().works += 1;
-        Work { layout: self.clone() }
-    }
-
-    /// Goes on with the download of a blob, or begins it. Fails with `WouldBlock` if
-    /// somebody else is at it.
-    pub(super) fn ingest(&self, digest: &str, size: u64) -> io::Result<Ingest> {
-        if !self.inner.lock().ingests.insert(digest.to_owned()) {
-            return Err(io::Error::new(io::ErrorKind::WouldBlock, "the blob is being written already"));
-        }
-        let path = self.inner.dir.join("ingest").join(hex(digest));
-        let expected = Some((digest.to_owned(), size));
-        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut ingest = match opened {
-            Ok(file) => Ingest { layout: self.clone(), file, path, expected, offset: 0, hash: Sha256::new() },
-            Err(error) => {
-                self.inner.lock().ingests.remove(digest);
-                return Err(error);
-            }
-        };
-        ingest.read_again()?;
-        Ok(ingest)
-    }
-
-    /// Begins a blob whose digest comes out at the end.
-    pub(super) fn ingest_unknown(&self) -> io::Result<Ingest> {
-        let number = {
-            let mut state = self.inner.lock();
-            state.next += 1;
-            state.next
-        };
-        let path = self.inner.dir.join("ingest").join(format!("new-{number}"));
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
-        Ok(Ingest { layout: self.clone(), file, path, expected: None, offset: 0, hash: Sha256::new() })
-    }
-
-    /// Writes a blob that is in memory.
-    pub(super) fn put_blob(&self, media_type: MediaType, bytes: &[u8]) -> io::Result<Descriptor> {
-        let digest = sha256(bytes);
-        if !self.has(&digest, bytes.len() as u64) {
-            let mut ingest = self.ingest_unknown()?;
-            ingest.write(bytes)?;
-            ingest.commit()?;
-        }
-        descriptor(media_type, bytes.len() as u64, &digest)
+    /// Begins to look what no image needs: until this is dropped, nothing that a pull or
+    /// an import has now is removed, also when that ends. One at a time.
+    pub(super) fn sweeping(&self) -> work::Sweeping {
+        work::Sweeping::new(self.clone())
     }
 
     /// A blob's content, if it is here and has no more than `bytes_max` bytes.
@@ -198,18 +173,20 @@ impl Layout {
 
     /// Whether a pull or an import under way has written or found this.
     pub(super) fn is_fresh(&self, digest: &str) -> bool {
-        self.inner.lock().fresh.contains(digest)
+        self.inner.lock().is_fresh(digest)
     }
 
     /// Removes every blob but those in `live` and those that somebody is working
-    /// with, and every download that nobody is at; gives the bytes that this freed.
-    pub(super) fn sweep(&self, live: &HashSet<String>) -> io::Result<u64> {
+    /// with, and every download that nobody is at, or of these `only` some; gives the
+    /// bytes that this freed.
+    pub(super) fn sweep(&self, live: &HashSet<String>, only: Option<&HashSet<String>>) -> io::Result<u64> {
+        let spared = |digest: &String| only.is_some_and(|only| !only.contains(digest));
         let mut freed = 0;
         for entry in fs::read_dir(self.inner.dir.join("blobs/sha256"))? {
             let entry = entry?;
             let digest = format!("sha256:{}", entry.file_name().to_string_lossy());
             let state = self.inner.lock();
-            if live.contains(&digest) || state.fresh.contains(&digest) {
+            if spared(&digest) || live.contains(&digest) || state.is_fresh(&digest) {
                 continue;
             }
             freed += remove(&entry.path())?;
@@ -218,7 +195,7 @@ impl Layout {
             let entry = entry?;
             let digest = format!("sha256:{}", entry.file_name().to_string_lossy());
             let state = self.inner.lock();
-            if is_digest(&digest) && !state.ingests.contains(&digest) {
+            if is_digest(&digest) && !spared(&digest) && !state.ingests.contains(&digest) {
                 freed += remove(&entry.path())?;
             }
         }
@@ -262,123 +239,6 @@ impl Inner {
             .build()
             .map_err(io::Error::other)?;
         replace(&self.dir.join("index.json"), &serde_json::to_vec(&index)?)
-    }
-}
-
-/// A pull or an import that is under way.
-#[derive(Debug)]
-pub(super) struct Work {
-    layout: Layout,
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        let mut state = self.layout.inner.lock();
-        state.works -= 1;
-        if state.works == 0 {
-            state.fresh.clear();
-        }
-    }
-}
-
-/// A blob that is being written. Dropped, it can be gone on with.
-#[derive(Debug)]
-pub(super) struct Ingest {
-    layout: Layout,
-    file: File,
-    path: PathBuf,
-    /// Digest and size; without them, whatever comes is taken.
-    expected: Option<(String, u64)>,
-    offset: u64,
-    hash: Sha256,
-}
-
-impl Ingest {
-    /// Throws away what is here, for good.
-    pub(super) fn discard(self) -> io::Result<()> {
-        remove(&self.path).map(drop)
-    }
-
-    /// How many bytes are here already.
-    pub(super) fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// Adds bytes. More than were announced are refused.
-    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.expected.as_ref().is_some_and(|(_, size)| self.offset + bytes.len() as u64 > *size) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the blob is larger than announced"));
-        }
-        if let Err(error) = self.file.write_all(bytes) {
-            // Part of it may be there: what is behind the last whole write does not count.
-            let _ = self.file.set_len(self.offset);
-            return Err(error);
-        }
-        self.hash.update(bytes);
-        self.offset += bytes.len() as u64;
-        Ok(())
-    }
-
-    /// Throws away what is here, and begins again.
-    pub(super) fn restart(&mut self) -> io::Result<()> {
-        self.file.set_len(0)?;
-        self.file.rewind()?;
-        self.offset = 0;
-        self.hash = Sha256::new();
-        Ok(())
-    }
-
-    /// Checks the blob and puts it among the others; gives digest and size. One that
-    /// is not what was announced is thrown away, and the error is `InvalidData`.
-    pub(super) fn commit(self) -> io::Result<(String, u64)> {
-        let digest = format!("sha256:{:x}", Hex(self.hash.clone().finalize().as_slice()));
-        if let Some((expected, size)) = &self.expected
-            && (*expected != digest || *size != self.offset)
-        {
-            let text = format!("the blob has {} bytes and the digest {digest}", self.offset);
-            fs::remove_file(&self.path)?;
-            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-        }
-        self.file.sync_all()?;
-        let place = self.layout.blob_path(&digest);
-        {
-            let mut state = self.layout.inner.lock();
-            fs::rename(&self.path, &place)?;
-            if state.works > 0 {
-                state.fresh.insert(digest.clone());
-            }
-        }
-        sync_folder(&place)?;
-        Ok((digest, self.offset))
-    }
-
-    fn read_again(&mut self) -> io::Result<()> {
-        let size = self.expected.as_ref().map_or(0, |(_, size)| *size);
-        if self.file.metadata()?.len() > size {
-            self.file.set_len(0)?;
-        }
-        let mut buffer = vec![0; 128 * 1024];
-        loop {
-            match self.file.read(&mut buffer)? {
-                0 => return Ok(()),
-                read => {
-                    self.hash.update(&buffer[..read]);
-                    self.offset += read as u64;
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Ingest {
-    fn drop(&mut self) {
-        match &self.expected {
-            Some((digest, _)) => {
-                self.layout.inner.lock().ingests.remove(digest);
-            }
-            // Committed, it has gone from there.
-            None => drop(fs::remove_file(&self.path)),
-        }
     }
 }
 
@@ -492,6 +352,10 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 mod test {
     use super::*;
 
+    fn work(layout: &Layout) -> Work {
+        layout.work(CancellationToken::new())
+    }
+
     fn layout() -> (tempfile::TempDir, Layout) {
         let folder = tempfile::tempdir().unwrap();
         let layout = Layout::open(&folder.path().join("images")).unwrap();
@@ -503,49 +367,10 @@ mod test {
     }
 
     #[test]
-    fn a_blob_that_broke_off_is_gone_on_with_and_checked_as_a_whole() {
-        let (folder, layout) = layout();
-        let (content, digest) = (b"hello, world".as_slice(), sha256(b"hello, world"));
-        let mut ingest = layout.ingest(&digest, 12).unwrap();
-        ingest.write(&content[..5]).unwrap();
-        let other = layout.ingest(&digest, 12).unwrap_err();
-        assert_eq!(other.kind(), io::ErrorKind::WouldBlock, "one writer at a time");
-        drop(ingest);
-        let layout = again(&folder);
-        assert!(!layout.has(&digest, 12));
-        let mut ingest = layout.ingest(&digest, 12).unwrap();
-        assert_eq!(ingest.offset(), 5);
-        ingest.write(&content[5..]).unwrap();
-        assert_eq!(ingest.commit().unwrap(), (digest.clone(), 12));
-        assert!(layout.has(&digest, 12) && !layout.has(&digest, 11));
-        assert_eq!(layout.read_blob(&digest, 12).unwrap(), content);
-        assert!(layout.read_blob(&digest, 11).is_err());
-    }
-
-    #[test]
-    fn what_is_not_as_announced_does_not_become_a_blob() {
-        let (_folder, layout) = layout();
-        let digest = sha256(b"right");
-        for wrong in ["wrong", "righ", ""] {
-            let mut ingest = layout.ingest(&digest, 5).unwrap();
-            ingest.write(wrong.as_bytes()).unwrap();
-            assert_eq!(ingest.commit().unwrap_err().kind(), io::ErrorKind::InvalidData);
-            assert!(!layout.blob_path(&digest).exists());
-            assert_eq!(layout.ingest(&digest, 5).unwrap().offset(), 0, "nothing of it is kept");
-        }
-        let mut ingest = layout.ingest(&digest, 5).unwrap();
-        ingest.write(b"ri").unwrap();
-        assert_eq!(ingest.write(b"ghty").unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert_eq!(ingest.offset(), 2);
-        ingest.write(b"ght").unwrap();
-        ingest.commit().unwrap();
-    }
-
-    #[test]
     fn a_name_moves_and_what_had_it_stays_without() {
         let (folder, layout) = layout();
-        let first = layout.put_blob(MediaType::ImageManifest, b"1").unwrap();
-        let second = layout.put_blob(MediaType::ImageManifest, b"2").unwrap();
+        let first = work(&layout).put_blob(MediaType::ImageManifest, b"1").unwrap();
+        let second = work(&layout).put_blob(MediaType::ImageManifest, b"2").unwrap();
         layout.set_ref("a", &first).unwrap();
         layout.set_ref("b", &first).unwrap();
         layout.set_ref("a", &second).unwrap();
@@ -568,16 +393,17 @@ mod test {
     #[test]
     fn nothing_that_somebody_works_with_is_swept_away() {
         let (_folder, layout) = layout();
-        let work = layout.work();
-        let blob = layout.put_blob(MediaType::ImageConfig, b"new").unwrap().digest().to_string();
+        let working = work(&layout);
+        let blob = working.put_blob(MediaType::ImageConfig, b"new").unwrap().digest().to_string();
         let partial = sha256(b"partial");
-        let ingest = layout.ingest(&partial, 7).unwrap();
-        layout.sweep(&HashSet::new()).unwrap();
-        assert!(layout.has(&blob, 3) && layout.bytes().unwrap() == 3);
-        drop((work, ingest));
-        assert_eq!(layout.sweep(&HashSet::from([blob.clone()])).unwrap(), 0);
-        assert_eq!(layout.sweep(&HashSet::new()).unwrap(), 3);
-        assert!(!layout.has(&blob, 3));
+        let ingest = working.ingest(&partial, 7).unwrap();
+        layout.sweep(&HashSet::new(), None).unwrap();
+        assert!(layout.blob_path(&blob).exists() && layout.bytes().unwrap() == 3);
+        drop((working, ingest));
+        assert_eq!(layout.sweep(&HashSet::from([blob.clone()]), None).unwrap(), 0);
+        assert_eq!(layout.sweep(&HashSet::new(), Some(&HashSet::from([partial]))).unwrap(), 0);
+        assert_eq!(layout.sweep(&HashSet::new(), None).unwrap(), 3);
+        assert!(!layout.blob_path(&blob).exists());
     }
 
     #[test]
@@ -586,7 +412,7 @@ mod test {
         for digest in ["../../../etc/passwd", "sha256:../../../../etc/passwd", "sha256:", "", "sha512:aa"] {
             assert!(layout.blob_path(digest).starts_with(folder.path().join("images/blobs/sha256")));
             assert!(!layout.blob_path(digest).to_string_lossy().contains(".."));
-            assert!(!layout.has(digest, 0) && !is_digest(digest));
+            assert!(!work(&layout).has(digest, 0) && !is_digest(digest));
         }
     }
 }

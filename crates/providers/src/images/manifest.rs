@@ -15,11 +15,12 @@ use crate::{Error, Result};
 pub(super) const DOCUMENT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// The most layers of an image.
-const LAYERS_MAX: usize = 1024;
+pub(super) const LAYERS_MAX: usize = 1024;
 
-/// The largest environment and entry point together, in bytes: what a box is told at
-/// its start has a bound.
-const RUN_BYTES_MAX: usize = 128 * 1024;
+/// The largest environment and entry point together, in bytes of JSON: a box's agent is
+/// told of them in one argument, of which the kernel takes 128 KiB with all that is
+/// beside it.
+const RUN_BYTES_MAX: usize = 96 * 1024;
 
 /// What a registry is asked for.
 pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
@@ -191,12 +192,17 @@ impl Run {
         if words().any(|word| word.contains('\0')) {
             return Err(Error::Invalid(format!("{image} cannot be used: its configuration has a NUL in it")));
         }
-        if words().map(String::len).sum::<usize>() > RUN_BYTES_MAX {
+        let run = Run { defaults: Defaults { env, workdir, user }, entrypoint };
+        let said = serde_json::to_vec(&(&run.defaults, &run.entrypoint))
+            .map_err(|error| Error::failed("read what an image says of running it", error))?;
+        if said.len() > RUN_BYTES_MAX {
             return Err(Error::Invalid(format!(
-                "{image} cannot be used: its environment and entry point take more than {RUN_BYTES_MAX} bytes"
+                "{image} cannot be used: its environment and entry point take {} bytes, and a box is told of \
+                 {RUN_BYTES_MAX} at most",
+                said.len()
             )));
         }
-        Ok(Run { defaults: Defaults { env, workdir, user }, entrypoint })
+        Ok(run)
     }
 }
 

@@ -13,16 +13,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::fetch::Meter;
-use super::layout::descriptor;
+use super::layout::{Work, descriptor};
 use super::manifest::{DOCUMENT_BYTES_MAX, Document, compression, configuration, media_type};
 use super::name::{Name, shown};
 use super::platform::{Platform, offered};
 use super::registry::Source;
-use super::{Bounds, Held, Image, Layer, Progress, Run, Store, disk};
+use super::{Bounds, Held, Image, Layer, Progress, Run, Store, disk, free};
 use crate::{Error, Result};
 
-/// The most pulls at once.
+/// The most pulls at once, and the most of one registry: one that is slow does not keep
+/// the others out. What is here already is pulled again whatever there is.
 pub(crate) const PULLS_MAX: usize = 64;
+const REGISTRY_PULLS_MAX: usize = 16;
 
 /// The most layers of one image that come in at once.
 const LAYERS_AT_ONCE_MAX: usize = 3;
@@ -42,13 +44,23 @@ pub(super) enum State {
 /// The pulls that are under way.
 #[derive(Debug, Default)]
 pub(super) struct Pulls {
-    running: Mutex<HashMap<String, watch::Receiver<State>>>,
-    tasks: TaskTracker,
+    running: Mutex<HashMap<String, Running>>,
+    /// Those and imports, and what they do that blocks.
+    pub(super) tasks: TaskTracker,
+    /// Ends them all.
+    pub(super) stop: CancellationToken,
+}
+
+/// A pull that is under way.
+#[derive(Debug)]
+struct Running {
+    registry: String,
+    state: watch::Receiver<State>,
     stop: CancellationToken,
 }
 
 impl Pulls {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, watch::Receiver<State>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Running>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -60,13 +72,13 @@ impl Pulls {
     }
 }
 
-/// A pull that is under way, for as long as its task lives.
-struct Running {
+/// The place of a pull among those that are under way, for as long as its task lives.
+struct Place {
     store: Arc<Store>,
     name: String,
 }
 
-impl Drop for Running {
+impl Drop for Place {
     fn drop(&mut self) {
         self.store.pulls.lock().remove(&self.name);
     }
@@ -79,30 +91,42 @@ impl Store {
         let key = name.to_string();
         let mut running = self.pulls.lock();
         if let Some(pull) = running.get(&key) {
-            return Ok(pull.clone());
+            return Ok(pull.state.clone());
         }
         if self.pulls.stop.is_cancelled() {
             return Err(stopping());
         }
-        if running.len() >= PULLS_MAX {
-            return Err(Error::Unavailable(format!("{PULLS_MAX} images are being pulled; try again later")));
+        let registry = name.registry();
+        if self.layout.find(&key).is_none() {
+            if running.len() >= PULLS_MAX {
+                return Err(Error::Unavailable(format!("{PULLS_MAX} images are being pulled; try again later")));
+            }
+            if running.values().filter(|pull| pull.registry == registry).count() >= REGISTRY_PULLS_MAX {
+                return Err(Error::Unavailable(format!(
+                    "{REGISTRY_PULLS_MAX} images of `{registry}` are being pulled; try again later"
+                )));
+            }
         }
         let (state, watched) = watch::channel(State::Going(Progress::Resolving));
-        running.insert(key.clone(), watched.clone());
+        let stop = self.pulls.stop.child_token();
+        let pull = Running { registry: registry.to_owned(), state: watched.clone(), stop: stop.clone() };
+        running.insert(key.clone(), pull);
         drop(running);
         let (store, name) = (Arc::clone(self), name.clone());
-        let under_way = Running { store: Arc::clone(self), name: key };
+        let under_way = Place { store: Arc::clone(self), name: key };
         self.pulls.tasks.spawn(async move {
-            let end = tokio::select! {
-                biased;
-                () = store.pulls.stop.cancelled() => Err(stopping()),
-                end = tokio::time::timeout(PULL_WAIT_MAX, store.pull(&name, &state)) => {
-                    end.unwrap_or_else(|_| Err(Error::Unavailable(format!("the pull of `{name}` took too long"))))
-                }
-            };
-            // What there was no room for must not take the room of others.
-            if matches!(end, Err(Error::Full(_))) {
-                store.tidy().await;
+            let work = Arc::new(store.layout.work(stop.child_token()));
+            let ended_by_hand = || stop.is_cancelled() && !store.pulls.stop.is_cancelled();
+            let end = store.pull_in_time(&name, &work, &state).await;
+            let brought = work.end();
+            match &end {
+                Ok(_) => {}
+                // What there was no room for must not take the room of others.
+                Err(Error::Full(_)) => store.tidy(None).await,
+                // It is gone on with when somebody asks again,
+                Err(Error::Unavailable(_) | Error::Failed { .. }) if !ended_by_hand() => {}
+                // and this is not.
+                Err(_) => store.tidy(Some(brought)).await,
             }
             // First this, so that whoever sees the end and asks again begins anew.
             drop(under_way);
@@ -119,6 +143,38 @@ impl Store {
             store.evict().await;
         });
         Ok(watched)
+    }
+
+    /// A pull, and why it ended where it was ended.
+    async fn pull_in_time(
+        self: &Arc<Self>,
+        name: &Name,
+        work: &Arc<Work>,
+        state: &watch::Sender<State>,
+    ) -> Result<(Image, Held)> {
+        let pull = self.pull(name, work, state);
+        tokio::pin!(pull);
+        if let Ok(end) = tokio::time::timeout(PULL_WAIT_MAX, &mut pull).await {
+            return end.map_err(|error| match (work.stop().is_cancelled(), self.pulls.stop.is_cancelled()) {
+                (false, _) => error,
+                (true, true) => stopping(),
+                (true, false) => {
+                    Error::Unavailable(format!("the pull of `{name}` was ended by a removal; ask again if you want it"))
+                }
+            });
+        }
+        work.stop().cancel();
+        pull.await.map_err(|_| Error::Unavailable(format!("the pull of `{name}` took too long")))
+    }
+
+    /// Ends the pull of this name; `false` if there is none.
+    pub(super) async fn end_pull(&self, name: &str) -> bool {
+        let pull = self.pulls.lock().get(name).map(|pull| (pull.stop.clone(), pull.state.clone()));
+        let Some((stop, mut state)) = pull else { return false };
+        stop.cancel();
+        // It is over, too, where nobody is left to say so.
+        let _ = state.wait_for(|state| !matches!(state, State::Going(_))).await;
+        true
     }
 
     /// Waits for a pull, but not for ever.
@@ -150,13 +206,17 @@ impl Store {
         }
     }
 
-    async fn pull(self: &Arc<Self>, name: &Name, state: &watch::Sender<State>) -> Result<(Image, Held)> {
-        let _work = self.layout.work();
+    async fn pull(
+        self: &Arc<Self>,
+        name: &Name,
+        work: &Arc<Work>,
+        state: &watch::Sender<State>,
+    ) -> Result<(Image, Held)> {
         let sources: Arc<[Source]> = self.registries.sources(name)?.into();
-        let (bytes, manifest) = self.resolve(name, &sources).await?;
+        let (bytes, manifest) = self.resolve(work, name, &sources).await?;
         let shown = format!("`{name}`");
-        let meter = Arc::new(self.measure(&manifest, &shown, state.clone())?);
-        self.blob(&sources, manifest.config(), &meter).await?;
+        let meter = Arc::new(self.measure(work, &manifest, &shown, state.clone())?);
+        self.blob(work, &shown, &sources, manifest.config(), &meter).await?;
         let config = self
             .layout
             .read_blob(manifest.config().digest().as_ref(), DOCUMENT_BYTES_MAX)
@@ -177,18 +237,19 @@ impl Store {
         futures_util::stream::iter(layers)
             .map(|layer| {
                 let (store, sources, meter) = (Arc::clone(self), Arc::clone(&sources), Arc::clone(&meter));
-                async move { store.blob(&sources, &layer, &meter).await }
+                let shown = &shown;
+                async move { store.blob(work, shown, &sources, &layer, &meter).await }
             })
             .buffer_unordered(LAYERS_AT_ONCE_MAX)
             .try_collect::<()>()
             .await?;
-        self.keep(name, &bytes, &manifest, &config, state).await
+        self.keep(work, name, &bytes, &manifest, &config, state).await
     }
 
     /// Asks what the name is, down to the manifest for this machine.
-    async fn resolve(&self, name: &Name, sources: &[Source]) -> Result<(Vec<u8>, Box<ImageManifest>)> {
+    async fn resolve(&self, work: &Work, name: &Name, sources: &[Source]) -> Result<(Vec<u8>, Box<ImageManifest>)> {
         let image = format!("`{name}`");
-        let bytes = self.document(name, sources, name.version(), name.digest()).await?;
+        let bytes = self.document(work, name, sources, name.version(), name.digest()).await?;
         let index = match Document::parse(&bytes, &image)? {
             Document::Manifest(manifest) => return Ok((bytes, manifest)),
             Document::Index(index) => index,
@@ -204,11 +265,11 @@ impl Store {
         if !super::layout::is_digest(&digest) {
             return Err(Error::Invalid(format!("{image} cannot be used: the digest of a manifest is no sha256")));
         }
-        let bytes = match self.layout.has(&digest, chosen.size()) {
+        let bytes = match work.has(&digest, chosen.size()) {
             true => {
                 self.layout.read_blob(&digest, DOCUMENT_BYTES_MAX).map_err(|error| disk("read a manifest", error))?
             }
-            false => self.document(name, sources, &digest, Some(&digest)).await?,
+            false => self.document(work, name, sources, &digest, Some(&digest)).await?,
         };
         match Document::parse(&bytes, &image)? {
             Document::Manifest(manifest) => Ok((bytes, manifest)),
@@ -217,22 +278,26 @@ impl Store {
     }
 
     /// What is to come, if there is room for it.
-    fn measure(&self, manifest: &ImageManifest, image: &str, state: watch::Sender<State>) -> Result<Meter> {
+    fn measure(
+        &self,
+        work: &Work,
+        manifest: &ImageManifest,
+        image: &str,
+        state: watch::Sender<State>,
+    ) -> Result<Meter> {
         let mut seen = std::collections::HashSet::new();
         let blobs = manifest.layers().iter().chain([manifest.config()]);
         let blobs: Vec<_> = blobs.filter(|blob| seen.insert(blob.digest().as_ref())).collect();
         let total = blobs.iter().fold(0u64, |sum, blob| sum.saturating_add(blob.size()));
         if total > self.config.image_bytes_max {
-            return Err(Error::Invalid(format!(
-                "{image} has {total} bytes, more than an image may have here ({})",
+            return Err(Error::TooLarge(format!(
+                "{image} has {total} bytes, more than an image may have here ({}); raise `images.max_image_mb` to take it",
                 self.config.image_bytes_max
             )));
         }
-        let missing = blobs.iter().filter(|blob| !self.layout.has(blob.digest().as_ref(), blob.size()));
+        let missing = blobs.iter().filter(|blob| !work.has(blob.digest().as_ref(), blob.size()));
         let needed = missing.fold(0u64, |sum, blob| sum.saturating_add(blob.size()));
-        let free = rustix::fs::statvfs(&self.config.dir)
-            .map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
-            .map_err(|error| disk("see how much room there is for images", error.into()))?;
+        let free = free(&self.config.dir)?;
         if needed.saturating_add(self.config.reserve_bytes) > free {
             return Err(Error::Full(format!(
                 "there is no room for {image}: it needs {needed} bytes besides {} that stay free, and the disk has {free}; \
@@ -246,6 +311,7 @@ impl Store {
     /// Unpacks an image that is here, and gives it its name.
     pub(super) async fn keep(
         self: &Arc<Self>,
+        work: &Arc<Work>,
         name: &Name,
         bytes: &[u8],
         manifest: &ImageManifest,
@@ -253,13 +319,13 @@ impl Store {
         state: &watch::Sender<State>,
     ) -> Result<(Image, Held)> {
         let fails = |error| disk("write an image's manifest", error);
-        let written = self.layout.put_blob(media_type(manifest), bytes).map_err(fails)?;
+        let written = work.put_blob(media_type(manifest), bytes).map_err(fails)?;
         let digest = written.digest().to_string();
         let mut named = descriptor(media_type(manifest), written.size(), &digest).map_err(fails)?;
         named.set_platform(Platform::of(config).for_index());
         let layers = self.layers(manifest, config)?;
         state.send_replace(State::Going(Progress::Unpacking { bytes: 0 }));
-        let held = self.unpack(&digest, layers, state.clone()).await?;
+        let held = self.unpack(work, &digest, layers, state.clone()).await?;
         let key = name.to_string();
         self.blocking("name an image", move |store| {
             store.layout.set_ref(&key, &named).map_err(|error| disk("name an image", error))?;
@@ -289,16 +355,22 @@ impl Store {
     /// Unpacks what is not unpacked yet, and holds it.
     pub(super) async fn unpack(
         self: &Arc<Self>,
+        work: &Arc<Work>,
         digest: &str,
         layers: Vec<Layer>,
         state: watch::Sender<State>,
     ) -> Result<Held> {
         let turn = self.turn(digest);
-        let _turn = turn.lock().await;
+        let _turn = work.unless_stopped(turn.lock()).await?;
         loop {
             // Somebody may be removing just this image.
             self.removed(digest).await;
-            let bounds = Bounds { bytes_max: self.config.image_bytes_max, entries_max: Bounds::ENTRIES_MAX };
+            let bounds = Bounds {
+                bytes_max: self.config.image_bytes_max,
+                entries_max: Bounds::ENTRIES_MAX,
+                reserve_bytes: self.config.reserve_bytes,
+            };
+            let stop = work.stop().clone();
             let (digest, layers, state) = (digest.to_owned(), layers.clone(), state.clone());
             let held = self
                 .blocking("unpack an image", move |store| {
@@ -307,7 +379,7 @@ impl Store {
                         let bytes = written.fetch_max(bytes, Ordering::Relaxed).max(bytes);
                         state.send_replace(State::Going(Progress::Unpacking { bytes }));
                     };
-                    store.trees.unpack(&digest, &layers, &bounds, &progress)?;
+                    store.trees.unpack(&digest, &layers, &bounds, &stop, &progress)?;
                     Ok(store.hold(&digest))
                 })
                 .await?;
@@ -349,6 +421,7 @@ fn broke_off() -> Error {
 pub(super) fn again(error: &Arc<Error>) -> Error {
     match &**error {
         Error::Invalid(text) => Error::Invalid(text.clone()),
+        Error::TooLarge(text) => Error::TooLarge(text.clone()),
         Error::NotFound(text) => Error::NotFound(text.clone()),
         Error::Conflict(text) => Error::Conflict(text.clone()),
         Error::Gone => Error::Gone,

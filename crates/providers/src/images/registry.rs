@@ -170,7 +170,9 @@ impl Registries {
         let url = source.url(path)?;
         let known = self.access.known(source);
         let response = self.follow(source, url.clone(), known.clone(), offset).await?;
-        if response.status() != StatusCode::UNAUTHORIZED {
+        // Only the registry itself says where its login goes: whoever it redirects to
+        // would name a place of its own.
+        if response.status() != StatusCode::UNAUTHORIZED || !source.is_own(response.url()) {
             return self.judge(source, response, known.is_some());
         }
         let challenge = response.headers().clone();
@@ -196,7 +198,7 @@ impl Registries {
             if offset > 0 {
                 request = request.header(RANGE, format!("bytes={offset}-"));
             }
-            if let Some(key) = key.as_ref().filter(|_| url.origin() == source.base.origin()) {
+            if let Some(key) = key.as_ref().filter(|_| source.is_own(&url)) {
                 request = request.header(AUTHORIZATION, key);
             }
             let response = request.send().await.map_err(|error| unreachable(source, &error))?;
@@ -211,6 +213,10 @@ impl Registries {
                 return Err(broken("from https to something less"));
             }
             url = next;
+            // A login in the address is none that anybody here has configured.
+            if url.set_username("").and(url.set_password(None)).is_err() {
+                return Err(broken("to nowhere"));
+            }
         }
         Err(Fault::Broken(format!("`{}` redirects more than {REDIRECTS_MAX} times", source.registry)))
     }
@@ -221,6 +227,14 @@ impl Registries {
         match status {
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
             StatusCode::NOT_FOUND => Err(Fault::Missing),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !source.is_own(response.url()) => {
+                Err(Fault::Refused(format!(
+                    "`{}` redirects to `{}`, which answers {} and gets no login of ours",
+                    source.registry,
+                    authority(response.url()),
+                    status.as_u16()
+                )))
+            }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 if with_key {
                     self.access.forget(source);
@@ -247,6 +261,16 @@ impl Source {
     fn url(&self, path: &str) -> Result<Url, Fault> {
         let text = format!("/v2/{}/{path}", self.repository);
         self.base.join(&text).map_err(|_| Fault::Broken(format!("`{text}` cannot be asked for")))
+    }
+
+    /// Whether this address is of the registry itself: scheme, host and port.
+    fn is_own(&self, url: &Url) -> bool {
+        url.origin() == self.base.origin()
+    }
+
+    /// It sends so little that nobody can wait for it.
+    pub(super) fn too_slow(&self) -> Fault {
+        Fault::Passing(format!("`{}` sends too slowly", self.registry), Duration::ZERO)
     }
 
     /// A cut connection or the like, in the middle of an answer.
@@ -308,6 +332,12 @@ fn retry_after(response: &Response) -> Duration {
     const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
     let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     seconds.map_or(Duration::ZERO, |seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+}
+
+/// Host and port of an address, for a message.
+fn authority(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
 /// Whether a host and port is this machine, by its name alone.

@@ -30,14 +30,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use crate::removal::remove_tree;
 use crate::{Error, Result};
-pub(in crate::images) use contents::{Contents, compression_of};
+pub(in crate::images) use contents::{Contents, HEAD, compression_of};
 use root::Root;
 use share::Shared;
 use stream::Budget;
-pub(in crate::images) use stream::decoder;
+pub(in crate::images) use stream::{decoder, stopped};
 use unpack::Unpacking;
 
 /// How a blob is compressed.
@@ -69,6 +70,8 @@ pub struct Bounds {
     pub bytes_max: u64,
     /// Files in all its layers.
     pub entries_max: u64,
+    /// So many bytes of the disk stay free.
+    pub reserve_bytes: u64,
 }
 
 impl Bounds {
@@ -144,20 +147,23 @@ impl Trees {
     }
 
     /// Unpacks an image, and gives its root directory; does nothing if that is there
-    /// already. `progress` is told how many bytes of the layers' blobs were read.
+    /// already. `progress` is told how many bytes of the layers' blobs were read. It ends
+    /// soon after `stop` is cancelled.
     ///
     /// Owners are as the image says where we are root, and all ours otherwise.
     /// Device nodes are left out. Blocks.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an image that is malformed, damaged, larger than
-    /// `bounds` or not what its configuration promises; [`Error::Full`] if there is
-    /// no room. Then nothing of it is left.
+    /// [`Error::Invalid`] for an image that is malformed, damaged, of more files than
+    /// `bounds` have or not what its configuration promises; [`Error::TooLarge`] for one
+    /// of more bytes; [`Error::Full`] if there is no room; [`Error::Unavailable`] when it
+    /// was stopped. Then nothing of it is left.
     pub fn unpack(
         &self,
         digest: &str,
         layers: &[Layer],
         bounds: &Bounds,
+        stop: &CancellationToken,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<PathBuf> {
         let hex = hex_of(digest).ok_or_else(|| Error::Invalid(format!("`{}` is no digest", digest.escape_debug())))?;
@@ -166,7 +172,8 @@ impl Trees {
         }
         let fault = |error| super::disk("unpack an image", error);
         let work = self.inner.begin(hex).map_err(fault)?;
-        let about = work.fill(&self.inner.files, layers, bounds, progress)?;
+        let budget = Budget::new(bounds, self.inner.trees.clone(), stop);
+        let about = work.fill(&self.inner.files, layers, &budget, progress)?;
         let root = self.inner.trees.join(hex);
         work.publish(&root, &about).map_err(fault)?;
         Ok(root.join("root"))
@@ -237,13 +244,12 @@ struct Work {
 }
 
 impl Work {
-    fn fill(&self, files: &Path, layers: &[Layer], bounds: &Bounds, progress: &(dyn Fn(u64) + Sync)) -> Result<About> {
+    fn fill(&self, files: &Path, layers: &[Layer], budget: &Budget, progress: &(dyn Fn(u64) + Sync)) -> Result<About> {
         let root = self.folder.join("root");
         let made = DirBuilder::new().mode(0o755).create(&root);
         made.map_err(|error| super::disk("unpack an image", error))?;
-        let budget = Budget::new(bounds);
         let shared = Shared::open(files, self.trash.join("spare"))?;
-        let mut unpacking = Unpacking::new(Root::open(&root, &self.trash, &budget)?, shared, &budget);
+        let mut unpacking = Unpacking::new(Root::open(&root, &self.trash, budget)?, shared, budget);
         let read = AtomicU64::new(0);
         let told = |bytes| progress(read.fetch_add(bytes, Ordering::Relaxed) + bytes);
         for layer in layers {

@@ -8,10 +8,6 @@ use super::{HOST, Inner};
 use crate::images::{Held, Images};
 use crate::{Error, Phase, Result, Spec};
 
-/// What an image says of running it reaches the agent in one argument, of which
-/// the kernel takes 128 KiB with all that is beside it.
-const RUN_BYTES_MAX: usize = 96 * 1024;
-
 /// An image for one box.
 #[derive(Debug)]
 pub(super) struct Image {
@@ -37,17 +33,7 @@ impl Inner {
         let Some(images) = &self.images else { return Err(unknown(&spec.image)) };
         let begin = Instant::now();
         let held = images.take(&spec.image).await?;
-        let run = held.run();
-        run.check(&spec.image, spec.entrypoint)?;
-        let said = serde_json::to_vec(&(&run.defaults, &run.entrypoint))
-            .map_err(|error| Error::failed("read what an image says of running it", error))?;
-        if said.len() > RUN_BYTES_MAX {
-            return Err(Error::Invalid(format!(
-                "the environment and the entry point of the image `{}` take {} bytes, and the provider native passes on {RUN_BYTES_MAX}",
-                spec.image,
-                said.len()
-            )));
-        }
+        held.run().check(&spec.image, spec.entrypoint)?;
         Ok(Some(Image { held, entrypoint: spec.entrypoint, took: begin.elapsed() }))
     }
 }

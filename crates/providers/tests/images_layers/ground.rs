@@ -10,8 +10,9 @@ use fixtures::image::{Entry, Packing, digest, layer};
 use providers::Error;
 use providers::images::trees::{Bounds, Compression, Layer, Trees};
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
-pub const BOUNDS: Bounds = Bounds { bytes_max: 8 << 20, entries_max: 5_000 };
+pub const BOUNDS: Bounds = Bounds { bytes_max: 8 << 20, entries_max: 5_000, reserve_bytes: 0 };
 pub const DIGEST: &str = "sha256:00000000000000000000000000000000000000000000000000000000000000aa";
 
 pub fn is_root() -> bool {
@@ -91,7 +92,7 @@ impl Ground {
     /// Unpacks an image of these archives.
     pub fn unpack(&self, digest: &str, tars: &[Vec<u8>]) -> Result<PathBuf, Error> {
         let layers: Vec<_> = tars.iter().map(|tar| self.blob(tar, Packing::Plain)).collect();
-        let unpacked = self.trees.unpack(digest, &layers, &BOUNDS, &|_| ());
+        let unpacked = self.trees.unpack(digest, &layers, &BOUNDS, &CancellationToken::new(), &|_| ());
         self.check();
         unpacked
     }
@@ -274,7 +275,7 @@ impl Outcome {
     pub fn refused(&self, words: &str) {
         match &self.result {
             Ok(_) => panic!("unpacked, and should have been refused: {words}"),
-            Err(error @ Error::Invalid(text)) => {
+            Err(error @ (Error::Invalid(text) | Error::TooLarge(text))) => {
                 assert!(text.contains(words), "`{error}` does not say `{words}`");
                 assert!(!text.chars().any(char::is_control), "a terminal would act on {text:?}");
                 assert!(text.len() < 1_000, "too long: {text}");

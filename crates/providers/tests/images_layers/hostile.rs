@@ -4,3 +4,4 @@
 mod bombs;
 mod contents;
 mod ways_out;
+mod work;

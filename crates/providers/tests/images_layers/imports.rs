@@ -41,7 +41,7 @@ impl Store {
     fn refuses(&self, name: Option<&str>, archive: Vec<u8>, words: &str) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         match runtime.block_on(self.import(name, archive)) {
-            Err(Error::Invalid(text)) => {
+            Err(Error::Invalid(text) | Error::TooLarge(text)) => {
                 assert!(text.contains(words), "`{text}` does not say `{words}`");
                 assert!(!text.chars().any(char::is_control), "{text:?}");
             }
@@ -342,6 +342,97 @@ fn archives_larger_than_an_image_may_be_are_refused() {
         image.layers = vec![zeros.clone()];
         image.packing = packing;
         store.refuses(None, image.oci_tar("app:1"), "larger than");
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_large_names_what_sets_the_bound() {
+    let store = Store::new();
+    let zeros = layer(&[Entry::file("zeros", vec![0; 20 << 20])]);
+    let mut image = Image::new(&[]);
+    image.layers = vec![zeros.clone()];
+    image.packing = Packing::Zstd;
+    for (name, archive) in
+        [(Some("a:1"), zeros.clone()), (Some("a:1"), Packing::Gzip.pack(&zeros)), (None, image.oci_tar("app:1"))]
+    {
+        let imported = store.import(name, archive).await;
+        let Err(Error::TooLarge(text)) = imported else { panic!("{imported:?}") };
+        assert!(text.contains("16777216 bytes") && text.contains("raise `images.max_image_mb`"), "{text}");
+    }
+}
+
+#[test]
+fn what_is_packed_in_another_way_is_called_by_its_name() {
+    let store = Store::new();
+    for (head, name) in
+        [(&b"\xfd7zXZ\x00\x00\x04\xe6"[..], "xz"), (b"BZh91AY&SY\x1a\x2b", "bzip2"), (b"PK\x03\x04", "zip")]
+    {
+        let archive = [head, &[7; 3_000]].concat();
+        let words = format!("packed by {name}; plain, gzip and zstd are taken");
+        store.refuses(Some("a:1"), archive.clone(), &words);
+        store.refuses(None, saved(|files| files[1].1 = archive.clone()), &words);
+    }
+}
+
+#[test]
+fn an_image_that_no_box_can_be_told_of_is_refused_at_once() {
+    let store = Store::new();
+    let with = |bytes: usize| image().with("Env", json!([format!("A={}", "x".repeat(bytes))]));
+    store.refuses(None, with(110_000).docker_save(&["app:1"]), "a box is told of 98304 at most");
+    store.refuses(None, with(110_000).oci_tar("app:1"), "a box is told of 98304 at most");
+    store.imports(None, with(90_000).docker_save(&["app:1"]));
+}
+
+#[test]
+fn a_layer_that_is_listed_many_times_is_copied_once() {
+    let store = Store::new();
+    let files = layer(&[Entry::file("noise", vec![7; 1 << 20])]);
+    let table = |layers: usize| json!([{"Config": "c.json", "RepoTags": ["app:1"], "Layers": vec!["l"; layers]}]);
+    let archive = |layers: usize| {
+        let mut image = Image::new(&[]);
+        image.layers = vec![files.clone(); layers];
+        layer(&[
+            Entry::file("c.json", image.configuration()),
+            Entry::file("l", Packing::Gzip.pack(&files)),
+            Entry::file("manifest.json", table(layers).to_string()),
+        ])
+    };
+    let images = store.imports(None, archive(10));
+    assert_eq!(images[0].layers, 10);
+    Store::new().refuses(None, archive(1_025), "layers, more than 1024");
+}
+
+#[test]
+fn names_without_end_are_refused() {
+    let names: Vec<_> = (0..1_025).map(|number| format!("app:{number}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    Store::new().refuses(None, image().docker_save(&names), "more than 1024 names");
+}
+
+#[tokio::test]
+async fn an_import_whose_caller_has_left_ends_and_leaves_nothing() {
+    let store = Store::new();
+    // Much to read through, and little to send.
+    let entries: Vec<_> = (0..20_000).map(|number| Entry::file(number.to_string(), "")).collect();
+    let archive = Bytes::from(Packing::Zstd.pack(&layer(&entries)));
+    let sent = tokio_util::sync::CancellationToken::new();
+    let last = sent.clone();
+    let stream =
+        futures_util::stream::once(async move { Ok(archive) }).chain(futures_util::stream::poll_fn(move |_| {
+            last.cancel();
+            std::task::Poll::Ready(None)
+        }));
+    let importing = store.images.import(Some("a:1"), stream.boxed());
+    tokio::select! {
+        biased;
+        () = sent.cancelled() => {}
+        imported = importing => panic!("{imported:?}"),
+    }
+    tokio::time::timeout(std::time::Duration::from_secs(60), store.images.close()).await.unwrap();
+    assert!(store.images.list().await.unwrap().is_empty(), "it went on");
+    for folder in ["ingest", "blobs/sha256", "trees", "trash"] {
+        let left = fs::read_dir(store.temp.path().join("images").join(folder)).unwrap();
+        assert_eq!(left.count(), 0, "{folder}");
     }
 }
 

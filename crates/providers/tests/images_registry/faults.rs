@@ -207,7 +207,6 @@ async fn manifests_that_make_no_sense_are_refused() {
         (b"{}".to_vec(), "neither layers nor manifests"),
         (b"{\"schemaVersion\": 1, \"fsLayers\": []}".to_vec(), "schema 1"),
         (manifest(&|it| it["manifests"] = json!([])), "at once"),
-        (manifest(&|it| it["layers"][0]["size"] = json!(1u64 << 62)), "more than an image may have"),
         (manifest(&|it| it["layers"][0]["digest"] = json!("sha256:../../../../etc/passwd")), "wrong kind"),
         (
             manifest(&|it| {
@@ -234,6 +233,51 @@ async fn manifests_that_make_no_sense_are_refused() {
         assert!(text.contains(why), "{} gives {text}", String::from_utf8_lossy(&document));
         nothing_is_trusted(&lab, &images).await;
     }
+}
+
+#[tokio::test]
+async fn an_image_that_is_too_large_is_refused_before_it_comes_and_says_what_sets_the_bound() {
+    let rogue = Rogue::good();
+    let name = rogue.put(&large(300_000, 9), "app", "1");
+    let lab = Lab::new();
+    let images = lab.open_with(|config| config.image_bytes_max = 200_000);
+    let Err(Error::TooLarge(text)) = images.take(&name).await else { panic!() };
+    assert!(text.contains("more than an image may have") && text.contains("raise `images.max_image_mb`"), "{text}");
+    assert_eq!(rogue.blobs_asked(), 0);
+    nothing_is_trusted(&lab, &images).await;
+}
+
+#[tokio::test]
+async fn a_registry_that_lost_a_layer_is_blamed_and_not_the_name() {
+    let image = large(30_000, 10);
+    let layer = digest(&image.blobs()[0]);
+    let rogue = {
+        let layer = layer.clone();
+        Rogue::telling(move |asked| is_layer(asked, &layer).then(|| Say::Answer(404, Vec::new(), b"{}".to_vec())))
+    };
+    let name = rogue.put(&image, "app", "1");
+    let lab = Lab::new();
+    let images = lab.open();
+    let text = invalid(images.take(&name).await);
+    assert!(text.contains(&format!("`{name}` lacks a layer")) && text.contains(&layer), "{text}");
+    assert!(text.contains("push the image again") && !text.contains("check the name"), "{text}");
+    nothing_is_trusted(&lab, &images).await;
+}
+
+#[tokio::test]
+async fn a_registry_that_drips_is_given_up() {
+    let image = large(400_000, 11);
+    let layer = digest(&image.blobs()[0]);
+    let hash = layer.clone();
+    let rogue = Rogue::telling(move |asked| is_layer(asked, &hash).then_some(Say::Drip(Duration::from_millis(50))));
+    let name = rogue.put(&image, "app", "1");
+    let lab = Lab::new();
+    let images = lab.open_with(|config| config.stall_timeout = Duration::from_secs(2));
+    // At that pace it would take more than five hours.
+    let text = unavailable(tokio::time::timeout(2 * BOUND, images.take(&name)).await.unwrap());
+    assert!(text.contains("sends too slowly") && text.contains(rogue.address()), "{text}");
+    let attempts = rogue.asked().iter().filter(|asked| is_layer(asked, &layer)).count();
+    assert!((2..=8).contains(&attempts), "{attempts}");
 }
 
 #[tokio::test]

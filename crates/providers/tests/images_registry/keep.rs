@@ -1,6 +1,10 @@
 //! What stays and what goes.
 
-use super::rogue::Rogue;
+use std::sync::Arc;
+
+use fixtures::image::digest;
+
+use super::rogue::{Gate, Rogue, Say};
 use super::*;
 
 /// The blobs that are in the store.
@@ -142,6 +146,102 @@ async fn above_its_bound_the_store_lets_go_what_was_not_used_for_the_longest_tim
         gone(&images, 2).await;
     }
     assert!(held.root().join("noise").exists());
+}
+
+#[tokio::test]
+async fn a_pull_that_is_slow_holds_what_is_its_own_and_nothing_else() {
+    let gate = Arc::new(Gate::default());
+    let held_back = Arc::clone(&gate);
+    let slow_image = large(300_000, 1);
+    let layer = digest(&slow_image.blobs()[0]);
+    let slow = Rogue::telling(move |asked| {
+        asked.path.ends_with(&layer).then(|| Say::StallAfter(100_000, Arc::clone(&held_back)))
+    });
+    let slow_name = slow.put(&slow_image, "slow", "1");
+    let rogue = Rogue::good();
+    let names = ["a", "b"].map(|name| rogue.put(&large(100_000, u64::from(name.as_bytes()[0])), name, "1"));
+    let lab = Lab::new();
+    let images = lab.open();
+    let pulling = images.pull(&slow_name).await.unwrap();
+    while slow.blobs_asked() < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for name in &names {
+        pull(&images, name).await.unwrap();
+    }
+    images.remove(&names[0]).await.unwrap();
+    assert_eq!(images.prune(true).await.unwrap().images.len(), 1);
+    // What is left is the configuration of the slow one, which no image has yet.
+    assert_eq!((blobs(&lab), trees(&lab)), (1, 0));
+    gate.open();
+    let last = pulling.collect::<Vec<_>>().await.pop().unwrap();
+    assert!(matches!(last, Ok(Progress::Done(_))), "{last:?}");
+}
+
+/// An image of a small layer and a large one, its name, and a registry that answers so
+/// to whoever asks for a third.
+fn broken(status: u16) -> (Rogue, String) {
+    let image = large(1_000_000, 7).and(&[fixtures::image::Entry::file("lost", "x")]);
+    let lost = digest(&image.blobs()[1]);
+    let rogue =
+        Rogue::telling(move |asked| asked.path.ends_with(&lost).then(|| Say::Answer(status, Vec::new(), Vec::new())));
+    let name = rogue.put(&image, "broken", "1");
+    (rogue, name)
+}
+
+#[tokio::test]
+async fn a_pull_that_fails_costs_no_image_that_is_good() {
+    for status in [404, 503] {
+        let good = Rogue::good();
+        let keep = good.put(&large(400_000, 3), "keep", "1");
+        let (_rogue, name) = broken(status);
+        let lab = Lab::new();
+        let images = lab.open_with(|config| config.bytes_max = 1_500_000);
+        pull(&images, &keep).await.unwrap();
+        pull(&images, &name).await.unwrap_err();
+        // What the failed one brought goes, since there is too much.
+        tokio::time::timeout(Duration::from_secs(60), async {
+            while blobs(&lab) > 3 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+        .unwrap();
+        images.prune(false).await.unwrap();
+        assert_eq!(images.list().await.unwrap()[0].names, [keep], "{status}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_failed_pull_brought_stays_only_if_it_may_be_gone_on_with() {
+    for (status, left) in [(404, 3), (503, 5)] {
+        let good = Rogue::good();
+        let keep = good.put(&large(100_000, 3), "keep", "1");
+        let (_rogue, name) = broken(status);
+        let lab = Lab::new();
+        let images = lab.open();
+        pull(&images, &keep).await.unwrap();
+        pull(&images, &name).await.unwrap_err();
+        assert_eq!(blobs(&lab), left, "{status}");
+        let large = pull(&images, &name).await;
+        assert!(large.is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_fault_for_good_takes_nothing_that_another_pull_goes_on_with() {
+    let (_passing, passing_name) = broken(503);
+    let image = large(100_000, 5).and(&[fixtures::image::Entry::file("gone", "x")]);
+    let lost = digest(&image.blobs()[1]);
+    let rogue =
+        Rogue::telling(move |asked| asked.path.ends_with(&lost).then(|| Say::Answer(404, Vec::new(), Vec::new())));
+    let name = rogue.put(&image, "app", "1");
+    let lab = Lab::new();
+    let images = lab.open();
+    unavailable(pull(&images, &passing_name).await);
+    assert_eq!(blobs(&lab), 2);
+    invalid(pull(&images, &name).await);
+    assert_eq!(blobs(&lab), 2);
 }
 
 /// Waits until no more than so many images are left.

@@ -256,6 +256,75 @@ async fn a_redirect_to_another_host_carries_no_key() {
     }
 }
 
+#[tokio::test]
+async fn whoever_is_redirected_to_names_no_place_for_the_login() {
+    for kind in ["/blobs/", "/manifests/"] {
+        for scheme in ["Bearer", "Basic"] {
+            let evil = Arc::new(Rogue::telling(move |asked| {
+                let realm = format!("http://{}/evil-token", asked.header("host"));
+                let challenge = vec![format!("www-authenticate: {scheme} realm=\"{realm}\"")];
+                Some(Say::Answer(401, challenge, b"{\"token\": \"x\"}".to_vec()))
+            }));
+            let there = evil.address().to_owned();
+            let rogue = Rogue::telling(move |asked| {
+                let location = format!("location: http://{there}{}", asked.path);
+                asked.path.contains(kind).then(|| Say::Answer(307, vec![location], Vec::new()))
+            });
+            let name = rogue.put(&small("x"), "app", "1");
+            let lab = Lab::new();
+            let auth = STANDARD.encode(format!("bob:{PASSWORD}"));
+            let path = docker_config(&lab, &json!({"auths": {rogue.address(): {"auth": auth}}}));
+            let images = lab.open_with(|config| config.docker_config = Some(path));
+            let text = invalid(images.take(&name).await);
+            assert!(text.contains(evil.address()) && text.contains(rogue.address()), "{text}");
+            assert!(!evil.asked().is_empty());
+            for asked in evil.asked() {
+                let shown = format!("{asked:?}");
+                assert!(!shown.contains(&auth) && !shown.contains("bob") && !shown.contains("evil-token"), "{shown}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_token_service_that_redirects_takes_no_login_along() {
+    let evil = Rogue::good();
+    let there = evil.address().to_owned();
+    let rogue = Rogue::telling(move |asked| {
+        if asked.path.starts_with("/token") {
+            return Some(Say::Answer(307, vec![format!("location: http://{there}/token")], Vec::new()));
+        }
+        let realm = format!("http://{}/token", asked.header("host"));
+        Some(Say::Answer(401, vec![format!("www-authenticate: Bearer realm=\"{realm}\"")], Vec::new()))
+    });
+    let lab = Lab::new();
+    let images = lab.open_with(|config| login(config, rogue.address(), Some("me"), PASSWORD));
+    let text = invalid(images.take(&format!("{}/app:1", rogue.address())).await);
+    assert!(text.contains("token service") && text.contains("307"), "{text}");
+    assert!(evil.asked().is_empty(), "{:?}", evil.asked());
+}
+
+#[tokio::test]
+async fn a_login_for_a_registry_goes_to_none_of_its_mirrors() {
+    let challenged = |asked: &rogue::Asked| {
+        let realm = format!("http://{}/token", asked.header("host"));
+        Say::Answer(401, vec![format!("www-authenticate: Bearer realm=\"{realm}\"")], Vec::new())
+    };
+    let mirror = Rogue::telling(move |asked| Some(challenged(asked)));
+    let rogue = Rogue::good();
+    let name = rogue.put(&small("x"), "app", "1");
+    let lab = Lab::new();
+    let images = lab.open_with(|config| {
+        login(config, rogue.address(), Some("me"), PASSWORD);
+        config.registries.get_mut(rogue.address()).unwrap().mirrors = vec![mirror.address().to_owned()];
+    });
+    images.take(&name).await.unwrap();
+    assert!(mirror.asked().iter().any(|asked| asked.path.starts_with("/token")));
+    for asked in mirror.asked() {
+        assert!(asked.header("authorization").is_empty() && !asked.path.contains("account"), "{asked:?}");
+    }
+}
+
 fn openssl(openssl: &PathBuf, arguments: &[&str], input: &[u8]) -> Vec<u8> {
     use std::io::Write as _;
     let mut child = Command::new(openssl)

@@ -50,6 +50,8 @@ pub(crate) enum Say {
     When(Arc<Gate>),
     /// So much of the good answer's body; then, once the gate is open, the end.
     StallAfter(usize, Arc<Gate>),
+    /// The good answer, a byte at a time with so long between them.
+    Drip(Duration),
     /// The head of an answer, and then the same bytes without end.
     Endless,
     /// Nothing, until the other side hangs up.
@@ -180,6 +182,7 @@ impl Shared {
             if let Some(Say::When(gate)) = &said {
                 gate.pass();
             }
+            let drip = if let Some(Say::Drip(pause)) = &said { Some(*pause) } else { None };
             let stall = if let Some(Say::StallAfter(_, gate)) = &said { Some(Arc::clone(gate)) } else { None };
             let (status, mut head, body, cut) = match (said, good) {
                 (Some(Say::Answer(status, head, body)), _) => (status, head, body, None),
@@ -215,6 +218,17 @@ impl Shared {
             head.push(format!("content-length: {}", body.len()));
             let head = format!("HTTP/1.1 {status} X\r\n{}\r\n\r\n", head.join("\r\n"));
             let sent = &body[..cut.unwrap_or(body.len()).min(body.len())];
+            if let Some(pause) = drip {
+                let mut go = stream.write_all(head.as_bytes()).is_ok();
+                for byte in sent {
+                    go = go && stream.write_all(&[*byte]).is_ok();
+                    if !go || self.over.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    std::thread::sleep(pause);
+                }
+                continue;
+            }
             let done = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(sent));
             if let Some(stall) = stall {
                 stall.pass();

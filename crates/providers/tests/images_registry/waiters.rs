@@ -215,3 +215,105 @@ async fn a_store_that_is_closed_ends_its_pulls_and_goes_on_when_opened_again() {
     assert!(matches!(&last, Some(Err(Error::Unavailable(text))) if text.contains("stopping")), "{last:?}");
     unavailable(images.pull(&name).await);
 }
+
+/// A registry that holds back every blob, until the gate opens.
+fn held_back() -> (Arc<Gate>, Rogue) {
+    let gate = Arc::new(Gate::default());
+    let held_back = Arc::clone(&gate);
+    let rogue = Rogue::telling(move |asked| asked.is_blob().then(|| Say::When(Arc::clone(&held_back))));
+    (gate, rogue)
+}
+
+#[tokio::test]
+async fn one_registry_does_not_take_the_places_of_all() {
+    let (gate, slow) = held_back();
+    let quick = Rogue::good();
+    let here = quick.put(&small("here"), "here", "1");
+    let lab = Lab::new();
+    let images = lab.open();
+    let held = images.take(&here).await.unwrap();
+    let names: Vec<_> = (0..17).map(|n| slow.put(&small(&n.to_string()), &format!("app{n}"), "1")).collect();
+    let mut pulls = Vec::new();
+    for name in &names[..16] {
+        pulls.push(images.pull(name).await.unwrap());
+    }
+    let text = unavailable(images.pull(&names[16]).await.map(drop));
+    assert!(text.contains("16 images of") && text.contains(slow.address()) && text.contains("try again"), "{text}");
+    // One that is being pulled is waited for all the same, and others come.
+    pulls.push(images.pull(&names[0]).await.unwrap());
+    pull(&images, &quick.put(&small("quick"), "quick", "1")).await.unwrap();
+    gate.open();
+    for pulling in pulls {
+        let last = pulling.collect::<Vec<_>>().await.pop().unwrap();
+        assert!(matches!(last, Ok(Progress::Done(_))), "{last:?}");
+    }
+    images.take(&names[16]).await.unwrap();
+    drop(held);
+}
+
+#[tokio::test]
+async fn what_is_here_is_pulled_again_though_all_places_are_taken() {
+    let (gate, slow) = held_back();
+    let lab = Lab::new();
+    let images = lab.open();
+    let here = small("here");
+    let name = slow.put(&here, "here", "1");
+    gate.open();
+    pull(&images, &name).await.unwrap();
+    let (gate, others): (Vec<_>, Vec<_>) = (0..4).map(|_| held_back()).unzip();
+    let mut pulls = Vec::new();
+    for n in 0..64 {
+        let name = others[n / 16].put(&small(&n.to_string()), &format!("app{n}"), "1");
+        pulls.push(images.pull(&name).await.unwrap());
+    }
+    let text = unavailable(images.pull(&slow.put(&small("new"), "new", "1")).await.map(drop));
+    assert!(text.contains("64 images are being pulled"), "{text}");
+    assert_eq!(pull(&images, &name).await.unwrap(), here.digest());
+    gate.iter().for_each(|gate| gate.open());
+}
+
+#[tokio::test]
+async fn a_removal_ends_the_pull_of_that_name() {
+    let (gate, rogue) = held_back();
+    let image = large(300_000, 4);
+    let name = rogue.put(&image, "app", "1");
+    let lab = Lab::new();
+    let images = lab.open();
+    let waiting = tokio::spawn({
+        let (images, name) = (images.clone(), name.clone());
+        async move { images.take(&name).await.map(drop) }
+    });
+    while rogue.blobs_asked() == 0 {
+        tokio::task::yield_now().await;
+    }
+    images.remove(&name).await.unwrap();
+    let text = unavailable(waiting.await.unwrap());
+    assert!(text.contains(&name) && text.contains("ended by a removal"), "{text}");
+    assert!(matches!(images.remove(&name).await, Err(Error::NotFound(_))), "there is nothing left");
+    for folder in ["blobs/sha256", "ingest"] {
+        assert_eq!(std::fs::read_dir(lab.dir().join(folder)).unwrap().count(), 0, "{folder}");
+    }
+    nothing_is_trusted(&lab, &images).await;
+    gate.open();
+    assert_eq!(pull(&images, &name).await.unwrap(), image.digest(), "and it can be asked for again");
+}
+
+#[tokio::test]
+async fn closing_the_store_ends_an_unpacking() {
+    let rogue = Rogue::good();
+    let files = (0..8_000).map(|n| fixtures::image::Entry::file(n.to_string(), "")).collect();
+    let name = rogue.put(&fixtures::image::Image::new(&[files]), "many", "1");
+    let lab = Lab::new();
+    let images = lab.open();
+    let mut progress = images.pull(&name).await.unwrap();
+    while !matches!(progress.next().await, Some(Ok(Progress::Unpacking { bytes: 1.. }))) {}
+    images.close().await;
+    assert_eq!(std::fs::read_dir(lab.dir().join("trees")).unwrap().count(), 0, "it goes on");
+    let last = progress.collect::<Vec<_>>().await.pop().unwrap();
+    let text = unavailable(last);
+    assert!(text.contains("stopping") && text.contains("goes on"), "{text}");
+    drop(images);
+    let asked = rogue.blobs_asked();
+    pull(&lab.open(), &name).await.unwrap();
+    assert_eq!(rogue.blobs_asked(), asked, "what came is kept");
+}

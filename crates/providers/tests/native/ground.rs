@@ -11,6 +11,7 @@ use providers::images::{Images, ImagesConfig, PullPolicy};
 use providers::native::{Native, NativeConfig};
 use providers::{Chain, Error, Guest, Provider, Result, Slots, Spec};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::inside::{self, Place, Ran, command, new_store, stop_all};
 pub(crate) use crate::inside::{eventually, new_id, spec_of};
@@ -41,8 +42,8 @@ fn put(dir: &Path, images: &[(&str, Image)]) {
                 diff_id: digest(layer),
             })
             .collect();
-        let bounds = Bounds { bytes_max: 1 << 30, entries_max: Bounds::ENTRIES_MAX };
-        trees.unpack(&image.digest(), &layers, &bounds, &|_| {}).unwrap();
+        let bounds = Bounds { bytes_max: 1 << 30, entries_max: Bounds::ENTRIES_MAX, reserve_bytes: 0 };
+        trees.unpack(&image.digest(), &layers, &bounds, &CancellationToken::new(), &|_| {}).unwrap();
     }
     let index = serde_json::json!({"schemaVersion": 2, "manifests": manifests});
     std::fs::write(dir.join("index.json"), serde_json::to_vec(&index).unwrap()).unwrap();

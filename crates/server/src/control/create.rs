@@ -395,7 +395,7 @@ impl Drop for Making {
 pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
     use providers::Error as P;
     match error {
-        P::Invalid(text) => Error::Invalid(text),
+        P::Invalid(text) | P::TooLarge(text) => Error::Invalid(text),
         P::NotFound(text) => Error::NoFile(text),
         P::NotSupported(text) => Error::NotSupported(text),
         P::NoSpace => Error::NoSpace,

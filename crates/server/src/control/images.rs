@@ -83,10 +83,14 @@ impl Control {
     /// Takes in the images of an archive.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a bad name or archive, [`Error::Full`].
+    /// [`Error::Invalid`] for a bad name or archive, [`Error::TooLarge`], [`Error::Full`].
     pub async fn import_images(&self, name: Option<&str>, archive: ByteStream) -> Result<Vec<Image>> {
-        let images =
-            self.image_store()?.import(name, archive).await.map_err(|error| fault(name.unwrap_or_default(), error))?;
+        let imported = self.image_store()?.import(name, archive).await;
+        let images = imported.map_err(|error| match error {
+            // Of a pull it is the image that is too large, and not what the caller sent.
+            providers::Error::TooLarge(text) => Error::TooLarge(text),
+            error => fault(name.unwrap_or_default(), error),
+        })?;
         for image in &images {
             let name = image.names.first().cloned().unwrap_or_default();
             self.publish(EventType::ImagePulled, None, json!({"image": name, "digest": image.digest}));
@@ -94,7 +98,8 @@ impl Control {
         Ok(images)
     }
 
-    /// Takes a name from its image, and removes the image with its last name.
+    /// Takes a name from its image, and removes the image with its last name. A pull of
+    /// that name ends.
     ///
     /// # Errors
     /// [`Error::Conflict`] while a box uses it, [`Error::NotFound`].
@@ -194,7 +199,7 @@ pub(super) struct AwaitedImage {
 fn fault(name: &str, error: providers::Error) -> Error {
     use providers::Error as P;
     match error {
-        P::Invalid(text) | P::NotSupported(text) => Error::Invalid(text),
+        P::Invalid(text) | P::TooLarge(text) | P::NotSupported(text) => Error::Invalid(text),
         P::NotFound(_) => Error::NotFound(Resource::Image, name.to_owned()),
         P::Conflict(text) => Error::Conflict(text),
         P::Gone => Error::Conflict("the image was removed meanwhile; ask again".to_owned()),

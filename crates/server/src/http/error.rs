@@ -139,6 +139,7 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
         Control::NotSupported(_) => (StatusCode::BAD_REQUEST, "not_supported"),
         Control::NotFound(..) | Control::NoFile(_) => (StatusCode::NOT_FOUND, "not_found"),
         Control::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
+        Control::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
         Control::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),
         Control::Unavailable(_) | Control::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         Control::NoSpace | Control::Full(_) => (StatusCode::INSUFFICIENT_STORAGE, "no_space"),

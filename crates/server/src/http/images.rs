@@ -56,14 +56,15 @@ pub async fn get(State(api): State<Api>, uri: Uri) -> Result<Json<api::ImageDeta
 
 /// Remove an image
 ///
-/// A name is taken from its image, which goes with its last one; a digest removes it with all its names.
+/// A name is taken from its image, which goes with its last one; a digest removes it with all its names. A pull of that
+/// name ends.
 #[utoipa::path(delete, path = "/api/v1/images/{name}", tag = "images",
     params(("name" = api::ImageName, Path, description = "A name in short or in full, or a digest")),
     responses(
         (status = 200, body = api::Status, description = "Removed"),
         (status = 400, body = api::ErrorBody, description = "This is no name of an image"),
         (status = 404, body = api::ErrorBody, description = "It is not on this server"),
-        (status = 409, body = api::ErrorBody, description = "A box uses it, or it is being pulled")))]
+        (status = 409, body = api::ErrorBody, description = "A box uses it, or it comes just now under another name")))]
 pub async fn remove(State(api): State<Api>, uri: Uri) -> Result<Response> {
     let name = name_in(&uri)?;
     let removed = api.control.remove_image(&name).await;
@@ -178,16 +179,23 @@ pub async fn import(
     }
     let name = params.name.unwrap_or_default();
     let upload = Upload::new(request.into_body(), api.settings.image_bytes_max);
-    upload.check_announced().await?;
+    upload.check_announced().await.map_err(too_large)?;
     let imported = api.control.import_images(Some(name.as_str()).filter(|name| !name.is_empty()), upload.bytes()).await;
     let answer = match imported {
         Ok(images) => {
             let images: Vec<_> = images.into_iter().map(wire::image).collect();
             Ok((StatusCode::CREATED, Json(images)))
         }
-        Err(error) => Err(upload.refuse(Some(error.into())).await),
+        Err(error) => Err(too_large(upload.refuse(Some(error.into())).await)),
     };
     Ok(about(&name, answer))
+}
+
+/// The same error, with what sets the bound.
+fn too_large(error: ApiError) -> ApiError {
+    let ApiError::Request(Refusal::TooLarge(max)) = error else { return error };
+    let text = format!("the archive is larger than {max} bytes; raise `images.max_image_mb` to take it");
+    crate::control::Error::TooLarge(text).into()
 }
 
 fn is_archive(headers: &HeaderMap) -> bool {

@@ -13,7 +13,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
 use super::super::login::{Login, Logins};
-use super::{Fault, Source, bounded, slow, unreachable};
+use super::{Fault, Source, authority, bounded, is_loopback, slow, unreachable};
 
 /// How long a token may take to come.
 const TOKEN_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -172,6 +172,23 @@ fn read(headers: &HeaderMap) -> Option<Challenge> {
     basic
 }
 
+/// Whether a registry may send us, and its login, to a token service at `realm`; why not.
+fn may_ask(registry: &Url, realm: &Url) -> Result<(), &'static str> {
+    if !realm.username().is_empty() || realm.password().is_some() {
+        return Err("has a login in its address");
+    }
+    match (realm.scheme(), registry.scheme()) {
+        ("https", _) => Ok(()),
+        // That a registry on this machine needs no TLS says nothing of the network.
+        ("http", "http") if is_loopback(&authority(registry)) && !is_loopback(&authority(realm)) => {
+            Err("is on another machine and is not asked without TLS")
+        }
+        ("http", "http") => Ok(()),
+        ("http", _) => Err("is not asked without TLS, since the registry itself has it"),
+        _ => Err("has an address that is none of HTTP"),
+    }
+}
+
 /// Asks the service that the registry names for a token.
 async fn ask(
     source: &Source,
@@ -182,10 +199,7 @@ async fn ask(
 ) -> Result<(HeaderValue, Duration), Fault> {
     let broken = |why: &str| Fault::Broken(format!("the token service of `{}` {why}", source.registry));
     let mut url = Url::parse(realm).map_err(|_| broken("has no address"))?;
-    let safe = url.scheme() == "https" || url.scheme() == "http" && source.base.scheme() == "http";
-    if !safe {
-        return Err(broken("is not asked without TLS, since the registry itself has it"));
-    }
+    may_ask(&source.base, &url).map_err(broken)?;
     let mut fields: Vec<(&str, &str)> = vec![("scope", scope)];
     fields.extend(service.map(|service| ("service", service)));
     let request = if let Some(Login::Identity(token)) = login {
@@ -237,6 +251,24 @@ async fn ask(
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn no_registry_sends_its_login_over_less_than_it_is_reached_by() {
+        for (registry, realm, may) in [
+            ("https://r.io", "https://auth.io/t", true),
+            ("https://r.io", "http://r.io/t", false),
+            ("https://localhost:5000", "http://localhost:5000/t", false),
+            ("http://r.lan:5000", "https://auth.io/t", true),
+            ("http://r.lan:5000", "http://auth.lan/t", true),
+            ("http://localhost:5000", "http://127.0.0.1:5001/t", true),
+            ("http://127.0.0.1:5000", "http://auth.lan/t", false),
+            ("http://r.lan", "ftp://r.lan/t", false),
+            ("https://r.io", "https://me:pw@auth.io/t", false),
+        ] {
+            let (registry, realm) = (Url::parse(registry).unwrap(), Url::parse(realm).unwrap());
+            assert_eq!(may_ask(&registry, &realm).is_ok(), may, "{registry} names {realm}");
+        }
+    }
 
     #[test]
     fn challenges_are_read_as_registries_write_them() {

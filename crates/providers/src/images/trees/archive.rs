@@ -15,6 +15,9 @@ const BLOCK: usize = 512;
 const PAX_MAX: u64 = 1 << 20;
 /// Longer names are refused: no path of Linux is longer than 4,096 bytes.
 const NAME_MAX: u64 = 4096 + 1;
+/// More headers than this before one member are refused: it takes a long name, a long
+/// link and a pax header at the most, and an archive's own comment.
+const HEADERS_MAX: usize = 16;
 
 /// A refusal for which the image is to blame.
 pub(super) fn refuse(text: impl Into<String>) -> Error {
@@ -71,7 +74,7 @@ impl<R: Read> Archive<R> {
     pub(super) fn next(&mut self) -> Result<Option<Member>> {
         let mut pax = Pax::default();
         let (mut long_path, mut long_link) = (None, None);
-        loop {
+        for _ in 0..=HEADERS_MAX {
             self.skip()?;
             let Some(block) = self.header()? else { return Ok(None) };
             let size = size_of(&block)?;
@@ -85,6 +88,7 @@ impl<R: Read> Archive<R> {
                 _ => return self.member(&block, kind, pax, long_path, long_link).map(Some),
             }
         }
+        Err(refuse(format!("a member has more than {HEADERS_MAX} headers")))
     }
 
     fn member(
@@ -170,7 +174,8 @@ impl<R: Read> Archive<R> {
             for slot in slots.iter().take_while(|slot| slot.numbytes[0] != 0) {
                 parts.push(Part { offset: unsigned(&slot.offset)?, length: unsigned(&slot.numbytes)? });
             }
-            pax::check(&parts, size).map(drop)
+            // What they say is checked once, when all of them are there.
+            pax::bounded(parts.len())
         };
         add(&gnu.sparse)?;
         while more {
@@ -184,24 +189,18 @@ impl<R: Read> Archive<R> {
 
     /// The map of a sparse file that stands in whole blocks before its content.
     fn parts_inside(&mut self) -> Result<Vec<Part>> {
-        let mut text = Vec::new();
-        loop {
-            if self.left < BLOCK as u64 || text.len() as u64 >= PAX_MAX {
-                return Err(refuse("the map of a sparse file is malformed"));
-            }
+        let mut map = pax::MapInside::default();
+        let mut read = 0;
+        while self.left >= BLOCK as u64 && read < PAX_MAX {
             let mut block = [0; BLOCK];
             exactly(&mut self.input, &mut block)?;
             self.left -= BLOCK as u64;
-            text.extend_from_slice(&block);
-            // Looked at when its size doubles, or a long map would take forever.
-            let at_end = block.contains(&0) || self.left < BLOCK as u64;
-            if (at_end || (text.len() / BLOCK).is_power_of_two())
-                && let Some(parts) = pax::map_inside(&text)?
-                && map_blocks(&text, parts.len()) * BLOCK == text.len()
-            {
+            read += BLOCK as u64;
+            if let Some(parts) = map.add(&block)? {
                 return Ok(parts);
             }
         }
+        Err(refuse("the map of a sparse file is malformed"))
     }
 
     /// Content of the current member; nothing at its end.
@@ -278,13 +277,6 @@ impl<R: Read> Archive<R> {
         self.fill = size.wrapping_neg() % BLOCK as u64;
         Ok(content)
     }
-}
-
-/// The blocks that a map of so many parts takes in `text`.
-fn map_blocks(text: &[u8], parts: usize) -> usize {
-    let lines = 1 + 2 * parts;
-    let end = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(lines - 1).map_or(0, |(at, _)| at + 1);
-    end.div_ceil(BLOCK)
 }
 
 fn cut_short() -> Error {

@@ -6,10 +6,11 @@ use std::io::{self, BufRead, Read};
 use std::rc::Rc;
 
 use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
 
 use super::Compression;
 use super::archive::{Archive, Kind, refuse};
-use super::stream::{decoder, fault, hex};
+use super::stream::{decoder, fault, hex, stopped};
 use super::unpack::clean;
 use crate::{Error, Result};
 
@@ -38,14 +39,16 @@ enum Place {
 }
 
 impl Contents {
-    /// Reads an archive, of at most `bytes_max` uncompressed bytes.
+    /// Reads an archive, of at most `bytes_max` uncompressed bytes, unless it is told to
+    /// `stop`.
     pub(in crate::images) fn read(
         input: impl BufRead + Send,
         compression: Compression,
         bytes_max: u64,
+        stop: &CancellationToken,
     ) -> Result<Contents> {
         let state = Rc::new(RefCell::new(State { bytes: 0, hash: Sha256::new(), fault: None }));
-        let plain = Watched { input: decoder(input, compression)?, bytes_max, state: Rc::clone(&state) };
+        let plain = Watched { input: decoder(input, compression)?, bytes_max, stop, state: Rc::clone(&state) };
         let listed = list(plain, &state);
         let mut state = state.borrow_mut();
         if let Some(fault) = state.fault.take() {
@@ -101,15 +104,25 @@ fn list(plain: Watched<'_>, state: &RefCell<State>) -> Result<(HashMap<Vec<u8>, 
     Ok((places, members))
 }
 
-/// How bytes are compressed, as they show themselves.
-pub(in crate::images) fn compression_of(head: &[u8]) -> Compression {
-    if head.starts_with(&[0x1f, 0x8b]) {
-        Compression::Gzip
-    } else if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        Compression::Zstd
-    } else {
-        Compression::None
-    }
+/// How many bytes [`compression_of`] wants to see.
+pub(in crate::images) const HEAD: usize = 10;
+
+/// How bytes are compressed, as they show themselves; fails for what is packed in a way
+/// that is not taken.
+pub(in crate::images) fn compression_of(head: &[u8]) -> Result<Compression> {
+    // More than the magic number where that could be the name of a file.
+    let bzip2 = head.starts_with(b"BZh") && head.get(4..10) == Some(b"\x31\x41\x59\x26\x53\x59");
+    let other = match head {
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => "xz",
+        _ if bzip2 => "bzip2",
+        [0x04, 0x22, 0x4d, 0x18, ..] => "lz4",
+        [b'P', b'K', 3, 4, ..] => "zip",
+        [b'7', b'z', 0xbc, 0xaf, 0x27, 0x1c, ..] => "7-Zip",
+        [0x1f, 0x8b, ..] => return Ok(Compression::Gzip),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => return Ok(Compression::Zstd),
+        _ => return Ok(Compression::None),
+    };
+    Err(refuse(format!("it is packed by {other}; plain, gzip and zstd are taken")))
 }
 
 struct State {
@@ -122,12 +135,17 @@ struct State {
 struct Watched<'a> {
     input: Box<dyn Read + Send + 'a>,
     bytes_max: u64,
+    stop: &'a CancellationToken,
     state: Rc<RefCell<State>>,
 }
 
 impl Read for Watched<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut state = self.state.borrow_mut();
+        if self.stop.is_cancelled() {
+            state.fault = Some(stopped());
+            return Err(io::Error::other("nobody wants the archive any more"));
+        }
         let got = match self.input.read(buffer) {
             Ok(got) => got,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
@@ -140,9 +158,37 @@ impl Read for Watched<'_> {
         state.bytes += got as u64;
         if state.bytes > self.bytes_max {
             let most = self.bytes_max;
-            state.fault = Some(refuse(format!("it is larger than {most} bytes, the most that images may be here")));
+            state.fault = Some(Error::TooLarge(format!(
+                "it is larger than {most} bytes unpacked, the most that images may be here; raise \
+                 `images.max_image_mb` to take it"
+            )));
             return Err(io::Error::other("the archive is too large"));
         }
         Ok(got)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn what_packed_an_archive_is_seen_by_its_first_bytes() {
+        let of = |head: &[u8]| compression_of(head).map_err(|error| error.to_string());
+        assert_eq!(of(b"\x1f\x8b\x08"), Ok(Compression::Gzip));
+        assert_eq!(of(b"\x28\xb5\x2f\xfd\x00"), Ok(Compression::Zstd));
+        // A file of such a name may come first.
+        for plain in [&b""[..], b"etc/passwd", b"BZh9-notes.txt", b"7z"] {
+            assert_eq!(of(plain), Ok(Compression::None), "{plain:?}");
+        }
+        for (head, name) in [
+            (&b"\xfd7zXZ\x00\x00\x04"[..], "xz"),
+            (b"BZh91AY&SY\x00", "bzip2"),
+            (b"PK\x03\x04", "zip"),
+            (b"\x04\x22\x4d\x18", "lz4"),
+        ] {
+            let why = of(head).unwrap_err();
+            assert!(why.contains(&format!("packed by {name};")) && why.contains("gzip and zstd"), "{why}");
+        }
     }
 }

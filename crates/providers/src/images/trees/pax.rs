@@ -3,11 +3,15 @@
 //! Read by their stated length and not by lines: a value may hold any byte, a
 //! line's end too, as the one of a file's capabilities often does.
 
+use std::collections::BTreeMap;
+
 use super::archive::refuse;
 use crate::Result;
 
 /// Sparse files have no more parts than this.
 const PARTS_MAX: usize = 65_536;
+/// Files have no more extended attributes than this.
+const XATTRS_MAX: usize = 256;
 
 /// One part of a sparse file that has content; what lies between is zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +50,8 @@ impl Pax {
         let mut pax = Pax::default();
         let mut pairs: Vec<u64> = Vec::new();
         let (mut major, mut minor) = (0, 0);
+        // Sorted, so that equal files are seen to be equal.
+        let mut xattrs: BTreeMap<&[u8], &[u8]> = BTreeMap::new();
         while !text.is_empty() {
             let (key, value, rest) = record(text).ok_or_else(|| refuse("a pax header is malformed"))?;
             text = rest;
@@ -68,8 +74,10 @@ impl Pax {
                 }
                 _ => {
                     if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-                        pax.xattrs.retain(|(known, _)| known != name);
-                        pax.xattrs.push((name.to_vec(), value.to_vec()));
+                        xattrs.insert(name, value);
+                        if xattrs.len() > XATTRS_MAX {
+                            return Err(refuse(format!("a file has more than {XATTRS_MAX} attributes")));
+                        }
                     }
                 }
             }
@@ -88,18 +96,20 @@ impl Pax {
             let parts = pairs.chunks(2).map(|pair| Part { offset: pair[0], length: pair[1] });
             pax.sparse.parts = Some(parts.collect());
         }
-        // An order of its own, so that equal files are seen to be equal.
-        pax.xattrs.sort();
+        pax.xattrs = xattrs.into_iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
         Ok(pax)
     }
+}
+
+/// Refuses a map of so many parts; what they say is not looked at.
+pub(super) fn bounded(parts: usize) -> Result<()> {
+    if parts > PARTS_MAX { Err(refuse("a sparse file has too many parts")) } else { Ok(()) }
 }
 
 /// Checks that parts are in order and within the file; the bytes they hold.
 pub(super) fn check(parts: &[Part], size: u64) -> Result<u64> {
     let malformed = || refuse("the map of a sparse file is malformed");
-    if parts.len() > PARTS_MAX {
-        return Err(refuse("a sparse file has too many parts"));
-    }
+    bounded(parts.len())?;
     let (mut end, mut held) = (0, 0_u64);
     for part in parts {
         if part.offset < end {
@@ -111,24 +121,38 @@ pub(super) fn check(parts: &[Part], size: u64) -> Result<u64> {
     Ok(held)
 }
 
-/// The map that stands before the content: decimal numbers, one to a line, the
-/// first says how many parts there are. `None` until enough of it is there.
-pub(super) fn map_inside(text: &[u8]) -> Result<Option<Vec<Part>>> {
-    let mut lines = text.split_inclusive(|byte| *byte == b'\n');
-    let mut next = || match lines.next().and_then(|line| line.strip_suffix(b"\n")) {
-        Some(line) => decimal(line).map(Some),
-        None => Ok(None),
-    };
-    let Some(count) = next()? else { return Ok(None) };
-    if count > PARTS_MAX as u64 {
-        return Err(refuse("a sparse file has too many parts"));
+/// The map that stands before the content, read block by block: decimal numbers, one
+/// to a line, the first says how many parts there are.
+#[derive(Debug, Default)]
+pub(super) struct MapInside {
+    /// The digits of a line that goes on in the next block.
+    line: Vec<u8>,
+    numbers: Vec<u64>,
+}
+
+impl MapInside {
+    /// Takes one block more; the parts, once all of them are there. What fills the
+    /// last block is not looked at.
+    pub(super) fn add(&mut self, block: &[u8]) -> Result<Option<Vec<Part>>> {
+        for piece in block.split_inclusive(|byte| *byte == b'\n') {
+            let Some(end) = piece.strip_suffix(b"\n") else {
+                self.line.extend_from_slice(piece);
+                break;
+            };
+            self.line.extend_from_slice(end);
+            self.numbers.push(decimal(&self.line)?);
+            self.line.clear();
+            let count = self.numbers[0];
+            if count > PARTS_MAX as u64 {
+                return Err(refuse("a sparse file has too many parts"));
+            }
+            if self.numbers.len() as u64 == 1 + 2 * count {
+                let pairs = self.numbers[1..].chunks(2);
+                return Ok(Some(pairs.map(|pair| Part { offset: pair[0], length: pair[1] }).collect()));
+            }
+        }
+        Ok(None)
     }
-    let mut parts = Vec::new();
-    for _ in 0..count {
-        let (Some(offset), Some(length)) = (next()?, next()?) else { return Ok(None) };
-        parts.push(Part { offset, length });
-    }
-    Ok(Some(parts))
 }
 
 /// The first record: `<length> <key>=<value>\n`, the length counting all of it.
@@ -208,6 +232,19 @@ mod test {
     }
 
     #[test]
+    fn of_equal_attributes_the_last_counts_and_too_many_are_refused() {
+        let many = |count: usize| -> Vec<u8> {
+            (0..count).flat_map(|number| record_of(&format!("SCHILY.xattr.user.{number:03}"), b"x")).collect()
+        };
+        let twice = [many(XATTRS_MAX), record_of("SCHILY.xattr.user.000", b"y")].concat();
+        let xattrs = Pax::parse(&twice).unwrap().xattrs;
+        assert_eq!(xattrs.len(), XATTRS_MAX);
+        assert_eq!(xattrs[0], (b"user.000".to_vec(), b"y".to_vec()));
+        assert!(xattrs.is_sorted());
+        assert!(Pax::parse(&many(XATTRS_MAX + 1)).is_err());
+    }
+
+    #[test]
     fn times_are_exact_to_the_nanosecond() {
         for (text, expected) in [
             ("0", (0, 0)),
@@ -232,9 +269,12 @@ mod test {
         assert!(check(&[part(0, 2), part(1, 1)], 10).is_err(), "overlapping");
         assert!(check(&[part(9, 2)], 10).is_err(), "beyond the end");
         assert!(check(&[part(u64::MAX, 2)], u64::MAX).is_err(), "beyond every number");
-        assert_eq!(map_inside(b"1\n0\n").unwrap(), None);
-        assert_eq!(map_inside(b"1\n0\n7\nrest").unwrap(), Some(vec![part(0, 7)]));
-        assert!(map_inside(b"99999999\n").is_err());
-        assert!(map_inside(b"x\n").is_err());
+        let mut map = MapInside::default();
+        assert_eq!(map.add(b"2\n0\n").unwrap(), None);
+        assert_eq!(map.add(b"7\n1").unwrap(), None);
+        assert_eq!(map.add(b"2\n3\nrest").unwrap(), Some(vec![part(0, 7), part(12, 3)]));
+        assert_eq!(MapInside::default().add(b"0\n").unwrap(), Some(Vec::new()));
+        assert!(MapInside::default().add(b"99999999\n").is_err());
+        assert!(MapInside::default().add(b"x\n").is_err());
     }
 }

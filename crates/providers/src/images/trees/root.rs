@@ -61,6 +61,9 @@ pub(super) struct Root<'a> {
     known: HashMap<u64, Known>,
     /// Files of the current layer, by a hash of their directory and name.
     fresh: HashSet<u64>,
+    /// Directories that have nothing of lower layers any more, by inode: what comes
+    /// into them in this layer is of this layer.
+    hidden: HashSet<u64>,
     hasher: RandomState,
     layer: u32,
     /// Directories count as files of the image, those that no layer names too.
@@ -79,7 +82,8 @@ impl<'a> Root<'a> {
         known.insert(ino, Known { parent: ino, length: 0, layer: 0 });
         let (here, trash) = (None, trash.to_owned());
         let (fresh, hasher) = (HashSet::new(), RandomState::new());
-        Ok(Root { fd, ino, here, known, fresh, hasher, layer: 0, budget, trash, trashed: 0 })
+        let hidden = HashSet::new();
+        Ok(Root { fd, ino, here, known, fresh, hidden, hasher, layer: 0, budget, trash, trashed: 0 })
     }
 
     /// What is there from now on counts as of lower layers.
@@ -87,6 +91,7 @@ impl<'a> Root<'a> {
         self.leave()?;
         self.layer += 1;
         self.fresh = HashSet::new();
+        self.hidden = HashSet::new();
         Ok(())
     }
 
@@ -148,17 +153,16 @@ impl<'a> Root<'a> {
         if path.is_empty() {
             return openat(&self.fd, ".", DIRECTORY, Mode::empty()).map(Some).map_err(disk);
         }
-        let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        // Without NOFOLLOW: the last name here is a directory of the way.
-        let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
+        // Links are followed by hand, where it is counted how far they lead: forty of them
+        // may stand for a way of many thousand steps.
+        let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
         for _ in 0..16 {
-            match openat2(&self.fd, path, flags, Mode::empty(), how) {
+            match openat2(&self.fd, path, DIRECTORY, Mode::empty(), how) {
                 Ok(fd) => return Ok(Some(fd)),
                 // Something was renamed somewhere, and the way has a `..`.
                 Err(Errno::AGAIN) => {}
                 // Old kernels, and containers that forbid the call.
-                Err(Errno::NOENT | Errno::NOSYS | Errno::PERM) => return Ok(None),
-                Err(Errno::LOOP) => return Err(refuse("links on its way lead round in a circle")),
+                Err(Errno::NOENT | Errno::NOSYS | Errno::PERM | Errno::LOOP) => return Ok(None),
                 Err(Errno::NOTDIR) => return Err(refuse("a file is where its directory should be")),
                 Err(error) => return Err(disk(error)),
             }
@@ -172,6 +176,7 @@ impl<'a> Root<'a> {
         let mut links = 0;
         let mut at = openat(&self.fd, ".", DIRECTORY, Mode::empty()).map_err(disk)?;
         while let Some(step) = way.pop_front() {
+            self.budget.step()?;
             if step == b".." {
                 // Not beyond the root.
                 if fstat(&at).map_err(disk)?.st_ino != self.ino {
@@ -194,6 +199,9 @@ impl<'a> Root<'a> {
                         Err(error) => return Err(disk(error)),
                     };
                     links += 1;
+                    if links > LINKS_MAX && !make {
+                        return Ok(None);
+                    }
                     if links > LINKS_MAX {
                         return Err(refuse("links on its way lead round in a circle"));
                     }
@@ -309,6 +317,10 @@ impl<'a> Root<'a> {
                 open_real(&top, &path)?
             };
             let stat = fstat(&fd).map_err(disk)?;
+            // Once is enough: a layer may say it of each directory as often as it likes.
+            if !self.hidden.insert(stat.st_ino) {
+                continue;
+            }
             for (name, _) in entries(&fd)? {
                 let found = statat(&fd, &name[..], AtFlags::SYMLINK_NOFOLLOW).map_err(disk)?;
                 let is_directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;

@@ -3,12 +3,15 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 
 use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
 
+use super::super::room;
 use super::archive::refuse;
 use super::{Bounds, Compression, Layer};
 use crate::{Error, Result};
@@ -18,35 +21,84 @@ use crate::{Error, Result};
 const CHUNK: usize = 256 * 1024;
 const WAITING: usize = 8;
 
+/// How often it is looked whether there is room for more, in bytes that are written.
+const LOOK_BYTES: u64 = 4 << 20;
+/// What a file takes of a disk besides its content, in bytes, for that reckoning.
+const ENTRY_BYTES: u64 = 4096;
+
+/// How many steps the ways to the files of an image may have, where they are gone by
+/// hand: so many for each file, and as many for any image.
+const STEPS: u64 = 32;
+const STEPS_MIN: u64 = 1 << 20;
+
 /// What an image may still take.
 #[derive(Debug)]
 pub(super) struct Budget {
     bytes: AtomicU64,
     bounds: Bounds,
     entries: AtomicU64,
+    steps: AtomicU64,
+    /// Written since it was last looked whether there is room.
+    unseen: AtomicU64,
+    /// On the disk that it takes from.
+    dir: PathBuf,
+    stop: CancellationToken,
 }
 
 impl Budget {
-    pub(super) fn new(bounds: &Bounds) -> Self {
-        let Bounds { bytes_max, entries_max } = *bounds;
+    pub(super) fn new(bounds: &Bounds, dir: PathBuf, stop: &CancellationToken) -> Self {
         Budget {
-            bytes: AtomicU64::new(bytes_max),
-            entries: AtomicU64::new(entries_max),
-            bounds: Bounds { bytes_max, entries_max },
+            bytes: AtomicU64::new(bounds.bytes_max),
+            entries: AtomicU64::new(bounds.entries_max),
+            steps: AtomicU64::new(bounds.entries_max.saturating_mul(STEPS).max(STEPS_MIN)),
+            bounds: *bounds,
+            unseen: AtomicU64::new(LOOK_BYTES),
+            dir,
+            stop: stop.clone(),
         }
+    }
+
+    /// Fails once nobody wants the image any more.
+    pub(super) fn go_on(&self) -> Result<()> {
+        if self.stop.is_cancelled() { Err(stopped()) } else { Ok(()) }
+    }
+
+    /// Fails if what has to stay free of the disk would be taken.
+    fn look(&self, bytes: u64) -> Result<()> {
+        self.go_on()?;
+        if self.unseen.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) < LOOK_BYTES {
+            return Ok(());
+        }
+        self.unseen.store(0, Ordering::Relaxed);
+        room(&self.dir, self.bounds.reserve_bytes)
     }
 
     /// Takes so many bytes.
     pub(super) fn take(&self, bytes: u64) -> Result<()> {
+        self.look(bytes)?;
         let less = |left: u64| left.checked_sub(bytes);
         self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map(drop).map_err(|_| {
             let most = self.bounds.bytes_max;
-            refuse(format!("the image is larger than {most} bytes unpacked, the most that images may be here"))
+            Error::TooLarge(format!(
+                "the image is larger than {most} bytes unpacked, the most that images may be here; raise \
+                 `images.max_image_mb` to take it"
+            ))
         })
+    }
+
+    /// Takes one step on the way to a directory.
+    pub(super) fn step(&self) -> Result<()> {
+        self.go_on()?;
+        let less = |left: u64| left.checked_sub(1);
+        self.steps
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .map(drop)
+            .map_err(|_| refuse("the ways to the files of the image are too long, by links that lead to links"))
     }
 
     /// Takes one entry.
     pub(super) fn entry(&self) -> Result<()> {
+        self.look(ENTRY_BYTES)?;
         let less = |left: u64| left.checked_sub(1);
         self.entries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map(drop).map_err(|_| {
             let most = self.bounds.entries_max;
@@ -71,7 +123,9 @@ pub(super) fn uncompressed<T>(
     thread::scope(|scope| {
         let producer = thread::Builder::new()
             .name("layer".to_owned())
-            .spawn_scoped(scope, move || produce(Counted { blob, read }, layer.compression, budget, &full, &empty))
+            .spawn_scoped(scope, move || {
+                produce(Counted { blob, read, budget }, layer.compression, budget, &full, &empty)
+            })
             .map_err(|error| Error::failed("start a thread for a layer", error))?;
         let mut chunks = Chunks { filled, used, current: Vec::new(), at: 0 };
         let consumed = consume(&mut chunks);
@@ -111,7 +165,10 @@ fn produce(
     loop {
         let mut chunk = empty.try_recv().unwrap_or_default();
         chunk.clear();
-        let got = (&mut plain).take(CHUNK as u64).read_to_end(&mut chunk).map_err(|e| Stopped::Fault(fault(e)))?;
+        let got = (&mut plain).take(CHUNK as u64).read_to_end(&mut chunk);
+        // Said here too: a compression may go on and on and give nothing.
+        budget.go_on().map_err(Stopped::Fault)?;
+        let got = got.map_err(|error| Stopped::Fault(fault(error)))?;
         if got == 0 {
             return Ok(format!("sha256:{}", hex(&hash.finalize())));
         }
@@ -134,6 +191,11 @@ pub(in crate::images) fn decoder<'a>(
             Box::new(zstd::stream::read::Decoder::with_buffer(input).map_err(|e| Error::failed("read a layer", e))?)
         }
     })
+}
+
+/// Work that was ended before it was done.
+pub(in crate::images) fn stopped() -> Error {
+    Error::Unavailable("it was stopped before its end".to_owned())
 }
 
 /// What a decoder cannot read is the image's fault; what the disk cannot, ours.
@@ -160,10 +222,14 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 struct Counted<'a> {
     blob: File,
     read: &'a (dyn Fn(u64) + Sync),
+    budget: &'a Budget,
 }
 
 impl Read for Counted<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.budget.go_on().is_err() {
+            return Err(io::Error::other("nobody wants it any more"));
+        }
         let got = self.blob.read(buffer)?;
         (self.read)(got as u64);
         Ok(got)

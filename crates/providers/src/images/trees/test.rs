@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-const BOUNDS: Bounds = Bounds { bytes_max: 64 << 20, entries_max: 10_000 };
+const BOUNDS: Bounds = Bounds { bytes_max: 64 << 20, entries_max: 10_000, reserve_bytes: 0 };
 const DIGEST: &str = "sha256:00000000000000000000000000000000000000000000000000000000000000aa";
 const OTHER: &str = "sha256:00000000000000000000000000000000000000000000000000000000000000bb";
 
@@ -42,7 +42,7 @@ impl Store {
 
     fn unpack(&self, digest: &str, layers: &[Vec<Entry>]) -> Result<PathBuf> {
         let layers: Vec<_> = layers.iter().map(|entries| self.blob(&layer(entries), Packing::Gzip)).collect();
-        self.trees.unpack(digest, &layers, &BOUNDS, &|_| ())
+        self.trees.unpack(digest, &layers, &BOUNDS, &CancellationToken::new(), &|_| ())
     }
 
     /// What a failure or a removal must not leave behind.
@@ -103,7 +103,10 @@ fn every_compression_is_read_with_all_its_parts() {
         let compression = store.blob(b"", packing).compression;
         let told = Mutex::new(Vec::new());
         let layer = Layer { path, compression, diff_id: digest(&tar) };
-        let root = store.trees.unpack(DIGEST, &[layer], &BOUNDS, &|bytes| told.lock().unwrap().push(bytes)).unwrap();
+        let root = store
+            .trees
+            .unpack(DIGEST, &[layer], &BOUNDS, &CancellationToken::new(), &|bytes| told.lock().unwrap().push(bytes))
+            .unwrap();
         assert_eq!(fs::read(root.join("a")).unwrap(), vec![7; 300_000], "{packing:?}");
         let told = told.into_inner().unwrap();
         assert_eq!(told.last(), Some(&(packed.len() as u64)), "{packing:?}");
@@ -128,14 +131,17 @@ fn what_is_cut_short_or_altered_is_refused_and_leaves_nothing() {
         let bytes = fs::read(&whole.path).unwrap();
         for cut in [0, 1, bytes.len() / 2, bytes.len() - 1] {
             fs::write(&whole.path, &bytes[..cut]).unwrap();
-            let error = store.trees.unpack(DIGEST, std::slice::from_ref(&whole), &BOUNDS, &|_| ()).unwrap_err();
+            let error = store
+                .trees
+                .unpack(DIGEST, std::slice::from_ref(&whole), &BOUNDS, &CancellationToken::new(), &|_| ())
+                .unwrap_err();
             assert!(matches!(error, Error::Invalid(_)), "{packing:?} at {cut}: {error:?}");
             assert_eq!(store.leftovers(), Vec::<PathBuf>::new(), "{packing:?} at {cut}");
         }
         let mut altered = tar.clone();
         altered[600] ^= 1;
         fs::write(&whole.path, packing.pack(&altered)).unwrap();
-        let error = store.trees.unpack(DIGEST, &[whole], &BOUNDS, &|_| ()).unwrap_err();
+        let error = store.trees.unpack(DIGEST, &[whole], &BOUNDS, &CancellationToken::new(), &|_| ()).unwrap_err();
         assert!(error.to_string().contains("configuration says"), "{error}");
         assert_eq!(store.leftovers(), Vec::<PathBuf>::new());
     }

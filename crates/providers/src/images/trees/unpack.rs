@@ -411,7 +411,7 @@ const DIRECTORY: OFlags =
 
 /// Says which part of an image is to blame, if any is.
 fn blame(error: Error, part: &str) -> Error {
-    if let Error::Invalid(text) = error { refuse(format!("{part}: {text}")) } else { error }
+    error.reworded(|text| format!("{part}: {text}"))
 }
 
 /// The steps of a path from the root. One step up is one step less; from the root

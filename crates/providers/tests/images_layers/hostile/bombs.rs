@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use fixtures::image::{Entry, Packing, checksum, header, layer};
 use providers::images::trees::Bounds;
+use tokio_util::sync::CancellationToken;
 
 use crate::ground::{BOUNDS, DIGEST, Ground, attack, attack_raw};
 
@@ -24,7 +25,7 @@ fn a_size_bomb_is_stopped_at_the_bound() {
         fs::write(&bomb.path, &blob).unwrap();
         bomb.diff_id = DIGEST.to_owned();
         let begun = Instant::now();
-        let error = ground.trees.unpack(DIGEST, &[bomb], &BOUNDS, &|_| ()).unwrap_err();
+        let error = ground.trees.unpack(DIGEST, &[bomb], &BOUNDS, &CancellationToken::new(), &|_| ()).unwrap_err();
         assert!(error.to_string().contains("larger than 8388608 bytes"), "{packing:?}: {error}");
         assert!(begun.elapsed() < Duration::from_secs(60), "{packing:?}");
         ground.check();
@@ -37,7 +38,7 @@ fn bytes_that_no_file_needs_are_bounded_too() {
     let mut tar = layer(&[Entry::file("a", "")]);
     tar.resize(12 << 20, 0);
     let bomb = ground.blob(&tar, Packing::Zstd);
-    let error = ground.trees.unpack(DIGEST, &[bomb], &BOUNDS, &|_| ()).unwrap_err();
+    let error = ground.trees.unpack(DIGEST, &[bomb], &BOUNDS, &CancellationToken::new(), &|_| ()).unwrap_err();
     assert!(error.to_string().contains("larger than"), "{error}");
     ground.check();
 }
@@ -88,7 +89,7 @@ fn a_million_entries_are_too_many() {
     let ground = Ground::new();
     let entries: Vec<_> = (0..1_001).map(|number| Entry::file(number.to_string(), "")).collect();
     let bomb = ground.blob(&layer(&entries), Packing::Zstd);
-    let error = ground.trees.unpack(DIGEST, &[bomb], &few, &|_| ()).unwrap_err();
+    let error = ground.trees.unpack(DIGEST, &[bomb], &few, &CancellationToken::new(), &|_| ()).unwrap_err();
     assert!(error.to_string().contains("more than 1000 files"), "{error}");
     ground.check();
     assert_eq!(Bounds::ENTRIES_MAX, 1_000_000);
@@ -160,7 +161,7 @@ fn a_layer_whose_content_is_not_what_was_promised_is_refused_whole() {
     let ground = Ground::new();
     let mut lying = ground.blob(&layer(&[Entry::file("a", "evil")]), Packing::Gzip);
     lying.diff_id = DIGEST.to_owned();
-    let error = ground.trees.unpack(DIGEST, &[lying], &BOUNDS, &|_| ()).unwrap_err();
+    let error = ground.trees.unpack(DIGEST, &[lying], &BOUNDS, &CancellationToken::new(), &|_| ()).unwrap_err();
     assert!(error.to_string().contains("configuration says"), "{error}");
     ground.check();
     assert!(ground.trees.find(DIGEST).is_none());

@@ -1,6 +1,6 @@
 //! Archives that are sent.
 
-use fixtures::image::{Entry, Image, layer};
+use fixtures::image::{Entry, Image, Packing, layer};
 use reqwest::Method;
 use serde_json::json;
 
@@ -50,6 +50,40 @@ async fn what_is_no_archive_leaves_nothing() {
     import(&server, "?name=a%20b", "application/x-tar", layer(&[])).await.refused(400, "bad_request", "");
     import(&server, "?names=a", "application/x-tar", layer(&[])).await.refused(400, "bad_request", "names");
     let large = layer(&[Entry::file("large", vec![1; 3 << 20])]);
-    import(&server, "?name=a", "application/x-tar", large).await.refused(413, "payload_too_large", "");
+    import(&server, "?name=a", "application/x-tar", large.clone()).await.refused(
+        413,
+        "payload_too_large",
+        "raise `images.max_image_mb`",
+    );
+    // It shows only when it is unpacked.
+    for packing in [Packing::Gzip, Packing::Zstd] {
+        let bomb = packing.pack(&large);
+        assert!(bomb.len() < 1 << 20);
+        let answer = import(&server, "?name=a", "application/x-tar", bomb).await;
+        answer.refused(413, "payload_too_large", "raise `images.max_image_mb`");
+    }
+    let xz = [&b"\xfd7zXZ\x00"[..], &[1; 1000]].concat();
+    import(&server, "?name=a", "application/x-tar", xz).await.refused(400, "bad_request", "packed by xz; plain, gzip");
     assert_eq!(server.get("/images").await.ok(), json!([]));
+}
+
+#[tokio::test]
+async fn a_server_that_stops_does_not_wait_for_an_image_to_be_unpacked() {
+    let mut server = TestServer::start(MOCK).await;
+    let files: Vec<_> = (0..200_000).map(|number| Entry::file(format!("{}/{number}", number % 100), "")).collect();
+    let archive = Packing::Zstd.pack(&layer(&files));
+    let trees = server.data_dir().join("images/trees");
+    let request = server.request(Method::POST, "/images/import?name=a").header("content-type", "application/zstd");
+    let importing = tokio::spawn(request.body(archive).send());
+    server.until("the unpacking", async || std::fs::read_dir(&trees).is_ok_and(|trees| trees.count() > 0)).await;
+    assert_eq!(server.terminate(), Some(0));
+    assert!(!server.log_text().contains("did not finish in time"), "{}", server.log_text());
+    let unfinished = std::fs::read_dir(&trees).unwrap().filter(|tree| {
+        let name = tree.as_ref().unwrap().file_name();
+        name.to_string_lossy().starts_with("unfinished")
+    });
+    assert_eq!(unfinished.count(), 0, "what was unpacked is removed again");
+    // It may have been told, or not any more.
+    drop(importing.await.unwrap());
+    server.launch().await;
 }

@@ -142,3 +142,17 @@ async fn a_login_opens_a_registry_and_is_never_shown() {
     let told = format!("{} {}", server.log_text(), server.get("/diagnostics").await.ok());
     assert!(!told.contains("s3cret-of"), "{told}");
 }
+
+#[tokio::test]
+async fn a_removal_ends_a_pull_that_is_under_way() {
+    // A registry that takes every connection and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let name = format!("{}/a:1", silent.local_addr().unwrap());
+    let server = TestServer::start(&format!("{NATIVE} images.pull=missing")).await;
+    let request = server.request(Method::POST, "/images/pull").json(&json!({"name": name}));
+    let pulling = tokio::spawn(request.send());
+    server.until("the pull", async || events(&server, "image.pulling").await.len() == 1).await;
+    server.delete(&format!("/images/{name}")).await.ok();
+    Answer::read(pulling.await.unwrap().unwrap()).await.refused(503, "unavailable", "ended by a removal");
+    server.delete(&format!("/images/{name}")).await.refused(404, "not_found", &name);
+}
