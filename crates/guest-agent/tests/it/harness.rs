@@ -112,6 +112,7 @@ impl Agent {
             user: None,
             timeout_ms: 60_000,
             stdin: false,
+            terminal: None,
         }
     }
 

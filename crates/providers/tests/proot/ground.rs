@@ -189,6 +189,7 @@ impl<'a> Inside<'a> {
             user: None,
             timeout: Duration::from_secs(60),
             stdin: None,
+            terminal: None,
         };
         let guest = self.guest().await;
         let mut events = guest.exec(command).await.unwrap_or_else(|error| panic!("{argv:?}: {}", chain(&error)));

@@ -112,6 +112,7 @@ impl Control {
             user: request.user,
             timeout,
             stdin: request.stdin.map(|bytes| stream::once(async move { Ok(bytes) }).boxed()),
+            terminal: None,
         };
         let output = guest.exec(command).await.map_err(|error| self.guest_error(&sandbox, error))?;
         Ok(Running { output: observed.watch(output), timeout })
