@@ -23,4 +23,5 @@ mod rate_limit;
 mod scale;
 mod scenario;
 mod server;
+mod websocket;
 mod workers;
