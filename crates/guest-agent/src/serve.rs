@@ -29,6 +29,7 @@ use tokio::task::{LocalSet, spawn_local};
 use crate::console::Console;
 use crate::deadline::Deadline;
 use crate::descriptor::take;
+use crate::exec::control::Commands;
 use crate::exec::reapers::{self, Reapers};
 use crate::memory::Activity;
 use crate::traced::{self, Ties};
@@ -38,7 +39,8 @@ use crate::{exec, furnish, watchdog};
 const CONNECTIONS_MAX: usize = 64;
 /// Commands at once, those too whose children still write to the console.
 const EXECS_MAX: usize = 1024;
-/// A command has up to four pipes, of which the other ends are open for a moment.
+/// A command has up to four pipes, or a terminal three times and a pipe, of which
+/// the other ends are open for a moment.
 const DESCRIPTORS_PER_EXEC: usize = 4;
 /// For connections, files that are being transferred, `/proc`, and the runtime.
 const DESCRIPTORS_RESERVED: usize = 256;
@@ -71,6 +73,7 @@ pub(crate) struct Agent {
     pub(crate) boot: Boot,
     pub(crate) pid: i32,
     pub(crate) reapers: Reapers,
+    pub(crate) commands: Commands,
     pub(crate) console: Console,
     pub(crate) oom_events: Option<OwnedFd>,
     pub(crate) dev_null: OwnedFd,
@@ -151,6 +154,7 @@ async fn serve(
     let agent = Rc::new(Agent {
         pid: getpid().as_raw_nonzero().get(),
         reapers: Reapers::default(),
+        commands: Commands::default(),
         console: Console::default(),
         oom_events,
         ties,

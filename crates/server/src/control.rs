@@ -48,7 +48,7 @@ pub use crate::store::{
 };
 pub use admission::Decision;
 pub use create::{SpawnRequest, Spawned};
-pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Running};
+pub use exec::{Conversation, ExecCommand, ExecOutcome, ExecRequest, Handle, Running, Touch};
 pub use figures::Stored;
 pub use held::Held;
 pub use images::Pull;

@@ -158,6 +158,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     control.reserve_event_ids().await.map_err(|error| Failure::Store(error.into()))?;
     control.beat_own().await.map_err(|error| Failure::Store(error.into()))?;
     let rate_limiter = RateLimiter::new(&config.rate_limit).map(Arc::new);
+    let stop = CancellationToken::new();
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names(&config)),
         access: Access::new(&config.auth),
@@ -170,9 +171,8 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         rate_limit: config.rate_limit,
         process,
         started,
+        stop: stop.clone(),
     };
-
-    let stop = CancellationToken::new();
     let router = http::router(Arc::clone(&control), settings);
     let mut serving = tokio::task::JoinSet::new();
     let proxies = TrustedProxies::new(config.server.trusted_proxies);

@@ -1,4 +1,4 @@
-//! The streams of a command between its pipes and HTTP/2.
+//! The streams of a command between its pipes, or its terminal, and HTTP/2.
 
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use super::terminal;
 use crate::console::{Console, Lines};
 use crate::failure::{Result, invalid};
 
@@ -40,14 +41,16 @@ pub(super) enum Phase {
     Finishing,
 }
 
-/// Sends what a pipe gives until it ends or the exec does. Gives the pipe back if
-/// somebody still holds its other end.
+/// Sends what a pipe gives, if there is one, until it ends or the exec does. Gives
+/// the pipe back if somebody still holds its other end. Of a terminal, the end is
+/// an error that says that nobody has it open any more.
 pub(super) async fn pump(
-    pipe: pipe::Receiver,
+    pipe: Option<pipe::Receiver>,
     kind: Kind,
     to: mpsc::Sender<Bytes>,
     mut phase: watch::Receiver<Phase>,
 ) -> Option<pipe::Receiver> {
+    let pipe = pipe?;
     let mut last: Option<usize> = None;
     let mut at_once = READ_BYTES_FIRST;
     let mut small_sent: Option<Instant> = None;
@@ -171,17 +174,52 @@ impl Input {
 
     /// Writes the client's stdin frames to the command, as fast as it reads. What
     /// comes after the command has closed its stdin is taken and dropped.
-    pub(super) async fn pump(mut self, stdin: Option<pipe::Sender>) {
-        let mut stdin = stdin;
+    pub(super) async fn pump(mut self, mut stdin: Stdin) {
         // Frames of other kinds make no sense here, and nobody waits for them.
         while let Ok(Some(frame)) = self.next().await {
-            let closed = match &stdin {
-                Some(pipe) if frame.kind == Kind::Stdin => write_all(pipe, &frame.payload).await.is_err(),
-                _ => frame.kind == Kind::StdinEnd,
-            };
-            if closed {
-                stdin = None;
+            match frame.kind {
+                Kind::Stdin => stdin.write(&frame.payload).await,
+                Kind::StdinEnd => stdin.end().await,
+                Kind::Start | Kind::Stdout | Kind::Stderr | Kind::Exit | Kind::Failure => {}
             }
+        }
+        stdin.end().await;
+    }
+}
+
+/// Where a command reads.
+#[derive(Debug)]
+pub(super) struct Stdin {
+    /// `None` after its end.
+    to: Option<pipe::Sender>,
+    is_terminal: bool,
+    /// Whether a line has been begun and not ended.
+    within_line: bool,
+}
+
+impl Stdin {
+    pub(super) fn new(to: Option<pipe::Sender>, is_terminal: bool) -> Stdin {
+        Stdin { to, is_terminal, within_line: false }
+    }
+
+    async fn write(&mut self, bytes: &[u8]) {
+        let Some(to) = &self.to else { return };
+        if let Some(last) = bytes.last() {
+            self.within_line = !matches!(last, b'\n' | b'\r');
+        }
+        if write_all(to, bytes).await.is_err() {
+            self.to = None;
+        }
+    }
+
+    /// Closes a pipe. A terminal stays open, so its end is typed into it: once to
+    /// give away the line that was begun, and once for an end.
+    async fn end(&mut self) {
+        let Some(to) = self.to.take() else { return };
+        if self.is_terminal {
+            let keys = terminal::end_keys(&to, self.within_line);
+            // A command that has gone needs no end.
+            let _ = write_all(&to, &keys).await;
         }
     }
 }

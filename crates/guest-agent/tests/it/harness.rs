@@ -122,6 +122,7 @@ impl Agent {
             user: None,
             timeout_ms: 60_000,
             stdin: false,
+            terminal: None,
         }
     }
 

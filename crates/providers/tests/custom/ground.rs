@@ -59,6 +59,7 @@ pub(crate) fn argv(argv: &[&str]) -> Command {
         user: None,
         timeout: Duration::from_secs(5),
         stdin: None,
+        terminal: None,
     }
 }
 

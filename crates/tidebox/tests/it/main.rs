@@ -25,4 +25,5 @@ mod rate_limit;
 mod scale;
 mod scenario;
 mod server;
+mod websocket;
 mod workers;

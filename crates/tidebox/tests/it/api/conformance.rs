@@ -50,19 +50,6 @@ async fn snapshots_are_a_list_that_is_empty_where_no_provider_keeps_any() {
 }
 
 #[tokio::test]
-async fn a_websocket_for_commands_is_not_served_and_the_answer_says_so() {
-    let server = TestServer::start(MOCK).await;
-    let id = server.spawn().await;
-    let request = server
-        .request(Method::GET, &format!("/sandboxes/{id}/exec/ws"))
-        .header("Connection", "Upgrade")
-        .header("Upgrade", "websocket")
-        .header("Sec-WebSocket-Version", "13")
-        .header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==");
-    Answer::read(request.send().await.unwrap()).await.refused(501, "not_supported", "`stream: true`");
-}
-
-#[tokio::test]
 async fn logs_are_the_last_hundred_lines_unless_another_number_is_asked_for() {
     let server = TestServer::start(NATIVE).await;
     let id = server.spawn().await;
