@@ -126,6 +126,7 @@ mod test {
                         Error::NotSupported(_) => FailureKind::NotSupported,
                         Error::Conflict(_)
                         | Error::Gone
+                        | Error::NotAsked(_)
                         | Error::Full(_)
                         | Error::Unavailable(_)
                         | Error::Failed { .. } => FailureKind::Internal,

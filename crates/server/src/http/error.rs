@@ -49,7 +49,7 @@ pub enum Refusal {
     /// The route does not have this method.
     Method,
     /// Pages of this origin may not open a WebSocket.
-    Origin,
+    SocketOrigin,
     /// The part of the file that is asked for is not there; its size is.
     Range(u64),
     /// We have a fault.
@@ -84,7 +84,7 @@ impl Refusal {
             Refusal::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             Refusal::Stalled => (StatusCode::REQUEST_TIMEOUT, "timeout"),
-            Refusal::Host | Refusal::Origin => (StatusCode::FORBIDDEN, "forbidden"),
+            Refusal::Host | Refusal::Origin | Refusal::SocketOrigin => (StatusCode::FORBIDDEN, "forbidden"),
             Refusal::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Refusal::TooFast { .. } => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),
             Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
@@ -122,7 +122,7 @@ impl Refusal {
                 format!("there is no route `{path}`; GET /api/v1/openapi.json describes those there are")
             }
             Refusal::Method => "this route does not have this method; the `Allow` header names those it has".to_owned(),
-            Refusal::Origin => "pages of this origin may not open a WebSocket here; list it by name in \
+            Refusal::SocketOrigin => "pages of this origin may not open a WebSocket here; list it by name in \
                                 `server.cors_allowed_origins`, where `*` does not count for WebSockets"
                 .to_owned(),
             Refusal::Range(size) => format!("the range lies outside the file, which has {size} bytes"),

@@ -38,7 +38,7 @@ const KEY_BYTES: usize = 16;
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
 pub async fn open(State(api): State<Api>, Name(id): Name, mut request: Request) -> Result<Response> {
     if !api.settings.cors.admits_socket(request.headers()) {
-        return Err(Refusal::Origin.into());
+        return Err(Refusal::SocketOrigin.into());
     }
     let accept = accept(request.headers())?;
     let selected = subprotocol::selected(request.headers());
