@@ -397,6 +397,11 @@ mod test {
         }
     }
 
+    /// A timer may ring a tick late.
+    fn is_about(elapsed: Duration, expected: Duration) -> bool {
+        elapsed >= expected && elapsed < expected + Duration::from_secs(1)
+    }
+
     async fn refused(message: Message) -> End {
         first(&mut stream::iter([Ok(message)]).boxed()).await.unwrap_err()
     }
@@ -406,11 +411,11 @@ mod test {
         let began = Instant::now();
         let end = first(&mut stream::pending().boxed()).await.unwrap_err();
         assert_eq!(words(&end).0, "timeout");
-        assert_eq!(began.elapsed(), START_WAIT);
+        assert!(is_about(began.elapsed(), START_WAIT));
         let began = Instant::now();
         let end = heard(&mut stream::pending().boxed()).await.unwrap_err();
         assert!(end.words.is_none());
-        assert_eq!(began.elapsed(), SILENCE_MAX);
+        assert!(is_about(began.elapsed(), SILENCE_MAX));
     }
 
     #[tokio::test(start_paused = true)]
@@ -421,7 +426,7 @@ mod test {
         });
         let began = Instant::now();
         assert_eq!(words(&first(&mut pings.boxed()).await.unwrap_err()).0, "timeout");
-        assert_eq!(began.elapsed(), START_WAIT);
+        assert!(is_about(began.elapsed(), START_WAIT));
     }
 
     #[tokio::test]
