@@ -4,6 +4,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fixtures::found;
 
@@ -272,5 +274,47 @@ async fn remove_from_a_full_disk() {
     let images = disk.open();
     assert!(images.list().await.unwrap().is_empty());
     assert_eq!(read_all(&images.take(&disk.names[0]).await.unwrap().root().join("noise")), content);
+    disk.everything_goes(images).await;
+}
+
+#[tokio::test]
+async fn what_has_to_stay_free_stays_free_while_an_image_is_unpacked() {
+    let rogue = Rogue::good();
+    let names = [rogue.put(&hollow(20 << 20), "fits", "1"), rogue.put(&hollow(60 << 20), "hollow", "1")];
+    on_a_disk("size=96m", "reach_the_reserve", &names);
+}
+
+#[tokio::test]
+#[ignore = "another test runs it in a process of its own"]
+async fn reach_the_reserve() {
+    const RESERVE: u64 = 48 << 20;
+    let Some(disk) = Disk::here() else { return };
+    let mut config = ImagesConfig::new(disk.folder.join("images"));
+    config.reserve_bytes = RESERVE;
+    let images = Images::open(config).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let watching = {
+        let (folder, over) = (disk.folder.clone(), Arc::clone(&over));
+        std::thread::spawn(move || {
+            let mut least = u64::MAX;
+            while !over.load(Ordering::SeqCst) {
+                let disk = rustix::fs::statvfs(&folder).unwrap();
+                least = least.min(disk.f_bavail * disk.f_frsize);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            least
+        })
+    };
+    full(images.take(&disk.names[1]).await);
+    let archive = fixtures::image::Packing::Zstd.pack(&fixtures::image::layer(&[Entry::file("x", vec![0; 60 << 20])]));
+    let pieces = futures_util::stream::once(async move { Ok(bytes::Bytes::from(archive)) }).boxed();
+    full(images.import(Some("root:1"), pieces).await);
+    over.store(true, Ordering::SeqCst);
+    let least = watching.join().unwrap();
+    // What is on its way from thread to thread when it is looked.
+    assert!(least > RESERVE - (16 << 20), "{least} bytes were free");
+    assert_eq!(disk.count(), [0; 5]);
+    let held = images.take(&disk.names[0]).await.unwrap();
+    drop(held);
     disk.everything_goes(images).await;
 }
