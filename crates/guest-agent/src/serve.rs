@@ -4,7 +4,6 @@ mod body;
 mod route;
 pub(crate) mod stdio;
 
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::os::fd::OwnedFd;
@@ -82,8 +81,6 @@ pub(crate) struct Agent {
     /// The limit on descriptors that commands get: the one we were started with.
     pub(crate) descriptors: Rlimit,
     deadline: Deadline,
-    /// Nobody has asked for this box yet.
-    ahead: Cell<bool>,
     activity: Rc<Activity>,
     pub(crate) execs: Arc<Semaphore>,
     file_operations: Arc<Semaphore>,
@@ -161,7 +158,6 @@ async fn serve(
         dev_null: rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?,
         descriptors,
         deadline: Deadline::new(boot.deadline_ms)?,
-        ahead: Cell::new(boot.ahead),
         activity: Rc::default(),
         execs: Arc::new(Semaphore::new(execs)),
         file_operations: Arc::new(Semaphore::new(FILE_OPERATIONS_MAX)),
@@ -222,11 +218,7 @@ async fn accept(agent: Rc<Agent>, listener: UnixListener, from_outside_only: boo
             Ok((stream, _)) => {
                 let agent = Rc::clone(&agent);
                 spawn_local(async move {
-                    connection(Rc::clone(&agent), stream, &builder()).await;
-                    if agent.ahead.get() {
-                        // Nobody else will come for it. Refused, the deadline stays as it was.
-                        let _ = agent.deadline.set(0);
-                    }
+                    connection(agent, stream, &builder()).await;
                     drop(permit);
                 });
             }

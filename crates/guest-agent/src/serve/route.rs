@@ -55,7 +55,6 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
         (&Method::POST, "/deadline") => {
             let deadline: Deadline = body(request).await?;
             agent.deadline.set(deadline.in_ms).map_err(|error| internal(error.to_string()))?;
-            agent.ahead.set(false);
             return done();
         }
         (&Method::POST, "/console") => {
