@@ -333,7 +333,8 @@ async fn a_client_that_hangs_up_has_its_command_killed_and_that_is_no_timeout() 
 
 #[tokio::test]
 async fn at_the_deadline_the_command_is_killed_and_the_limits_are_those_of_exec() {
-    let server = TestServer::start(&format!("{NATIVE} defaults.default_exec_timeout=10s defaults.max_exec_timeout=20s")).await;
+    let server =
+        TestServer::start(&format!("{NATIVE} defaults.default_exec_timeout=10s defaults.max_exec_timeout=20s")).await;
     let id = server.spawn().await;
     let ended = run(&server, &id, json!({"command": "echo before; sleep 4327", "timeout": "1s"})).await;
     ended.exited(124);
