@@ -27,15 +27,11 @@ fn runtime_name(sandbox: &Sandbox) -> String {
 /// What a failure of who runs a sandbox, to make or to remove its box, means to the
 /// caller.
 pub(super) fn runtime_error(sandbox: &Sandbox, error: providers::Error) -> Error {
-    let error = match error {
-        providers::Error::NotAsked(error) => *error,
-        error => error,
-    };
-    let is_silent = match &error {
-        providers::Error::Failed { source, .. } => {
-            source.downcast_ref::<client::Error>().is_some_and(|error| !matches!(error, client::Error::Api { .. }))
-        }
-        _ => false,
+    let error = if let providers::Error::NotAsked(error) = error { *error } else { error };
+    let is_silent = if let providers::Error::Failed { source, .. } = &error {
+        source.downcast_ref::<client::Error>().is_some_and(|error| !matches!(error, client::Error::Api { .. }))
+    } else {
+        false
     };
     if is_silent && sandbox.worker != LOCAL_WORKER {
         return no_answer(sandbox, &error);

@@ -86,10 +86,13 @@ impl Control {
     /// [`Error::Invalid`] for a bad name or archive, [`Error::TooLarge`], [`Error::Full`].
     pub async fn import_images(&self, name: Option<&str>, archive: ByteStream) -> Result<Vec<Image>> {
         let imported = self.image_store()?.import(name, archive).await;
-        let images = imported.map_err(|error| match error {
+        let images = imported.map_err(|error| {
             // Of a pull it is the image that is too large, and not what the caller sent.
-            providers::Error::TooLarge(text) => Error::TooLarge(text),
-            error => fault(name.unwrap_or_default(), error),
+            if let providers::Error::TooLarge(text) = error {
+                Error::TooLarge(text)
+            } else {
+                fault(name.unwrap_or_default(), error)
+            }
         })?;
         for image in &images {
             let name = image.names.first().cloned().unwrap_or_default();
