@@ -156,8 +156,10 @@ impl<'a> Root<'a> {
         // Links are followed by hand, where it is counted how far they lead: forty of them
         // may stand for a way of many thousand steps.
         let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+        // Without NOFOLLOW, which would take a link at the end for a file.
+        let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
         for _ in 0..16 {
-            match openat2(&self.fd, path, DIRECTORY, Mode::empty(), how) {
+            match openat2(&self.fd, path, flags, Mode::empty(), how) {
                 Ok(fd) => return Ok(Some(fd)),
                 // Something was renamed somewhere, and the way has a `..`.
                 Err(Errno::AGAIN) => {}

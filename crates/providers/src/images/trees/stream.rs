@@ -29,7 +29,7 @@ const ENTRY_BYTES: u64 = 4096;
 /// How many steps the ways to the files of an image may have, where they are gone by
 /// hand: so many for each file, and as many for any image.
 const STEPS: u64 = 32;
-const STEPS_MIN: u64 = 1 << 20;
+const STEPS_MIN: u64 = 1 << 17;
 
 /// What an image may still take.
 #[derive(Debug)]
