@@ -16,6 +16,7 @@ mod metrics;
 mod provider;
 mod quota;
 mod sandbox;
+mod socket;
 mod system;
 mod template;
 mod text;
@@ -39,6 +40,10 @@ pub use metrics::{Metrics, OperationFigures, ProviderFigures, ProviderItem};
 pub use provider::{Empty, ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
+pub use socket::{
+    SOCKET_KEY_PROTOCOL, SOCKET_PROTOCOL, SOCKET_STDERR, SOCKET_STDOUT, SocketEof, SocketKind, SocketOutput,
+    SocketResize, SocketSignal, SocketStart, SocketStdin,
+};
 pub use system::{ErrorBody, Health, PoolStatus, Readiness, SnapshotSummary};
 pub use template::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
 pub use text::{

@@ -1,8 +1,7 @@
 //! Commands.
 
 use api::{ChunkStream, ExecChunk, ExecRequest, ExecResult, TextEncoding};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64_simd::STANDARD;
 use bytes::Bytes;
 use reqwest::{Method, Response};
 use tokio::time::timeout;
@@ -145,7 +144,11 @@ impl ExecStream {
         if chunk.data.is_empty() {
             return Ok(None);
         }
-        let data = Bytes::from(STANDARD.decode(chunk.data).map_err(|error| wrong(error.to_string()))?);
+        // In its place: a chunk may be large.
+        let mut data = chunk.data.into_bytes();
+        let length = STANDARD.decode_inplace(&mut data).map_err(|error| wrong(error.to_string()))?.len();
+        data.truncate(length);
+        let data = Bytes::from(data);
         Ok(Some(if chunk.stream == ChunkStream::Stdout { ExecEvent::Stdout(data) } else { ExecEvent::Stderr(data) }))
     }
 }

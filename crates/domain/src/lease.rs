@@ -72,6 +72,14 @@ impl Lease {
         Lease { resource: resource.to_owned(), holder: holder.clone(), generation: 1, expires_at: later(now, ttl) }
     }
 
+    /// A lease for `holder`, in place of one whose holder never heard of it and so
+    /// has nothing to give back.
+    #[must_use]
+    pub fn pass_on(before: Option<&Lease>, resource: &str, holder: &WorkerId, now: Timestamp, ttl: Duration) -> Lease {
+        let generation = before.map_or(1, |lease| lease.generation + 1);
+        Lease { generation, ..Lease::first(resource, holder, now, ttl) }
+    }
+
     /// The lease that `holder` has then, for `ttl` from `now`; may shorten.
     ///
     /// # Errors

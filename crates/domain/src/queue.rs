@@ -1,6 +1,7 @@
 //! Who waits for room, and in which order they get it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
 
 use crate::OwnerId;
 
@@ -8,33 +9,63 @@ use crate::OwnerId;
 pub type Ticket = u64;
 
 /// First come, first served; but an owner who is at its own cap does not hold
-/// up other owners.
+/// up other owners, and a kind of place of which there is none does not hold up
+/// those who want another kind.
 ///
-/// Each owner has a line, in order; a line is *held* while its owner is at its
-/// cap. The first of all that stand at the head of a line that is not held is
-/// next. Every operation costs the logarithm of the queue's length, so that a
-/// wake-up does not look at everybody who waits.
+/// Those of one owner who want one kind (`K`) are a line, in order. An owner, and
+/// a kind, is *held* while there is no room for it, for a reason (`R`). The first
+/// of all that stand at the head of a line whose owner and kind are not held is
+/// next. A wake-up does not look at everybody who waits: joining, leaving and
+/// holding a kind cost the logarithm of the queue's length, the other steps one
+/// such step for each kind.
 #[derive(Debug)]
-pub struct Queue<T> {
-    waiting: BTreeMap<Ticket, (Option<OwnerId>, T)>,
-    lines: HashMap<Option<OwnerId>, Line>,
-    /// The heads of the lines that are not held.
+pub struct Queue<T, K, R> {
+    waiting: BTreeMap<Ticket, Waiting<T, K>>,
+    lines: HashMap<(Option<OwnerId>, K), BTreeSet<Ticket>>,
+    owners: HashMap<Option<OwnerId>, Owner<K, R>>,
+    kinds: HashMap<K, Kind<R>>,
+    /// The first head of each kind that is not held.
+    firsts: BTreeSet<Ticket>,
+}
+
+#[derive(Debug)]
+struct Waiting<T, K> {
+    owner: Option<OwnerId>,
+    kind: K,
+    item: T,
+}
+
+/// An owner of whom somebody waits.
+#[derive(Debug)]
+struct Owner<K, R> {
+    /// The kinds that its lines are for.
+    kinds: HashSet<K>,
+    held: Option<R>,
+}
+
+/// A kind that somebody waits for.
+#[derive(Debug)]
+struct Kind<R> {
+    /// How many lines are for it.
+    lines: usize,
+    /// The heads of those of them whose owner is not held.
     heads: BTreeSet<Ticket>,
+    held: Option<R>,
 }
 
-#[derive(Debug, Default)]
-struct Line {
-    tickets: BTreeSet<Ticket>,
-    held: bool,
-}
-
-impl<T> Default for Queue<T> {
+impl<T, K, R> Default for Queue<T, K, R> {
     fn default() -> Self {
-        Self { waiting: BTreeMap::new(), lines: HashMap::new(), heads: BTreeSet::new() }
+        Self {
+            waiting: BTreeMap::new(),
+            lines: HashMap::new(),
+            owners: HashMap::new(),
+            kinds: HashMap::new(),
+            firsts: BTreeSet::new(),
+        }
     }
 }
 
-impl<T> Queue<T> {
+impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
     /// How many wait.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -48,18 +79,18 @@ impl<T> Queue<T> {
     }
 
     /// Takes a place. `ticket` is one that was never used before.
-    pub fn join(&mut self, ticket: Ticket, owner: Option<OwnerId>, item: T) {
-        self.change_line(&owner, |line| {
-            line.tickets.insert(ticket);
+    pub fn join(&mut self, ticket: Ticket, owner: Option<OwnerId>, kind: K, item: T) {
+        self.change_line(&owner, &kind, |line| {
+            line.insert(ticket);
         });
-        self.waiting.insert(ticket, (owner, item));
+        self.waiting.insert(ticket, Waiting { owner, kind, item });
     }
 
     /// Gives a place up, because room was found or nobody waits for it any more.
     pub fn leave(&mut self, ticket: Ticket) -> Option<T> {
-        let (owner, item) = self.waiting.remove(&ticket)?;
-        self.change_line(&owner, |line| {
-            line.tickets.remove(&ticket);
+        let Waiting { owner, kind, item } = self.waiting.remove(&ticket)?;
+        self.change_line(&owner, &kind, |line| {
+            line.remove(&ticket);
         });
         Some(item)
     }
@@ -67,66 +98,118 @@ impl<T> Queue<T> {
     /// Who is next.
     #[must_use]
     pub fn first(&self) -> Option<(Ticket, &T)> {
-        let ticket = *self.heads.first()?;
-        self.waiting.get(&ticket).map(|(_, item)| (ticket, item))
+        let ticket = *self.firsts.first()?;
+        self.waiting.get(&ticket).map(|waiting| (ticket, &waiting.item))
     }
 
-    /// Who has waited longest, whether or not its owner is at its cap.
+    /// Who has waited longest, whether or not it is held.
     #[must_use]
     pub fn oldest(&self) -> Option<(Ticket, &T)> {
-        self.waiting.first_key_value().map(|(ticket, (_, item))| (*ticket, item))
+        self.waiting.first_key_value().map(|(ticket, waiting)| (*ticket, &waiting.item))
     }
 
     /// Who holds `ticket`.
     pub fn get_mut(&mut self, ticket: Ticket) -> Option<&mut T> {
-        self.waiting.get_mut(&ticket).map(|(_, item)| item)
+        self.waiting.get_mut(&ticket).map(|waiting| &mut waiting.item)
     }
 
-    /// Whether `ticket` still waits.
+    /// Why `ticket` is not tried, if its owner or its kind is held.
     #[must_use]
-    pub fn contains(&self, ticket: Ticket) -> bool {
-        self.waiting.contains_key(&ticket)
+    pub fn why_held(&self, ticket: Ticket) -> Option<&R> {
+        let Waiting { owner, kind, .. } = self.waiting.get(&ticket)?;
+        let owner = self.owners.get(owner).and_then(|owner| owner.held.as_ref());
+        owner.or_else(|| self.kinds.get(kind)?.held.as_ref())
     }
 
-    /// Who stands at the head of the line of `ticket`.
-    #[must_use]
-    pub fn head_of_line(&self, ticket: Ticket) -> Option<&T> {
-        let (owner, _) = self.waiting.get(&ticket)?;
-        let head = self.lines.get(owner)?.tickets.first()?;
-        self.waiting.get(head).map(|(_, item)| item)
+    /// The owner of `ticket` is at its cap: its lines wait for
+    /// [`Queue::release_owner`].
+    pub fn hold_owner(&mut self, ticket: Ticket, why: R) {
+        if let Some(Waiting { owner, .. }) = self.waiting.get(&ticket) {
+            self.set_held(&owner.clone(), Some(why));
+        }
     }
 
-    /// The owner of `ticket` is at its cap: its line waits for [`Queue::release`].
-    pub fn hold(&mut self, ticket: Ticket) {
-        if let Some((owner, _)) = self.waiting.get(&ticket) {
-            self.change_line(&owner.clone(), |line| line.held = true);
+    /// There is no place of the kind that `ticket` wants: all who want it wait for
+    /// [`Queue::release_kinds`].
+    pub fn hold_kind(&mut self, ticket: Ticket, why: R) {
+        if let Some(Waiting { kind, .. }) = self.waiting.get(&ticket) {
+            self.change_kind(&kind.clone(), |kind| kind.held = Some(why));
         }
     }
 
     /// The owner may have room again.
-    pub fn release(&mut self, owner: &OwnerId) {
-        let owner = Some(owner.clone());
-        if self.lines.contains_key(&owner) {
-            self.change_line(&owner, |line| line.held = false);
+    pub fn release_owner(&mut self, owner: &OwnerId) {
+        self.set_held(&Some(owner.clone()), None);
+    }
+
+    /// There may be room again for any kind.
+    pub fn release_kinds(&mut self) {
+        let held = self.kinds.iter().filter(|(_, kind)| kind.held.is_some());
+        let held: Vec<K> = held.map(|(name, _)| name.clone()).collect();
+        for name in held {
+            self.change_kind(&name, |kind| kind.held = None);
         }
     }
 
-    fn change_line(&mut self, owner: &Option<OwnerId>, change: impl FnOnce(&mut Line)) {
-        let line = self.lines.entry(owner.clone()).or_default();
-        if let Some(head) = line.tickets.first() {
-            self.heads.remove(head);
+    fn set_held(&mut self, owner: &Option<OwnerId>, held: Option<R>) {
+        let Some(known) = self.owners.get_mut(owner) else { return };
+        let is_free = held.is_none();
+        known.held = held;
+        let kinds: Vec<K> = known.kinds.iter().cloned().collect();
+        for name in kinds {
+            let head = self.lines.get(&(owner.clone(), name.clone())).and_then(BTreeSet::first).copied();
+            self.change_kind(&name, |kind| match head {
+                Some(head) if is_free => drop(kind.heads.insert(head)),
+                Some(head) => drop(kind.heads.remove(&head)),
+                None => {}
+            });
         }
+    }
+
+    fn change_line(&mut self, owner: &Option<OwnerId>, kind: &K, change: impl FnOnce(&mut BTreeSet<Ticket>)) {
+        let key = (owner.clone(), kind.clone());
+        let line = self.lines.entry(key.clone()).or_default();
+        let before = line.first().copied();
         change(line);
-        match line.tickets.first() {
-            Some(head) if !line.held => {
-                self.heads.insert(*head);
+        let after = line.first().copied();
+        if after.is_none() {
+            self.lines.remove(&key);
+        }
+        let known = self.owners.entry(owner.clone()).or_insert_with(|| Owner { kinds: HashSet::new(), held: None });
+        let is_free = known.held.is_none();
+        if after.is_some() {
+            known.kinds.insert(kind.clone());
+        } else {
+            known.kinds.remove(kind);
+            // An owner without anybody who waits is forgotten, so that they cannot
+            // grow with every owner that ever came.
+            if known.kinds.is_empty() {
+                self.owners.remove(owner);
             }
-            Some(_) => {}
-            // An owner without anybody who waits is forgotten, so that lines
-            // cannot grow with every owner that ever came.
-            None => {
-                self.lines.remove(owner);
+        }
+        self.change_kind(kind, |kind| {
+            kind.lines = (kind.lines + usize::from(after.is_some())) - usize::from(before.is_some());
+            if let Some(before) = before {
+                kind.heads.remove(&before);
             }
+            if let Some(after) = after.filter(|_| is_free) {
+                kind.heads.insert(after);
+            }
+        });
+    }
+
+    fn change_kind(&mut self, name: &K, change: impl FnOnce(&mut Kind<R>)) {
+        let new = || Kind { lines: 0, heads: BTreeSet::new(), held: None };
+        let kind = self.kinds.entry(name.clone()).or_insert_with(new);
+        if let Some(first) = kind.heads.first() {
+            self.firsts.remove(first);
+        }
+        change(kind);
+        if let Some(first) = kind.heads.first().filter(|_| kind.held.is_none()) {
+            self.firsts.insert(*first);
+        }
+        if kind.lines == 0 {
+            self.kinds.remove(name);
         }
     }
 }
@@ -141,89 +224,134 @@ mod test {
         OwnerId::parse(name).unwrap()
     }
 
-    fn queue(places: &[(&str, Ticket)]) -> Queue<&'static str> {
+    type TestQueue = Queue<&'static str, u8, &'static str>;
+
+    fn queue(places: &[(&str, u8, Ticket)]) -> TestQueue {
         let mut queue = Queue::default();
-        for (name, ticket) in places {
-            queue.join(*ticket, Some(owner(name)), "");
+        for (name, kind, ticket) in places {
+            queue.join(*ticket, Some(owner(name)), *kind, "");
         }
         queue
     }
 
-    fn next(queue: &Queue<&str>) -> Option<Ticket> {
+    fn next(queue: &TestQueue) -> Option<Ticket> {
         queue.first().map(|(ticket, _)| ticket)
+    }
+
+    fn is_forgotten(queue: &TestQueue) -> bool {
+        queue.is_empty()
+            && queue.lines.is_empty()
+            && queue.owners.is_empty()
+            && queue.kinds.is_empty()
+            && queue.firsts.is_empty()
     }
 
     #[test]
     fn who_came_first_is_served_first() {
-        let mut queue = queue(&[("a", 1), ("b", 2), ("a", 3)]);
-        queue.join(4, None, "");
+        let mut queue = queue(&[("a", 0, 1), ("b", 1, 2), ("a", 2, 3)]);
+        queue.join(4, None, 0, "");
         for expected in 1..=4 {
             assert_eq!(next(&queue), Some(expected));
             queue.leave(expected);
         }
-        assert!(queue.is_empty() && queue.lines.is_empty() && queue.heads.is_empty());
+        assert!(is_forgotten(&queue));
     }
 
     #[test]
     fn an_owner_at_its_cap_does_not_hold_up_others() {
-        let mut queue = queue(&[("a", 1), ("a", 2), ("b", 3)]);
-        queue.hold(1);
+        let mut queue = queue(&[("a", 0, 1), ("a", 1, 2), ("b", 0, 3)]);
+        queue.hold_owner(1, "cap");
         assert_eq!(next(&queue), Some(3));
         assert_eq!(queue.oldest().map(|(ticket, _)| ticket), Some(1));
-        queue.release(&owner("a"));
+        assert_eq!([1, 2, 3].map(|ticket| queue.why_held(ticket).copied()), [Some("cap"), Some("cap"), None]);
+        queue.release_owner(&owner("a"));
         assert_eq!(next(&queue), Some(1));
     }
 
     #[test]
-    fn a_held_line_stays_held_when_its_head_leaves_or_somebody_joins() {
-        let mut queue = queue(&[("a", 1), ("a", 2)]);
-        queue.hold(1);
-        queue.leave(1);
-        queue.join(3, Some(owner("a")), "");
+    fn a_kind_without_a_place_does_not_hold_up_who_wants_another() {
+        let mut queue = queue(&[("a", 0, 1), ("b", 0, 2), ("a", 1, 3), ("c", 1, 4)]);
+        queue.hold_kind(1, "full");
+        assert_eq!(next(&queue), Some(3), "also of the same owner");
+        assert_eq!([2, 3].map(|ticket| queue.why_held(ticket).copied()), [Some("full"), None]);
+        queue.leave(3);
+        assert_eq!(next(&queue), Some(4));
+        queue.hold_owner(4, "cap");
         assert_eq!(next(&queue), None);
-        queue.release(&owner("a"));
+        queue.release_kinds();
+        assert_eq!(next(&queue), Some(1));
+        for ticket in [1, 2, 4] {
+            queue.leave(ticket);
+        }
+        assert!(is_forgotten(&queue));
+    }
+
+    #[test]
+    fn a_held_line_stays_held_when_its_head_leaves_or_somebody_joins() {
+        let mut queue = queue(&[("a", 0, 1), ("a", 0, 2)]);
+        queue.hold_owner(1, "cap");
+        queue.leave(1);
+        queue.join(3, Some(owner("a")), 1, "");
+        assert_eq!(next(&queue), None);
+        assert_eq!(queue.why_held(3), Some(&"cap"));
+        queue.release_owner(&owner("a"));
         assert_eq!(next(&queue), Some(2));
-        queue.release(&owner("nobody"));
+        queue.release_owner(&owner("nobody"));
     }
 
     proptest! {
         /// Against a list that is searched from the front.
         #[test]
-        fn the_queue_does_what_a_list_would(steps in prop::collection::vec((0..5u8, 0..4u8), 1..200)) {
+        fn the_queue_does_what_a_list_would(steps in prop::collection::vec((0..8u8, 0..4u8, 0..3u8), 1..200)) {
             let names = ["a", "b", "c", "d"];
             let mut queue = Queue::default();
-            let mut list: Vec<(Ticket, u8)> = Vec::new();
-            let mut held = std::collections::HashSet::new();
+            let mut list: Vec<(Ticket, u8, u8)> = Vec::new();
+            let (mut owners, mut kinds) = (HashSet::new(), HashSet::new());
             let mut ticket = 0;
-            for (step, who) in steps {
+            for (step, who, kind) in steps {
                 let name = owner(names[who as usize]);
                 match step {
-                    0 | 1 => {
+                    0..=2 => {
                         ticket += 1;
-                        queue.join(ticket, Some(name), ());
-                        list.push((ticket, who));
-                    }
-                    2 => {
-                        if let Some((ticket, ())) = queue.first().map(|(ticket, item)| (ticket, *item)) {
-                            queue.leave(ticket);
-                            list.retain(|(other, _)| *other != ticket);
-                        }
+                        queue.join(ticket, Some(name), kind, ());
+                        list.push((ticket, who, kind));
                     }
                     3 => {
-                        if let Some((ticket, _)) = list.iter().find(|(_, other)| *other == who) {
-                            queue.hold(*ticket);
-                            held.insert(who);
+                        if let Some((ticket, ())) = queue.first().map(|(ticket, item)| (ticket, *item)) {
+                            queue.leave(ticket);
+                            list.retain(|(other, ..)| *other != ticket);
                         }
                     }
+                    4 => {
+                        if let Some((ticket, ..)) = list.iter().find(|(_, other, _)| *other == who) {
+                            queue.hold_owner(*ticket, ());
+                            owners.insert(who);
+                        }
+                    }
+                    5 => {
+                        if let Some((ticket, ..)) = list.iter().find(|(_, _, other)| *other == kind) {
+                            queue.hold_kind(*ticket, ());
+                            kinds.insert(kind);
+                        }
+                    }
+                    6 => {
+                        queue.release_owner(&name);
+                        owners.remove(&who);
+                    }
                     _ => {
-                        queue.release(&name);
-                        held.remove(&who);
+                        queue.release_kinds();
+                        kinds.clear();
                     }
                 }
-                held.retain(|who| list.iter().any(|(_, other)| other == who));
-                let expected = list.iter().find(|(_, who)| !held.contains(who)).map(|(ticket, _)| *ticket);
+                owners.retain(|who| list.iter().any(|(_, other, _)| other == who));
+                kinds.retain(|kind| list.iter().any(|(_, _, other)| other == kind));
+                let is_held = |who: &u8, kind: &u8| owners.contains(who) || kinds.contains(kind);
+                let expected = list.iter().find(|(_, who, kind)| !is_held(who, kind)).map(|(ticket, ..)| *ticket);
                 prop_assert_eq!(queue.first().map(|(ticket, _)| ticket), expected);
                 prop_assert_eq!(queue.len(), list.len());
+                for (ticket, who, kind) in &list {
+                    prop_assert_eq!(queue.why_held(*ticket).is_some(), is_held(who, kind));
+                }
             }
         }
     }

@@ -1,10 +1,12 @@
 //! Commands: one `POST /exec` from its first frame to its last.
 
+pub(crate) mod control;
 pub(crate) mod entrypoint;
 pub(crate) mod plan;
 pub(crate) mod reapers;
 mod spawn;
 mod streams;
+mod terminal;
 pub(crate) mod tree;
 
 use std::future::{Future, pending};
@@ -15,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use guest_protocol::frame::{Kind, encode};
-use guest_protocol::{Exec, Exit, Failure};
+use guest_protocol::{Exec, Exit, Failure, TerminalSize};
 use hyper::body::Incoming;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -25,11 +27,12 @@ use tokio::time::Instant;
 
 use self::reapers::Reaper;
 use self::spawn::{Ends, Report};
-use self::streams::{Input, Phase, drain, pump};
+use self::streams::{Input, Phase, Stdin, drain, pump};
 use self::tree::{Tree, kill};
 use crate::failure::{Result, invalid, reason, refused};
 use crate::oom;
 use crate::serve::Agent;
+use crate::users::Ids;
 
 /// So long after its main process has ended an exec waits for children that hold
 /// its pipes.
@@ -44,14 +47,14 @@ const CODE_TIMED_OUT: i32 = 124;
 /// The exit code of signal 9, also of a command whose reaper was killed.
 const CODE_KILLED: i32 = 137;
 
-/// Runs what `body` asks for: tells `begun` whether it runs, then gives its frames
-/// to `to`. When the other end of `to` is dropped before the last frame,
+/// Runs what `body` asks for: tells `begun` whether it runs, and its number, then
+/// gives its frames to `to`. When the other end of `to` is dropped before the last frame,
 /// everything is killed.
 pub(crate) async fn run(
     agent: Rc<Agent>,
     body: Incoming,
     to: mpsc::Sender<Bytes>,
-    begun: oneshot::Sender<Result<()>>,
+    begun: oneshot::Sender<Result<u64>>,
     permit: OwnedSemaphorePermit,
 ) {
     let mut input = Input::new(body);
@@ -72,11 +75,13 @@ pub(crate) async fn run(
             return;
         }
     };
-    if begun.send(Ok(())).is_err() {
+    let listed = agent.commands.add(Rc::clone(&command.reaper), command.terminal.clone());
+    if begun.send(Ok(listed.number())).is_err() {
         kill(&agent, &Tree::Command(Rc::clone(&command.reaper))).await;
         return;
     }
     let Some(exit) = command.run(&agent, input, &to, permit, refused).await else { return };
+    drop(listed);
     if let Ok(json) = serde_json::to_vec(&exit) {
         let _ = to.send(encode(Kind::Exit, &json)).await;
     }
@@ -99,15 +104,21 @@ struct Command {
     started: Instant,
     oom_kills_before: u64,
     stdin: Option<pipe::Sender>,
+    /// What a terminal gives as well.
     stdout: pipe::Receiver,
-    stderr: pipe::Receiver,
+    /// `None` with a terminal.
+    stderr: Option<pipe::Receiver>,
     report: pipe::Receiver,
+    terminal: Option<Rc<OwnedFd>>,
 }
 
 impl Command {
     fn start(agent: &Agent, mut exec: Exec) -> Result<Command> {
         let plan = plan::plan(&mut exec, &agent.boot, agent.descriptors)?;
-        let pipes = Pipes::open(agent, exec.stdin).map_err(plan::no_room)?;
+        let pipes = match exec.terminal {
+            Some(size) => Pipes::open_terminal(size, plan.ids.as_ref())?,
+            None => Pipes::open(agent, exec.stdin).map_err(plan::no_room)?,
+        };
         let oom_kills_before = oom::kills(agent.oom_events.as_ref());
         let started = Instant::now();
         let pid = spawn::spawn(&plan, &pipes.theirs).map_err(plan::no_room)?;
@@ -122,8 +133,9 @@ impl Command {
             oom_kills_before,
             stdin: stdin.map_err(|error| io_failure(&error))?,
             stdout: receiver(pipes.stdout)?,
-            stderr: receiver(pipes.stderr)?,
+            stderr: pipes.stderr.map(receiver).transpose()?,
             report: receiver(pipes.report)?,
+            terminal: pipes.terminal.map(Rc::new),
         })
     }
 
@@ -135,7 +147,7 @@ impl Command {
     async fn begin(&mut self, agent: &Agent, abandoned: impl Future<Output = ()>) -> Result<Option<NotExecuted>> {
         let wait = BEGIN_WAIT.min(Duration::from_millis(self.exec.timeout_ms));
         let first = tokio::select! {
-            first = read_report(&self.report) => first,
+            first = read_report(&self.report, &self.reaper) => first,
             () = tokio::time::sleep(wait) => None,
             () = abandoned => {
                 kill(agent, &Tree::Command(Rc::clone(&self.reaper))).await;
@@ -146,10 +158,10 @@ impl Command {
             Some(Report::Refused(step, errno)) => {
                 let code = plan::code_of_refusal(&self.exec, step, errno)?;
                 // What follows says that the process is past its execution.
-                let _ = read_report(&self.report).await;
+                let _ = read_report(&self.report, &self.reaper).await;
                 Ok(Some((code, errno)))
             }
-            Some(Report::Begun | Report::Exited(_)) | None => Ok(None),
+            Some(Report::Begun(_) | Report::Exited(_)) | None => Ok(None),
         }
     }
 
@@ -162,24 +174,24 @@ impl Command {
         permit: OwnedSemaphorePermit,
         refused: Option<NotExecuted>,
     ) -> Option<Exit> {
-        let Command { exec, reaper, started, oom_kills_before, stdin, stdout, stderr, report } = self;
+        let Command { exec, reaper, started, oom_kills_before, stdin, stdout, stderr, report, terminal } = self;
         let tree = Tree::Command(Rc::clone(&reaper));
         let (phase, watched) = watch::channel(Phase::Running);
         let mut streams = Streams {
             outputs: pin!(async {
                 tokio::join!(
-                    pump(stdout, Kind::Stdout, to.clone(), watched.clone()),
+                    pump(Some(stdout), Kind::Stdout, to.clone(), watched.clone()),
                     pump(stderr, Kind::Stderr, to.clone(), watched.clone()),
                 )
             }),
-            stdin: pin!(input.pump(stdin)),
+            stdin: pin!(input.pump(Stdin::new(stdin, terminal.is_some()))),
             stdin_ended: false,
             left: None,
             to,
         };
 
         let mut timed_out = false;
-        let mut report = pin!(read_end(&report));
+        let mut report = pin!(read_end(&report, &reaper));
         let deadline = tokio::time::sleep_until(started + Duration::from_millis(exec.timeout_ms));
         let mut ended = streams.run_until(report.as_mut(), deadline).await;
         if let Until::Deadline = ended {
@@ -271,12 +283,18 @@ impl<Outputs: Future<Output = Left>, Stdin: Future<Output = ()>> Streams<'_, Out
 }
 
 /// What the reaper says; `None` if it ended without a word.
-async fn read_report(pipe: &pipe::Receiver) -> Option<Report> {
+async fn read_report(pipe: &pipe::Receiver, reaper: &Reaper) -> Option<Report> {
     loop {
         pipe.readable().await.ok()?;
         let mut bytes = [0; spawn::REPORT_BYTES];
         match pipe.try_read(&mut bytes) {
-            Ok(spawn::REPORT_BYTES) => return Report::parse(bytes),
+            Ok(spawn::REPORT_BYTES) => {
+                let report = Report::parse(bytes);
+                if let Some(Report::Begun(main)) = report {
+                    reaper.main.set(Some(main));
+                }
+                return report;
+            }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Ok(_) | Err(_) => return None,
         }
@@ -284,10 +302,10 @@ async fn read_report(pipe: &pipe::Receiver) -> Option<Report> {
 }
 
 /// What the reaper says last: how the main process ended.
-async fn read_end(pipe: &pipe::Receiver) -> Option<Report> {
+async fn read_end(pipe: &pipe::Receiver, reaper: &Reaper) -> Option<Report> {
     loop {
-        match read_report(pipe).await {
-            Some(Report::Begun | Report::Refused(..)) => {}
+        match read_report(pipe, reaper).await {
+            Some(Report::Begun(_) | Report::Refused(..)) => {}
             end => return end,
         }
     }
@@ -327,13 +345,14 @@ fn keep_draining(agent: &Rc<Agent>, (stdout, stderr): Left, permit: OwnedSemapho
     }
 }
 
-/// The pipes of a command: our ends and theirs.
+/// The pipes of a command, or its terminal: our ends and theirs.
 struct Pipes {
     theirs: Ends,
     stdin: Option<OwnedFd>,
     stdout: OwnedFd,
-    stderr: OwnedFd,
+    stderr: Option<OwnedFd>,
     report: OwnedFd,
+    terminal: Option<OwnedFd>,
 }
 
 impl Pipes {
@@ -352,8 +371,34 @@ impl Pipes {
             // Only our ends: a command expects to wait for its own.
             rustix::io::ioctl_fionbio(ours, true)?;
         }
-        let theirs = Ends { stdin: their_stdin, stdout: their_stdout, stderr: their_stderr, report: their_report };
-        Ok(Pipes { theirs, stdin, stdout, stderr, report })
+        let theirs = Ends {
+            stdin: their_stdin,
+            stdout: their_stdout,
+            stderr: their_stderr,
+            report: their_report,
+            is_terminal: false,
+        };
+        Ok(Pipes { theirs, stdin, stdout, stderr: Some(stderr), report, terminal: None })
+    }
+
+    /// A terminal in the place of all three streams.
+    fn open_terminal(size: TerminalSize, ids: Option<&Ids>) -> Result<Pipes> {
+        let (ours, theirs) = terminal::open(size, ids)?;
+        let room = plan::no_room;
+        let again = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(room);
+        let (report, their_report) = pipe_with(PipeFlags::CLOEXEC).map_err(room)?;
+        for ours in [&ours, &report] {
+            rustix::io::ioctl_fionbio(ours, true).map_err(room)?;
+        }
+        let (stdin, stdout) = (Some(again(&ours)?), again(&ours)?);
+        let theirs = Ends {
+            stdin: again(&theirs)?,
+            stdout: again(&theirs)?,
+            stderr: theirs,
+            report: their_report,
+            is_terminal: true,
+        };
+        Ok(Pipes { theirs, stdin, stdout, stderr: None, report, terminal: Some(ours) })
     }
 }
 

@@ -4,7 +4,6 @@ mod body;
 mod route;
 pub(crate) mod stdio;
 
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::os::fd::OwnedFd;
@@ -29,6 +28,7 @@ use tokio::task::{LocalSet, spawn_local};
 use crate::console::Console;
 use crate::deadline::Deadline;
 use crate::descriptor::take;
+use crate::exec::control::Commands;
 use crate::exec::reapers::{self, Reapers};
 use crate::memory::Activity;
 use crate::traced::{self, Ties};
@@ -38,7 +38,8 @@ use crate::{exec, furnish, watchdog};
 const CONNECTIONS_MAX: usize = 64;
 /// Commands at once, those too whose children still write to the console.
 const EXECS_MAX: usize = 1024;
-/// A command has up to four pipes, of which the other ends are open for a moment.
+/// A command has up to four pipes, or a terminal three times and a pipe, of which
+/// the other ends are open for a moment.
 const DESCRIPTORS_PER_EXEC: usize = 4;
 /// For connections, files that are being transferred, `/proc`, and the runtime.
 const DESCRIPTORS_RESERVED: usize = 256;
@@ -53,8 +54,9 @@ const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 /// for all that a server has at once, or a few commands that do not read their
 /// stdin would stop everybody else's.
 const CONNECTION_WINDOW_BYTES: u32 = 576 * 1024 * 1024;
-/// Fewer and larger frames are cheaper on a unix socket.
-const FRAME_BYTES_MAX: u32 = 64 * 1024;
+/// Fewer and larger frames are cheaper on a unix socket, and far cheaper below a
+/// tracer.
+const FRAME_BYTES_MAX: u32 = 256 * 1024;
 /// What HTTP/2 takes from a stream before the other side has taken it from us.
 const SEND_BUFFER_BYTES: usize = 512 * 1024;
 /// A path of 4,096 bytes, encoded for a header, has up to nine times as many.
@@ -70,6 +72,7 @@ pub(crate) struct Agent {
     pub(crate) boot: Boot,
     pub(crate) pid: i32,
     pub(crate) reapers: Reapers,
+    pub(crate) commands: Commands,
     pub(crate) console: Console,
     pub(crate) oom_events: Option<OwnedFd>,
     pub(crate) dev_null: OwnedFd,
@@ -78,8 +81,6 @@ pub(crate) struct Agent {
     /// The limit on descriptors that commands get: the one we were started with.
     pub(crate) descriptors: Rlimit,
     deadline: Deadline,
-    /// Nobody has asked for this box yet.
-    ahead: Cell<bool>,
     activity: Rc<Activity>,
     pub(crate) execs: Arc<Semaphore>,
     file_operations: Arc<Semaphore>,
@@ -150,13 +151,13 @@ async fn serve(
     let agent = Rc::new(Agent {
         pid: getpid().as_raw_nonzero().get(),
         reapers: Reapers::default(),
+        commands: Commands::default(),
         console: Console::default(),
         oom_events,
         ties,
         dev_null: rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?,
         descriptors,
         deadline: Deadline::new(boot.deadline_ms)?,
-        ahead: Cell::new(boot.ahead),
         activity: Rc::default(),
         execs: Arc::new(Semaphore::new(execs)),
         file_operations: Arc::new(Semaphore::new(FILE_OPERATIONS_MAX)),
@@ -217,11 +218,7 @@ async fn accept(agent: Rc<Agent>, listener: UnixListener, from_outside_only: boo
             Ok((stream, _)) => {
                 let agent = Rc::clone(&agent);
                 spawn_local(async move {
-                    connection(Rc::clone(&agent), stream, &builder()).await;
-                    if agent.ahead.get() {
-                        // Nobody else will come for it. Refused, the deadline stays as it was.
-                        let _ = agent.deadline.set(0);
-                    }
+                    connection(agent, stream, &builder()).await;
                     drop(permit);
                 });
             }

@@ -57,9 +57,6 @@ pub struct Launch {
     /// The root is that of an image; see [`Boot::furnish`].
     #[serde(default)]
     pub furnish: bool,
-    /// The box is nobody's yet; see [`Boot::ahead`].
-    #[serde(default)]
-    pub ahead: bool,
 }
 
 /// What the image says of its commands. Only what a request leaves out is taken
@@ -190,11 +187,6 @@ pub struct Boot {
     /// and whose output is the console. The box goes on when it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entrypoint: Option<Vec<String>>,
-    /// The box was made before anybody asked for it. Until it is told its deadline,
-    /// which is when it becomes somebody's, it ends with its first connection, and
-    /// so with the server that made it.
-    #[serde(default)]
-    pub ahead: bool,
     /// The box's root is a tracer's doing, which must be able to look into the agent.
     #[serde(default)]
     pub traced: Option<crate::Traced>,

@@ -10,7 +10,8 @@
 //! |---|---|---|
 //! | `GET /hello` | – | [`Hello`] |
 //! | `POST /deadline` | [`Deadline`] | `{}` |
-//! | `POST /exec` | frames, the first is [`frame::Kind::Start`] with an [`Exec`] | frames, the last is [`frame::Kind::Exit`] with an [`Exit`] |
+//! | `POST /exec` | frames, the first is [`frame::Kind::Start`] with an [`Exec`] | frames, the last is [`frame::Kind::Exit`] with an [`Exit`]; named by [`COMMAND_HEADER`] |
+//! | `POST /exec/control` | [`Control`] | `{}`, also when the command has ended |
 //! | `GET /file` | [`ReadFile`] | raw bytes, described by [`FILE_HEADER`] |
 //! | `PUT /file` | [`WriteFile`] in [`REQUEST_HEADER`], raw bytes | `{}` |
 //! | `POST /files/delete` | [`Delete`] | `{}` |
@@ -43,14 +44,18 @@ pub use trace::{Bounds, EndTree, Note, Sweep, Trace, Traced};
 /// meet others when a box outlives an upgrade of the server.
 ///
 /// Since 2 the agent knows the defaults of commands, and the server no longer
-/// adds them.
-pub const VERSION: u32 = 2;
+/// adds them. Since 3 a command can have a terminal, and be controlled.
+pub const VERSION: u32 = 3;
 /// Carries [`VERSION`] on every request, and on an answer of 505.
 pub const VERSION_HEADER: &str = "tidebox-protocol";
 /// Carries the JSON of requests whose body is file content.
 pub const REQUEST_HEADER: &str = "tidebox-request";
 /// Carries the [`FileInfo`] (JSON, encoded like [`REQUEST_HEADER`]) of a file that is being read.
 pub const FILE_HEADER: &str = "tidebox-file";
+
+/// Carries the number of a running command on the answer to its start; no other
+/// command of the agent ever has the same.
+pub const COMMAND_HEADER: &str = "tidebox-command";
 
 /// The largest JSON answer that the server accepts from an agent, in bytes:
 /// 10,000 paths of 4 KiB.
@@ -115,6 +120,39 @@ pub struct Exec {
     pub timeout_ms: u64,
     /// Whether stdin frames will follow. Without, stdin is `/dev/null`.
     pub stdin: bool,
+    /// A terminal instead of pipes: what is written to it comes as stdout alone,
+    /// and the end of stdin is typed into it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<TerminalSize>,
+}
+
+/// How large a terminal is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Characters in a line.
+    pub cols: u16,
+    /// Lines.
+    pub rows: u16,
+}
+
+/// What is to be done to a running command. It does not wait behind its stdin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Control {
+    /// Which, from [`COMMAND_HEADER`].
+    pub command: u64,
+    /// What.
+    pub action: Action,
+}
+
+/// What can be done to a running command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Its terminal gets another size.
+    Resize(TerminalSize),
+    /// The processes in the foreground of its terminal get this signal; without a
+    /// terminal, the command's own process group.
+    Signal(i32),
 }
 
 /// How a command ended.

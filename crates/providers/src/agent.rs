@@ -25,7 +25,7 @@ use self::connection::Connection;
 pub(crate) use self::exec::check_command;
 use self::request::{LONG_WAIT, SHORT_WAIT};
 pub(crate) use self::wire::{check_mode, check_path};
-use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, OutputStream, Result};
+use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, Interactive, OutputStream, Result};
 
 /// The inside of a box, reached through its agent.
 ///
@@ -74,6 +74,10 @@ impl AgentGuest {
 impl Guest for AgentGuest {
     async fn exec(&self, command: Command) -> Result<OutputStream> {
         exec::exec(&self.connection, command).await
+    }
+
+    async fn exec_interactive(&self, command: Command) -> Result<Interactive> {
+        exec::exec_interactive(&self.connection, command).await
     }
 
     async fn read_file(&self, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent> {

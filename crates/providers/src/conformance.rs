@@ -13,6 +13,7 @@ mod lab;
 mod lifecycle;
 mod output;
 mod slots;
+mod terminal;
 mod tree;
 
 use std::any::Any;
@@ -67,7 +68,8 @@ impl Report {
 /// Every case.
 #[must_use]
 pub fn cases() -> Vec<Case> {
-    let of_boxes = [lifecycle::cases(), exec::cases(), output::cases(), files::cases(), tree::cases()];
+    let of_boxes =
+        [lifecycle::cases(), exec::cases(), terminal::cases(), output::cases(), files::cases(), tree::cases()];
     of_boxes.into_iter().chain([images::cases(), slots::cases()]).flatten().collect()
 }
 

@@ -216,10 +216,15 @@ impl Remote {
         match self.running(id).await {
             Ok(_) => return Ok(Started { phases: phases() }),
             Err(Error::Gone) => {}
-            Err(error) => return Err(error),
+            Err(error) => {
+                self.boxes.forget(id);
+                return Err(Error::NotAsked(Box::new(error)));
+            }
         }
         let made = starting.unless_given_up(self.make(id, spec, &starting)).await.unwrap_or_else(|| Err(unwanted()));
-        if made.is_err() {
+        if let Err(Error::NotAsked(_)) = made {
+            self.boxes.forget(id);
+        } else if made.is_err() {
             // What may have been made all the same. What cannot be removed now,
             // the inventory shows later.
             if let Err(error) = self.remove_all(id).await {
@@ -255,7 +260,13 @@ impl Remote {
             let key = if again { format!("{key}/{:016x}", rand::random::<u64>()) } else { key.clone() };
             let client = self.writing(id)?.with_header("idempotency-key", &key);
             let client = client.map_err(|error| self.fault(ACTION, error))?;
-            let made = match self.within(ACTION, client.spawn(&request)).await {
+            let answer = tokio::time::timeout(self.timeout, client.spawn(&request)).await;
+            let answer = answer.unwrap_or(Err(client::Error::Timeout { after: self.timeout }));
+            // Without a connection nothing was sent; of all else that may fail, that
+            // is not certain.
+            let is_unsent = !again && matches!(answer, Err(client::Error::Connect { .. }));
+            let made = match answer.map_err(|error| self.fault(ACTION, error)) {
+                Err(error) if is_unsent => return Err(Error::NotAsked(Box::new(error))),
                 // Another body had this key: that of an earlier box of this id.
                 Err(Error::Conflict(_)) if !again && self.boxes.generation(id).is_none() => None,
                 made => Some(made?),

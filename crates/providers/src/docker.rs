@@ -5,12 +5,14 @@
 //! Engine may be on another machine. The first connection is the container's
 //! standard streams, attached before it starts; later ones, after a restart of
 //! the server or of the Engine, come through a process that the Engine starts
-//! in the container and that joins its streams to the agent's socket. A box is
+//! in the container and that joins its streams to the agent's socket. Where the
+//! server can reach that socket by itself, it does, and uses neither. A box is
 //! found by the labels of its container, and its name makes a second start find
 //! the first.
 
 mod config;
 mod container;
+mod direct;
 mod engine;
 mod fault;
 mod image;
@@ -46,7 +48,9 @@ use crate::{
 pub use config::{DockerConfig, DockerTls};
 
 use container::{SANDBOX_LABEL, STORE_LABEL, Shape};
+use direct::FirstProcess;
 use engine::Engine;
+use fault::{CHANGE_WAIT, LOOK_WAIT, within};
 use image::Images;
 use transport::Endpoint;
 use volume::AgentVolume;
@@ -71,7 +75,7 @@ struct Inner {
     /// Why there is no Engine to ask, or the Engine.
     client: std::result::Result<Client, String>,
     place: String,
-    /// Boxes there take the disk of this machine.
+    /// The Engine is on this machine, as far as can be told: boxes take its disk.
     is_local: bool,
     engine: Engine,
     images: Arc<Images>,
@@ -90,9 +94,9 @@ struct Entry {
 }
 
 /// What a container is to the provider.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
-    Running,
+    Running(FirstProcess),
     NotRunning,
     Absent,
 }
@@ -227,8 +231,12 @@ impl Inner {
         };
         let box_took = began.elapsed() - image_took;
         match AgentGuest::connect(io).await {
-            Ok(guest) => {
-                *entry.guest.lock().await = Some(Arc::new(guest));
+            Ok(attached) => {
+                let direct = match self.state(client, &name).await {
+                    Ok(State::Running(process)) => self.reach(&process).await,
+                    _ => None,
+                };
+                *entry.guest.lock().await = Some(Arc::new(direct.unwrap_or(attached)));
                 let agent_took = began.elapsed() - image_took - box_took;
                 let phases = [("image", image_took), ("box", box_took), ("agent", agent_took)];
                 Ok(Started { phases: phases.into_iter().map(|(name, took)| Phase { name, took }).collect() })
@@ -255,10 +263,11 @@ impl Inner {
         self.volume.fill(client, &image.id).await.map_err(|error| fault::failed("put the agent in", error))?;
         let body = container::body(&self.config, &self.shape, id, spec, image, self.volume.name())?;
         let options = CreateContainerOptionsBuilder::default().name(name).build();
-        client.create_container(Some(options), body).await.map_err(|error| self.not_created(spec, error))?;
+        let created = within(CHANGE_WAIT, client.create_container(Some(options), body)).await;
+        created.map_err(|error| self.not_created(spec, error))?;
         let started = async {
-            let io = stream::attach(client, name).await?;
-            client.start_container(name, None).await?;
+            let io = within(CHANGE_WAIT, stream::attach(client, name)).await?;
+            within(CHANGE_WAIT, client.start_container(name, None)).await?;
             Ok(io)
         };
         match started.await {
@@ -304,7 +313,7 @@ impl Inner {
         let deadline = Instant::now() + REMOVAL_WAIT;
         loop {
             let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-            let error = match client.remove_container(name, Some(options)).await {
+            let error = match within(CHANGE_WAIT, client.remove_container(name, Some(options))).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
@@ -318,18 +327,27 @@ impl Inner {
     }
 
     async fn is_usable(&self, client: &Client, name: &str, id: &SandboxId, entry: &Entry) -> bool {
-        matches!(self.state(client, name).await, Ok(State::Running)) && self.dial(id, entry).await.is_ok()
+        matches!(self.state(client, name).await, Ok(State::Running(_))) && self.dial(id, entry).await.is_ok()
     }
 
     async fn state(&self, client: &Client, name: &str) -> Result<State> {
-        match client.inspect_container(name, None).await {
+        match within(LOOK_WAIT, client.inspect_container(name, None)).await {
             Ok(inspected) => {
-                let is_running = inspected.state.and_then(|state| state.running).unwrap_or(false);
-                Ok(if is_running { State::Running } else { State::NotRunning })
+                let state = inspected.state.unwrap_or_default();
+                if !state.running.unwrap_or(false) {
+                    return Ok(State::NotRunning);
+                }
+                let pid = state.pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+                Ok(State::Running(FirstProcess { container: inspected.id.unwrap_or_default(), pid }))
             }
             Err(error) if fault::status(&error) == Some(404) => Ok(State::Absent),
             Err(error) => Err(fault::failed("look at a box", error)),
         }
+    }
+
+    /// A connection to the agent that does not go through the Engine, if there can be one.
+    async fn reach(&self, process: &FirstProcess) -> Option<AgentGuest> {
+        if self.is_local { direct::reach(process).await } else { None }
     }
 
     /// The kept connection, or a new one.
@@ -340,16 +358,20 @@ impl Inner {
         }
         let client = self.client()?;
         let name = self.name(id);
-        if self.state(client, &name).await? != State::Running {
-            return Err(Error::Gone);
+        let State::Running(process) = self.state(client, &name).await? else { return Err(Error::Gone) };
+        if let Some(guest) = self.reach(&process).await {
+            let guest = Arc::new(guest);
+            *kept = Some(Arc::clone(&guest));
+            return Ok(guest);
         }
-        let io = stream::relay(client, &name).await.map_err(|error| match fault::status(&error) {
-            // It has ended in the meantime.
-            Some(404 | 409) => Error::Gone,
-            _ => fault::failed("reach the agent", error),
-        })?;
+        let io =
+            within(CHANGE_WAIT, stream::relay(client, &name)).await.map_err(|error| match fault::status(&error) {
+                // It has ended in the meantime.
+                Some(404 | 409) => Error::Gone,
+                _ => fault::failed("reach the agent", error),
+            })?;
         let guest = match AgentGuest::connect(io).await {
-            Err(Error::Gone) if self.state(client, &name).await? == State::Running => {
+            Err(Error::Gone) if matches!(self.state(client, &name).await?, State::Running(_)) => {
                 return Err(Error::Unavailable("the agent of the box cannot be reached".to_owned()));
             }
             guest => Arc::new(guest?),
@@ -363,7 +385,7 @@ impl Inner {
         let store = format!("{STORE_LABEL}={}", self.config.store_id.as_str());
         let filter = HashMap::from([("label", vec![store, SANDBOX_LABEL.to_owned()])]);
         let options = ListContainersOptionsBuilder::default().all(true).filters(&filter).build();
-        let listed = client.list_containers(Some(options)).await;
+        let listed = within(LOOK_WAIT, client.list_containers(Some(options))).await;
         let listed = listed.map_err(|error| fault::failed("list the boxes", error))?;
         let found = listed.into_iter().filter_map(|container| {
             let id = SandboxId::parse(container.labels?.get(SANDBOX_LABEL)?).ok()?;
@@ -514,7 +536,8 @@ impl Provider for Docker {
             return None;
         }
         let options = InspectContainerOptionsBuilder::default().size(true).build();
-        let inspected = self.inner.client().ok()?.inspect_container(&self.inner.name(id), Some(options)).await;
+        let (client, name) = (self.inner.client().ok()?, self.inner.name(id));
+        let inspected = within(LOOK_WAIT, client.inspect_container(&name, Some(options))).await;
         u64::try_from(inspected.ok()?.size_rw?).ok()
     }
 }

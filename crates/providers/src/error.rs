@@ -40,6 +40,10 @@ pub enum Error {
     /// The provider cannot work on this host at the moment.
     #[error("the provider is not available: {0}")]
     Unavailable(String),
+    /// Whoever should have made a box was certainly not asked for it, so that
+    /// another may be asked; why it was not.
+    #[error(transparent)]
+    NotAsked(Box<Error>),
     /// The provider failed.
     #[error("the provider failed to {action}")]
     Failed {

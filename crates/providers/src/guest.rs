@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,7 +11,7 @@ use domain::Timestamp;
 use futures_util::stream::BoxStream;
 use guest_protocol::PATH_BYTES_MAX;
 
-use crate::Result;
+use crate::{Result, Signal};
 
 /// The highest permission bits.
 pub(crate) const MODE_MAX: u32 = 0o7777;
@@ -37,6 +38,48 @@ pub struct Command {
     pub timeout: Duration,
     /// `None` is an empty stdin.
     pub stdin: Option<ByteStream>,
+    /// A terminal instead of three streams: all that is written comes as stdout,
+    /// the end of stdin is typed into it, and `TERM` is `xterm-256color` where
+    /// nobody says otherwise.
+    pub terminal: Option<TerminalSize>,
+}
+
+/// How large a terminal is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TerminalSize {
+    /// Characters in a line, at least 1.
+    pub cols: u16,
+    /// Lines, at least 1.
+    pub rows: u16,
+}
+
+/// A command that can be controlled while it runs.
+pub struct Interactive {
+    /// What it writes, and how it ends. Dropping it kills the command.
+    pub output: OutputStream,
+    /// What else can be done to it.
+    pub control: Arc<dyn Control>,
+}
+
+impl fmt::Debug for Interactive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interactive").field("control", &self.control).finish_non_exhaustive()
+    }
+}
+
+/// What can be done to a running command besides writing to its stdin. It waits
+/// neither for a command that does not read nor for a reader that has stopped,
+/// and is without effect after the end.
+#[async_trait]
+pub trait Control: fmt::Debug + Send + Sync {
+    /// Gives the terminal another size, of which its foreground is told.
+    ///
+    /// - Of a command without a terminal it is [`crate::Error::Invalid`].
+    async fn resize(&self, size: TerminalSize) -> Result<()>;
+
+    /// Sends a signal to the processes in the foreground of the terminal, or to
+    /// the command's own process group where there is no terminal.
+    async fn signal(&self, signal: Signal) -> Result<()>;
 }
 
 impl fmt::Debug for Command {
@@ -141,6 +184,12 @@ pub trait Guest: fmt::Debug + Send + Sync {
     /// - Dropping the stream kills the command and its descendants.
     /// - A working directory that does not exist is [`crate::Error::Invalid`].
     async fn exec(&self, command: Command) -> Result<OutputStream>;
+
+    /// Runs a command that can be controlled while it runs; else as [`Guest::exec`].
+    ///
+    /// - A provider without terminals, or one that cannot control what runs,
+    ///   answers [`crate::Error::NotSupported`].
+    async fn exec_interactive(&self, command: Command) -> Result<Interactive>;
 
     /// Reads a regular file, from byte `offset`, at most `length` bytes.
     ///

@@ -20,13 +20,18 @@ pub mod native;
 pub mod proot;
 mod provider;
 mod removal;
+mod signal;
 mod slots;
 
 pub use chain::Chain;
 pub use domain::{SandboxId, StoreId};
 pub use error::{Error, Result};
-pub use guest::{ByteStream, Command, ExitStatus, FileContent, FileInfo, Guest, OutputEvent, OutputStream};
+pub use guest::{
+    ByteStream, Command, Control, ExitStatus, FileContent, FileInfo, Guest, Interactive, OutputEvent, OutputStream,
+    TerminalSize,
+};
 pub use provider::{
     Backend, Facts, Found, Health, ImageSource, Isolation, LimitKind, Phase, Provider, Spec, Started, capabilities,
 };
+pub use signal::Signal;
 pub use slots::Slots;

@@ -7,7 +7,6 @@
 //! restart. What a host forbids is found out by making a box, and said in
 //! [`Provider::health`] and [`Provider::facts`].
 
-mod ahead;
 mod cgroup;
 pub(crate) mod disk;
 mod host;
@@ -38,7 +37,6 @@ use crate::{Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, S
 
 pub use crate::local::agent_file::agent_binary;
 
-use ahead::Ahead;
 use cgroup::Cgroups;
 use host::{Host, probe_id};
 use image::Image;
@@ -84,7 +82,6 @@ struct Inner {
     images: Option<Images>,
     boxes: Boxes,
     slots: Boxes,
-    ahead: Ahead,
     host: RwLock<(Host, Instant)>,
 }
 
@@ -127,12 +124,11 @@ impl Native {
                 }
             }
         }
-        maker.remove_left_ahead().await?;
         maker.skeleton.remove_others(&maker.folders.base, &skeletons).map_err(failed)?;
         maker.empty_trash().map_err(failed)?;
         maker.stock.refill();
         let host = RwLock::new((Host::default(), Instant::now()));
-        let inner = Inner { maker, images: config.images, boxes, slots, ahead: Ahead::default(), host };
+        let inner = Inner { maker, images: config.images, boxes, slots, host };
         inner.probe().await;
         Ok(Native { inner: Arc::new(inner) })
     }
@@ -193,7 +189,7 @@ impl Inner {
 
     /// Makes a box; `entry` is its entry, whose right to change the caller holds.
     async fn start(
-        self: &Arc<Self>,
+        &self,
         id: &SandboxId,
         spec: &Spec,
         kind: Kind,
@@ -211,12 +207,15 @@ impl Inner {
         }
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
         let what = self.maker.a_box(id, &spec.resources, spec.lifetime, can);
-        match self.make_or_take(&What { kind, image: image.as_ref(), ..what }).await {
+        match self.maker.make(&What { kind, image: image.as_ref(), ..what }).await {
             Ok(made) => {
                 let took = image.as_ref().map(Image::phase);
                 entry.hold(image.map(|image| image.held));
-                entry.set_process(made.process);
+                let process = Arc::new(made.process);
+                entry.set_process(Arc::clone(&process));
                 *entry.guest.lock().await = Some(Arc::new(made.guest));
+                // Takes its exit when it ends, so that no zombie stays.
+                self.maker.tasks.spawn(async move { process.ended().await });
                 Ok(Started { phases: took.into_iter().chain(made.phases).collect() })
             }
             Err(error) => {
@@ -268,7 +267,6 @@ impl Provider for Native {
     /// The folders of boxes that were stopped are deleted in the background, and
     /// their ids are free again then.
     async fn idle(&self) {
-        self.inner.give_up_ready().await;
         self.inner.maker.removals.idle().await;
     }
 

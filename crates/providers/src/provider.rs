@@ -205,8 +205,7 @@ pub trait Provider: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Gives up what is kept ready for later, and waits until nothing of that and of
-    /// what was stopped is left to clean up.
+    /// Waits until nothing of what was stopped is left to clean up.
     async fn idle(&self) {}
 }
 

@@ -93,6 +93,7 @@ mod test {
             user: None,
             timeout: Duration::from_secs(60),
             stdin: None,
+            terminal: None,
         }
     }
 

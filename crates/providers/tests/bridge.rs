@@ -126,6 +126,7 @@ mod test {
                         Error::NotSupported(_) => FailureKind::NotSupported,
                         Error::Conflict(_)
                         | Error::Gone
+                        | Error::NotAsked(_)
                         | Error::Full(_)
                         | Error::Unavailable(_)
                         | Error::Failed { .. } => FailureKind::Internal,
@@ -225,6 +226,7 @@ mod test {
                 user: asked.user,
                 timeout: Duration::from_millis(asked.timeout_ms),
                 stdin: asked.stdin.then(|| stdin(request, decoder)),
+                terminal: None,
             };
             let gone = self.gone;
             let frames = self.guest.exec(command).await?.then(move |event| {
@@ -318,6 +320,8 @@ mod test {
             })
             .without(Need::Processes, "a mock box runs no real program")
             .without(Need::Users, "a mock box has no users")
+            .without(Need::Control, "the agent of these tests cannot control what runs")
+            .without(Need::Terminals, "a mock box has no terminals")
             .without(Need::Images, "mock takes every image")
             .without(Need::Reopen, "mock boxes end with the process")
             .without(Need::Deadlines, "mock boxes end with the process");

@@ -39,6 +39,7 @@ mod test {
             user: None,
             timeout: Duration::from_secs(60),
             stdin: None,
+            terminal: None,
         };
         let guest = mock.guest(id).await.expect("the box runs");
         let mut output = guest.exec(command).await.expect("it starts");

@@ -124,6 +124,19 @@ struct Waits {
     room: Room,
 }
 
+/// What places in shared boxes differ in: provider, image and size. `None` for who
+/// gets a box of its own.
+type Kind = Option<(String, String, [u32; 4])>;
+
+impl Asking {
+    fn kind(&self) -> Kind {
+        let NewSandbox { sandbox, pool, .. } = &self.new;
+        let size = sandbox.resources;
+        let size = [size.memory_mb, size.vcpus, size.disk_mb, size.pids];
+        pool.as_ref().map(|_| (sandbox.provider.clone(), sandbox.image.clone(), size))
+    }
+}
+
 enum Message {
     Ask(Ticket, Box<Asking>),
     Left(Ticket),
@@ -249,7 +262,7 @@ struct Task {
     abandoned: mpsc::UnboundedSender<SandboxId>,
     stop: CancellationToken,
     figures: Arc<Mutex<Figures>>,
-    queue: Queue<Asking>,
+    queue: Queue<Asking, Kind, (Denial, Room)>,
     /// Those who have come since the last round: they have not waited yet.
     fresh: VecDeque<Ticket>,
     /// How many of the queue do wait.
@@ -277,9 +290,7 @@ impl Task {
             }
             self.give_up_late();
             self.serve().await;
-            while self.settle_fresh() {
-                self.serve().await;
-            }
+            self.settle_fresh();
         }
     }
 
@@ -296,7 +307,7 @@ impl Task {
     fn take(&mut self, message: Message) {
         match message {
             Message::Ask(ticket, asking) => {
-                self.queue.join(ticket, asking.new.sandbox.owner.clone(), *asking);
+                self.queue.join(ticket, asking.new.sandbox.owner.clone(), asking.kind(), *asking);
                 self.fresh.push_back(ticket);
             }
             Message::Left(ticket) => {
@@ -304,10 +315,12 @@ impl Task {
             }
             Message::Freed(owner) => {
                 if let Some(owner) = owner {
-                    self.queue.release(&owner);
+                    self.queue.release_owner(&owner);
                 }
+                // Where a shared box went, one of any kind may be made.
+                self.queue.release_kinds();
             }
-            Message::QuotaChanged(owner) => self.queue.release(&owner),
+            Message::QuotaChanged(owner) => self.queue.release_owner(&owner),
         }
     }
 
@@ -407,13 +420,18 @@ impl Task {
             }
         }
         match denial {
-            Denial::MaxSandboxes | Denial::PoolFull => {
+            Denial::MaxSandboxes => {
                 self.settle(denial, room);
                 false
             }
             Denial::MaxSandboxesPerOwner => {
                 self.settle_one(ticket, denial, room);
-                self.queue.hold(ticket);
+                self.queue.hold_owner(ticket, (denial, room));
+                true
+            }
+            Denial::PoolFull => {
+                self.settle_one(ticket, denial, room);
+                self.queue.hold_kind(ticket, (denial, room));
                 true
             }
         }
@@ -439,21 +457,14 @@ impl Task {
         }
     }
 
-    /// Whoever is still new when a round is over stands behind somebody of the
-    /// same owner, who was denied. Should that one have left in this very round,
-    /// the new one has to be tried itself: whether there is anybody to try.
-    fn settle_fresh(&mut self) -> bool {
+    /// Whoever is still new when a round is over was not tried, since somebody who
+    /// came before was denied the same.
+    fn settle_fresh(&mut self) {
         while let Some(ticket) = self.fresh.pop_front() {
-            let Some(ahead) = self.queue.head_of_line(ticket) else { continue };
-            if let Some(Waits { denial, room, .. }) = ahead.waits {
+            if let Some((denial, room)) = self.queue.why_held(ticket).copied() {
                 self.begin_to_wait(ticket, denial, room);
-            } else if let Some(owner) = ahead.new.sandbox.owner.clone() {
-                self.fresh.push_front(ticket);
-                self.queue.release(&owner);
-                return true;
             }
         }
-        false
     }
 
     fn begin_to_wait(&mut self, ticket: Ticket, denial: Denial, room: Room) {

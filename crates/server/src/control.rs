@@ -11,6 +11,7 @@ mod extend;
 mod figures;
 mod held;
 mod images;
+mod inventory;
 mod pool;
 mod query;
 mod quotas;
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 use domain::{Caps, Limits, Resources, SandboxId, State, StopReason, Timestamp};
 use futures_util::future::{BoxFuture, Shared};
 use serde_json::json;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, QueuePolicy};
@@ -47,10 +48,11 @@ pub use crate::store::{
 };
 pub use admission::Decision;
 pub use create::{SpawnRequest, Spawned};
-pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Running};
+pub use exec::{Conversation, ExecCommand, ExecOutcome, ExecRequest, Handle, Running, Touch};
 pub use figures::Stored;
 pub use held::Held;
 pub use images::Pull;
+pub(crate) use inventory::Kept;
 pub use pool::{PoolStatus, SharedBoxes};
 pub use query::ProviderDetail;
 pub use quotas::Usage;
@@ -220,8 +222,6 @@ pub struct Control {
     admission: Arc<Admission>,
     /// Counts changes of any sandbox; what waits for one looks again then.
     changes: watch::Sender<u64>,
-    /// A request found a box gone; the reconciler need not wait for its turn.
-    pub(crate) vanished: Notify,
 }
 
 impl fmt::Debug for Control {
@@ -260,7 +260,6 @@ impl Control {
             operations: Operations::default(),
             admission,
             changes,
-            vanished: Notify::new(),
         })
     }
 
@@ -403,13 +402,17 @@ fn event_of(change: &Change, before: State, after: State) -> Option<EventType> {
     }
 }
 
-/// Whether a request may see it. From the instant it expires it is gone,
-/// whatever the clean-up has done so far.
+/// Whether a request may see it.
 fn is_visible(sandbox: &Sandbox, now: Timestamp) -> bool {
+    sandbox.state != State::Destroyed && !has_expired(sandbox, now)
+}
+
+/// Whether its lifetime is over before it has ended otherwise. From that instant it
+/// is gone, whatever the clean-up has done so far.
+fn has_expired(sandbox: &Sandbox, now: Timestamp) -> bool {
     match sandbox.state {
-        State::Creating | State::Running | State::Destroying => sandbox.expires_at > now,
-        // It ended before its time, and its reason is for whoever asks.
-        State::Failed => true,
-        State::Destroyed => false,
+        State::Creating | State::Running | State::Destroying => sandbox.expires_at <= now,
+        // A failed one ended before its time, and its reason is for whoever asks.
+        State::Failed | State::Destroyed => false,
     }
 }

@@ -12,6 +12,7 @@ mod diagnostics;
 mod error;
 mod events;
 mod exec;
+mod exec_socket;
 mod exposition;
 mod fence;
 mod files;
@@ -29,8 +30,10 @@ mod quotas;
 mod range;
 mod request;
 mod sandboxes;
+mod subprotocol;
 mod system;
 mod templates;
+mod text;
 mod wire;
 mod workers;
 
@@ -41,6 +44,7 @@ use axum::Router;
 use axum::middleware;
 use axum::routing::{get, put};
 use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -89,6 +93,8 @@ pub struct Settings {
     pub cors: Cors,
     /// When the server started.
     pub started: Instant,
+    /// Cancelled when it is told to stop.
+    pub stop: CancellationToken,
 }
 
 /// Every route, with its description.
@@ -101,6 +107,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(sandboxes::wait))
         .routes(routes!(sandboxes::logs))
         .routes(routes!(exec::exec))
+        .routes(routes!(exec_socket::open))
         .routes(routes!(files::write, files::read, files::delete))
         .routes(routes!(files::list))
         .routes(routes!(files::move_file))
@@ -168,8 +175,6 @@ pub fn router(control: Arc<Control>, settings: Settings) -> Router {
     for name in openapi::IMAGES_OF_ROUTES {
         router = router.route(&format!("/api/v1/images/{name}"), get(images::get).delete(images::remove));
     }
-    // Not described either: it does nothing but say what does.
-    router = router.route("/api/v1/sandboxes/{id}/exec/ws", get(error::no_websocket));
     let router = router
         .route_layer(middleware::from_fn_with_state(api.clone(), pool::apart))
         .route_layer(middleware::from_fn_with_state(WithoutQuery::of(&description), queries::refuse))

@@ -8,6 +8,7 @@ use domain::Timestamp;
 use futures_util::future::join_all;
 use providers::images::Images;
 use providers::{Health, Provider};
+use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::fleet::Fleet;
@@ -41,6 +42,10 @@ pub struct Entry {
     pub provider: Arc<dyn Provider>,
     /// Whether it is used when a request names none.
     pub is_default: bool,
+    /// A request found one of its boxes gone: what it holds is to be looked at now.
+    pub lost_one: Notify,
+    /// It behaved otherwise than its last check says: it is to be checked now.
+    pub in_doubt: Notify,
     checked: Mutex<Checked>,
 }
 
@@ -105,7 +110,13 @@ impl Registry {
                 tracing::warn!(provider = name, error, "a provider cannot work on this host and is not offered");
                 continue;
             }
-            entries.push(Entry { provider, is_default: false, checked: Mutex::new(checked) });
+            entries.push(Entry {
+                provider,
+                is_default: false,
+                lost_one: Notify::new(),
+                in_doubt: Notify::new(),
+                checked: Mutex::new(checked),
+            });
         }
         let default = match named {
             Some(name) => entries.iter().position(|entry| entry.provider.name() == name),
@@ -154,10 +165,5 @@ impl Registry {
     /// The one for requests that name none.
     pub fn default_entry(&self) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.is_default)
-    }
-
-    /// Checks all of them at once; with whether each was able to work before.
-    pub async fn check_all(&self, clock: &dyn Clock) -> Vec<(bool, Checked)> {
-        join_all(self.entries.iter().map(|entry| entry.check(clock))).await
     }
 }

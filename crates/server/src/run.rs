@@ -42,6 +42,8 @@ pub struct Options {
     pub as_worker: bool,
     /// Asks the allocator of the program what it holds.
     pub memory: fn() -> Memory,
+    /// Called once, when the server is ready.
+    pub ready: fn(),
 }
 
 /// Why the service could not start, or had to stop. Texts are for the operator.
@@ -156,6 +158,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     control.reserve_event_ids().await.map_err(|error| Failure::Store(error.into()))?;
     control.beat_own().await.map_err(|error| Failure::Store(error.into()))?;
     let rate_limiter = RateLimiter::new(&config.rate_limit).map(Arc::new);
+    let stop = CancellationToken::new();
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names(&config)),
         access: Access::new(&config.auth),
@@ -168,9 +171,8 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         rate_limit: config.rate_limit,
         process,
         started,
+        stop: stop.clone(),
     };
-
-    let stop = CancellationToken::new();
     let router = http::router(Arc::clone(&control), settings);
     let mut serving = tokio::task::JoinSet::new();
     let proxies = TrustedProxies::new(config.server.trusted_proxies);
@@ -194,6 +196,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     }
     let told_to_stop = told_to_stop();
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on {scheme}://{bound}");
+    (options.ready)();
 
     let died = tokio::select! {
         () = told_to_stop => None,

@@ -59,7 +59,7 @@ pub fn run_as(file: Option<PathBuf>, role: Role, change: impl FnOnce(&mut Config
     memory::give_back();
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::io("cannot start threads", &error))?;
     let Role { destroy_on_exit, as_worker } = role;
-    let options = Options { destroy_on_exit, as_worker, memory: memory::figures };
+    let options = Options { destroy_on_exit, as_worker, memory: memory::figures, ready: memory::forget_start };
     let ended = runtime.block_on(server::run(loaded.config, options));
     // What did not finish in time is not waited for once more; the next start cleans up.
     runtime.shutdown_background();

@@ -33,17 +33,25 @@ pub(crate) fn start(agent: &Rc<Agent>) {
 async fn run(agent: &Rc<Agent>, argv: Vec<String>) -> Result<String, Failure> {
     let permit = Arc::clone(&agent.execs).try_acquire_owned();
     let permit = permit.map_err(|_| exhausted("the box runs as many commands as it can"))?;
-    let exec = Exec { argv, env: BTreeMap::new(), workdir: None, user: None, timeout_ms: u64::MAX, stdin: false };
+    let exec = Exec {
+        argv,
+        env: BTreeMap::new(),
+        workdir: None,
+        user: None,
+        timeout_ms: u64::MAX,
+        stdin: false,
+        terminal: None,
+    };
     let mut command = Command::start(agent, exec)?;
     let refused = command.begin(agent, pending()).await?;
     let Command { exec, reaper, oom_kills_before, stdout, stderr, report, .. } = command;
     // Its children may hold the pipes for longer than it lives.
     let mut outputs = JoinSet::new();
-    for pipe in [stdout, stderr] {
+    for pipe in [Some(stdout), stderr].into_iter().flatten() {
         let agent = Rc::clone(agent);
         outputs.spawn_local(async move { drain(pipe, &agent.console).await });
     }
-    let end = read_end(&report).await;
+    let end = read_end(&report, &reaper).await;
     // So that its last words come before ours.
     let all = async { while outputs.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(GRACE, all).await;

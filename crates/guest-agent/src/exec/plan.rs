@@ -15,6 +15,8 @@ use crate::users;
 /// What every process needs, besides `HOME`, which depends on the user.
 const ENV: [(&str, &str); 3] =
     [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8"), ("TERM", "xterm")];
+/// What the terminal of a command is, unless somebody says otherwise.
+const TERMINAL: (&str, &str) = ("TERM", "xterm-256color");
 /// Where a command starts if neither it nor the image says otherwise.
 const WORKDIR: &str = "/workspace";
 /// The longest name of a file in any file system of Linux.
@@ -38,7 +40,7 @@ pub(super) fn plan(exec: &mut Exec, boot: &Boot, descriptors: Rlimit) -> Result<
         return Err(invalid("the working directory is longer than 4096 bytes"));
     }
     let user = users::resolve(exec.user.as_deref(), boot)?;
-    let all = environment(&exec.env, boot, &user.home);
+    let all = environment(&exec.env, boot, &user.home, exec.terminal.is_some());
     let mut env = Vec::with_capacity(all.len());
     for (name, value) in &all {
         if name.is_empty() || name.contains('=') {
@@ -65,9 +67,14 @@ pub(crate) fn default_workdir(boot: &Boot) -> &str {
 }
 
 /// What the request says, then the image, then what every process needs.
-fn environment<'a>(asked: &'a BTreeMap<String, String>, boot: &'a Boot, home: &'a str) -> BTreeMap<&'a str, &'a str> {
+fn environment<'a>(
+    asked: &'a BTreeMap<String, String>,
+    boot: &'a Boot,
+    home: &'a str,
+    has_terminal: bool,
+) -> BTreeMap<&'a str, &'a str> {
     let pairs = |map: &'a BTreeMap<String, String>| map.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let needed = ENV.into_iter().chain([("HOME", home)]);
+    let needed = ENV.into_iter().chain(has_terminal.then_some(TERMINAL)).chain([("HOME", home)]);
     // Of two with the same name the later one stays.
     needed.chain(pairs(&boot.defaults.env)).chain(pairs(asked)).collect()
 }
@@ -135,7 +142,7 @@ mod test {
         let mut boot = Boot::default();
         boot.defaults.env = map(&[("PATH", "/opt/bin"), ("A", "image"), ("B", "image")]);
         let asked = map(&[("B", "request"), ("TERM", "dumb")]);
-        let env = environment(&asked, &boot, "/home/ann");
+        let env = environment(&asked, &boot, "/home/ann", false);
         let expected = [
             ("A", "image"),
             ("B", "request"),
@@ -146,7 +153,10 @@ mod test {
         ];
         assert_eq!(env.into_iter().collect::<Vec<_>>(), expected);
         let asked = map(&[("HOME", "/here")]);
-        assert_eq!(environment(&asked, &boot, "/home/ann")["HOME"], "/here");
+        assert_eq!(environment(&asked, &boot, "/home/ann", false)["HOME"], "/here");
+        assert_eq!(environment(&asked, &boot, "/home/ann", true)["TERM"], "xterm-256color");
+        let asked = map(&[("TERM", "dumb")]);
+        assert_eq!(environment(&asked, &boot, "/home/ann", true)["TERM"], "dumb");
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(crate) struct Reaper {
     pub(crate) pid: i32,
     /// The watchdog has killed one of its processes.
     pub(crate) memory_killed: Cell<bool>,
+    /// The number of the command's process, once it is known.
+    pub(super) main: Cell<Option<i32>>,
     gone: Cell<bool>,
 }
 
@@ -48,7 +50,8 @@ pub(crate) struct Reapers {
 impl Reapers {
     /// Notes a reaper that has just been forked.
     pub(crate) fn add(&self, pid: i32) -> Rc<Reaper> {
-        let reaper = Rc::new(Reaper { pid, memory_killed: Cell::new(false), gone: Cell::new(false) });
+        let reaper =
+            Rc::new(Reaper { pid, memory_killed: Cell::new(false), main: Cell::new(None), gone: Cell::new(false) });
         self.by_pid.borrow_mut().insert(pid, Rc::clone(&reaper));
         reaper
     }

@@ -46,8 +46,8 @@ pub(super) enum Report {
     /// The command has not begun. `Begun` and `Exited` follow all the same,
     /// unless it was the fork that was refused.
     Refused(Step, Errno),
-    /// The process is past its execution.
-    Begun,
+    /// The process, of this number, is past its execution.
+    Begun(i32),
     /// How the main process ended, as `waitpid` gives it.
     Exited(i32),
 }
@@ -64,7 +64,7 @@ impl Report {
         let steps = [Step::Fork, Step::Prepare, Step::User, Step::Workdir, Step::Execute];
         match i32::from_ne_bytes([a, b, c, d]) {
             EXITED => Some(Report::Exited(value)),
-            BEGUN => Some(Report::Begun),
+            BEGUN => Some(Report::Begun(value)),
             code => {
                 let step = steps.into_iter().find(|step| *step as i32 == code)?;
                 Some(Report::Refused(step, Errno::from_raw_os_error(value)))
@@ -93,6 +93,8 @@ pub(super) struct Ends {
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
     pub(super) report: OwnedFd,
+    /// Whether stdin is a terminal, which the command is to control.
+    pub(super) is_terminal: bool,
 }
 
 struct Pointers<'a> {
@@ -102,6 +104,7 @@ struct Pointers<'a> {
     /// `/bin/sh`, room for the program, the arguments: for a script without `#!`.
     shell_argv: Vec<*const c_char>,
     fds: [RawFd; 4],
+    is_terminal: bool,
     /// The command's process runs on it while it shares the reaper's memory.
     stack: Vec<u128>,
 }
@@ -116,6 +119,7 @@ pub(super) fn spawn(plan: &Plan, ends: &Ends) -> Result<i32, Errno> {
         env: [&pointers(&plan.env)[..], &null].concat(),
         shell_argv: Vec::new(),
         fds: [ends.stdin.as_raw_fd(), ends.stdout.as_raw_fd(), ends.stderr.as_raw_fd(), ends.report.as_raw_fd()],
+        is_terminal: ends.is_terminal,
         stack: vec![0; STACK_BYTES / size_of::<u128>()],
     };
     let arguments = prepared.argv.get(1..).unwrap_or(&null);
@@ -152,7 +156,7 @@ unsafe fn reaper(prepared: &mut Pointers<'_>) -> ! {
             tell(report, Step::Fork as i32, last_errno().raw_os_error());
             libc::_exit(1);
         }
-        tell(report, BEGUN, 0);
+        tell(report, BEGUN, main);
         if score >= 0 {
             libc::write(score, c"0".as_ptr().cast(), 1);
         }
@@ -212,6 +216,9 @@ unsafe fn prepare(prepared: &Pointers<'_>) {
         check(report, Step::Prepare, libc::dup2(stdin, 0));
         check(report, Step::Prepare, libc::dup2(stdout, 1));
         check(report, Step::Prepare, libc::dup2(stderr, 2));
+        if prepared.is_terminal {
+            check(report, Step::Prepare, libc::ioctl(0, libc::TIOCSCTTY, 0));
+        }
         if report != REPORT_FD {
             check(report, Step::Prepare, libc::dup3(report, REPORT_FD, libc::O_CLOEXEC));
         }

@@ -30,6 +30,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 struct Process {
     pid: i32,
     parent: i32,
+    group: i32,
     state: u8,
     threads: u32,
 }
@@ -89,20 +90,26 @@ impl Processes {
         self.children.values().flatten()
     }
 
+    /// Whether a living process below `root` is in the process group `group`.
+    pub(crate) fn has_group_below(&self, root: i32, group: i32) -> bool {
+        self.descendants(&[root]).any(|process| process.group == group && process.lives())
+    }
+
     fn children_of(&self, pid: i32) -> impl Iterator<Item = i32> {
         self.children.get(&pid).into_iter().flatten().map(|process| process.pid)
     }
 }
 
-/// `pid (name) state parent … threads …`; the name may hold anything.
+/// `pid (name) state parent group … threads …`; the name may hold anything.
 fn parse_stat(pid: i32, stat: &[u8]) -> Option<Process> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
     let mut fields = rest.split_ascii_whitespace();
     let state = *fields.next()?.as_bytes().first()?;
     let parent = fields.next()?.parse().ok()?;
-    let threads = fields.nth(15)?.parse().ok()?;
-    Some(Process { pid, parent, state, threads })
+    let group = fields.next()?.parse().ok()?;
+    let threads = fields.nth(14)?.parse().ok()?;
+    Some(Process { pid, parent, group, state, threads })
 }
 
 /// What a process takes for itself, in KiB.
@@ -260,14 +267,15 @@ mod test {
 
     #[test]
     fn a_name_that_looks_like_fields_does_not_confuse() {
-        let stat = b"42 (a) S 1 (b) ) R 7 1 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 3 0 99 1 1";
+        let stat = b"42 (a) S 1 (b) ) R 7 6 1 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 3 0 99 1 1";
         let process = parse_stat(42, stat).unwrap();
-        assert_eq!((process.pid, process.parent, process.state, process.threads), (42, 7, b'R', 3));
+        assert_eq!((process.pid, process.parent, process.group), (42, 7, 6));
+        assert_eq!((process.state, process.threads), (b'R', 3));
     }
 
     #[test]
     fn a_loop_of_parents_ends() {
-        let process = |pid, parent| Process { pid, parent, state: b'S', threads: 1 };
+        let process = |pid, parent| Process { pid, parent, group: 1, state: b'S', threads: 1 };
         let children = HashMap::from([(1, vec![process(2, 1)]), (2, vec![process(3, 2)]), (3, vec![process(2, 3)])]);
         assert_eq!(Processes { children }.below(&[1]), [2, 3]);
     }

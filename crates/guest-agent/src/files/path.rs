@@ -45,6 +45,8 @@ pub(super) fn split(path: &str) -> Result<(&str, &str)> {
 
 #[cfg(test)]
 mod test {
+    use guest_protocol::PATH_BYTES_MAX;
+
     use super::*;
 
     #[test]

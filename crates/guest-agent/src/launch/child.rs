@@ -130,7 +130,6 @@ fn arguments(launch: &Launch, has_oom_events: bool) -> Result<(Vec<CString>, Vec
         entrypoint: launch.entrypoint.clone(),
         // The agent of a slot could not: it has no powers.
         furnish: launch.furnish && launch.slot.is_none(),
-        ahead: launch.ahead,
         traced: None,
     };
     let boot = serde_json::to_string(&boot).map_err(|_| Errno::INVAL).at("order the agent")?;

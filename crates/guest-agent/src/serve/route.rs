@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use guest_protocol::{
-    Console, Deadline, FILE_HEADER, Failure, Hello, REQUEST_HEADER, ReadFile, VERSION, VERSION_HEADER, WriteFile,
+    COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, REQUEST_HEADER, ReadFile, VERSION, VERSION_HEADER,
+    WriteFile,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -44,13 +45,16 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
     let path = request.uri().path().to_owned();
     match (request.method(), path.as_str()) {
         (&Method::POST, "/exec") => return run(agent, request).await,
+        (&Method::POST, "/exec/control") => {
+            agent.commands.control(body(request).await?)?;
+            return done();
+        }
         (&Method::GET, "/hello") => {
             return json(&Hello { protocol: VERSION, version: env!("CARGO_PKG_VERSION").to_owned() });
         }
         (&Method::POST, "/deadline") => {
             let deadline: Deadline = body(request).await?;
             agent.deadline.set(deadline.in_ms).map_err(|error| internal(error.to_string()))?;
-            agent.ahead.set(false);
             return done();
         }
         (&Method::POST, "/console") => {
@@ -120,8 +124,10 @@ async fn run(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response<A
     let (tell_begun, begun) = oneshot::channel();
     let active = agent.activity.begin();
     spawn_local(exec::run(Rc::clone(agent), request.into_body(), sender, tell_begun, permit));
-    begun.await.unwrap_or_else(|_| Err(internal("the command was given up")))?;
-    Ok(Response::new(Answer::Frames(receiver, active)))
+    let number = begun.await.unwrap_or_else(|_| Err(internal("the command was given up")))?;
+    let mut response = Response::new(Answer::Frames(receiver, active));
+    response.headers_mut().insert(COMMAND_HEADER, HeaderValue::from(number));
+    Ok(response)
 }
 
 async fn body<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T> {

@@ -80,11 +80,11 @@ impl Stdio {
     }
 }
 
-/// Whether the process at the other end was started from outside of the
-/// container: its parent is then in no namespace of ours.
+/// Whether the process at the other end is outside of the container, where it has
+/// no number of ours, or was started from there: its parent then has none.
 pub(super) fn is_from_outside(stream: &UnixStream) -> bool {
     let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
-    pid.is_some_and(|pid| parent(pid) == Some(0))
+    pid.is_some_and(|pid| pid == 0 || parent(pid) == Some(0))
 }
 
 fn parent(pid: i32) -> Option<i32> {

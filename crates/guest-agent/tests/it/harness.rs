@@ -92,16 +92,6 @@ impl Agent {
         connect(&self.socket, &mut self.tasks).await
     }
 
-    /// Ends all connections.
-    pub async fn disconnect(&mut self) {
-        self.tasks.shutdown().await;
-    }
-
-    /// Connects again.
-    pub async fn reconnect(&mut self) {
-        self.sender = connect(&self.socket, &mut self.tasks).await;
-    }
-
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap()
     }
@@ -122,6 +112,7 @@ impl Agent {
             user: None,
             timeout_ms: 60_000,
             stdin: false,
+            terminal: None,
         }
     }
 

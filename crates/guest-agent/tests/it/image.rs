@@ -32,6 +32,7 @@ fn bare(script: &str) -> Exec {
         user: None,
         timeout_ms: 60_000,
         stdin: false,
+        terminal: None,
     }
 }
 

@@ -47,25 +47,6 @@ async fn a_deadline_can_be_moved() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_nobodys_ends_with_its_connection() {
-    let mut agent = Agent::start_with(Boot { deadline_ms: 600_000, ahead: true, ..Boot::default() }).await;
-    answer::<Hello>(agent.send("GET", "/hello", Full::default().boxed_unsync(), &[]).await).await.unwrap();
-    agent.disconnect().await;
-    agent.ended().await;
-}
-
-#[tokio::test]
-async fn an_agent_that_has_become_somebodys_goes_on_without_a_connection() {
-    let mut agent = Agent::start_with(Boot { deadline_ms: 1000, ahead: true, ..Boot::default() }).await;
-    agent.ask::<Value>("/deadline", &Deadline { in_ms: 600_000 }).await.unwrap();
-    agent.disconnect().await;
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    agent.reconnect().await;
-    assert_eq!(agent.run("true").await.code(), 0);
-    agent.end().await;
-}
-
-#[tokio::test]
 async fn a_guest_cannot_look_into_the_agent_or_a_reaper() {
     let mut agent = Agent::start().await;
     let script = format!("for p in {} $PPID; do cat /proc/$p/mem; ls /proc/$p/fd; done", agent.pid());

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use guest_protocol::frame::HEADER_BYTES;
 use guest_protocol::{VERSION, VERSION_HEADER};
 use h2::client::{Builder, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
@@ -30,8 +31,8 @@ const STREAMS_MAX: u32 = 512;
 /// were the connection's window smaller than the sum, a few stopped readers
 /// would stop everything else.
 const CONNECTION_WINDOW_BYTES: u32 = (STREAMS_MAX + 64) * STREAM_WINDOW_BYTES;
-/// Fewer, larger frames: 1.7 times the speed of the default.
-const FRAME_BYTES_MAX: u32 = 64 * 1024;
+/// Fewer, larger frames: one holds all that an agent reads at once, with its head.
+const FRAME_BYTES_MAX: u32 = 256 * 1024 + HEADER_BYTES as u32;
 /// What may wait to be written for one stream, in bytes.
 const SEND_BUFFER_BYTES: usize = 1024 * 1024;
 /// A path, a name and a link's target of 4 KiB each, every byte written as six.

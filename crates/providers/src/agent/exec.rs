@@ -1,13 +1,15 @@
 //! Commands: streams of frames to the agent and from it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::{Buf, Bytes};
 use futures_util::{StreamExt, stream};
 use guest_protocol::frame::{self, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX};
-use guest_protocol::{Exec, Exit, Failure};
+use guest_protocol::{Action, COMMAND_HEADER, Exec, Exit, Failure};
 use http::Method;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -15,7 +17,10 @@ use tokio::time::Instant;
 use super::connection::{Connection, Incoming, Outgoing, request};
 use super::request::{SHORT_WAIT, failure, succeed, within};
 use super::wire::{check_path, milliseconds};
-use crate::{ByteStream, Command, Error, ExitStatus, OutputEvent, OutputStream, Result};
+use crate::{
+    ByteStream, Command, Control, Error, ExitStatus, Interactive, OutputEvent, OutputStream, Result, Signal,
+    TerminalSize,
+};
 
 const ACTION: &str = "run a command";
 /// How long a reader waits, all in all, after the deadline of a command for its
@@ -28,6 +33,18 @@ const LAST_BYTES_MAX: usize = 64 * 1024;
 
 /// Starts a command.
 pub(super) async fn exec(connection: &Arc<Connection>, command: Command) -> Result<OutputStream> {
+    Ok(start(connection, command).await?.0)
+}
+
+/// Starts a command that can be controlled.
+pub(super) async fn exec_interactive(connection: &Arc<Connection>, command: Command) -> Result<Interactive> {
+    let (output, number) = start(connection, command).await?;
+    let number = number.ok_or_else(|| Error::failed(ACTION, "the agent did not name the command"))?;
+    Ok(Interactive { output, control: Arc::new(ByNumber { connection: Arc::clone(connection), number }) })
+}
+
+/// Starts a command. Gives the number by which its agent knows it.
+async fn start(connection: &Arc<Connection>, command: Command) -> Result<(OutputStream, Option<u64>)> {
     let permit = connection.command_permit()?;
     let (start, timeout, stdin) = start_frame(command)?;
     let message = request(ACTION, Method::POST, "/exec")?;
@@ -38,6 +55,7 @@ pub(super) async fn exec(connection: &Arc<Connection>, command: Command) -> Resu
         Ok((succeed(ACTION, answer.await?).await?, outgoing))
     };
     let (response, outgoing) = within(ACTION, SHORT_WAIT, start).await?;
+    let number = response.headers().get(COMMAND_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
     let output = Output {
         incoming: response.into_body(),
         stdin: stdin.map(|content| Stdin { outgoing, content, frames: VecDeque::new() }),
@@ -48,21 +66,56 @@ pub(super) async fn exec(connection: &Arc<Connection>, command: Command) -> Resu
         _permit: permit,
         _connection: Arc::clone(connection),
     };
-    Ok(stream::unfold(Some(output), |output| async move {
+    let output = stream::unfold(Some(output), |output| async move {
         let mut output = output?;
         let event = output.next().await;
         let goes_on = matches!(event, Ok(OutputEvent::Stdout(_) | OutputEvent::Stderr(_)));
         Some((event, goes_on.then_some(output)))
-    })
-    .boxed())
+    });
+    Ok((output.boxed(), number))
+}
+
+/// A running command, as its agent knows it.
+struct ByNumber {
+    connection: Arc<Connection>,
+    number: u64,
+}
+
+impl fmt::Debug for ByNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ByNumber").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl ByNumber {
+    async fn order(&self, action: Action) -> Result<()> {
+        let control = guest_protocol::Control { command: self.number, action };
+        self.connection.order("control a command", "/exec/control", &control, SHORT_WAIT).await
+    }
+}
+
+#[async_trait]
+impl Control for ByNumber {
+    async fn resize(&self, size: TerminalSize) -> Result<()> {
+        self.order(Action::Resize(wire_size(size))).await
+    }
+
+    async fn signal(&self, signal: Signal) -> Result<()> {
+        self.order(Action::Signal(signal.number())).await
+    }
+}
+
+fn wire_size(TerminalSize { cols, rows }: TerminalSize) -> guest_protocol::TerminalSize {
+    guest_protocol::TerminalSize { cols, rows }
 }
 
 /// The first frame, the time-out and stdin of `command`.
 fn start_frame(command: Command) -> Result<(Bytes, Duration, Option<ByteStream>)> {
-    let Command { argv, env, workdir, user, timeout, stdin } = command;
+    let Command { argv, env, workdir, user, timeout, stdin, terminal } = command;
     check_command(&argv, &env)?;
     workdir.as_deref().map_or(Ok(()), check_path)?;
-    let start = Exec { argv, env, workdir, user, timeout_ms: milliseconds(timeout), stdin: stdin.is_some() };
+    let (timeout_ms, terminal) = (milliseconds(timeout), terminal.map(wire_size));
+    let start = Exec { argv, env, workdir, user, timeout_ms, stdin: stdin.is_some(), terminal };
     let json = serde_json::to_vec(&start).map_err(|error| Error::failed(ACTION, error))?;
     if json.len() > PAYLOAD_BYTES_MAX {
         return Err(Error::Invalid("the arguments and the environment are larger than 4 MiB".to_owned()));
@@ -172,14 +225,22 @@ impl Output {
                     None => std::future::pending().await,
                 }
             };
+            // Neither comes first: a command that writes without a pause reads, too.
+            let either = async {
+                tokio::select! {
+                    piece = self.incoming.piece(ACTION) => piece.map(Some),
+                    sent = stdin => sent.map(|()| None),
+                }
+            };
             let piece = tokio::select! {
                 biased;
-                piece = self.incoming.piece(ACTION) => piece?,
-                sent = stdin => {
-                    sent?;
-                    self.stdin = None;
-                    continue;
-                }
+                either = either => match either? {
+                    Some(piece) => piece,
+                    None => {
+                        self.stdin = None;
+                        continue;
+                    }
+                },
                 () = tokio::time::sleep_until(until) => return Err(overdue()),
             };
             let Some(piece) = piece else {

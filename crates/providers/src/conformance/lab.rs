@@ -43,6 +43,10 @@ pub enum Need {
     Stdin,
     /// A signal can stop a process.
     Stops,
+    /// A command can be controlled while it runs; see [`Guest::exec_interactive`].
+    Control,
+    /// A command can have a terminal.
+    Terminals,
     /// Paths can be as long as the kernel takes them, and directories be nested deeper.
     Depth,
 }
@@ -137,7 +141,14 @@ impl Lab {
             Need::Reopen => self.reopen.is_none(),
             Need::Kill => self.kill.is_none(),
             Need::Slots => self.provider.slots().is_none(),
-            Need::Processes | Need::Users | Need::Deadlines | Need::Stdin | Need::Stops | Need::Depth => false,
+            Need::Processes
+            | Need::Users
+            | Need::Deadlines
+            | Need::Stdin
+            | Need::Stops
+            | Need::Control
+            | Need::Terminals
+            | Need::Depth => false,
         };
         let told = self.lacks.iter().find(|(lacking, _)| *lacking == need).map(|(_, reason)| (*reason).to_owned());
         told.or_else(|| is_missing.then(|| format!("the lab has no way for {need:?}")))
@@ -354,6 +365,7 @@ pub(super) fn argv(argv: &[&str]) -> Command {
         user: None,
         timeout: TIMEOUT,
         stdin: None,
+        terminal: None,
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use client::Client;
 use domain::SandboxId;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use guest_protocol::{CONSOLE_LINES_MAX, GLOB_RESULTS_MAX};
 
 use super::boxes::Known;
@@ -14,7 +15,10 @@ use super::files::file_info;
 use super::remote::Remote;
 use super::{exec, files};
 use crate::agent::{check_mode, check_path};
-use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, OutputStream, Result};
+use crate::{
+    ByteStream, Command, Control, Error, FileContent, FileInfo, Guest, Interactive, OutputStream, Result, Signal,
+    TerminalSize,
+};
 
 /// The inside of a box.
 pub(super) struct CustomGuest {
@@ -80,10 +84,36 @@ impl CustomGuest {
     }
 }
 
+/// A command of another service, to which nothing can be done while it runs.
+#[derive(Debug)]
+struct OutOfReach;
+
+#[async_trait]
+impl Control for OutOfReach {
+    async fn resize(&self, _: TerminalSize) -> Result<()> {
+        Err(Error::Invalid("the command has no terminal that could be resized".to_owned()))
+    }
+
+    async fn signal(&self, _: Signal) -> Result<()> {
+        Err(Error::NotSupported(
+            "the provider `custom` cannot pass on a `signal`; hang up, and the command is killed".to_owned(),
+        ))
+    }
+}
+
 #[async_trait]
 impl Guest for CustomGuest {
     async fn exec(&self, command: Command) -> Result<OutputStream> {
         exec::exec(self, command).await
+    }
+
+    async fn exec_interactive(&self, command: Command) -> Result<Interactive> {
+        exec::check_streams(&command)?;
+        let guest = CustomGuest { remote: Arc::clone(&self.remote), id: self.id.clone(), known: self.known.clone() };
+        // All of stdin goes with the request, so that there is none before its end,
+        // and whoever writes it must not wait for us.
+        let output = stream::once(async move { exec::exec(&guest, command).await }).try_flatten();
+        Ok(Interactive { output: output.boxed(), control: Arc::new(OutOfReach) })
     }
 
     async fn read_file(&self, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent> {

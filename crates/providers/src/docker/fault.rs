@@ -1,12 +1,29 @@
 //! What an Engine's refusals mean to a caller.
 
+use std::time::Duration;
+
 use bollard::errors::Error as ClientError;
 
 use crate::Error;
 
+/// How long a look at the Engine may take, however busy it is.
+pub(super) const LOOK_WAIT: Duration = Duration::from_secs(10);
+/// How long a change may take. Starting a box on an Engine that makes many at
+/// once is what takes long.
+pub(super) const CHANGE_WAIT: Duration = Duration::from_secs(60);
+
 /// What a caller can do about an Engine that has no disk left.
 pub(super) const FULL: &str =
     "the disk of the Docker Engine is full; remove images there (`docker image prune`) or make room on it";
+
+/// Waits for the whole answer to a short call. One that does not come is as if
+/// the Engine could not be reached; whether the call was done is not known.
+pub(super) async fn within<T>(
+    wait: Duration,
+    call: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, ClientError> {
+    tokio::time::timeout(wait, call).await.unwrap_or(Err(ClientError::RequestTimeoutError))
+}
 
 /// The status and the text of an answer that is a refusal.
 pub(super) fn refusal(error: &ClientError) -> Option<(u16, &str)> {

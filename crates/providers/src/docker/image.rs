@@ -264,7 +264,7 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
 
 /// What the Engine says of an image; `None` if it has none of that name.
 pub(super) async fn inspect(client: &Client, name: &str) -> Result<Option<Image>> {
-    match client.inspect_image(name).await {
+    match fault::within(fault::LOOK_WAIT, client.inspect_image(name)).await {
         Ok(inspected) => read(name, inspected).map(Some),
         Err(error) if fault::status(&error) == Some(404) => Ok(None),
         Err(error) => Err(fault::failed("look at an image", error)),

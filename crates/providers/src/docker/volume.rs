@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 
 use super::container::{STORE_LABEL, agent_mount};
-use super::fault;
+use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
 use crate::native::agent_binary;
 
 /// Tells our volumes from those of others.
@@ -63,7 +63,7 @@ impl AgentVolume {
             labels: Some(labels.clone()),
             ..VolumeCreateRequest::default()
         };
-        client.create_volume(volume).await?;
+        within(CHANGE_WAIT, client.create_volume(volume)).await?;
         let helper = format!("{}-upload", self.name);
         // One that a server left which was killed.
         remove(client, &helper).await?;
@@ -80,10 +80,11 @@ impl AgentVolume {
             ..ContainerCreateBody::default()
         };
         let options = CreateContainerOptionsBuilder::default().name(&helper).build();
-        client.create_container(Some(options), body).await?;
+        within(CHANGE_WAIT, client.create_container(Some(options), body)).await?;
         let options = UploadToContainerOptionsBuilder::default().path(AGENT_DIR).build();
         let archive = archive().map_err(ClientError::from)?;
-        let uploaded = client.upload_to_container(&helper, Some(options), bollard::body_full(archive.into())).await;
+        let upload = client.upload_to_container(&helper, Some(options), bollard::body_full(archive.into()));
+        let uploaded = within(CHANGE_WAIT, upload).await;
         remove(client, &helper).await?;
         uploaded?;
         *is_filled = true;
@@ -101,17 +102,17 @@ impl AgentVolume {
         let filter =
             HashMap::from([("label", vec![format!("{STORE_LABEL}={}", self.store.as_str()), AGENT_LABEL.to_owned()])]);
         let options = ListVolumesOptionsBuilder::default().filters(&filter).build();
-        let Ok(listed) = client.list_volumes(Some(options)).await else { return };
+        let Ok(listed) = within(LOOK_WAIT, client.list_volumes(Some(options))).await else { return };
         for volume in listed.volumes.unwrap_or_default().into_iter().filter(|volume| volume.name != self.name) {
             // One that is in use is refused, and tried again by the next server.
-            let _ = client.remove_volume(&volume.name, None::<RemoveVolumeOptions>).await;
+            let _ = within(CHANGE_WAIT, client.remove_volume(&volume.name, None::<RemoveVolumeOptions>)).await;
         }
     }
 }
 
 async fn remove(client: &Client, container: &str) -> Result<(), ClientError> {
     let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-    match client.remove_container(container, Some(options)).await {
+    match within(CHANGE_WAIT, client.remove_container(container, Some(options))).await {
         Err(error) if !matches!(fault::status(&error), Some(404 | 409)) => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }

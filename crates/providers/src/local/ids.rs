@@ -66,12 +66,6 @@ impl IdPool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).used.insert(base);
     }
 
-    /// How many ranges are nobody's.
-    pub(crate) fn free(&self) -> usize {
-        let used = self.state.lock().unwrap_or_else(PoisonError::into_inner).used.len();
-        usize::try_from(self.ranges).unwrap_or(usize::MAX).saturating_sub(used)
-    }
-
     /// Nothing of the box that had this range is left.
     pub(crate) fn give_back(&self, base: u32) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).used.remove(&base);

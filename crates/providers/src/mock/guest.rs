@@ -19,7 +19,7 @@ use super::faults::Faults;
 use super::fs::FileSystem;
 use super::shell::run;
 use crate::agent::{check_mode, check_path};
-use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, OutputStream, Result, Spec};
+use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, Interactive, OutputStream, Result, Spec};
 
 /// How large the file system is where the request sets no bound, in bytes.
 const DISK_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
@@ -183,6 +183,10 @@ impl MockGuest {
 #[async_trait]
 impl Guest for MockGuest {
     async fn exec(&self, command: Command) -> Result<OutputStream> {
+        Ok(self.exec_interactive(command).await?.output)
+    }
+
+    async fn exec_interactive(&self, command: Command) -> Result<Interactive> {
         self.alive(async {
             if let Some(delay) = self.inside.faults.exec_delay {
                 tokio::time::sleep(delay).await;

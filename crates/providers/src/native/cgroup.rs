@@ -102,21 +102,15 @@ impl Cgroups {
         below(self.of(host), slot.as_str())
     }
 
-    /// Makes `groups`, which are those of a box or a slot; they limit nothing yet.
-    pub(super) fn make(&self, groups: &[CgroupDir]) -> io::Result<()> {
-        groups.iter().try_for_each(|group| {
+    /// Makes `groups`, which are those of a box or a slot, and sets their limits.
+    pub(super) fn make(&self, groups: &[CgroupDir], resources: &Resources) -> io::Result<()> {
+        for ((_, v2, controllers), group) in self.parents.iter().zip(groups) {
             let dir = Path::new(&group.path);
             // Somebody may have tidied the empty parents away.
             fs::create_dir(dir)
-                .or_else(|error| if error.kind() == io::ErrorKind::NotFound { make_dirs(dir) } else { Err(error) })
-        })
-    }
-
-    /// Sets the limits of `groups`, which have none yet.
-    pub(super) fn limit(&self, groups: &[CgroupDir], resources: &Resources) -> io::Result<()> {
-        for ((_, v2, controllers), group) in self.parents.iter().zip(groups) {
+                .or_else(|error| if error.kind() == io::ErrorKind::NotFound { make_dirs(dir) } else { Err(error) })?;
             for controller in controllers {
-                limit(Path::new(&group.path), *v2, *controller, resources)?;
+                limit(dir, *v2, *controller, resources)?;
             }
         }
         Ok(())

@@ -105,7 +105,7 @@ impl Host {
 async fn try_box(maker: &Maker, resources: &Resources, can: Capabilities) -> Result<()> {
     let folder = maker.folders.of(&probe_id());
     let made = maker.make(&maker.a_box(&probe_id(), resources, PROBE_LIFETIME, can)).await;
-    let process = made.as_ref().ok().map(|made| &*made.process);
+    let process = made.as_ref().ok().map(|made| &made.process);
     maker.remove(&folder, process).await?;
     made.map(drop)
 }

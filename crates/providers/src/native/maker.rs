@@ -2,7 +2,6 @@
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{Resources, SandboxId};
@@ -14,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use super::cgroup::{self, Cgroups};
 use super::host::Capabilities;
 use super::image::Image;
-use super::record::{BoxFolder, Folders, Record, folders_in};
+use super::record::{BoxFolder, Folders, Record};
 use super::skeleton::{HOSTNAME, Skeleton};
 use super::skeleton::{ROOT_OVERLAY, overlay_of};
 use super::stock::Stock;
@@ -24,13 +23,13 @@ use crate::local::agent_file::AgentFile;
 use crate::local::ids::IdPool;
 use crate::local::process::Process;
 use crate::local::removals::Removals;
-use crate::{Chain, Error, Phase, Result};
+use crate::{Error, Phase, Result};
 
 /// How long a killed box may take to end. Its processes may sit in the kernel,
 /// writing to a slow disk.
 const END_WAIT: Duration = Duration::from_secs(20);
 /// `/dev/shm`, as container engines have it, if the box has that much memory.
-pub(super) const SHM_MB_MAX: u32 = 64;
+const SHM_MB_MAX: u32 = 64;
 /// The name of the socket in a box's folder.
 const SOCKET: &str = "agent.sock";
 
@@ -65,8 +64,6 @@ pub(super) struct What<'a> {
 pub(super) enum Kind {
     /// A box of one sandbox.
     Box,
-    /// A box that will be one sandbox's, without limits until then.
-    Ahead,
     /// A box that holds slots.
     Host,
     /// A slot in such a box, whose range of ids begins at `id_base`.
@@ -81,7 +78,7 @@ pub(super) enum Kind {
 /// A box that runs and answers.
 #[derive(Debug)]
 pub(super) struct Made {
-    pub(super) process: Arc<Process>,
+    pub(super) process: Process,
     pub(super) guest: AgentGuest,
     pub(super) phases: Vec<Phase>,
 }
@@ -99,13 +96,10 @@ impl Maker {
         self.stock.take(folder).map_err(failed)?;
         let id_base = self.record(what)?;
         let storage = storage(folder, resources, what.can).await?;
-        self.cgroups.make(cgroups).map_err(failed)?;
-        if !matches!(what.kind, Kind::Ahead) {
-            self.cgroups.limit(cgroups, resources).map_err(failed)?;
-        }
+        self.cgroups.make(cgroups, resources).map_err(failed)?;
         let joined = match what.kind {
             Kind::Host => self.cgroups.divide(cgroups.clone()).map_err(failed)?,
-            Kind::Box | Kind::Ahead | Kind::Slot { .. } => cgroups.clone(),
+            Kind::Box | Kind::Slot { .. } => cgroups.clone(),
         };
         let dir = open_dir(folder.path()).map_err(failed)?;
         let listener = UnixListener::bind(socket_path(&dir)).map_err(failed)?;
@@ -128,7 +122,7 @@ impl Maker {
         let agent_took = begin.elapsed().saturating_sub(box_took);
         let phases = vec![Phase { name: "box", took: box_took }, Phase { name: "agent", took: agent_took }];
         self.stock.refill();
-        Ok(Made { process: Arc::new(process), guest, phases })
+        Ok(Made { process, guest, phases })
     }
 
     /// A box like any other.
@@ -154,7 +148,7 @@ impl Maker {
                 return Ok(Some(id_base));
             }
             Kind::Host => record.holds_slots = true,
-            Kind::Box | Kind::Ahead => {}
+            Kind::Box => {}
         }
         record.id_base = if what.can.privileged { Some(self.ids.take()?) } else { None };
         if let Err(error) = what.folder.write(&record) {
@@ -180,7 +174,7 @@ impl Maker {
             id_base,
             overlays: std::iter::once(root).chain(shown).collect(),
             storage,
-            shm_mb: shm_mb(what.resources),
+            shm_mb: (what.resources.memory_mb / 2).min(SHM_MB_MAX),
             cgroups: joined,
             oom_events: self.cgroups.oom_events(&what.cgroups),
             soft: self.cgroups.soft(what.resources),
@@ -190,7 +184,6 @@ impl Maker {
             defaults: what.image.map(|image| image.held.run().defaults.clone()).unwrap_or_default(),
             entrypoint: starts.map(|image| image.held.run().entrypoint.clone()),
             furnish: what.image.is_some(),
-            ahead: matches!(what.kind, Kind::Ahead),
         }
     }
 
@@ -244,21 +237,6 @@ impl Maker {
         Ok(())
     }
 
-    /// Removes the boxes that an earlier server had made ahead. They have ended, or
-    /// do so now.
-    pub(super) async fn remove_left_ahead(&self) -> Result<()> {
-        let left =
-            folders_in(&self.folders.ahead).map_err(|error| Error::failed("list the boxes made ahead", error))?;
-        let bases = left.iter().filter_map(|(_, folder)| folder.read()?.id_base);
-        bases.for_each(|base| self.ids.mark(base));
-        for (id, folder) in left {
-            if let Err(error) = self.remove(&folder, None).await {
-                tracing::warn!(%id, error = %Chain(&error), "a box that was made ahead cannot be removed; the next start tries again");
-            }
-        }
-        Ok(())
-    }
-
     /// Deletes what an earlier server left in the trash, and its stock, which was
     /// made for its own layers.
     pub(super) fn empty_trash(&self) -> std::io::Result<()> {
@@ -270,11 +248,6 @@ impl Maker {
         }
         Ok(())
     }
-}
-
-/// The bound of `/dev/shm` in mebibytes.
-pub(super) fn shm_mb(resources: &Resources) -> u32 {
-    (resources.memory_mb / 2).min(SHM_MB_MAX)
 }
 
 async fn storage(folder: &BoxFolder, resources: &Resources, can: Capabilities) -> Result<Storage> {

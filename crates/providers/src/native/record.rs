@@ -8,7 +8,6 @@
 //!                                  disk.img     or these, if they are bounded
 //!                                  slots/       of a box that holds slots: a folder
 //!                                               like this one for each
-//! <data>/native/ahead/<made-up id>/             the same for a box that is nobody's
 //! ```
 
 use std::fs;
@@ -34,17 +33,15 @@ pub(super) struct Folders {
     pub(super) trash: PathBuf,
     /// Folders that are ready to become a box's.
     pub(super) stock: PathBuf,
-    /// A folder for each box that is nobody's yet.
-    pub(super) ahead: PathBuf,
 }
 
 impl Folders {
     pub(super) fn make(base: &Path) -> io::Result<Folders> {
         // Absolute, since the launcher writes its way through these paths.
         let base = std::path::absolute(base)?;
-        let [boxes, trash, stock, ahead] = ["boxes", "trash", "stock", "ahead"].map(|name| base.join(name));
-        let folders = Folders { base, boxes, trash, stock, ahead };
-        for dir in [&folders.base, &folders.boxes, &folders.trash, &folders.stock, &folders.ahead] {
+        let [boxes, trash, stock] = ["boxes", "trash", "stock"].map(|name| base.join(name));
+        let folders = Folders { base, boxes, trash, stock };
+        for dir in [&folders.base, &folders.boxes, &folders.trash, &folders.stock] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
         Ok(folders)
@@ -52,10 +49,6 @@ impl Folders {
 
     pub(super) fn of(&self, id: &SandboxId) -> BoxFolder {
         BoxFolder(self.boxes.join(id.as_str()))
-    }
-
-    pub(super) fn ahead_of(&self, id: &SandboxId) -> BoxFolder {
-        BoxFolder(self.ahead.join(id.as_str()))
     }
 }
 

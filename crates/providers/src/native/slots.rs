@@ -68,7 +68,7 @@ impl Inner {
                 let took = image.as_ref().map(Image::phase);
                 let own = self.slots.entry(slot);
                 own.hold(image.map(|image| image.held));
-                own.set_process(made.process);
+                own.set_process(Arc::new(made.process));
                 *own.guest.lock().await = Some(Arc::new(made.guest));
                 Ok(Started { phases: took.into_iter().chain(made.phases).collect() })
             }

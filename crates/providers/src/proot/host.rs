@@ -133,6 +133,7 @@ async fn run_true(guest: &dyn Guest) -> Result<()> {
         user: None,
         timeout: COMMAND_WAIT,
         stdin: None,
+        terminal: None,
     };
     let mut events = guest.exec(command).await?;
     let mut told = Vec::new();

@@ -59,6 +59,7 @@ pub(crate) fn argv(argv: &[&str]) -> Command {
         user: None,
         timeout: Duration::from_secs(5),
         stdin: None,
+        terminal: None,
     }
 }
 
@@ -69,6 +70,8 @@ pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
 
 #[track_caller]
 pub(crate) fn failed<T>(what: &str, result: Result<T>) -> String {
+    // A start says beside it whether the service was asked for a box.
+    let result = result.map_err(|error| if let Error::NotAsked(error) = error { *error } else { error });
     match result {
         Err(error @ Error::Failed { .. }) => error.to_string(),
         Err(error) => panic!("{what}: {error:?}"),

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use futures_util::StreamExt;
-use providers::Provider;
 use providers::custom::{Custom, CustomConfig, SecretString};
+use providers::{Error, Provider};
 use serde_json::{Value, json};
 
 use crate::ground::{BOUND, argv, config, everything, failed, id, inside, is_inside, kind, patient, raw, soon, spec};
@@ -52,7 +52,8 @@ async fn nobody_listening_is_unavailable() {
         format!("http://{}", listener.local_addr().unwrap())
     };
     let custom = Custom::open(config(&url)).unwrap();
-    assert_eq!(kind(custom.start(&id(1), &spec()).await), "Unavailable");
+    let started = custom.start(&id(1), &spec()).await;
+    assert!(matches!(&started, Err(Error::NotAsked(why)) if matches!(**why, Error::Unavailable(_))), "{started:?}");
     assert_eq!(kind(custom.stop(&id(1)).await), "Unavailable");
     assert_eq!(kind(custom.inventory().await), "Unavailable");
     assert_eq!(kind(custom.guest(&id(1)).await), "Unavailable");

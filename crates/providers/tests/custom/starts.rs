@@ -76,6 +76,29 @@ async fn a_sandbox_that_is_not_ours_is_neither_taken_nor_removed() {
     failed("guest", custom.guest(&id(1)).await);
 }
 
+#[tokio::test]
+async fn a_start_says_where_the_service_was_certainly_not_asked_for_a_box() {
+    let look: [fn() -> Say; 4] = [
+        || Say::Nothing,
+        || Say::Raw(String::new()),
+        || Say::Json(503, json!({"code": "unavailable", "message": "stopping"})),
+        || Say::Json(401, json!({"code": "unauthorized", "message": "no"})),
+    ];
+    for tell in look {
+        let rogue = Rogue::telling(move |asked| asked.line.starts_with("GET /sandboxes?").then(tell));
+        let started = Custom::open(config(&rogue.url)).unwrap().start(&id(1), &spec()).await;
+        assert_eq!(kind(started), "NotAsked", "the look that comes before failed");
+        assert!(rogue.asked("POST /sandboxes").is_empty());
+    }
+    // Whoever heard the request may have done it, whatever it says of it.
+    for tell in look {
+        let rogue = Rogue::telling(move |asked| (asked.line == "POST /sandboxes").then(tell));
+        let started = kind(Custom::open(config(&rogue.url)).unwrap().start(&id(1), &spec()).await);
+        // On a busy machine even the look may be late.
+        assert!(started != "NotAsked" || rogue.asked("POST /sandboxes").is_empty(), "{started}");
+    }
+}
+
 /// Makes the box, and loses the answer.
 fn losing(count: u32) -> (Rogue, Arc<AtomicBool>) {
     let (left, keeps) = (AtomicU32::new(count), Arc::new(AtomicBool::new(false)));

@@ -45,6 +45,20 @@ async fn an_engine_that_is_not_there_is_unhealthy_within_a_second_and_says_what_
 }
 
 #[tokio::test]
+async fn an_engine_that_never_answers_is_given_up_by_every_look() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let docker = Docker::open(at(format!("tcp://{}", silent.local_addr().unwrap()))).await.unwrap();
+    let began = Instant::now();
+    let box_id = new_id();
+    let (listed, guest, size) = tokio::join!(docker.inventory(), docker.guest(&box_id), docker.disk_usage(&box_id));
+    for error in [listed.err(), guest.err()] {
+        assert!(matches!(&error, Some(Error::Unavailable(text)) if text.contains("does not answer")), "{error:?}");
+    }
+    assert_eq!(size, None);
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
 async fn health_tells_version_runtimes_and_how_many_boxes_there_are() {
     let Some(ground) = Ground::new().await else { return };
     let _boxes = [ground.start().await, ground.start().await];
@@ -231,6 +245,30 @@ async fn an_engine_on_tcp_works_like_one_on_a_socket() {
 }
 
 #[tokio::test]
+async fn the_engine_relays_only_to_a_server_that_cannot_reach_the_agent_itself() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    // What the Engine has started in the container: one process for each connection.
+    let relays = || {
+        let (status, answer) =
+            ground.engine.api("GET", &format!("/containers/{}/json", ground.container(&inside.id)), b"");
+        assert_eq!(status, 200);
+        let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+        answer["ExecIDs"].as_array().map_or(0, Vec::len)
+    };
+    let near = Inside::of(&ground.reopen().await, inside.id.clone());
+    assert_eq!(near.text("echo near").await, "near\n");
+    assert_eq!(relays(), 0);
+    let (address, _proxy) = proxied(ground.engine.socket(), None).await;
+    let far = DockerConfig { socket: format!("tcp://{address}"), ..ground.config.clone() };
+    for count in 1..=3 {
+        let far = Inside::of(&Docker::open(far.clone()).await.unwrap(), inside.id.clone());
+        assert_eq!(far.text("echo far").await, "far\n");
+        assert!(relays() >= 1, "{count}");
+    }
+}
+
+#[tokio::test]
 async fn an_engine_behind_tls_is_known_by_its_certificate_and_we_by_ours() {
     let Some(ground) = Ground::new().await else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -307,10 +345,16 @@ async fn restarted(settings: &str, kill: bool) -> Option<(Engine, Docker, provid
         matches!(docker.inventory().await, Err(Error::Unavailable(_))),
         "boxes of an Engine that is away are not gone"
     );
-    eventually("the kept connection has ended", || async {
-        matches!(docker.guest(&id).await, Err(Error::Unavailable(_)))
-    })
-    .await;
+    // A box that goes on answers as long as its connection is not the Engine's.
+    let goes_on = Inside::of(&docker, id.clone());
+    if settings.is_empty() {
+        eventually("the kept connection has ended", || async {
+            matches!(docker.guest(&id).await, Err(Error::Unavailable(_)))
+        })
+        .await;
+    } else {
+        assert_eq!(goes_on.text("cat /tmp/kept").await, "kept\n");
+    }
     engine.start_again();
     assert_eq!(docker.health().await.error, None);
     Some((engine, docker, id))

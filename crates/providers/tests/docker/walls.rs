@@ -111,6 +111,32 @@ async fn a_process_of_the_box_cannot_speak_to_the_agent() {
     Inside::of(&ground.reopen().await, inside.id.clone()).text("true").await;
 }
 
+/// A server on the same machine reaches into the box for the agent's socket.
+#[tokio::test]
+async fn what_a_box_puts_in_place_of_the_agents_socket_leads_the_server_nowhere() {
+    let Some(ground) = Ground::new().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(folder.path().join("agent.sock")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let (socket, outside) = ("/.tidebox/run/agent.sock", folder.path().display());
+    for change in [
+        format!("ln -s {outside}/agent.sock {socket}"),
+        format!("mkfifo {socket}"),
+        format!("echo file > {socket}"),
+        format!("mkdir {socket}"),
+    ] {
+        let inside = ground.start().await;
+        inside.text(&format!("rm -f {socket} && {change}")).await;
+        let later = ground.reopen().await;
+        assert!(later.guest(&inside.id).await.is_err(), "{change}");
+        let reached = listener.accept().map(drop).map_err(|error| error.kind());
+        assert_eq!(reached, Err(std::io::ErrorKind::WouldBlock), "{change}");
+        // Who had a connection keeps it.
+        inside.text("true").await;
+        ground.docker.stop(&inside.id).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_fork_bomb_stays_in_its_box() {
     let Some(ground) = Ground::new().await else { return };

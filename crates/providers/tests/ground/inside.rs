@@ -48,6 +48,7 @@ pub(crate) fn command(argv: &[&str]) -> Command {
         user: None,
         timeout: Duration::from_secs(60),
         stdin: None,
+        terminal: None,
     }
 }
 

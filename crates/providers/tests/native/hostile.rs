@@ -149,6 +149,7 @@ async fn a_user_who_is_nobody_in_the_image_is_said_at_the_command_and_on_the_con
         user: user.map(str::to_owned),
         timeout: std::time::Duration::from_secs(30),
         stdin: None,
+        terminal: None,
     };
     if !crate::ground::is_root() {
         assert!(guest.exec(command(None)).await.is_ok(), "a box with a single user asks for none");

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and one tells another what it started")]
 
-mod ahead;
 mod burst;
 mod ground;
 mod hostile;

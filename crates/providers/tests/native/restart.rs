@@ -10,10 +10,10 @@ use providers::native::{Native, NativeConfig};
 use crate::ground::{Ground, Inside, cgroups_named, eventually, new_id, spec};
 
 /// The folder of the server that is going to be killed.
-pub(crate) const FOLDER: &str = "TIDEBOX_TEST_DOOMED_FOLDER";
+const FOLDER: &str = "TIDEBOX_TEST_DOOMED_FOLDER";
 /// The store of that server.
-pub(crate) const STORE: &str = "TIDEBOX_TEST_DOOMED_STORE";
-pub(crate) const DOOMED: &str = "restart::a_server_that_is_going_to_be_killed";
+const STORE: &str = "TIDEBOX_TEST_DOOMED_STORE";
+const DOOMED: &str = "restart::a_server_that_is_going_to_be_killed";
 
 /// Run by the next test in a process of its own; on its own it does nothing.
 #[tokio::test]

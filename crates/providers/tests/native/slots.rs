@@ -302,6 +302,7 @@ async fn the_box_of_slots_runs_no_command_itself() {
         user: None,
         timeout: Duration::from_secs(5),
         stdin: None,
+        terminal: None,
     };
     let refused = guest.exec(command).await.map(|_| ());
     assert!(matches!(refused, Err(providers::Error::NotSupported(_))), "{refused:?}");

@@ -99,6 +99,7 @@ async fn a_box_that_ends_its_own_agent_ends_itself() {
         user: None,
         timeout: Duration::from_secs(60),
         stdin: None,
+        terminal: None,
     };
     let output = guest.exec(command).await.unwrap();
     eventually("nothing of the box runs", async || processes_with("environ", &mark).is_empty()).await;

@@ -1,7 +1,5 @@
 //! The queue with the real store.
 
-use std::collections::HashMap;
-
 use domain::{Capacity, Caps, Metadata, Quota, Resources, State, StopReason, WorkerId};
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
@@ -9,10 +7,10 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::clock::SteadyClock;
 use crate::store::workers::{Heartbeat, Placing};
-use crate::store::{Change, IdempotencyKey, Sqlite};
+use crate::store::{Change, IdempotencyKey, PoolBounds, PoolPlace, Sqlite};
 
 struct Lab {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     admission: Arc<Admission>,
@@ -52,7 +50,7 @@ impl Lab {
                 }
             }
         });
-        Self { _dir: dir, store, clock, admission, stop, tasks }
+        Self { dir, store, clock, admission, stop, tasks }
     }
 
     async fn queueing() -> Self {
@@ -83,6 +81,34 @@ impl Lab {
     async fn ask(&self, caps: Caps, owner: Option<&str>) -> Result<Sandbox, Refused> {
         let admitted = self.admission.admit(self.new_sandbox(caps, owner), Duration::from_secs(60)).await;
         admitted.map(|granted| granted.sandbox)
+    }
+
+    /// Asks in its turn: who stands behind another in `asked` came behind it.
+    async fn ask_in_turn(&self, caps: Caps, owner: &str, asked: &Mutex<Vec<SandboxId>>) -> Result<Sandbox, Refused> {
+        let new = self.new_sandbox(caps, Some(owner));
+        let id = new.sandbox.id.clone();
+        let mut admitted = std::pin::pin!(self.admission.admit(new, Duration::from_secs(60)));
+        let first = std::future::poll_fn(|context| {
+            let mut asked = asked.lock().unwrap();
+            asked.push(id.clone());
+            std::task::Poll::Ready(admitted.as_mut().poll(context))
+        });
+        let outcome = match first.await {
+            std::task::Poll::Ready(outcome) => outcome,
+            std::task::Poll::Pending => admitted.await,
+        };
+        outcome.map(|granted| granted.sandbox)
+    }
+
+    /// All that were ever admitted, in the order in which they were.
+    async fn admitted(&self) -> Vec<SandboxId> {
+        let path = self.dir.path().join("store.db");
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path).read_only(true);
+        let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
+        let ids: Vec<String> =
+            sqlx::query_scalar("SELECT id FROM sandboxes ORDER BY rowid").fetch_all(&pool).await.unwrap();
+        pool.close().await;
+        ids.iter().map(|id| SandboxId::parse(id).unwrap()).collect()
     }
 
     /// Ends a sandbox as the service would.
@@ -183,6 +209,45 @@ async fn an_owner_at_its_cap_does_not_hold_up_others_and_wakes_on_its_own_room()
     lab.admission.quota_changed(&owner("alice"));
     waiting.join_next().await.unwrap().unwrap();
     waiting.join_next().await.unwrap().unwrap();
+    Arc::into_inner(lab).unwrap().close().await;
+}
+
+#[tokio::test]
+async fn a_full_pool_of_one_size_does_not_hold_up_who_wants_another_size() {
+    let lab = Lab::new(QueuePolicy { enabled: false, pool: true, timeout: Duration::from_secs(60), places: 10 }).await;
+    let lab = Arc::new(lab);
+    let of_size = |memory_mb: u32, owner: &str| {
+        let mut new = lab.new_sandbox(Caps::default(), Some(owner));
+        new.sandbox.resources.memory_mb = memory_mb;
+        let bounds = PoolBounds { hosts_max: 2, places: 2 };
+        new.pool = Some(PoolPlace { bounds, new_host: SandboxId::from_entropy(rand::random()) });
+        new
+    };
+    let admit = async |new: NewSandbox| lab.admission.admit(new, Duration::from_secs(60)).await.map(|got| got.sandbox);
+    let held = admit(of_size(512, "a")).await.unwrap();
+    admit(of_size(512, "b")).await.unwrap();
+    admit(of_size(256, "c")).await.unwrap();
+    let mut waiting = JoinSet::new();
+    for (n, name) in ["d", "e"].into_iter().enumerate() {
+        let (asking, new) = (Arc::clone(&lab), of_size(512, name));
+        waiting.spawn(async move { asking.admission.admit(new, Duration::from_secs(60)).await.unwrap().sandbox });
+        lab.until(|figures| figures.depth == n as u64 + 1).await;
+    }
+    // Somebody else, and one of those who wait.
+    let other = admit(of_size(256, "d")).await.unwrap();
+    assert_eq!(lab.admission.figures().depth, 2);
+    // A place of another size is none for them.
+    lab.store.leave(&other.id).await.unwrap();
+    lab.end(&other).await;
+    admit(of_size(256, "f")).await.unwrap();
+    assert_eq!(lab.admission.figures().depth, 2);
+    lab.store.leave(&held.id).await.unwrap();
+    lab.end(&held).await;
+    let first = waiting.join_next().await.unwrap().unwrap();
+    assert_eq!(first.owner, Some(owner("d")), "in the order of coming");
+    assert!(adds_up(lab.admission.figures()));
+    waiting.shutdown().await;
+    lab.until(|figures| figures.depth == 0).await;
     Arc::into_inner(lab).unwrap().close().await;
 }
 
@@ -299,7 +364,8 @@ async fn two_with_one_key_are_one_sandbox() {
 async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
     let lab = Arc::new(Lab::queueing().await);
     let caps = Caps { max_sandboxes: 10, max_sandboxes_per_owner: 4 };
-    let orders: Arc<Mutex<HashMap<u64, Vec<Ticket>>>> = Arc::default();
+    let asked: Arc<[Mutex<Vec<SandboxId>>; 5]> = Arc::default();
+    let served = Arc::new(AtomicU64::new(0));
     // Everybody finds the server full.
     let mut held = Vec::new();
     for _ in 0..10 {
@@ -307,16 +373,16 @@ async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
     }
     let mut clients = JoinSet::new();
     for n in 0..200u64 {
-        let (lab, orders) = (Arc::clone(&lab), Arc::clone(&orders));
+        let (lab, asked, served) = (Arc::clone(&lab), Arc::clone(&asked), Arc::clone(&served));
         clients.spawn(async move {
             let name = format!("owner-{}", n % 5);
             for _ in 0..5 {
-                let asked = lab.ask(caps, Some(&name));
+                let asking = lab.ask_in_turn(caps, &name, &asked[usize::try_from(n % 5).unwrap()]);
                 let got = if n % 7 == 0 {
                     // Some lose their patience.
-                    tokio::time::timeout(Duration::from_millis(n % 40), asked).await.ok()
+                    tokio::time::timeout(Duration::from_millis(n % 40), asking).await.ok()
                 } else {
-                    Some(asked.await)
+                    Some(asking.await)
                 };
                 let Some(got) = got else { continue };
                 let sandbox = got.unwrap();
@@ -324,7 +390,7 @@ async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
                 assert!(counts.active <= 10, "{counts:?}");
                 // Long enough that all ten places are taken.
                 tokio::time::sleep(Duration::from_millis(2 + n % 5)).await;
-                orders.lock().unwrap().entry(n % 5).or_default().push(n);
+                served.fetch_add(1, Ordering::Relaxed);
                 lab.end(&sandbox).await;
             }
         });
@@ -339,7 +405,7 @@ async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
     lab.until(|figures| figures.depth == 0).await;
     let figures = lab.admission.figures();
     assert!(adds_up(figures) && figures.queued > 0, "{figures:?}");
-    let patient: usize = orders.lock().unwrap().values().map(Vec::len).sum();
+    let patient = served.load(Ordering::Relaxed);
     assert!(patient >= 5 * (200 - 200 / 7 - 1), "nobody who waits is forgotten: {patient}");
     // Whoever went away just as a place was found gives it back.
     let empty = async {
@@ -348,5 +414,12 @@ async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
         }
     };
     tokio::time::timeout(Duration::from_secs(30), empty).await.expect("no place is lost");
+    let admitted = lab.admitted().await;
+    for (owner, asked) in asked.iter().enumerate() {
+        let mut asked = asked.lock().unwrap().clone();
+        let of_owner: Vec<&SandboxId> = admitted.iter().filter(|id| asked.contains(id)).collect();
+        asked.retain(|id| admitted.contains(id));
+        assert!(asked.len() > 50 && of_owner == asked.iter().collect::<Vec<_>>(), "the order of owner {owner}");
+    }
     Arc::into_inner(lab).unwrap().close().await;
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use domain::{StopReason, Timestamp};
-use providers::{ByteStream, Chain, FileContent, FileInfo, Guest, Provider};
+use domain::Timestamp;
+use providers::{ByteStream, Chain, FileContent, FileInfo, Guest};
 use serde_json::json;
 
 use super::create::provider_error;
@@ -24,6 +24,29 @@ fn runtime_name(sandbox: &Sandbox) -> String {
     format!("{}/{}", sandbox.worker, sandbox.provider)
 }
 
+/// What a failure of who runs a sandbox, to make or to remove its box, means to the
+/// caller.
+pub(super) fn runtime_error(sandbox: &Sandbox, error: providers::Error) -> Error {
+    let error = if let providers::Error::NotAsked(error) = error { *error } else { error };
+    let is_silent = if let providers::Error::Failed { source, .. } = &error {
+        source.downcast_ref::<client::Error>().is_some_and(|error| !matches!(error, client::Error::Api { .. }))
+    } else {
+        false
+    };
+    if is_silent && sandbox.worker != LOCAL_WORKER {
+        return no_answer(sandbox, &error);
+    }
+    provider_error(&runtime_name(sandbox), error)
+}
+
+/// A worker that does not answer. Whatever it was asked can be asked again: it is
+/// asked by the name of the sandbox.
+fn no_answer(sandbox: &Sandbox, error: &providers::Error) -> Error {
+    let worker = &sandbox.worker;
+    tracing::warn!(id = %sandbox.id, worker, error = %Chain(error), "a worker does not answer");
+    Error::Unavailable(format!("the worker `{worker}` of sandbox `{}` does not answer; try again", sandbox.id))
+}
+
 impl Control {
     /// The inside of a running sandbox.
     pub(super) async fn guest(self: &Control, sandbox: &Sandbox) -> Result<Arc<dyn Guest>> {
@@ -32,12 +55,7 @@ impl Control {
             Ok(guest) => Ok(guest),
             // Nothing was done yet, so that it can be tried again.
             Err(error @ providers::Error::Failed { .. }) if sandbox.worker != LOCAL_WORKER => {
-                let worker = &sandbox.worker;
-                tracing::warn!(id = %sandbox.id, worker, error = %Chain(&error), "a worker fails");
-                Err(Error::Unavailable(format!(
-                    "the worker `{worker}` of sandbox `{}` does not answer; try again",
-                    sandbox.id
-                )))
+                Err(no_answer(sandbox, &error))
             }
             Err(error) => Err(self.guest_error(sandbox, error)),
         }
@@ -47,7 +65,11 @@ impl Control {
     /// here before the reconciler comes by.
     pub(super) fn guest_error(&self, sandbox: &Sandbox, error: providers::Error) -> Error {
         if matches!(error, providers::Error::Gone) {
-            self.vanished.notify_one();
+            if sandbox.worker == LOCAL_WORKER
+                && let Some(entry) = self.registry.get(&sandbox.provider)
+            {
+                entry.lost_one.notify_one();
+            }
             return Error::NotFound(Resource::Sandbox, sandbox.id.to_string());
         }
         provider_error(&runtime_name(sandbox), error)
@@ -160,47 +182,6 @@ impl Control {
         }
         let console = |guest: Arc<dyn Guest>| async move { guest.console(lines).await };
         self.inside(Operation::Logs, id, console).await.map(|(_, lines)| lines)
-    }
-
-    /// Compares what a provider of this server holds with what is stored.
-    pub(crate) async fn reconcile_inventory(self: &Arc<Self>, provider: &str) -> Result<()> {
-        let Some(entry) = self.registry.get(provider) else { return Ok(()) };
-        let is_here = |sandbox: &Sandbox| sandbox.worker == LOCAL_WORKER && sandbox.provider == provider;
-        self.compare(entry.provider.as_ref(), provider, is_here).await
-    }
-
-    /// Which sandboxes have lost their box, and which boxes have no sandbox: the
-    /// first are destroyed, the second removed.
-    pub(super) async fn compare(
-        self: &Arc<Self>,
-        runtime: &dyn Provider,
-        name: &str,
-        is_there: impl Fn(&Sandbox) -> bool + Send + Sync,
-    ) -> Result<()> {
-        use domain::State;
-        let failed = |error| provider_error(name, error);
-        // Rows first: a box made after this look is in hand, or has a row below.
-        let running = self.store.in_state(State::Running, u32::MAX).await?;
-        let found = runtime.inventory().await.map_err(failed)?;
-        for sandbox in running.iter().filter(|sandbox| is_there(sandbox)) {
-            let alive = found.iter().any(|found| found.id == sandbox.id && found.alive);
-            if !alive && !self.is_in_hand(&sandbox.id) && self.is_held(sandbox).await? {
-                tracing::warn!(id = %sandbox.id, provider = name, "a box has ended by itself");
-                if self.destroy_because(&sandbox.id, StopReason::Vanished).await? {
-                    self.publish_action("vanished_removed", Some(&sandbox.id), json!({"provider": name}));
-                }
-            }
-        }
-        for found in found {
-            let row = self.store.sandbox(&found.id).await?;
-            let wanted = row.is_some_and(|row| row.state.is_active());
-            if !wanted && !self.is_in_hand(&found.id) {
-                tracing::warn!(id = %found.id, provider = name, "removing a box that belongs to no sandbox");
-                runtime.stop(&found.id).await.map_err(failed)?;
-                self.publish_action("orphan_removed", Some(&found.id), json!({"provider": name}));
-            }
-        }
-        Ok(())
     }
 
     /// Rows of what ended before this are forgotten.

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::{InvalidMetadata, Metadata, OwnerId, Resources, SandboxId, State, StopReason};
-use providers::{Chain, Phase, Spec};
+use domain::{InvalidMetadata, Metadata, OwnerId, Resources, SandboxId, State, StopReason, WorkerId};
+use providers::{Chain, Phase, Provider, Spec, Started};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::admission::above;
+use super::boxes::runtime_error;
 use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, WAIT_MAX, WaitFor, lock};
 use crate::admission::Granted;
 use crate::clock;
@@ -61,6 +62,13 @@ pub(super) struct Plan {
     spec: Spec,
     ttl: Duration,
     key: Option<IdempotencyKey>,
+    placing: Placing,
+    generation: Option<u64>,
+}
+
+/// What is left to do of a plan once there is a row.
+struct Order {
+    spec: Spec,
     placing: Placing,
     generation: Option<u64>,
 }
@@ -152,6 +160,7 @@ impl Control {
     async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant) -> Result<Spawned> {
         let making = Making::begin(self, &plan.sandbox.id);
         let Plan { sandbox, spec, ttl, key, placing, generation } = plan;
+        let order = Order { spec, placing: placing.clone(), generation };
         let new = NewSandbox { sandbox, caps: self.policy.caps, key, placing, pool: self.place() };
         let admitted = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
         // Nothing is awaited from here until the task has it: a caller that goes
@@ -165,7 +174,7 @@ impl Control {
         let (answer, answered) = oneshot::channel();
         let control = Arc::clone(self);
         self.tasks.spawn(async move {
-            let spawned = control.make(sandbox, spec, generation, phases).await;
+            let spawned = control.make(sandbox, order, phases).await;
             drop(making);
             let made = spawned.as_ref().ok().map(|spawned| spawned.sandbox.id.clone());
             // A caller may also go away with the answer under way.
@@ -261,38 +270,27 @@ impl Control {
     }
 
     /// Asks the provider, and writes what it answered.
-    async fn make(
-        self: &Arc<Self>,
-        sandbox: Sandbox,
-        spec: Spec,
-        generation: Option<u64>,
-        mut phases: Vec<Phase>,
-    ) -> Result<Spawned> {
-        let runtime = self.runtime_of(&sandbox).await;
+    async fn make(self: &Arc<Self>, sandbox: Sandbox, order: Order, mut phases: Vec<Phase>) -> Result<Spawned> {
         let id = sandbox.id.clone();
         let started = async {
-            if let Some(generation) = generation {
+            if let Some(generation) = order.generation {
                 let written = Instant::now();
                 self.take_up(&id, generation).await?;
                 more_of_the_store(&mut phases, written);
             }
-            let provider = runtime.as_ref().map_err(|error| Error::Unavailable(error.to_string()))?;
-            let awaited = self.await_image(provider.as_ref(), &sandbox).await;
-            let started = provider.start(&id, &spec).await;
-            if let Some(awaited) = awaited {
-                self.image_came(provider.as_ref(), awaited, started.as_ref().err()).await;
-            }
-            started.map_err(|error| provider_error(provider.name(), error))
+            self.start(sandbox, &order.spec, order.placing).await
         };
-        let started = started.await;
-        match started {
-            Ok(started) => phases.extend(started.phases),
+        let provider = match started.await {
+            Ok((provider, started)) => {
+                phases.extend(started.phases);
+                provider
+            }
             Err(error) => {
                 let broke = Change::Broke { error: error.to_string(), at: self.now() };
                 self.apply(&id, broke).await?;
                 return Err(error);
             }
-        }
+        };
         let written = Instant::now();
         match self.apply(&id, Change::Started).await {
             Ok(Applied::Done { sandbox, .. }) => {
@@ -303,15 +301,51 @@ impl Control {
             // Deleted before it was made: whoever removed the row may have found
             // no box yet.
             Ok(Applied::Refused(_) | Applied::Missing) => {
-                if let Ok(provider) = runtime
-                    && let Err(error) = provider.stop(&id).await
-                {
+                if let Err(error) = provider.stop(&id).await {
                     tracing::warn!(%id, error = %Chain(&error), "cannot remove an orphan yet");
                 }
                 Err(Error::Conflict(format!("sandbox `{id}` was destroyed while it was being created")))
             }
             // The reconciler finds the row or the box once the store is back.
             Err(error) => Err(error),
+        }
+    }
+
+    /// Asks the one that a sandbox was placed on for its box. Whoever was certainly
+    /// not asked for it, since there is no way to reach it, cannot have made it: then
+    /// the sandbox is placed anew.
+    async fn start(
+        &self,
+        mut sandbox: Sandbox,
+        spec: &Spec,
+        mut placing: Placing,
+    ) -> Result<(Arc<dyn Provider>, Started)> {
+        loop {
+            let provider = self.runtime_of(&sandbox).await?;
+            let awaited = self.await_image(provider.as_ref(), &sandbox).await;
+            let started = provider.start(&sandbox.id, spec).await;
+            if let Some(awaited) = awaited {
+                self.image_came(provider.as_ref(), awaited, started.as_ref().err()).await;
+            }
+            let error = match started {
+                Ok(started) => return Ok((provider, started)),
+                Err(error) => error,
+            };
+            let is_unasked = matches!(error, providers::Error::NotAsked(_));
+            let from = WorkerId::parse(&sandbox.worker).ok().filter(|from| is_unasked && !from.is_local());
+            let Some(from) = from else { return Err(runtime_error(&sandbox, error)) };
+            tracing::warn!(
+                id = %sandbox.id,
+                worker = %from,
+                error = %Chain(&error),
+                "a worker cannot be reached and gets no sandboxes until it beats again"
+            );
+            // Each is tried once, whatever it says of itself meanwhile.
+            placing.reachable = placing.reachable.iter().filter(|id| **id != from).cloned().collect();
+            match self.store.place_anew(&sandbox.id, &from, self.now(), &placing).await? {
+                Some(elsewhere) => sandbox = elsewhere,
+                None => return Err(runtime_error(&sandbox, error)),
+            }
         }
     }
 
@@ -369,6 +403,7 @@ pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
         P::Exhausted(text) => Error::LimitReached(text),
         P::Unavailable(text) => Error::Unavailable(format!("the provider `{provider}` is not available: {text}")),
         P::Conflict(text) => Error::Conflict(text),
+        P::NotAsked(error) => provider_error(provider, *error),
         P::Gone => Error::Conflict("the sandbox ended".to_owned()),
         P::Failed { action, .. } => Error::Provider { provider: provider.to_owned(), action, source: Arc::new(error) },
     }

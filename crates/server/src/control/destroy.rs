@@ -1,12 +1,12 @@
 //! Destroy: write the intent, remove, write that nothing is left.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use domain::{SandboxId, State, StopReason};
-use futures_util::FutureExt;
+use futures_util::{FutureExt, StreamExt, stream};
 
-use super::create::provider_error;
+use super::boxes::runtime_error;
 use super::{Control, Error, LOCAL_WORKER, Removal, Resource, Result, lock};
 use crate::operations::Operation;
 use crate::store::{Applied, Change, Sandbox};
@@ -45,22 +45,43 @@ impl Control {
     /// Destroys for a reason of the service's own, if it still holds; a whether
     /// anything was there to remove.
     pub(crate) async fn destroy_because(self: &Arc<Self>, id: &SandboxId, reason: StopReason) -> Result<bool> {
-        match self.apply(id, self.stop_requested(reason)).await? {
-            Applied::Done { sandbox, .. } if sandbox.state != State::Destroyed => {
-                tracing::info!(%id, ?reason, "destroying a sandbox");
-                self.remove(&sandbox).await.map(|()| true)
-            }
-            Applied::Done { .. } | Applied::Missing | Applied::Refused(_) => Ok(false),
+        match self.doom(id, reason).await? {
+            Some(sandbox) => self.remove(&sandbox).await.map(|()| true),
+            None => Ok(false),
         }
     }
 
-    /// Ends a sandbox by a fault that its callers should see, and frees what it held.
-    pub(crate) async fn fail(self: &Arc<Self>, id: &SandboxId, error: &str) -> Result<()> {
+    /// Writes that a sandbox is to be removed for a reason of the service's own, if
+    /// it still holds; the sandbox, if anything is there to remove.
+    pub(crate) async fn doom(&self, id: &SandboxId, reason: StopReason) -> Result<Option<Sandbox>> {
+        match self.apply(id, self.stop_requested(reason)).await? {
+            Applied::Done { sandbox, .. } if sandbox.state != State::Destroyed => {
+                tracing::info!(%id, ?reason, "destroying a sandbox");
+                Ok(Some(*sandbox))
+            }
+            Applied::Done { .. } | Applied::Missing | Applied::Refused(_) => Ok(None),
+        }
+    }
+
+    /// Writes that a fault ended a sandbox, for its callers to see; the sandbox, if
+    /// its box is to be removed now with [`Control::clear_away`].
+    pub(crate) async fn fail(&self, id: &SandboxId, error: &str) -> Result<Option<Sandbox>> {
         let broke = Change::Broke { error: error.to_owned(), at: self.now() };
         match self.apply(id, broke).await? {
-            Applied::Done { sandbox, .. } => self.stop_box(&sandbox).await,
-            Applied::Missing | Applied::Refused(_) => Ok(()),
+            Applied::Done { sandbox, .. } => Ok(Some(*sandbox)),
+            Applied::Missing | Applied::Refused(_) => Ok(None),
         }
+    }
+
+    /// Removes the box of a sandbox that has failed, and waits until its provider
+    /// has cleaned up. That gives up the boxes that it keeps ready, which take disk
+    /// too.
+    pub(crate) async fn clear_away(&self, sandbox: &Sandbox) -> Result<()> {
+        self.stop_box(sandbox).await?;
+        if let Some(entry) = self.registry.get(&sandbox.provider) {
+            entry.provider.idle().await;
+        }
+        Ok(())
     }
 
     /// Removes the box of a sandbox that is stored as `destroying`. Whoever
@@ -103,7 +124,7 @@ impl Control {
 
     async fn stop_box(&self, sandbox: &Sandbox) -> Result<()> {
         let runtime = self.runtime_of(sandbox).await?;
-        runtime.stop(&sandbox.id).await.map_err(|error| provider_error(runtime.name(), error))
+        runtime.stop(&sandbox.id).await.map_err(|error| runtime_error(sandbox, error))
     }
 
     /// Destroys what has expired and not been cleaned up yet; how many.
@@ -118,19 +139,26 @@ impl Control {
             if due.is_empty() {
                 return Ok(pruned);
             }
+            let mut doomed = Vec::new();
             for id in due {
-                match self.destroy_because(&id, StopReason::Expired).await {
-                    Err(error @ Error::Store(_)) => return Err(error),
-                    Ok(false) => {}
-                    Ok(true) | Err(_) => pruned += 1,
-                }
+                doomed.extend(self.doom(&id, StopReason::Expired).await?);
             }
+            pruned += doomed.len() as u64;
+            let removals = stream::iter(doomed).map(|sandbox| async move {
+                // What takes longer, or fails, is in hand, or found by the reconciler.
+                drop(tokio::time::timeout(PRUNE_WAIT, self.remove(&sandbox)).await);
+            });
+            removals.buffer_unordered(PRUNED_AT_ONCE).collect::<Vec<()>>().await;
         }
     }
 }
 
 /// Rows per look at the store.
 const PRUNE_BATCH: u32 = 256;
+/// How many removals a prune waits for at once.
+const PRUNED_AT_ONCE: usize = 16;
+/// How long it waits for one: a provider that hangs holds it up no longer.
+const PRUNE_WAIT: Duration = Duration::from_secs(2);
 
 /// The error of a removal that several callers waited for.
 fn shared(error: Arc<Error>) -> Error {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use domain::SandboxId;
 use futures_util::{StreamExt, stream};
-use providers::{Command, ExitStatus, OutputEvent, OutputStream};
+use providers::{ByteStream, Command, ExitStatus, Guest, OutputEvent, OutputStream, Signal, TerminalSize};
 use serde_json::json;
 
 use super::admission::above;
@@ -68,6 +68,55 @@ pub struct Running {
     pub timeout: Duration,
 }
 
+/// What a command has whose caller stays in touch with it.
+pub struct Touch {
+    /// What it reads.
+    pub stdin: ByteStream,
+    /// A terminal instead of three streams.
+    pub terminal: Option<TerminalSize>,
+}
+
+/// A running command whose caller stays in touch with it.
+pub struct Conversation {
+    /// What it writes, and how it ends.
+    pub running: Running,
+    /// What else can be done to it.
+    pub handle: Handle,
+}
+
+/// What can be done to a running command.
+pub struct Handle {
+    control: Arc<Control>,
+    sandbox: Sandbox,
+    command: Arc<dyn providers::Control>,
+}
+
+impl Handle {
+    /// Gives the terminal another size.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] without a terminal.
+    pub async fn resize(&self, size: TerminalSize) -> Result<()> {
+        self.done(self.command.resize(size).await)
+    }
+
+    /// Sends a signal to what is in the foreground.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] where the provider cannot.
+    pub async fn signal(&self, signal: Signal) -> Result<()> {
+        self.done(self.command.signal(signal).await)
+    }
+
+    fn done(&self, outcome: providers::Result<()>) -> Result<()> {
+        match outcome {
+            // The command's output says so, too, and knows more.
+            Ok(()) | Err(providers::Error::Gone) => Ok(()),
+            Err(error) => Err(self.control.guest_error(&self.sandbox, error)),
+        }
+    }
+}
+
 impl ExecCommand {
     fn argv(self) -> Vec<String> {
         match self {
@@ -99,7 +148,37 @@ impl Control {
         self.begin(Operation::ExecStream, id, request).await
     }
 
+    /// Whether a command could be started in a sandbox.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] and [`Error::Conflict`] as for a command.
+    pub async fn may_exec(&self, id: &str) -> Result<()> {
+        self.usable(id).await.map(|_| ())
+    }
+
+    /// Starts a command that its caller stays in touch with. Dropping the output
+    /// kills it. What it reads is in `touch`, and not in the request.
+    ///
+    /// # Errors
+    /// As [`Control::exec_stream`]; [`Error::NotSupported`] where the provider
+    /// has no terminals or cannot control what runs.
+    pub async fn exec_in_touch(self: &Arc<Self>, id: &str, request: ExecRequest, touch: Touch) -> Result<Conversation> {
+        let Prepared { sandbox, observed, guest, command } = self.prepare(Operation::ExecStream, id, request).await?;
+        let timeout = command.timeout;
+        let command = Command { stdin: Some(touch.stdin), terminal: touch.terminal, ..command };
+        let begun = guest.exec_interactive(command).await.map_err(|error| self.guest_error(&sandbox, error))?;
+        let running = Running { output: observed.watch(begun.output), timeout };
+        Ok(Conversation { running, handle: Handle { control: Arc::clone(self), sandbox, command: begun.control } })
+    }
+
     async fn begin(self: &Arc<Self>, operation: Operation, id: &str, request: ExecRequest) -> Result<Running> {
+        let Prepared { sandbox, observed, guest, command } = self.prepare(operation, id, request).await?;
+        let timeout = command.timeout;
+        let output = guest.exec(command).await.map_err(|error| self.guest_error(&sandbox, error))?;
+        Ok(Running { output: observed.watch(output), timeout })
+    }
+
+    async fn prepare(self: &Arc<Self>, operation: Operation, id: &str, request: ExecRequest) -> Result<Prepared> {
         let sandbox = self.usable(id).await?;
         let limits = self.limits_of(sandbox.owner.as_ref()).await?;
         let timeout = limits
@@ -114,9 +193,9 @@ impl Control {
             user: request.user,
             timeout,
             stdin: request.stdin.map(|bytes| stream::once(async move { Ok(bytes) }).boxed()),
+            terminal: None,
         };
-        let output = guest.exec(command).await.map_err(|error| self.guest_error(&sandbox, error))?;
-        Ok(Running { output: observed.watch(output), timeout })
+        Ok(Prepared { sandbox, observed, guest, command })
     }
 
     /// Runs a command to its end.
@@ -147,12 +226,20 @@ impl Control {
     }
 
     /// What the end of a command's stream without an exit means to the caller.
-    async fn exec_cut(&self, id: &str, error: providers::Error) -> Error {
+    pub async fn exec_cut(&self, id: &str, error: providers::Error) -> Error {
         match self.usable(id).await {
             Ok(sandbox) => self.guest_error(&sandbox, error),
             Err(error) => error,
         }
     }
+}
+
+/// A command that is about to be started.
+struct Prepared {
+    sandbox: Sandbox,
+    observed: Observed,
+    guest: Arc<dyn Guest>,
+    command: Command,
 }
 
 /// A command under way, for those who count and listen. One that is dropped

@@ -130,6 +130,28 @@ impl Control {
         Ok((None, 0))
     }
 
+    /// How many providers of other workers a spawn may go to, and how many there are:
+    /// those of the workers that are online and heard of, and those of all.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn offered_elsewhere(&self) -> Result<(u64, u64)> {
+        let takers = self.takers();
+        if takers.is_empty() {
+            return Ok((0, 0));
+        }
+        let mut offered = (0, 0);
+        for Seen { worker, stale } in self.workers().await?.into_iter().filter(|seen| takers.contains(&seen.worker.id))
+        {
+            let providers = worker.providers.len() as u64;
+            offered.1 += providers;
+            if worker.status == WorkerStatus::Online && !stale {
+                offered.0 += providers;
+            }
+        }
+        Ok(offered)
+    }
+
     /// Spawns that found no room, and who would get the next one.
     pub fn scheduler_figures(&self, stored: Option<&Stored>) -> Scheduler {
         let queue = self.queue_figures();

@@ -86,10 +86,13 @@ impl Control {
     /// [`Error::Invalid`] for a bad name or archive, [`Error::TooLarge`], [`Error::Full`].
     pub async fn import_images(&self, name: Option<&str>, archive: ByteStream) -> Result<Vec<Image>> {
         let imported = self.image_store()?.import(name, archive).await;
-        let images = imported.map_err(|error| match error {
+        let images = imported.map_err(|error| {
             // Of a pull it is the image that is too large, and not what the caller sent.
-            providers::Error::TooLarge(text) => Error::TooLarge(text),
-            error => fault(name.unwrap_or_default(), error),
+            if let providers::Error::TooLarge(text) = error {
+                Error::TooLarge(text)
+            } else {
+                fault(name.unwrap_or_default(), error)
+            }
         })?;
         for image in &images {
             let name = image.names.first().cloned().unwrap_or_default();
@@ -207,6 +210,7 @@ fn fault(name: &str, error: providers::Error) -> Error {
         P::NoSpace => Error::Full("the disk with the images of this server is full; make room on it".to_owned()),
         P::Exhausted(text) => Error::LimitReached(text),
         P::Unavailable(text) => Error::Unavailable(text),
+        P::NotAsked(error) => fault(name, *error),
         P::Failed { action, .. } => Error::Images { action, source: Arc::new(error) },
     }
 }

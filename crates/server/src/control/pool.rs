@@ -11,6 +11,7 @@ use std::sync::Arc;
 use domain::{OwnerId, SandboxId, Timestamp};
 use providers::{Chain, Provider};
 
+use super::inventory::{REMOVAL_WAIT, within};
 use super::{Control, ORPHAN_GRACE, Result};
 use crate::clock;
 use crate::store::{PoolBounds, PoolCounts, PoolPlace, Sandbox, Store};
@@ -107,7 +108,7 @@ impl Control {
     async fn stopped(&self, id: &SandboxId, provider: &str) -> bool {
         // Without its provider nobody can say whether it is gone.
         let Some(entry) = self.registry.get(provider) else { return false };
-        let stopped = entry.provider.stop(id).await;
+        let stopped = within(REMOVAL_WAIT, entry.provider.stop(id)).await;
         if let Err(error) = &stopped {
             tracing::warn!(%id, provider, error = %Chain(error), "cannot clean up after a shared box yet");
         }

@@ -1,6 +1,7 @@
 //! Looking.
 
 use domain::OwnerId;
+use futures_util::future::join_all;
 use serde_json::json;
 
 use super::{Control, Error, Resource, Result};
@@ -60,24 +61,26 @@ impl Control {
         Ok(ProviderDetail { entry, checked: entry.checked(), sandbox_count })
     }
 
-    /// Checks every provider now, in the order of the registry, and tells of
-    /// those that have changed.
+    /// Checks every provider now, in the order of the registry.
     pub async fn test_providers(&self) -> Vec<Checked> {
-        let found = self.registry.check_all(self.clock.as_ref()).await;
-        for (entry, (was_healthy, now)) in self.registry.entries().iter().zip(&found) {
-            let name = entry.provider.name();
-            match (was_healthy, &now.health.error) {
-                (true, Some(error)) => {
-                    tracing::warn!(provider = name, error, "a provider is no longer healthy");
-                    self.publish(EventType::ProviderUnhealthy, None, json!({"provider": name, "error": error}));
-                }
-                (false, None) => {
-                    tracing::info!(provider = name, "a provider is healthy again");
-                    self.publish(EventType::ProviderHealthy, None, json!({"provider": name}));
-                }
-                (true, None) | (false, Some(_)) => {}
+        join_all(self.registry.entries().iter().map(|entry| self.test_provider(entry))).await
+    }
+
+    /// Checks one provider now, and tells of it if it has changed.
+    pub(crate) async fn test_provider(&self, entry: &Entry) -> Checked {
+        let (was_healthy, now) = entry.check(self.clock.as_ref()).await;
+        let name = entry.provider.name();
+        match (was_healthy, &now.health.error) {
+            (true, Some(error)) => {
+                tracing::warn!(provider = name, error, "a provider is no longer healthy");
+                self.publish(EventType::ProviderUnhealthy, None, json!({"provider": name, "error": error}));
             }
+            (false, None) => {
+                tracing::info!(provider = name, "a provider is healthy again");
+                self.publish(EventType::ProviderHealthy, None, json!({"provider": name}));
+            }
+            (true, None) | (false, Some(_)) => {}
         }
-        found.into_iter().map(|(_, now)| now).collect()
+        now
     }
 }

@@ -151,15 +151,8 @@ impl Control {
     }
 
     /// The other workers.
-    pub(crate) fn other_workers(&self) -> &[WorkerId] {
+    pub fn other_workers(&self) -> &[WorkerId] {
         self.registry.fleet().ids()
-    }
-
-    /// Compares what another worker holds with what is stored of it.
-    pub(crate) async fn reconcile_worker(self: &Arc<Self>, worker: &WorkerId) -> Result<()> {
-        let client = self.registry.fleet().client(worker.as_str(), None);
-        let Some(client) = client.map_err(|error| provider_error(worker.as_str(), error))? else { return Ok(()) };
-        self.compare(client.as_ref(), worker.as_str(), |sandbox| sandbox.worker == worker.as_str()).await
     }
 
     /// Whether whoever holds a sandbox may still do so. A worker that was away

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::{SandboxId, State};
 
-use super::{Control, Error, Resource, Result};
+use super::{Control, Error, Resource, Result, has_expired};
 use crate::store::Sandbox;
 
 /// The longest wait that one request may ask for.
@@ -51,7 +51,8 @@ impl Control {
     ///
     /// # Errors
     /// [`Error::Timeout`] when it is not within `timeout`, [`Error::Conflict`] as
-    /// soon as it never will be, [`Error::NotFound`] for an id that is not known.
+    /// soon as it never will be, [`Error::NotFound`] for an id that is not known, and
+    /// for one that has expired unless its end is what is waited for.
     pub async fn wait(&self, id: &str, state: WaitFor, timeout: Duration) -> Result<Sandbox> {
         let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
         let parsed = SandboxId::parse(id).map_err(|_| missing())?;
@@ -60,6 +61,9 @@ impl Control {
             loop {
                 changes.mark_unchanged();
                 let sandbox = self.store.sandbox(&parsed).await?.ok_or_else(missing)?;
+                if state != WaitFor::Destroyed && has_expired(&sandbox, self.now()) {
+                    return Err(missing());
+                }
                 match state.reached(sandbox.state) {
                     Some(true) => return Ok(sandbox),
                     Some(false) => {

@@ -15,12 +15,16 @@ use super::Api;
 use super::error::{ApiError, Refusal};
 use super::limited::{Allowed, Limited};
 use super::openapi::Security;
+use super::subprotocol;
 use crate::auth::token::Scope;
 use crate::auth::{Access, Asked, Demand, Denied, KeyId, Principal};
 use crate::config::RouteGroup;
 
 /// What every path begins with.
 const PREFIX: &str = "/api/v1/";
+
+/// The route of a WebSocket: a page cannot send headers of its own with it.
+const SOCKET: &str = "/api/v1/sandboxes/{id}/exec/ws";
 
 /// Routes that answer without a key, to GET and HEAD.
 const OPEN: [&str; 3] = ["live", "health", "ready"];
@@ -104,6 +108,7 @@ pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> R
     let gate = gate(matched, request.uri().path(), request.method());
     let access = &api.settings.access;
     let limited = Limited::of(&api, &request, matches!(gate, Gate::Worker(_)));
+    let offered = if matched == Some(SOCKET) { subprotocol::take_key(request.headers_mut()) } else { Ok(()) };
     if let Some(limited) = &limited
         && depends_on_key(gate, access, &request)
         && let Err(too_fast) = limited.before_a_key_is_looked_at()
@@ -114,6 +119,7 @@ pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> R
         return response;
     }
     let admitted = match gate {
+        Gate::Key(Demand::Key) if offered.is_err() && access.is_enabled() => offered.map(|()| Principal::Anonymous),
         Gate::Key(demand) => access.decide(demand, request.headers()),
         Gate::Worker(scope) => admit_worker(access, api.control.now(), scope, &request).map(|worker| {
             let principal = Principal::Worker(worker.id.clone());

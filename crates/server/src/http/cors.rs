@@ -40,6 +40,18 @@ impl Cors {
         self.origins.iter().any(|listed| listed.eq_ignore_ascii_case(origin))
     }
 
+    /// Whether a WebSocket may be opened: browsers ask nobody before they do, and
+    /// show what is said to the page. `*` does not count, only an origin that is
+    /// listed, that of the server itself, or none, which no page has.
+    pub fn admits_socket(&self, request: &HeaderMap) -> bool {
+        let mut origins = request.get_all(header::ORIGIN).iter();
+        let Some(origin) = origins.next() else { return true };
+        let (Ok(origin), None) = (origin.to_str(), origins.next()) else { return false };
+        let host = request.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        self.lists(origin) || authority.is_some_and(|own| !host.is_empty() && own.eq_ignore_ascii_case(host))
+    }
+
     /// The answer to a browser that asks before it sends; `None` for any other
     /// request.
     pub fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<Response> {
@@ -125,6 +137,40 @@ mod test {
         assert!(cors.preflight(&Method::POST, &headers).is_none());
         headers.remove(header::ACCESS_CONTROL_REQUEST_METHOD);
         assert!(cors.preflight(&Method::OPTIONS, &headers).is_none());
+    }
+
+    #[test]
+    fn a_websocket_needs_an_origin_that_is_listed_or_our_own_or_none() {
+        let cors = Cors::new(&["*".to_owned(), "https://app.example".to_owned()]);
+        let asked = |origins: &[&str]| {
+            let mut headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("box.example:7423"))]);
+            for origin in origins {
+                headers.append(header::ORIGIN, HeaderValue::from_str(origin).unwrap());
+            }
+            cors.admits_socket(&headers)
+        };
+        assert!(asked(&[]));
+        for origin in ["https://app.example", "http://box.example:7423", "https://BOX.example:7423"] {
+            assert!(asked(&[origin]), "{origin}");
+        }
+        for origin in [
+            "https://evil.example",
+            "null",
+            "",
+            "*",
+            "http://box.example",
+            "http://box.example:7424",
+            "http://box.example:7423.evil.example",
+            "ftp://box.example:7423",
+            "box.example:7423",
+            "https://app.example:444",
+        ] {
+            assert!(!asked(&[origin]), "{origin}");
+        }
+        assert!(!asked(&["https://app.example", "https://evil.example"]));
+        let mut nameless = HeaderMap::new();
+        nameless.insert(header::ORIGIN, HeaderValue::from_static("http://"));
+        assert!(!cors.admits_socket(&nameless));
     }
 
     #[test]

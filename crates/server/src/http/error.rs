@@ -48,8 +48,8 @@ pub enum Refusal {
     NoRoute(String),
     /// The route does not have this method.
     Method,
-    /// Commands do not run over a WebSocket.
-    NoWebSocket,
+    /// Pages of this origin may not open a WebSocket.
+    SocketOrigin,
     /// The part of the file that is asked for is not there; its size is.
     Range(u64),
     /// We have a fault.
@@ -84,12 +84,11 @@ impl Refusal {
             Refusal::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             Refusal::Stalled => (StatusCode::REQUEST_TIMEOUT, "timeout"),
-            Refusal::Host | Refusal::Origin => (StatusCode::FORBIDDEN, "forbidden"),
+            Refusal::Host | Refusal::Origin | Refusal::SocketOrigin => (StatusCode::FORBIDDEN, "forbidden"),
             Refusal::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Refusal::TooFast { .. } => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),
             Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
             Refusal::Method => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
-            Refusal::NoWebSocket => (StatusCode::NOT_IMPLEMENTED, "not_supported"),
             Refusal::Range(_) => (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
             Refusal::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
         }
@@ -123,8 +122,8 @@ impl Refusal {
                 format!("there is no route `{path}`; GET /api/v1/openapi.json describes those there are")
             }
             Refusal::Method => "this route does not have this method; the `Allow` header names those it has".to_owned(),
-            Refusal::NoWebSocket => "there is no WebSocket for commands; POST to `/api/v1/sandboxes/{id}/exec` with \
-                                     `stream: true` for the output as it is written"
+            Refusal::SocketOrigin => "pages of this origin may not open a WebSocket here; list it by name in \
+                                `server.cors_allowed_origins`, where `*` does not count for WebSockets"
                 .to_owned(),
             Refusal::Range(size) => format!("the range lies outside the file, which has {size} bytes"),
             Refusal::Internal => "the server has a fault; its log has the cause under this request's id".to_owned(),
@@ -208,9 +207,4 @@ pub async fn no_such_route(uri: Uri) -> ApiError {
 /// The answer to a method that a path does not have.
 pub async fn method_not_allowed() -> ApiError {
     Refusal::Method.into()
-}
-
-/// The answer to who would like to run a command over a WebSocket.
-pub async fn no_websocket() -> ApiError {
-    Refusal::NoWebSocket.into()
 }

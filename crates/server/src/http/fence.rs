@@ -42,7 +42,9 @@ pub async fn pass(State(api): State<Api>, request: Request, next: Next) -> Respo
 /// The sandbox that a write is about, and the generation that it carries. A spawn
 /// names no sandbox; its handler sees to it.
 fn carried(request: &Request) -> Result<Option<(SandboxId, u64)>, ApiError> {
-    if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
+    // A WebSocket is opened by reading, and what it does is no reading.
+    let is_socket = request.uri().path().ends_with("/exec/ws");
+    if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) && !is_socket {
         return Ok(None);
     }
     let Some(generation) = generation(request.headers())? else { return Ok(None) };

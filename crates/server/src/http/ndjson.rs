@@ -7,13 +7,13 @@ use api::{ChunkStream, ExecChunk};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use base64_simd::STANDARD as BASE64;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http_body::Frame;
 use providers::{Chain, ExitStatus, OutputEvent, OutputStream};
 
+use super::text::Text;
 use super::wire;
 
 /// A stream that is quiet for so long carries an empty chunk.
@@ -174,10 +174,7 @@ fn push_base64(out: &mut Vec<u8>, stream: ChunkStream, bytes: &[u8]) {
     };
     out.reserve(bytes.len() / 3 * 4 + 64);
     out.extend_from_slice(format!("{{\"stream\":\"{name}\",\"data\":\"").as_bytes());
-    let start = out.len();
-    out.resize(start + bytes.len().div_ceil(3) * 4, 0);
-    let written = BASE64.encode_slice(bytes, &mut out[start..]).expect("the slice is as long as the text");
-    out.truncate(start + written);
+    BASE64.encode_append(bytes, out);
     out.extend_from_slice(b"\"}\n");
 }
 
@@ -186,75 +183,12 @@ fn write(out: &mut Vec<u8>, chunk: &ExecChunk) {
     out.push(b'\n');
 }
 
-/// Bytes to text, split only between characters; what is no UTF-8 becomes U+FFFD.
-#[derive(Debug, Default)]
-struct Text {
-    /// The beginning of a character whose end has not come yet: at most 3 bytes.
-    held: Vec<u8>,
-}
-
-impl Text {
-    fn take(&mut self, bytes: &[u8]) -> String {
-        let joined;
-        let bytes = if self.held.is_empty() {
-            bytes
-        } else {
-            let mut held = std::mem::take(&mut self.held);
-            held.extend_from_slice(bytes);
-            joined = held;
-            &joined
-        };
-        let whole = bytes.len() - incomplete_tail(bytes);
-        self.held.extend_from_slice(&bytes[whole..]);
-        String::from_utf8_lossy(&bytes[..whole]).into_owned()
-    }
-
-    fn end(&mut self) -> String {
-        String::from_utf8_lossy(&std::mem::take(&mut self.held)).into_owned()
-    }
-}
-
-/// How many bytes at the end begin a character that more bytes could complete.
-fn incomplete_tail(bytes: &[u8]) -> usize {
-    for back in 1..=bytes.len().min(3) {
-        let tail = &bytes[bytes.len() - back..];
-        if tail[0] & 0b1100_0000 == 0b1000_0000 {
-            continue;
-        }
-        let is_begun = std::str::from_utf8(tail).is_err_and(|error| error.error_len().is_none());
-        return if is_begun { back } else { 0 };
-    }
-    0
-}
-
 #[cfg(test)]
 mod test {
     use futures_util::stream;
     use http_body_util::BodyExt;
 
     use super::*;
-
-    #[test]
-    fn text_cut_anywhere_comes_out_whole() {
-        let text = "aé€😀\u{0}z";
-        for at in 0..=text.len() {
-            let mut decoder = Text::default();
-            let mut got = decoder.take(&text.as_bytes()[..at]);
-            got.push_str(&decoder.take(&text.as_bytes()[at..]));
-            got.push_str(&decoder.end());
-            assert_eq!(got, text, "cut at {at}");
-        }
-    }
-
-    #[test]
-    fn bytes_that_are_no_text_are_replaced_and_none_is_held_for_ever() {
-        let mut decoder = Text::default();
-        assert_eq!(decoder.take(b"a\xff\xfeb"), "a\u{fffd}\u{fffd}b");
-        assert_eq!(decoder.take(b"\xf0\x9f"), "");
-        assert_eq!(decoder.take(b"x"), "\u{fffd}x");
-        assert_eq!(decoder.take(b"\xe2\x82"), "");
-        assert_eq!(decoder.end(), "\u{fffd}");
-    }
 
     async fn body(
         events: Vec<providers::Result<OutputEvent>>,

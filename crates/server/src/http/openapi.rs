@@ -35,6 +35,13 @@ pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
         api::OwnerId,
         api::RelativePath,
         api::SandboxId,
+        api::SocketEof,
+        api::SocketKind,
+        api::SocketOutput,
+        api::SocketResize,
+        api::SocketSignal,
+        api::SocketStart,
+        api::SocketStdin,
         api::Span,
         api::TemplateName
     )),

@@ -46,12 +46,17 @@ pub fn is_json(headers: &HeaderMap) -> bool {
         .is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// Reads JSON strictly: unknown fields, duplicate keys and trailing data are
-/// refused, and the message names the field.
+/// Reads a JSON body strictly: unknown fields, duplicate keys and trailing data
+/// are refused, and the message names the field.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    parse_as("the body", bytes)
+}
+
+/// The same for JSON that is called something else.
+pub fn parse_as<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ApiError> {
     // The reader would take an array for the fields in their order.
     if bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
-        return Err(malformed("the body: is not a JSON object"));
+        return Err(malformed(format!("{what}: is not a JSON object")));
     }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
@@ -59,12 +64,12 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
         let inner = worded(&error.inner().to_string());
         // The reader does not know where it is when the text breaks off.
         if matches!(path.as_str(), "." | "?") {
-            malformed(format!("the body: {inner}"))
+            malformed(format!("{what}: {inner}"))
         } else {
             malformed(format!("`{path}`: {inner}"))
         }
     })?;
-    reader.end().map_err(|error| malformed(format!("the body: {error}")))?;
+    reader.end().map_err(|error| malformed(format!("{what}: {error}")))?;
     Ok(value)
 }
 

@@ -39,22 +39,30 @@ pub async fn live(State(api): State<Api>) -> Json<api::Health> {
 pub async fn ready(State(api): State<Api>, Extension(principal): Extension<Principal>) -> Result<Json<api::Readiness>> {
     let providers = providers::healths(&api);
     let tells_all = api.settings.access.tells_all(&principal);
-    let ready = providers.iter().filter(|provider| provider.healthy).count();
+    let (ready_elsewhere, all_elsewhere) = api.control.offered_elsewhere().await?;
+    let ready = providers.iter().filter(|provider| provider.healthy).count() as u64 + ready_elsewhere;
     if ready == 0 && !tells_all {
         return Err(Error::Unavailable("no provider is healthy; with the key, this route says why".to_owned()).into());
     }
     if ready == 0 {
-        let why =
-            providers.iter().filter_map(|provider| Some(format!("{}: {}", provider.name, provider.error.as_ref()?)));
-        let why: Vec<String> = why.collect();
+        let mut why: Vec<String> = providers
+            .iter()
+            .filter_map(|provider| Some(format!("{}: {}", provider.name, provider.error.as_ref()?)))
+            .collect();
+        if providers.is_empty() {
+            why.push("this server has none; enable one under `providers`".to_owned());
+        }
+        if !api.control.other_workers().is_empty() {
+            why.push("no other worker that offers one is online and heard of; see GET /api/v1/workers".to_owned());
+        }
         return Err(Error::Unavailable(format!("no provider is healthy ({})", why.join("; "))).into());
     }
     Ok(Json(api::Readiness {
         status: "ready".to_owned(),
         version: VERSION.to_owned(),
         uptime: uptime(&api),
-        ready_providers: ready as u64,
-        total_providers: providers.len() as u64,
+        ready_providers: ready,
+        total_providers: providers.len() as u64 + all_elsewhere,
         providers: if tells_all { providers } else { Vec::new() },
     }))
 }

@@ -4,6 +4,7 @@ mod audit;
 pub mod figures;
 mod images;
 mod list;
+mod socket;
 mod workers;
 
 use std::time::Duration;
@@ -27,6 +28,7 @@ pub use workers::{heartbeat, lease_ttl, renewed, worker, worker_id};
 pub use audit::{AuditQuery, audit_cursor, audit_entry};
 pub use images::{image, image_detail, pruned_images, pull_progress};
 pub use list::{cursor, list_filter};
+pub use socket::{SocketCommand, signal, socket_start, terminal_size};
 
 /// RFC 3339 with milliseconds, UTC.
 pub fn time(at: Timestamp) -> String {

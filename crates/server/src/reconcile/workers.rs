@@ -7,7 +7,8 @@ use domain::WorkerId;
 use providers::Chain;
 use tokio_util::sync::CancellationToken;
 
-use super::{INVENTORY_EVERY, interval};
+use super::interval;
+use super::runtimes::{INVENTORY_EVERY, Trouble};
 use crate::control::Control;
 
 /// Runs until told to stop.
@@ -24,18 +25,10 @@ pub async fn run(control: Arc<Control>, stop: CancellationToken) {
 /// Compares again and again what another worker holds with what is stored.
 async fn look_after(control: &Arc<Control>, worker: WorkerId) {
     let mut look = interval(INVENTORY_EVERY);
-    let mut is_troubled = false;
+    let mut trouble = Trouble::default();
     loop {
         look.tick().await;
-        match control.reconcile_worker(&worker).await {
-            Ok(()) => is_troubled = false,
-            Err(error) => {
-                if !is_troubled {
-                    tracing::warn!(%worker, error = %Chain(&error), "cannot look what a worker holds; trying again");
-                }
-                is_troubled = true;
-            }
-        }
+        trouble.tell(worker.as_str(), control.reconcile_worker(&worker).await);
     }
 }
 

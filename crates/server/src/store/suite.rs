@@ -41,6 +41,7 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     workers::run(store).await;
     workers::leases_follow_the_rules(store).await;
     workers::a_sandbox_goes_where_the_rules_say(store).await;
+    workers::a_sandbox_that_its_worker_never_heard_of_goes_to_another(store).await;
     workers::a_worker_remembers_what_it_was_told(store).await;
     pool::run(store).await;
     audit::a_row_is_read_back_as_it_was_written(store).await;

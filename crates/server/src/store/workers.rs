@@ -136,6 +136,19 @@ pub trait Workers {
         placing: &Placing,
     ) -> Result<(Option<WorkerId>, u64)>;
 
+    /// Takes a sandbox from a worker that was certainly never asked for it, and
+    /// places it by the same rules on another, with a lease of a later generation.
+    /// `from` gets nothing more until it beats again.
+    ///
+    /// `None` if nobody else may have it, or it is not being created there any more.
+    async fn place_anew(
+        &self,
+        id: &SandboxId,
+        from: &WorkerId,
+        now: Timestamp,
+        placing: &Placing,
+    ) -> Result<Option<Sandbox>>;
+
     /// Forgets a worker that runs nothing.
     async fn forget_worker(&self, id: &WorkerId) -> Result<Forgotten>;
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use domain::{Caps, Limits, Metadata, OwnerId, Quota, Resources, SandboxId, State, Timestamp};
+use domain::{Caps, Metadata, OwnerId, Quota, SandboxId, State, Timestamp};
 use futures_util::future::join_all;
 use providers::Provider;
 use providers::mock::Mock;
@@ -21,10 +21,10 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio_util::task::TaskTracker;
 
+use super::lab;
 use crate::admission::{Admission, Opened, QueuePolicy};
 use crate::clock::{Clock, after, from_ms};
-use crate::config::Leases;
-use crate::control::{AuditBounds, Control, Error, IdempotencyKey, ListFilter, Policy, SharedBoxes, SpawnRequest};
+use crate::control::{Control, Error, IdempotencyKey, ListFilter, Policy, SharedBoxes, SpawnRequest};
 use crate::events::Events;
 use crate::reconcile;
 use crate::registry::{Offer, Registry};
@@ -125,31 +125,7 @@ impl Life {
             Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), queue);
         let tasks = TaskTracker::new();
         tasks.spawn(task);
-        let seconds = Duration::from_secs;
-        let policy = Policy {
-            limits: Limits {
-                ttl_default: seconds(60),
-                ttl_max: seconds(600),
-                exec_timeout_default: seconds(10),
-                exec_timeout_max: seconds(20),
-            },
-            caps: CAPS,
-            resources: Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 64 },
-            queue,
-            pool: world.pooled.then_some(POOL),
-            image: None,
-            output_bytes_max: 1 << 16,
-            retention: seconds(3600),
-            audit: AuditBounds { retention: seconds(3600), entries_max: 1000 },
-            reserve_disk_bytes: 0,
-            leases: Leases {
-                ttl: seconds(120),
-                grace: seconds(30),
-                heartbeat_interval: seconds(30),
-                stale_after: seconds(120),
-            },
-            has_workers: false,
-        };
+        let policy = Policy { caps: CAPS, queue, pool: world.pooled.then_some(POOL), ..lab::policy() };
         let control =
             Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
         tasks.spawn(Arc::clone(&control).remove_abandoned(abandoned));
@@ -262,12 +238,12 @@ impl Life {
     }
 
     /// Lets callers act while the reconciler comes by, more often than in life.
-    async fn beside_the_reconciler<T>(&self, world: &World, acting: impl Future<Output = T>) -> T {
+    async fn beside_the_reconciler<T>(&self, acting: impl Future<Output = T>) -> T {
         let reconciling = async {
             loop {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 self.beat().await;
-                reconcile::settle(&self.control, world.dir.path()).await;
+                reconcile::settle(&self.control).await;
             }
         };
         tokio::select! {
@@ -288,7 +264,7 @@ impl Life {
     async fn check_settled(&self, world: &World) {
         let mut rounds = 0;
         loop {
-            reconcile::settle(&self.control, world.dir.path()).await;
+            reconcile::settle(&self.control).await;
             let unfinished = [State::Creating, State::Destroying].map(|state| self.store.in_state(state, 1000));
             let unfinished: usize = join_all(unfinished).await.into_iter().map(|rows| rows.unwrap().len()).sum();
             if unfinished == 0 && !self.control.is_busy() {
@@ -298,7 +274,7 @@ impl Life {
             assert!(rounds < 2000, "{unfinished} sandboxes are stuck");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        reconcile::settle(&self.control, world.dir.path()).await;
+        reconcile::settle(&self.control).await;
 
         let running = self.store.in_state(State::Running, 1000).await.unwrap();
         let rows: BTreeSet<SandboxId> = running.iter().map(|row| row.id.clone()).collect();
@@ -360,7 +336,7 @@ fn tick(world: &World, dice: &mut StdRng) {
 async fn set_clock(world: &World, life: &Life, dice: &mut StdRng) {
     let step_ms = dice.random_range(-7200..7200) * 1000;
     world.hands.step_ms.store(step_ms, Ordering::SeqCst);
-    reconcile::settle(&life.control, world.dir.path()).await;
+    reconcile::settle(&life.control).await;
     for end in world.told.lock().unwrap().alive.values_mut() {
         *end = from_ms(end.as_millisecond() + step_ms);
     }
@@ -400,7 +376,7 @@ fn history(seed: u64) {
                     let _ = tokio::time::timeout(moment, join_all(acting)).await;
                     return;
                 }
-                server.beside_the_reconciler(&in_world, join_all(acting)).await;
+                server.beside_the_reconciler(join_all(acting)).await;
                 server.check_always().await;
                 tick(&in_world, &mut own);
                 if own.random_bool(0.1) {

@@ -13,6 +13,7 @@ use crate::server::{MOCK, NATIVE, TestServer};
 
 /// Why some cases of the suite cannot hold.
 const IMAGES: &str = "which images there are, the other service knows, and is asked only by the start";
+const CONTROL: &str = "a command of another service cannot be controlled while it runs";
 const STDIN: &str = "stdin is sent in the request, which has a bound";
 
 fn config(url: &str, label: &str) -> CustomConfig {
@@ -55,6 +56,8 @@ fn lab(far: &TestServer, label: &'static str) -> Lab {
         })
         .without(Need::Images, IMAGES)
         .without(Need::Stdin, STDIN)
+        .without(Need::Control, CONTROL)
+        .without(Need::Terminals, CONTROL)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -380,6 +383,7 @@ async fn a_binary_stdin_and_a_file_at_an_odd_path_arrive_as_they_are() {
         user: None,
         timeout: Duration::from_secs(30),
         stdin: Some(content(bytes.clone())),
+        terminal: None,
     };
     let mut output = guest.exec(command).await.unwrap();
     let mut read = Vec::new();

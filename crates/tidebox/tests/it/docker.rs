@@ -24,10 +24,20 @@ async fn ground() -> Option<(Engine, TestServer)> {
     Some((engine, server))
 }
 
+/// A new sandbox. An Engine on a busy machine may seem to be away at first.
+async fn spawn(server: &TestServer) -> String {
+    let healthy = async || {
+        server.post("/providers/test", json!({})).await.ok();
+        server.get("/providers/docker").await.ok()["healthy"] == true
+    };
+    server.until("the Engine is healthy", healthy).await;
+    server.spawn().await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_stops_and_starts_again_loses_no_word_of_its_boxes() {
     let Some((mut engine, server)) = ground().await else { return };
-    let id = server.spawn().await;
+    let id = spawn(&server).await;
     assert_eq!(server.output(&id, "echo here").await, "here\n");
     engine.stop();
     server
@@ -47,8 +57,7 @@ async fn an_engine_that_stops_and_starts_again_loses_no_word_of_its_boxes() {
     engine.start_again();
     let waited = server.get(&format!("/sandboxes/{id}/wait?state=destroyed&timeout=60s")).await.ok();
     assert_eq!(waited["state"], "destroyed");
-    server.post("/providers/test", json!({})).await.ok();
-    let next = server.spawn().await;
+    let next = spawn(&server).await;
     assert_eq!(server.output(&next, "echo here again").await, "here again\n");
     server.delete(&format!("/sandboxes/{next}")).await.ok();
     assert_eq!(engine.api("GET", "/containers/json?all=1", b"").1.trim_ascii(), b"[]");
@@ -58,7 +67,7 @@ async fn an_engine_that_stops_and_starts_again_loses_no_word_of_its_boxes() {
 async fn a_container_that_is_removed_or_killed_behind_the_servers_back_is_noticed() {
     let Some((engine, server)) = ground().await else { return };
     for request in [("DELETE", "?force=1&v=1"), ("POST", "/kill")] {
-        let id = server.spawn().await;
+        let id = spawn(&server).await;
         let listed: serde_json::Value = serde_json::from_slice(&engine.api("GET", "/containers/json", b"").1).unwrap();
         let container = listed[0]["Id"].as_str().unwrap().to_owned();
         let (status, _) = engine.api(request.0, &format!("/containers/{container}{}", request.1), b"");

@@ -33,6 +33,7 @@ async fn events(server: &TestServer, types: &str) -> Vec<Value> {
 }
 
 fn read_events(answer: Answer) -> Vec<Value> {
+    assert_eq!(answer.status, 200, "{answer:?}");
     let text = String::from_utf8(answer.bytes).unwrap();
     text.lines()
         .filter_map(|line| line.strip_prefix("data: "))

@@ -524,3 +524,27 @@ async fn without_pool_mode_its_slots_and_boxes_are_cleaned_up() {
     server.launch().await;
     server.until("its place is free", async || status(&server).await == (0, 0)).await;
 }
+
+#[tokio::test]
+async fn who_waits_for_a_place_of_one_size_does_not_hold_up_who_wants_another() {
+    let server = TestServer::start(&with(MOCK, "pool.overflow=queue defaults.spawn_queue_timeout=1m")).await;
+    let [a, b, c, d, e] = ["a", "b", "c", "d", "e"].map(|name| User::of(&server, name));
+    let held = a.spawn(json!({"memory_mb": 512})).await;
+    b.spawn(json!({"memory_mb": 512})).await;
+    c.spawn(json!({"memory_mb": 256})).await;
+    let depth = async || server.get("/metrics").await.ok()["scheduler"]["spawn_queue_depth"].as_u64().unwrap();
+    let waits = async { d.spawn(json!({"memory_mb": 512})).await };
+    let others = async {
+        server.until("it waits", async || depth().await == 1).await;
+        let small = json!({"memory_mb": 256});
+        let preview = e.post("/sandboxes/admission", small.clone()).await.ok();
+        assert_eq!(preview["allowed"], true, "{preview}");
+        e.spawn(small).await;
+        assert_eq!(depth().await, 1, "the other waits still");
+        a.destroy(&held).await;
+    };
+    tokio::join!(waits, others);
+    for user in [b, c, d, e] {
+        user.destroy_all().await;
+    }
+}

@@ -322,7 +322,7 @@ impl TestServer {
     fn leftovers(&self) -> String {
         let mut left = String::new();
         for dir in self.provider_dirs() {
-            for what in ["boxes", "ahead", "trash"] {
+            for what in ["boxes", "trash"] {
                 for entry in std::fs::read_dir(dir.join(what)).into_iter().flatten().flatten() {
                     let _ = writeln!(left, "of {what}: {}", entry.path().display());
                 }

@@ -1,12 +1,13 @@
 //! Runs scripts.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::{FutureExt, StreamExt, stream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -17,7 +18,7 @@ use super::{COMMANDS, builtins};
 use crate::agent::check_command;
 use crate::mock::DRAIN;
 use crate::mock::guest::Boxed;
-use crate::{Command, Error, ExitStatus, OutputEvent, OutputStream, Result};
+use crate::{Command, Control, Error, ExitStatus, Interactive, OutputEvent, Result, Signal, TerminalSize};
 
 /// Pieces of output on their way to a reader; a command waits for room.
 const PIECES_MAX: usize = 16;
@@ -29,8 +30,11 @@ const BACKGROUND_MAX: usize = 256;
 pub(super) const PID: &str = "2";
 
 /// Starts a command in a box.
-pub(in crate::mock) fn start(inside: &Arc<Boxed>, command: Command) -> Result<OutputStream> {
+pub(in crate::mock) fn start(inside: &Arc<Boxed>, command: Command) -> Result<Interactive> {
     check_command(&command.argv, &command.env)?;
+    if command.terminal.is_some() {
+        return Err(Error::NotSupported("the provider `mock` has no terminals; leave out `tty`".to_owned()));
+    }
     let cwd = command.workdir.unwrap_or_else(|| "/workspace".to_owned());
     if !cwd.starts_with('/') || !inside.fs().is_dir(&cwd) {
         return Err(Error::Invalid(format!("the working directory {cwd} does not exist")));
@@ -47,9 +51,38 @@ pub(in crate::mock) fn start(inside: &Arc<Boxed>, command: Command) -> Result<Ou
     let shell = Shell { run, env: environment(command.env), cwd, args: Vec::new(), status: 0, depth: 0 };
     let (stdin, timeout) = (Source::stream(command.stdin), command.timeout);
     let argv = command.argv;
-    inside.tasks().spawn(supervise(shell, argv, stdin, timeout));
+    let (end_by, ended_by) = oneshot::channel();
+    inside.tasks().spawn(supervise(shell, argv, stdin, timeout, ended_by));
     let reader = Reader { receiver, dead: inside.dead().clone(), guard: kill.drop_guard() };
-    Ok(stream::unfold(Some(reader), |reader| async move { reader?.next().await }).boxed())
+    let output = stream::unfold(Some(reader), |reader| async move { reader?.next().await }).boxed();
+    Ok(Interactive { output, control: Arc::new(Signals(Mutex::new(Some(end_by)))) })
+}
+
+/// What the programs of a mock box know of signals: nothing, so that every one
+/// does what it does to a program that does not handle it.
+#[derive(Debug)]
+struct Signals(Mutex<Option<oneshot::Sender<Signal>>>);
+
+#[async_trait]
+impl Control for Signals {
+    async fn resize(&self, _: TerminalSize) -> Result<()> {
+        Err(Error::Invalid("the command has no terminal that could be resized".to_owned()))
+    }
+
+    async fn signal(&self, signal: Signal) -> Result<()> {
+        match signal.name() {
+            "CHLD" | "CONT" | "URG" | "WINCH" => Ok(()),
+            "STOP" | "TSTP" | "TTIN" | "TTOU" => Err(Error::NotSupported(
+                "the provider `mock` cannot stop a command; send a `signal` that ends it".to_owned(),
+            )),
+            _ => {
+                let end_by = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+                // What has ended needs no signal.
+                let _ = end_by.map(|end_by| end_by.send(signal));
+                Ok(())
+            }
+        }
+    }
 }
 
 fn environment(requested: BTreeMap<String, String>) -> BTreeMap<String, String> {
@@ -66,26 +99,57 @@ fn environment(requested: BTreeMap<String, String>) -> BTreeMap<String, String> 
 }
 
 /// Runs a command to its end, or to its deadline, or until nobody wants it.
-async fn supervise(mut shell: Shell, argv: Vec<String>, stdin: Source, timeout: std::time::Duration) {
+async fn supervise(
+    mut shell: Shell,
+    argv: Vec<String>,
+    stdin: Source,
+    timeout: std::time::Duration,
+    ended_by: oneshot::Receiver<Signal>,
+) {
     let run = Arc::clone(&shell.run);
     let outlet = Arc::clone(&run.outlet);
     let io = Io { stdin, stdout: Sink::Stdout(Arc::clone(&outlet)), stderr: Sink::Stderr(Arc::clone(&outlet)) };
     let began = Instant::now();
     let main = async move { shell.command(&argv, io).await.code() };
-    let Some(ended) = run.kill.run_until_cancelled(tokio::time::timeout(timeout, main)).await else { return };
+    let signalled = async {
+        match ended_by.await {
+            Ok(signal) => signal,
+            // Nobody can send one any more.
+            Err(_) => std::future::pending().await,
+        }
+    };
+    let work = async {
+        tokio::select! {
+            code = main => Ended::Itself(code),
+            signal = signalled => Ended::Signal(signal),
+            () = tokio::time::sleep(timeout) => Ended::Deadline,
+        }
+    };
+    let Some(ended) = run.kill.run_until_cancelled(work).await else { return };
     let duration = began.elapsed();
-    let timed_out = ended.is_err();
-    if timed_out {
+    if !matches!(ended, Ended::Itself(_)) {
         run.kill.cancel();
     } else {
         run.background.close();
         let _ = tokio::time::timeout(DRAIN, run.background.wait()).await;
     }
     outlet.ended.cancel();
-    let code = ended.unwrap_or(124);
+    let timed_out = matches!(ended, Ended::Deadline);
+    let code = match ended {
+        Ended::Itself(code) => code,
+        Ended::Signal(signal) => 128 + signal.number(),
+        Ended::Deadline => 124,
+    };
     let exit = OutputEvent::Exit(ExitStatus { code, timed_out, oom_killed: false, duration });
     // Nobody may be there to read it.
     let _ = outlet.events.send(exit).await;
+}
+
+/// What ended a command.
+enum Ended {
+    Itself(i32),
+    Signal(Signal),
+    Deadline,
 }
 
 /// The reading end of a command's output.

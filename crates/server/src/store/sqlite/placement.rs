@@ -1,13 +1,15 @@
 //! Where a sandbox goes, decided in the transaction that admits it.
 
-use domain::{Candidate, Capacity, Lease, OwnerId, Timestamp, WorkerId, WorkerStatus, choose, is_stale};
+use domain::{
+    Candidate, Capacity, Lease, OwnerId, SandboxId, State, Timestamp, WorkerId, WorkerStatus, choose, is_stale,
+};
 use sqlx::{Row, SqliteConnection};
 
 use super::super::workers::Placing;
 use super::super::{Error, Result, Sandbox};
 use super::count;
-use super::rows::ms;
-use super::workers::{words, worker_id};
+use super::rows::{self, SANDBOX_COLUMNS, ms};
+use super::workers::{self, LEASE_COLUMNS, words, worker_id};
 
 /// Every worker that a sandbox of `owner` on `provider` could go to, and how
 /// each stands at `now`.
@@ -19,7 +21,7 @@ async fn candidates(
     placing: &Placing,
 ) -> Result<Vec<Candidate>> {
     let rows = sqlx::query(
-        "SELECT id, status, providers, max_sandboxes, max_sandboxes_per_owner, last_heartbeat, \
+        "SELECT id, status, providers, max_sandboxes, max_sandboxes_per_owner, last_heartbeat, unreached, \
          (SELECT rows FROM counts WHERE scope = 'worker' AND name = id) AS active, \
          (SELECT rows FROM worker_owners WHERE worker_id = id AND owner_id = $1) AS owner_active FROM workers",
     )
@@ -37,7 +39,8 @@ async fn candidates(
         candidates.push(Candidate {
             id,
             status: WorkerStatus::parse(&status).ok_or_else(|| Error::Corrupt(format!("worker status `{status}`")))?,
-            stale: is_stale(crate::clock::from_ms(row.try_get("last_heartbeat")?), now, placing.stale_after),
+            stale: is_stale(crate::clock::from_ms(row.try_get("last_heartbeat")?), now, placing.stale_after)
+                || row.try_get::<i64, _>("unreached")? != 0,
             offers: words(&row, "providers")?.iter().any(|offered| offered == provider),
             capacity: Capacity {
                 max_sandboxes: number("max_sandboxes")?,
@@ -70,8 +73,11 @@ pub(super) async fn lease(
     worker: &WorkerId,
     placing: &Placing,
 ) -> Result<()> {
-    let lease = Lease::first(sandbox.id.as_str(), worker, sandbox.created_at, placing.lease_ttl);
-    sqlx::query("INSERT INTO leases (resource_id, holder_id, generation, expires_at) VALUES ($1, $2, $3, $4)")
+    write(connection, &Lease::first(sandbox.id.as_str(), worker, sandbox.created_at, placing.lease_ttl)).await
+}
+
+async fn write(connection: &mut SqliteConnection, lease: &Lease) -> Result<()> {
+    sqlx::query("REPLACE INTO leases (resource_id, holder_id, generation, expires_at) VALUES ($1, $2, $3, $4)")
         .bind(&lease.resource)
         .bind(lease.holder.as_str())
         .bind(i64::try_from(lease.generation).unwrap_or(i64::MAX))
@@ -79,4 +85,36 @@ pub(super) async fn lease(
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// Moves a sandbox that is being created from a worker that never heard of it to
+/// another; as it is then.
+pub(super) async fn place_anew(
+    connection: &mut SqliteConnection,
+    id: &SandboxId,
+    from: &WorkerId,
+    now: Timestamp,
+    placing: &Placing,
+) -> Result<Option<Sandbox>> {
+    let sql = format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE id = $1 AND worker_id = $2 AND state = $3");
+    let found = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(id.as_str())
+        .bind(from.as_str())
+        .bind(State::Creating.as_str())
+        .fetch_optional(&mut *connection)
+        .await?;
+    let Some(found) = found.as_ref().map(rows::sandbox).transpose()? else { return Ok(None) };
+    let (worker, _) = place(connection, &found.provider, found.owner.as_ref(), now, placing).await?;
+    let Some(worker) = worker else { return Ok(None) };
+    sqlx::query("UPDATE sandboxes SET worker_id = $1 WHERE id = $2")
+        .bind(worker.as_str())
+        .bind(id.as_str())
+        .execute(&mut *connection)
+        .await?;
+    let sql = format!("SELECT {LEASE_COLUMNS} FROM leases WHERE resource_id = $1");
+    let before = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.as_str()).fetch_optional(&mut *connection).await?;
+    let before = before.as_ref().map(workers::lease).transpose()?;
+    let lease = Lease::pass_on(before.as_ref(), id.as_str(), &worker, now, placing.lease_ttl);
+    write(connection, &lease).await?;
+    Ok(Some(Sandbox { worker: worker.to_string(), ..found }))
 }

@@ -13,6 +13,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0004.sql"),
     include_str!("schema/0005.sql"),
     include_str!("schema/0006.sql"),
+    include_str!("schema/0007.sql"),
 ];
 
 /// Brings the file to the current schema, each step in a transaction.

@@ -14,7 +14,7 @@ use super::{Sqlite, count, placement};
 
 const WORKER_COLUMNS: &str = "id, hostname, status, providers, capabilities, max_sandboxes, max_sandboxes_per_owner, \
                               last_heartbeat, created_at, updated_at";
-const LEASE_COLUMNS: &str = "resource_id, holder_id, generation, expires_at";
+pub(super) const LEASE_COLUMNS: &str = "resource_id, holder_id, generation, expires_at";
 
 pub(super) fn worker_id(text: &str) -> Result<WorkerId> {
     WorkerId::parse(text).map_err(|_| Error::Corrupt(format!("worker id `{text}`")))
@@ -52,7 +52,7 @@ fn worker(row: &SqliteRow) -> Result<Worker> {
     })
 }
 
-fn lease(row: &SqliteRow) -> Result<Lease> {
+pub(super) fn lease(row: &SqliteRow) -> Result<Lease> {
     Ok(Lease {
         resource: row.try_get("resource_id")?,
         holder: worker_id(row.try_get("holder_id")?)?,
@@ -99,7 +99,8 @@ impl Workers for Sqlite {
         let sql = format!(
             "INSERT INTO workers ({WORKER_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
              ON CONFLICT (id) DO UPDATE SET hostname = $2, status = $3, providers = $4, capabilities = $5, \
-             max_sandboxes = $6, max_sandboxes_per_owner = $7, last_heartbeat = $8, updated_at = $10, found_stale = 0"
+             max_sandboxes = $6, max_sandboxes_per_owner = $7, last_heartbeat = $8, updated_at = $10, found_stale = 0, \
+             unreached = 0"
         );
         sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(after.id.as_str())
@@ -138,6 +139,20 @@ impl Workers for Sqlite {
         placing: &Placing,
     ) -> Result<(Option<WorkerId>, u64)> {
         placement::place(&mut *self.readers.acquire().await?, provider, owner, now, placing).await
+    }
+
+    async fn place_anew(
+        &self,
+        id: &SandboxId,
+        from: &WorkerId,
+        now: Timestamp,
+        placing: &Placing,
+    ) -> Result<Option<Sandbox>> {
+        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        sqlx::query("UPDATE workers SET unreached = 1 WHERE id = $1").bind(from.as_str()).execute(&mut *tx).await?;
+        let placed = placement::place_anew(&mut tx, id, from, now, placing).await?;
+        tx.commit().await?;
+        Ok(placed)
     }
 
     async fn forget_worker(&self, id: &WorkerId) -> Result<Forgotten> {

@@ -195,6 +195,51 @@ pub(super) async fn a_sandbox_goes_where_the_rules_say(store: &dyn Store) {
     }
 }
 
+pub(super) async fn a_sandbox_that_its_worker_never_heard_of_goes_to_another(store: &dyn Store) {
+    let (w1, w2) = (worker("w1"), worker("w2"));
+    heard(store, "w1", &beat(None), 0).await;
+    heard(store, "w2", &beat(None), 0).await;
+    let placing = |reachable: &[&str]| Placing {
+        here: false,
+        reachable: reachable.iter().map(|name| worker(name)).collect(),
+        ..placing()
+    };
+    let anew = async |n: u8, from: &WorkerId, reachable: &[&str]| {
+        let moved = store.place_anew(&id(n), from, start(), &placing(reachable)).await.unwrap();
+        moved.map(|sandbox| sandbox.worker)
+    };
+    let chosen = async || store.place("mock", None, start(), &placing(&["w1", "w2"])).await.unwrap();
+    assert_eq!(admitted(store, 240, Some("hal"), false, &["w1"]).await.as_deref(), Some("w1"));
+    assert_eq!(anew(240, &w2, &["w1", "w2"]).await, None, "it is not there");
+    heard(store, "w2", &beat(None), 0).await;
+    assert_eq!(anew(240, &w1, &["w1"]).await, None, "there is nobody else");
+    assert_eq!(chosen().await, (Some(w2.clone()), 1), "and `w1` gets no more");
+    heard(store, "w1", &beat(None), 0).await;
+    assert_eq!(chosen().await, (Some(w2.clone()), 2), "until it beats");
+
+    assert_eq!(anew(240, &w1, &["w1", "w2"]).await.as_deref(), Some("w2"));
+    assert_eq!(store.sandbox(&id(240)).await.unwrap().unwrap().worker, "w2");
+    let lease = store.lease(id(240).as_str()).await.unwrap().unwrap();
+    assert_eq!((lease.holder, lease.generation), (w2.clone(), 2));
+    let by_worker = store.counts().await.unwrap().by_worker;
+    assert_eq!(["w1", "w2"].map(|name| by_worker.get(name).copied().unwrap_or(0)), [0, 1]);
+    let of_owner = Heartbeat { capacity: Capacity { max_sandboxes: 0, max_sandboxes_per_owner: 1 }, ..beat(None) };
+    heard(store, "w1", &of_owner, 0).await;
+    heard(store, "w2", &of_owner, 0).await;
+    assert_eq!(admitted(store, 241, Some("hal"), false, &["w2"]).await, None, "hal has one there");
+    assert_eq!(admitted(store, 241, Some("hal"), false, &["w1"]).await.as_deref(), Some("w1"), "and none here");
+
+    state_after(store, &id(240), Change::Started).await.unwrap();
+    heard(store, "w1", &beat(None), 0).await;
+    assert_eq!(anew(240, &w2, &["w1", "w2"]).await, None, "one that runs stays where it is");
+    state_after(store, &id(241), requested()).await.unwrap();
+    assert_eq!(anew(241, &w1, &["w1", "w2"]).await, None, "nor does one go that nobody wants");
+    end(store, [240, 241]).await;
+    for name in [w1, w2] {
+        assert_eq!(store.forget_worker(&name).await.unwrap(), Forgotten::Done);
+    }
+}
+
 pub(super) async fn a_worker_remembers_what_it_was_told(store: &dyn Store) {
     assert_eq!(admitted(store, 230, None, true, &[]).await.as_deref(), Some("local"));
     let box_id = id(230);

@@ -32,11 +32,14 @@ async fn a_spawn_among_users_who_share_a_box_tells_of_its_image_too() {
     let spawn = server.request(Method::POST, "/sandboxes").header("x-user-id", "ada").json(&json!({"image": name}));
     let sandbox = Answer::read(spawn.send().await.unwrap()).await.ok();
     // Who shares a box hears of nothing but what is theirs.
-    assert_eq!(events(&server, "image.pulling,image.pulled").await, Vec::<Value>::new());
-    let heard = server.request(Method::GET, "/events?last_event_id=0&follow=false&type=image.pulling,image.pulled");
+    let path = format!("/events?last_event_id=0&follow=false&sandbox_id={}", sandbox["id"].as_str().unwrap());
+    let heard = server.request(Method::GET, &format!("{path}&type=image.pulling,image.pulled"));
     let told = read_events(Answer::read(heard.header("x-user-id", "ada").send().await.unwrap()).await);
     assert_eq!(types(&told), ["image.pulling", "image.pulled"]);
     assert!(told.iter().all(|event| event["sandbox_id"] == sandbox["id"]), "{told:?}");
+    let path = format!("/sandboxes/{}", sandbox["id"].as_str().unwrap());
+    let removed = server.request(Method::DELETE, &path).header("x-user-id", "ada").send().await.unwrap();
+    assert_eq!(removed.status(), 200);
 }
 
 #[tokio::test]

@@ -73,6 +73,73 @@ async fn a_worker_that_hangs_is_stale_and_its_sandboxes_are_given_up_by_the_leas
     assert_eq!(pair.plane.delete(&format!("/sandboxes/{id}")).await.status, 200, "a failed one can be deleted");
 }
 
+/// Nobody is stale, and no lease ends, for as long as a test takes.
+const LONG_TERMS: &str = "leases.ttl=5m leases.stale_after=5m";
+
+#[tokio::test]
+async fn a_worker_that_was_killed_swallows_no_spawn_and_gets_some_again_once_it_beats() {
+    let mut pair = Pair::start(&format!("{MOCK} {LONG_TERMS}"), &format!("{MOCK} {LONG_TERMS}")).await;
+    pair.plane.post("/admin/workers/local/heartbeat", json!({"status": "online", "providers": ["mock"]})).await.ok();
+    pair.worker.kill();
+    for _ in 0..6 {
+        let admission = pair.plane.post("/sandboxes/admission", json!({})).await.ok();
+        assert_eq!(admission["allowed"], true, "{admission}");
+        let made = pair.plane.post("/sandboxes", json!({"owner_id": "ann"})).await.ok();
+        assert_eq!((&made["worker_id"], &made["state"]), (&json!("local"), &json!("running")));
+        assert_eq!(pair.plane.exec(made["id"].as_str().unwrap(), "true").await["exit_code"], 0);
+    }
+    let listed = pair.plane.get("/sandboxes").await.ok();
+    assert!(listed.as_array().unwrap().iter().all(|sandbox| sandbox["state"] == "running"), "{listed}");
+    assert_eq!(told_of(&pair.plane, "/scheduler/eligible_workers").await, 1, "`w1` is left out");
+    assert_eq!(told_of(&pair.plane, "/sandboxes/by_worker/local").await, 6);
+    assert_eq!(told_of(&pair.plane, "/leases/by_holder/local").await, 6);
+    assert_eq!(pair.plane.log_text().matches("gets no sandboxes until it beats again").count(), 1, "it is asked once");
+
+    pair.worker.launch().await;
+    let plane = &pair.plane;
+    plane.until("it comes into question", async || told_of(plane, "/scheduler/eligible_workers").await == 2).await;
+    let made = pair.plane.post("/sandboxes", json!({})).await.ok();
+    assert_eq!(made["worker_id"], "w1");
+    assert_eq!(pair.boxes().await.len(), 1, "nothing was made there before");
+}
+
+#[tokio::test]
+async fn where_only_a_killed_worker_is_left_one_spawn_finds_out_and_the_admission_knows() {
+    let mut pair = Pair::start(&format!("{MOCK} {LONG_TERMS}"), &format!("{MOCK} {LONG_TERMS}")).await;
+    pair.worker.kill();
+    pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "w1");
+    let admission = pair.plane.post("/sandboxes/admission", json!({})).await.ok();
+    assert_eq!((&admission["allowed"], &admission["reason"]), (&json!(false), &json!("no_eligible_worker")));
+    for _ in 0..3 {
+        pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can take this sandbox");
+    }
+    let listed = pair.plane.get("/sandboxes").await.ok();
+    assert_eq!(listed.as_array().unwrap().len(), 1, "one failed: {listed}");
+    pair.worker.launch().await;
+    pair.plane.until("it is asked again", async || pair.plane.post("/sandboxes", json!({})).await.status == 201).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_hangs_is_said_not_to_answer_whatever_it_is_asked_for() {
+    let pair = Pair::start(&format!("{MOCK} {LONG_TERMS}"), &format!("{MOCK} {LONG_TERMS}")).await;
+    let (kept, removed) = (pair.plane.spawn().await, pair.plane.spawn().await);
+    pair.stop_worker();
+    let (exec, removed_path) = (format!("/sandboxes/{kept}/exec"), format!("/sandboxes/{removed}"));
+    let answers = tokio::join!(
+        pair.plane.post("/sandboxes", json!({})),
+        pair.plane.delete(&removed_path),
+        pair.plane.post(&exec, json!({"command": "true"})),
+    );
+    pair.continue_worker();
+    for answer in [answers.0, answers.1, answers.2] {
+        answer.refused(503, "unavailable", "the worker `w1` of sandbox `");
+        assert!(answer.json()["message"].as_str().unwrap().ends_with("does not answer; try again"), "{answer:?}");
+    }
+    pair.plane.until("it is removed", async || pair.plane.delete(&removed_path).await.status == 200).await;
+    assert_eq!(pair.plane.exec(&kept, "true").await["exit_code"], 0);
+    pair.plane.until("nothing else is left", async || pair.boxes().await.len() == 1).await;
+}
+
 #[tokio::test]
 async fn a_failed_sandbox_can_be_deleted_while_its_worker_is_gone() {
     let mut pair = Pair::start(MOCK, MOCK).await;

@@ -73,6 +73,20 @@ async fn every_verb_works_on_a_sandbox_on_another_worker() {
 }
 
 #[tokio::test]
+async fn a_control_plane_is_ready_while_a_worker_offers_a_provider() {
+    let mut pair = Pair::start(NOTHING, MOCK).await;
+    let ready = pair.plane.get("/ready").await.ok();
+    assert_eq!((&ready["status"], &ready["ready_providers"]), (&json!("ready"), &json!(1)));
+    assert_eq!((&ready["total_providers"], &ready["providers"]), (&json!(1), &json!([])), "those here are listed");
+    pair.worker.kill();
+    pair.plane.until("it is not", async || pair.plane.get("/ready").await.status == 503).await;
+    let words = "no other worker that offers one is online and heard of";
+    pair.plane.get("/ready").await.refused(503, "unavailable", words);
+    pair.worker.launch().await;
+    pair.plane.until("it is again", async || pair.plane.get("/ready").await.status == 200).await;
+}
+
+#[tokio::test]
 async fn a_sandbox_on_another_worker_expires_like_any() {
     let pair = mock_pair().await;
     let id = pair.plane.spawn_with(json!({"ttl": "2s"})).await;

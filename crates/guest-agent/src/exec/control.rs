@@ -1,0 +1,97 @@
+//! Commands that run, by number: what can be done to them besides writing to
+//! their stdin, and does not wait behind it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use guest_protocol::{Action, Control};
+use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::termios::tcgetpgrp;
+
+use super::reapers::Reaper;
+use super::terminal;
+use super::tree::Processes;
+use crate::failure::{Result, invalid, refused};
+
+/// All commands that run and that a client waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Commands {
+    last: Cell<u64>,
+    by_number: RefCell<HashMap<u64, Rc<Running>>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    reaper: Rc<Reaper>,
+    terminal: Option<Rc<OwnedFd>>,
+}
+
+/// A command in the list; dropping it takes it out.
+#[derive(Debug)]
+pub(super) struct Listed<'a> {
+    commands: &'a Commands,
+    number: u64,
+}
+
+impl Listed<'_> {
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.commands.by_number.borrow_mut().remove(&self.number);
+    }
+}
+
+impl Commands {
+    /// Lists a command under a number that none had before.
+    pub(super) fn add(&self, reaper: Rc<Reaper>, terminal: Option<Rc<OwnedFd>>) -> Listed<'_> {
+        let number = self.last.get() + 1;
+        self.last.set(number);
+        self.by_number.borrow_mut().insert(number, Rc::new(Running { reaper, terminal }));
+        Listed { commands: self, number }
+    }
+
+    /// Does what is asked. To a command that has ended nothing is done, since the
+    /// end and the question may cross.
+    ///
+    /// # Errors
+    /// Invalid for what can never be done to this command.
+    pub(crate) fn control(&self, control: Control) -> Result<()> {
+        let Some(running) = self.by_number.borrow().get(&control.command).cloned() else { return Ok(()) };
+        match control.action {
+            Action::Resize(size) => {
+                let no_terminal = || invalid("the command has no terminal that could be resized");
+                let terminal = running.terminal.as_ref().ok_or_else(no_terminal)?;
+                terminal::set_size(terminal, size).map_err(|errno| refused("cannot resize the terminal", errno))
+            }
+            Action::Signal(signal) => {
+                let signal = Signal::from_named_raw(signal);
+                running.signal(signal.ok_or_else(|| invalid("there is no such signal"))?);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Running {
+    fn signal(&self, signal: Signal) {
+        let foreground = self.terminal.as_ref().and_then(|terminal| tcgetpgrp(terminal).ok());
+        let groups = [foreground.map(|pid| pid.as_raw_nonzero().get()), self.reaper.main.get()];
+        if self.reaper.is_gone() {
+            return;
+        }
+        // A number says little: the box has a say in which group is in the
+        // foreground, and one that has ended may have given its number away.
+        let processes = Processes::read();
+        let group = groups.into_iter().flatten().find(|group| processes.has_group_below(self.reaper.pid, *group));
+        if let Some(group) = group.and_then(Pid::from_raw).filter(|group| group.as_raw_nonzero().get() > 1) {
+            // What has ended meanwhile needs no signal.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Signals by name.
+
+/// Their names in the order of their numbers on Linux, from 1.
+const NAMES: [&str; 31] = [
+    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM",
+    "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO",
+    "PWR", "SYS",
+];
+
+/// A signal of Linux, other than those for real time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signal(u8);
+
+impl Signal {
+    /// The signal of this name, with `SIG` before it or without.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Signal> {
+        let name = name.strip_prefix("SIG").unwrap_or(name);
+        let at = NAMES.iter().position(|known| *known == name)?;
+        u8::try_from(at + 1).ok().map(Signal)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(self) -> i32 {
+        i32::from(self.0)
+    }
+
+    /// Its name, without `SIG`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        NAMES.get(usize::from(self.0) - 1).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn signals_have_the_numbers_of_linux() {
+        for (name, number) in [("SIGHUP", 1), ("INT", 2), ("SIGKILL", 9), ("TERM", 15), ("SIGWINCH", 28), ("SYS", 31)] {
+            let signal = Signal::named(name).unwrap();
+            assert_eq!(signal.number(), number, "{name}");
+            assert_eq!(signal.name(), name.trim_start_matches("SIG"));
+        }
+        for nothing in ["", "SIG", "SIGSIGINT", "sigint", "9", "SIGRTMIN", " INT", "INT\0"] {
+            assert_eq!(Signal::named(nothing), None, "{nothing:?}");
+        }
+    }
+}

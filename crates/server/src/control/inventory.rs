@@ -1,0 +1,114 @@
+//! What runtimes hold, compared with what is stored.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::{SandboxId, State, StopReason, WorkerId};
+use futures_util::StreamExt;
+use futures_util::stream;
+use providers::Provider;
+use serde_json::json;
+
+use super::create::provider_error;
+use super::{Control, Error, LOCAL_WORKER, Result};
+use crate::store::Sandbox;
+
+/// The longest that a runtime may take to say what it holds.
+const INVENTORY_WAIT: Duration = Duration::from_secs(20);
+/// How long the removal of one box is waited for; it may go on by itself.
+pub(super) const REMOVAL_WAIT: Duration = Duration::from_secs(10);
+/// How many boxes are removed at once.
+const AT_ONCE: usize = 16;
+
+/// A box that could not be removed, and why.
+pub(crate) type Kept = (SandboxId, Error);
+
+impl Control {
+    /// Compares what a provider of this server holds with what is stored. What
+    /// could not be removed is tried again by the next look.
+    ///
+    /// # Errors
+    /// If the provider does not say what it holds, or the store fails.
+    pub(crate) async fn reconcile_provider(self: &Arc<Self>, provider: &str) -> Result<Vec<Kept>> {
+        let Some(entry) = self.registry.get(provider) else { return Ok(Vec::new()) };
+        let is_here = |sandbox: &Sandbox| sandbox.worker == LOCAL_WORKER && sandbox.provider == provider;
+        self.compare(entry.provider.as_ref(), provider, is_here).await
+    }
+
+    /// The same for all that another worker holds.
+    ///
+    /// # Errors
+    /// As [`Control::reconcile_provider`].
+    pub(crate) async fn reconcile_worker(self: &Arc<Self>, worker: &WorkerId) -> Result<Vec<Kept>> {
+        let client = self.registry.fleet().client(worker.as_str(), None);
+        let Some(client) = client.map_err(|error| provider_error(worker.as_str(), error))? else {
+            return Ok(Vec::new());
+        };
+        self.compare(client.as_ref(), worker.as_str(), |sandbox| sandbox.worker == worker.as_str()).await
+    }
+
+    /// Which sandboxes have lost their box, and which boxes have no sandbox: the
+    /// first are destroyed, the second removed. One that resists holds up no other.
+    async fn compare(
+        self: &Arc<Self>,
+        runtime: &dyn Provider,
+        name: &str,
+        is_there: impl Fn(&Sandbox) -> bool,
+    ) -> Result<Vec<Kept>> {
+        // Rows first: a box made after this look is in hand, or has a row below.
+        let mut rows = self.store.in_state(State::Running, u32::MAX).await?;
+        rows.retain(is_there);
+        let found = within(INVENTORY_WAIT, runtime.inventory()).await.map_err(|error| provider_error(name, error))?;
+        rows.retain(|row| !found.iter().any(|found| found.id == row.id && found.alive));
+        let lost = stream::iter(rows).map(|row| self.end_lost(row, name));
+        let mut outcomes: Vec<_> = lost.buffer_unordered(AT_ONCE).collect().await;
+        let orphans = stream::iter(found).map(|found| self.remove_if_orphan(runtime, name, found.id));
+        outcomes.extend(orphans.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await);
+        Ok(outcomes.into_iter().filter_map(std::result::Result::err).collect())
+    }
+
+    /// Destroys a sandbox whose box is not there any more.
+    async fn end_lost(self: &Arc<Self>, sandbox: Sandbox, name: &str) -> Result<(), Kept> {
+        let id = &sandbox.id;
+        let end = async {
+            if self.is_in_hand(id) || !self.is_held(&sandbox).await? {
+                return Ok(());
+            }
+            tracing::warn!(%id, provider = name, "a box has ended by itself");
+            let ended = self.destroy_because(id, StopReason::Vanished);
+            // What takes longer is stored as `destroying`, and in hand.
+            if let Ok(ended) = tokio::time::timeout(REMOVAL_WAIT, ended).await
+                && ended?
+            {
+                self.publish_action("vanished_removed", Some(id), json!({"provider": name}));
+            }
+            Ok(())
+        };
+        end.await.map_err(|error| (id.clone(), error))
+    }
+
+    /// Removes a box, unless there is a sandbox that it belongs to.
+    async fn remove_if_orphan(&self, runtime: &dyn Provider, name: &str, id: SandboxId) -> Result<(), Kept> {
+        let remove = async {
+            let row = self.store.sandbox(&id).await?;
+            if row.is_some_and(|row| row.state.is_active()) || self.is_in_hand(&id) {
+                return Ok(());
+            }
+            tracing::warn!(%id, provider = name, "removing a box that belongs to no sandbox");
+            within(REMOVAL_WAIT, runtime.stop(&id)).await.map_err(|error| provider_error(name, error))?;
+            self.publish_action("orphan_removed", Some(&id), json!({"provider": name}));
+            Ok(())
+        };
+        remove.await.map_err(|error: Error| (id.clone(), error))
+    }
+}
+
+/// Waits for a runtime, but not for ever.
+pub(super) async fn within<T>(
+    wait: Duration,
+    answer: impl Future<Output = providers::Result<T>>,
+) -> providers::Result<T> {
+    tokio::time::timeout(wait, answer)
+        .await
+        .unwrap_or_else(|_| Err(providers::Error::Unavailable(format!("no answer within {} s", wait.as_secs()))))
+}

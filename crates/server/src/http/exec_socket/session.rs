@@ -1,0 +1,509 @@
+//! The conversation over a WebSocket: one command, from its start to its end.
+
+use std::time::Duration;
+
+use api::{SOCKET_STDERR, SOCKET_STDOUT, SocketKind, SocketOutput};
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::{Sink, SinkExt, Stream, StreamExt, stream};
+use providers::{ExitStatus, OutputEvent, OutputStream};
+use serde::Deserialize;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Error as Fault, Message};
+use tokio_util::io::ReaderStream;
+
+use crate::control::{Conversation, Handle, Touch};
+use crate::http::error::{ApiError, malformed};
+use crate::http::request::parse_as;
+use crate::http::text::Text;
+use crate::http::{Api, wire};
+
+/// The largest message, in bytes, as the largest JSON body.
+const MESSAGE_BYTES_MAX: usize = crate::http::request::JSON_BYTES_MAX;
+/// A client sends the first message as soon as it can.
+const START_WAIT: Duration = Duration::from_secs(10);
+/// How often the client is asked whether it is still there; what is quiet for
+/// long is cut off by many a proxy.
+const PING_EVERY: Duration = Duration::from_secs(15);
+/// A client that says nothing for so long, asked many times, has gone: as long as
+/// one may take nothing of what is sent.
+const SILENCE_MAX: Duration = Duration::from_secs(300);
+/// How long the last words may take, and the client's answer to them.
+const FAREWELL_MAX: Duration = Duration::from_secs(5);
+/// What is read at once. Few clients say much.
+const BUFFER_BYTES: usize = 16 * 1024;
+/// How much of what can no longer be understood is read all the same.
+const GARBLED_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// How messages are called in errors.
+const MESSAGE: &str = "the message";
+
+/// How a conversation ends.
+#[derive(Debug)]
+struct End {
+    /// The last words; `None` if nobody is there to hear them.
+    words: Option<SocketOutput>,
+    code: CloseCode,
+    /// Whether what the client sends can no longer be read.
+    is_garbled: bool,
+}
+
+impl End {
+    fn said(words: SocketOutput) -> End {
+        End { words: Some(words), code: CloseCode::Normal, is_garbled: false }
+    }
+
+    fn gone() -> End {
+        End { words: None, code: CloseCode::Normal, is_garbled: false }
+    }
+
+    fn error(error: &ApiError) -> End {
+        error.log();
+        let (_, api::ErrorBody { code, message }) = error.body();
+        End::said(SocketOutput::Error { code, message })
+    }
+
+    fn stopping() -> End {
+        let message = "the server is shutting down; what ran was killed".to_owned();
+        let words = SocketOutput::Error { code: "unavailable".to_owned(), message };
+        End { words: Some(words), code: CloseCode::Away, is_garbled: false }
+    }
+
+    /// What the client sent cannot be read.
+    fn of_fault(fault: &Fault) -> End {
+        let (code, name, message) = match fault {
+            Fault::Capacity(_) => {
+                let message = format!("a message may have {MESSAGE_BYTES_MAX} bytes; send more in several");
+                (CloseCode::Size, "payload_too_large", message)
+            }
+            Fault::Utf8(_) => (CloseCode::Invalid, "bad_request", "a text message is not UTF-8".to_owned()),
+            Fault::Protocol(error) => (CloseCode::Protocol, "bad_request", format!("that is no WebSocket: {error}")),
+            Fault::ConnectionClosed
+            | Fault::AlreadyClosed
+            | Fault::Io(_)
+            | Fault::Tls(_)
+            | Fault::WriteBufferFull(_)
+            | Fault::AttackAttempt
+            | Fault::Url(_)
+            | Fault::Http(_)
+            | Fault::HttpFormat(_) => return End::gone(),
+        };
+        let words = SocketOutput::Error { code: name.to_owned(), message };
+        End { words: Some(words), code, is_garbled: true }
+    }
+}
+
+impl From<ApiError> for End {
+    fn from(error: ApiError) -> End {
+        End::error(&error)
+    }
+}
+
+/// Runs one command for whoever is at the other end of `io`.
+pub(super) async fn run(api: Api, id: String, io: impl AsyncRead + AsyncWrite + Unpin) {
+    let config = WebSocketConfig::default()
+        .read_buffer_size(BUFFER_BYTES)
+        .write_buffer_size(BUFFER_BYTES)
+        .max_message_size(Some(MESSAGE_BYTES_MAX))
+        .max_frame_size(Some(MESSAGE_BYTES_MAX));
+    let mut socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
+    let end = tokio::select! {
+        end = converse(&api, &id, &mut socket) => end,
+        () = api.settings.stop.cancelled() => End::stopping(),
+    };
+    // Running out of time only means that the client may not hear it.
+    let _ = timeout(FAREWELL_MAX, part(&mut socket, end)).await;
+}
+
+async fn converse<S>(api: &Api, id: &str, socket: &mut WebSocketStream<S>) -> End
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let command = match first(socket).await {
+        Ok(command) => command,
+        Err(end) => return end,
+    };
+    // One piece waits here, and one in the hand of who reads on.
+    let (stdin, content) = mpsc::channel(1);
+    let content = stream::unfold(content, |mut content| async move { Some((Ok(content.recv().await?), content)) });
+    let touch = Touch { stdin: content.boxed(), terminal: command.terminal };
+    let begun = match api.control.exec_in_touch(id, command.request, touch).await {
+        Ok(begun) => begun,
+        Err(error) => return ApiError::from(error).into(),
+    };
+    let Conversation { running, handle } = begun;
+    let form = Form { binary: command.binary, timeout: running.timeout };
+    let (mut sink, mut source) = socket.split();
+    tokio::select! {
+        end = listen(&mut source, stdin, &handle) => end,
+        end = tell(&mut sink, running.output, form) => match end {
+            Told::End(end) => end,
+            Told::Cut(error) => ApiError::from(api.control.exec_cut(id, error).await).into(),
+        },
+    }
+}
+
+/// The first message, which says what to run.
+async fn first<S>(source: &mut S) -> Result<wire::SocketCommand, End>
+where
+    S: Stream<Item = Result<Message, Fault>> + Unpin,
+{
+    let message = async {
+        loop {
+            match source.next().await {
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                message => return message,
+            }
+        }
+    };
+    let seconds = START_WAIT.as_secs();
+    match timeout(START_WAIT, message).await {
+        Err(_) => {
+            let message = format!("no `start` came in {seconds} seconds");
+            Err(End::said(SocketOutput::Error { code: "timeout".to_owned(), message }))
+        }
+        Ok(Some(Ok(Message::Text(text)))) => match kind(&text)? {
+            SocketKind::Start => Ok(wire::socket_start(parse_as(MESSAGE, text.as_bytes())?)?),
+            SocketKind::Stdin | SocketKind::Eof | SocketKind::Resize | SocketKind::Signal => {
+                Err(malformed("the first message must be a `start`, which says what to run").into())
+            }
+        },
+        Ok(Some(Ok(Message::Binary(_)))) => {
+            Err(malformed("the first message must be a `start`; binary frames are for what runs").into())
+        }
+        Ok(Some(Err(fault))) => Err(End::of_fault(&fault)),
+        Ok(None | Some(Ok(_))) => Err(End::gone()),
+    }
+}
+
+/// What a message is.
+fn kind(text: &str) -> Result<SocketKind, ApiError> {
+    #[derive(Deserialize)]
+    struct Typed {
+        #[serde(rename = "type")]
+        kind: SocketKind,
+    }
+    parse_as::<Typed>(MESSAGE, text.as_bytes()).map(|typed| typed.kind)
+}
+
+/// Takes what the client says, until it goes or says what makes no sense.
+async fn listen<S>(source: &mut S, stdin: mpsc::Sender<Bytes>, handle: &Handle) -> End
+where
+    S: Stream<Item = Result<Message, Fault>> + Unpin,
+{
+    let mut stdin = Some(stdin);
+    loop {
+        let message = match heard(source).await {
+            Ok(message) => message,
+            Err(end) => return end,
+        };
+        let taken = match message {
+            Message::Text(text) => take(&text, &mut stdin, handle).await,
+            Message::Binary(bytes) => feed(bytes, stdin.as_ref()).await,
+            Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => Ok(()),
+            Message::Close(_) => return End::gone(),
+        };
+        if let Err(error) = taken {
+            return error.into();
+        }
+    }
+}
+
+/// The next message. Time counts only here, so that a command that does not read
+/// its stdin is no silence of the client.
+async fn heard<S>(source: &mut S) -> Result<Message, End>
+where
+    S: Stream<Item = Result<Message, Fault>> + Unpin,
+{
+    match timeout(SILENCE_MAX, source.next()).await {
+        Ok(Some(Ok(message))) => Ok(message),
+        Ok(Some(Err(fault))) => Err(End::of_fault(&fault)),
+        Ok(None) | Err(_) => Err(End::gone()),
+    }
+}
+
+async fn take(text: &str, stdin: &mut Option<mpsc::Sender<Bytes>>, handle: &Handle) -> Result<(), ApiError> {
+    let json = text.as_bytes();
+    match kind(text)? {
+        SocketKind::Start => {
+            parse_as::<api::SocketStart>(MESSAGE, json)?;
+            Err(malformed("a command runs already; open another WebSocket for another"))
+        }
+        SocketKind::Stdin => {
+            let api::SocketStdin { kind: _, data } = parse_as(MESSAGE, json)?;
+            feed(Bytes::from(data), stdin.as_ref()).await
+        }
+        SocketKind::Eof => {
+            parse_as::<api::SocketEof>(MESSAGE, json)?;
+            *stdin = None;
+            Ok(())
+        }
+        SocketKind::Resize => {
+            let api::SocketResize { kind: _, cols, rows } = parse_as(MESSAGE, json)?;
+            Ok(handle.resize(wire::terminal_size(cols, rows)?).await?)
+        }
+        SocketKind::Signal => {
+            let api::SocketSignal { kind: _, signal } = parse_as(MESSAGE, json)?;
+            Ok(handle.signal(wire::signal(&signal)?).await?)
+        }
+    }
+}
+
+/// Passes stdin on, at the speed of the command.
+async fn feed(bytes: Bytes, stdin: Option<&mpsc::Sender<Bytes>>) -> Result<(), ApiError> {
+    let stdin = stdin.ok_or_else(|| malformed("stdin has ended with `eof`; nothing can follow"))?;
+    if !bytes.is_empty() {
+        // A command that has closed its stdin misses nothing.
+        let _ = stdin.send(bytes).await;
+    }
+    Ok(())
+}
+
+/// How output is sent.
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    binary: bool,
+    timeout: Duration,
+}
+
+/// How output ends.
+#[derive(Debug)]
+enum Told {
+    End(End),
+    /// Without an exit: the box has ended, or its provider failed.
+    Cut(providers::Error),
+}
+
+/// Sends what the command writes, at the speed of the client, and asks now and
+/// then whether there still is one.
+async fn tell<S>(sink: &mut S, mut output: OutputStream, form: Form) -> Told
+where
+    S: Sink<Message> + Unpin,
+{
+    let mut pings = interval(PING_EVERY);
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pings.reset();
+    let (mut stdout, mut stderr) = (Text::default(), Text::default());
+    loop {
+        // Neither comes first: a client that is sent a lot is asked, too.
+        let message = tokio::select! {
+            event = output.next() => match event {
+                Some(Ok(OutputEvent::Stdout(bytes))) => form.piece(SOCKET_STDOUT, &mut stdout, &bytes),
+                Some(Ok(OutputEvent::Stderr(bytes))) => form.piece(SOCKET_STDERR, &mut stderr, &bytes),
+                Some(Ok(OutputEvent::Exit(exit))) => {
+                    let last = [form.rest(SOCKET_STDOUT, &mut stdout), form.rest(SOCKET_STDERR, &mut stderr)];
+                    return exited(sink, form, last, exit).await;
+                }
+                Some(Err(error)) => return Told::Cut(error),
+                None => return Told::Cut(providers::Error::Gone),
+            },
+            _ = pings.tick() => Some(Message::Ping(Bytes::new())),
+        };
+        if let Some(message) = message
+            && sink.send(message).await.is_err()
+        {
+            return Told::End(End::gone());
+        }
+    }
+}
+
+async fn exited<S>(sink: &mut S, form: Form, last: [Option<Message>; 2], exit: ExitStatus) -> Told
+where
+    S: Sink<Message> + Unpin,
+{
+    let late = exit.timed_out.then(|| format!("{}{}\n", api::TIMED_OUT, wire::duration(form.timeout)));
+    let late = late.and_then(|words| form.piece(SOCKET_STDERR, &mut Text::default(), words.as_bytes()));
+    for message in last.into_iter().flatten().chain(late) {
+        if sink.send(message).await.is_err() {
+            return Told::End(End::gone());
+        }
+    }
+    let ExitStatus { code: exit_code, timed_out, oom_killed, .. } = exit;
+    Told::End(End::said(SocketOutput::Exit { exit_code, timed_out, oom_killed }))
+}
+
+impl Form {
+    /// A piece of output; `None` while a character is not whole.
+    fn piece(self, stream: u8, text: &mut Text, bytes: &[u8]) -> Option<Message> {
+        if self.binary {
+            let mut frame = BytesMut::with_capacity(1 + bytes.len());
+            frame.put_u8(stream);
+            frame.put_slice(bytes);
+            return Some(Message::Binary(frame.freeze()));
+        }
+        written(stream, text.take(bytes))
+    }
+
+    /// What was held back of it.
+    fn rest(self, stream: u8, text: &mut Text) -> Option<Message> {
+        written(stream, text.end())
+    }
+}
+
+fn written(stream: u8, data: String) -> Option<Message> {
+    if data.is_empty() {
+        return None;
+    }
+    let words = if stream == SOCKET_STDERR { SocketOutput::Stderr { data } } else { SocketOutput::Stdout { data } };
+    Some(json(&words))
+}
+
+fn json(words: &SocketOutput) -> Message {
+    Message::text(serde_json::to_string(words).expect("a message is JSON"))
+}
+
+/// Says the last words, closes, and reads on for a while: a connection that is
+/// closed over unread bytes may take the last words with it.
+async fn part<S>(socket: &mut WebSocketStream<S>, end: End)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    if let Some(words) = end.words
+        && socket.send(json(&words)).await.is_err()
+    {
+        return;
+    }
+    if socket.close(Some(CloseFrame { code: end.code, reason: "".into() })).await.is_err() {
+        return;
+    }
+    if end.is_garbled {
+        let mut raw = ReaderStream::new(socket.get_mut());
+        let mut left = GARBLED_BYTES_MAX;
+        while let Some(Ok(piece)) = raw.next().await
+            && piece.len() < left
+        {
+            left -= piece.len();
+        }
+        return;
+    }
+    // The client answers with its own close.
+    while let Some(Ok(_)) = socket.next().await {}
+}
+
+#[cfg(test)]
+mod test {
+    use futures_util::stream;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn words(end: &End) -> (&str, &str) {
+        match &end.words {
+            Some(SocketOutput::Error { code, message }) => (code, message),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A timer may ring a tick late.
+    fn is_about(elapsed: Duration, expected: Duration) -> bool {
+        elapsed >= expected && elapsed < expected + Duration::from_secs(1)
+    }
+
+    async fn refused(message: Message) -> End {
+        first(&mut stream::iter([Ok(message)]).boxed()).await.unwrap_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_says_nothing_is_not_waited_for() {
+        let began = Instant::now();
+        let end = first(&mut stream::pending().boxed()).await.unwrap_err();
+        assert_eq!(words(&end).0, "timeout");
+        assert!(is_about(began.elapsed(), START_WAIT));
+        let began = Instant::now();
+        let end = heard(&mut stream::pending().boxed()).await.unwrap_err();
+        assert!(end.words.is_none());
+        assert!(is_about(began.elapsed(), SILENCE_MAX));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pings_do_not_put_off_the_first_message() {
+        let pings = stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            Some((Ok(Message::Ping(Bytes::new())), ()))
+        });
+        let began = Instant::now();
+        assert_eq!(words(&first(&mut pings.boxed()).await.unwrap_err()).0, "timeout");
+        assert!(is_about(began.elapsed(), START_WAIT));
+    }
+
+    #[tokio::test]
+    async fn a_start_is_read_strictly() {
+        for (text, named) in [
+            ("", "the message: EOF"),
+            ("[]", "the message: is not a JSON object"),
+            ("{}", "missing field `type`"),
+            (r#"{"type":"begin"}"#, "unknown variant `begin`"),
+            (r#"{"type":"eof"}"#, "must be a `start`"),
+            (r#"{"type":"start"}"#, "missing field `command`"),
+            (r#"{"type":"start","command":""}"#, "`command` is empty"),
+            (r#"{"type":"start","command":"a","stream":true}"#, "unknown field `stream`"),
+            (r#"{"type":"start","command":"a","command":"b"}"#, "duplicate field `command`"),
+            (r#"{"type":"start","type":"start","command":"b"}"#, "duplicate field `type`"),
+            (r#"{"type":"start","command":"a"} {}"#, "trailing characters"),
+            (r#"{"type":"start","command":"a","tty":1}"#, "`tty`: invalid type"),
+            (r#"{"type":"start","command":"a","cols":80}"#, "ask for one with `tty`"),
+            (r#"{"type":"start","command":"a","tty":true,"cols":0}"#, "at least 1"),
+            (r#"{"type":"start","command":"a","tty":true,"rows":65536}"#, "`rows`: invalid value"),
+            (r#"{"type":"start","command":"a","timeout":"soon"}"#, "`timeout`"),
+        ] {
+            let end = refused(Message::text(text)).await;
+            let (code, message) = words(&end);
+            assert!(code == "bad_request" && message.contains(named), "{text}: {message}");
+        }
+        assert_eq!(words(&refused(Message::binary(vec![1])).await).0, "bad_request");
+        let text = r#"{"type":"start","command":"a","tty":true,"cols":132,"binary":true}"#;
+        let command = first(&mut stream::iter([Ok(Message::text(text))]).boxed()).await.unwrap();
+        assert_eq!(command.terminal.map(|size| (size.cols, size.rows)), Some((132, 24)));
+        assert!(command.binary);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_sent_nothing_is_asked_whether_it_is_there() {
+        let (mut sink, mut sent) = futures_channel();
+        let form = Form { binary: false, timeout: Duration::from_secs(1) };
+        let telling = tokio::time::timeout(
+            3 * PING_EVERY + Duration::from_secs(1),
+            tell(&mut sink, stream::pending().boxed(), form),
+        );
+        assert!(telling.await.is_err());
+        drop(sink);
+        let mut pings = 0;
+        while let Some(message) = sent.recv().await {
+            assert!(matches!(message, Message::Ping(_)));
+            pings += 1;
+        }
+        assert_eq!(pings, 3);
+    }
+
+    #[tokio::test]
+    async fn characters_are_not_cut_and_what_is_left_comes_before_the_exit() {
+        let (mut sink, mut sent) = futures_channel();
+        let piece = |bytes: &'static [u8]| Ok(OutputEvent::Stdout(Bytes::from_static(bytes)));
+        let exit = ExitStatus { code: 124, timed_out: true, oom_killed: false, duration: Duration::ZERO };
+        let events = [piece(b"a\xe2"), piece(b"\x82\xac"), piece(b"\xf0"), Ok(OutputEvent::Exit(exit))];
+        let form = Form { binary: false, timeout: Duration::from_secs(2) };
+        let told = tell(&mut sink, stream::iter(events).boxed(), form).await;
+        drop(sink);
+        let mut texts = Vec::new();
+        while let Some(message) = sent.recv().await {
+            texts.push(message.into_text().unwrap().to_string());
+        }
+        let expected = ["a", "€", "\u{fffd}"].map(|data| format!(r#"{{"type":"stdout","data":"{data}"}}"#));
+        assert_eq!(texts[..3], expected);
+        assert!(texts[3].starts_with(r#"{"type":"stderr","data":"tidebox: the command was killed"#), "{}", texts[3]);
+        let Told::End(End { words: Some(words), .. }) = told else { panic!("{told:?}") };
+        assert_eq!(serde_json::to_string(&words).unwrap(), r#"{"type":"exit","exit_code":124,"timed_out":true}"#);
+    }
+
+    /// A sink that takes everything, and what it took.
+    fn futures_channel() -> (impl Sink<Message> + Unpin, mpsc::Receiver<Message>) {
+        let (sender, receiver) = mpsc::channel(64);
+        let sink = futures_util::sink::unfold(sender, |sender: mpsc::Sender<Message>, message| async move {
+            sender.send(message).await.map(|()| sender)
+        });
+        (Box::pin(sink), receiver)
+    }
+}

@@ -1,0 +1,167 @@
+//! Removing boxes, those of each runtime apart: one that does not answer holds up
+//! nobody else's.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use domain::SandboxId;
+use futures_util::StreamExt;
+use futures_util::stream;
+use providers::Chain;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::control::{Control, Sandbox};
+
+/// The pause before a second try to remove a box; doubles up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_secs(1);
+/// The longest pause between two tries.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// How many removals of one runtime are waited for at once.
+const AT_ONCE: usize = 16;
+/// How long one is waited for before the next has its turn; it goes on by itself.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A sandbox that is stored as `destroying`.
+#[derive(Debug)]
+pub(super) struct Doomed {
+    /// It.
+    pub(super) sandbox: Sandbox,
+    /// What is told of its removal, where that is more than its end.
+    pub(super) action: Option<&'static str>,
+}
+
+/// Who runs boxes: a worker, and a provider of it.
+type Runtime = (String, String);
+
+/// The removals that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Removals {
+    /// One task for each runtime that has something to remove; ends with the ids
+    /// of what it could not.
+    tasks: JoinSet<(Runtime, Vec<SandboxId>)>,
+    busy: HashSet<Runtime>,
+    backoff: Backoff,
+}
+
+impl Removals {
+    /// Whether it is time to try and remove this one, after tries that failed.
+    pub(super) fn is_due(&self, id: &SandboxId) -> bool {
+        self.backoff.is_due(id, Instant::now())
+    }
+
+    /// Begins to remove them. Those of a runtime that is at work on earlier ones
+    /// are left to the next look.
+    pub(super) fn begin(&mut self, control: &Arc<Control>, doomed: Vec<Doomed>) {
+        while let Some(ended) = self.tasks.try_join_next() {
+            self.take(ended);
+        }
+        let mut runtimes: HashMap<Runtime, Vec<Doomed>> = HashMap::new();
+        for one in doomed {
+            let runtime = (one.sandbox.worker.clone(), one.sandbox.provider.clone());
+            runtimes.entry(runtime).or_default().push(one);
+        }
+        for (runtime, doomed) in runtimes {
+            if self.busy.insert(runtime.clone()) {
+                let control = Arc::clone(control);
+                self.tasks.spawn(async move { (runtime, remove_all(&control, doomed).await) });
+            }
+        }
+    }
+
+    /// Forgets tries to remove what is gone, so that they cannot grow.
+    pub(super) fn keep(&mut self, present: &HashSet<&SandboxId>) {
+        self.backoff.tries.retain(|id, _| present.contains(id));
+    }
+
+    /// Waits until nothing is under way.
+    #[cfg(test)]
+    pub(super) async fn ended(&mut self) {
+        while let Some(ended) = self.tasks.join_next().await {
+            self.take(ended);
+        }
+    }
+
+    fn take(&mut self, ended: Result<(Runtime, Vec<SandboxId>), tokio::task::JoinError>) {
+        match ended {
+            Ok((runtime, failed)) => {
+                self.busy.remove(&runtime);
+                let now = Instant::now();
+                failed.into_iter().for_each(|id| self.backoff.failed(id, now));
+            }
+            // The reconciler ends as it would without a task of its own here.
+            Err(error) => {
+                if let Ok(panic) = error.try_into_panic() {
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        }
+    }
+}
+
+/// Removes boxes of one runtime; the ids of those that it failed to remove.
+async fn remove_all(control: &Arc<Control>, doomed: Vec<Doomed>) -> Vec<SandboxId> {
+    let removed = stream::iter(doomed).map(|one| remove(control, one)).buffer_unordered(AT_ONCE);
+    removed.filter_map(std::future::ready).collect().await
+}
+
+/// Removes one; its id if that failed.
+async fn remove(control: &Arc<Control>, Doomed { sandbox, action }: Doomed) -> Option<SandboxId> {
+    match tokio::time::timeout(PATIENCE, control.remove(&sandbox)).await {
+        Ok(Ok(())) => {
+            if let Some(action) = action {
+                control.publish_action(action, Some(&sandbox.id), json!({"provider": sandbox.provider}));
+            }
+            None
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(id = %sandbox.id, error = %Chain(&error), "cannot remove a sandbox yet");
+            Some(sandbox.id)
+        }
+        // It is in hand until it has ended.
+        Err(_) => None,
+    }
+}
+
+/// When to try again to remove what could not be removed. Only pacing: losing
+/// it costs a try.
+#[derive(Debug, Default)]
+struct Backoff {
+    tries: HashMap<SandboxId, (Duration, Instant)>,
+}
+
+impl Backoff {
+    fn is_due(&self, id: &SandboxId, now: Instant) -> bool {
+        self.tries.get(id).is_none_or(|(_, next)| *next <= now)
+    }
+
+    fn failed(&mut self, id: SandboxId, now: Instant) {
+        let pause = self.tries.get(&id).map_or(RETRY_MIN, |(pause, _)| (*pause * 2).min(RETRY_MAX));
+        self.tries.insert(id, (pause, now + pause));
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn tries_to_remove_become_rarer_and_are_forgotten() {
+        let (a, b) = (SandboxId::from_entropy([1; 10]), SandboxId::from_entropy([2; 10]));
+        let start = Instant::now();
+        let mut removals = Removals::default();
+        let backoff = &mut removals.backoff;
+        assert!(backoff.is_due(&a, start));
+        backoff.failed(a.clone(), start);
+        assert!(!backoff.is_due(&a, start + RETRY_MIN / 2));
+        assert!(backoff.is_due(&a, start + RETRY_MIN));
+        for _ in 0..20 {
+            backoff.failed(a.clone(), start);
+        }
+        assert!(!backoff.is_due(&a, start + RETRY_MAX / 2));
+        assert!(backoff.is_due(&a, start + RETRY_MAX));
+        removals.keep(&HashSet::from([&b]));
+        assert!(removals.backoff.tries.is_empty());
+    }
+}

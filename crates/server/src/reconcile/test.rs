@@ -1,0 +1,120 @@
+//! The reconciler as it runs, beside providers that do not.
+
+use domain::Metadata;
+use providers::{Provider, Spec};
+
+use super::*;
+use crate::control::SpawnRequest;
+use crate::test::lab::{self, Lab, Puppet};
+
+/// How long anything that is waited for may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two providers, the first of which gives trouble, and a reconciler at work.
+struct Two {
+    lab: Lab,
+    first: Arc<Puppet>,
+    second: Arc<Puppet>,
+    stop: CancellationToken,
+}
+
+impl Two {
+    async fn new() -> Self {
+        let (first, second) = (Puppet::new("first"), Puppet::new("second"));
+        let providers: Vec<Arc<dyn Provider>> = vec![Arc::clone(&first) as _, Arc::clone(&second) as _];
+        Self { lab: Lab::new(providers, lab::policy()).await, first, second, stop: CancellationToken::new() }
+    }
+
+    fn reconcile(&self) -> JoinSet<()> {
+        let mut reconciling = JoinSet::new();
+        reconciling.spawn(run(Arc::clone(&self.lab.control), "/".into(), self.stop.clone()));
+        reconciling
+    }
+
+    async fn a_box_of(&self, provider: &str, ttl: Duration) -> SandboxId {
+        let request = SpawnRequest { provider: Some(provider.to_owned()), ttl: Some(ttl), ..SpawnRequest::default() };
+        self.lab.control.spawn(request).await.unwrap().sandbox.id
+    }
+
+    async fn is_destroyed(&self, id: &SandboxId) -> bool {
+        self.lab.state(id).await == State::Destroyed
+    }
+
+    async fn end(self, mut reconciling: JoinSet<()>) {
+        self.stop.cancel();
+        let ended = tokio::time::timeout(PATIENCE, reconciling.join_next()).await;
+        ended.expect("it stops when told").unwrap().unwrap();
+    }
+}
+
+async fn until(what: &str, mut reached: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !reached().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{what} did not come about"));
+}
+
+const SHORT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(500);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_provider_that_hangs_harms_nothing_but_itself() {
+    let two = Two::new().await;
+    let stuck: Vec<SandboxId> = vec![two.a_box_of("first", SHORT).await, two.a_box_of("first", SHORT).await];
+    let expiring = two.a_box_of("second", SHORT).await;
+    let vanishing = two.a_box_of("second", LONG).await;
+    two.first.hang();
+    let started = std::time::Instant::now();
+    let reconciling = two.reconcile();
+    until("the end of what expires", async || two.is_destroyed(&expiring).await).await;
+    two.second.mock.vanish(&vanishing);
+    until("the end of what vanished", async || two.is_destroyed(&vanishing).await).await;
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    for id in &stuck {
+        until("the wish to end it", async || two.lab.state(id).await == State::Destroying).await;
+    }
+    let checked = |name| two.lab.control.registry().get(name).unwrap().checked();
+    until("its health", async || checked("first").health.error.is_some()).await;
+    assert!(checked("first").health.error.unwrap().contains("no answer"), "in words");
+    assert_eq!(checked("second").health.error, None);
+    two.end(reconciling).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_provider_that_fails_does_not_keep_the_next_from_being_looked_at() {
+    let two = Two::new().await;
+    let vanishing = two.a_box_of("second", LONG).await;
+    let kept = two.a_box_of("first", LONG).await;
+    two.first.fail();
+    two.second.mock.vanish(&vanishing);
+    let reconciling = two.reconcile();
+    until("the end of what vanished", async || two.is_destroyed(&vanishing).await).await;
+    assert_eq!(two.lab.state(&kept).await, State::Running, "nobody knows that it is gone");
+    two.end(reconciling).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_orphan_that_cannot_be_removed_does_not_keep_the_others() {
+    let two = Two::new().await;
+    let spec = |fails: &str| Spec {
+        image: "any".to_owned(),
+        resources: lab::policy().resources,
+        entrypoint: false,
+        metadata: Metadata::from([("mock.stop_fail".to_owned(), fails.to_owned())]),
+        lifetime: LONG,
+    };
+    // In the order in which they are listed.
+    let ids = [1, 2, 3].map(|n| SandboxId::from_entropy([n; 10]));
+    for (id, fails) in ids.iter().zip(["1000000", "0", "0"]) {
+        two.first.mock.start(id, &spec(fails)).await.unwrap();
+    }
+    let lost = two.a_box_of("first", LONG).await;
+    two.first.mock.vanish(&lost);
+    let kept = two.lab.control.reconcile_provider("first").await.unwrap();
+    assert_eq!(kept.iter().map(|(id, _)| id).collect::<Vec<_>>(), [&ids[0]]);
+    let left = two.first.mock.inventory().await.unwrap();
+    assert_eq!(left.iter().map(|found| &found.id).collect::<Vec<_>>(), [&ids[0]]);
+    assert!(two.is_destroyed(&lost).await);
+}
