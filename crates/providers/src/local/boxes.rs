@@ -76,11 +76,12 @@ impl Entry {
         dial: impl Future<Output = Result<AgentGuest>> + Send,
     ) -> Result<Arc<dyn Guest>> {
         let mut kept = self.guest.lock().await;
-        if let Some(guest) = kept.as_ref().filter(|guest| !guest.is_closed()) {
-            return Ok(Arc::clone(guest) as Arc<dyn Guest>);
-        }
+        // The end of the process may be known before that of the connection.
         if self.process(recorded)?.is_none_or(|process| process.has_ended()) {
             return Err(Error::Gone);
+        }
+        if let Some(guest) = kept.as_ref().filter(|guest| !guest.is_closed()) {
+            return Ok(Arc::clone(guest) as Arc<dyn Guest>);
         }
         let guest = Arc::new(dial.await?);
         *kept = Some(Arc::clone(&guest));

@@ -26,6 +26,8 @@ use crate::{Error, Phase, Result};
 
 /// How long a killed box may take to end.
 const END_WAIT: Duration = Duration::from_secs(20);
+/// Where PRoot keeps what it cannot be told to keep elsewhere.
+const PROOT_TMP: &str = "/tmp";
 /// Devices that are the host's own, as its users have them.
 const DEVICES: [&str; 8] = ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"];
 /// Files of the host that a box on the host's network needs as they are.
@@ -226,6 +228,7 @@ impl Maker {
         {
             return Err(Error::failed(ACTION, "its first process does not end"));
         }
+        self.remove_temporaries(&roots);
         let name = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let trash = self.folders.trash.join(Removals::name(&name));
         match fs::rename(folder.path(), &trash) {
@@ -241,6 +244,26 @@ impl Maker {
             }
         });
         Ok(())
+    }
+
+    /// Deletes what the PRoot of a box has left beside its folder: before version 5.2 it
+    /// has its loader there, whatever it is told, and cannot take it away when it is killed.
+    fn remove_temporaries(&self, pids: &[(u32, u64)]) {
+        for &(pid, started) in pids {
+            // The number may be another's by now, with files of that name.
+            let is_known = matches!(Process::find(pid, started), Ok(Some(_)));
+            if !is_known && Path::new(&format!("/proc/{pid}")).exists() {
+                continue;
+            }
+            let prefixes = [format!("proot-{pid}-"), format!("prooted-{pid}-")];
+            let entries = fs::read_dir(PROOT_TMP).into_iter().flatten().flatten();
+            for entry in entries {
+                let name = entry.file_name();
+                if prefixes.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+                    self.removals.discard(entry.path(), |_| {});
+                }
+            }
+        }
     }
 
     /// Deletes what an earlier server left in the trash.

@@ -321,4 +321,5 @@ async fn reach_the_reserve() {
     let held = images.take(&disk.names[0]).await.unwrap();
     drop(held);
     disk.everything_goes(images).await;
+    println!("WORKS");
 }

@@ -46,6 +46,10 @@ async fn after_a_stop_nothing_of_a_box_is_left() {
     assert!(ground.proot.inventory().await.unwrap().is_empty());
     ground.proot.idle().await;
     assert_eq!(std::fs::read_dir(ground.folder().join("trash")).unwrap().count(), 0);
+    let of_proot = |name: &str| pids.iter().any(|pid| name.contains(&format!("-{pid}-")) && name.starts_with("proot"));
+    let left =
+        std::fs::read_dir("/tmp").unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+    assert_eq!(left.filter(|name| of_proot(name)).collect::<Vec<_>>(), Vec::<String>::new());
 }
 
 #[tokio::test]
