@@ -216,7 +216,7 @@ impl Maker {
         let roots = folder.pids();
         // Without either nothing was ever started.
         if !roots.is_empty() || id.is_some() {
-            tracer::sweep(&self.agent, &Sweep { id, roots }).await.map_err(failed)?;
+            tracer::sweep(&self.agent, &Sweep { id, roots: roots.clone() }).await.map_err(failed)?;
         }
         // A start that failed late has a process that nobody holds.
         let found = match (process, folder.pid()) {
