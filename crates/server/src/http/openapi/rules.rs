@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, Parameter, ParameterIn, PathItem};
-use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, SchemaType};
+use utoipa::openapi::schema::{AdditionalProperties, KnownFormat, ObjectBuilder, SchemaFormat, SchemaType};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
     Components, Content, ContentBuilder, Header, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder, Schema, Type,
@@ -199,7 +199,12 @@ fn shape_parameters(operation: &mut Operation) {
 /// The schemas of which every field may be left out, as references.
 fn all_optional(components: &Components) -> BTreeSet<String> {
     let names = components.schemas.iter().filter_map(|(name, schema)| match schema {
-        RefOr::T(Schema::Object(object)) if object.required.is_empty() && !object.properties.is_empty() => Some(name),
+        // A map has no properties either, but takes any.
+        RefOr::T(Schema::Object(object)) => {
+            let takes_none =
+                matches!(object.additional_properties.as_deref(), Some(AdditionalProperties::FreeForm(false)));
+            (object.required.is_empty() && (takes_none || !object.properties.is_empty())).then_some(name)
+        }
         RefOr::T(_) | RefOr::Ref(_) => None,
     });
     names.map(|name| Ref::from_schema_name(name).ref_location).collect()
