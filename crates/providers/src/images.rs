@@ -368,7 +368,7 @@ fn room(dir: &Path, reserve_bytes: u64) -> Result<()> {
         return Ok(());
     }
     Err(Error::Full(format!(
-        "the disk is full: it has {free} bytes left, and {reserve_bytes} must stay free; remove images \
+        "there is no room for the image: the disk is full, with {free} bytes where {reserve_bytes} stay free; remove images \
          (`tidebox image prune`) or make room"
     )))
 }
