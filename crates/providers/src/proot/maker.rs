@@ -259,7 +259,9 @@ impl Maker {
             let entries = fs::read_dir(PROOT_TMP).into_iter().flatten().flatten();
             for entry in entries {
                 let name = entry.file_name();
-                if prefixes.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+                let is_its_own = prefixes.iter().any(|prefix| name.to_string_lossy().starts_with(prefix));
+                // The loader at once, since nobody looks for it later; a folder may be large.
+                if is_its_own && fs::remove_file(entry.path()).is_err() {
                     self.removals.discard(entry.path(), |_| {});
                 }
             }
