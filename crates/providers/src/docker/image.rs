@@ -298,6 +298,7 @@ fn read(name: &str, inspected: ImageInspect) -> Result<Image> {
 
 #[cfg(test)]
 mod test {
+    use super::super::transport::Endpoint;
     use super::*;
 
     #[test]
@@ -308,6 +309,32 @@ mod test {
         }
         let host = name_of("host").unwrap_err().to_string();
         assert!(host.contains("native") && host.contains("proot"), "{host}");
+    }
+
+    #[test]
+    fn a_digest_alone_is_told_how_docker_takes_one() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        let refused = name_of(&digest).unwrap_err().to_string();
+        assert!(refused.contains(&format!("`NAME@{digest}`")), "{refused}");
+        name_of(&format!("r.example/app@{digest}")).unwrap();
+    }
+
+    #[tokio::test]
+    async fn no_more_than_so_many_images_are_pulled_at_once() {
+        let (images, tasks) = (Arc::new(Images::default()), TaskTracker::new());
+        let socket = "unix:///nowhere/docker.sock".to_owned();
+        let config = DockerConfig { socket, ..DockerConfig::new(domain::StoreId::from_entropy([1; 10])) };
+        let client = Endpoint::find(&config).unwrap().client(&tasks).unwrap();
+        let pulls: Vec<_> = (0..PULLS_MAX).map(|number| (format!("image-{number}"), watch::channel(None))).collect();
+        for (name, (_, outcome)) in &pulls {
+            images.pulls.lock().unwrap().insert(name.clone(), outcome.clone());
+        }
+        let refused = images.pull(&client, &config, &tasks, "another").unwrap_err();
+        assert!(matches!(&refused, Error::Unavailable(text) if text.contains("64 images")), "{refused}");
+        assert!(
+            images.pull(&client, &config, &tasks, "image-3").is_ok(),
+            "who waits for one that is under way joins it"
+        );
     }
 
     #[test]

@@ -352,11 +352,11 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 mod test {
     use super::*;
 
-    fn work(layout: &Layout) -> Work {
+    pub(super) fn work(layout: &Layout) -> Work {
         layout.work(CancellationToken::new())
     }
 
-    fn layout() -> (tempfile::TempDir, Layout) {
+    pub(super) fn layout() -> (tempfile::TempDir, Layout) {
         let folder = tempfile::tempdir().unwrap();
         let layout = Layout::open(&folder.path().join("images")).unwrap();
         (folder, layout)

@@ -12,6 +12,7 @@ use super::*;
 mod runtimes;
 mod secrets;
 mod show;
+mod workers;
 
 /// A folder with the files of a test.
 struct Lab {
@@ -268,76 +269,6 @@ fn an_open_address_and_a_missing_default_warn() {
 }
 
 #[test]
-fn a_worker_may_be_called_after_its_host() {
-    let text = "workers: {w1.example.com: {url: 'https://w1.example.com'}}\nauth: {worker_tokens: {w1.example.com: t}}";
-    let config = Lab::new().here(text).load().config;
-    assert_eq!(config.workers["w1.example.com"].url, "https://w1.example.com");
-    assert_eq!(config.auth.worker_tokens["w1.example.com"].expose(), "t");
-    check(
-        "workers: {w1.example.com: {u.rl: x}}",
-        &["workers.w1.example.com.u.rl (@): has a dot in its name; write each part as a section of its own"],
-    );
-}
-
-#[test]
-fn dockers_own_registry_is_one_by_all_its_names() {
-    let config = Lab::new()
-        .here("images: {allowed_registries: [Index.Docker.IO], registries: {index.docker.io: {username: u, password: p}}}")
-        .load()
-        .config;
-    assert_eq!(config.images.allowed_registries, ["docker.io"]);
-    assert!(config.images.registries["docker.io"].username.is_some());
-}
-
-#[test]
-fn a_file_that_is_not_there_is_a_fault_of_its_key() {
-    for key in [
-        "providers.docker.seccomp_profile",
-        "providers.docker.tls.ca_file",
-        "images.docker_config",
-        "images.registries.localhost:5000.ca_file",
-    ] {
-        let (section, name) = key.rsplit_once('.').unwrap();
-        let opened: String = section.split('.').map(|part| format!("{{\"{part}\": ")).collect();
-        let closed = "}".repeat(section.split('.').count());
-        let faults = Lab::new().here(&format!("{opened}{{{name}: /no/such/file}}{closed}")).faults();
-        assert!(faults.iter().any(|fault| fault.starts_with(key) && fault.contains("No such file")), "{faults:?}");
-    }
-    let fifo = tempfile::tempdir().unwrap();
-    let fault = format!("names {}, which cannot be read: it is no regular file", fifo.path().display());
-    check(
-        &format!("images: {{docker_config: {}}}", fifo.path().display()),
-        &[&format!("images.docker_config (@): {fault}")],
-    );
-}
-
-#[test]
-fn settings_of_tls_for_what_speaks_without_are_refused() {
-    let ca = tempfile::NamedTempFile::new().unwrap();
-    let path = ca.path().display();
-    check(
-        &format!("images: {{registries: {{localhost: {{plain_http: true, ca_file: {path}}}}}}}"),
-        &[
-            "images.registries.localhost.ca_file (@): is for TLS, and `plain_http` says to speak without; leave out one of the two",
-        ],
-    );
-    check(
-        &format!("providers: {{docker: {{socket: /run/docker.sock, tls: {{ca_file: {path}}}}}}}"),
-        &[
-            "providers.docker.tls.ca_file (@): is for an Engine at tcp://, and `providers.docker.socket` is a Unix socket",
-        ],
-    );
-}
-
-#[test]
-fn no_box_gets_all_capabilities() {
-    let config = Lab::new().here("providers: {docker: {dropped_caps: [all]}}").load().config;
-    assert_eq!(config.providers.docker.dropped_caps, ["ALL"]);
-    let faults = Lab::new().here("providers: {docker: {added_caps: [ALL]}}").faults();
-    assert!(faults.len() == 1 && faults[0].contains("would leave no wall standing"), "{faults:?}");
-}
-
-#[test]
 fn an_unknown_key_is_refused_with_the_nearest() {
     check("server: {prot: 1}", &["server.prot (@): is no key; did you mean `server.port`?"]);
     check("port: 1", &["port (@): is no key; did you mean `server.port`?"]);
@@ -503,30 +434,6 @@ fn values_that_contradict_each_other_are_refused() {
             "providers.custom.name (@): is the name of another provider; choose one beside native, docker, firecracker, proot, mock, e2b",
         ],
     );
-}
-
-#[test]
-fn a_worker_without_a_url_is_refused() {
-    const REMEDY: &str = "is not set; say where the worker is reached, such as https://w1.example.com:7423";
-    check("workers: {w1: {api_key: k}}", &[&format!("workers.w1.url (@): {REMEDY}")]);
-    check_env(
-        "TIDEBOX_WORKERS_W1_CA_FILE",
-        "/etc/passwd",
-        &format!("workers.w1.url (TIDEBOX_WORKERS_W1_CA_FILE): {REMEDY}"),
-    );
-    check("workers: {w1: {url: 'http://w1', api_key: k}}", &[]);
-    let faults = Lab::new().here("workers: {w1: {url: w1, api_key: k}}").faults();
-    assert!(faults.len() == 1 && faults[0].contains("must be an http or https URL"), "{faults:?}");
-}
-
-#[test]
-fn an_id_that_no_worker_can_have_is_refused() {
-    const LOCAL: &str = "belongs to this server itself; name the worker otherwise";
-    const SHAPE: &str = "has a worker id that is not made of 1 to 128 letters, digits, `.`, `_` or `-`";
-    check("workers: {local: {url: 'http://a'}}", &[&format!("workers.local.url (@): {LOCAL}")]);
-    check("auth: {worker_tokens: {local: k}}", &[&format!("auth.worker_tokens.local (@): {LOCAL}")]);
-    check("auth: {worker_tokens: {'a b': k}}", &[&format!("auth.worker_tokens.a b (@): {SHAPE}")]);
-    check_env("TIDEBOX_WORKERS_A B_URL", "http://a", &format!("workers.a b.url (TIDEBOX_WORKERS_A B_URL): {SHAPE}"));
 }
 
 #[test]

@@ -350,12 +350,6 @@ fn deaf(server: &TestServer) -> TcpStream {
     stream
 }
 
-fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_readers_and_some_that_never_read_hold_nobody_up() {
     let server = TestServer::start(MOCK).await;
@@ -365,7 +359,7 @@ async fn two_hundred_readers_and_some_that_never_read_hold_nobody_up() {
     for _ in 0..200 {
         listeners.push(Listener::begin(&server, "?type=file.written").await);
     }
-    let before = resident_kib(server.pid());
+    let before = server.resident_kib();
     let started = Instant::now();
     // A long name, so that those who do not read are soon behind.
     let name = "n".repeat(200);
@@ -383,7 +377,7 @@ async fn two_hundred_readers_and_some_that_never_read_hold_nobody_up() {
         seen.insert(told);
     }
     assert_eq!(seen.len(), 1, "every reader sees the same");
-    let after = resident_kib(server.pid());
+    let after = server.resident_kib();
     assert!(after < before + 32 * 1024, "memory in KiB: {before} {after}");
     drop(deaf);
 }

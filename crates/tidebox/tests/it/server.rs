@@ -170,6 +170,13 @@ impl TestServer {
         self.process.as_ref().expect("the server runs").id()
     }
 
+    /// What of the server is in memory.
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
     /// Starts the process, after the first time or after [`TestServer::kill`].
     pub async fn launch(&mut self) {
         let tidebox = env!("CARGO_BIN_EXE_tidebox");

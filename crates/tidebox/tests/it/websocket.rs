@@ -442,7 +442,7 @@ async fn a_client_that_stops_reading_stops_its_command_and_nothing_else() {
     let server = TestServer::start(NATIVE).await;
     let id = server.spawn().await;
     server.exec(&id, "true").await;
-    let before = resident_kib(server.pid());
+    let before = server.resident_kib();
     let mut stalled = Vec::new();
     for tty in [false, true] {
         for binary in [false, true] {
@@ -455,7 +455,7 @@ async fn a_client_that_stops_reading_stops_its_command_and_nothing_else() {
     let asleep = "cat /proc/[0-9]*/stat | grep -c '(yes) S' || true";
     server.until("the stall", async || server.output(&id, asleep).await.trim() == "4").await;
     assert_eq!(server.output(&id, "echo still here").await, "still here\n");
-    let grown = resident_kib(server.pid()).saturating_sub(before);
+    let grown = server.resident_kib().saturating_sub(before);
     assert!(grown < 48 * 1024, "the server grew by {grown} KiB");
     // A signal still reaches what nobody reads.
     let mut last = stalled.pop().unwrap();
@@ -463,12 +463,6 @@ async fn a_client_that_stops_reading_stops_its_command_and_nothing_else() {
     server.until("its end", async || server.output(&id, "pgrep -x yes | wc -l").await.trim() == "3").await;
     drop((last, stalled));
     server.until("their end", async || is_gone(&server, &id, "^[y]es").await).await;
-}
-
-fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 #[tokio::test]

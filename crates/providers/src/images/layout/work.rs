@@ -238,17 +238,8 @@ impl Drop for Ingest {
 
 #[cfg(test)]
 mod test {
+    use super::super::test::{layout, work};
     use super::*;
-
-    fn work(layout: &Layout) -> Work {
-        layout.work(CancellationToken::new())
-    }
-
-    fn layout() -> (tempfile::TempDir, Layout) {
-        let folder = tempfile::tempdir().unwrap();
-        let layout = Layout::open(&folder.path().join("images")).unwrap();
-        (folder, layout)
-    }
 
     #[test]
     fn a_blob_that_broke_off_is_gone_on_with_and_checked_as_a_whole() {

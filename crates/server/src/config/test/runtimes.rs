@@ -124,3 +124,61 @@ fn what_a_container_gets_is_read() {
         assert!(faults[0].starts_with(&format!("providers.docker.{key} ")), "{faults:?}");
     }
 }
+
+#[test]
+fn dockers_own_registry_is_one_by_all_its_names() {
+    let config = Lab::new()
+        .here("images: {allowed_registries: [Index.Docker.IO], registries: {index.docker.io: {username: u, password: p}}}")
+        .load()
+        .config;
+    assert_eq!(config.images.allowed_registries, ["docker.io"]);
+    assert!(config.images.registries["docker.io"].username.is_some());
+}
+
+#[test]
+fn a_file_that_is_not_there_is_a_fault_of_its_key() {
+    for key in [
+        "providers.docker.seccomp_profile",
+        "providers.docker.tls.ca_file",
+        "images.docker_config",
+        "images.registries.localhost:5000.ca_file",
+    ] {
+        let (section, name) = key.rsplit_once('.').unwrap();
+        let opened: String = section.split('.').map(|part| format!("{{\"{part}\": ")).collect();
+        let closed = "}".repeat(section.split('.').count());
+        let faults = Lab::new().here(&format!("{opened}{{{name}: /no/such/file}}{closed}")).faults();
+        assert!(faults.iter().any(|fault| fault.starts_with(key) && fault.contains("No such file")), "{faults:?}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let fault = format!("names {}, which cannot be read: it is no regular file", folder.path().display());
+    check(
+        &format!("images: {{docker_config: {}}}", folder.path().display()),
+        &[&format!("images.docker_config (@): {fault}")],
+    );
+}
+
+#[test]
+fn settings_of_tls_for_what_speaks_without_are_refused() {
+    let ca = tempfile::NamedTempFile::new().unwrap();
+    let path = ca.path().display();
+    check(
+        &format!("images: {{registries: {{localhost: {{plain_http: true, ca_file: {path}}}}}}}"),
+        &[
+            "images.registries.localhost.ca_file (@): is for TLS, and `plain_http` says to speak without; leave out one of the two",
+        ],
+    );
+    check(
+        &format!("providers: {{docker: {{socket: /run/docker.sock, tls: {{ca_file: {path}}}}}}}"),
+        &[
+            "providers.docker.tls.ca_file (@): is for an Engine at tcp://, and `providers.docker.socket` is a Unix socket",
+        ],
+    );
+}
+
+#[test]
+fn no_box_gets_all_capabilities() {
+    let config = Lab::new().here("providers: {docker: {dropped_caps: [all]}}").load().config;
+    assert_eq!(config.providers.docker.dropped_caps, ["ALL"]);
+    let faults = Lab::new().here("providers: {docker: {added_caps: [ALL]}}").faults();
+    assert!(faults.len() == 1 && faults[0].contains("would leave no wall standing"), "{faults:?}");
+}

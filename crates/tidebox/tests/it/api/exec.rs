@@ -259,7 +259,7 @@ async fn a_reader_that_stops_reading_stops_its_command_and_the_servers_memory_st
     let server = TestServer::start(NATIVE).await;
     let id = server.spawn().await;
     server.exec(&id, "true").await;
-    let before = resident_kib(server.pid());
+    let before = server.resident_kib();
     let body = json!({"command": "cat /dev/zero", "stream": true, "encoding": "base64"});
     let mut stalled = Vec::new();
     for _ in 0..4 {
@@ -275,16 +275,10 @@ async fn a_reader_that_stops_reading_stops_its_command_and_the_servers_memory_st
         })
         .await;
     assert_eq!(server.output(&id, "echo still here").await, "still here\n");
-    let grown = resident_kib(server.pid()).saturating_sub(before);
+    let grown = server.resident_kib().saturating_sub(before);
     assert!(grown < 48 * 1024, "the server grew by {grown} KiB");
     drop(stalled);
     server.until("their end", async || server.exec(&id, "pgrep -x cat").await["exit_code"] == 1).await;
-}
-
-fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 #[tokio::test]
@@ -292,7 +286,7 @@ async fn a_long_stream_arrives_whole_with_flat_memory() {
     let server = TestServer::start(NATIVE).await;
     let id = server.spawn().await;
     server.exec(&id, "true").await;
-    let before = resident_kib(server.pid());
+    let before = server.resident_kib();
     let body =
         json!({"command": "head -c 268435456 /dev/zero", "stream": true, "encoding": "base64", "timeout": "10m"});
     let answer = server.request(Method::POST, &format!("/sandboxes/{id}/exec")).json(&body).send().await.unwrap();
@@ -301,7 +295,7 @@ async fn a_long_stream_arrives_whole_with_flat_memory() {
         let was = received;
         received += piece.unwrap().len() as u64;
         if was >> 24 != received >> 24 {
-            most = most.max(resident_kib(server.pid()));
+            most = most.max(server.resident_kib());
         }
     }
     assert!(received > 268_435_456 / 3 * 4, "{received} bytes of NDJSON hold less than was written");
