@@ -3,8 +3,13 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use guest_protocol::CONSOLE_LINES_MAX;
+
+use crate::budget::Share;
+use crate::failure::Result;
+use crate::serve::rows::Rows;
 
 /// All lines together, so that a box stays small.
 const BYTES_MAX: usize = 1024 * 1024;
@@ -19,7 +24,7 @@ pub(crate) struct Console {
 
 #[derive(Debug, Default)]
 struct Ring {
-    lines: VecDeque<String>,
+    lines: VecDeque<Rc<str>>,
     bytes: usize,
 }
 
@@ -28,17 +33,50 @@ impl Console {
     pub(crate) fn push(&self, line: String) {
         let mut ring = self.ring.borrow_mut();
         ring.bytes += line.len();
-        ring.lines.push_back(line);
+        ring.lines.push_back(line.into());
         while ring.lines.len() > CONSOLE_LINES_MAX || ring.bytes > BYTES_MAX {
             let Some(oldest) = ring.lines.pop_front() else { break };
             ring.bytes -= oldest.len();
         }
     }
 
-    /// The newest `count` lines, oldest first.
-    pub(crate) fn newest(&self, count: usize) -> Vec<String> {
+    /// Gives the newest `count` lines, oldest first.
+    ///
+    /// # Errors
+    /// Exhausted if other answers take all the memory that there is for them.
+    pub(crate) async fn newest(&self, count: usize, mut share: Share) -> Result<Newest> {
+        let size = |ring: &Ring| ring.bytes + ring.lines.len() * size_of::<Rc<str>>();
+        let bytes = size(&self.ring.borrow());
+        share.take(bytes).await?;
+        share.gathered();
         let ring = self.ring.borrow();
-        ring.lines.iter().skip(ring.lines.len().saturating_sub(count)).cloned().collect()
+        // What was written while this waited is left out, so that the share covers it.
+        let mut lines: Vec<Rc<str>> = Vec::new();
+        let mut left = bytes;
+        for line in ring.lines.iter().rev().take(count) {
+            let taken = line.len() + size_of::<Rc<str>>();
+            if taken > left {
+                break;
+            }
+            left -= taken;
+            lines.push(Rc::clone(line));
+        }
+        Ok(Newest { lines, _share: share })
+    }
+}
+
+/// Lines on their way to the server, the oldest last.
+#[derive(Debug)]
+pub(crate) struct Newest {
+    lines: Vec<Rc<str>>,
+    _share: Share,
+}
+
+impl Rows for Newest {
+    type Row<'a> = String;
+
+    fn next(&mut self) -> Option<String> {
+        self.lines.pop().map(|line| line.to_string())
     }
 }
 
@@ -84,6 +122,13 @@ impl Lines {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::budget::Budget;
+
+    fn newest(console: &Console, count: usize) -> Vec<String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let mut newest = runtime.block_on(console.newest(count, Budget::of(64).share())).unwrap();
+        std::iter::from_fn(|| newest.next()).collect()
+    }
 
     #[test]
     fn lines_are_whole_wherever_the_writes_were_cut() {
@@ -92,7 +137,7 @@ mod test {
             let (console, mut lines) = (Console::default(), Lines::default());
             text.chunks(size).for_each(|piece| lines.feed(piece, &console));
             lines.finish(&console);
-            assert_eq!(console.newest(10), ["one", "", "two \u{fffd}", "three"]);
+            assert_eq!(newest(&console, 10), ["one", "", "two \u{fffd}", "three"]);
         }
     }
 
@@ -100,11 +145,11 @@ mod test {
     fn the_oldest_lines_go_first_by_count_and_by_size() {
         let console = Console::default();
         (0..CONSOLE_LINES_MAX + 5).for_each(|n| console.push(n.to_string()));
-        assert_eq!(console.newest(usize::MAX).len(), CONSOLE_LINES_MAX);
-        assert_eq!(console.newest(1), [(CONSOLE_LINES_MAX + 4).to_string()]);
+        assert_eq!(newest(&console, usize::MAX).len(), CONSOLE_LINES_MAX);
+        assert_eq!(newest(&console, 1), [(CONSOLE_LINES_MAX + 4).to_string()]);
         let mut lines = Lines::default();
         lines.feed(&vec![b'x'; 3 * BYTES_MAX], &console);
-        let kept = console.newest(usize::MAX);
+        let kept = newest(&console, usize::MAX);
         assert!(kept.iter().all(|line| line.len() <= LINE_BYTES_MAX));
         assert!(kept.iter().map(String::len).sum::<usize>() <= BYTES_MAX);
     }

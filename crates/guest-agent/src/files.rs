@@ -57,15 +57,22 @@ fn describe(name: String, path: String, stat: &Stat, dir: impl AsFd, entry: &[u8
     let kind = FileType::from_raw_mode(stat.st_mode);
     let is_symlink = kind == FileType::Symlink;
     let target = is_symlink.then(|| readlinkat(dir, entry, Vec::new()).ok()).flatten();
+    let target = target.map(|target| target.to_string_lossy().into_owned());
+    info_of(name, path, target, stat.st_mode, u64::try_from(stat.st_size).unwrap_or(0), modified_ms(stat))
+}
+
+/// Puts together what is known of a file; `st_mode` is with its type.
+fn info_of(name: String, path: String, target: Option<String>, st_mode: u32, size: u64, modified_ms: i64) -> FileInfo {
+    let kind = FileType::from_raw_mode(st_mode);
     FileInfo {
         name,
         path,
-        size: u64::try_from(stat.st_size).unwrap_or(0),
+        size,
         is_dir: kind == FileType::Directory,
-        is_symlink,
-        target: target.map(|target| target.to_string_lossy().into_owned()),
-        modified_ms: modified_ms(stat),
-        mode: stat.st_mode & MODE_MAX,
+        is_symlink: kind == FileType::Symlink,
+        target,
+        modified_ms,
+        mode: st_mode & MODE_MAX,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The first process of a box, and the launcher that makes native boxes.
 
 mod bare;
+mod budget;
 mod console;
 mod deadline;
 mod descriptor;

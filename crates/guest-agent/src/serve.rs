@@ -2,6 +2,7 @@
 
 mod body;
 mod route;
+pub(crate) mod rows;
 pub(crate) mod stdio;
 
 use std::convert::Infallible;
@@ -25,6 +26,7 @@ use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::{LocalSet, spawn_local};
 
+use crate::budget::Budget;
 use crate::console::Console;
 use crate::deadline::Deadline;
 use crate::descriptor::take;
@@ -82,6 +84,7 @@ pub(crate) struct Agent {
     pub(crate) descriptors: Rlimit,
     deadline: Deadline,
     activity: Rc<Activity>,
+    budget: Rc<Budget>,
     pub(crate) execs: Arc<Semaphore>,
     file_operations: Arc<Semaphore>,
 }
@@ -159,6 +162,7 @@ async fn serve(
         descriptors,
         deadline: Deadline::new(boot.deadline_ms)?,
         activity: Rc::default(),
+        budget: Budget::of(boot.memory_mb),
         execs: Arc::new(Semaphore::new(execs)),
         file_operations: Arc::new(Semaphore::new(FILE_OPERATIONS_MAX)),
         boot,

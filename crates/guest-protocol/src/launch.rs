@@ -51,6 +51,9 @@ pub struct Launch {
     /// What commands get that do not say otherwise.
     #[serde(default)]
     pub defaults: Defaults,
+    /// See [`Boot::memory_mb`].
+    #[serde(default)]
+    pub memory_mb: u32,
     /// What runs beside the agent; see [`Boot::entrypoint`].
     #[serde(default)]
     pub entrypoint: Option<Vec<String>>,
@@ -168,6 +171,10 @@ pub struct Boot {
     /// take more than this, in mebibytes; 0 if a control group holds the limit.
     #[serde(default)]
     pub soft_memory_mb: u32,
+    /// The memory of the box in mebibytes, whatever holds the limit, of which the
+    /// agent's answers take a small share; 0 if it is not known.
+    #[serde(default)]
+    pub memory_mb: u32,
     /// Commands can run as the user of the agent only.
     #[serde(default)]
     pub single_user: bool,

@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a case fails by panicking")]
 
+mod answers;
 mod exec;
 mod files;
 mod images;
@@ -70,7 +71,7 @@ impl Report {
 pub fn cases() -> Vec<Case> {
     let of_boxes =
         [lifecycle::cases(), exec::cases(), terminal::cases(), output::cases(), files::cases(), tree::cases()];
-    of_boxes.into_iter().chain([images::cases(), slots::cases()]).flatten().collect()
+    of_boxes.into_iter().chain([answers::cases(), images::cases(), slots::cases()]).flatten().collect()
 }
 
 /// Makes a [`Case`] of an async function.

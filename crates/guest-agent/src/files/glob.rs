@@ -1,35 +1,88 @@
 //! Searching by name.
 
+use std::borrow::Cow;
+
 use guest_protocol::{GLOB_RESULTS_MAX, Glob, PATH_BYTES_MAX};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, open, statat};
 use tokio::task::yield_now;
 
 use super::path::{check, normal};
 use super::{ENTRIES_PER_TURN, exists};
+use crate::budget::Share;
 use crate::failure::{Result, invalid};
+use crate::serve::rows::Rows;
 
 /// Entries that one search looks at.
 const VISITED_MAX: usize = 1_000_000;
 /// Paths of directories that wait to be looked into, all together.
 const PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// What a path that waits takes besides its bytes: its place in the list, and the
+/// allocator's own.
+const PENDING_ENTRY_BYTES: usize = 48;
 /// Made up by the kernel, endless, and of no interest unless named.
 const KERNEL_DIRS: [&[u8]; 3] = [b"/proc", b"/sys", b"/dev"];
 
-/// The paths that match, sorted.
+/// The paths that match, sorted, in one block of memory.
+#[derive(Debug)]
+pub(crate) struct Found {
+    texts: Vec<u8>,
+    /// Where each path begins, and its length.
+    paths: Vec<(u32, u32)>,
+    next: usize,
+    share: Share,
+}
+
+impl Found {
+    async fn push(&mut self, path: &[u8]) -> Result<()> {
+        self.share.room(&mut self.texts, path.len()).await?;
+        self.share.room(&mut self.paths, 1).await?;
+        let number = |len| u32::try_from(len).map_err(|_| invalid("the pattern matches paths that are too long"));
+        self.paths.push((number(self.texts.len())?, number(path.len())?));
+        self.texts.extend_from_slice(path);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Found {
+        self.share.gathered();
+        let texts = &self.texts;
+        self.paths.sort_unstable_by(|a, b| text(texts, *a).cmp(text(texts, *b)));
+        self
+    }
+}
+
+fn text(texts: &[u8], (at, len): (u32, u32)) -> &[u8] {
+    texts.get(at as usize..at as usize + len as usize).unwrap_or_default()
+}
+
+impl Rows for Found {
+    type Row<'a> = Cow<'a, str>;
+
+    fn next(&mut self) -> Option<Cow<'_, str>> {
+        let place = self.paths.get(self.next)?;
+        self.next += 1;
+        Some(String::from_utf8_lossy(text(&self.texts, *place)))
+    }
+}
+
+/// Searches for the paths that match.
 ///
 /// # Errors
 /// Invalid for a pattern that makes no sense, or that asks for too much.
-pub(crate) async fn glob(request: &Glob) -> Result<Vec<String>> {
+pub(crate) async fn glob(request: &Glob, share: Share) -> Result<Found> {
     let pattern = Pattern::parse(&request.pattern)?;
+    let mut found = Found { texts: Vec::new(), paths: Vec::new(), next: 0, share };
     if pattern.is_literal {
-        return Ok(if exists(&pattern.text) { vec![pattern.text] } else { Vec::new() });
+        if exists(&pattern.text) {
+            found.push(pattern.text.as_bytes()).await?;
+        }
+        return Ok(found.finish());
     }
-    let mut found = Vec::new();
     let mut visited = 0;
     let mut pending = vec![pattern.start.as_bytes().to_vec()];
-    let mut pending_bytes = pattern.start.len();
+    let mut pending_bytes = pattern.start.len() + PENDING_ENTRY_BYTES;
+    let mut pending_taken = pending_bytes;
     while let Some(dir) = pending.pop() {
-        pending_bytes -= dir.len();
+        pending_bytes -= dir.len() + PENDING_ENTRY_BYTES;
         yield_now().await;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         // The start is named by the caller, and may be a link.
@@ -53,24 +106,28 @@ pub(crate) async fn glob(request: &Glob) -> Result<Vec<String>> {
             }
             let path = join(&dir, name);
             if pattern.matches(&path) {
-                if found.len() >= GLOB_RESULTS_MAX {
+                if found.paths.len() >= GLOB_RESULTS_MAX {
                     return Err(invalid("the pattern matches more than 10,000 paths"));
                 }
-                found.push(String::from_utf8_lossy(&path).into_owned());
+                found.push(&path).await?;
             }
             if is_dir(&path, entry.file_type()) && pattern.may_match_below(&path) {
-                pending_bytes += path.len();
+                pending_bytes += path.len() + PENDING_ENTRY_BYTES;
                 if pending_bytes > PENDING_BYTES_MAX {
                     return Err(invalid(
                         "the pattern would look into too many directories; begin it with a longer path",
                     ));
                 }
+                if pending_bytes > pending_taken {
+                    found.share.take(pending_bytes - pending_taken).await?;
+                    pending_taken = pending_bytes;
+                }
                 pending.push(path);
             }
         }
     }
-    found.sort_unstable();
-    Ok(found)
+    drop(pending);
+    Ok(found.finish())
 }
 
 fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {

@@ -1,27 +1,54 @@
 //! Listing.
 
 use guest_protocol::{ANSWER_BYTES_MAX, FileInfo, PathOnly};
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, open, statat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, open, readlinkat, statat};
 use rustix::io::Errno;
 use tokio::task::yield_now;
 
 use super::path::{check, normal};
-use super::{ENTRIES_PER_TURN, describe, directory_refused};
+use super::{ENTRIES_PER_TURN, directory_refused, info_of, modified_ms};
+use crate::budget::Share;
 use crate::failure::{Result, invalid, refused};
+use crate::serve::rows::Rows;
 
 /// What JSON takes for one entry besides name, path and target.
 const ENTRY_BYTES: usize = 160;
 /// JSON may need more than one byte for one of ours.
 const NAMES_BYTES_MAX: usize = ANSWER_BYTES_MAX / 3;
 
-/// The entries of a directory, sorted by name. A link in it is described itself.
-pub(crate) async fn list(request: &PathOnly) -> Result<Vec<FileInfo>> {
+/// The entries of a directory, sorted by name, as few bytes each as can be: a
+/// directory of forty thousand is described in a box of 64 MiB.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    /// The path of the directory, without a slash at its end.
+    dir: String,
+    /// Names and targets, one behind the other.
+    texts: Vec<u8>,
+    entries: Vec<Entry>,
+    next: usize,
+    share: Share,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Where in the texts the name begins; the target of a link follows it.
+    at: u32,
+    name_len: u16,
+    target_len: u16,
+    /// With the type of the file.
+    mode: u32,
+    size: u64,
+    modified_ms: i64,
+}
+
+/// Describes the entries of a directory. A link in it is described itself.
+pub(crate) async fn list(request: &PathOnly, share: Share) -> Result<Listing> {
     let path = check(&request.path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let dir = open(path, flags, Mode::empty()).map_err(|errno| directory_refused(path, errno))?;
     let mut entries = Dir::read_from(&dir).map_err(|errno| refused(path, errno))?;
-    let shown = normal(path);
-    let mut infos = Vec::new();
+    let shown = normal(path).trim_end_matches('/').to_owned();
+    let mut listing = Listing { dir: shown, texts: Vec::new(), entries: Vec::new(), next: 0, share };
     let mut bytes = 0;
     let mut turn = 0;
     while let Some(entry) = entries.read() {
@@ -36,10 +63,10 @@ pub(crate) async fn list(request: &PathOnly) -> Result<Vec<FileInfo>> {
             Err(Errno::NOENT) => continue,
             Err(errno) => return Err(refused(path, errno)),
         };
-        let text = name.to_string_lossy().into_owned();
-        let full = format!("{}/{text}", shown.trim_end_matches('/'));
-        let info = describe(text, full, &stat, &dir, name.to_bytes());
-        bytes += ENTRY_BYTES + info.name.len() + info.path.len() + info.target.as_ref().map_or(0, String::len);
+        let is_symlink = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        let target = is_symlink.then(|| readlinkat(&dir, name, Vec::new()).ok()).flatten();
+        let target = target.as_ref().map_or(&b""[..], |target| target.as_bytes());
+        bytes += ENTRY_BYTES + 2 * name.to_bytes().len() + listing.dir.len() + target.len();
         if bytes > NAMES_BYTES_MAX {
             return Err(invalid(format!(
                 "{path}: the directory has more entries than one answer can describe, which is {} MiB or some 70,000; \
@@ -47,12 +74,59 @@ pub(crate) async fn list(request: &PathOnly) -> Result<Vec<FileInfo>> {
                 NAMES_BYTES_MAX >> 20
             )));
         }
-        infos.push(info);
+        listing.push(name.to_bytes(), target, &stat).await?;
         turn += 1;
         if turn % ENTRIES_PER_TURN == 0 {
             yield_now().await;
         }
     }
-    infos.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    Ok(infos)
+    listing.share.gathered();
+    let texts = &listing.texts;
+    listing.entries.sort_unstable_by(|a, b| a.name(texts).cmp(b.name(texts)));
+    Ok(listing)
+}
+
+impl Listing {
+    async fn push(&mut self, name: &[u8], target: &[u8], stat: &Stat) -> Result<()> {
+        self.share.room(&mut self.texts, name.len() + target.len()).await?;
+        self.share.room(&mut self.entries, 1).await?;
+        let fits = || invalid("the directory has a name that is too long");
+        self.entries.push(Entry {
+            at: u32::try_from(self.texts.len()).map_err(|_| fits())?,
+            name_len: u16::try_from(name.len()).map_err(|_| fits())?,
+            target_len: u16::try_from(target.len()).map_err(|_| fits())?,
+            mode: stat.st_mode,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            modified_ms: modified_ms(stat),
+        });
+        self.texts.extend_from_slice(name);
+        self.texts.extend_from_slice(target);
+        Ok(())
+    }
+}
+
+impl Entry {
+    fn name<'a>(&self, texts: &'a [u8]) -> &'a [u8] {
+        let at = self.at as usize;
+        texts.get(at..at + usize::from(self.name_len)).unwrap_or_default()
+    }
+
+    fn target<'a>(&self, texts: &'a [u8]) -> Option<&'a [u8]> {
+        let at = self.at as usize + usize::from(self.name_len);
+        texts.get(at..at + usize::from(self.target_len)).filter(|target| !target.is_empty())
+    }
+}
+
+impl Rows for Listing {
+    type Row<'a> = FileInfo;
+
+    fn next(&mut self) -> Option<FileInfo> {
+        let entry = self.entries.get(self.next)?;
+        self.next += 1;
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let name = text(entry.name(&self.texts));
+        let path = format!("{}/{name}", self.dir);
+        let target = entry.target(&self.texts).map(text);
+        Some(info_of(name, path, target, entry.mode, entry.size, entry.modified_ms))
+    }
 }

@@ -13,8 +13,8 @@ use super::describe;
 use super::path::{check, name_of, normal};
 use crate::failure::{Result, invalid, lookup_refused, refused};
 
-/// One piece; other tasks have their turn after each.
-const PIECE_BYTES: usize = 256 * 1024;
+/// The largest piece; other tasks have their turn after each.
+pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 /// The highest offset that the kernel takes.
 const OFFSET_MAX: u64 = i64::MAX.cast_unsigned();
 
@@ -24,13 +24,19 @@ pub(crate) struct Content {
     file: OwnedFd,
     offset: u64,
     left: u64,
+    piece_bytes: usize,
     /// Others have had their turn since the last piece.
     rested: bool,
     _permit: OwnedSemaphorePermit,
 }
 
-/// Opens a regular file, and nothing else, without waiting for anybody.
-pub(crate) fn open(request: &ReadFile, permit: OwnedSemaphorePermit) -> Result<(FileInfo, Content)> {
+/// Opens a regular file, and nothing else, without waiting for anybody. It is read in
+/// pieces of `piece_bytes`.
+pub(crate) fn open(
+    request: &ReadFile,
+    piece_bytes: usize,
+    permit: OwnedSemaphorePermit,
+) -> Result<(FileInfo, Content)> {
     let path = check(&request.path)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = open_file(path, flags, Mode::empty()).map_err(|errno| lookup_refused(path, errno))?;
@@ -50,7 +56,7 @@ pub(crate) fn open(request: &ReadFile, permit: OwnedSemaphorePermit) -> Result<(
     // where they ended when they were described.
     let rest = if info.size == 0 { OFFSET_MAX } else { info.size.saturating_sub(offset) };
     let left = request.length.unwrap_or(u64::MAX).min(rest);
-    Ok((info, Content { file, offset, left, rested: true, _permit: permit }))
+    Ok((info, Content { file, offset, left, piece_bytes, rested: true, _permit: permit }))
 }
 
 impl Content {
@@ -64,7 +70,7 @@ impl Content {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let len = usize::try_from(self.left).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        let len = usize::try_from(self.left).unwrap_or(self.piece_bytes).min(self.piece_bytes);
         let mut piece = Vec::with_capacity(len);
         match rustix::io::pread(&self.file, rustix::buffer::spare_capacity(&mut piece), self.offset) {
             Ok(0) => {

@@ -124,6 +124,7 @@ fn arguments(launch: &Launch, has_oom_events: bool) -> Result<(Vec<CString>, Vec
         oom_events_fd: has_oom_events.then_some(OOM_EVENTS_FD),
         deadline_ms: launch.deadline_ms,
         soft_memory_mb: launch.soft.memory_mb,
+        memory_mb: launch.memory_mb,
         single_user: launch.id_base.is_none() || launch.slot.is_some(),
         holds_slots: launch.holds_slots,
         defaults: launch.defaults.clone(),

@@ -17,6 +17,8 @@ pub(crate) enum Answer {
     Whole(Option<Bytes>),
     /// The frames of a command.
     Frames(mpsc::Receiver<Bytes>, #[expect(dead_code, reason = "counts as long as it lives")] Active),
+    /// An array that takes more than one piece.
+    Rows(super::rows::Body),
     /// What is in a file.
     File(Content, #[expect(dead_code, reason = "counts as long as it lives")] Active),
 }
@@ -29,6 +31,7 @@ impl Body for Answer {
         let piece = match self.get_mut() {
             Answer::Whole(bytes) => bytes.take().map(Ok),
             Answer::Frames(frames, _) => ready!(frames.poll_recv(cx)).map(Ok),
+            Answer::Rows(rows) => ready!(rows.poll_piece(cx)),
             Answer::File(content, _) => ready!(content.poll_piece(cx)),
         };
         Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
@@ -43,7 +46,7 @@ impl Body for Answer {
             Answer::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(0)))
             }
-            Answer::Frames(..) | Answer::File(..) => SizeHint::default(),
+            Answer::Frames(..) | Answer::Rows(_) | Answer::File(..) => SizeHint::default(),
         }
     }
 }

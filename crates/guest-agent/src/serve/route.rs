@@ -18,10 +18,12 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
 
-use super::Agent;
 use super::body::Answer;
+use super::rows::{self, Rows};
+use super::{Agent, FILE_OPERATIONS_MAX};
 use crate::failure::{Result, exhausted, internal, invalid, not_found, not_supported};
 use crate::files::acting::Actor;
+use crate::memory::Active;
 use crate::{exec, files};
 
 /// Two paths of 4,096 bytes, each byte written as an escape of JSON.
@@ -59,7 +61,8 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
         }
         (&Method::POST, "/console") => {
             let console: Console = body(request).await?;
-            return json(&agent.console.newest(console.lines));
+            let lines = agent.console.newest(console.lines, agent.budget.share()).await?;
+            return rows(lines, agent.activity.begin());
         }
         _ => {}
     }
@@ -71,7 +74,8 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
     match (request.method(), path.as_str()) {
         (&Method::GET, "/file") => {
             let wanted: ReadFile = header(&request)?;
-            let (info, content) = actor.at_once(|| files::read::open(&wanted, permit))?;
+            let piece_bytes = agent.budget.piece_bytes(FILE_OPERATIONS_MAX, files::read::PIECE_BYTES);
+            let (info, content) = actor.at_once(|| files::read::open(&wanted, piece_bytes, permit))?;
             let mut response = Response::new(Answer::File(content, active));
             response.headers_mut().insert(FILE_HEADER, to_header(&info)?);
             Ok(response)
@@ -102,11 +106,11 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
         }
         (&Method::POST, "/files/list") => {
             let wanted = body(request).await?;
-            json(&actor.run(files::list::list(&wanted)).await?)
+            rows(actor.run(files::list::list(&wanted, agent.budget.share())).await?, active)
         }
         (&Method::POST, "/files/glob") => {
             let wanted = body(request).await?;
-            json(&actor.run(files::glob::glob(&wanted)).await?)
+            rows(actor.run(files::glob::glob(&wanted, agent.budget.share())).await?, active)
         }
         (method, path) => Err(not_found(format!("the agent has no {method} {path}"))),
     }
@@ -155,6 +159,10 @@ fn to_header(value: &impl Serialize) -> Result<HeaderValue> {
 fn json(value: &impl Serialize) -> Result<Response<Answer>> {
     let text = serde_json::to_vec(value).map_err(|error| internal(error.to_string()))?;
     Ok(Response::new(Answer::Whole(Some(Bytes::from(text)))))
+}
+
+fn rows(rows: impl Rows, active: Active) -> Result<Response<Answer>> {
+    Ok(Response::new(rows::answer(rows, active)?))
 }
 
 fn done() -> Result<Response<Answer>> {

@@ -195,6 +195,7 @@ fn boot(config: &DockerConfig, spec: &Spec, image: &Image) -> Boot {
     Boot {
         listener_fd: -1,
         deadline_ms: u64::try_from(spec.lifetime.as_millis()).unwrap_or(u64::MAX),
+        memory_mb: spec.resources.memory_mb,
         single_user: !config.user.is_empty(),
         defaults: run.defaults.clone(),
         furnish: true,

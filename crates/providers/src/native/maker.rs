@@ -182,6 +182,7 @@ impl Maker {
             holds_slots: matches!(what.kind, Kind::Host),
             slot: if let Kind::Slot { slot, .. } = what.kind { Some(slot) } else { None },
             defaults: what.image.map(|image| image.held.run().defaults.clone()).unwrap_or_default(),
+            memory_mb: what.resources.memory_mb,
             entrypoint: starts.map(|image| image.held.run().entrypoint.clone()),
             furnish: what.image.is_some(),
         }

@@ -180,6 +180,7 @@ impl Maker {
         let run = what.image.as_ref().map(|held| held.run().clone()).unwrap_or_default();
         let boot = Boot {
             deadline_ms: u64::try_from(what.lifetime.as_millis()).unwrap_or(u64::MAX),
+            memory_mb: what.resources.memory_mb,
             single_user: true,
             // Nobody but the one user is there.
             defaults: Defaults { user: None, ..run.defaults },

@@ -1,0 +1,198 @@
+//! The memory that all answers together may take, so that questions alone cannot
+//! end a small box.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use std::cell::Cell;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use crate::failure::{Result, exhausted, internal, invalid};
+
+/// The share of a box's memory that answers may take. Nearly all of it is the commands'.
+const SHARE_OF_MEMORY: usize = 8;
+/// Enough for a directory of ten thousand entries, in the smallest box and where the
+/// memory of the box is not known.
+const BYTES_MIN: usize = 2 * 1024 * 1024;
+/// The largest single answer takes about so much: a search with as many paths, and as
+/// many directories before it, as it may have.
+const BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Taken by an answer without a turn. As many file operations as run at once take no
+/// more than [`BYTES_MIN`] in this way.
+const UNCOUNTED_BYTES: usize = 16 * 1024;
+/// The longest wait for other answers to end.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// A list grows by no less than this.
+const STEP_BYTES: usize = 4096;
+/// A list grows by this part of itself, so that it is not copied too often.
+const STEP_PART: usize = 4;
+
+/// What is left for answers.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    whole: usize,
+    left: Cell<usize>,
+    freed: Notify,
+    /// One large answer is gathered at a time: two that each waited for what the
+    /// other holds would wait for ever.
+    turns: Arc<Semaphore>,
+}
+
+/// What one answer takes; given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    budget: Rc<Budget>,
+    bytes: usize,
+    turn: Option<OwnedSemaphorePermit>,
+}
+
+impl Budget {
+    /// Makes the budget of a box with so many mebibytes of memory; 0 if that is not known.
+    pub(crate) fn of(memory_mb: u32) -> Rc<Budget> {
+        let memory = usize::try_from(memory_mb).unwrap_or(usize::MAX).saturating_mul(1024 * 1024);
+        let whole = (memory / SHARE_OF_MEMORY).clamp(BYTES_MIN, BYTES_MAX);
+        let turns = Arc::new(Semaphore::new(1));
+        Rc::new(Budget { whole, left: Cell::new(whole), freed: Notify::new(), turns })
+    }
+
+    /// Gives the size of the pieces of a file, of which `count` may wait to be sent,
+    /// and which are no larger than `most`.
+    pub(crate) fn piece_bytes(&self, count: usize, most: usize) -> usize {
+        (self.whole / count.max(1)).min(most)
+    }
+
+    /// Begins an answer.
+    pub(crate) fn share(self: &Rc<Budget>) -> Share {
+        Share { budget: Rc::clone(self), bytes: 0, turn: None }
+    }
+}
+
+fn counted(bytes: usize) -> usize {
+    bytes.saturating_sub(UNCOUNTED_BYTES)
+}
+
+impl Share {
+    /// Takes `bytes` more, and waits a while for other answers to end if they are not there.
+    ///
+    /// # Errors
+    /// Invalid if no answer may be so large, exhausted if other answers do not end.
+    pub(crate) async fn take(&mut self, bytes: usize) -> Result<()> {
+        let wanted = self.bytes.saturating_add(bytes);
+        let more = counted(wanted) - counted(self.bytes);
+        let budget = Rc::clone(&self.budget);
+        if counted(wanted) > budget.whole {
+            return Err(invalid(format!(
+                "the answer would take more than the {} MiB of the box's memory that answers may take; \
+                 ask for less, run `ls` or `find` in the box, or give the sandbox more memory_mb",
+                budget.whole >> 20
+            )));
+        }
+        if more > 0 {
+            let deadline = Instant::now() + WAIT_MAX;
+            if self.turn.is_none() {
+                let turn = timeout_at(deadline, Arc::clone(&budget.turns).acquire_owned()).await;
+                self.turn = Some(turn.map_err(|_| crowded())?.map_err(|error| internal(error.to_string()))?);
+            }
+            while budget.left.get() < more {
+                timeout_at(deadline, budget.freed.notified()).await.map_err(|_| crowded())?;
+            }
+            budget.left.set(budget.left.get() - more);
+        }
+        self.bytes = wanted;
+        Ok(())
+    }
+
+    /// Makes room for `more` values in `list`.
+    ///
+    /// # Errors
+    /// As [`Share::take`].
+    pub(crate) async fn room<T>(&mut self, list: &mut Vec<T>, more: usize) -> Result<()> {
+        if list.capacity() - list.len() >= more {
+            return Ok(());
+        }
+        let step = more.max(list.len() / STEP_PART).max(STEP_BYTES / size_of::<T>().max(1));
+        let grown = list.len() + step - list.capacity();
+        self.take(grown.saturating_mul(size_of::<T>())).await?;
+        list.reserve_exact(step);
+        Ok(())
+    }
+
+    /// Lets another answer be gathered while this one is sent.
+    pub(crate) fn gathered(&mut self) {
+        self.turn = None;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.left.set(self.budget.left.get() + counted(self.bytes));
+        // Only the answer whose turn it is waits for this.
+        self.budget.freed.notify_one();
+    }
+}
+
+fn crowded() -> guest_protocol::Failure {
+    exhausted("other answers take all the memory that this box has for them; ask again when they have ended")
+}
+
+#[cfg(test)]
+mod test {
+    use guest_protocol::FailureKind;
+
+    use super::*;
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.expect("a runtime").block_on(work)
+    }
+
+    #[test]
+    fn a_budget_is_a_share_of_the_memory_between_its_bounds() {
+        let whole = |memory_mb| Budget::of(memory_mb).whole >> 20;
+        assert_eq!([0, 16, 64, 256, 512, 16_777_216, u32::MAX].map(whole), [2, 2, 8, 32, 64, 64, 64]);
+        assert_eq!(Budget::of(64).piece_bytes(128, 256 * 1024), 64 * 1024);
+        assert_eq!(Budget::of(4096).piece_bytes(128, 256 * 1024), 256 * 1024);
+    }
+
+    #[test]
+    fn an_answer_waits_for_others_and_is_refused_when_they_do_not_end() {
+        block_on(async {
+            let budget = Budget::of(64);
+            let mut first = budget.share();
+            first.take(budget.whole).await.expect("there is room");
+            first.gathered();
+            let mut second = budget.share();
+            assert_eq!(second.take(budget.whole).await.unwrap_err().kind, FailureKind::Exhausted);
+            let (waited, ()) = tokio::join!(second.take(budget.whole), async { drop(first) });
+            waited.expect("the first has ended");
+            drop(second);
+            assert_eq!(budget.left.get(), budget.whole);
+        });
+    }
+
+    #[test]
+    fn an_answer_that_can_never_fit_is_refused_at_once() {
+        block_on(async {
+            let begun = Instant::now();
+            let mut share = Budget::of(64).share();
+            let refused = share.take(9 * 1024 * 1024).await.unwrap_err();
+            assert_eq!((refused.kind, begun.elapsed()), (FailureKind::Invalid, Duration::ZERO));
+            assert!(refused.message.contains("8 MiB"), "{refused:?}");
+        });
+    }
+
+    #[test]
+    fn a_small_answer_waits_for_nothing() {
+        block_on(async {
+            let budget = Budget::of(64);
+            let mut large = budget.share();
+            large.take(budget.whole).await.expect("there is room");
+            let begun = Instant::now();
+            budget.share().take(UNCOUNTED_BYTES).await.expect("it counts for nothing");
+            assert_eq!(begun.elapsed(), Duration::ZERO);
+        });
+    }
+}

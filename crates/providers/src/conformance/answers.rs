@@ -1,0 +1,71 @@
+//! What questions alone may take of a box.
+
+use futures_util::future::join_all;
+
+use super::{Case, Lab, case};
+use crate::{Error, Spec};
+
+/// The box is small, and the directory far larger than most.
+const MEMORY_MB: u32 = 64;
+const ENTRIES: usize = 40_000;
+const NAME_BYTES: usize = 100;
+const LISTS: usize = 12;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        case!("lists of a large directory do not end a small box", large_lists, Processes),
+        case!("looks at a full console do not end a small box", full_console, Processes),
+    ]
+}
+
+fn small(lab: &Lab) -> Spec {
+    let mut spec = lab.spec();
+    spec.resources.memory_mb = MEMORY_MB;
+    spec.resources.disk_mb = 0;
+    spec
+}
+
+async fn large_lists(lab: Lab) {
+    let (inside, dir) = (lab.start_as(&small(&lab)).await, "/var/many");
+    let prefix = "x".repeat(NAME_BYTES);
+    let made =
+        inside.sh(&format!("mkdir -p {dir} && cd {dir} && seq {ENTRIES} | sed s/^/{prefix}/ | xargs touch")).await;
+    assert_eq!(made.code(), 0, "{}", String::from_utf8_lossy(&made.stderr));
+    let lists = join_all((0..LISTS).map(|_| inside.guest.list(dir))).await;
+    let whole = lists.iter().filter_map(|list| list.as_ref().ok());
+    for entries in whole.clone() {
+        assert_eq!(entries.len(), ENTRIES);
+        assert!(entries.iter().all(|entry| entry.name.len() > NAME_BYTES));
+    }
+    assert!(whole.count() > 0, "none of the lists came: {:?}", lists.first());
+    let refused = lists.iter().filter_map(|list| list.as_ref().err());
+    for error in refused {
+        assert!(matches!(error, Error::Exhausted(_)), "{error:?}");
+    }
+    assert_eq!(inside.guest.list(dir).await.unwrap().len(), ENTRIES);
+    assert_eq!(inside.sh("echo works").await.text(), "works\n");
+}
+
+async fn full_console(lab: Lab) {
+    const LOOKS: usize = 200;
+    let inside = lab.start_as(&small(&lab)).await;
+    // Each byte of it takes six of an answer.
+    let fill =
+        "(until [ -e go ]; do sleep 0.05; done; head -c 1000000 /dev/zero | tr '\\0' '\\1'; echo; echo filled) & true";
+    assert_eq!(inside.sh(fill).await.code(), 0);
+    // What is written from now on is not the command's any more.
+    inside.write("/workspace/go", "").await;
+    super::lab::eventually("the console is full", || async {
+        inside.guest.console(1).await.unwrap().last().is_some_and(|line| line == "filled")
+    })
+    .await;
+    let looks = join_all((0..LOOKS).map(|_| inside.guest.console(10_000))).await;
+    let whole = looks.iter().filter_map(|look| look.as_ref().ok()).inspect(|lines| {
+        assert_eq!(lines.iter().map(String::len).sum::<usize>(), 1_000_000 + "filled".len());
+    });
+    assert!(whole.count() > 0, "none of the looks came: {:?}", looks.first());
+    for error in looks.iter().filter_map(|look| look.as_ref().err()) {
+        assert!(matches!(error, Error::Exhausted(_)), "{error:?}");
+    }
+    assert_eq!(inside.sh("echo works").await.text(), "works\n");
+}
