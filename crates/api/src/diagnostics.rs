@@ -101,6 +101,15 @@ pub struct ReportedLimits {
     pub max_exec_timeout: String,
     /// The longest lifetime that may be asked for.
     pub max_ttl: String,
+    /// The most memory of one sandbox here, in MiB.
+    #[serde(default)]
+    pub max_memory_mb: u32,
+    /// The most virtual CPUs of one sandbox here.
+    #[serde(default)]
+    pub max_vcpus: u32,
+    /// The largest file system of one sandbox here, in MiB.
+    #[serde(default)]
+    pub max_disk_mb: u32,
     /// What a spawn gets that finds no room: `reject` or `queue`.
     pub spawn_overflow: String,
     /// How long a spawn may wait for room.

@@ -16,6 +16,15 @@ pub struct OwnerQuota {
     pub max_ttl: String,
     /// The longest deadline of a command; `0s` inherits the global value.
     pub max_exec_timeout: String,
+    /// The most memory of one sandbox in MiB; 0 inherits the global value.
+    #[serde(default)]
+    pub max_memory_mb: u32,
+    /// The most virtual CPUs of one sandbox; 0 inherits the global value.
+    #[serde(default)]
+    pub max_vcpus: u32,
+    /// The largest file system of one sandbox in MiB; 0 inherits the global value.
+    #[serde(default)]
+    pub max_disk_mb: u32,
     /// When it was first saved (RFC 3339, UTC).
     pub created_at: String,
     /// When it was last saved (RFC 3339, UTC).
@@ -38,6 +47,19 @@ pub struct QuotaRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Duration>)]
     pub max_exec_timeout: Option<String>,
+    /// The most memory of one sandbox in MiB, from 16; 0 inherits the global value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 16_777_216)]
+    pub max_memory_mb: Option<u32>,
+    /// The most virtual CPUs of one sandbox; 0 inherits the global value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 1024)]
+    pub max_vcpus: Option<u32>,
+    /// The largest file system of one sandbox in MiB, and the bound of one that names
+    /// none; 0 inherits the global value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 16_777_216)]
+    pub max_disk_mb: Option<u32>,
 }
 
 /// What an owner has, and the limits that hold for it.
@@ -53,6 +75,15 @@ pub struct OwnerUsage {
     pub max_ttl: String,
     /// The longest deadline of a command.
     pub max_exec_timeout: String,
+    /// The most memory of one sandbox in MiB.
+    #[serde(default)]
+    pub max_memory_mb: u32,
+    /// The most virtual CPUs of one sandbox.
+    #[serde(default)]
+    pub max_vcpus: u32,
+    /// The largest file system of one sandbox in MiB.
+    #[serde(default)]
+    pub max_disk_mb: u32,
     /// Whether the owner has a quota of its own.
     pub quota_configured: bool,
 }

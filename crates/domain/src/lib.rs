@@ -7,6 +7,7 @@
 
 mod admission;
 mod bucket;
+mod ceilings;
 mod duration;
 mod identity;
 mod lease;
@@ -20,6 +21,7 @@ mod worker;
 
 pub use admission::{Active, Caps, Denial, Room};
 pub use bucket::{Bucket, Empty, Rate};
+pub use ceilings::{AboveCeiling, AskedSize, Ceilings, Configured, Machine, Site, SizeRules};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use identity::{InvalidOwner, InvalidSandboxId, OwnerId, SandboxId, StoreId};
 pub use jiff::Timestamp;

@@ -13,6 +13,12 @@ pub struct Quota {
     pub max_ttl: Duration,
     /// The longest deadline of a command; whole seconds.
     pub max_exec_timeout: Duration,
+    /// The most memory of one sandbox, in mebibytes.
+    pub max_memory_mb: u32,
+    /// The most virtual CPUs of one sandbox.
+    pub max_vcpus: u32,
+    /// The largest file system of one sandbox, in mebibytes.
+    pub max_disk_mb: u32,
 }
 
 /// A duration that a quota cannot hold.

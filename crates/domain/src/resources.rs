@@ -26,19 +26,26 @@ pub struct InvalidResource {
 }
 
 impl Resources {
+    /// The least and the most memory, in mebibytes: below it not even a shell and the
+    /// agent fit. The upper bounds here keep every product with 1,048,576 or 100,000
+    /// far from an overflow.
+    pub const MEMORY_MB: (u32, u32) = (16, 16_777_216);
+    /// The fewest and the most virtual CPUs.
+    pub const VCPUS: (u32, u32) = (1, 1024);
+    /// The least and the most of a file system's bound, in mebibytes.
+    pub const DISK_MB: (u32, u32) = (0, 16_777_216);
+
     /// Checks the size against what any runtime could make of it.
     ///
     /// # Errors
     /// [`InvalidResource`] names the first field out of range.
     pub fn check(&self) -> Result<(), InvalidResource> {
-        let within = |field, value, min, max| {
+        let within = |field, value, (min, max): (u32, u32)| {
             if (min..=max).contains(&value) { Ok(()) } else { Err(InvalidResource { field, min, max }) }
         };
-        // Below 16 MiB not even a shell and the agent fit; the upper bounds keep
-        // every product with 1,048,576 or 100,000 far from an overflow.
-        within("memory_mb", self.memory_mb, 16, 16_777_216)?;
-        within("vcpus", self.vcpus, 1, 1024)?;
-        within("disk_mb", self.disk_mb, 0, 16_777_216)?;
-        within("pids", self.pids, 8, 4_194_304)
+        within("memory_mb", self.memory_mb, Self::MEMORY_MB)?;
+        within("vcpus", self.vcpus, Self::VCPUS)?;
+        within("disk_mb", self.disk_mb, Self::DISK_MB)?;
+        within("pids", self.pids, (8, 4_194_304))
     }
 }

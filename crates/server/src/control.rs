@@ -25,7 +25,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use domain::{Caps, Limits, Resources, SandboxId, State, StopReason, Timestamp};
+use domain::{Caps, Limits, Resources, SandboxId, SizeRules, State, StopReason, Timestamp};
 use futures_util::future::{BoxFuture, Shared};
 use serde_json::json;
 use tokio::sync::watch;
@@ -170,6 +170,10 @@ pub struct Policy {
     pub caps: Caps,
     /// The size of a sandbox when a request leaves it out.
     pub resources: Resources,
+    /// On the size of one sandbox.
+    pub sizes: SizeRules,
+    /// The provider whose boxes another service holds, if there is one.
+    pub far_provider: Option<String>,
     /// Whether a spawn that finds no room may wait for it.
     pub queue: QueuePolicy,
     /// How many boxes are shared, by how many; `None` when pool mode is off.

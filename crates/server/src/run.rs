@@ -1,5 +1,6 @@
 //! The life of the process: open, serve, drain, close.
 
+mod machine;
 mod runtimes;
 
 use std::fs::File;
@@ -8,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::{Caps, Limits, Resources, State, StopReason};
+use domain::{Caps, Configured, Limits, Resources, SizeRules, State, StopReason};
 use providers::Chain;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -291,6 +292,11 @@ fn policy(config: &Config) -> Policy {
         },
         caps: Caps { max_sandboxes: defaults.max_sandboxes, max_sandboxes_per_owner: defaults.max_sandboxes_per_owner },
         resources: Resources { memory_mb: defaults.memory_mb, vcpus: defaults.vcpus, disk_mb: 0, pids: defaults.pids },
+        sizes: SizeRules::new(
+            Configured { memory_mb: defaults.max_memory_mb, vcpus: defaults.max_vcpus, disk_mb: defaults.max_disk_mb },
+            machine::measure(&config.data_dir),
+        ),
+        far_provider: config.providers.custom.enabled.then(|| config.providers.custom.name.clone()),
         queue: QueuePolicy {
             enabled: defaults.spawn_overflow == Overflow::Queue,
             pool: config.pool.overflow == Overflow::Queue,

@@ -9,16 +9,27 @@ use domain::format_duration;
 
 use super::{DefaultProvider, Draft, Enabled, Fault, Source, secret_file};
 
+use Bounded::{Number, Span};
+
 /// Works out what depends on other keys, then checks the whole.
 pub(super) fn finish(draft: &mut Draft) {
     place_data(draft);
     let defaults = draft.config.defaults.clone();
-    below(draft, ("defaults.ttl", defaults.ttl), ("defaults.max_ttl", defaults.max_ttl));
+    below(draft, ("defaults.ttl", Span(defaults.ttl)), ("defaults.max_ttl", Span(defaults.max_ttl)));
     below(
         draft,
-        ("defaults.default_exec_timeout", defaults.default_exec_timeout),
-        ("defaults.max_exec_timeout", defaults.max_exec_timeout),
+        ("defaults.default_exec_timeout", Span(defaults.default_exec_timeout)),
+        ("defaults.max_exec_timeout", Span(defaults.max_exec_timeout)),
     );
+    for (default, value, maximum, most) in [
+        ("defaults.memory_mb", defaults.memory_mb, "defaults.max_memory_mb", defaults.max_memory_mb),
+        ("defaults.vcpus", defaults.vcpus, "defaults.max_vcpus", defaults.max_vcpus),
+    ] {
+        // One that is left to the machine lowers the default.
+        if let Some(most) = most {
+            below(draft, (default, Number(value)), (maximum, Number(most)));
+        }
+    }
     leases(draft);
     worker_token(draft);
     custom_provider(draft);
@@ -45,8 +56,24 @@ fn place_data(draft: &mut Draft) {
     }
 }
 
+/// A value that has a maximum.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+enum Bounded {
+    Span(Duration),
+    Number(u32),
+}
+
+impl std::fmt::Display for Bounded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Span(duration) => f.write_str(&format_duration(*duration)),
+            Number(number) => number.fmt(f),
+        }
+    }
+}
+
 /// A default must not be above its maximum.
-fn below(draft: &mut Draft, default: (&'static str, Duration), maximum: (&'static str, Duration)) {
+fn below(draft: &mut Draft, default: (&'static str, Bounded), maximum: (&'static str, Bounded)) {
     let broken = |key| draft.faults.iter().any(|fault| fault.key == key);
     if default.1 <= maximum.1 || broken(default.0) || broken(maximum.0) {
         return;
@@ -54,9 +81,7 @@ fn below(draft: &mut Draft, default: (&'static str, Duration), maximum: (&'stati
     let (source, source_of_maximum) = (draft.source(default.0), draft.source(maximum.0));
     let message = format!(
         "{} is above `{}`, which is {} ({source_of_maximum}); lower the one or raise the other",
-        format_duration(default.1),
-        maximum.0,
-        format_duration(maximum.1),
+        default.1, maximum.0, maximum.1,
     );
     draft.fault(default.0, &source, message);
 }

@@ -3,7 +3,10 @@
 mod runtimes;
 mod workers;
 
+use std::ops::RangeInclusive;
 use std::path::Path;
+
+use domain::Resources;
 
 use super::read::{self, Read};
 use super::tree::Value;
@@ -100,6 +103,12 @@ const OUTPUT_BYTES_MAX: u64 = 1 << 30;
 
 /// The largest file of ext4.
 const FILE_BYTES_MAX: u64 = 16 << 40;
+
+/// The memory that a sandbox may have at all, in mebibytes.
+const MEMORY_MB: RangeInclusive<u32> = Resources::MEMORY_MB.0..=Resources::MEMORY_MB.1;
+
+/// The virtual CPUs that a sandbox may have at all.
+const VCPUS: RangeInclusive<u32> = Resources::VCPUS.0..=Resources::VCPUS.1;
 
 /// Every key, section by section.
 pub(super) const KEYS: &[Key] = &{
@@ -217,13 +226,13 @@ const SERVER: &[Key] = &[
         name: "defaults.memory_mb",
         default: Default::Text("512"),
         doc: &["Memory limit in MiB of a spawn that names none."],
-        read: |config, value, _| read::integer(value, 16..=16_777_216).map(|it| config.defaults.memory_mb = it),
+        read: |config, value, _| read::integer(value, MEMORY_MB).map(|it| config.defaults.memory_mb = it),
     },
     Key {
         name: "defaults.vcpus",
         default: Default::Text("1"),
         doc: &["Virtual CPUs of a spawn that names none."],
-        read: |config, value, _| read::integer(value, 1..=1024).map(|it| config.defaults.vcpus = it),
+        read: |config, value, _| read::integer(value, VCPUS).map(|it| config.defaults.vcpus = it),
     },
     Key {
         name: "defaults.pids",
@@ -236,6 +245,29 @@ const SERVER: &[Key] = &[
         default: Default::Text("24h"),
         doc: &["The longest lifetime that a spawn or an extension may ask for."],
         read: |config, value, _| read::positive_duration(value).map(|it| config.defaults.max_ttl = it),
+    },
+    Key {
+        name: "defaults.max_memory_mb",
+        default: Default::Text("auto"),
+        doc: &["The most memory in MiB of one sandbox; auto is three quarters of the machine's."],
+        read: |config, value, _| read::or_auto(value, MEMORY_MB).map(|it| config.defaults.max_memory_mb = it),
+    },
+    Key {
+        name: "defaults.max_vcpus",
+        default: Default::Text("auto"),
+        doc: &["The most virtual CPUs of one sandbox; auto is as many as the machine has."],
+        read: |config, value, _| read::or_auto(value, VCPUS).map(|it| config.defaults.max_vcpus = it),
+    },
+    Key {
+        name: "defaults.max_disk_mb",
+        default: Default::Text("auto"),
+        doc: &[
+            "The largest disk_mb in MiB; auto is half of the disk that data_dir is on. A number",
+            "is also the bound of a sandbox that names none.",
+        ],
+        read: |config, value, _| {
+            read::or_auto(value, 1..=Resources::DISK_MB.1).map(|it| config.defaults.max_disk_mb = it)
+        },
     },
     Key {
         name: "defaults.default_exec_timeout",

@@ -56,6 +56,20 @@ where
     }
 }
 
+/// A whole number in the range, or `auto`, which is none.
+pub(super) fn or_auto(value: &Value, range: RangeInclusive<u32>) -> Read<Option<u32>> {
+    if let Value::Bare(text) | Value::Text(text) = value
+        && text == "auto"
+    {
+        return Ok(None);
+    }
+    let (min, max) = (*range.start(), *range.end());
+    match integer(value, range) {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => must(&format!("auto or a whole number from {min} to {max}"), value),
+    }
+}
+
 /// Digits and nothing else; `None` for more than fits.
 fn decimal(text: &str) -> Option<i128> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {

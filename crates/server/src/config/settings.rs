@@ -103,6 +103,13 @@ pub struct Defaults {
     pub pids: u32,
     /// The longest lifetime that may be asked for.
     pub max_ttl: Duration,
+    /// The most memory of one sandbox in mebibytes; `None` derives it from the machine.
+    pub max_memory_mb: Option<u32>,
+    /// The most virtual CPUs of one sandbox; `None` derives it from the machine.
+    pub max_vcpus: Option<u32>,
+    /// The largest file system of one sandbox in mebibytes; `None` derives it from the
+    /// machine.
+    pub max_disk_mb: Option<u32>,
     /// A command's deadline.
     pub default_exec_timeout: Duration,
     /// The longest deadline that may be asked for.
@@ -458,6 +465,9 @@ pub(super) fn blank() -> Config {
             vcpus: 0,
             pids: 0,
             max_ttl: Duration::ZERO,
+            max_memory_mb: None,
+            max_vcpus: None,
+            max_disk_mb: None,
             default_exec_timeout: Duration::ZERO,
             max_exec_timeout: Duration::ZERO,
             max_sandboxes: 0,

@@ -96,6 +96,8 @@ fn nothing_set_gives_the_defaults() {
     assert_eq!(config.defaults.max_ttl, Duration::from_secs(86_400));
     assert_eq!(config.defaults.default_exec_timeout, Duration::from_secs(60));
     assert_eq!(config.defaults.max_exec_timeout, Duration::from_secs(600));
+    let defaults = &config.defaults;
+    assert_eq!((defaults.max_memory_mb, defaults.max_vcpus, defaults.max_disk_mb), (None, None, None));
     assert_eq!((config.defaults.max_sandboxes, config.defaults.max_sandboxes_per_owner), (0, 0));
     assert_eq!(config.limits, Limits { max_output_bytes: 8 << 20, max_file_bytes: 1 << 30, reserve_disk_mb: 1024 });
     assert_eq!(config.retention.destroyed, Duration::from_secs(86_400));
@@ -394,6 +396,17 @@ fn a_key_given_twice_is_refused() {
 
 #[test]
 fn values_that_contradict_each_other_are_refused() {
+    check(
+        "defaults: {max_memory_mb: 511, vcpus: 3, max_vcpus: 2}",
+        &[
+            "defaults.memory_mb (built-in default): 512 is above `defaults.max_memory_mb`, which is 511 (@); lower the one or raise the other",
+            "defaults.vcpus (@): 3 is above `defaults.max_vcpus`, which is 2 (@); lower the one or raise the other",
+        ],
+    );
+    check(
+        "defaults: {max_disk_mb: all}",
+        &["defaults.max_disk_mb (@): must be auto or a whole number from 1 to 16777216, not `all`"],
+    );
     check(
         "defaults: {max_ttl: 10m}",
         &[

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::{AboveMaximum, Denial, Room, format_duration};
+use domain::{AboveCeiling, AboveMaximum, Denial, Room, format_duration};
 
 use super::create::SpawnRequest;
 use super::{Control, Error, Result};
@@ -107,6 +107,15 @@ impl Control {
             }
         }
     }
+}
+
+/// Returns the error of a size above its ceiling. Waiting does not cure it.
+pub(super) fn too_large(above: AboveCeiling) -> Error {
+    let AboveCeiling { field, max } = above;
+    Error::LimitReached(match field {
+        "disk_mb" => format!("`disk_mb` is above the maximum of {max}, or 0, which is no bound; ask for 1 to {max}"),
+        _ => format!("`{field}` is above the maximum of {max}; ask for {max} or less"),
+    })
 }
 
 /// The error of a lifetime or deadline above its maximum. Waiting does not cure it.

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::{InvalidMetadata, Metadata, OwnerId, Resources, SandboxId, State, StopReason, WorkerId};
+use domain::{
+    AskedSize, Ceilings, InvalidMetadata, Metadata, OwnerId, Quota, Resources, SandboxId, Site, State, StopReason,
+    WorkerId,
+};
 use providers::{Chain, Phase, Provider, Spec, Started};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
-use super::admission::above;
+use super::admission::{above, too_large};
 use super::boxes::runtime_error;
+use super::runtime::Offer;
 use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, WAIT_MAX, WaitFor, lock};
 use crate::admission::Granted;
 use crate::clock;
@@ -45,6 +49,8 @@ pub struct SpawnRequest {
     pub key: Option<IdempotencyKey>,
     /// The generation of the lease, if a control plane asks.
     pub generation: Option<u64>,
+    /// The size that the template names, which this caller did not choose.
+    pub of_template: AskedSize,
 }
 
 /// A sandbox that has just been made.
@@ -191,35 +197,75 @@ impl Control {
         spawned
     }
 
-    /// What can be said against a request without asking anybody; its size.
-    pub(super) fn check_shape(&self, request: &SpawnRequest) -> Result<Resources> {
+    /// Checks what can be said against a request without asking anybody.
+    pub(super) fn check_shape(&self, request: &SpawnRequest) -> Result<()> {
         InvalidMetadata::check(&request.metadata).map_err(|error| Error::Invalid(error.to_string()))?;
+        let default = self.default_size(request);
         let resources = Resources {
-            memory_mb: request.memory_mb.unwrap_or(self.policy.resources.memory_mb),
-            vcpus: request.vcpus.unwrap_or(self.policy.resources.vcpus),
-            disk_mb: request.disk_mb.unwrap_or(0),
-            pids: self.policy.resources.pids,
+            memory_mb: request.memory_mb.unwrap_or(default.memory_mb),
+            vcpus: request.vcpus.unwrap_or(default.vcpus),
+            disk_mb: request.disk_mb.unwrap_or(default.disk_mb),
+            pids: default.pids,
         };
-        resources.check().map_err(|error| Error::Invalid(error.to_string()))?;
-        Ok(resources)
+        resources.check().map_err(|error| Error::Invalid(error.to_string()))
+    }
+
+    /// Returns the size that a request gets where it names none.
+    fn default_size(&self, request: &SpawnRequest) -> Resources {
+        let (template, own) = (request.of_template, self.policy.resources);
+        Resources {
+            memory_mb: template.memory_mb.unwrap_or(own.memory_mb),
+            vcpus: template.vcpus.unwrap_or(own.vcpus),
+            disk_mb: template.disk_mb.unwrap_or(own.disk_mb),
+            pids: own.pids,
+        }
+    }
+
+    /// Decides on the size, and on whether a box of this size may be made here.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] for an explicit value above its ceiling.
+    fn size(&self, request: &SpawnRequest, quota: &Quota, offer: &Offer) -> Result<(Resources, bool)> {
+        let is_far = self.policy.far_provider.as_deref() == Some(&offer.name);
+        let ceilings = |site| -> Ceilings { self.policy.sizes.of(quota, site) };
+        let site = if is_far || offer.elsewhere { Site::Elsewhere } else { Site::Here };
+        let SpawnRequest { memory_mb, vcpus, disk_mb, .. } = *request;
+        let asked = AskedSize { memory_mb, vcpus, disk_mb };
+        let size = ceilings(site).size(asked, self.default_size(request)).map_err(too_large)?;
+        Ok((size, is_far || ceilings(Site::Here).allow(&size)))
+    }
+
+    /// Returns whether this server can make such a box. A bound on the disk that only
+    /// a ceiling asked for is left out where the provider has none to give, which its
+    /// detail says.
+    fn can_be_here(&self, offer: &Offer, spec: &mut Spec, names_disk: bool) -> Result<bool> {
+        let refused = match offer.check(spec) {
+            Err(error @ Error::NotSupported(_)) if !names_disk && spec.resources.disk_mb > 0 => error,
+            answer => return answer.map_err(|error| self.who_has(spec, error)),
+        };
+        spec.resources.disk_mb = 0;
+        offer.check(spec).map_err(|_| self.who_has(spec, refused))
     }
 
     pub(super) async fn plan(&self, request: SpawnRequest) -> Result<Plan> {
         let request = self.with_template(request).await?;
-        let resources = self.check_shape(&request)?;
-        let limits = self.limits_of(request.owner.as_ref()).await?;
-        let ttl = limits.ttl(request.ttl).map_err(|error| above("ttl", error))?;
+        self.check_shape(&request)?;
+        let quota = self.quota_of(request.owner.as_ref()).await?;
+        let ttl = self.policy.limits.under(&quota).ttl(request.ttl).map_err(|error| above("ttl", error))?;
         let offer = self.offer(request.provider.as_deref()).await?;
+        let (resources, fits_here) = self.size(&request, &quota, &offer)?;
         let image = request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
         let lifetime = ttl + ORPHAN_GRACE;
-        let spec = Spec {
+        let mut spec = Spec {
             image: image.clone(),
             resources,
             entrypoint: request.entrypoint.unwrap_or(false),
             metadata: request.metadata.clone(),
             lifetime,
         };
-        let here = offer.check(&spec).map_err(|error| self.who_has(&spec, error))?;
+        let names_disk = request.disk_mb.or(request.of_template.disk_mb).is_some_and(|disk_mb| disk_mb > 0);
+        let here = fits_here && self.can_be_here(&offer, &mut spec, names_disk)?;
+        let resources = spec.resources;
         if let Some(provider) = offer.here.as_deref().filter(|_| here) {
             self.check_image(provider, &spec.image).await?;
         }
@@ -255,9 +301,9 @@ impl Control {
         Ok(SpawnRequest {
             image: request.image.or(image),
             provider: request.provider.or(provider),
-            memory_mb: request.memory_mb.or(memory_mb),
-            vcpus: request.vcpus.or(vcpus),
-            disk_mb: request.disk_mb.or(disk_mb),
+            memory_mb: request.memory_mb,
+            vcpus: request.vcpus,
+            disk_mb: request.disk_mb,
             entrypoint: request.entrypoint.or(entrypoint),
             // A template's lifetime was not chosen by this caller: above the maximum it is lowered.
             ttl: request.ttl.or(ttl.map(|ttl| ttl.min(limits.ttl_max))),
@@ -266,6 +312,7 @@ impl Control {
             template: None,
             key: request.key,
             generation: request.generation,
+            of_template: AskedSize { memory_mb, vcpus, disk_mb },
         })
     }
 

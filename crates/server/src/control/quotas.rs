@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::{Caps, Limits, OwnerId, Quota};
+use domain::{Caps, Ceilings, Limits, OwnerId, Quota, Site};
 use serde_json::json;
 
 use super::{Control, Error, Resource, Result};
@@ -22,6 +22,8 @@ pub struct Usage {
     pub max_ttl: Duration,
     /// The longest deadline that holds.
     pub max_exec_timeout: Duration,
+    /// The largest size of one sandbox here that holds.
+    pub ceilings: Ceilings,
     /// Whether there is a quota of the owner's own.
     pub quota_configured: bool,
 }
@@ -91,17 +93,22 @@ impl Control {
             max_sandboxes: caps.max_sandboxes_per_owner,
             max_ttl: limits.ttl_max,
             max_exec_timeout: limits.exec_timeout_max,
+            ceilings: self.policy.sizes.of(&quota, Site::Here),
             quota_configured: own.is_some(),
         })
     }
 
     /// The limits on time that hold for `owner`.
     pub(super) async fn limits_of(&self, owner: Option<&OwnerId>) -> Result<Limits> {
-        let quota = match owner {
+        Ok(self.policy.limits.under(&self.quota_of(owner).await?))
+    }
+
+    /// The quota that holds for `owner`; one that inherits everything without one.
+    pub(super) async fn quota_of(&self, owner: Option<&OwnerId>) -> Result<Quota> {
+        Ok(match owner {
             Some(owner) => self.store.quota(owner).await?.map(|own| own.quota).unwrap_or_default(),
             None => Quota::default(),
-        };
-        Ok(self.policy.limits.under(&quota))
+        })
     }
 }
 

@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use domain::{DurationError, OwnerId, Quota, Room, SandboxId, Timestamp};
+use domain::{AskedSize, DurationError, OwnerId, Quota, Resources, Room, SandboxId, Timestamp};
 use providers::{FileInfo, Isolation, LimitKind};
 
 use super::error::{ApiError, malformed};
@@ -78,6 +78,7 @@ pub fn spawn_request(body: api::SpawnRequest, header: Option<OwnerId>) -> Result
         template: given("template", body.template)?,
         key: None,
         generation: None,
+        of_template: AskedSize::default(),
     })
 }
 
@@ -119,10 +120,18 @@ pub fn quota(body: &api::QuotaRequest) -> Result<Quota, ApiError> {
     if max_sandboxes > Quota::SANDBOXES_MAX {
         return Err(malformed(format!("`max_sandboxes` must be at most {}", Quota::SANDBOXES_MAX)));
     }
+    let size = |field: &str, value: Option<u32>, (least, most): (u32, u32)| match value.unwrap_or(0) {
+        0 => Ok(0),
+        value if (least..=most).contains(&value) => Ok(value),
+        _ => Err(malformed(format!("`{field}` must be 0, which inherits, or from {} to {most}", least.max(1)))),
+    };
     Ok(Quota {
         max_sandboxes,
         max_ttl: seconds("max_ttl", body.max_ttl.as_deref())?,
         max_exec_timeout: seconds("max_exec_timeout", body.max_exec_timeout.as_deref())?,
+        max_memory_mb: size("max_memory_mb", body.max_memory_mb, Resources::MEMORY_MB)?,
+        max_vcpus: size("max_vcpus", body.max_vcpus, Resources::VCPUS)?,
+        max_disk_mb: size("max_disk_mb", body.max_disk_mb, Resources::DISK_MB)?,
     })
 }
 
@@ -133,6 +142,9 @@ pub fn owner_quota(own: &OwnerQuota) -> api::OwnerQuota {
         max_sandboxes: own.quota.max_sandboxes,
         max_ttl: duration(own.quota.max_ttl),
         max_exec_timeout: duration(own.quota.max_exec_timeout),
+        max_memory_mb: own.quota.max_memory_mb,
+        max_vcpus: own.quota.max_vcpus,
+        max_disk_mb: own.quota.max_disk_mb,
         created_at: time(own.created_at),
         updated_at: time(own.updated_at),
     }
@@ -146,6 +158,9 @@ pub fn usage(usage: &Usage) -> api::OwnerUsage {
         max_sandboxes: usage.max_sandboxes,
         max_ttl: duration(usage.max_ttl),
         max_exec_timeout: duration(usage.max_exec_timeout),
+        max_memory_mb: usage.ceilings.memory_mb,
+        max_vcpus: usage.ceilings.vcpus,
+        max_disk_mb: usage.ceilings.disk_mb,
         quota_configured: usage.quota_configured,
     }
 }

@@ -373,6 +373,9 @@ async fn quotas_are_saved_whole(store: &dyn Store) {
         max_sandboxes,
         max_ttl: Duration::from_secs(ttl),
         max_exec_timeout: Duration::from_secs(exec),
+        max_memory_mb: ttl as u32 * 3,
+        max_vcpus: ttl as u32 * 2,
+        max_disk_mb: exec as u32,
     };
     assert_eq!(store.quota(&frank).await.unwrap(), None);
     assert!(!store.delete_quota(&frank).await.unwrap());

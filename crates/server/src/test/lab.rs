@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Caps, Limits, Resources, SandboxId, State, Timestamp};
+use domain::{Caps, Configured, Limits, Machine, Resources, SandboxId, SizeRules, State, Timestamp};
 use providers::mock::Mock;
 use providers::{Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Spec, Started};
 use tokio::sync::watch;
@@ -32,6 +32,8 @@ pub(crate) fn policy() -> Policy {
         },
         caps: Caps::default(),
         resources: Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 64 },
+        sizes: SizeRules::new(Configured::default(), Machine { memory_mb: 1 << 30, cpus: 1024, disk_mb: 1 << 30 }),
+        far_provider: None,
         queue: QueuePolicy { enabled: false, pool: false, timeout: seconds(30), places: 10 },
         pool: None,
         image: None,

@@ -9,6 +9,7 @@ mod idempotency;
 mod list;
 mod quotas;
 mod sandboxes;
+mod sizes;
 mod system;
 mod templates;
 

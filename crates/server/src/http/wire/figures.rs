@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use domain::{Quota, Site};
+
 use super::{duration, provider_health, quota_summary, time, worker};
 use crate::VERSION;
 use crate::config::RateLimit as RateLimitConfig;
@@ -125,12 +127,16 @@ fn ms(duration: Duration) -> u64 {
 
 fn limits(api: &Api) -> api::ReportedLimits {
     let defaults = &api.settings.defaults;
+    let sizes = api.control.policy().sizes.of(&Quota::default(), Site::Here);
     api::ReportedLimits {
         max_sandboxes: defaults.max_sandboxes,
         max_sandboxes_per_owner: defaults.max_sandboxes_per_owner,
         default_exec_timeout: duration(defaults.default_exec_timeout),
         max_exec_timeout: duration(defaults.max_exec_timeout),
         max_ttl: duration(defaults.max_ttl),
+        max_memory_mb: sizes.memory_mb,
+        max_vcpus: sizes.vcpus,
+        max_disk_mb: sizes.disk_mb,
         spawn_overflow: defaults.spawn_overflow.as_str().to_owned(),
         spawn_queue_timeout: duration(defaults.spawn_queue_timeout),
         max_spawn_queue: defaults.max_spawn_queue as u64,

@@ -9,7 +9,8 @@ use sqlx::sqlite::{SqlitePool, SqliteRow};
 use super::super::{Error, OwnerQuota, QuotaSummary, Result};
 use super::{count, ms};
 
-const COLUMNS: &str = "owner_id, max_sandboxes, max_ttl_ms, max_exec_timeout_ms, created_at, updated_at";
+const COLUMNS: &str = "owner_id, max_sandboxes, max_ttl_ms, max_exec_timeout_ms, max_memory_mb, max_vcpus, max_disk_mb, \
+                       created_at, updated_at";
 
 fn duration_ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
@@ -18,12 +19,16 @@ fn duration_ms(duration: Duration) -> i64 {
 fn read(row: &SqliteRow) -> Result<OwnerQuota> {
     let owner: String = row.try_get("owner_id")?;
     let duration = |column| -> Result<Duration> { Ok(Duration::from_millis(count(row.try_get(column)?))) };
+    let size = |column| -> Result<u32> { Ok(u32::try_from(count(row.try_get(column)?)).unwrap_or(u32::MAX)) };
     Ok(OwnerQuota {
         owner: OwnerId::parse(&owner).map_err(|_| Error::Corrupt(format!("owner id `{owner}`")))?,
         quota: Quota {
             max_sandboxes: count(row.try_get("max_sandboxes")?),
             max_ttl: duration("max_ttl_ms")?,
             max_exec_timeout: duration("max_exec_timeout_ms")?,
+            max_memory_mb: size("max_memory_mb")?,
+            max_vcpus: size("max_vcpus")?,
+            max_disk_mb: size("max_disk_mb")?,
         },
         created_at: crate::clock::from_ms(row.try_get("created_at")?),
         updated_at: crate::clock::from_ms(row.try_get("updated_at")?),
@@ -32,8 +37,9 @@ fn read(row: &SqliteRow) -> Result<OwnerQuota> {
 
 pub(super) async fn save(pool: &SqlitePool, owner: &OwnerId, quota: &Quota, at: Timestamp) -> Result<OwnerQuota> {
     let sql = format!(
-        "INSERT INTO quotas ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $5) ON CONFLICT (owner_id) DO UPDATE SET \
-         max_sandboxes = $2, max_ttl_ms = $3, max_exec_timeout_ms = $4, updated_at = $5 RETURNING {COLUMNS}"
+        "INSERT INTO quotas ({COLUMNS}) VALUES ($1, $2, $3, $4, $6, $7, $8, $5, $5) ON CONFLICT (owner_id) DO UPDATE SET \
+         max_sandboxes = $2, max_ttl_ms = $3, max_exec_timeout_ms = $4, max_memory_mb = $6, max_vcpus = $7, \
+         max_disk_mb = $8, updated_at = $5 RETURNING {COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(owner.as_str())
@@ -41,6 +47,9 @@ pub(super) async fn save(pool: &SqlitePool, owner: &OwnerId, quota: &Quota, at: 
         .bind(duration_ms(quota.max_ttl))
         .bind(duration_ms(quota.max_exec_timeout))
         .bind(ms(at))
+        .bind(i64::from(quota.max_memory_mb))
+        .bind(i64::from(quota.max_vcpus))
+        .bind(i64::from(quota.max_disk_mb))
         .fetch_one(pool)
         .await?;
     read(&row)

@@ -56,11 +56,16 @@ async fn the_summary_counts_and_names_nobody() {
 
 #[tokio::test]
 async fn usage_shows_what_holds_with_and_without_a_quota() {
-    let server = TestServer::start(&format!("{MOCK} defaults.max_sandboxes_per_owner=7 defaults.max_ttl=2h")).await;
+    let server = TestServer::start(&format!(
+        "{MOCK} defaults.max_sandboxes_per_owner=7 defaults.max_ttl=2h defaults.max_memory_mb=600 \
+         defaults.max_vcpus=1 defaults.max_disk_mb=70"
+    ))
+    .await;
     spawn_as(&server, "alice", json!({})).await.ok();
     let expected = |active, max, ttl, configured| {
         json!({"owner_id": "alice", "active_sandboxes": active, "max_sandboxes": max, "max_ttl": ttl,
-               "max_exec_timeout": "10m0s", "quota_configured": configured})
+               "max_exec_timeout": "10m0s", "max_memory_mb": 600, "max_vcpus": 1, "max_disk_mb": 70,
+               "quota_configured": configured})
     };
     assert_eq!(server.get("/quotas/alice/usage").await.ok(), expected(1, 7, "2h0m0s", false));
     server.put("/quotas/alice", json!({"max_sandboxes": 2, "max_ttl": "1h"})).await.ok();

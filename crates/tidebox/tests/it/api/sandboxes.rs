@@ -6,7 +6,7 @@ use crate::server::{MOCK, TestServer};
 
 #[tokio::test]
 async fn a_spawn_answers_with_the_whole_sandbox() {
-    let server = TestServer::start(MOCK).await;
+    let server = TestServer::start(&format!("{MOCK} defaults.max_vcpus=2")).await;
     let answer = server
         .post(
             "/sandboxes",

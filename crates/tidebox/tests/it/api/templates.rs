@@ -51,7 +51,7 @@ async fn a_template_that_nobody_could_spawn_is_refused() {
 
 #[tokio::test]
 async fn explicit_fields_win_over_the_templates_and_its_name_is_a_label() {
-    let server = TestServer::start(MOCK).await;
+    let server = TestServer::start(&format!("{MOCK} defaults.max_vcpus=2")).await;
     let template = json!({"name": "py", "memory_mb": 128, "vcpus": 2, "ttl": "1h", "metadata": {"a": "1", "b": "1"}});
     server.post("/templates", template).await.ok();
     let made =

@@ -120,6 +120,24 @@ async fn a_worker_above_its_capacity_gets_no_more_and_the_spawn_is_told_so() {
 }
 
 #[tokio::test]
+async fn the_ceilings_of_a_worker_and_of_its_control_plane_both_hold() {
+    let (plane, worker) = ("defaults.max_memory_mb=900", "defaults.max_memory_mb=700");
+    let pair = Pair::start(&format!("{MOCK} {plane}"), &format!("{MOCK} {worker}")).await;
+    pair.plane.post("/sandboxes", json!({"memory_mb": 901})).await.refused(429, "resource_limit", "maximum of 900");
+    pair.plane.post("/sandboxes", json!({"memory_mb": 701})).await.refused(429, "resource_limit", "maximum of 700");
+    let made = pair.plane.post("/sandboxes", json!({"memory_mb": 700})).await.ok();
+    assert_eq!((&made["worker_id"], &made["memory_mb"]), (&json!("w1"), &json!(700)));
+}
+
+#[tokio::test]
+async fn the_size_of_a_control_planes_machine_does_not_bound_its_workers() {
+    let pair = Pair::start(MOCK, &format!("{MOCK} defaults.max_vcpus=1024")).await;
+    pair.plane.post("/admin/workers/local/heartbeat", json!({"status": "online"})).await.ok();
+    let made = pair.plane.post("/sandboxes", json!({"vcpus": 1024})).await.ok();
+    assert_eq!(made["worker_id"], "w1", "one that is too large for the one goes to the other");
+}
+
+#[tokio::test]
 async fn a_provider_that_nobody_has_is_a_mistake_and_one_of_a_worker_is_not() {
     let pair = Pair::start(NOTHING, MOCK).await;
     let id = pair.plane.spawn_with(json!({"provider": "mock"})).await;

@@ -1,0 +1,252 @@
+//! How large a sandbox may be.
+
+use crate::{Quota, Resources};
+
+/// The share of the machine's memory that one sandbox may have, unless configured: the
+/// rest is for the host and the server, which the kernel would end else.
+const MEMORY_SHARE: (u64, u64) = (3, 4);
+/// The share of the disk that one sandbox may be promised, unless configured.
+const DISK_SHARE: (u64, u64) = (1, 2);
+
+/// A size as far as a request names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AskedSize {
+    /// Memory limit in mebibytes.
+    pub memory_mb: Option<u32>,
+    /// Virtual CPUs.
+    pub vcpus: Option<u32>,
+    /// Bound of an own file system in mebibytes; 0 for none.
+    pub disk_mb: Option<u32>,
+}
+
+/// The machine that boxes are made on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine {
+    /// Its memory in mebibytes.
+    pub memory_mb: u64,
+    /// The CPUs that it runs on.
+    pub cpus: u64,
+    /// The size of the disk that boxes are kept on, in mebibytes.
+    pub disk_mb: u64,
+}
+
+/// The operator's ceilings; `None` leaves one to the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Configured {
+    /// On memory, in mebibytes.
+    pub memory_mb: Option<u32>,
+    /// On virtual CPUs.
+    pub vcpus: Option<u32>,
+    /// On the bound of a file system, in mebibytes.
+    pub disk_mb: Option<u32>,
+}
+
+/// Where a box would be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Site {
+    /// On this machine.
+    Here,
+    /// On another one, which has ceilings of its own.
+    Elsewhere,
+}
+
+/// The rules on sizes: what is configured, and what the machine has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SizeRules {
+    configured: Configured,
+    machine: Ceilings,
+}
+
+/// The largest size of one sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ceilings {
+    /// Memory limit in mebibytes.
+    pub memory_mb: u32,
+    /// Virtual CPUs.
+    pub vcpus: u32,
+    /// Bound of an own file system in mebibytes.
+    pub disk_mb: u32,
+    /// Whether every sandbox gets such a bound: a ceiling that was set on purpose would
+    /// mean nothing to one without.
+    pub always_bounds_disk: bool,
+}
+
+/// An explicit size above what is allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AboveCeiling {
+    /// The field of the request.
+    pub field: &'static str,
+    /// What would have been the most.
+    pub max: u32,
+}
+
+impl SizeRules {
+    /// Derives the rules from what is configured and what the machine has.
+    #[must_use]
+    pub fn new(configured: Configured, machine: Machine) -> Self {
+        let share = |all: u64, (part, of): (u64, u64)| all.saturating_mul(part) / of;
+        let fit = |value: u64, min: u32, max: u32| u32::try_from(value).unwrap_or(max).clamp(min, max);
+        let machine = Ceilings {
+            memory_mb: fit(share(machine.memory_mb, MEMORY_SHARE), Resources::MEMORY_MB.0, Resources::MEMORY_MB.1),
+            vcpus: fit(machine.cpus, Resources::VCPUS.0, Resources::VCPUS.1),
+            disk_mb: fit(share(machine.disk_mb, DISK_SHARE), 1, Resources::DISK_MB.1),
+            always_bounds_disk: false,
+        };
+        Self { configured, machine }
+    }
+
+    /// Returns the ceilings of an owner with `quota`. A quota overrides what is
+    /// configured in both directions, but makes no machine larger: above what it has
+    /// goes only the operator's own figure.
+    #[must_use]
+    pub fn of(&self, quota: &Quota, site: Site) -> Ceilings {
+        let choose = |own: u32, configured: Option<u32>, machine: u32, most: u32| {
+            let top = match site {
+                Site::Here => machine.max(configured.unwrap_or(0)),
+                Site::Elsewhere => most,
+            };
+            let chosen = if own == 0 { configured } else { Some(own) };
+            match (chosen, site) {
+                (Some(chosen), _) => chosen.min(top),
+                (None, Site::Here) => machine,
+                (None, Site::Elsewhere) => most,
+            }
+        };
+        let Self { configured, machine } = self;
+        Ceilings {
+            memory_mb: choose(quota.max_memory_mb, configured.memory_mb, machine.memory_mb, Resources::MEMORY_MB.1),
+            vcpus: choose(quota.max_vcpus, configured.vcpus, machine.vcpus, Resources::VCPUS.1),
+            disk_mb: choose(quota.max_disk_mb, configured.disk_mb, machine.disk_mb, Resources::DISK_MB.1),
+            always_bounds_disk: quota.max_disk_mb != 0 || configured.disk_mb.is_some(),
+        }
+    }
+}
+
+impl Ceilings {
+    /// Returns the size of a sandbox. What is left out is `default`, lowered to the
+    /// ceiling: the caller did not choose it.
+    ///
+    /// # Errors
+    /// [`AboveCeiling`] names the first field whose explicit value is above its ceiling.
+    pub fn size(&self, asked: AskedSize, default: Resources) -> Result<Resources, AboveCeiling> {
+        let choose = |field, asked: Option<u32>, default: u32, max: u32| match asked {
+            None => Ok(default.min(max)),
+            Some(value) if value <= max => Ok(value),
+            Some(_) => Err(AboveCeiling { field, max }),
+        };
+        let memory_mb = choose("memory_mb", asked.memory_mb, default.memory_mb, self.memory_mb)?;
+        let vcpus = choose("vcpus", asked.vcpus, default.vcpus, self.vcpus)?;
+        let disk_mb = match (asked.disk_mb, choose("disk_mb", asked.disk_mb, default.disk_mb, self.disk_mb)?) {
+            // Without a bound is more than any bound.
+            (Some(0), _) if self.always_bounds_disk => {
+                return Err(AboveCeiling { field: "disk_mb", max: self.disk_mb });
+            }
+            (None, 0) if self.always_bounds_disk => self.disk_mb,
+            (_, disk_mb) => disk_mb,
+        };
+        Ok(Resources { memory_mb, vcpus, disk_mb, pids: default.pids })
+    }
+
+    /// Returns whether a sandbox of this size may be.
+    #[must_use]
+    pub fn allow(&self, size: &Resources) -> bool {
+        size.memory_mb <= self.memory_mb && size.vcpus <= self.vcpus && size.disk_mb <= self.disk_mb
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MACHINE: Machine = Machine { memory_mb: 8_000, cpus: 4, disk_mb: 100_000 };
+    const DEFAULT: Resources = Resources { memory_mb: 512, vcpus: 1, disk_mb: 0, pids: 256 };
+
+    fn rules(memory_mb: Option<u32>, disk_mb: Option<u32>) -> SizeRules {
+        SizeRules::new(Configured { memory_mb, vcpus: None, disk_mb }, MACHINE)
+    }
+
+    fn asked(memory_mb: Option<u32>, vcpus: Option<u32>, disk_mb: Option<u32>) -> AskedSize {
+        AskedSize { memory_mb, vcpus, disk_mb }
+    }
+
+    #[test]
+    fn what_nothing_sets_is_what_the_machine_has() {
+        let own = rules(None, None).of(&Quota::default(), Site::Here);
+        assert_eq!((own.memory_mb, own.vcpus, own.disk_mb, own.always_bounds_disk), (6_000, 4, 50_000, false));
+        let far = rules(None, None).of(&Quota::default(), Site::Elsewhere);
+        assert_eq!((far.memory_mb, far.vcpus, far.disk_mb), (16_777_216, 1024, 16_777_216));
+        let none = SizeRules::new(Configured::default(), Machine { memory_mb: 0, cpus: 0, disk_mb: 0 });
+        let none = none.of(&Quota::default(), Site::Here);
+        assert_eq!((none.memory_mb, none.vcpus, none.disk_mb), (16, 1, 1), "the smallest box is always one");
+        let huge = Machine { memory_mb: u64::MAX, cpus: u64::MAX, disk_mb: u64::MAX };
+        assert_eq!(SizeRules::new(Configured::default(), huge).of(&Quota::default(), Site::Here).vcpus, 1024);
+    }
+
+    #[test]
+    fn a_quota_overrides_in_both_directions_up_to_what_the_machine_has() {
+        let quota = |max_memory_mb| Quota { max_memory_mb, ..Quota::default() };
+        let memory = |configured, own, site| rules(configured, None).of(&quota(own), site).memory_mb;
+        for (configured, own, expected) in [
+            (Some(1_000), 0, 1_000),
+            (Some(1_000), 100, 100),
+            (Some(1_000), 2_000, 2_000),
+            (Some(1_000), 16_777_216, 6_000),
+            (Some(9_000), 16_777_216, 9_000),
+            (None, 16_777_216, 6_000),
+            (None, 100, 100),
+        ] {
+            assert_eq!(memory(configured, own, Site::Here), expected, "{configured:?} {own}");
+        }
+        assert_eq!(memory(Some(9_000), 0, Site::Here), 9_000, "the operator may promise more than there is");
+        assert_eq!(memory(Some(1_000), 20_000, Site::Elsewhere), 20_000);
+        assert_eq!(memory(Some(1_000), 0, Site::Elsewhere), 1_000);
+    }
+
+    #[test]
+    fn an_explicit_size_above_the_ceiling_is_refused_and_the_field_is_named() {
+        let own = rules(None, None).of(&Quota::default(), Site::Here);
+        let refused = |asked| own.size(asked, DEFAULT).unwrap_err();
+        assert_eq!(refused(asked(Some(6_001), None, None)), AboveCeiling { field: "memory_mb", max: 6_000 });
+        assert_eq!(refused(asked(None, Some(5), None)), AboveCeiling { field: "vcpus", max: 4 });
+        assert_eq!(refused(asked(None, None, Some(50_001))), AboveCeiling { field: "disk_mb", max: 50_000 });
+        let most = own.size(asked(Some(6_000), Some(4), Some(50_000)), DEFAULT).unwrap();
+        assert_eq!((most.memory_mb, most.vcpus, most.disk_mb), (6_000, 4, 50_000));
+    }
+
+    #[test]
+    fn a_size_that_is_left_out_is_lowered_to_the_ceiling() {
+        let own = rules(Some(100), None).of(&Quota::default(), Site::Here);
+        assert_eq!(own.size(AskedSize::default(), DEFAULT), Ok(Resources { memory_mb: 100, ..DEFAULT }));
+    }
+
+    #[test]
+    fn a_ceiling_on_the_disk_that_was_set_bounds_every_sandbox() {
+        let own = rules(None, Some(200)).of(&Quota::default(), Site::Here);
+        assert_eq!(own.size(AskedSize::default(), DEFAULT).unwrap().disk_mb, 200);
+        let unbounded = own.size(asked(None, None, Some(0)), DEFAULT);
+        assert_eq!(unbounded, Err(AboveCeiling { field: "disk_mb", max: 200 }));
+        let machine = rules(None, None).of(&Quota::default(), Site::Here);
+        assert_eq!(machine.size(AskedSize::default(), DEFAULT).unwrap().disk_mb, 0);
+        assert_eq!(machine.size(asked(None, None, Some(0)), DEFAULT).unwrap().disk_mb, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn no_size_is_above_its_ceiling(
+            set in prop::option::of(16..16_777_216u32), own in prop_oneof![Just(0), 16..16_777_216u32],
+            memory_mb in prop::option::of(16..16_777_216u32), disk_mb in prop::option::of(0..16_777_216u32),
+            here: bool,
+        ) {
+            let quota = Quota { max_memory_mb: own, max_disk_mb: own, ..Quota::default() };
+            let site = if here { Site::Here } else { Site::Elsewhere };
+            let ceilings = rules(set, set).of(&quota, site);
+            if let Ok(size) = ceilings.size(asked(memory_mb, None, disk_mb), DEFAULT) {
+                prop_assert!(ceilings.allow(&size));
+                prop_assert!(size.disk_mb > 0 || !ceilings.always_bounds_disk);
+                prop_assert!(memory_mb.is_none_or(|asked| asked == size.memory_mb));
+            }
+        }
+    }
+}
