@@ -26,6 +26,8 @@ pub struct Diagnostics {
     pub quotas: Option<QuotaSummary>,
     /// The rate limiter.
     pub rate_limit: RateLimitFigures,
+    /// What requests hold of the memory that they share.
+    pub request_memory: RequestMemoryFigures,
     /// The last check of each provider.
     pub providers: Vec<ProviderHealth>,
     /// The workers; null while the store does not answer.
@@ -182,6 +184,21 @@ pub struct RateLimitFigures {
     pub bucket_ttl: String,
     /// How often such buckets are looked for.
     pub cleanup_interval: String,
+}
+
+/// What requests hold of the memory that they share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RequestMemoryFigures {
+    /// What all of them may hold, in bytes.
+    pub budget_bytes: u64,
+    /// What they hold now.
+    pub used_bytes: u64,
+    /// The most that they held since the start.
+    pub peak_bytes: u64,
+    /// Requests refused since the start since their callers held too much.
+    pub refused_total: u64,
+    /// Outputs cut since the start since their callers held too much.
+    pub truncated_total: u64,
 }
 
 /// The workers.

@@ -99,7 +99,7 @@ pub struct ExecResult {
     /// The memory limit ended it or one of its children.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom_killed: bool,
-    /// Output beyond `limits.max_output_bytes` was dropped.
+    /// Output beyond `limits.max_output_bytes`, or beyond what the caller may hold of the server's memory, was dropped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
 }

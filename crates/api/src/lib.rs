@@ -25,7 +25,7 @@ mod worker;
 pub use audit::AuditEntry;
 pub use diagnostics::{
     Build, Diagnostics, EventFigures, LeaseFigures, MemoryFigures, ProcessFigures, RateLimitFigures, ReportedLimits,
-    SandboxFigures, SchedulerFigures, StoreHealth, WorkerFigures, WorkerItem,
+    RequestMemoryFigures, SandboxFigures, SchedulerFigures, StoreHealth, WorkerFigures, WorkerItem,
 };
 pub use event::{Event, ServerSentEvent};
 pub use exec::{

@@ -17,6 +17,7 @@ mod queue;
 mod quota;
 mod resources;
 mod sandbox;
+mod share;
 mod worker;
 
 pub use admission::{Active, Caps, Denial, Room};
@@ -32,4 +33,5 @@ pub use queue::{Queue, Ticket};
 pub use quota::{FractionalSeconds, Quota};
 pub use resources::{InvalidResource, Resources};
 pub use sandbox::{Event, InvalidTransition, State, StopReason};
+pub use share::Share;
 pub use worker::{Candidate, Capacity, InvalidWorkerId, WorkerId, WorkerStatus, choose, is_stale};

@@ -16,6 +16,10 @@ use crate::{Result, Signal};
 /// The highest permission bits.
 pub(crate) const MODE_MAX: u32 = 0o7777;
 
+/// The most of one stream out of a box that waits here for a reader that has
+/// stopped, in bytes.
+pub const STREAM_BYTES_MAX: usize = 512 * 1024;
+
 /// Raw bytes in pieces. Dropping it stops whoever produces them.
 pub type ByteStream = BoxStream<'static, Result<Bytes>>;
 

@@ -28,7 +28,7 @@ pub use domain::{SandboxId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{
     ByteStream, Command, Control, ExitStatus, FileContent, FileInfo, Guest, Interactive, OutputEvent, OutputStream,
-    TerminalSize,
+    STREAM_BYTES_MAX, TerminalSize,
 };
 pub use provider::{
     Backend, Facts, Found, Health, ImageSource, Isolation, LimitKind, Phase, Provider, Spec, Started, capabilities,

@@ -4,6 +4,7 @@
 mod admission;
 mod audit;
 mod boxes;
+mod collected;
 mod create;
 mod destroy;
 mod exec;
@@ -47,6 +48,9 @@ pub use crate::store::{
     Sandbox, Template, TemplateValues,
 };
 pub use admission::Decision;
+pub use collected::Collected;
+#[cfg(test)]
+pub use collected::collected_of;
 pub use create::{SpawnRequest, Spawned};
 pub use exec::{Conversation, ExecCommand, ExecOutcome, ExecRequest, Handle, Running, Touch};
 pub use figures::Stored;

@@ -40,6 +40,21 @@ pub struct RateLimit {
     pub evicted_total: u64,
 }
 
+/// What requests hold of the memory that they share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RequestMemory {
+    /// What all of them may hold, in bytes.
+    pub budget_bytes: u64,
+    /// What they hold now.
+    pub used_bytes: u64,
+    /// The most that they held since the start.
+    pub peak_bytes: u64,
+    /// Requests refused since the start since their callers held too much.
+    pub refused_total: u64,
+    /// Outputs cut since the start since their callers held too much.
+    pub truncated_total: u64,
+}
+
 /// A look at the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreHealth {

@@ -12,6 +12,7 @@ mod diagnostics;
 mod error;
 mod events;
 mod exec;
+mod exec_answer;
 mod exec_socket;
 mod exposition;
 mod fence;
@@ -19,9 +20,11 @@ mod files;
 mod guard;
 mod images;
 mod limited;
+mod meter;
 mod metrics;
 mod ndjson;
 mod openapi;
+mod outflow;
 pub mod peer;
 mod pool;
 mod providers;
@@ -50,6 +53,7 @@ use utoipa_axum::routes;
 
 use self::queries::WithoutQuery;
 use crate::auth::Access;
+use crate::budget::Budget;
 use crate::config;
 use crate::control::Control;
 use crate::process::Process;
@@ -87,6 +91,8 @@ pub struct Settings {
     pub process: Process,
     /// Who may have which route.
     pub access: Access,
+    /// The memory that all requests share.
+    pub memory: Arc<Budget>,
     /// How fast callers may ask; `None` without a limit.
     pub rate_limiter: Option<Arc<RateLimiter>>,
     /// Which other origins' pages may use the API.

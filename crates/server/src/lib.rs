@@ -5,6 +5,7 @@ mod admission;
 mod audit;
 mod auth;
 mod beater;
+mod budget;
 mod clock;
 pub mod config;
 mod control;

@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::admission::{Admission, Opened, QueuePolicy};
 use crate::auth::Access;
 use crate::beater::{self, Beater};
+use crate::budget::Budget;
 use crate::clock::{Clock, SteadyClock};
 use crate::config::{self, Config, Overflow};
 use crate::control::{AuditBounds, Control, ORPHAN_GRACE, Policy};
@@ -163,6 +164,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names(&config)),
         access: Access::new(&config.auth),
+        memory: Budget::new(config.limits.request_memory_mb << 20),
         rate_limiter: rate_limiter.clone(),
         cors: Cors::new(&config.server.cors_allowed_origins),
         preview_domain: config.server.preview_domain,

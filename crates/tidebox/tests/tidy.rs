@@ -33,6 +33,7 @@ const SERVER_ARROWS: &[(&str, &[&str])] = &[
     ("admission", &["control", "http", "reconcile", "run"]),
     ("auth", &["control", "events", "http", "reconcile", "registry", "run", "store"]),
     ("audit", &["control", "events", "http", "reconcile", "registry", "run", "store"]),
+    ("budget", &["admission", "control", "events", "http", "reconcile", "registry", "run", "store"]),
     ("clock", &["control", "http", "reconcile", "run", "store"]),
     ("config", &["control", "http", "reconcile", "run", "store"]),
     ("control", &["http", "reconcile", "run"]),

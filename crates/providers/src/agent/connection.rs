@@ -19,11 +19,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Error, Result};
+use crate::{Error, Result, STREAM_BYTES_MAX};
 
 /// How much of one stream may be on its way, in bytes: enough that a stream is
 /// not slowed by the round trip. A reader that has stopped holds so much.
-const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+const STREAM_WINDOW_BYTES: u32 = STREAM_BYTES_MAX as u32;
 /// The most commands and file reads at once. Their readers are callers, who may
 /// stop reading.
 const STREAMS_MAX: u32 = 512;
@@ -99,7 +99,7 @@ impl Connection {
         let (mut answer, stream) = sender.send_request(request, false).map_err(|error| self.fault(action, error))?;
         let head = poll_fn(move |context| {
             std::pin::Pin::new(&mut answer).poll(context).map(|answer| match answer {
-                Ok(answer) => Ok(answer.map(|stream| Incoming { stream })),
+                Ok(answer) => Ok(answer.map(|stream| Incoming { stream, taken: 0 })),
                 Err(error) => Err(fault(action, error)),
             })
         });
@@ -162,16 +162,22 @@ impl Outgoing {
 /// The body of an answer.
 pub(super) struct Incoming {
     stream: RecvStream,
+    /// What the last piece has taken of the window.
+    taken: usize,
 }
 
 impl Incoming {
     /// The next piece, never empty; `None` at the end. May be dropped and called again.
+    /// The one before is taken for gone: until then it is a part of the window, so
+    /// that a reader that has stopped holds no more than that.
     pub(super) async fn piece(&mut self, action: &'static str) -> Result<Option<Bytes>> {
         loop {
+            let taken = std::mem::take(&mut self.taken);
+            self.stream.flow_control().release_capacity(taken).map_err(|error| fault(action, error))?;
             match self.stream.data().await {
                 None => return Ok(None),
                 Some(Ok(piece)) => {
-                    self.stream.flow_control().release_capacity(piece.len()).map_err(|error| fault(action, error))?;
+                    self.taken = piece.len();
                     if !piece.is_empty() {
                         return Ok(Some(piece));
                     }

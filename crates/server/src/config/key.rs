@@ -339,6 +339,15 @@ const SERVER: &[Key] = &[
         read: |config, value, _| read::integer(value, 0..=COUNT_MAX).map(|it| config.limits.reserve_disk_mb = it),
     },
     Key {
+        name: "limits.request_memory_mb",
+        default: Default::Text("256"),
+        doc: &[
+            "Memory in MiB that all requests together may hold in the server: bodies, collected",
+            "output, what waits for slow readers. Beyond it, requests are refused with 503.",
+        ],
+        read: |config, value, _| read::integer(value, REQUEST_MEMORY_MB).map(|it| config.limits.request_memory_mb = it),
+    },
+    Key {
         name: "retention.destroyed",
         default: Default::Text("24h"),
         doc: &["How long a destroyed sandbox is remembered: a second DELETE is a success that long."],
@@ -540,6 +549,8 @@ const ACCESS: &[Key] = &[
 
 /// Counts are stored and multiplied as signed 64-bit numbers.
 const COUNT_MAX: u64 = 1_000_000_000;
+/// The least takes a few bodies of the largest kind of JSON, the most a machine's worth.
+const REQUEST_MEMORY_MB: std::ops::RangeInclusive<u64> = 16..=1_048_576;
 
 const LEVELS: &[(&str, Level)] = &[
     ("error", Level::Error),

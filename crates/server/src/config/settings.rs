@@ -306,6 +306,8 @@ pub struct Limits {
     pub max_file_bytes: u64,
     /// Free space in mebibytes that sandboxes must leave to the server.
     pub reserve_disk_mb: u64,
+    /// Memory in mebibytes that all requests together may hold.
+    pub request_memory_mb: u64,
 }
 
 /// How long traces are kept.
@@ -476,7 +478,7 @@ pub(super) fn blank() -> Config {
             spawn_queue_timeout: Duration::ZERO,
             max_spawn_queue: 0,
         },
-        limits: Limits { max_output_bytes: 0, max_file_bytes: 0, reserve_disk_mb: 0 },
+        limits: Limits { max_output_bytes: 0, max_file_bytes: 0, reserve_disk_mb: 0, request_memory_mb: 0 },
         retention: Retention { destroyed: Duration::ZERO },
         logging: Logging { level: Level::Info, format: Format::Auto },
         images: Images::default(),

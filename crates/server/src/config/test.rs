@@ -99,7 +99,9 @@ fn nothing_set_gives_the_defaults() {
     let defaults = &config.defaults;
     assert_eq!((defaults.max_memory_mb, defaults.max_vcpus, defaults.max_disk_mb), (None, None, None));
     assert_eq!((config.defaults.max_sandboxes, config.defaults.max_sandboxes_per_owner), (0, 0));
-    assert_eq!(config.limits, Limits { max_output_bytes: 8 << 20, max_file_bytes: 1 << 30, reserve_disk_mb: 1024 });
+    let limits =
+        Limits { max_output_bytes: 8 << 20, max_file_bytes: 1 << 30, reserve_disk_mb: 1024, request_memory_mb: 256 };
+    assert_eq!(config.limits, limits);
     assert_eq!(config.retention.destroyed, Duration::from_secs(86_400));
     assert_eq!(config.logging, Logging { level: Level::Info, format: Format::Auto });
     assert_eq!(config.providers.default, DefaultProvider::Auto);

@@ -11,7 +11,9 @@ use providers::{ByteStream, Command, ExitStatus, Guest, OutputEvent, OutputStrea
 use serde_json::json;
 
 use super::admission::above;
+use super::collected::{Collected, Collector};
 use super::{Control, Error, Result};
+use crate::budget::Reservation;
 use crate::events::EventType;
 use crate::operations::Operation;
 use crate::store::Sandbox;
@@ -48,16 +50,19 @@ pub struct ExecRequest {
 }
 
 /// What a command wrote, up to the bound, and how it ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct ExecOutcome {
     /// How it ended.
     pub exit: ExitStatus,
     /// The beginning of what it wrote to stdout.
-    pub stdout: Vec<u8>,
+    pub stdout: Collected,
     /// The beginning of what it wrote to stderr.
-    pub stderr: Vec<u8>,
+    pub stderr: Collected,
     /// Whether either was cut.
     pub truncated: bool,
+    /// What of the memory for requests the two take, and beyond it what was
+    /// reserved for their answer.
+    pub held: Reservation,
 }
 
 /// A command that has been started.
@@ -198,26 +203,29 @@ impl Control {
         Ok(Prepared { sandbox, observed, guest, command })
     }
 
-    /// Runs a command to its end.
+    /// Runs a command to its end. What it writes is collected in what is `held`,
+    /// which grows with it and keeps `answer_bytes` for the answer. It is cut where
+    /// the caller may hold no more: the command has run, and must not be run again.
     ///
     /// # Errors
     /// As [`Control::exec_stream`]; a command that fails is no error.
-    pub async fn exec(self: &Arc<Self>, id: &str, request: ExecRequest) -> Result<ExecOutcome> {
+    pub async fn exec(
+        self: &Arc<Self>,
+        id: &str,
+        request: ExecRequest,
+        held: Reservation,
+        answer_bytes: usize,
+    ) -> Result<ExecOutcome> {
         let mut output = self.begin(Operation::Exec, id, request).await?.output;
-        let mut outcome = ExecOutcome {
-            exit: ExitStatus { code: 0, timed_out: false, oom_killed: false, duration: Duration::ZERO },
-            stdout: Vec::new(),
-            stderr: Vec::new(),
-            truncated: false,
-        };
         let max = self.policy.output_bytes_max;
+        let mut collector = Collector::new(max, held, answer_bytes);
         while let Some(event) = output.next().await {
             match event {
-                Ok(OutputEvent::Stdout(bytes)) => outcome.truncated |= append(&mut outcome.stdout, &bytes, max),
-                Ok(OutputEvent::Stderr(bytes)) => outcome.truncated |= append(&mut outcome.stderr, &bytes, max),
+                Ok(OutputEvent::Stdout(bytes)) => collector.stdout(&bytes),
+                Ok(OutputEvent::Stderr(bytes)) => collector.stderr(&bytes),
                 Ok(OutputEvent::Exit(exit)) => {
-                    outcome.exit = exit;
-                    return Ok(outcome);
+                    let (stdout, stderr, truncated, held) = collector.end();
+                    return Ok(ExecOutcome { exit, stdout, stderr, truncated, held });
                 }
                 Err(error) => return Err(self.exec_cut(id, error).await),
             }
@@ -311,13 +319,6 @@ impl Drop for Observed {
     }
 }
 
-/// Appends what fits below `max`; whether anything did not.
-fn append(buffer: &mut Vec<u8>, bytes: &[u8], max: usize) -> bool {
-    let room = max.saturating_sub(buffer.len());
-    buffer.extend_from_slice(&bytes[..bytes.len().min(room)]);
-    bytes.len() > room
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
@@ -329,13 +330,5 @@ mod test {
             args: vec!["a b".into(), "it's".into(), "$HOME;".into(), String::new()],
         };
         assert_eq!(command.argv(), ["/bin/sh", "-c", r"echo 'a b' 'it'\''s' '$HOME;' ''"]);
-    }
-
-    #[test]
-    fn output_beyond_the_bound_is_cut_and_said_so() {
-        let mut buffer = vec![1, 2];
-        assert!(!append(&mut buffer, &[3], 3));
-        assert!(append(&mut buffer, &[4], 3));
-        assert_eq!(buffer, [1, 2, 3]);
     }
 }

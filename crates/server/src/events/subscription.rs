@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::{Event, EventType, Events, SUBSCRIBERS_MAX};
 
 /// Events per read: what a reader that has hung up holds on to.
-const BATCH_MAX: usize = 64;
+const BATCH_MAX: usize = 16;
 
 /// What a reader wants to see.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

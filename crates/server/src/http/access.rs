@@ -14,6 +14,7 @@ use domain::Timestamp;
 use super::Api;
 use super::error::{ApiError, Refusal};
 use super::limited::{Allowed, Limited};
+use super::meter::Meter;
 use super::openapi::Security;
 use super::subprotocol;
 use crate::auth::token::Scope;
@@ -140,9 +141,11 @@ pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> R
             let counted = limited.as_ref().filter(|_| is_counted);
             let counted = counted.map(|limited| (limited, limited.count(&principal, request.headers())));
             request.extensions_mut().insert(principal.clone());
+            let meter = Meter::of(&api, &principal, &request);
+            let is_vital = is_vital(matched.unwrap_or_default());
             let mut response = match counted {
-                None => next.run(request).await,
-                Some((_, Ok(allowed))) => marked(Some(allowed), next.run(request).await),
+                None => meter.pass(is_vital, request, next).await,
+                Some((_, Ok(allowed))) => marked(Some(allowed), meter.pass(is_vital, request, next).await),
                 Some((limited, Err(too_fast))) => limited.refuse(too_fast),
             };
             response.extensions_mut().insert(principal);
@@ -159,6 +162,13 @@ pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> R
         response.extensions_mut().insert(refused);
     }
     response
+}
+
+/// Says whether the route tells how the server is: it answers whatever is spent.
+fn is_vital(matched: &str) -> bool {
+    let path = matched.strip_prefix(PREFIX).unwrap_or_default();
+    let path = path.strip_prefix("admin/").unwrap_or(path);
+    OPEN.contains(&path) || matches!(path, "metrics" | "metrics/prometheus" | "diagnostics")
 }
 
 /// Whether the answer tells if a key is right.

@@ -11,30 +11,31 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use http_body::Body as _;
 use providers::ByteStream;
-use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
+use serde::de::DeserializeOwned;
+use tokio::sync::Mutex;
 
 use super::Stalled;
 use super::error::{ApiError, Refusal, malformed};
+use super::meter::{Meter, SMALL_BYTES, WAIT_MAX};
+use super::request::parse;
+use crate::budget::{Account, Reservation, Spent};
 
 /// A refused body is read on for so long,
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
 /// or for so many bytes.
 const DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// What every body may take of memory without asking, in bytes,
-const SMALL_BYTES: usize = 1024 * 1024;
-/// and what all the larger ones may take together beyond it, in units of as much.
-const LARGE_UNITS: usize = 256;
-/// How long a body may wait for others to be done.
-const LARGE_WAIT_MAX: Duration = Duration::from_secs(10);
-
-static LARGE: Semaphore = Semaphore::const_new(LARGE_UNITS);
+/// A value of JSON takes so much beside its text: a string, with its place in a
+/// list or a map.
+const ELEMENT_BYTES: usize = 64;
+/// So many values need not be counted.
+const FEW_ELEMENTS: usize = 64;
 
 /// A body in memory, which counts for as long as it is held.
 #[derive(Debug)]
 pub struct Collected {
-    bytes: Bytes,
-    _counted: Option<SemaphorePermit<'static>>,
+    bytes: BytesMut,
+    held: Reservation,
 }
 
 impl Deref for Collected {
@@ -45,45 +46,93 @@ impl Deref for Collected {
     }
 }
 
-/// The whole body, at most `max` bytes.
-pub async fn collect(body: Body, max: usize) -> Result<Collected, ApiError> {
-    collect_within(body, max, &LARGE).await
+impl Collected {
+    /// Reads the body as a JSON object, which the request then holds in its place.
+    /// A text may be a fraction of what is in it: one of many tiny values.
+    pub async fn parse<T: DeserializeOwned>(mut self, meter: &Meter) -> Result<T, ApiError> {
+        let elements = elements(&self.bytes);
+        let mut bytes = self.bytes.len() + elements.saturating_mul(ELEMENT_BYTES);
+        if self.bytes.len() <= SMALL_BYTES && elements <= FEW_ELEMENTS {
+            bytes = 0;
+        }
+        let before = self.held.bytes();
+        self.held.grow_within(bytes, WAIT_MAX).await?;
+        let value = parse(&self.bytes)?;
+        self.bytes = BytesMut::new();
+        self.held.shrink_to(self.held.bytes() - before);
+        meter.keep(self.held);
+        Ok(value)
+    }
 }
 
-async fn collect_within(body: Body, max: usize, large: &'static Semaphore) -> Result<Collected, ApiError> {
-    let announced = body.size_hint().lower();
+/// Returns how many values a JSON text holds at most: one more than it has commas,
+/// colons and brackets that open, outside strings.
+fn elements(json: &[u8]) -> usize {
+    let mut count = 1;
+    let mut rest = json;
+    while let Some((byte, behind)) = rest.split_first() {
+        rest = behind;
+        match byte {
+            b',' | b':' | b'[' | b'{' => count += 1,
+            b'"' => {
+                while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+                    let is_end = rest[at] == b'"';
+                    rest = rest.get(at + 2 - usize::from(is_end)..).unwrap_or_default();
+                    if is_end {
+                        break;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    count
+}
+
+/// The whole body, at most `max` bytes.
+pub async fn collect(body: Body, max: usize, account: &Account) -> Result<Collected, ApiError> {
+    let announced = body.size_hint();
     let mut stream = body.into_data_stream();
-    if announced > max as u64 {
+    if announced.lower() > max as u64 {
         drain(&mut stream).await;
         return Err(Refusal::TooLarge(max as u64).into());
     }
-    let mut held = BytesMut::new();
-    let mut counted: Option<SemaphorePermit<'static>> = None;
+    let expected = announced.exact().map_or(max, |exact| usize::try_from(exact).unwrap_or(max));
+    let mut collected = Collected { bytes: BytesMut::new(), held: account.nothing() };
     while let Some(piece) = stream.next().await {
         let piece = piece.map_err(|error| {
             if is_stalled(&error) { Refusal::Stalled.into() } else { malformed("the body was cut off") }
         })?;
-        if held.len() + piece.len() > max {
+        if collected.len() + piece.len() > max {
             drain(&mut stream).await;
             return Err(Refusal::TooLarge(max as u64).into());
         }
-        let units = (held.len() + piece.len()).div_ceil(SMALL_BYTES).saturating_sub(1);
-        let missing = units.saturating_sub(counted.as_ref().map_or(0, SemaphorePermit::num_permits));
-        if missing > 0 {
-            // Only what has come counts: who sends slowly holds up nobody.
-            let more = large.acquire_many(u32::try_from(missing).unwrap_or(u32::MAX));
-            let Ok(Ok(more)) = tokio::time::timeout(LARGE_WAIT_MAX, more).await else {
-                drain(&mut stream).await;
-                return Err(Refusal::Busy.into());
-            };
-            match &mut counted {
-                Some(counted) => counted.merge(more),
-                None => counted = Some(more),
-            }
+        if let Err(spent) = collected.take_in(&piece, expected).await {
+            drop((collected, piece));
+            drain(&mut stream).await;
+            return Err(spent.into());
         }
-        held.extend_from_slice(&piece);
     }
-    Ok(Collected { bytes: held.freeze(), _counted: counted })
+    Ok(collected)
+}
+
+impl Collected {
+    /// Appends a piece. The room for it counts before it is taken, and grows with
+    /// what has come: who announces much and sends slowly holds up nobody.
+    async fn take_in(&mut self, piece: &[u8], expected: usize) -> Result<(), Spent> {
+        let len = self.bytes.len() + piece.len();
+        if len > self.bytes.capacity() {
+            let capacity = len.max((2 * self.bytes.capacity()).min(expected)).max(SMALL_BYTES.min(expected));
+            if capacity > SMALL_BYTES {
+                self.held.grow_within(capacity - self.held.bytes(), WAIT_MAX).await?;
+            }
+            let mut bytes = BytesMut::with_capacity(capacity);
+            bytes.extend_from_slice(&self.bytes);
+            self.bytes = bytes;
+        }
+        self.bytes.extend_from_slice(piece);
+        Ok(())
+    }
 }
 
 /// Whether a body broke off because nothing came any more.
@@ -113,6 +162,10 @@ pub async fn drain(stream: &mut (impl Stream<Item = Result<Bytes, axum::Error>> 
     let _ = tokio::time::timeout(DRAIN_TIME_MAX, read).await;
 }
 
+/// The most of a body that is held while it is passed on: what a box that does not
+/// take it leaves in the connection to its agent.
+const UPLOAD_BYTES: u64 = 1024 * 1024 + 64 * 1024;
+
 /// A body that is passed on as it comes.
 #[derive(Clone)]
 pub struct Upload {
@@ -124,16 +177,22 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Takes a body of at most `max` bytes.
-    pub fn new(body: Body, max: u64) -> Self {
+    /// Takes a body of at most `max` bytes, of which the request holds what is on
+    /// its way.
+    ///
+    /// # Errors
+    /// [`Refusal::Busy`] if it may not hold as much.
+    pub async fn begin(body: Body, max: u64, meter: &Meter) -> Result<Self, ApiError> {
         let is_too_large = body.size_hint().lower() > max;
-        Self {
+        let announced = body.size_hint().exact().unwrap_or(UPLOAD_BYTES);
+        meter.hold(usize::try_from(announced.min(UPLOAD_BYTES)).unwrap_or(usize::MAX)).await?;
+        Ok(Self {
             stream: Arc::new(Mutex::new(body.into_data_stream())),
             left: Arc::new(AtomicU64::new(max)),
             max,
             is_too_large: Arc::new(AtomicBool::new(is_too_large)),
             is_stalled: Arc::default(),
-        }
+        })
     }
 
     /// Refuses at once what has been announced as too large.
@@ -189,30 +248,84 @@ impl Upload {
 
 #[cfg(test)]
 mod test {
-    use super::*;
+    use std::sync::Arc;
 
-    fn body(mebibytes: usize) -> Body {
-        let piece = Bytes::from(vec![0; SMALL_BYTES / 4]);
-        let pieces: Vec<_> = (0..mebibytes * 4).map(|_| Ok::<_, std::io::Error>(piece.clone())).collect();
+    use super::*;
+    use crate::budget::{Budget, Caller};
+
+    const MIB: usize = 1 << 20;
+
+    fn account(total: usize) -> (Arc<Budget>, Account) {
+        let budget = Budget::new(total as u64);
+        let account = budget.account(Caller::Address(None), None);
+        (budget, account)
+    }
+
+    fn body(bytes: usize) -> Body {
+        let piece = Bytes::from(vec![b' '; 1024]);
+        let pieces: Vec<_> = (0..bytes / 1024).map(|_| Ok::<_, std::io::Error>(piece.clone())).collect();
         Body::from_stream(futures_util::stream::iter(pieces))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn large_bodies_share_what_there_is_and_small_ones_need_nothing() {
-        let large: &'static Semaphore = Box::leak(Box::new(Semaphore::new(3)));
-        let first = collect_within(body(3), 8 * SMALL_BYTES, large).await.unwrap();
-        assert_eq!((first.len(), large.available_permits()), (3 * SMALL_BYTES, 1));
-        let refused = collect_within(body(3), 8 * SMALL_BYTES, large).await.unwrap_err();
+    async fn bodies_share_what_there_is_and_small_ones_need_nothing() {
+        let (budget, account) = account(6 * MIB);
+        let used = || budget.figures().used_bytes as usize;
+        let first = collect(body(3 * MIB), 8 * MIB, &account).await.unwrap();
+        assert_eq!(first.len(), 3 * MIB);
+        assert!((3 * MIB..=4 * MIB).contains(&used()), "{}", used());
+        let before = used();
+        let refused = collect(body(3 * MIB), 8 * MIB, &account).await.unwrap_err();
         assert_eq!(refused.body().1.code, "unavailable");
-        assert_eq!(large.available_permits(), 1, "what is refused counts no more");
-        collect_within(body(1), 8 * SMALL_BYTES, large).await.unwrap();
-        let waiting = collect_within(body(4), 8 * SMALL_BYTES, large);
+        assert_eq!(used(), before, "what is refused counts no more");
+        collect(body(SMALL_BYTES), 8 * MIB, &account).await.unwrap();
+        let waiting = collect(body(3 * MIB), 8 * MIB, &account);
         let leaving = async {
-            tokio::time::sleep(LARGE_WAIT_MAX / 2).await;
+            tokio::time::sleep(WAIT_MAX / 2).await;
             drop(first);
         };
         let (waited, ()) = tokio::join!(waiting, leaving);
         drop(waited.unwrap());
-        assert_eq!(large.available_permits(), 3);
+        assert_eq!(used(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_body_counts_what_it_takes_and_no_more_than_it_announces() {
+        let (budget, account) = account(64 * MIB);
+        for size in [0, 1, SMALL_BYTES, SMALL_BYTES + 1, 100_000, MIB] {
+            let collected = collect(Body::from(vec![b' '; size]), MIB, &account).await.unwrap();
+            let counted = if size > SMALL_BYTES { size } else { 0 };
+            assert_eq!((collected.len(), budget.figures().used_bytes as usize), (size, counted));
+        }
+        assert_eq!(budget.figures().used_bytes, 0);
+    }
+
+    #[tokio::test]
+    async fn a_text_of_many_tiny_values_counts_as_what_it_becomes() {
+        let (budget, account) = account(64 * MIB);
+        let text = format!("{{\"a\":[\"\"{}]}}", ",\"\"".repeat(100_000));
+        let meter = Meter::new(account.clone());
+        let collected = collect(Body::from(text.clone()), MIB, &account).await.unwrap();
+        let value: serde_json::Value = collected.parse(&meter).await.unwrap();
+        assert_eq!(value["a"].as_array().unwrap().len(), 100_001);
+        let used = budget.figures().used_bytes as usize;
+        assert!(used >= 100_000 * ELEMENT_BYTES && used < 8 * MIB, "{used}");
+        drop(meter);
+        assert_eq!(budget.figures().used_bytes, 0);
+    }
+
+    #[test]
+    fn values_are_counted_outside_strings_only() {
+        for (text, count) in [
+            ("", 1),
+            ("{}", 2),
+            (r#"{"a":1,"b":[2,3]}"#, 7),
+            (r#"{"a":",,,[[[:::"}"#, 3),
+            (r#"{"a":"\",,\\","b":""}"#, 5),
+            (r#""\"#, 1),
+            ("[[[[", 5),
+        ] {
+            assert_eq!(elements(text.as_bytes()), count, "{text}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use axum::extract::State;
 use super::{Api, wire};
 use crate::control::Stored;
 use crate::events;
-use crate::figures::{RateLimit, Scheduler};
+use crate::figures::{RateLimit, RequestMemory, Scheduler};
 use crate::operations::{Operation, Tally};
 use crate::process::Memory;
 use crate::rate_limit::RateLimiter;
@@ -30,6 +30,8 @@ pub struct Snapshot {
     pub events: events::Counts,
     /// The rate limiter.
     pub rate_limit: RateLimit,
+    /// The memory that requests share.
+    pub request_memory: RequestMemory,
     /// How operations went.
     pub operations: Vec<(Operation, String, Tally)>,
 }
@@ -46,6 +48,7 @@ impl Snapshot {
             memory: api.settings.process.memory(),
             events: api.control.events_figures(),
             rate_limit: api.settings.rate_limiter.as_deref().map(RateLimiter::figures).unwrap_or_default(),
+            request_memory: api.settings.memory.figures(),
             operations: api.control.operations().tallies(),
         }
     }

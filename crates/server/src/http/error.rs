@@ -5,7 +5,11 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use providers::Chain;
 
+use crate::budget::Spent;
 use crate::control::Error as Control;
+
+/// When to ask again while memory is spent, in seconds: most answers are read within it.
+const BUSY_RETRY_S: u64 = 1;
 
 /// Why a request was not done.
 #[derive(Debug)]
@@ -27,7 +31,7 @@ pub enum Refusal {
     ArchiveType,
     /// The body is larger than what the route takes.
     TooLarge(u64),
-    /// Too many large bodies are held in memory.
+    /// The caller holds as much of the server's memory as it may now.
     Busy,
     /// The body came to a halt.
     Stalled,
@@ -71,6 +75,12 @@ impl From<Refusal> for ApiError {
     }
 }
 
+impl From<Spent> for ApiError {
+    fn from(_: Spent) -> Self {
+        Refusal::Busy.into()
+    }
+}
+
 /// The error of a request that makes no sense.
 pub fn malformed(text: impl Into<String>) -> ApiError {
     Refusal::Malformed(text.into()).into()
@@ -103,8 +113,9 @@ impl Refusal {
                 .to_owned(),
             Refusal::TooLarge(max) => format!("the body is larger than the {max} bytes that this route takes"),
             Refusal::Busy => {
-                "the server holds as many large JSON bodies as it can; try again, or send the file's bytes \
-                              by PUT as `application/octet-stream`"
+                "your requests hold as much of the server's memory as they may now; read or end those that are \
+                 under way and try again, send files by PUT as `application/octet-stream`, or raise \
+                 `limits.request_memory_mb`"
                     .to_owned()
             }
             Refusal::Stalled => format!("the body came to a halt: {}; send it without long pauses", super::Stalled),
@@ -190,6 +201,9 @@ impl IntoResponse for ApiError {
         }
         if let ApiError::Request(Refusal::TooFast { wait_s }) = &self {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(*wait_s));
+        }
+        if let ApiError::Request(Refusal::Busy) = &self {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(BUSY_RETRY_S));
         }
         if let ApiError::Request(Refusal::Unauthorized(_)) = &self {
             let scheme = HeaderValue::from_static("Bearer realm=\"tidebox\"");

@@ -7,10 +7,11 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
-use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::error::{Result, malformed};
+use super::meter::Meter;
+use super::outflow::{OUTFLOW_BYTES, Outflow};
 use super::request::Params;
 use super::{Api, wire};
 use crate::control::Error;
@@ -18,6 +19,8 @@ use crate::events::{Next, SUBSCRIBERS_MAX, Subscription};
 
 /// How long the stream may say nothing: proxies cut what looks dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// What a reader may hold: the events that it reads at once, of long paths.
+const READER_BYTES: usize = 64 * 1024;
 const LAST_EVENT_ID: &str = "last-event-id";
 /// The highest id that there can be: what every reader of JSON takes as it is.
 const ID_MAX: u64 = (1 << 53) - 1;
@@ -47,6 +50,7 @@ const GAP: &str = api::Event::GAP;
 pub async fn stream(
     State(api): State<Api>,
     headers: HeaderMap,
+    meter: Meter,
     Params(pairs): Params<Vec<(String, String)>>,
 ) -> Result<Response> {
     let query = Query::read(&pairs, &headers)?;
@@ -55,11 +59,15 @@ pub async fn stream(
         Subscription::begin(api.control.events(), filter, query.after, query.follow).ok_or_else(|| {
             Error::Unavailable(format!("{SUBSCRIBERS_MAX} clients listen already, which is the most; try again later"))
         })?;
-    let reader = Reader { api, told: None, subscription };
+    let outflow = Outflow::new(meter.account().reserve(READER_BYTES)?, 0);
+    let reader = Reader { api, told: None, subscription, outflow };
     let frames = futures_util::stream::unfold(Some(reader), |reader| async {
         let mut reader = reader?;
+        // Without room, events wait in the history that all readers share.
+        reader.outflow.room(OUTFLOW_BYTES, 0).await;
         let (text, goes_on) = reader.read().await;
-        Some((Ok::<_, Infallible>(Bytes::from(text)), goes_on.then_some(reader)))
+        let counted = text.capacity();
+        Some((Ok::<_, Infallible>(reader.outflow.hand_out(text, counted)), goes_on.then_some(reader)))
     });
     let mut response = Response::new(Body::from_stream(frames));
     let headers = response.headers_mut();
@@ -125,6 +133,7 @@ fn event_id(text: &str) -> Result<u64> {
 struct Reader {
     api: Api,
     subscription: Subscription,
+    outflow: Outflow,
     /// The id that the client would resume from.
     told: Option<u64>,
 }

@@ -1,14 +1,20 @@
 //! `/sandboxes/{id}/exec`.
 
-use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use providers::STREAM_BYTES_MAX;
 
 use super::error::Result;
+use super::meter::{Meter, WAIT_MAX};
 use super::ndjson::{self, Form};
+use super::outflow::{OUTFLOW_BYTES, Outflow};
 use super::request::{Json as Body, Name};
-use super::{Api, wire};
+use super::{Api, exec_answer, wire};
 use crate::control::Running;
+
+/// What a buffered command holds before it has written anything: its answer, and
+/// a first piece of each stream.
+const EXEC_BYTES: usize = OUTFLOW_BYTES + 2 * 4 * 1024;
 
 /// Run a command
 ///
@@ -22,14 +28,32 @@ use crate::control::Running;
         (status = 400, body = api::ErrorBody, description = "The command makes no sense"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running"),
-        (status = 429, body = api::ErrorBody, description = "Above the longest deadline, or too many processes")))]
-pub async fn exec(State(api): State<Api>, Name(id): Name, Body(body): Body<api::ExecRequest>) -> Result<Response> {
+        (status = 429, body = api::ErrorBody, description = "Above the longest deadline, or too many processes"),
+        (status = 503, body = api::ErrorBody, description = "The caller holds too much of the server's memory")))]
+pub async fn exec(
+    State(api): State<Api>,
+    Name(id): Name,
+    meter: Meter,
+    Body(body): Body<api::ExecRequest>,
+) -> Result<Response> {
     let (is_stream, encoding, exit_event) = (body.stream, body.encoding, body.exit_event);
     let request = wire::exec_request(body)?;
     if !is_stream {
-        let outcome = api.control.exec(&id, request).await?;
-        return Ok(Json(wire::exec_result(outcome, encoding)).into_response());
+        // Refused here if at all: a command that has run must not be run again.
+        let held = meter.account().reserve_within(EXEC_BYTES, WAIT_MAX).await?;
+        let outcome = api.control.exec(&id, request, held, OUTFLOW_BYTES).await?;
+        return Ok(exec_answer::response(outcome, encoding));
     }
+    let mut held = meter.account().reserve_within(STREAM_BYTES_MAX + OUTFLOW_BYTES, WAIT_MAX).await?;
+    let has_stdin = request.stdin.is_some();
     let Running { output, timeout } = api.control.exec_stream(&id, request).await?;
-    Ok(ndjson::response(output, Form { base64: encoding == api::TextEncoding::Base64, exit_event, timeout }))
+    let mut kept = STREAM_BYTES_MAX;
+    if has_stdin {
+        // A command may read it at any time until its end.
+        let stdin = meter.take();
+        kept += stdin.bytes();
+        held.merge(stdin);
+    }
+    let form = Form { base64: encoding == api::TextEncoding::Base64, exit_event, timeout };
+    Ok(ndjson::response(output, form, Outflow::new(held, kept)))
 }

@@ -1,5 +1,6 @@
 //! `/sandboxes/{id}/exec/ws`: a command over a WebSocket, before it is one.
 
+mod inflow;
 mod session;
 
 use axum::body::Body;
@@ -14,6 +15,7 @@ use tracing::Instrument;
 
 use super::Api;
 use super::error::{ApiError, Refusal, Result, malformed};
+use super::meter::{Meter, WAIT_MAX};
 use super::request::Name;
 use super::subprotocol;
 
@@ -35,19 +37,21 @@ const KEY_BYTES: usize = 16;
         (status = 101, description = "From here on it is a WebSocket"),
         (status = 400, body = api::ErrorBody, description = "No handshake of a WebSocket"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
-        (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
-pub async fn open(State(api): State<Api>, Name(id): Name, mut request: Request) -> Result<Response> {
+        (status = 409, body = api::ErrorBody, description = "The sandbox is not running"),
+        (status = 503, body = api::ErrorBody, description = "The caller holds too much of the server's memory")))]
+pub async fn open(State(api): State<Api>, Name(id): Name, meter: Meter, mut request: Request) -> Result<Response> {
     if !api.settings.cors.admits_socket(request.headers()) {
         return Err(Refusal::SocketOrigin.into());
     }
     let accept = accept(request.headers())?;
     let selected = subprotocol::selected(request.headers());
     api.control.may_exec(&id).await?;
+    let held = meter.account().reserve_within(session::SOCKET_BYTES, WAIT_MAX).await?;
     let upgrade = hyper::upgrade::on(&mut request);
     let tasks = api.control.tasks().clone();
     let conversation = async move {
         match upgrade.await {
-            Ok(stream) => session::run(api, id, TokioIo::new(stream)).await,
+            Ok(stream) => session::run(api, id, TokioIo::new(stream), held).await,
             // The client has gone before the answer.
             Err(error) => tracing::debug!(%error, "a WebSocket was not opened"),
         }

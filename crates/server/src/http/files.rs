@@ -6,16 +6,21 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
-use providers::Chain;
+use futures_util::{Stream, StreamExt, stream};
+use providers::{ByteStream, Chain, STREAM_BYTES_MAX};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::body::{self, Upload};
 use super::error::{Refusal, Result, malformed};
+use super::meter::{Meter, WAIT_MAX};
+use super::outflow::{OUTFLOW_BYTES, Outflow, PIECE_BYTES_MIN};
 use super::request::{Json as Body, Name, Params, is_json, parse};
 use super::{Api, range, wire};
+use crate::budget::Reservation;
 
+/// What a list of files may hold before it is whole: that of some ten thousand.
+const LIST_BYTES: usize = 2 * 1024 * 1024;
 /// The largest JSON body that writes a file, in bytes.
 const JSON_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
@@ -38,17 +43,31 @@ pub struct PathParams {
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
         (status = 413, body = api::ErrorBody, description = "Too large"),
         (status = 507, body = api::ErrorBody, description = "The sandbox is full")))]
-pub async fn write(State(api): State<Api>, Name(id): Name, request: Request) -> Result<Json<api::Status>> {
+pub async fn write(
+    State(api): State<Api>,
+    Name(id): Name,
+    meter: Meter,
+    request: Request,
+) -> Result<Json<api::Status>> {
     let is_json = is_json(request.headers());
-    let bytes = body::collect(request.into_body(), JSON_FILE_BYTES_MAX).await?;
+    let bytes = body::collect(request.into_body(), JSON_FILE_BYTES_MAX, meter.account()).await?;
     if !is_json && !bytes.is_empty() {
         return Err(Refusal::MediaType.into());
     }
-    let body: api::WriteFileRequest = parse(if bytes.is_empty() { b"{}" } else { &bytes })?;
+    let body: api::WriteFileRequest = if bytes.is_empty() { parse(b"{}")? } else { bytes.parse(&meter).await? };
     let mode = body.mode.as_deref().map(wire::mode).transpose()?;
-    let content = wire::bytes("content", body.content, body.encoding)?;
+    let content = decoded(body.content, body.encoding, &meter).await?;
     api.control.write_file(&id, &body.path, mode, whole(content)).await?;
     Ok(wire::status("written"))
+}
+
+/// The content of a file, which the request holds beside its text while it is
+/// decoded.
+async fn decoded(content: String, encoding: api::TextEncoding, meter: &Meter) -> Result<Bytes> {
+    if encoding == api::TextEncoding::Base64 {
+        meter.hold(content.len() / 4 * 3).await?;
+    }
+    wire::bytes("content", content, encoding)
 }
 
 fn whole(content: Bytes) -> providers::ByteStream {
@@ -79,20 +98,20 @@ pub struct PutParams {
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
         (status = 413, body = api::ErrorBody, description = "Too large"),
         (status = 507, body = api::ErrorBody, description = "The sandbox is full")))]
-pub async fn put(State(api): State<Api>, uri: Uri, request: Request) -> Result<Json<api::Status>> {
+pub async fn put(State(api): State<Api>, uri: Uri, meter: Meter, request: Request) -> Result<Json<api::Status>> {
     let (id, path) = id_and_path(&uri)?;
     if is_json(request.headers()) {
-        let bytes = body::collect(request.into_body(), JSON_FILE_BYTES_MAX).await?;
+        let bytes = body::collect(request.into_body(), JSON_FILE_BYTES_MAX, meter.account()).await?;
         if uri.query().is_some_and(|query| !query.is_empty()) {
             return Err(malformed("the query: a JSON body has `mode` as a field; leave out the query"));
         }
-        let body: api::PutFileRequest = parse(&bytes)?;
+        let body: api::PutFileRequest = bytes.parse(&meter).await?;
         let mode = body.mode.as_deref().map(wire::mode).transpose()?;
-        let content = wire::bytes("content", body.content, body.encoding)?;
+        let content = decoded(body.content, body.encoding, &meter).await?;
         api.control.write_file(&id, &path, mode, whole(content)).await?;
         return Ok(wire::status("written"));
     }
-    let upload = Upload::new(request.into_body(), api.settings.file_bytes_max);
+    let upload = Upload::begin(request.into_body(), api.settings.file_bytes_max, &meter).await?;
     upload.check_announced().await?;
     let written = async {
         let Params(PutParams { mode }) = Params::of(&uri)?;
@@ -133,24 +152,32 @@ pub async fn read(
     State(api): State<Api>,
     Name(id): Name,
     Params(params): Params<PathParams>,
+    meter: Meter,
     headers: HeaderMap,
 ) -> Result<Response> {
+    let held = meter.account().reserve_within(STREAM_BYTES_MAX + OUTFLOW_BYTES, WAIT_MAX).await?;
     let Some(wanted) = range::wanted(&headers) else {
         let file = api.control.read_file(&id, &params.path, 0, None).await?;
         // Files of the kernel's own say that they are empty and are not.
         let length = Some(file.info.size).filter(|size| *size > 0);
-        return Ok(content(file, StatusCode::OK, length, None));
+        return Ok(content(file, held, StatusCode::OK, length, None));
     };
     let size = api.control.read_file(&id, &params.path, 0, Some(0)).await?.info.size;
     let (first, length) = wanted.within(size).ok_or(Refusal::Range(size))?;
     let file = api.control.read_file(&id, &params.path, first, Some(length)).await?;
     let part = format!("bytes {first}-{}/{size}", first + length - 1);
-    Ok(content(file, StatusCode::PARTIAL_CONTENT, Some(length), Some(part)))
+    Ok(content(file, held, StatusCode::PARTIAL_CONTENT, Some(length), Some(part)))
 }
 
 /// The answer that carries a file. A file that shrinks meanwhile breaks the
 /// connection, so that a part is never taken for the whole.
-fn content(file: providers::FileContent, status: StatusCode, length: Option<u64>, part: Option<String>) -> Response {
+fn content(
+    file: providers::FileContent,
+    held: Reservation,
+    status: StatusCode,
+    length: Option<u64>,
+    part: Option<String>,
+) -> Response {
     let facts = [
         (api::FILE_MODE_HEADER, format!("{:04o}", file.info.mode & 0o7777)),
         (api::FILE_MODIFIED_HEADER, wire::time(file.info.modified)),
@@ -158,7 +185,7 @@ fn content(file: providers::FileContent, status: StatusCode, length: Option<u64>
     let bytes = file
         .bytes
         .map(|piece| piece.inspect_err(|error| tracing::warn!(error = %Chain(error), "a download broke off")));
-    let mut response = Response::new(RawBody::from_stream(bytes));
+    let mut response = Response::new(RawBody::from_stream(flowing(bytes.boxed(), held)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -177,6 +204,23 @@ fn content(file: providers::FileContent, status: StatusCode, length: Option<u64>
         headers.insert(header::CONTENT_RANGE, part);
     }
     response
+}
+
+/// The bytes of a file, handed out as the client takes them.
+fn flowing(bytes: ByteStream, held: Reservation) -> impl Stream<Item = providers::Result<Bytes>> {
+    let outflow = Outflow::new(held, STREAM_BYTES_MAX);
+    stream::unfold((bytes, outflow, Bytes::new()), |(mut bytes, outflow, mut piece)| async move {
+        if piece.is_empty() {
+            piece = match bytes.next().await? {
+                Ok(piece) => piece,
+                Err(error) => return Some((Err(error), (bytes, outflow, Bytes::new()))),
+            };
+        }
+        let room = outflow.room(PIECE_BYTES_MIN, piece.len()).await;
+        let part = piece.split_to(room.min(piece.len()));
+        let counted = part.len();
+        Some((Ok(outflow.hand_out(part, counted)), (bytes, outflow, piece)))
+    })
 }
 
 /// What to remove.
@@ -227,7 +271,9 @@ pub async fn list(
     State(api): State<Api>,
     Name(id): Name,
     Params(params): Params<ListParams>,
+    meter: Meter,
 ) -> Result<Json<Vec<api::FileInfo>>> {
+    meter.hold(LIST_BYTES).await?;
     let files = api.control.list_files(&id, params.path.as_deref().unwrap_or("/")).await?;
     Ok(Json(files.into_iter().map(wire::file).collect()))
 }
@@ -298,7 +344,9 @@ pub async fn glob(
     State(api): State<Api>,
     Name(id): Name,
     Params(params): Params<GlobParams>,
+    meter: Meter,
 ) -> Result<Json<Vec<String>>> {
+    meter.hold(LIST_BYTES).await?;
     Ok(Json(api.control.glob_files(&id, &params.pattern).await?))
 }
 

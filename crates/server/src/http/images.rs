@@ -16,6 +16,7 @@ use utoipa::IntoParams;
 use super::audited::Subject;
 use super::body::Upload;
 use super::error::{ApiError, Refusal, Result, malformed};
+use super::meter::Meter;
 use super::request::{Json as Body, Params};
 use super::{Api, wire};
 use crate::control::Pull;
@@ -169,6 +170,7 @@ pub struct ImportParams {
 pub async fn import(
     State(api): State<Api>,
     Params(params): Params<ImportParams>,
+    meter: Meter,
     request: Request,
 ) -> Result<Response> {
     if http_body::Body::is_end_stream(request.body()) {
@@ -178,7 +180,7 @@ pub async fn import(
         return Err(Refusal::ArchiveType.into());
     }
     let name = params.name.unwrap_or_default();
-    let upload = Upload::new(request.into_body(), api.settings.image_bytes_max);
+    let upload = Upload::begin(request.into_body(), api.settings.image_bytes_max, &meter).await?;
     upload.check_announced().await.map_err(too_large)?;
     let imported = api.control.import_images(Some(name.as_str()).filter(|name| !name.is_empty()), upload.bytes()).await;
     let answer = match imported {

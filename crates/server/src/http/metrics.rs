@@ -10,7 +10,7 @@ use super::exposition::{Family, Format, Kind};
 use super::{Api, wire};
 use crate::VERSION;
 use crate::control::Stored;
-use crate::figures::{RateLimit, Scheduler, StoreHealth};
+use crate::figures::{RateLimit, RequestMemory, Scheduler, StoreHealth};
 use crate::process::{GOOS, Usage, goarch};
 
 /// Figures as JSON
@@ -41,6 +41,7 @@ fn families(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<Family> {
     let mut families = service(api, snapshot, store);
     families.extend(scheduler(&snapshot.scheduler));
     families.extend(rate_limit(&snapshot.rate_limit));
+    families.extend(request_memory(&snapshot.request_memory));
     families.extend(snapshot.stored.iter().flat_map(stored));
     families.extend(operations(api, snapshot));
     families.extend(process(api));
@@ -109,6 +110,24 @@ fn rate_limit(figures: &RateLimit) -> [Family; 4] {
         counter("tidebox_rate_limit_blocked", "Requests that the rate limiter refused.", figures.limited_total),
         counter("tidebox_rate_limit_evicted", "Callers that the rate limiter has forgotten.", figures.evicted_total),
         gauge("tidebox_rate_limit_buckets", "Callers that the rate limiter remembers.", figures.active_buckets),
+    ]
+}
+
+fn request_memory(figures: &RequestMemory) -> [Family; 5] {
+    [
+        gauge("tidebox_memory_budget_bytes", "What all requests together may hold.", figures.budget_bytes),
+        gauge("tidebox_memory_budget_used_bytes", "What requests hold now.", figures.used_bytes),
+        gauge("tidebox_memory_budget_peak_bytes", "The most that requests held.", figures.peak_bytes),
+        counter(
+            "tidebox_memory_budget_refused",
+            "Requests refused since their callers held too much.",
+            figures.refused_total,
+        ),
+        counter(
+            "tidebox_memory_budget_truncated",
+            "Outputs cut since their callers held too much.",
+            figures.truncated_total,
+        ),
     ]
 }
 

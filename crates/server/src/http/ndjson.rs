@@ -13,6 +13,7 @@ use futures_util::StreamExt;
 use http_body::Frame;
 use providers::{Chain, ExitStatus, OutputEvent, OutputStream};
 
+use super::outflow::{Outflow, PIECE_BYTES_MIN};
 use super::text::Text;
 use super::wire;
 
@@ -39,17 +40,29 @@ enum Phase {
     Done,
 }
 
+/// The largest piece of output that becomes one line: as much as an agent sends
+/// at once, or less where each byte may become six.
+const PIECE_BYTES_MAX: usize = 256 * 1024;
+const TEXT_BYTES_MAX: usize = 64 * 1024;
+/// What a line takes beside its data.
+const LINE_BYTES: usize = 64;
+
 struct Lines {
     output: OutputStream,
+    /// What has come of the output and is not in a line yet.
+    piece: Option<(ChunkStream, Bytes)>,
+    outflow: Outflow,
     form: Form,
     stdout: Text,
     stderr: Text,
     phase: Phase,
 }
 
-/// The answer that carries `output`. Dropping it kills the command.
-pub fn response(output: OutputStream, form: Form) -> Response {
-    let lines = Lines { output, form, stdout: Text::default(), stderr: Text::default(), phase: Phase::Running };
+/// The answer that carries `output`, as the client takes it. Dropping it kills the
+/// command.
+pub fn response(output: OutputStream, form: Form, outflow: Outflow) -> Response {
+    let (stdout, stderr) = (Text::default(), Text::default());
+    let lines = Lines { output, piece: None, outflow, form, stdout, stderr, phase: Phase::Running };
     let frames = futures_util::stream::unfold(lines, |mut lines| async move {
         let frame = lines.next().await?;
         Some((Ok::<_, Infallible>(frame), lines))
@@ -83,10 +96,14 @@ impl Lines {
     async fn lines(&mut self) -> Bytes {
         let mut out = Vec::new();
         while out.is_empty() {
+            if let Some((stream, piece)) = self.piece.take() {
+                self.part(&mut out, stream, piece).await;
+                continue;
+            }
             match tokio::time::timeout(KEEP_ALIVE, self.output.next()).await {
                 Err(_) => push(&mut out, ChunkStream::Stdout, String::new()),
-                Ok(Some(Ok(OutputEvent::Stdout(bytes)))) => self.data(&mut out, ChunkStream::Stdout, &bytes),
-                Ok(Some(Ok(OutputEvent::Stderr(bytes)))) => self.data(&mut out, ChunkStream::Stderr, &bytes),
+                Ok(Some(Ok(OutputEvent::Stdout(bytes)))) => self.piece = Some((ChunkStream::Stdout, bytes)),
+                Ok(Some(Ok(OutputEvent::Stderr(bytes)))) => self.piece = Some((ChunkStream::Stderr, bytes)),
                 Ok(Some(Ok(OutputEvent::Exit(exit)))) => self.exit(&mut out, exit),
                 Ok(Some(Err(error))) => self.cut(&mut out, &error),
                 Ok(None) => self.cut(&mut out, &providers::Error::Gone),
@@ -96,7 +113,21 @@ impl Lines {
                 break;
             }
         }
-        Bytes::from(out)
+        let counted = out.capacity();
+        self.outflow.hand_out(out, counted)
+    }
+
+    /// Turns as much of a piece into a line as there is room for.
+    async fn part(&mut self, out: &mut Vec<u8>, stream: ChunkStream, mut piece: Bytes) {
+        // Base64 takes four bytes for three; JSON up to six for one.
+        let (times, each, most) = if self.form.base64 { (4, 3, PIECE_BYTES_MAX) } else { (6, 1, TEXT_BYTES_MAX) };
+        let wanted = piece.len().min(most).div_ceil(each) * times + LINE_BYTES;
+        let room = self.outflow.room(PIECE_BYTES_MIN, wanted).await;
+        let part = piece.split_to((room.saturating_sub(LINE_BYTES) / times * each).clamp(1, piece.len()));
+        if !piece.is_empty() {
+            self.piece = Some((stream, piece));
+        }
+        self.data(out, stream, &part);
     }
 
     fn data(&mut self, out: &mut Vec<u8>, stream: ChunkStream, bytes: &[u8]) {
@@ -189,6 +220,7 @@ mod test {
     use http_body_util::BodyExt;
 
     use super::*;
+    use crate::budget::{Budget, Caller};
 
     async fn body(
         events: Vec<providers::Result<OutputEvent>>,
@@ -196,7 +228,8 @@ mod test {
         exit_event: bool,
     ) -> (String, Option<HeaderValue>) {
         let form = Form { base64, exit_event, timeout: Duration::from_secs(2) };
-        let response = response(stream::iter(events).boxed(), form);
+        let account = Budget::new(1 << 20).account(Caller::Address(None), None);
+        let response = response(stream::iter(events).boxed(), form, Outflow::new(account.nothing(), 0));
         let collected = response.into_body().collect().await.unwrap();
         let code = collected.trailers().and_then(|trailers| trailers.get(EXIT_CODE)).cloned();
         (String::from_utf8(collected.to_bytes().to_vec()).unwrap(), code)

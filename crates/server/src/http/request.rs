@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::body;
 use super::error::{ApiError, Refusal, malformed};
+use super::meter::Meter;
 use crate::control::IdempotencyKey;
 
 /// The largest JSON body, in bytes.
@@ -26,14 +27,15 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         let is_json = is_json(request.headers());
-        let bytes = body::collect(request.into_body(), JSON_BYTES_MAX).await?;
+        let meter = Meter::on(&request)?;
+        let bytes = body::collect(request.into_body(), JSON_BYTES_MAX, meter.account()).await?;
         if bytes.is_empty() {
             return parse(b"{}").map(Json);
         }
         if !is_json {
             return Err(Refusal::MediaType.into());
         }
-        parse(&bytes).map(Json)
+        bytes.parse(&meter).await.map(Json)
     }
 }
 

@@ -14,12 +14,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use domain::{AskedSize, DurationError, OwnerId, Quota, Resources, Room, SandboxId, Timestamp};
-use providers::{FileInfo, Isolation, LimitKind};
+use providers::{ExitStatus, FileInfo, Isolation, LimitKind};
 
 use super::error::{ApiError, malformed};
 use crate::control::{
-    Decision, Error, ExecCommand, ExecOutcome, ExecRequest, OwnerQuota, PoolStatus, ProviderDetail, QuotaSummary,
-    Sandbox, SpawnRequest, Template, TemplateValues, Usage,
+    Decision, Error, ExecCommand, ExecRequest, OwnerQuota, PoolStatus, ProviderDetail, QuotaSummary, Sandbox,
+    SpawnRequest, Template, TemplateValues, Usage,
 };
 use crate::events::{Event, EventType, Filter};
 use crate::registry::{Checked, Entry};
@@ -277,22 +277,9 @@ pub fn exec_request(body: api::ExecRequest) -> Result<ExecRequest, ApiError> {
 }
 
 /// How a command ended, as clients see it.
-pub fn exec_result(outcome: ExecOutcome, encoding: api::TextEncoding) -> api::ExecResult {
-    let text = |bytes: Vec<u8>| match encoding {
-        api::TextEncoding::Utf8 => {
-            String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
-        }
-        api::TextEncoding::Base64 => BASE64.encode(bytes),
-    };
-    api::ExecResult {
-        exit_code: outcome.exit.code,
-        stdout: text(outcome.stdout),
-        stderr: text(outcome.stderr),
-        duration: duration(outcome.exit.duration),
-        timed_out: outcome.exit.timed_out,
-        oom_killed: outcome.exit.oom_killed,
-        truncated: outcome.truncated,
-    }
+pub fn exec_result(exit: ExitStatus, stdout: String, stderr: String, truncated: bool) -> api::ExecResult {
+    let ExitStatus { code: exit_code, timed_out, oom_killed, duration: took } = exit;
+    api::ExecResult { exit_code, stdout, stderr, duration: duration(took), timed_out, oom_killed, truncated }
 }
 
 /// Reads permission bits such as `755`.

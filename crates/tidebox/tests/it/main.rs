@@ -18,6 +18,7 @@ mod hanging;
 mod images;
 mod listen;
 mod load;
+mod memory;
 mod metrics;
 mod pool;
 mod prometheus;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use api::{SOCKET_STDERR, SOCKET_STDOUT, SocketKind, SocketOutput};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{Sink, SinkExt, Stream, StreamExt, stream};
-use providers::{ExitStatus, OutputEvent, OutputStream};
+use providers::{ExitStatus, OutputEvent, OutputStream, STREAM_BYTES_MAX};
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
@@ -16,8 +16,11 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{Error as Fault, Message};
 use tokio_util::io::ReaderStream;
 
+use super::inflow::{Counter, Inflow};
+use crate::budget::{Account, Reservation};
 use crate::control::{Conversation, Handle, Touch};
-use crate::http::error::{ApiError, malformed};
+use crate::http::error::{ApiError, Refusal, malformed};
+use crate::http::meter::{SMALL_BYTES, held_with};
 use crate::http::request::parse_as;
 use crate::http::text::Text;
 use crate::http::{Api, wire};
@@ -81,6 +84,9 @@ impl End {
             }
             Fault::Utf8(_) => (CloseCode::Invalid, "bad_request", "a text message is not UTF-8".to_owned()),
             Fault::Protocol(error) => (CloseCode::Protocol, "bad_request", format!("that is no WebSocket: {error}")),
+            Fault::Io(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
+                return End { is_garbled: true, ..End::error(&Refusal::Busy.into()) };
+            }
             Fault::ConnectionClosed
             | Fault::AlreadyClosed
             | Fault::Io(_)
@@ -102,8 +108,19 @@ impl From<ApiError> for End {
     }
 }
 
+/// The largest piece of output in one message: text may become six times as long,
+const TEXT_BYTES_MAX: usize = 16 * 1024;
+/// and what is binary stays as it is.
+const BINARY_BYTES_MAX: usize = 64 * 1024;
+/// What a socket may hold without more: output that waits in the box's connection
+/// for a client that does not read, a message in the two copies of it that are sent,
+/// and what is read at once.
+pub(super) const SOCKET_BYTES: usize = STREAM_BYTES_MAX + 2 * 6 * TEXT_BYTES_MAX + 4 * BUFFER_BYTES;
+
 /// Runs one command for whoever is at the other end of `io`.
-pub(super) async fn run(api: Api, id: String, io: impl AsyncRead + AsyncWrite + Unpin) {
+pub(super) async fn run(api: Api, id: String, io: impl AsyncRead + AsyncWrite + Unpin, held: Reservation) {
+    let account = held.account().clone();
+    let (io, counter) = Inflow::new(io, account.nothing(), BUFFER_BYTES);
     let config = WebSocketConfig::default()
         .read_buffer_size(BUFFER_BYTES)
         .write_buffer_size(BUFFER_BYTES)
@@ -111,14 +128,19 @@ pub(super) async fn run(api: Api, id: String, io: impl AsyncRead + AsyncWrite + 
         .max_frame_size(Some(MESSAGE_BYTES_MAX));
     let mut socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
     let end = tokio::select! {
-        end = converse(&api, &id, &mut socket) => end,
+        end = converse(&api, &id, &mut socket, (&account, &counter)) => end,
         () = api.settings.stop.cancelled() => End::stopping(),
     };
+    counter.stop();
     // Running out of time only means that the client may not hear it.
     let _ = timeout(FAREWELL_MAX, part(&mut socket, end)).await;
+    drop(held);
 }
 
-async fn converse<S>(api: &Api, id: &str, socket: &mut WebSocketStream<S>) -> End
+/// What memory is taken by, and what counts the message that is coming in.
+type Meter<'a> = (&'a Account, &'a Counter);
+
+async fn converse<S>(api: &Api, id: &str, socket: &mut WebSocketStream<S>, meter: Meter<'_>) -> End
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -126,6 +148,7 @@ where
         Ok(command) => command,
         Err(end) => return end,
     };
+    meter.1.restart();
     // One piece waits here, and one in the hand of who reads on.
     let (stdin, content) = mpsc::channel(1);
     let content = stream::unfold(content, |mut content| async move { Some((Ok(content.recv().await?), content)) });
@@ -138,7 +161,7 @@ where
     let form = Form { binary: command.binary, timeout: running.timeout };
     let (mut sink, mut source) = socket.split();
     tokio::select! {
-        end = listen(&mut source, stdin, &handle) => end,
+        end = listen(&mut source, stdin, &handle, meter) => end,
         end = tell(&mut sink, running.output, form) => match end {
             Told::End(end) => end,
             Told::Cut(error) => ApiError::from(api.control.exec_cut(id, error).await).into(),
@@ -190,7 +213,7 @@ fn kind(text: &str) -> Result<SocketKind, ApiError> {
 }
 
 /// Takes what the client says, until it goes or says what makes no sense.
-async fn listen<S>(source: &mut S, stdin: mpsc::Sender<Bytes>, handle: &Handle) -> End
+async fn listen<S>(source: &mut S, stdin: mpsc::Sender<Bytes>, handle: &Handle, meter: Meter<'_>) -> End
 where
     S: Stream<Item = Result<Message, Fault>> + Unpin,
 {
@@ -200,9 +223,10 @@ where
             Ok(message) => message,
             Err(end) => return end,
         };
+        meter.1.restart();
         let taken = match message {
-            Message::Text(text) => take(&text, &mut stdin, handle).await,
-            Message::Binary(bytes) => feed(bytes, stdin.as_ref()).await,
+            Message::Text(text) => take(&text, &mut stdin, handle, meter.0).await,
+            Message::Binary(bytes) => feed(bytes, stdin.as_ref(), meter.0).await,
             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => Ok(()),
             Message::Close(_) => return End::gone(),
         };
@@ -225,7 +249,12 @@ where
     }
 }
 
-async fn take(text: &str, stdin: &mut Option<mpsc::Sender<Bytes>>, handle: &Handle) -> Result<(), ApiError> {
+async fn take(
+    text: &str,
+    stdin: &mut Option<mpsc::Sender<Bytes>>,
+    handle: &Handle,
+    account: &Account,
+) -> Result<(), ApiError> {
     let json = text.as_bytes();
     match kind(text)? {
         SocketKind::Start => {
@@ -234,7 +263,7 @@ async fn take(text: &str, stdin: &mut Option<mpsc::Sender<Bytes>>, handle: &Hand
         }
         SocketKind::Stdin => {
             let api::SocketStdin { kind: _, data } = parse_as(MESSAGE, json)?;
-            feed(Bytes::from(data), stdin.as_ref()).await
+            feed(Bytes::from(data), stdin.as_ref(), account).await
         }
         SocketKind::Eof => {
             parse_as::<api::SocketEof>(MESSAGE, json)?;
@@ -252,10 +281,15 @@ async fn take(text: &str, stdin: &mut Option<mpsc::Sender<Bytes>>, handle: &Hand
     }
 }
 
-/// Passes stdin on, at the speed of the command.
-async fn feed(bytes: Bytes, stdin: Option<&mpsc::Sender<Bytes>>) -> Result<(), ApiError> {
+/// Passes stdin on, at the speed of the command, and counts it until the command
+/// has read it. Where the caller may hold no more, the client waits like for a
+/// command that does not read.
+async fn feed(mut bytes: Bytes, stdin: Option<&mpsc::Sender<Bytes>>, account: &Account) -> Result<(), ApiError> {
     let stdin = stdin.ok_or_else(|| malformed("stdin has ended with `eof`; nothing can follow"))?;
     if !bytes.is_empty() {
+        if bytes.len() > SMALL_BYTES {
+            bytes = held_with(bytes.clone(), account.reserve_within(bytes.len(), SILENCE_MAX).await?);
+        }
         // A command that has closed its stdin misses nothing.
         let _ = stdin.send(bytes).await;
     }
@@ -287,12 +321,24 @@ where
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     pings.reset();
     let (mut stdout, mut stderr) = (Text::default(), Text::default());
+    // What has come and is not sent yet.
+    let mut rest = (SOCKET_STDOUT, Bytes::new());
     loop {
         // Neither comes first: a client that is sent a lot is asked, too.
         let message = tokio::select! {
-            event = output.next() => match event {
-                Some(Ok(OutputEvent::Stdout(bytes))) => form.piece(SOCKET_STDOUT, &mut stdout, &bytes),
-                Some(Ok(OutputEvent::Stderr(bytes))) => form.piece(SOCKET_STDERR, &mut stderr, &bytes),
+            () = std::future::ready(()), if !rest.1.is_empty() => {
+                let part = rest.1.split_to(form.bytes_max().min(rest.1.len()));
+                form.piece(rest.0, if rest.0 == SOCKET_STDOUT { &mut stdout } else { &mut stderr }, &part)
+            }
+            event = output.next(), if rest.1.is_empty() => match event {
+                Some(Ok(OutputEvent::Stdout(bytes))) => {
+                    rest = (SOCKET_STDOUT, bytes);
+                    continue;
+                }
+                Some(Ok(OutputEvent::Stderr(bytes))) => {
+                    rest = (SOCKET_STDERR, bytes);
+                    continue;
+                }
                 Some(Ok(OutputEvent::Exit(exit))) => {
                     let last = [form.rest(SOCKET_STDOUT, &mut stdout), form.rest(SOCKET_STDERR, &mut stderr)];
                     return exited(sink, form, last, exit).await;
@@ -326,6 +372,11 @@ where
 }
 
 impl Form {
+    /// Returns how much output one message may carry.
+    fn bytes_max(self) -> usize {
+        if self.binary { BINARY_BYTES_MAX } else { TEXT_BYTES_MAX }
+    }
+
     /// A piece of output; `None` while a character is not whole.
     fn piece(self, stream: u8, text: &mut Text, bytes: &[u8]) -> Option<Message> {
         if self.binary {

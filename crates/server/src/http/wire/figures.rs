@@ -67,6 +67,7 @@ pub fn diagnostics(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> api::D
         scheduler: scheduler(api, &snapshot.scheduler),
         quotas: stored.map(|stored| quota_summary(stored.quotas)),
         rate_limit: rate_limit(&api.settings.rate_limit, snapshot.rate_limit),
+        request_memory: request_memory(snapshot.request_memory),
         providers: providers(api),
         workers: stored.map(workers),
         leases: stored.map(|stored| leases(&stored.leases)),
@@ -181,6 +182,11 @@ fn rate_limit(config: &RateLimitConfig, figures: figures::RateLimit) -> api::Rat
         bucket_ttl: duration(config.bucket_ttl),
         cleanup_interval: duration(config.cleanup_interval),
     }
+}
+
+fn request_memory(figures: figures::RequestMemory) -> api::RequestMemoryFigures {
+    let figures::RequestMemory { budget_bytes, used_bytes, peak_bytes, refused_total, truncated_total } = figures;
+    api::RequestMemoryFigures { budget_bytes, used_bytes, peak_bytes, refused_total, truncated_total }
 }
 
 /// The providers. What one of them said last may name an address.

@@ -1,0 +1,192 @@
+//! What a command wrote, collected within what its caller may hold.
+
+use std::collections::VecDeque;
+
+use crate::budget::Reservation;
+
+/// The smallest piece of memory that output is collected in, in bytes,
+const PIECE_BYTES_MIN: usize = 4 * 1024;
+/// and the largest.
+const PIECE_BYTES_MAX: usize = 64 * 1024;
+
+/// The beginning of a stream, in pieces: it grows without being copied, and is
+/// given back piece by piece as it is read.
+#[derive(Debug, Default)]
+pub struct Collected {
+    pieces: VecDeque<Vec<u8>>,
+    /// How much memory the pieces take.
+    room: usize,
+    len: usize,
+    /// Nothing may follow what did not fit.
+    is_cut: bool,
+}
+
+impl Collected {
+    /// Returns how many bytes there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns how much memory they take.
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Returns the first piece that is left, and gives it up.
+    pub fn pop(&mut self) -> Option<Vec<u8>> {
+        let piece = self.pieces.pop_front()?;
+        self.len -= piece.len();
+        self.room -= piece.capacity();
+        Some(piece)
+    }
+
+    /// Returns all of it in one piece.
+    pub fn into_bytes(mut self) -> Vec<u8> {
+        if self.pieces.len() < 2 {
+            return self.pieces.pop_front().unwrap_or_default();
+        }
+        self.pieces.into_iter().flatten().collect()
+    }
+
+    /// Appends what fits in the last piece; how much that was.
+    fn fill(&mut self, bytes: &[u8]) -> usize {
+        let Some(last) = self.pieces.back_mut() else { return 0 };
+        let taken = bytes.len().min(last.capacity() - last.len());
+        last.extend_from_slice(&bytes[..taken]);
+        self.len += taken;
+        taken
+    }
+
+    /// Returns how large the next piece is: as much as there is already, so that
+    /// few take no more than twice what they hold.
+    fn next_piece(&self) -> usize {
+        self.room.clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
+    }
+
+    fn add_piece(&mut self, bytes: usize) {
+        let piece = Vec::with_capacity(bytes);
+        self.room += piece.capacity();
+        self.pieces.push_back(piece);
+    }
+}
+
+/// Collects both streams of one command.
+pub(super) struct Collector {
+    stdout: Collected,
+    stderr: Collected,
+    max: usize,
+    held: Reservation,
+    answer_bytes: usize,
+}
+
+impl Collector {
+    pub(super) fn new(max: usize, held: Reservation, answer_bytes: usize) -> Self {
+        Self { stdout: Collected::default(), stderr: Collected::default(), max, held, answer_bytes }
+    }
+
+    pub(super) fn stdout(&mut self, bytes: &[u8]) {
+        let beside = self.stderr.room + self.answer_bytes;
+        append(&mut self.stdout, bytes, self.max, &mut self.held, beside);
+    }
+
+    pub(super) fn stderr(&mut self, bytes: &[u8]) {
+        let beside = self.stdout.room + self.answer_bytes;
+        append(&mut self.stderr, bytes, self.max, &mut self.held, beside);
+    }
+
+    /// Returns both streams, whether either was cut, and what they hold.
+    pub(super) fn end(mut self) -> (Collected, Collected, bool, Reservation) {
+        self.held.shrink_to(self.stdout.room + self.stderr.room + self.answer_bytes);
+        let is_cut = self.stdout.is_cut || self.stderr.is_cut;
+        (self.stdout, self.stderr, is_cut, self.held)
+    }
+}
+
+/// Appends what fits below `max` and into what can be held beside the rest.
+fn append(stream: &mut Collected, bytes: &[u8], max: usize, held: &mut Reservation, beside: usize) {
+    let room = max.saturating_sub(stream.len);
+    let mut rest = &bytes[..bytes.len().min(room)];
+    while !rest.is_empty() && !stream.is_cut {
+        let taken = stream.fill(rest);
+        rest = &rest[taken..];
+        if rest.is_empty() {
+            break;
+        }
+        let piece = stream.next_piece();
+        let missing = (stream.room + piece + beside).saturating_sub(held.bytes());
+        if held.grow(missing).is_ok() {
+            stream.add_piece(piece);
+        } else {
+            held.account().count_truncation();
+            stream.is_cut = true;
+        }
+    }
+    stream.is_cut |= bytes.len() > room;
+}
+
+/// Returns what two streams become when they are collected.
+#[cfg(test)]
+pub fn collected_of(
+    stdout: &[u8],
+    stderr: &[u8],
+    held: Reservation,
+    answer_bytes: usize,
+) -> (Collected, Collected, Reservation) {
+    let mut collector = Collector::new(usize::MAX, held, answer_bytes);
+    collector.stdout(stdout);
+    collector.stderr(stderr);
+    let (stdout, stderr, _, held) = collector.end();
+    (stdout, stderr, held)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::budget::{Budget, Caller};
+
+    const MIB: usize = 1 << 20;
+
+    fn collector(total: usize, max: usize) -> (std::sync::Arc<Budget>, Collector) {
+        let budget = Budget::new(total as u64);
+        let held = budget.account(Caller::Address(None), None).reserve(1000).unwrap();
+        (budget, Collector::new(max, held, 1000))
+    }
+
+    #[test]
+    fn output_beyond_the_bound_is_cut_and_said_so() {
+        let (_, mut collector) = collector(MIB, 3);
+        collector.stdout(&[1, 2]);
+        collector.stdout(&[3]);
+        collector.stderr(&[1, 2, 3]);
+        let (stdout, stderr, is_cut, held) = collector.end();
+        assert_eq!((stdout.into_bytes(), stderr.into_bytes(), is_cut), (vec![1, 2, 3], vec![1, 2, 3], false));
+        assert_eq!(held.bytes(), 2 * PIECE_BYTES_MIN + 1000);
+        let (_, mut collector) = self::collector(MIB, 3);
+        collector.stdout(&[1, 2, 3, 4]);
+        let (stdout, _, is_cut, _) = collector.end();
+        assert_eq!((stdout.into_bytes(), is_cut), (vec![1, 2, 3], true));
+    }
+
+    #[test]
+    fn output_that_cannot_be_held_is_cut_and_nothing_follows_the_gap() {
+        let (budget, mut collector) = collector(300 * 1024, 8 * MIB);
+        let written: Vec<u8> = (0..=255).cycle().take(MIB).collect();
+        for piece in written.chunks(100_000) {
+            collector.stdout(piece);
+        }
+        collector.stderr(b"late");
+        let (mut stdout, stderr, is_cut, held) = collector.end();
+        assert!(is_cut && stdout.len() > 100 * 1024, "{}", stdout.len());
+        assert_eq!(stderr.len() % 4, 0, "whole or nothing");
+        assert_eq!(budget.figures().truncated_total, 1 + u64::from(stderr.len() == 0));
+        assert_eq!(held.bytes(), stdout.room() + stderr.room() + 1000);
+        let mut read = Vec::new();
+        while let Some(piece) = stdout.pop() {
+            read.extend(piece);
+        }
+        assert_eq!((stdout.len(), stdout.room()), (0, 0));
+        assert_eq!(read, written[..read.len()]);
+        drop(held);
+        assert_eq!(budget.figures().used_bytes, 0);
+    }
+}

@@ -1,0 +1,130 @@
+//! What comes in over a WebSocket, counted while it is a part of a message that is
+//! not whole.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::budget::Reservation;
+
+/// A byte that waits is in the frame, and in the message that frames make.
+const COPIES: usize = 2;
+
+/// Counts what came since the last whole message.
+#[derive(Debug, Clone)]
+pub(super) struct Counter(Arc<Mutex<Count>>);
+
+#[derive(Debug)]
+struct Count {
+    /// What the longest message so far took: buffers stay as large as they were.
+    held: Reservation,
+    /// What needs no counting.
+    free: usize,
+    came: usize,
+}
+
+/// A byte stream whose incoming half is counted.
+pub(super) struct Inflow<S> {
+    stream: S,
+    counter: Counter,
+}
+
+impl Counter {
+    fn lock(&self) -> MutexGuard<'_, Count> {
+        // Each statement leaves the count whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to count anew, after a whole message.
+    pub(super) fn restart(&self) {
+        self.lock().came = 0;
+    }
+
+    /// Counts no more: what comes is not kept.
+    pub(super) fn stop(&self) {
+        let mut count = self.lock();
+        count.free = usize::MAX;
+        count.held.shrink_to(0);
+    }
+}
+
+impl<S> Inflow<S> {
+    /// Counts in `held` what comes beyond `free` bytes.
+    pub(super) fn new(stream: S, held: Reservation, free: usize) -> (Self, Counter) {
+        let counter = Counter(Arc::new(Mutex::new(Count { held, free, came: 0 })));
+        (Self { stream, counter: counter.clone() }, counter)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Inflow<S> {
+    /// Fails with [`io::ErrorKind::OutOfMemory`] when the caller may hold no more.
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let mut count = self.counter.lock();
+        count.came += buffer.filled().len() - before;
+        let missing = (count.came.saturating_sub(count.free) * COPIES).saturating_sub(count.held.bytes());
+        Poll::Ready(count.held.grow(missing).map_err(|spent| io::Error::new(io::ErrorKind::OutOfMemory, spent)))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Inflow<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+    use crate::budget::{Budget, Caller};
+
+    #[tokio::test]
+    async fn half_a_message_counts_and_one_too_large_to_hold_ends_the_stream() {
+        let budget = Budget::new(30_000);
+        let account = budget.account(Caller::Address(None), None);
+        let bytes = vec![0; 20_000];
+        let (mut inflow, counter) =
+            Inflow::new(tokio::io::join(&bytes[..], tokio::io::sink()), account.nothing(), 1000);
+        inflow.read_exact(&mut [0; 1000]).await.unwrap();
+        assert_eq!(budget.figures().used_bytes, 0);
+        inflow.read_exact(&mut [0; 5000]).await.unwrap();
+        assert_eq!(budget.figures().used_bytes, 10_000);
+        counter.restart();
+        inflow.read_exact(&mut [0; 6000]).await.unwrap();
+        assert_eq!(budget.figures().used_bytes, 10_000);
+        let error = inflow.read_exact(&mut [0; 8000]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        drop((inflow, counter));
+        assert_eq!(budget.figures().used_bytes, 0);
+    }
+}

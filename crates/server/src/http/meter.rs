@@ -1,0 +1,204 @@
+//! What a request holds of the memory that all requests share: in whose name,
+//! and until when.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{Extensions, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+
+use super::Api;
+use super::error::{ApiError, Refusal, Result};
+use super::peer::{self, Peer};
+use super::request;
+use crate::auth::Principal;
+use crate::budget::{Account, Caller, Reservation};
+
+/// What each body and each answer may hold without being counted: as much as a
+/// connection holds anyway.
+pub const SMALL_BYTES: usize = 4 * 1024;
+/// How long a request waits for others to be done.
+pub const WAIT_MAX: Duration = Duration::from_secs(10);
+/// What a caller must be able to hold before an answer is put together for it.
+const ANSWER_BYTES: usize = 64 * 1024;
+
+/// What a request takes memory by, and what its body holds; an extension of
+/// every request that was let in.
+#[derive(Debug, Clone)]
+pub struct Meter {
+    account: Account,
+    body: Arc<Mutex<Option<Reservation>>>,
+}
+
+impl Meter {
+    /// The meter of a request of `principal`: its owner's, else its key's, else its
+    /// address's.
+    pub fn of(api: &Api, principal: &Principal, request: &Request) -> Self {
+        let address = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(peer::caller);
+        let owner = request::owner(request.headers()).ok().flatten();
+        // Without authentication a key proves nothing.
+        let key = principal.key_id().filter(|_| api.settings.access.is_enabled());
+        let caller = match (&owner, key) {
+            (Some(owner), _) => Caller::Owner(owner),
+            (None, Some(key)) => Caller::Key(key),
+            (None, None) => Caller::Address(address),
+        };
+        Self::new(api.settings.memory.account(caller, address))
+    }
+
+    /// The meter of one who takes by `account`.
+    pub fn new(account: Account) -> Self {
+        Self { account, body: Arc::default() }
+    }
+
+    /// Returns what memory is taken by.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// Holds `reservation` until the request is answered.
+    pub fn keep(&self, reservation: Reservation) {
+        let mut body = self.body.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *body {
+            Some(kept) => kept.merge(reservation),
+            None => *body = Some(reservation),
+        }
+    }
+
+    /// Holds so many bytes until the request is answered. The few that every
+    /// connection may hold are not counted.
+    ///
+    /// # Errors
+    /// [`Refusal::Busy`] if the caller may not in [`WAIT_MAX`].
+    pub async fn hold(&self, bytes: usize) -> Result<()> {
+        if bytes > SMALL_BYTES {
+            self.keep(self.account.reserve_within(bytes, WAIT_MAX).await?);
+        }
+        Ok(())
+    }
+
+    /// Takes out what the request holds, for what outlives its answer.
+    pub fn take(&self) -> Reservation {
+        let kept = self.body.lock().unwrap_or_else(PoisonError::into_inner).take();
+        kept.unwrap_or_else(|| self.account.nothing())
+    }
+
+    /// Lets the request through, and counts its answer until the client has taken
+    /// it. What can be asked again is refused when the caller holds too much: before
+    /// it is put together, or, if it turns out too large, after. What is `vital` to
+    /// see just then is not.
+    pub async fn pass(self, is_vital: bool, mut request: Request, next: Next) -> Response {
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        let may_refuse = is_read && !is_vital;
+        if may_refuse && !self.account.has_room(ANSWER_BYTES) {
+            return ApiError::from(Refusal::Busy).into_response();
+        }
+        request.extensions_mut().insert(self.clone());
+        let response = next.run(request).await;
+        drop(self.take());
+        self.count(response, may_refuse)
+    }
+
+    fn count(&self, response: Response, may_refuse: bool) -> Response {
+        let bytes = http_body::Body::size_hint(response.body()).exact().unwrap_or(0);
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if bytes <= SMALL_BYTES {
+            return response;
+        }
+        let mut reservation = self.account.nothing();
+        if may_refuse {
+            match self.account.reserve(bytes) {
+                Ok(taken) => reservation = taken,
+                Err(spent) => return ApiError::from(spent).into_response(),
+            }
+        } else {
+            reservation.grow_regardless(bytes);
+        }
+        counted(response, reservation)
+    }
+}
+
+/// The answer, whose bytes hold `reservation` until the client has taken them.
+pub fn counted(response: Response, reservation: Reservation) -> Response {
+    response.map(|body| Body::new(Counted { body, reservation: Some(reservation) }))
+}
+
+impl Meter {
+    fn among(extensions: &Extensions) -> Result<Self> {
+        // It is there behind the one place where keys are asked for.
+        extensions.get::<Meter>().cloned().ok_or_else(|| Refusal::Internal.into())
+    }
+
+    /// The meter of a request that was let in.
+    pub fn on(request: &Request) -> Result<Self> {
+        Self::among(request.extensions())
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Meter {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        Self::among(&parts.extensions)
+    }
+}
+
+/// The same bytes, which hold `reservation` for as long as they are held.
+pub fn held_with(bytes: Bytes, reservation: Reservation) -> Bytes {
+    Bytes::from_owner(Held { bytes, _reservation: reservation })
+}
+
+/// A body of one piece, as all of known length are.
+struct Counted {
+    body: Body,
+    reservation: Option<Reservation>,
+}
+
+/// Bytes that count for as long as they are held.
+struct Held {
+    bytes: Bytes,
+    _reservation: Reservation,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl http_body::Body for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let is_last = http_body::Body::is_end_stream(&self.body);
+        let hold = |bytes, reservation: &mut Option<Reservation>| match reservation.take() {
+            Some(reservation) if is_last => held_with(bytes, reservation),
+            kept => {
+                *reservation = kept;
+                bytes
+            }
+        };
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(|bytes| hold(bytes, &mut self.reservation)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        http_body::Body::is_end_stream(&self.body)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        http_body::Body::size_hint(&self.body)
+    }
+}
