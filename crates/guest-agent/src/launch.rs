@@ -15,6 +15,7 @@ mod parent;
 mod privileges;
 mod root;
 mod seccomp;
+mod shares;
 mod slot;
 mod syscall;
 pub(crate) mod trace;
@@ -29,6 +30,7 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use parent::start_time;
 pub(crate) use privileges::{become_user, limit_resources};
+pub(crate) use shares::{Part, bound_each};
 pub(crate) use syscall::{CloneFlags, Cloned, clone3, duplicate_to, execute, wait_for};
 
 /// Descriptors of our own start here, so that they never collide with those

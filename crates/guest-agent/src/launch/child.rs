@@ -12,7 +12,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::thread::{Gid, Uid};
 
 use super::parent::MOUNTS_MAX;
-use super::{At, Handed, Refused, own, privileges, report_failure, root, seccomp, slot, syscall};
+use super::{At, Handed, Part, Refused, own, privileges, report_failure, root, seccomp, shares, slot, syscall};
 use crate::furnish;
 
 /// Where the agent finds its listening socket.
@@ -87,6 +87,7 @@ fn prepare(
         seccomp::program(seccomp::Walls::Kernel).map_err(|_| Errno::TOOBIG).at("build the system call filter")?;
     let start = arguments(launch, oom_events.is_some())?;
     privileges::limit_resources(&launch.soft)?;
+    shares::bound_each(Part::of(launch))?;
     privileges::give_up(launch.slot.map(|slot| slot.uid))?;
     syscall::install_filter(&program).at("install the system call filter")?;
     Ok(start)

@@ -1,11 +1,12 @@
 //! `/proc` and `/dev` of a box.
 
+use guest_protocol::Launch;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
 
 use super::root::{make_dir, make_file, text};
-use super::{At, Refused};
+use super::{At, Part, Refused, shares};
 
 /// Settings and controls of the kernel: to be read, at most.
 const READ_ONLY: [&str; 4] = ["sys", "bus", "fs", "irq"];
@@ -25,9 +26,13 @@ const LINKS: [(&str, &str); 5] = [
 ];
 
 /// Mounts the box's own view of processes at `target`.
-pub(super) fn mount_proc(target: &str) -> Result<(), Refused> {
+pub(super) fn mount_proc(target: &str, launch: &Launch) -> Result<(), Refused> {
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", target, "proc", plain, None).at("mount /proc")?;
+    // A slot has the user namespace of its box.
+    if launch.slot.is_none() {
+        shares::bound_the_namespace(target, Part::of(launch))?;
+    }
     for name in READ_ONLY {
         let path = format!("{target}/{name}");
         if exists(mount_bind(&path, &path)).at("protect /proc")? {

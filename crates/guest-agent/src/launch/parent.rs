@@ -18,7 +18,7 @@ use rustix::net::{
 use rustix::process::{Pid, Signal};
 
 use super::syscall::{self, CloneFlags, Cloned};
-use super::{At, Handed, Refused, child, own, report, slot};
+use super::{At, Handed, Refused, child, own, report, shares, slot};
 
 /// How many ids a box has of its own.
 const IDS: u32 = 65_536;
@@ -37,6 +37,10 @@ pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
         return slot::make(launch, slot, handed, oom_events, cgroup);
     }
     let (ours, theirs) = channel()?;
+    shares::bound_the_whole(launch)?;
+    if let Some(id) = launch.id_base {
+        shares::become_owner(id)?;
+    }
     let flags = CloneFlags::USER.and(CloneFlags::BOX).and(CloneFlags::PARENT);
     match syscall::clone3(flags, 0, cgroup.as_ref().map(AsFd::as_fd)).at("make namespaces")? {
         Cloned::Child => {
@@ -45,7 +49,8 @@ pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
         }
         Cloned::Parent(pid) => {
             drop(theirs);
-            let outcome = send_off(launch, handed, pid, ours.as_fd());
+            let outcome = leave_owner(launch, pid)
+                .and_then(|namespace| send_off(launch, handed, pid, namespace.as_ref(), ours.as_fd()));
             if outcome.is_err() {
                 // It waits for us, so its pid cannot be anybody else's.
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -55,12 +60,27 @@ pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
     }
 }
 
-fn send_off(launch: &Launch, handed: &Handed, pid: Pid, channel: BorrowedFd<'_>) -> Result<(), Refused> {
+/// Opens the user namespace as the one who has made it, and becomes root again.
+fn leave_owner(launch: &Launch, pid: Pid) -> Result<Option<OwnedFd>, Refused> {
+    if launch.id_base.is_none() {
+        return Ok(None);
+    }
+    let user_namespace = open(&format!("/proc/{pid}/ns/user"), OFlags::RDONLY).at("open the user namespace")?;
+    shares::become_root()?;
+    Ok(Some(user_namespace))
+}
+
+fn send_off(
+    launch: &Launch,
+    handed: &Handed,
+    pid: Pid,
+    user_namespace: Option<&OwnedFd>,
+    channel: BorrowedFd<'_>,
+) -> Result<(), Refused> {
     map_ids(launch, pid)?;
     record(launch, pid)?;
     let mut all = Vec::new();
-    if launch.id_base.is_some() {
-        let user_namespace = open(&format!("/proc/{pid}/ns/user"), OFlags::RDONLY).at("open the user namespace")?;
+    if let Some(user_namespace) = user_namespace {
         all = mounts(launch, user_namespace.as_fd())?;
     } else if let Storage::Directory(dir) = &launch.storage {
         prepare_storage(launch, open(dir, OFlags::RDONLY | OFlags::DIRECTORY).at("open the box's storage")?.as_fd())?;

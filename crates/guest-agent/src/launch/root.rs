@@ -41,7 +41,7 @@ pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>) -> Result<(), Ref
     // no new view of processes once the old one is unmounted.
     let (proc, dev) = (format!("{stage}/proc"), format!("{stage}/dev"));
     make_dir(&proc)?;
-    devices::mount_proc(&proc)?;
+    devices::mount_proc(&proc, launch)?;
     make_dir(&dev)?;
     devices::mount_dev(&dev, launch.shm_mb)?;
     let root_dir = rustix::fs::open(&root, DIRECTORY_ITSELF, Mode::empty()).at("enter the box's root")?;

@@ -29,8 +29,8 @@ use rustix::thread::set_no_new_privs;
 use self::bounds::Watch;
 use self::requests::Requests;
 use super::{
-    At, CloneFlags, Cloned, OWN_FDS_FROM, Refused, become_user, child, clone3, own, parent, privileges, read_order,
-    report, report_failure, seccomp, start_time, syscall,
+    At, CloneFlags, Cloned, OWN_FDS_FROM, Part, Refused, become_user, child, clone3, own, parent, privileges, read_order,
+    report, report_failure, seccomp, shares, start_time, syscall,
 };
 use crate::sweep;
 
@@ -180,6 +180,7 @@ fn prepare(trace: &Trace, given: &Given<'_>) -> Result<Command, Refused> {
     }
     let pids = if trace.id.is_some() && trace.bounds.pids > 0 { trace.bounds.pids + OWN_PROCESSES } else { 0 };
     privileges::limit_resources(&SoftLimits { pids, ..SoftLimits::default() })?;
+    shares::bound_each(if trace.id.is_some() { Part::WHOLE } else { Part::HALF })?;
     limit_files(trace.bounds.disk_mb).at("bound the files")?;
     let filter = seccomp::program(seccomp::Walls::Tracer).map_err(|_| Errno::TOOBIG);
     let filter = filter.at("build the system call filter")?;

@@ -14,6 +14,7 @@ mod powers;
 mod processes;
 mod remains;
 mod restart;
+mod shares;
 mod slots;
 mod suite;
 mod walls;
