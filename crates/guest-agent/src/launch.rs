@@ -11,6 +11,7 @@
 
 mod child;
 mod devices;
+mod nodes;
 mod parent;
 mod privileges;
 mod root;
@@ -32,6 +33,12 @@ pub(crate) use parent::start_time;
 pub(crate) use privileges::{become_user, limit_resources};
 pub(crate) use shares::{Part, bound_each};
 pub(crate) use syscall::{CloneFlags, Cloned, clone3, duplicate_to, execute, wait_for};
+
+/// Adds to the system call filter of a box that somebody else has made what such
+/// filters lack.
+pub(crate) fn add_filter() -> Result<(), Errno> {
+    syscall::install_filter(&seccomp::addition())
+}
 
 /// Descriptors of our own start here, so that they never collide with those
 /// that the agent is given.

@@ -145,6 +145,8 @@ pub struct SoftLimits {
 pub enum LaunchReport {
     /// The first process of the box, as the host numbers it.
     Pid(u32),
+    /// The devices of the box are the very files of the host: none could be made.
+    SharesDevices,
     /// A step failed; nothing of the box is left running.
     Failed {
         /// What was being done, for the log.

@@ -13,6 +13,7 @@ mod images;
 mod lab;
 mod lifecycle;
 mod output;
+mod shares;
 mod slots;
 mod terminal;
 mod tree;
@@ -71,7 +72,7 @@ impl Report {
 pub fn cases() -> Vec<Case> {
     let of_boxes =
         [lifecycle::cases(), exec::cases(), terminal::cases(), output::cases(), files::cases(), tree::cases()];
-    of_boxes.into_iter().chain([answers::cases(), images::cases(), slots::cases()]).flatten().collect()
+    of_boxes.into_iter().chain([answers::cases(), images::cases(), slots::cases(), shares::cases()]).flatten().collect()
 }
 
 /// Makes a [`Case`] of an async function.

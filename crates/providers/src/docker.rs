@@ -57,6 +57,10 @@ use volume::AgentVolume;
 
 /// What an omitted name means.
 const IMAGE: &str = "debian:stable-slim";
+/// Runtimes whose containers have a kernel of their own.
+const HAVE_OWN_KERNEL: [&str; 2] = ["kata", "runsc"];
+/// What no setting of an Engine bounds.
+const SHARED_COUNTS: &str = "Containers of this runtime share terminals, inotify instances and watches, and, below half of what root of the Engine's machine may have, waiting signals, timers and message queues: one box can take those of all. Use the runtime runsc or kata, or the provider native.";
 /// The longest wait for a container that somebody else removes just now.
 const REMOVAL_WAIT: Duration = Duration::from_secs(20);
 /// How often to look whether it is gone.
@@ -449,6 +453,10 @@ impl Provider for Docker {
             if config.runtime.is_empty() { default.unwrap_or("runc".to_owned()) } else { config.runtime.clone() };
         let [memory, vcpus, pids] = about.as_ref().map_or([true; 3], |about| about.limits);
         let bounds_disk = about.as_ref().is_some_and(|about| about.bounds_disk);
+        let mut missing = about.map(|about| about.missing).unwrap_or_default();
+        if !HAVE_OWN_KERNEL.iter().any(|name| runtime.starts_with(name)) {
+            missing.push(SHARED_COUNTS.to_owned());
+        }
         let kind = |held: bool| if held { LimitKind::Hard } else { LimitKind::None };
         Facts {
             // A runtime of this name has a machine of its own for each container.
@@ -461,7 +469,7 @@ impl Provider for Docker {
                 ("pids", kind(pids)),
                 ("disk_mb", kind(bounds_disk)),
             ],
-            missing: about.map(|about| about.missing).unwrap_or_default(),
+            missing,
         }
     }
 

@@ -3,5 +3,6 @@
 pub(crate) mod agent_file;
 pub(crate) mod boxes;
 pub(crate) mod ids;
+pub(crate) mod powers;
 pub(crate) mod process;
 pub(crate) mod removals;

@@ -20,15 +20,23 @@ const LISTENER_FD: i32 = 3;
 /// Where the agent finds the count of memory kills.
 const OOM_EVENTS_FD: i32 = 4;
 
+/// What the launcher has ready for the first process.
+pub(super) struct Given {
+    /// The count of memory kills.
+    pub(super) oom_events: Option<OwnedFd>,
+    /// What goes to `/dev`, if it could be made.
+    pub(super) devices: Option<OwnedFd>,
+}
+
 /// Never comes back: the process becomes the agent, or ends.
-pub(super) fn run(launch: &Launch, handed: &Handed, channel: OwnedFd, oom_events: Option<OwnedFd>) -> ! {
+pub(super) fn run(launch: &Launch, handed: &Handed, channel: OwnedFd, given: Given) -> ! {
     let mounts = match wait_for_go(channel.as_fd()) {
         Ok(mounts) => mounts,
         // The launcher is gone without a word: there shall be no box.
         Err(_) => std::process::exit(1),
     };
     drop(channel);
-    let refused = become_agent(launch, handed, mounts, oom_events);
+    let refused = become_agent(launch, handed, mounts, given);
     report_failure(handed.control.as_fd(), refused);
     std::process::exit(1)
 }
@@ -50,8 +58,8 @@ pub(super) fn wait_for_go(channel: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Errno
     Ok(mounts)
 }
 
-fn become_agent(launch: &Launch, handed: &Handed, mounts: Vec<OwnedFd>, oom_events: Option<OwnedFd>) -> Refused {
-    match prepare(launch, handed, mounts, oom_events.as_ref()) {
+fn become_agent(launch: &Launch, handed: &Handed, mounts: Vec<OwnedFd>, given: Given) -> Refused {
+    match prepare(launch, handed, mounts, given) {
         Ok((argv, env)) => {
             let errno = syscall::execute(&handed.agent, &argv, &env);
             Refused { step: "execute the agent".to_owned(), errno }
@@ -64,14 +72,15 @@ fn prepare(
     launch: &Launch,
     handed: &Handed,
     mounts: Vec<OwnedFd>,
-    oom_events: Option<&OwnedFd>,
+    given: Given,
 ) -> Result<(Vec<CString>, Vec<CString>), Refused> {
+    let Given { oom_events, devices } = given;
     syscall::reset_signals();
     become_root(launch)?;
     // After the groups were joined, so that they are all that the box can see.
     syscall::unshare_cgroup_namespace().at("make a control group namespace")?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    root::enter(launch, mounts)?;
+    root::enter(launch, mounts, devices)?;
     if let Some(slot) = &launch.slot {
         if launch.furnish {
             // What it cannot make, no command can be told here; most need none of it.
@@ -82,7 +91,7 @@ fn prepare(
     rustix::system::sethostname(launch.hostname.as_bytes()).at("set the host name")?;
     syscall::raise_loopback().at("raise the loopback interface")?;
     rustix::process::setsid().at("start a session")?;
-    hand_over(handed, oom_events).at("hand over descriptors")?;
+    hand_over(handed, oom_events.as_ref()).at("hand over descriptors")?;
     let program =
         seccomp::program(seccomp::Walls::Kernel).map_err(|_| Errno::TOOBIG).at("build the system call filter")?;
     let start = arguments(launch, oom_events.is_some())?;

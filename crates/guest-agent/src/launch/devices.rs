@@ -1,11 +1,13 @@
 //! `/proc` and `/dev` of a box.
 
+use std::os::fd::OwnedFd;
+
 use guest_protocol::Launch;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
 
-use super::root::{make_dir, make_file, text};
+use super::root::{attach_one, make_dir, make_file, text};
 use super::{At, Part, Refused, shares};
 
 /// Settings and controls of the kernel: to be read, at most.
@@ -14,10 +16,16 @@ const READ_ONLY: [&str; 4] = ["sys", "bus", "fs", "irq"];
 const MASKED_FILES: [&str; 6] = ["kcore", "keys", "timer_list", "sched_debug", "kmsg", "sysrq-trigger"];
 /// Directories that tell about the host.
 const MASKED_DIRS: [&str; 3] = ["acpi", "scsi", "asound"];
-/// Devices that hold nothing and harm nobody.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+/// Devices that hold nothing and harm nobody, with their numbers.
+pub(super) const DEVICES: [(&str, u32, u32); 6] =
+    [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+/// The bounds of `/dev` itself, where a box may make files.
+pub(super) const TREE: [(&str, &str); 3] = [("mode", "0755"), ("size", "64k"), ("nr_inodes", "64")];
+/// The terminals of a box: all containers of a host have some three thousand
+/// together.
+const TERMINALS_MAX: u32 = 64;
 /// Names that programs expect in `/dev`.
-const LINKS: [(&str, &str); 5] = [
+pub(super) const LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd", "fd"),
     ("/proc/self/fd/0", "stdin"),
     ("/proc/self/fd/1", "stdout"),
@@ -26,7 +34,9 @@ const LINKS: [(&str, &str); 5] = [
 ];
 
 /// Mounts the box's own view of processes at `target`.
-pub(super) fn mount_proc(target: &str, launch: &Launch) -> Result<(), Refused> {
+///
+/// `null` is what covers files: nothing of the host's.
+pub(super) fn mount_proc(target: &str, null: &str, launch: &Launch) -> Result<(), Refused> {
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", target, "proc", plain, None).at("mount /proc")?;
     // A slot has the user namespace of its box.
@@ -40,7 +50,7 @@ pub(super) fn mount_proc(target: &str, launch: &Launch) -> Result<(), Refused> {
         }
     }
     for name in MASKED_FILES {
-        exists(mount_bind("/dev/null", format!("{target}/{name}"))).at("mask a file of /proc")?;
+        exists(mount_bind(null, format!("{target}/{name}"))).at("mask a file of /proc")?;
     }
     for name in MASKED_DIRS {
         let empty =
@@ -59,11 +69,31 @@ fn exists(outcome: Result<(), Errno>) -> Result<bool, Errno> {
     }
 }
 
-/// Mounts the box's own devices at `target`.
-pub(super) fn mount_dev(target: &str, shm_mb: u32) -> Result<(), Refused> {
+/// Mounts the box's devices at `target`: its own, or else the host's.
+pub(super) fn mount_dev(target: &str, shm_mb: u32, own: Option<OwnedFd>) -> Result<(), Refused> {
     let plain = MountFlags::NOSUID | MountFlags::NOEXEC;
-    mount("tmpfs", target, "tmpfs", plain, c"mode=0755,size=64k,nr_inodes=64").at("mount /dev")?;
-    for name in DEVICES {
+    let (pts, shm) = (format!("{target}/pts"), format!("{target}/shm"));
+    match own {
+        Some(tree) => attach_one(&tree, target).at("attach the devices")?,
+        None => {
+            bind_devices(target)?;
+            make_dir(&pts)?;
+            make_dir(&shm)?;
+        }
+    }
+    let options = text(format!("newinstance,ptmxmode=0666,mode=0620,max={TERMINALS_MAX}"))?;
+    mount("devpts", &pts, "devpts", plain, options.as_c_str()).at("mount /dev/pts")?;
+    // Each empty file takes kernel memory too, so files are bounded with bytes.
+    let options = text(format!("mode=1777,size={shm_mb}m,nr_inodes={}", shm_mb.saturating_mul(256)))?;
+    mount("tmpfs", &shm, "tmpfs", plain | MountFlags::NODEV, options.as_c_str()).at("mount /dev/shm")?;
+    rustix::fs::chmod(&shm, Mode::from_raw_mode(0o1777)).at("mount /dev/shm")
+}
+
+fn bind_devices(target: &str) -> Result<(), Refused> {
+    let plain = MountFlags::NOSUID | MountFlags::NOEXEC;
+    let options = text(TREE.map(|(key, value)| format!("{key}={value}")).join(","))?;
+    mount("tmpfs", target, "tmpfs", plain, options.as_c_str()).at("mount /dev")?;
+    for (name, _, _) in DEVICES {
         let path = format!("{target}/{name}");
         make_file(&path)?;
         mount_bind(format!("/dev/{name}"), &path).at("bind a device")?;
@@ -71,13 +101,17 @@ pub(super) fn mount_dev(target: &str, shm_mb: u32) -> Result<(), Refused> {
     for (to, name) in LINKS {
         rustix::fs::symlink(to, format!("{target}/{name}")).at("link a device")?;
     }
-    let pts = format!("{target}/pts");
-    make_dir(&pts)?;
-    mount("devpts", &pts, "devpts", plain, c"newinstance,ptmxmode=0666,mode=0620").at("mount /dev/pts")?;
-    let shm = format!("{target}/shm");
-    make_dir(&shm)?;
-    // Each empty file takes kernel memory too, so files are bounded with bytes.
-    let options = text(format!("mode=1777,size={shm_mb}m,nr_inodes={}", shm_mb.saturating_mul(256)))?;
-    mount("tmpfs", &shm, "tmpfs", plain | MountFlags::NODEV, options.as_c_str()).at("mount /dev/shm")?;
-    rustix::fs::chmod(&shm, Mode::from_raw_mode(0o1777)).at("mount /dev/shm")
+    Ok(())
+}
+
+/// Makes an empty file in `dir`, which is not there yet, that nobody can change.
+pub(super) fn make_empty(dir: &str) -> Result<String, Refused> {
+    const STEP: &str = "make an empty file";
+    let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    make_dir(dir)?;
+    mount("tmpfs", dir, "tmpfs", plain, c"mode=0555,size=4k,nr_inodes=2").at(STEP)?;
+    let file = format!("{dir}/empty");
+    make_file(&file)?;
+    mount_remount(dir, plain | MountFlags::RDONLY, c"").at(STEP)?;
+    Ok(file)
 }

@@ -17,8 +17,9 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal};
 
+use super::child::{self, Given};
 use super::syscall::{self, CloneFlags, Cloned};
-use super::{At, Handed, Refused, child, own, report, shares, slot};
+use super::{At, Handed, Refused, nodes, own, privileges, report, shares, slot};
 
 /// How many ids a box has of its own.
 const IDS: u32 = 65_536;
@@ -31,21 +32,27 @@ pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
         Some(path) => Some(open(path, OFlags::RDONLY).and_then(own).at("open the count of memory kills")?),
         None => None,
     };
+    privileges::end_before_the_server()?;
     let cgroup = join_cgroups(launch)?;
     limit_processors(launch.soft.vcpus)?;
-    if let Some(slot) = &launch.slot {
-        return slot::make(launch, slot, handed, oom_events, cgroup);
-    }
-    let (ours, theirs) = channel()?;
-    shares::bound_the_whole(launch)?;
     if let Some(id) = launch.id_base {
         shares::become_owner(id)?;
     }
+    let devices = if launch.id_base.is_some() { nodes::make()? } else { None };
+    if devices.is_none() {
+        report(handed.control.as_fd(), &LaunchReport::SharesDevices).at("report the devices")?;
+    }
+    let given = Given { oom_events, devices };
+    if let Some(slot) = &launch.slot {
+        return slot::make(launch, slot, handed, given, cgroup);
+    }
+    let (ours, theirs) = channel()?;
+    shares::bound_the_whole(launch)?;
     let flags = CloneFlags::USER.and(CloneFlags::BOX).and(CloneFlags::PARENT);
     match syscall::clone3(flags, 0, cgroup.as_ref().map(AsFd::as_fd)).at("make namespaces")? {
         Cloned::Child => {
             drop(ours);
-            child::run(launch, handed, theirs, oom_events)
+            child::run(launch, handed, theirs, given)
         }
         Cloned::Parent(pid) => {
             drop(theirs);

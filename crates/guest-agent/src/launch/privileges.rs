@@ -21,6 +21,16 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::NET_BIND_SERVICE);
 /// As many open files as build tools want, and no more than a table of 512 KiB.
 const OPEN_FILES_MAX: u64 = 65_536;
+/// The one size at which the kernel also starts no program that takes core dumps,
+/// which would be root on the host. At 0 it starts one.
+const CORE_BYTES: u64 = 1;
+/// How readily the kernel ends a box when memory runs out: before the services of
+/// the host. Commands are ended still more readily.
+const OOM_SCORE: i32 = 500;
+/// At least so much more readily than the server.
+const OOM_SCORE_ABOVE_SERVER: i32 = 100;
+/// The kernel knows no more than this.
+const OOM_SCORE_MAX: i32 = 1000;
 /// Kernels number capabilities from 0 to less than this.
 const CAPABILITIES_END: u32 = 64;
 
@@ -60,13 +70,23 @@ pub(crate) fn become_user(id: u32) -> Result<(), Refused> {
     set_thread_res_uid(uid, uid, uid).at("become the user of the box")
 }
 
+/// Has the kernel end this process, and what comes of it, before the server. Is
+/// called with the powers of the server, or a box could take it back.
+pub(super) fn end_before_the_server() -> Result<(), Refused> {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    const STEP: &str = "set the oom score";
+    let own = std::fs::read_to_string(FILE).at(STEP)?.trim().parse().unwrap_or(0i32);
+    let score = OOM_SCORE.max(own + OOM_SCORE_ABOVE_SERVER).min(OOM_SCORE_MAX);
+    std::fs::write(FILE, score.to_string()).at(STEP)
+}
+
 /// Bounds what control groups do not count.
 pub(crate) fn limit_resources(soft: &SoftLimits) -> Result<(), Refused> {
     let bound = |resource, most: u64| {
         let most = getrlimit(resource).maximum.map_or(most, |hard| hard.min(most));
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
     };
-    bound(Resource::Core, 0).at("forbid core dumps")?;
+    bound(Resource::Core, CORE_BYTES).at("forbid core dumps")?;
     bound(Resource::Nofile, OPEN_FILES_MAX).at("bound the open files")?;
     bound(Resource::Nice, 0).at("bound the priority")?;
     bound(Resource::Rtprio, 0).at("bound the priority")?;

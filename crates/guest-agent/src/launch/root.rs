@@ -22,7 +22,7 @@ const STAGES: [&str; 5] = ["/tmp", "/run", "/mnt", "/srv", "/var"];
 const DIRECTORY_ITSELF: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Builds the tree and makes it the root of this process and its namespace.
-pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>) -> Result<(), Refused> {
+pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>, devices: Option<OwnedFd>) -> Result<(), Refused> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).at("make mounts private")?;
     if mounts.is_empty() && launch.id_base.is_none() {
@@ -40,10 +40,11 @@ pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>) -> Result<(), Ref
     // Put together here, where nothing of an image is in the way. The kernel gives
     // no new view of processes once the old one is unmounted.
     let (proc, dev) = (format!("{stage}/proc"), format!("{stage}/dev"));
-    make_dir(&proc)?;
-    devices::mount_proc(&proc, launch)?;
     make_dir(&dev)?;
-    devices::mount_dev(&dev, launch.shm_mb)?;
+    let null = if devices.is_some() { format!("{dev}/null") } else { devices::make_empty(&format!("{stage}/empty"))? };
+    devices::mount_dev(&dev, launch.shm_mb, devices)?;
+    make_dir(&proc)?;
+    devices::mount_proc(&proc, &null, launch)?;
     let root_dir = rustix::fs::open(&root, DIRECTORY_ITSELF, Mode::empty()).at("enter the box's root")?;
     move_into(&proc, &root_dir, "proc").at("attach /proc")?;
     move_into(&dev, &root_dir, "dev").at("attach /dev")?;
@@ -117,7 +118,7 @@ fn attach(stage: &str, launch: &Launch, mounts: Vec<OwnedFd>) -> Result<Vec<Stri
     Ok(layers)
 }
 
-fn attach_one(mount: &OwnedFd, target: &str) -> Result<(), Errno> {
+pub(super) fn attach_one(mount: &OwnedFd, target: &str) -> Result<(), Errno> {
     move_mount(mount.as_fd(), "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 

@@ -9,7 +9,7 @@ mod rules;
 
 use libc::sock_filter;
 
-use rules::{Check, KNOWN_LAST, Rule};
+use rules::{Check, KNOWN_LAST, Rule, Setting};
 
 /// What the kernel hands to a filter: number, architecture, instruction pointer,
 /// and six arguments of 64 bits.
@@ -21,6 +21,15 @@ const ARGUMENTS_OFFSET: u32 = 16;
 const ARCHITECTURE: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xC000_00B7;
+
+/// Architectures that this kernel runs programs of, and how they number
+/// `setrlimit` and `prlimit64`.
+#[cfg(target_arch = "x86_64")]
+const LIMIT_CALLS: [(u32, u32, u32); 2] = [(ARCHITECTURE, 160, 302), (0x4000_0003, 75, 340)];
+#[cfg(target_arch = "aarch64")]
+const LIMIT_CALLS: [(u32, u32, u32); 2] = [(ARCHITECTURE, 164, 261), (0x4000_0028, 75, 369)];
+/// The bit in the numbers of programs of x86_64 with short pointers.
+const X32: u32 = 0x4000_0000;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
@@ -119,6 +128,7 @@ fn check(check: Check) -> Result<Vec<sock_filter>, TooLong> {
         Check::NotOneOf { argument, values } => listed(argument, values, refuse(libc::EPERM), ALLOW)?,
         Check::OneOf { argument, values } => listed(argument, values, ALLOW, refuse(libc::EPERM))?,
         Check::Socket => socket(),
+        Check::Limit(setting) => core_limit(setting),
     })
 }
 
@@ -150,11 +160,72 @@ fn socket() -> Vec<sock_filter> {
     ]
 }
 
+/// Answers a change of the size of core dumps as if it was made: programs that
+/// hold secrets set it to 0 and end when they cannot. Who also wants the old size
+/// would read what nobody has written, and is refused.
+fn core_limit(setting: Setting) -> Vec<sock_filter> {
+    let is_core = |argument| [load_argument(argument), jump(libc::BPF_JEQ, libc::RLIMIT_CORE, 1, 0), answer(ALLOW)];
+    let (done, refused) = (answer(refuse(0)), answer(refuse(libc::EPERM)));
+    match setting {
+        Setting::Old => is_core(0).into_iter().chain([done]).collect(),
+        Setting::New => {
+            let mut code = Vec::from(is_core(1));
+            code.extend([
+                load_argument(2),
+                jump(libc::BPF_JEQ, 0, 0, 3),
+                load_upper_half(2),
+                jump(libc::BPF_JEQ, 0, 0, 1),
+                answer(ALLOW),
+                load_argument(3),
+                jump(libc::BPF_JEQ, 0, 0, 2),
+                load_upper_half(3),
+                jump(libc::BPF_JEQ, 0, 1, 0),
+                refused,
+                done,
+            ]);
+            code
+        }
+    }
+}
+
+/// The filter of a box whose walls are another's, which adds what is missing in
+/// most of them. Programs of 32 bits have other numbers.
+pub(super) fn addition() -> Vec<sock_filter> {
+    let mut program = vec![load(ARCHITECTURE_OFFSET)];
+    let mut rest: Vec<sock_filter> = Vec::new();
+    for (architecture, old, new) in LIMIT_CALLS.iter().rev() {
+        let old_code = core_limit(Setting::Old);
+        let mut code = vec![
+            load(NUMBER_OFFSET),
+            instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, !X32, 0, 0),
+            jump(libc::BPF_JEQ, *old, 0, u8::try_from(old_code.len()).unwrap_or(0)),
+        ];
+        code.extend(old_code);
+        let new_code = core_limit(Setting::New);
+        code.push(jump(libc::BPF_JEQ, *new, 0, u8::try_from(new_code.len()).unwrap_or(0)));
+        code.extend(new_code);
+        code.push(answer(ALLOW));
+        let skip = u8::try_from(code.len()).unwrap_or(0);
+        let mut block = vec![jump(libc::BPF_JEQ, *architecture, 0, skip)];
+        block.extend(code);
+        block.extend(rest);
+        rest = block;
+    }
+    program.extend(rest);
+    program.push(answer(ALLOW));
+    program
+}
+
 /// Loads the low half of an argument. The kernel itself looks at no more of
 /// those that are checked here.
 fn load_argument(argument: u32) -> sock_filter {
     let low_half = if cfg!(target_endian = "big") { 4 } else { 0 };
     load(ARGUMENTS_OFFSET + 8 * argument + low_half)
+}
+
+fn load_upper_half(argument: u32) -> sock_filter {
+    let upper_half = if cfg!(target_endian = "big") { 0 } else { 4 };
+    load(ARGUMENTS_OFFSET + 8 * argument + upper_half)
 }
 
 fn load(offset: u32) -> sock_filter {
@@ -192,6 +263,10 @@ mod test {
                 0x20 => accumulator = u32::from_ne_bytes(data[step.k as usize..][..4].try_into().unwrap()),
                 0x06 => return step.k,
                 code => {
+                    if code & 0x07 == 0x04 {
+                        accumulator &= step.k;
+                        continue;
+                    }
                     let hit = match code & 0xf0 {
                         0x10 => accumulator == step.k,
                         0x20 => accumulator > step.k,
@@ -283,6 +358,44 @@ mod test {
         ] {
             expect(libc::SYS_socket, [domain as u64, 1, protocol as u64, 0, 0, 0], expected);
         }
+    }
+
+    #[test]
+    fn the_size_of_core_dumps_can_be_read_and_not_set() {
+        let core = u64::from(libc::RLIMIT_CORE);
+        let files = u64::from(libc::RLIMIT_NOFILE);
+        let (set, upper) = (0x7fff_0000, 1 << 32);
+        let own = program(Walls::Kernel).unwrap();
+        for program in [own, addition()] {
+            let check = |number: i64, arguments, expected| {
+                let number = u32::try_from(number).unwrap();
+                assert_eq!(run(&program, ARCHITECTURE, number, arguments), expected, "{number} {arguments:?}");
+            };
+            check(libc::SYS_setrlimit, [core, set, 0, 0, 0, 0], refuse(0));
+            check(libc::SYS_setrlimit, [files, set, 0, 0, 0, 0], ALLOW);
+            check(libc::SYS_prlimit64, [0, core, 0, set, 0, 0], ALLOW);
+            check(libc::SYS_prlimit64, [0, files, set, set, 0, 0], ALLOW);
+            for new in [set, upper] {
+                check(libc::SYS_prlimit64, [7, core, new, 0, 0, 0], refuse(0));
+                for old in [set, upper] {
+                    check(libc::SYS_prlimit64, [0, core, new, old, 0, 0], refuse(libc::EPERM));
+                }
+            }
+            check(libc::SYS_read, [core; 6], ALLOW);
+        }
+    }
+
+    #[test]
+    fn the_addition_knows_programs_of_32_bits_and_allows_what_is_not_its_own() {
+        let core = u64::from(libc::RLIMIT_CORE);
+        let addition = addition();
+        let (_, (foreign, old, new)) = (LIMIT_CALLS[0], LIMIT_CALLS[1]);
+        assert_eq!(run(&addition, foreign, old, [core, 8, 0, 0, 0, 0]), refuse(0));
+        assert_eq!(run(&addition, foreign, new, [0, core, 8, 0, 0, 0]), refuse(0));
+        assert_eq!(run(&addition, foreign, new, [0, core, 0, 8, 0, 0]), ALLOW);
+        assert_eq!(run(&addition, ARCHITECTURE, X32 | LIMIT_CALLS[0].1, [core, 8, 0, 0, 0, 0]), refuse(0));
+        assert_eq!(run(&addition, 7, LIMIT_CALLS[0].1, [core, 8, 0, 0, 0, 0]), ALLOW);
+        assert_eq!(run(&addition, ARCHITECTURE, 1, [core, 8, 0, 0, 0, 0]), ALLOW);
     }
 
     #[test]

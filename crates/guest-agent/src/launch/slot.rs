@@ -22,8 +22,9 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlag
 use rustix::process::{Pid, Signal};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::child::{self, Given};
 use super::syscall::{self, CloneFlags, Cloned};
-use super::{At, Handed, Refused, child, parent, report_failure};
+use super::{At, Handed, Refused, parent, report_failure, shares};
 use crate::users;
 
 /// What the first process of a slot says before it waits.
@@ -40,10 +41,11 @@ pub(super) fn make(
     launch: &Launch,
     slot: &Slot,
     handed: &Handed,
-    oom_events: Option<OwnedFd>,
+    given: Given,
     cgroup: Option<OwnedFd>,
 ) -> Result<(), Refused> {
     let host = Host::open(slot)?;
+    shares::become_root()?;
     let mounts = parent::mounts(launch, host.user.as_fd())?;
     let (ours, theirs) = parent::channel()?;
     sockopt::set_socket_passcred(&ours, true).at("make a socket pair")?;
@@ -52,7 +54,7 @@ pub(super) fn make(
         match syscall::clone3(CloneFlags::NONE, libc::SIGCHLD, cgroup.as_ref().map(AsFd::as_fd)).at("enter the box")? {
             Cloned::Child => {
                 drop(ours);
-                between(launch, handed, &host, theirs, oom_events)
+                between(launch, handed, &host, theirs, given)
             }
             Cloned::Parent(pid) => pid,
         };
@@ -91,14 +93,14 @@ impl Host {
 }
 
 /// The child of the launcher: never comes back.
-fn between(launch: &Launch, handed: &Handed, host: &Host, channel: OwnedFd, oom_events: Option<OwnedFd>) -> ! {
+fn between(launch: &Launch, handed: &Handed, host: &Host, channel: OwnedFd, given: Given) -> ! {
     let entered = move_into_link_name_space(host.user.as_fd(), Some(LinkNameSpaceType::User)).at("enter the box");
     let cloned = entered.and_then(|()| syscall::clone3(CloneFlags::BOX, libc::SIGCHLD, None).at("make namespaces"));
     match cloned {
         Ok(Cloned::Child) => {
             // Without a launcher there shall be no slot, and waiting for it says so.
             let _ = send(&channel, UP, SendFlags::NOSIGNAL);
-            child::run(launch, handed, channel, oom_events)
+            child::run(launch, handed, channel, given)
         }
         Ok(Cloned::Parent(_)) => std::process::exit(0),
         Err(refused) => {

@@ -29,8 +29,8 @@ use rustix::thread::set_no_new_privs;
 use self::bounds::Watch;
 use self::requests::Requests;
 use super::{
-    At, CloneFlags, Cloned, OWN_FDS_FROM, Part, Refused, become_user, child, clone3, own, parent, privileges, read_order,
-    report, report_failure, seccomp, shares, start_time, syscall,
+    At, CloneFlags, Cloned, OWN_FDS_FROM, Part, Refused, become_user, child, clone3, own, parent, privileges,
+    read_order, report, report_failure, seccomp, shares, start_time, syscall,
 };
 use crate::sweep;
 
@@ -173,6 +173,7 @@ fn prepare(trace: &Trace, given: &Given<'_>) -> Result<Command, Refused> {
     let (program, arguments) = trace.argv.split_first().ok_or(Errno::INVAL).at("find PRoot")?;
     let mut command = Command::new(program);
     command.args(arguments).args(["agent", &boot]).env_clear().envs(&trace.env).current_dir("/");
+    privileges::end_before_the_server()?;
     syscall::close_at_exec_from(3).at("hand over descriptors")?;
     let all = [(given.listener, LISTENER_FD), (&given.oom_events, OOM_EVENTS_FD), (&given.notes, NOTES_FD)];
     for (fd, number) in all {

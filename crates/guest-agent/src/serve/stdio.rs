@@ -21,7 +21,7 @@ use tokio::net::unix::pipe;
 
 use super::{Agent, Ways, begin, builder, connection, run_until_end};
 use crate::descriptor::standard;
-use crate::launch::{Part, bound_each, duplicate_to, limit_resources};
+use crate::launch::{Part, add_filter, bound_each, duplicate_to, limit_resources};
 
 /// Where control groups of version 2 and 1 count kills by the memory limit, as
 /// Engines show them in a container.
@@ -40,6 +40,8 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     // Whoever made the container has set limits too, and some kernels know fewer.
     let _ = limit_resources(&SoftLimits::default());
     let _ = bound_each(Part::HALF);
+    // A profile of the operator's may have a filter refuse to be added to.
+    let _ = add_filter();
     let oom_events = OOM_EVENTS
         .iter()
         .find_map(|path| rustix::fs::open(*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok());

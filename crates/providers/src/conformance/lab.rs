@@ -49,6 +49,12 @@ pub enum Need {
     Terminals,
     /// Paths can be as long as the kernel takes them, and directories be nested deeper.
     Depth,
+    /// The terminals of a box are bounded.
+    OwnTerminals,
+    /// The devices of a box are files of its own.
+    OwnDevices,
+    /// The kernel of a box is that of the host, which acts on limits of processes.
+    HostKernel,
 }
 
 type Reopen = Arc<dyn Fn() -> BoxFuture<'static, Arc<dyn Provider>> + Send + Sync>;
@@ -148,7 +154,10 @@ impl Lab {
             | Need::Stops
             | Need::Control
             | Need::Terminals
-            | Need::Depth => false,
+            | Need::Depth
+            | Need::OwnTerminals
+            | Need::OwnDevices
+            | Need::HostKernel => false,
         };
         let told = self.lacks.iter().find(|(lacking, _)| *lacking == need).map(|(_, reason)| (*reason).to_owned());
         told.or_else(|| is_missing.then(|| format!("the lab has no way for {need:?}")))

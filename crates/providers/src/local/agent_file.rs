@@ -1,7 +1,8 @@
 //! The agent as a file that nothing can change.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
@@ -20,24 +21,46 @@ pub fn agent_binary() -> &'static [u8] {
 /// the world writes to it, not even through `/proc/<pid>/exe`.
 #[derive(Debug)]
 pub(crate) struct AgentFile {
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
+    /// Whose user it belongs to cannot make it a file that nobody executes.
+    stays_executable: bool,
 }
 
 impl AgentFile {
     pub(crate) fn sealed() -> Result<AgentFile> {
-        let sealed = || -> std::io::Result<OwnedFd> {
-            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-            let file = match memfd_create("tidebox-agent", flags | MemfdFlags::EXEC) {
-                // Kernels before 6.3 do not know the flag, and need none.
-                Err(Errno::INVAL) => memfd_create("tidebox-agent", flags)?,
-                other => other?,
-            };
-            let mut file = std::fs::File::from(file);
-            file.write_all(AGENT)?;
-            fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-            Ok(file.into())
+        Self::make(true).map_err(|source| Error::failed("seal the agent", source))
+    }
+
+    fn make(kernel_seals_mode: bool) -> io::Result<AgentFile> {
+        const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = match memfd_create("tidebox-agent", flags | MemfdFlags::EXEC) {
+            // Kernels before 6.3 do not know the flag, and need none.
+            Err(Errno::INVAL) => memfd_create("tidebox-agent", flags)?,
+            other => other?,
         };
-        Ok(AgentFile { file: sealed().map_err(|source| Error::failed("seal the agent", source))? })
+        let mut file = std::fs::File::from(file);
+        file.write_all(AGENT)?;
+        let mut stays_executable = kernel_seals_mode;
+        if kernel_seals_mode {
+            match fcntl_add_seals(&file, SealFlags::EXEC) {
+                // Kernels before 6.3 do not know the seal either.
+                Err(Errno::INVAL) => stays_executable = false,
+                added => added?,
+            }
+        }
+        fcntl_add_seals(&file, SEALS | SealFlags::SEAL)?;
+        Ok(AgentFile { file: Arc::new(file.into()), stays_executable })
+    }
+
+    /// Gives the file for one more box: the same one, unless a box could change the
+    /// mode of it. That is so where the kernel cannot seal it and boxes run as the
+    /// server's user.
+    pub(crate) fn for_a_box(&self) -> io::Result<AgentFile> {
+        if self.stays_executable || rustix::process::geteuid().is_root() {
+            return Ok(AgentFile { file: Arc::clone(&self.file), stays_executable: self.stays_executable });
+        }
+        Self::make(false)
     }
 
     /// Where a child that has not closed its descriptors yet finds it.
@@ -47,5 +70,31 @@ impl AgentFile {
 
     pub(crate) fn duplicate(&self) -> std::io::Result<OwnedFd> {
         self.file.try_clone()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{Mode, fchmod, fstat};
+
+    use super::*;
+
+    fn mode(agent: &AgentFile) -> u32 {
+        fstat(agent.file.as_fd()).unwrap().st_mode & 0o777
+    }
+
+    #[test]
+    fn what_one_box_does_to_its_agent_is_not_done_to_that_of_the_next() {
+        for agent in [AgentFile::sealed().unwrap(), AgentFile::make(false).unwrap()] {
+            let sealed = agent.stays_executable;
+            let first = agent.for_a_box().unwrap();
+            let refused = fchmod(first.file.as_fd(), Mode::empty()).is_err();
+            assert_eq!(refused, sealed);
+            if sealed || !rustix::process::geteuid().is_root() {
+                assert_eq!(mode(&agent.for_a_box().unwrap()) & 0o111, 0o111);
+            }
+        }
     }
 }

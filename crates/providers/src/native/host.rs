@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use super::cgroup::Controller;
 use super::launcher::LaunchError;
 use super::maker::Maker;
+use crate::local::powers;
 use crate::{Chain, Error, Facts, Isolation, LimitKind, Result};
 
 /// The box of a probe is small and ends by itself soon, should we not end it.
@@ -19,6 +20,9 @@ const PROBE_LIFETIME: Duration = Duration::from_secs(60);
 pub(super) fn probe_id() -> SandboxId {
     SandboxId::from_entropy([0xff; 10])
 }
+
+const SHARED_DEVICES: &str = "The server may not make device nodes: /dev/null and its like are the very files of the host in all boxes, so a lock that one box takes on them holds for all. Run the server as root with CAP_MKNOD.";
+const SHARED_COUNTS: &str = "Boxes have no users of the host of their own: inotify instances and watches, message queues, waiting signals and timers of all boxes count for one user, and each box may take an eighth. Run the server as root.";
 
 /// How boxes can be made here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,7 +55,8 @@ impl Host {
             for disk_upper in [true, false] {
                 let can = Capabilities { privileged: *privileged, disk_upper, images: false };
                 match try_box(maker, &PROBE, can).await {
-                    Ok(()) => {
+                    Ok(shares_devices) => {
+                        host.missing.extend(shares_devices.then(|| SHARED_DEVICES.to_owned()));
                         host.settle(maker, can, is_root).await;
                         return host;
                     }
@@ -68,7 +73,7 @@ impl Host {
         self.can = Some(can);
         if can.privileged {
             match try_box(maker, &Resources { disk_mb: PROBE_DISK_MB, ..PROBE }, with_images).await {
-                Ok(()) => self.can = Some(with_images),
+                Ok(_) => self.can = Some(with_images),
                 Err(error) => self.missing.push(format!(
                     "Image files cannot be mounted ({}), so a disk limit is held in the box's memory: install e2fsprogs and allow loop devices.",
                     Chain(&error)
@@ -80,6 +85,10 @@ impl Host {
                     .to_owned(),
             );
         }
+        if !can.privileged {
+            self.missing.push(SHARED_COUNTS.to_owned());
+        }
+        self.missing.extend(powers::missing().into_iter().map(str::to_owned));
         self.missing.extend(maker.cgroups.missing.iter().cloned());
     }
 
@@ -101,13 +110,13 @@ impl Host {
     }
 }
 
-/// Makes a box and removes it again.
-async fn try_box(maker: &Maker, resources: &Resources, can: Capabilities) -> Result<()> {
+/// Makes a box and removes it again. Tells whether its devices are those of the host.
+async fn try_box(maker: &Maker, resources: &Resources, can: Capabilities) -> Result<bool> {
     let folder = maker.folders.of(&probe_id());
     let made = maker.make(&maker.a_box(&probe_id(), resources, PROBE_LIFETIME, can)).await;
     let process = made.as_ref().ok().map(|made| &made.process);
     maker.remove(&folder, process).await?;
-    made.map(drop)
+    made.map(|made| made.shares_devices)
 }
 
 /// What an operator can do about a box that cannot be made.

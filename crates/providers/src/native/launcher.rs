@@ -33,9 +33,22 @@ pub(crate) enum LaunchError {
     Launcher(#[from] std::io::Error),
 }
 
-/// Makes the box of `launch` and gives the number of its first process. When
-/// this returns well, the agent has been executed.
-pub(super) async fn launch(agent: &AgentFile, listener: UnixListener, launch: &Launch) -> Result<u32, LaunchError> {
+/// What came of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Launched {
+    /// The first process of the box, as the host numbers it.
+    pub(crate) pid: u32,
+    /// The devices of the box are the very files of the host.
+    pub(crate) shares_devices: bool,
+}
+
+/// Makes the box of `launch`. When this returns well, the agent has been executed.
+pub(super) async fn launch(
+    agent: &AgentFile,
+    listener: UnixListener,
+    launch: &Launch,
+) -> Result<Launched, LaunchError> {
+    let agent = agent.for_a_box()?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(std::io::Error::from)?;
@@ -64,15 +77,17 @@ pub(super) async fn launch(agent: &AgentFile, listener: UnixListener, launch: &L
     outcome(&reports)
 }
 
-pub(crate) fn outcome(reports: &[u8]) -> Result<u32, LaunchError> {
-    let mut pid = None;
+pub(crate) fn outcome(reports: &[u8]) -> Result<Launched, LaunchError> {
+    let (mut pid, mut shares_devices) = (None, false);
     for line in reports.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         match serde_json::from_slice(line).map_err(std::io::Error::from)? {
             LaunchReport::Pid(number) => pid = Some(number),
+            LaunchReport::SharesDevices => shares_devices = true,
             LaunchReport::Failed { step, errno } => return Err(LaunchError::Refused { step, errno }),
         }
     }
-    pid.ok_or_else(|| std::io::Error::other("it ended without a word").into())
+    let pid = pid.ok_or_else(|| std::io::Error::other("it ended without a word"))?;
+    Ok(Launched { pid, shares_devices })
 }
 
 #[cfg(test)]
@@ -81,7 +96,9 @@ mod test {
 
     #[test]
     fn a_failure_after_the_pid_is_a_failure() {
-        assert_eq!(outcome(b"{\"pid\":7}\n").unwrap(), 7);
+        assert_eq!(outcome(b"{\"pid\":7}\n").unwrap(), Launched { pid: 7, shares_devices: false });
+        let sharing = outcome(b"\"shares_devices\"\n{\"pid\":7}\n").unwrap();
+        assert_eq!(sharing, Launched { pid: 7, shares_devices: true });
         let failed = outcome(b"{\"pid\":7}\n{\"failed\":{\"step\":\"mount an overlay\",\"errno\":1}}\n");
         assert!(matches!(failed, Err(LaunchError::Refused { errno: 1, .. })));
         assert!(outcome(b"").is_err());

@@ -81,6 +81,8 @@ pub(super) struct Made {
     pub(super) process: Process,
     pub(super) guest: AgentGuest,
     pub(super) phases: Vec<Phase>,
+    /// Its devices are the very files of the host.
+    pub(super) shares_devices: bool,
 }
 
 fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
@@ -113,7 +115,7 @@ impl Maker {
         );
         let (launched, box_took) = launched;
         // If both failed, the launcher knows why.
-        launched.map_err(failed)?;
+        let shares_devices = launched.map_err(failed)?.shares_devices;
         let guest = guest?;
         let process = match folder.pid() {
             Some((pid, started)) => Process::find(pid, started).map_err(failed)?.ok_or(Error::Gone)?,
@@ -122,7 +124,7 @@ impl Maker {
         let agent_took = begin.elapsed().saturating_sub(box_took);
         let phases = vec![Phase { name: "box", took: box_took }, Phase { name: "agent", took: agent_took }];
         self.stock.refill();
-        Ok(Made { process, guest, phases })
+        Ok(Made { process, guest, phases, shares_devices })
     }
 
     /// A box like any other.

@@ -10,6 +10,7 @@ use futures_util::StreamExt;
 use rustix::io::Errno;
 
 use super::maker::{Maker, What};
+use crate::local::powers;
 use crate::native::launcher::LaunchError;
 use crate::{Chain, Command, Error, Facts, Guest, Isolation, LimitKind, OutputEvent, Result};
 
@@ -23,6 +24,8 @@ const VERSION_WAIT: Duration = Duration::from_secs(5);
 /// What an operator must know before anything else.
 pub(super) const NO_ISOLATION: &str = "PRoot isolates nothing: code in a box reaches the host's network, sees its processes, and can leave its files with little effort. Run only code that you trust, or enable native or docker.";
 const ONE_USER: &str = "The server does not run as root: boxes run as the server's own user, and can read, change and end whatever that user can, the server and other boxes included.";
+
+const SHARED: &str = "Devices and terminals are the host's own: a box can take all terminals, and a lock that it takes on /dev/null holds for the host.";
 
 /// The id of a probe's box: all bits set, which chance does not make.
 pub(super) fn probe_id() -> SandboxId {
@@ -69,6 +72,8 @@ impl Host {
         if maker.ids.is_none() {
             missing.push(ONE_USER.to_owned());
         }
+        missing.push(SHARED.to_owned());
+        missing.extend(powers::missing().into_iter().map(str::to_owned));
         missing.extend(self.error.clone());
         let version = self.version.as_deref().unwrap_or_default();
         Facts {

@@ -1,7 +1,7 @@
 //! What a box can not take from others, since the kernel counts it for each box.
 
 use futures_util::StreamExt;
-use providers::{OutputEvent, OutputStream};
+use providers::{OutputEvent, OutputStream, Provider};
 
 use crate::ground::{Ground, Inside, is_root};
 use crate::inside::command;
@@ -95,4 +95,48 @@ async fn a_slot_cannot_take_the_counters_that_its_neighbours_need() {
     let (_, _kept) = take_all(&hog).await;
     one_of_each(&other).await;
     one_of_each(&ground.add_slot(&host).await).await;
+}
+
+/// The score of a process, as the host has it.
+fn oom_score(pid: u32) -> i32 {
+    std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_box_is_ended_before_the_server_when_memory_runs_out() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    let own = oom_score(std::process::id());
+    assert!(oom_score(inside.pid()) >= 500.max(own + 1), "{}", oom_score(inside.pid()));
+    let ran = inside.sh("echo 0 > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj").await;
+    let is_held = ran.stdout.trim().parse::<i32>().unwrap() >= 500;
+    let is_said = ground.native.facts().missing.iter().any(|lack| lack.contains("oom_score_adj"));
+    assert_ne!(is_held, is_said, "what the kernel does not hold is said: {ran:?}");
+}
+
+#[tokio::test]
+async fn a_lock_on_a_device_holds_nothing_up_on_the_host() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    let script = "exec 9< /dev/zero 8< /proc/keys; flock -x 9 && flock -x 8 && echo held; sleep 100";
+    let mut output = inside.guest().await.exec(command(&["/bin/sh", "-c", script])).await.unwrap();
+    assert_eq!(output.next().await.unwrap().unwrap(), OutputEvent::Stdout("held\n".into()));
+    let is_free = |path: &str| {
+        let file = std::fs::File::open(path).unwrap();
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
+    };
+    // What covers a file of the kernel is never one of the host.
+    assert!(is_free("/dev/null"));
+    let is_said = ground.native.facts().missing.iter().any(|lack| lack.contains("device"));
+    assert_ne!(is_free("/dev/zero"), is_said, "what cannot be held is said");
+}
+
+#[tokio::test]
+async fn one_mode_that_a_box_gives_its_agent_stops_no_other_box() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    // The kernel may refuse it, or have given the box a copy.
+    let _ = inside.guest().await.chmod("/proc/self/exe", 0).await;
+    assert_eq!(ground.start().await.text("echo here").await, "here\n");
+    assert_eq!(inside.text("echo here").await, "here\n");
 }

@@ -15,6 +15,17 @@ pub(super) enum Check {
     OneOf { argument: u32, values: &'static [u32] },
     /// It is made for the kinds of sockets that a box may have.
     Socket,
+    /// It is made unless it sets the size of core dumps.
+    Limit(Setting),
+}
+
+/// The calls that set a limit of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Setting {
+    /// `setrlimit`.
+    Old,
+    /// `prlimit64`, which also reads one.
+    New,
 }
 
 /// A system call that is not simply made.
@@ -136,6 +147,8 @@ pub(super) fn rules() -> Vec<Rule> {
         rule(libc::SYS_personality, Check::OneOf { argument: 0, values: &PERSONALITIES }),
         rule(libc::SYS_ioctl, Check::NotOneOf { argument: 1, values: &TYPING }),
         rule(libc::SYS_socket, Check::Socket),
+        rule(libc::SYS_setrlimit, Check::Limit(Setting::Old)),
+        rule(libc::SYS_prlimit64, Check::Limit(Setting::New)),
     ]);
     rules
 }
