@@ -5,14 +5,12 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use guest_protocol::CONSOLE_LINES_MAX;
+use guest_protocol::{CONSOLE_BYTES_MAX, CONSOLE_LINES_MAX};
 
 use crate::budget::Share;
 use crate::failure::Result;
 use crate::serve::rows::Rows;
 
-/// All lines together, so that a box stays small.
-const BYTES_MAX: usize = 1024 * 1024;
 /// What is longer is cut into several lines.
 const LINE_BYTES_MAX: usize = 8 * 1024;
 
@@ -34,7 +32,7 @@ impl Console {
         let mut ring = self.ring.borrow_mut();
         ring.bytes += line.len();
         ring.lines.push_back(line.into());
-        while ring.lines.len() > CONSOLE_LINES_MAX || ring.bytes > BYTES_MAX {
+        while ring.lines.len() > CONSOLE_LINES_MAX || ring.bytes > CONSOLE_BYTES_MAX {
             let Some(oldest) = ring.lines.pop_front() else { break };
             ring.bytes -= oldest.len();
         }
@@ -148,9 +146,9 @@ mod test {
         assert_eq!(newest(&console, usize::MAX).len(), CONSOLE_LINES_MAX);
         assert_eq!(newest(&console, 1), [(CONSOLE_LINES_MAX + 4).to_string()]);
         let mut lines = Lines::default();
-        lines.feed(&vec![b'x'; 3 * BYTES_MAX], &console);
+        lines.feed(&vec![b'x'; 3 * CONSOLE_BYTES_MAX], &console);
         let kept = newest(&console, usize::MAX);
         assert!(kept.iter().all(|line| line.len() <= LINE_BYTES_MAX));
-        assert!(kept.iter().map(String::len).sum::<usize>() <= BYTES_MAX);
+        assert!(kept.iter().map(String::len).sum::<usize>() <= CONSOLE_BYTES_MAX);
     }
 }

@@ -60,10 +60,19 @@ pub const COMMAND_HEADER: &str = "tidebox-command";
 /// The largest JSON answer that the server accepts from an agent, in bytes:
 /// 10,000 paths of 4 KiB.
 pub const ANSWER_BYTES_MAX: usize = 48 * 1024 * 1024;
+/// What JSON takes for one entry of a list besides name, path and target, in bytes.
+pub const ENTRY_BYTES: usize = 160;
+/// All entries of a list together, in bytes, each with [`ENTRY_BYTES`]. JSON may need
+/// more than one byte for one of theirs.
+pub const LIST_BYTES_MAX: usize = ANSWER_BYTES_MAX / 3;
+/// The most entries that one list gives.
+pub const LIST_ENTRIES_MAX: usize = LIST_BYTES_MAX / ENTRY_BYTES;
 /// The most paths that one glob gives.
 pub const GLOB_RESULTS_MAX: usize = 10_000;
 /// The most console lines that are kept and given.
 pub const CONSOLE_LINES_MAX: usize = 10_000;
+/// All console lines that are kept and given together, in bytes.
+pub const CONSOLE_BYTES_MAX: usize = 1024 * 1024;
 /// The longest path, in bytes, as the kernel has it.
 pub const PATH_BYTES_MAX: usize = 4096;
 

@@ -5,27 +5,35 @@
 //! taken as hostile: every size and every wait has a bound here, and an answer
 //! that makes no sense fails the request that it answers and nothing else.
 
+mod array;
 mod connection;
 mod exec;
 mod request;
 mod transfer;
 mod wire;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use guest_protocol as wire_types;
-use guest_protocol::{CONSOLE_LINES_MAX, GLOB_RESULTS_MAX, Hello, VERSION};
+use guest_protocol::{
+    ANSWER_BYTES_MAX, CONSOLE_BYTES_MAX, CONSOLE_LINES_MAX, GLOB_RESULTS_MAX, Hello, LIST_ENTRIES_MAX, VERSION,
+};
 use http::Method;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use self::array::Bounds;
 use self::connection::Connection;
 pub(crate) use self::exec::check_command;
 use self::request::{LONG_WAIT, SHORT_WAIT};
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, Interactive, OutputStream, Result};
+
+/// JSON takes at most six bytes for one of a line, and three between two lines.
+const CONSOLE_ANSWER_BYTES_MAX: usize = 6 * CONSOLE_BYTES_MAX + 3 * CONSOLE_LINES_MAX + 2;
 
 /// The inside of a box, reached through its agent.
 ///
@@ -101,9 +109,15 @@ impl Guest for AgentGuest {
         const ACTION: &str = "list a directory";
         check_path(path)?;
         let request = wire_types::PathOnly { path: path.to_owned() };
-        let answer: Vec<wire_types::FileInfo> =
-            self.connection.ask(ACTION, Method::POST, "/files/list", &request, LONG_WAIT).await?;
-        let mut entries = answer.into_iter().map(|info| wire::file_info(ACTION, info)).collect::<Result<Vec<_>>>()?;
+        let bounds = Bounds { text: ANSWER_BYTES_MAX, count: LIST_ENTRIES_MAX };
+        let mut entries = Vec::new();
+        let take = |info| {
+            let info: FileInfo = wire::file_info(ACTION, info)?;
+            let texts = info.name.len() + info.path.len() + info.target.as_ref().map_or(0, String::len);
+            entries.push(info);
+            Ok(texts + size_of::<FileInfo>())
+        };
+        self.connection.gather(ACTION, "/files/list", &request, LONG_WAIT, bounds, take).await?;
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }
@@ -134,25 +148,35 @@ impl Guest for AgentGuest {
         const ACTION: &str = "search for files";
         check_path(pattern)?;
         let request = wire_types::Glob { pattern: pattern.to_owned() };
-        let mut paths: Vec<String> =
-            self.connection.ask(ACTION, Method::POST, "/files/glob", &request, LONG_WAIT).await?;
-        if paths.len() > GLOB_RESULTS_MAX {
-            return Err(Error::failed(ACTION, "the agent gave more paths than it may"));
-        }
-        if paths.iter().any(|path| check_path(path).is_err()) {
-            return Err(Error::failed(ACTION, "the agent gave something that is no path"));
-        }
+        let bounds = Bounds { text: ANSWER_BYTES_MAX, count: GLOB_RESULTS_MAX };
+        let mut paths = Vec::new();
+        let take = |path: String| {
+            check_path(&path).map_err(|_| Error::failed(ACTION, "the agent gave something that is no path"))?;
+            let held = path.len() + size_of::<String>();
+            paths.push(path);
+            Ok(held)
+        };
+        self.connection.gather(ACTION, "/files/glob", &request, LONG_WAIT, bounds, take).await?;
         paths.sort();
         Ok(paths)
     }
 
     async fn console(&self, lines: usize) -> Result<Vec<String>> {
+        const ACTION: &str = "read the console";
         let lines = lines.min(CONSOLE_LINES_MAX);
         let request = wire_types::Console { lines };
-        let mut answer: Vec<String> =
-            self.connection.ask("read the console", Method::POST, "/console", &request, SHORT_WAIT).await?;
-        answer.drain(..answer.len().saturating_sub(lines));
-        Ok(answer)
+        let bounds = Bounds { text: CONSOLE_ANSWER_BYTES_MAX, count: CONSOLE_LINES_MAX };
+        let mut newest = VecDeque::new();
+        let take = |line: String| {
+            let held = line.len() + size_of::<String>();
+            newest.push_back(line);
+            if newest.len() > lines {
+                newest.pop_front();
+            }
+            Ok(held)
+        };
+        self.connection.gather(ACTION, "/console", &request, SHORT_WAIT, bounds, take).await?;
+        Ok(newest.into())
     }
 
     async fn set_deadline(&self, after: Duration) -> Result<()> {

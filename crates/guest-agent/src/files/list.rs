@@ -1,6 +1,6 @@
 //! Listing.
 
-use guest_protocol::{ANSWER_BYTES_MAX, FileInfo, PathOnly};
+use guest_protocol::{ENTRY_BYTES, FileInfo, LIST_BYTES_MAX, PathOnly};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, open, readlinkat, statat};
 use rustix::io::Errno;
 use tokio::task::yield_now;
@@ -10,11 +10,6 @@ use super::{ENTRIES_PER_TURN, directory_refused, info_of, modified_ms};
 use crate::budget::Share;
 use crate::failure::{Result, invalid, refused};
 use crate::serve::rows::Rows;
-
-/// What JSON takes for one entry besides name, path and target.
-const ENTRY_BYTES: usize = 160;
-/// JSON may need more than one byte for one of ours.
-const NAMES_BYTES_MAX: usize = ANSWER_BYTES_MAX / 3;
 
 /// The entries of a directory, sorted by name, as few bytes each as can be: a
 /// directory of forty thousand is described in a box of 64 MiB.
@@ -67,11 +62,11 @@ pub(crate) async fn list(request: &PathOnly, share: Share) -> Result<Listing> {
         let target = is_symlink.then(|| readlinkat(&dir, name, Vec::new()).ok()).flatten();
         let target = target.as_ref().map_or(&b""[..], |target| target.as_bytes());
         bytes += ENTRY_BYTES + 2 * name.to_bytes().len() + listing.dir.len() + target.len();
-        if bytes > NAMES_BYTES_MAX {
+        if bytes > LIST_BYTES_MAX {
             return Err(invalid(format!(
                 "{path}: the directory has more entries than one answer can describe, which is {} MiB or some 70,000; \
                  run `ls` or `find` in the box",
-                NAMES_BYTES_MAX >> 20
+                LIST_BYTES_MAX >> 20
             )));
         }
         listing.push(name.to_bytes(), target, &stat).await?;

@@ -15,7 +15,7 @@ use h2::client::{Builder, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +27,9 @@ const STREAM_WINDOW_BYTES: u32 = STREAM_BYTES_MAX as u32;
 /// The most commands and file reads at once. Their readers are callers, who may
 /// stop reading.
 const STREAMS_MAX: u32 = 512;
+/// The most large answers of one box that are gathered at once: an agent answers as
+/// much as it may to whatever it is asked.
+const LARGE_ANSWERS_MAX: usize = 1;
 /// Room for short answers beside [`STREAMS_MAX`] streams that nobody reads:
 /// were the connection's window smaller than the sum, a few stopped readers
 /// would stop everything else.
@@ -42,6 +45,7 @@ const HEADERS_BYTES_MAX: u32 = 128 * 1024;
 pub(super) struct Connection {
     sender: SendRequest<Bytes>,
     streams: Arc<Semaphore>,
+    large_answers: Semaphore,
     closed: CancellationToken,
     /// The one task that reads and writes the byte stream.
     _driver: JoinSet<()>,
@@ -69,7 +73,13 @@ impl Connection {
                 tracing::debug!(%error, "the connection to an agent broke");
             }
         });
-        Ok(Connection { sender, streams: Arc::new(Semaphore::new(STREAMS_MAX as usize)), closed, _driver: driver })
+        Ok(Connection {
+            sender,
+            streams: Arc::new(Semaphore::new(STREAMS_MAX as usize)),
+            large_answers: Semaphore::new(LARGE_ANSWERS_MAX),
+            closed,
+            _driver: driver,
+        })
     }
 
     /// Whether the byte stream has ended.
@@ -86,6 +96,11 @@ impl Connection {
     pub(super) async fn read_permit(&self, wait: Duration) -> Result<OwnedSemaphorePermit> {
         let permit = tokio::time::timeout(wait, Arc::clone(&self.streams).acquire_owned()).await;
         permit.ok().and_then(std::result::Result::ok).ok_or_else(crowded)
+    }
+
+    /// A place for an answer that takes much memory until it is whole.
+    pub(super) async fn large_answer(&self) -> Result<SemaphorePermit<'_>> {
+        self.large_answers.acquire().await.map_err(|_| Error::Gone)
     }
 
     /// Sends the head of a request. Dropping all that comes from it resets the

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use guest_protocol::{ANSWER_BYTES_MAX, Failure, FailureKind, VERSION, VERSION_HEADER};
+use guest_protocol::{Failure, FailureKind, VERSION, VERSION_HEADER};
 use http::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,13 +15,15 @@ use crate::{Error, Result};
 pub(super) const SHORT_WAIT: Duration = Duration::from_secs(30);
 /// The longest wait for what may go through a whole file system.
 pub(super) const LONG_WAIT: Duration = Duration::from_secs(300);
-/// The largest description of a failure, in bytes.
-const FAILURE_BYTES_MAX: usize = 64 * 1024;
+/// The largest description of one thing, such as a file: a path, a name and a
+/// link's target of 4 KiB each, every byte written as six.
+pub(super) const DESCRIPTION_BYTES_MAX: usize = 128 * 1024;
 /// The longest text of an agent that is given to a caller, in characters.
 const MESSAGE_CHARS_MAX: usize = 1024;
 
 impl Connection {
-    /// Sends `question` and reads the answer, both as JSON.
+    /// Sends `question` and reads the answer, both as JSON. What may be longer than
+    /// [`DESCRIPTION_BYTES_MAX`] is an array, see [`Connection::gather`].
     pub(super) async fn ask<T: DeserializeOwned>(
         &self,
         action: &'static str,
@@ -39,7 +41,8 @@ impl Connection {
         let answer = async {
             let (answer, mut outgoing) = self.begin(action, message).await?;
             outgoing.put(body, true)?;
-            let body = collect(action, succeed(action, answer.await?).await?.into_body(), ANSWER_BYTES_MAX).await?;
+            let body =
+                collect(action, succeed(action, answer.await?).await?.into_body(), DESCRIPTION_BYTES_MAX).await?;
             serde_json::from_slice(&body).map_err(|error| Error::failed(action, error))
         };
         within(action, wait, answer).await
@@ -81,7 +84,7 @@ pub(super) async fn succeed(action: &'static str, response: Response<Incoming>) 
         let version = response.headers().get(VERSION_HEADER).and_then(|value| value.to_str().ok()).unwrap_or("unknown");
         return Err(other_version(&printable(version)));
     }
-    let body = collect(action, response.into_body(), FAILURE_BYTES_MAX).await?;
+    let body = collect(action, response.into_body(), DESCRIPTION_BYTES_MAX).await?;
     match serde_json::from_slice(&body) {
         Ok(found) => Err(failure(action, found)),
         Err(_) => Err(Error::failed(action, format!("the agent answered {status} without a reason"))),
