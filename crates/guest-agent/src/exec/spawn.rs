@@ -146,7 +146,7 @@ unsafe fn reaper(prepared: &mut Pointers<'_>) -> ! {
         set_mask(u64::MAX);
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_NAME, c"tidebox-reaper".as_ptr(), 0, 0, 0);
-        let score = inheritable_score();
+        let score = inheritable_score(&prepared.fds);
         // A copy of our memory would only be thrown away at the execution, so the
         // command's process borrows it, and we go on when it has executed or ended.
         let stack = prepared.stack.as_mut_ptr_range().end.cast();
@@ -245,16 +245,19 @@ unsafe fn first_to_kill() {
 /// Like [`first_to_kill`] where the agent is not root: the kernel hides the
 /// files in `/proc` of a process that nobody may look into from all but root, so
 /// the reaper shows itself for a moment, and the command inherits what it sets.
+/// Another process of the same user may take it over in this moment, so it keeps
+/// nothing of the agent but `kept`, which is the command's anyway.
 /// Gives the file to take it back with, or -1.
 ///
 /// # Safety
 /// To be called in the reaper.
-unsafe fn inheritable_score() -> RawFd {
-    // SAFETY: system calls on static strings.
+unsafe fn inheritable_score(kept: &[RawFd; 4]) -> RawFd {
+    // SAFETY: system calls on static strings; the reaper needs no other descriptor.
     unsafe {
         if libc::geteuid() == 0 {
             return -1;
         }
+        close_all_but_four(kept);
         libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0);
         let fd = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
@@ -339,6 +342,27 @@ unsafe fn close_all_but(kept: RawFd) {
         }
         close_range(kept + 1, DESCRIPTOR_MAX);
     }
+}
+
+/// Closes everything but `kept`, which the command's process needs.
+///
+/// # Safety
+/// Nothing may use any other descriptor any more.
+unsafe fn close_all_but_four(kept: &[RawFd; 4]) {
+    let mut kept = kept.map(RawFd::cast_unsigned);
+    kept.sort_unstable();
+    let mut first = 0;
+    for number in kept {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            if number > first {
+                close_range(first, number - 1);
+            }
+        }
+        first = number + 1;
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { close_range(first, DESCRIPTOR_MAX) };
 }
 
 /// # Safety

@@ -71,6 +71,64 @@ async fn a_slot_has_no_power_at_all() {
     }
 }
 
+/// Holds still each process that the agent makes of itself for a command, over and
+/// over, and writes down what descriptors it shows.
+const LOOK_INTO_REAPERS: &str = r#"
+import os, signal, time
+last = os.getpid()
+open('/workspace/ready', 'w').close()
+spins = 0
+while not os.path.exists('/workspace/stop'):
+    spins += 1
+    if spins % 50 == 0:
+        last = max(last, int(open('/proc/loadavg').read().split()[-1]))
+    for pid in list(range(last + 1, last + 4)) * 20:
+        try:
+            os.kill(pid, signal.SIGSTOP)
+        except ProcessLookupError:
+            continue
+        last = max(last, pid)
+        for _ in range(3000):
+            try:
+                fds = [os.readlink(f'/proc/{pid}/fd/{fd}') for fd in os.listdir(f'/proc/{pid}/fd')]
+                name = open(f'/proc/{pid}/comm').read().strip()
+                if name == 'tidebox-reaper' or any('socket' in fd for fd in fds):
+                    with open('/workspace/seen', 'a') as seen:
+                        print(name, *fds, file=seen)
+                    break
+            except PermissionError:
+                pass
+            except OSError:
+                break
+            try:
+                os.kill(pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGSTOP)
+            except ProcessLookupError:
+                break
+        try:
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
+"#;
+
+#[tokio::test]
+async fn the_copy_of_an_agent_that_its_slot_can_look_into_holds_nothing_of_the_agent() {
+    const EXECS: usize = 300;
+    let ground = Ground::new().await;
+    let Some((one, _)) = shared(&ground).await else { return };
+    one.text(&format!("cat > look.py << 'end'\n{LOOK_INTO_REAPERS}end\npython3 look.py > /dev/null 2> look.err &"))
+        .await;
+    eventually("the other process looks", async || one.guest().await.stat("/workspace/ready").await.is_ok()).await;
+    for _ in 0..EXECS {
+        one.text("true").await;
+    }
+    let seen = one.text("touch /workspace/stop; cat /workspace/seen 2>/dev/null; true").await;
+    for line in seen.lines() {
+        let of_the_agent = ["socket:", "anon_inode:", "/sys/fs/cgroup"].iter().any(|kind| line.contains(kind));
+        assert!(!of_the_agent, "{line}");
+    }
+}
+
 #[tokio::test]
 async fn the_shared_system_can_be_read_and_not_changed() {
     let ground = Ground::new().await;
