@@ -2,12 +2,15 @@
 //! outside, it connects its standard streams to the agent's socket.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Cursor, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use guest_protocol::AGENT_SOCKET;
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
+use rustix::process::{DumpableBehavior, Pid, getpid, set_dumpable_behavior};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
@@ -16,6 +19,9 @@ use crate::launch::duplicate_to;
 
 /// What is moved at once.
 const BUFFER_BYTES: usize = 64 * 1024;
+
+/// An agent that runs says its first words at once.
+const FIRST_WORDS_WAIT: Duration = Duration::from_secs(10);
 
 /// Runs until one side has ended.
 pub(crate) fn run() -> ExitCode {
@@ -41,7 +47,11 @@ async fn relay() -> io::Result<()> {
     }
     let input = pipe::Receiver::from_owned_fd_unchecked(input)?;
     let output = pipe::Sender::from_owned_fd_unchecked(output)?;
-    let (from_agent, to_agent) = UnixStream::connect(AGENT_SOCKET).await?.into_split();
+    let stream = std::os::unix::net::UnixStream::connect(AGENT_SOCKET)?;
+    let first = first_words(&stream)?;
+    stream.set_nonblocking(true)?;
+    let (from_agent, to_agent) = UnixStream::from_std(stream)?.into_split();
+    let from_agent = first.chain(from_agent);
     // Either end is the end: a connection that is half closed is of no use to HTTP/2.
     tokio::select! {
         moved = pump(input, to_agent) => moved,
@@ -49,8 +59,57 @@ async fn relay() -> io::Result<()> {
     }
 }
 
+/// Waits for what the agent says first, before it has heard a word from here, and
+/// makes sure that it comes from process 1: the box's root can put a socket of its
+/// own in the agent's place.
+fn first_words(stream: &std::os::unix::net::UnixStream) -> io::Result<Cursor<Vec<u8>>> {
+    let strange = || io::Error::other("this is not the socket of process 1");
+    let own = getpid();
+    // gVisor tells the number of the process that asks instead.
+    if ![Pid::INIT, own].contains(&sockopt::socket_peercred(stream)?.pid) {
+        return Err(strange());
+    }
+    stream.set_read_timeout(Some(FIRST_WORDS_WAIT))?;
+    sockopt::set_socket_passcred(stream, true)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut words = vec![0; BUFFER_BYTES];
+    let received = recvmsg(stream, &mut [IoSliceMut::new(&mut words)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let is_agent = ancillary
+        .drain()
+        .any(|message| matches!(message, RecvAncillaryMessage::ScmCredentials(sender) if sender.pid == Pid::INIT));
+    if received.bytes == 0 || !is_agent {
+        return Err(strange());
+    }
+    sockopt::set_socket_passcred(stream, false)?;
+    words.truncate(received.bytes);
+    Ok(Cursor::new(words))
+}
+
 async fn pump(from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
     let mut from = tokio::io::BufReader::with_capacity(BUFFER_BYTES, from);
     tokio::io::copy_buf(&mut from, &mut to).await?;
     to.flush().await
+}
+
+#[cfg(test)]
+mod test {
+    use std::io::Write;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::first_words;
+
+    #[test]
+    fn words_that_are_not_those_of_process_1_are_not_passed_on() {
+        let dir = tempfile::tempdir().expect("a folder can be made");
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("a socket can be bound");
+        let stream = UnixStream::connect(&path).expect("there is a listener");
+        let (mut theirs, _) = listener.accept().expect("it connects");
+        theirs.write_all(b"words").expect("it is connected");
+        // The listener is this process, which gVisor would say of any.
+        assert!(first_words(&stream).is_err());
+        drop(theirs);
+        assert!(first_words(&stream).is_err());
+    }
 }
