@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "numbers of descriptors and their registration have no safe interface")]
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::FdFlags;
 use tokio::io::Interest;
@@ -36,6 +36,26 @@ pub(crate) fn standard(stream: &dyn AsFd) -> io::Result<OwnedFd> {
     let fd = rustix::io::fcntl_dupfd_cloexec(stream.as_fd(), FIRST)?;
     rustix::io::ioctl_fionbio(&fd, true)?;
     Ok(fd)
+}
+
+/// The process that connected to a unix socket, as a descriptor that never means
+/// another.
+///
+/// # Errors
+/// If the kernel cannot tell, or the process has ended and been waited for.
+pub(crate) fn peer_process(socket: &impl AsFd) -> io::Result<OwnedFd> {
+    let mut process: RawFd = -1;
+    let mut len = libc::socklen_t::try_from(size_of::<RawFd>()).map_err(io::Error::other)?;
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes one number of this length.
+    let asked = unsafe {
+        libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERPIDFD, (&raw mut process).cast(), &raw mut len)
+    };
+    if asked < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made it for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(process) })
 }
 
 /// A descriptor whose reader can be woken.

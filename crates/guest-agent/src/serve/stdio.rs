@@ -15,11 +15,13 @@ use std::time::Duration;
 
 use guest_protocol::{AGENT_SOCKET, SoftLimits};
 use hyper_util::rt::TokioTimer;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, chmod};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
 use super::{Agent, Ways, begin, builder, connection, run_until_end};
+use crate::descriptor::peer_process;
 use crate::descriptor::standard;
 use crate::launch::{Part, add_filter, bound_each, duplicate_to, limit_resources};
 
@@ -83,11 +85,24 @@ impl Stdio {
     }
 }
 
-/// Whether the process at the other end is outside of the container, where it has
-/// no number of ours, or was started from there: its parent then has none.
+/// Tells whether the process at the other end is outside of the container, where it
+/// has no number of ours, or was started from there: its parent then has none.
 pub(super) fn is_from_outside(stream: &UnixStream) -> bool {
     let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
-    pid.is_some_and(|pid| pid == 0 || parent(pid) == Some(0))
+    pid.is_some_and(|pid| pid == 0 || parent(pid) == Some(0) && is_still_there(stream))
+}
+
+/// Tells whether the process that connected has not ended, so that its number was
+/// not another's when its parent was looked up.
+fn is_still_there(stream: &UnixStream) -> bool {
+    match peer_process(stream) {
+        Ok(process) => {
+            let mut ended = [PollFd::new(&process, PollFlags::IN)];
+            matches!(poll(&mut ended, Some(&Timespec::default())), Ok(0))
+        }
+        // Kernels before 6.5, and gVisor, know processes by their numbers only.
+        Err(error) => error.raw_os_error() == Some(libc::ENOPROTOOPT),
+    }
 }
 
 fn parent(pid: i32) -> Option<i32> {
@@ -101,7 +116,26 @@ fn parent(pid: i32) -> Option<i32> {
 
 #[cfg(test)]
 mod test {
-    use super::parent;
+    use super::{is_from_outside, is_still_there, parent};
+
+    #[tokio::test]
+    async fn who_has_connected_and_ended_is_not_taken_for_a_later_process() {
+        let dir = tempfile::tempdir().expect("a folder can be made");
+        let path = dir.path().join("socket");
+        let listener = tokio::net::UnixListener::bind(&path).expect("a socket can be bound");
+        // It connects, leaves the connection to a child, and ends.
+        let script = "import os, socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
+                      if os.fork() == 0: s.recv(1)\n";
+        let connected = std::process::Command::new("python3").args(["-c", script]).arg(&path).spawn();
+        let mut connected = connected.expect("python runs");
+        let (stream, _) = listener.accept().await.expect("it connects");
+        connected.wait().expect("it ends");
+        assert!(!is_still_there(&stream));
+        assert!(!is_from_outside(&stream));
+        let _ours = tokio::net::UnixStream::connect(&path).await.expect("there is a listener");
+        let (stream, _) = listener.accept().await.expect("we connect");
+        assert!(is_still_there(&stream));
+    }
 
     #[test]
     fn a_process_of_the_box_has_a_parent_in_it() {
