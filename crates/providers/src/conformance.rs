@@ -95,12 +95,6 @@ use case;
 pub async fn run(lab: Lab) -> Report {
     let mut report = Report::default();
     for case in cases() {
-        if std::env::var("CASE_ONLY").is_ok_and(|only| !only.split(',').any(|only| case.name.contains(only))) {
-            continue;
-        }
-        if std::env::var("CASE_ONLY").is_ok_and(|only| !only.split(',').any(|only| case.name.contains(only))) {
-            continue;
-        }
         if let Some(reason) = case.needs.iter().find_map(|need| lab.lacks(*need)) {
             say(&format!("skipped: {} ({reason})", case.name));
             report.skipped.push((case.name, reason));
