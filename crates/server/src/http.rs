@@ -182,6 +182,8 @@ pub fn router(control: Arc<Control>, settings: Settings) -> Router {
         router = router.route(&format!("/api/v1/images/{name}"), get(images::get).delete(images::remove));
     }
     let router = router
+        // Within the next: what is not there for a user has no generation either.
+        .route_layer(middleware::from_fn_with_state(api.clone(), fence::pass))
         .route_layer(middleware::from_fn_with_state(api.clone(), pool::apart))
         .route_layer(middleware::from_fn_with_state(WithoutQuery::of(&description), queries::refuse))
         .fallback(error::no_such_route)

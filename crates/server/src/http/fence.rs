@@ -1,6 +1,7 @@
 //! `X-Lease-Generation`: writes of a control plane to its worker.
 
-use axum::extract::{Request, State};
+use axum::extract::rejection::RawPathParamsRejection;
+use axum::extract::{MatchedPath, RawPathParams, Request, State};
 use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -9,9 +10,7 @@ use domain::SandboxId;
 
 use super::Api;
 use super::error::{ApiError, malformed};
-
-/// What sandboxes' paths begin with.
-const PREFIX: &str = "/api/v1/sandboxes/";
+use super::pool::named;
 
 /// The generation that a request carries.
 ///
@@ -26,9 +25,19 @@ pub fn generation(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
 /// What a store can hold.
 const GENERATION_MAX: u64 = i64::MAX as u64;
 
-/// Refuses a write that carries an older generation than one before.
-pub async fn pass(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let seen = match carried(&request) {
+/// Refuses a write that carries an older generation than one before. Comes after what
+/// keeps users apart, so that a stranger neither leaves a generation on a sandbox nor
+/// learns from a refusal that it is there.
+pub async fn pass(
+    State(api): State<Api>,
+    matched: Option<MatchedPath>,
+    params: Result<RawPathParams, RawPathParamsRejection>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let route = matched.as_ref().map_or("", MatchedPath::as_str);
+    let id = params.ok().and_then(|params| named(route, &params).into_iter().next());
+    let seen = match carried(&request, id) {
         Ok(Some((id, generation))) => api.control.see_generation(&id, generation).await.map_err(ApiError::from),
         Ok(None) => Ok(()),
         Err(error) => Err(error),
@@ -41,13 +50,12 @@ pub async fn pass(State(api): State<Api>, request: Request, next: Next) -> Respo
 
 /// The sandbox that a write is about, and the generation that it carries. A spawn
 /// names no sandbox; its handler sees to it.
-fn carried(request: &Request) -> Result<Option<(SandboxId, u64)>, ApiError> {
+fn carried(request: &Request, id: Option<String>) -> Result<Option<(SandboxId, u64)>, ApiError> {
     // A WebSocket is opened by reading, and what it does is no reading.
     let is_socket = request.uri().path().ends_with("/exec/ws");
     if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) && !is_socket {
         return Ok(None);
     }
     let Some(generation) = generation(request.headers())? else { return Ok(None) };
-    let id = request.uri().path().strip_prefix(PREFIX).and_then(|rest| rest.split('/').next());
-    Ok(id.and_then(|id| SandboxId::parse(id).ok()).map(|id| (id, generation)))
+    Ok(id.and_then(|id| SandboxId::parse(&id).ok()).map(|id| (id, generation)))
 }

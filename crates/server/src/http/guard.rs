@@ -18,7 +18,7 @@ use super::cors::Cors;
 use super::error::{ApiError, Refusal, malformed};
 use super::peer::Peer;
 use super::request::is_json;
-use super::{Api, access, audited, fence};
+use super::{Api, access, audited};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// A caller's own request id is used up to this length, in bytes.
@@ -89,7 +89,6 @@ impl Hosts {
 /// Wraps `router` in everything that holds for every route.
 pub fn around(router: Router, api: Api) -> Router {
     router
-        .layer(middleware::from_fn_with_state(api.clone(), fence::pass))
         .layer(middleware::from_fn_with_state(api.clone(), access::pass))
         .layer(middleware::from_fn_with_state(api.clone(), audited::pass))
         .layer(middleware::from_fn_with_state(api, pass))

@@ -90,8 +90,8 @@ async fn viewer(api: &Api, route: &str, params: &RawPathParams, parts: &mut Part
     Ok(Viewer(Owner(Some(user))))
 }
 
-/// The sandbox in the path, if the route has one.
-fn named(route: &str, params: &RawPathParams) -> Vec<String> {
+/// The sandbox in the path, decoded, if the route has one.
+pub(super) fn named(route: &str, params: &RawPathParams) -> Vec<String> {
     let ids = params.iter().filter(|(name, _)| route.starts_with(ONE_SANDBOX) && *name == "id");
     ids.map(|(_, id)| id.to_owned()).collect()
 }

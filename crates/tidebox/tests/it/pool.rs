@@ -172,6 +172,35 @@ async fn the_sandbox_of_another_user_is_not_there_on_any_route() {
 }
 
 #[tokio::test]
+async fn a_stranger_neither_fences_a_sandbox_nor_learns_from_the_fence_that_it_is_there() {
+    let server = TestServer::start(&with(MOCK, "")).await;
+    let (alice, eve) = (User::of(&server, "alice"), User::of(&server, "eve"));
+    let id = alice.spawn(json!({})).await;
+    let send = async |user: &User<'_>, method: Method, path: &str, generation: &str| {
+        let request = server.request(method, path).header("X-User-ID", user.name);
+        let request = request.header("X-Lease-Generation", generation).json(&json!({"command": "true"}));
+        Answer::read(request.send().await.unwrap()).await
+    };
+    let exec = format!("/sandboxes/{id}/exec");
+    send(&alice, Method::POST, &exec, "7").await.ok();
+    for (method, path, names_one) in routes(&server, &id).await {
+        if names_one {
+            // Both older and newer than what its owner showed.
+            for generation in ["3", "9000"] {
+                let answer = send(&eve, method.clone(), &path, generation).await;
+                answer.refused(404, "not_found", "does not exist");
+            }
+        }
+    }
+    let of_none = send(&eve, Method::POST, "/sandboxes/sb-aaaaaaaaaaaaaaaa/exec", "3").await;
+    of_none.refused(404, "not_found", "does not exist");
+    assert_eq!(send(&alice, Method::POST, &exec, "7").await.status, 200, "a stranger's generation was not stored");
+    send(&alice, Method::POST, &exec, "6").await.refused(409, "conflict", "a higher one was seen");
+    let encoded = exec.replace("sb-", "%73b-");
+    send(&alice, Method::POST, &encoded, "6").await.refused(409, "conflict", "a higher one was seen");
+}
+
+#[tokio::test]
 async fn the_administrator_sees_everybodys_sandboxes_and_says_whose_a_new_one_is() {
     let server = TestServer::start(&with(MOCK, "auth.admin_api_key=an-admin-key-of-thirty-two-bytes!")).await;
     let ids = BTreeSet::from([
