@@ -66,7 +66,7 @@ pub struct Ceilings {
     pub vcpus: u32,
     /// Bound of an own file system in mebibytes.
     pub disk_mb: u32,
-    /// Whether every sandbox gets such a bound: a ceiling that was set on purpose would
+    /// Set where every sandbox gets such a bound: a ceiling that was set on purpose would
     /// mean nothing to one without.
     pub always_bounds_disk: bool,
 }
@@ -76,7 +76,7 @@ pub struct Ceilings {
 pub struct AboveCeiling {
     /// The field of the request.
     pub field: &'static str,
-    /// What would have been the most.
+    /// The most that it could have been.
     pub max: u32,
 }
 

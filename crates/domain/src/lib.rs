@@ -29,7 +29,7 @@ pub use jiff::Timestamp;
 pub use lease::{Lease, LeaseRefused};
 pub use limits::{AboveMaximum, Limits};
 pub use metadata::{InvalidMetadata, Metadata};
-pub use queue::{Queue, Ticket};
+pub use queue::{NoPlace, Places, Queue, Ticket};
 pub use quota::{FractionalSeconds, Quota};
 pub use resources::{InvalidResource, Resources};
 pub use sandbox::{Event, InvalidTransition, State, StopReason};

@@ -53,6 +53,44 @@ struct Kind<R> {
     held: Option<R>,
 }
 
+/// The places in the queue, and how they are shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Places {
+    /// The most that may wait at once.
+    pub all: usize,
+    /// The most of one owner; `None` leaves it to which others wait.
+    pub of_one: Option<usize>,
+}
+
+/// Why one more may not wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoPlace {
+    /// All places are taken.
+    Queue,
+    /// The owner has its share of them.
+    Share,
+}
+
+impl Places {
+    /// Decides on one more who waits, beside `waiting` of all owners and `own` of the
+    /// same one. Those without an owner count as one.
+    ///
+    /// Unless it is configured, the share is as many places as it leaves free: half of
+    /// them for one owner alone, a third each for two, and so on. So the first to come
+    /// cannot take all, and an owner without any finds one while fewer others wait than
+    /// the number of places can be halved.
+    ///
+    /// # Errors
+    /// [`NoPlace`] says what there is none in.
+    pub fn admit(&self, waiting: usize, own: usize) -> Result<(), NoPlace> {
+        let free = self.all.saturating_sub(waiting);
+        if free == 0 {
+            return Err(NoPlace::Queue);
+        }
+        if own >= self.of_one.unwrap_or(free) { Err(NoPlace::Share) } else { Ok(()) }
+    }
+}
+
 impl<T, K, R> Default for Queue<T, K, R> {
     fn default() -> Self {
         Self {
@@ -297,6 +335,44 @@ mod test {
         queue.release_owner(&owner("a"));
         assert_eq!(next(&queue), Some(2));
         queue.release_owner(&owner("nobody"));
+    }
+
+    #[track_caller]
+    fn check_place(all: usize, of_one: Option<usize>, waiting: usize, own: usize, expected: Result<(), NoPlace>) {
+        assert_eq!(Places { all, of_one }.admit(waiting, own), expected, "{all} {of_one:?} {waiting} {own}");
+    }
+
+    #[test]
+    fn an_owner_gets_its_share_of_the_places_and_no_more() {
+        check_place(1, None, 0, 0, Ok(()));
+        check_place(1, None, 1, 0, Err(NoPlace::Queue));
+        check_place(10, None, 4, 4, Ok(()));
+        check_place(10, None, 5, 5, Err(NoPlace::Share));
+        check_place(10, None, 5, 0, Ok(()));
+        check_place(10, None, 8, 3, Err(NoPlace::Share));
+        check_place(10, Some(2), 2, 1, Ok(()));
+        check_place(10, Some(2), 2, 2, Err(NoPlace::Share));
+        check_place(10, Some(10), 9, 9, Ok(()));
+        check_place(10, Some(10), 10, 10, Err(NoPlace::Queue));
+        check_place(10, Some(2), 10, 2, Err(NoPlace::Queue));
+    }
+
+    proptest! {
+        /// Greedy owners who take all they get, in any order, leave one to who comes.
+        #[test]
+        fn a_newcomer_finds_a_place_beside_three_greedy_owners(
+            all in 16..200usize, asks in prop::collection::vec(0..3usize, 0..600),
+        ) {
+            let places = Places { all, of_one: None };
+            let mut held = [0; 3];
+            for owner in asks {
+                if places.admit(held.iter().sum(), held[owner]).is_ok() {
+                    held[owner] += 1;
+                }
+            }
+            prop_assert!(held.iter().all(|own| *own <= all.div_ceil(2)), "{:?}", held);
+            prop_assert_eq!(places.admit(held.iter().sum(), 0), Ok(()));
+        }
     }
 
     proptest! {

@@ -5,12 +5,13 @@
 //! get ahead, and leaves it at once when there is room. Nothing here is kept
 //! across a restart: those who wait are gone with their connections.
 
-use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use domain::{Denial, OwnerId, Queue, Room, SandboxId, Ticket};
+use domain::{Denial, NoPlace, OwnerId, Places, Queue, Room, SandboxId, Ticket};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -29,8 +30,8 @@ pub struct QueuePolicy {
     pub pool: bool,
     /// How long one may wait.
     pub timeout: Duration,
-    /// How many may wait at once.
-    pub places: usize,
+    /// The most that may wait at once, and the most of one owner.
+    pub places: Places,
 }
 
 impl QueuePolicy {
@@ -51,6 +52,8 @@ pub enum Refused {
     Denied(Denial, Room),
     /// The queue is full.
     QueueFull(Denial, Room),
+    /// So many of the same owner wait, which is its share of the queue.
+    ShareFull(Denial, Room, usize),
     /// No room came free in time.
     TimedOut(Denial, Room),
     /// No worker may take it.
@@ -208,6 +211,7 @@ impl Admission {
             queue: Queue::default(),
             fresh: VecDeque::new(),
             waiting: 0,
+            waiting_of: HashMap::new(),
         };
         let admission = Arc::new(Self { next: AtomicU64::new(1), messages, figures });
         Opened { admission, task: task.run(), abandoned: left, stop }
@@ -267,6 +271,8 @@ struct Task {
     fresh: VecDeque<Ticket>,
     /// How many of the queue do wait.
     waiting: usize,
+    /// The number of these by owner; each has one at least.
+    waiting_of: HashMap<Option<OwnerId>, usize>,
 }
 
 impl Task {
@@ -329,6 +335,12 @@ impl Task {
         let asking = self.queue.leave(ticket)?;
         if asking.waits.is_some() {
             self.waiting -= 1;
+            if let Entry::Occupied(mut own) = self.waiting_of.entry(asking.new.sandbox.owner.clone()) {
+                *own.get_mut() -= 1;
+                if *own.get() == 0 {
+                    own.remove();
+                }
+            }
             self.count(change);
         }
         Some(asking)
@@ -443,7 +455,7 @@ impl Task {
         }
     }
 
-    /// All who are new begin to wait, or are sent away if the queue is full.
+    /// All who are new begin to wait, or are sent away if there is no place in the queue.
     fn settle(&mut self, denial: Denial, room: Room) {
         while let Some(ticket) = self.fresh.pop_front() {
             self.begin_to_wait(ticket, denial, room);
@@ -468,16 +480,20 @@ impl Task {
     }
 
     fn begin_to_wait(&mut self, ticket: Ticket, denial: Denial, room: Room) {
-        let is_full = self.waiting >= self.policy.places;
         let Some(asking) = self.queue.get_mut(ticket) else { return };
         if asking.waits.is_some() {
             return;
         }
-        if is_full {
-            return self.refuse(ticket, Refused::QueueFull(denial, room));
+        let owner = asking.new.sandbox.owner.clone();
+        let own = self.waiting_of.get(&owner).copied().unwrap_or(0);
+        match self.policy.places.admit(self.waiting, own) {
+            Ok(()) => {}
+            Err(NoPlace::Queue) => return self.refuse(ticket, Refused::QueueFull(denial, room)),
+            Err(NoPlace::Share) => return self.refuse(ticket, Refused::ShareFull(denial, room, own)),
         }
         asking.waits = Some(Waits { since: Instant::now(), denial, room });
         self.waiting += 1;
+        self.waiting_of.insert(owner, own + 1);
         self.count(|figures| figures.queued += 1);
         self.publish(EventType::SpawnQueued, json!({"reason": denial.as_str(), "depth": self.waiting}));
     }

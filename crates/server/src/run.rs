@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::{Caps, Configured, Limits, Resources, SizeRules, State, StopReason};
+use domain::{Caps, Configured, Limits, Places, Resources, SizeRules, State, StopReason};
 use providers::Chain;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -303,7 +303,7 @@ fn policy(config: &Config) -> Policy {
             enabled: defaults.spawn_overflow == Overflow::Queue,
             pool: config.pool.overflow == Overflow::Queue,
             timeout: defaults.spawn_queue_timeout,
-            places: defaults.max_spawn_queue,
+            places: Places { all: defaults.max_spawn_queue, of_one: defaults.max_spawn_queue_per_owner },
         },
         pool: config
             .pool

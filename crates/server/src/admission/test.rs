@@ -8,6 +8,7 @@ use super::*;
 use crate::clock::SteadyClock;
 use crate::store::workers::{Heartbeat, Placing};
 use crate::store::{Change, IdempotencyKey, PoolBounds, PoolPlace, Sqlite};
+use crate::test::lab::open;
 
 struct Lab {
     dir: tempfile::TempDir,
@@ -54,7 +55,8 @@ impl Lab {
     }
 
     async fn queueing() -> Self {
-        Self::new(QueuePolicy { enabled: true, pool: false, timeout: Duration::from_secs(60), places: 1000 }).await
+        Self::new(QueuePolicy { enabled: true, pool: false, timeout: Duration::from_secs(60), places: open(1000) })
+            .await
     }
 
     fn new_sandbox(&self, caps: Caps, owner: Option<&str>) -> NewSandbox {
@@ -149,7 +151,8 @@ const ONE_EACH: Caps = Caps { max_sandboxes: 0, max_sandboxes_per_owner: 1 };
 
 #[tokio::test]
 async fn without_a_queue_a_full_server_refuses_at_once() {
-    let lab = Lab::new(QueuePolicy { enabled: false, pool: false, timeout: Duration::from_secs(60), places: 10 }).await;
+    let lab =
+        Lab::new(QueuePolicy { enabled: false, pool: false, timeout: Duration::from_secs(60), places: open(10) }).await;
     let held = lab.ask(ONE, None).await.unwrap();
     let refused = lab.ask(ONE, None).await.unwrap_err();
     assert!(matches!(refused, Refused::Denied(Denial::MaxSandboxes, room) if room.active.total == 1));
@@ -214,7 +217,8 @@ async fn an_owner_at_its_cap_does_not_hold_up_others_and_wakes_on_its_own_room()
 
 #[tokio::test]
 async fn a_full_pool_of_one_size_does_not_hold_up_who_wants_another_size() {
-    let lab = Lab::new(QueuePolicy { enabled: false, pool: true, timeout: Duration::from_secs(60), places: 10 }).await;
+    let lab =
+        Lab::new(QueuePolicy { enabled: false, pool: true, timeout: Duration::from_secs(60), places: open(10) }).await;
     let lab = Arc::new(lab);
     let of_size = |memory_mb: u32, owner: &str| {
         let mut new = lab.new_sandbox(Caps::default(), Some(owner));
@@ -254,7 +258,8 @@ async fn a_full_pool_of_one_size_does_not_hold_up_who_wants_another_size() {
 #[tokio::test]
 async fn who_waited_long_enough_is_told_so_and_only_then() {
     let lab =
-        Lab::new(QueuePolicy { enabled: true, pool: false, timeout: Duration::from_millis(200), places: 10 }).await;
+        Lab::new(QueuePolicy { enabled: true, pool: false, timeout: Duration::from_millis(200), places: open(10) })
+            .await;
     let held = lab.ask(ONE, None).await.unwrap();
     let started = Instant::now();
     let refused = lab.ask(ONE, None).await.unwrap_err();
@@ -270,7 +275,7 @@ async fn who_waited_long_enough_is_told_so_and_only_then() {
 #[tokio::test]
 async fn a_full_queue_sends_the_newest_away() {
     let lab = Arc::new(
-        Lab::new(QueuePolicy { enabled: true, pool: false, timeout: Duration::from_secs(60), places: 2 }).await,
+        Lab::new(QueuePolicy { enabled: true, pool: false, timeout: Duration::from_secs(60), places: open(2) }).await,
     );
     let held = lab.ask(ONE_EACH, Some("alice")).await.unwrap();
     let mut waiting = JoinSet::new();
@@ -287,6 +292,41 @@ async fn a_full_queue_sends_the_newest_away() {
     waiting.join_next().await.unwrap().unwrap().unwrap();
     assert!(adds_up(lab.admission.figures()));
     waiting.shutdown().await;
+    Arc::into_inner(lab).unwrap().close().await;
+}
+
+#[tokio::test]
+async fn an_owner_at_its_cap_leaves_places_in_the_queue_to_others() {
+    let policy = QueuePolicy {
+        enabled: true,
+        pool: false,
+        timeout: Duration::from_secs(60),
+        places: Places { all: 8, of_one: None },
+    };
+    let lab = Arc::new(Lab::new(policy).await);
+    let holds = lab.ask(ONE_EACH, Some("greedy")).await.unwrap();
+    let mut waiting = JoinSet::new();
+    for _ in 0..20 {
+        let lab = Arc::clone(&lab);
+        waiting.spawn(async move { lab.ask(ONE_EACH, Some("greedy")).await.map(|_| ()) });
+    }
+    for _ in 0..16 {
+        let refused = waiting.join_next().await.unwrap().unwrap().unwrap_err();
+        assert!(matches!(refused, Refused::ShareFull(Denial::MaxSandboxesPerOwner, _, 4)), "{refused:?}");
+    }
+    // Another owner, at its cap too, waits, and so do those without a name.
+    lab.ask(ONE_EACH, Some("modest")).await.unwrap();
+    let other = Arc::clone(&lab);
+    waiting.spawn(async move { other.ask(ONE_EACH, Some("modest")).await.map(|_| ()) });
+    lab.until(|figures| figures.depth == 5).await;
+    // A place that comes free is the owner's own to take again.
+    lab.end(&holds).await;
+    lab.until(|figures| figures.depth == 4).await;
+    let again = Arc::clone(&lab);
+    waiting.spawn(async move { again.ask(ONE_EACH, Some("greedy")).await.map(|_| ()) });
+    lab.until(|figures| figures.depth == 5).await;
+    waiting.shutdown().await;
+    lab.until(|figures| figures.depth == 0 && adds_up(figures)).await;
     Arc::into_inner(lab).unwrap().close().await;
 }
 

@@ -314,6 +314,14 @@ const SERVER: &[Key] = &[
         read: |config, value, _| read::integer(value, 1..=100_000).map(|it| config.defaults.max_spawn_queue = it),
     },
     Key {
+        name: "defaults.max_spawn_queue_per_owner",
+        default: Default::Text("auto"),
+        doc: &["How many of them may be one owner's; auto is as many as it leaves free for others."],
+        read: |config, value, _| {
+            read::or_auto(value, 1..=100_000).map(|it| config.defaults.max_spawn_queue_per_owner = it)
+        },
+    },
+    Key {
         name: "limits.max_output_bytes",
         default: Default::Text("8MiB"),
         doc: &[

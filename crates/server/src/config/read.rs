@@ -57,7 +57,10 @@ where
 }
 
 /// A whole number in the range, or `auto`, which is none.
-pub(super) fn or_auto(value: &Value, range: RangeInclusive<u32>) -> Read<Option<u32>> {
+pub(super) fn or_auto<T>(value: &Value, range: RangeInclusive<T>) -> Read<Option<T>>
+where
+    T: Copy + PartialOrd + TryFrom<i128> + std::fmt::Display,
+{
     if let Value::Bare(text) | Value::Text(text) = value
         && text == "auto"
     {

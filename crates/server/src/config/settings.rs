@@ -124,6 +124,8 @@ pub struct Defaults {
     pub spawn_queue_timeout: Duration,
     /// How many spawns may wait for room at once.
     pub max_spawn_queue: usize,
+    /// The most of them that may be one owner's; `None` for as many as it leaves free.
+    pub max_spawn_queue_per_owner: Option<usize>,
 }
 
 /// What a request gets that finds no room.
@@ -477,6 +479,7 @@ pub(super) fn blank() -> Config {
             spawn_overflow: Overflow::Reject,
             spawn_queue_timeout: Duration::ZERO,
             max_spawn_queue: 0,
+            max_spawn_queue_per_owner: None,
         },
         limits: Limits { max_output_bytes: 0, max_file_bytes: 0, reserve_disk_mb: 0, request_memory_mb: 0 },
         retention: Retention { destroyed: Duration::ZERO },

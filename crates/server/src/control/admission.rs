@@ -71,7 +71,12 @@ impl Control {
             Refused::QueueFull(denial, room) => Error::LimitReached(format!(
                 "{}, and {} spawns wait already (`defaults.max_spawn_queue`); try later",
                 self.cap(denial, room),
-                self.policy.queue.places
+                self.policy.queue.places.all
+            )),
+            Refused::ShareFull(denial, room, own) => Error::LimitReached(format!(
+                "{}, and {own} spawns of this owner wait already, which is its share of the queue \
+                 (`defaults.max_spawn_queue_per_owner`); wait for these, or try later",
+                self.cap(denial, room)
             )),
             Refused::TimedOut(denial, room) => Error::LimitReached(format!(
                 "{}, and no place came free within {} (`defaults.spawn_queue_timeout`); try again",

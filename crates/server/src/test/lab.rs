@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Caps, Configured, Limits, Machine, Resources, SandboxId, SizeRules, State, Timestamp};
+use domain::{Caps, Configured, Limits, Machine, Places, Resources, SandboxId, SizeRules, State, Timestamp};
 use providers::mock::Mock;
 use providers::{Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Spec, Started};
 use tokio::sync::watch;
@@ -19,6 +19,11 @@ use crate::control::{AuditBounds, Control, Policy};
 use crate::events::Events;
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
+
+/// Places in a queue that one owner may have all of.
+pub(crate) fn open(places: usize) -> Places {
+    Places { all: places, of_one: Some(places) }
+}
 
 /// Few rules, and none that a test on something else would meet.
 pub(crate) fn policy() -> Policy {
@@ -34,7 +39,7 @@ pub(crate) fn policy() -> Policy {
         resources: Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 64 },
         sizes: SizeRules::new(Configured::default(), Machine { memory_mb: 1 << 30, cpus: 1024, disk_mb: 1 << 30 }),
         far_provider: None,
-        queue: QueuePolicy { enabled: false, pool: false, timeout: seconds(30), places: 10 },
+        queue: QueuePolicy { enabled: false, pool: false, timeout: seconds(30), places: open(10) },
         pool: None,
         image: None,
         output_bytes_max: 1 << 16,

@@ -358,7 +358,7 @@ fn history(seed: u64) {
             enabled: dice.random_bool(0.7),
             pool: dice.random_bool(0.5),
             timeout: Duration::from_millis(dice.random_range(1..40)),
-            places: dice.random_range(1..10),
+            places: lab::open(dice.random_range(1..10)),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let mut own = StdRng::seed_from_u64(dice.random());
@@ -399,7 +399,8 @@ fn history(seed: u64) {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let queue = QueuePolicy { enabled: true, pool: false, timeout: Duration::from_millis(20), places: 10 };
+        let queue =
+            QueuePolicy { enabled: true, pool: false, timeout: Duration::from_millis(20), places: lab::open(10) };
         let server = Life::begin(&world, queue, true).await;
         server.check_settled(&world).await;
         server.store.close().await;
@@ -440,7 +441,7 @@ async fn who_hangs_up_at_whatever_step_of_a_spawn_leaves_nothing_even_without_th
         hands,
         told: Mutex::default(),
     };
-    let queue = QueuePolicy { enabled: false, pool: false, timeout: PATIENCE, places: 1 };
+    let queue = QueuePolicy { enabled: false, pool: false, timeout: PATIENCE, places: lab::open(1) };
     let life = Life::begin(&world, queue, true).await;
     for most in 1.. {
         // As a control plane asks: the lease is written too.

@@ -198,3 +198,25 @@ async fn hundreds_of_owners_take_no_place_when_they_are_gone() {
     let usage = server.get("/quotas/owner-3-3/usage").await.ok();
     assert_eq!((&usage["active_sandboxes"], &usage["quota_configured"]), (&json!(0), &json!(false)));
 }
+
+#[tokio::test]
+async fn an_owner_at_its_cap_does_not_fill_the_queue() {
+    let queue = "defaults.spawn_overflow=queue defaults.spawn_queue_timeout=1m defaults.max_spawn_queue=4";
+    let server = TestServer::start(&format!("{MOCK} {queue} defaults.max_sandboxes_per_owner=1")).await;
+    for owner in ["greedy", "modest"] {
+        assert_eq!(spawn_as(&server, owner, json!({})).await.status, 201);
+    }
+    let depth = async || server.get("/metrics").await.ok()["scheduler"]["spawn_queue_depth"].clone();
+    let waits = |owner| server.request(Method::POST, "/sandboxes").header("X-User-ID", owner).json(&json!({})).send();
+    let mut waiting = Vec::new();
+    for (owner, expected) in [("greedy", 1), ("greedy", 2), ("modest", 3)] {
+        waiting.push(tokio::spawn(waits(owner)));
+        server.until("it waits", async || depth().await == expected).await;
+    }
+    let refused = spawn_as(&server, "greedy", json!({})).await;
+    refused.refused(429, "resource_limit", "its share of the queue (`defaults.max_spawn_queue_per_owner`)");
+    for waiting in waiting {
+        waiting.abort();
+    }
+    server.until("they left", async || depth().await == 0).await;
+}

@@ -59,7 +59,7 @@ async fn the_machine_bounds_a_sandbox_where_nothing_is_configured() {
     assert!(limits["max_memory_mb"].as_u64().is_some_and(|mb| (16..16_777_216).contains(&mb)), "{limits}");
     assert_eq!(server.post("/sandboxes", json!({"vcpus": own})).await.status, 201);
     let made = server.post("/sandboxes", json!({"disk_mb": 0})).await.ok();
-    assert_eq!(made["disk_mb"].as_u64().unwrap_or(0), 0, "a bound of its own is asked of nobody then");
+    assert_eq!(made["disk_mb"].as_u64().unwrap_or(0), 0, "it shares the disk with others then");
 }
 
 #[tokio::test]
