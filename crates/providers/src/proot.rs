@@ -32,7 +32,7 @@ use crate::local::ids::{IDS_PER_BOX, IdPool};
 use crate::{Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Spec, Started};
 
 use folder::{Folder, Folders};
-use host::{Host, find, probe_id};
+use host::{Host, OPEN_API, find, probe_id};
 use maker::{Maker, What};
 
 /// The image that is the host's own programs.
@@ -62,6 +62,9 @@ pub struct ProotConfig {
     /// root, 65,536 for each although it uses one; `None` for a range far above those
     /// of people, services and the provider `native`.
     pub subids: Option<(u32, u32)>,
+    /// Set where the server's API asks for no key: boxes, on the host's network, can then
+    /// drive it. [`Provider::facts`] says so.
+    pub api_is_open: bool,
 }
 
 /// The provider. Clones are the same one.
@@ -74,6 +77,7 @@ pub struct Proot {
 struct Inner {
     maker: Maker,
     images: Option<Images>,
+    api_is_open: bool,
     boxes: Boxes,
     host: RwLock<(Host, Instant)>,
 }
@@ -105,7 +109,8 @@ impl Proot {
         }
         maker.empty_trash().map_err(failed)?;
         let host = RwLock::new((Host::default(), Instant::now()));
-        let inner = Inner { maker, images: config.images, boxes: Boxes::default(), host };
+        let inner =
+            Inner { maker, images: config.images, api_is_open: config.api_is_open, boxes: Boxes::default(), host };
         inner.probe().await;
         Ok(Proot { inner: Arc::new(inner) })
     }
@@ -244,7 +249,11 @@ impl Provider for Proot {
     }
 
     fn facts(&self) -> Facts {
-        self.inner.host().0.facts(&self.inner.maker)
+        let mut facts = self.inner.host().0.facts(&self.inner.maker);
+        if self.inner.api_is_open {
+            facts.missing.insert(0, OPEN_API.to_owned());
+        }
+        facts
     }
 
     /// The folders of boxes that were stopped are deleted in the background, and

@@ -23,6 +23,7 @@ const VERSION_WAIT: Duration = Duration::from_secs(5);
 
 /// What an operator must know before anything else.
 pub(super) const NO_ISOLATION: &str = "PRoot isolates nothing: code in a box reaches the host's network, sees its processes, and can leave its files with little effort. Run only code that you trust, or enable native or docker.";
+pub(super) const OPEN_API: &str = "This server asks for no key (`auth.enabled` is false): code in a PRoot box reaches its API over the host's network, and with it every other box. Set auth.enabled and auth.api_key_file, or providers.proot.enabled to false.";
 const ONE_USER: &str = "The server does not run as root: boxes run as the server's own user, and can read, change and end whatever that user can, the server and other boxes included.";
 
 const SHARED: &str = "Devices and terminals are the host's own: a box can take all terminals, and a lock that it takes on /dev/null holds for the host.";

@@ -46,8 +46,14 @@ impl Ground {
         let data_dir = folder.path().join("data");
         std::fs::create_dir(&data_dir).unwrap();
         std::fs::set_permissions(&data_dir, std::fs::Permissions::from_mode(0o700)).unwrap();
-        let config =
-            ProotConfig { binary: PathBuf::from("proot"), data_dir, store_id: new_store(), images, subids: None };
+        let config = ProotConfig {
+            binary: PathBuf::from("proot"),
+            data_dir,
+            store_id: new_store(),
+            images,
+            subids: None,
+            api_is_open: false,
+        };
         let proot = Proot::open(config.clone()).await.unwrap();
         let health = proot.health().await;
         assert_eq!(health.error, None, "boxes can be made on this host");

@@ -156,6 +156,7 @@ async fn without_the_program_the_health_says_what_to_do() {
         store_id: StoreId::from_entropy([1; 10]),
         images: None,
         subids: None,
+        api_is_open: false,
     };
     for binary in ["/nowhere/proot", "no-such-proot", "/bin/true"] {
         let proot = Proot::open(config(binary)).await.unwrap();
@@ -179,6 +180,7 @@ async fn a_data_folder_that_boxes_cannot_reach_is_refused_with_what_to_change() 
         store_id: StoreId::from_entropy([1; 10]),
         images: None,
         subids: None,
+        api_is_open: false,
     };
     if is_root() {
         let refused = Proot::open(config(folder.path().join("data"))).await;
@@ -186,4 +188,13 @@ async fn a_data_folder_that_boxes_cannot_reach_is_refused_with_what_to_change() 
     }
     let colon = Proot::open(config(folder.path().join("a:b"))).await;
     assert!(matches!(colon, Err(Error::Invalid(text)) if text.contains("colon")));
+}
+
+#[tokio::test]
+async fn where_the_api_asks_for_no_key_the_facts_say_what_a_box_can_do_with_it() {
+    let Some(ground) = Ground::new().await else { return };
+    let says = |proot: &Proot| proot.facts().missing.iter().any(|it| it.contains("auth.enabled"));
+    assert!(!says(&ground.proot));
+    let open = Proot::open(ProotConfig { api_is_open: true, ..ground.config() }).await.unwrap();
+    assert!(says(&open), "{:?}", open.facts().missing);
 }

@@ -42,7 +42,7 @@ pub(super) fn finish(draft: &mut Draft) {
     registry_logins(draft);
     keys(draft);
     workers(draft);
-    warn_about_the_network(draft);
+    warn_about_open_doors(draft);
 }
 
 fn place_data(draft: &mut Draft) {
@@ -112,7 +112,7 @@ fn default_provider(draft: &mut Draft) {
     let providers = &draft.config.providers;
     let is_on = |enabled| enabled != Enabled::False;
     let native = is_on(providers.native.enabled);
-    let (docker, proot) = (is_on(providers.docker.enabled), is_on(providers.proot.enabled));
+    let (docker, proot) = (is_on(providers.docker.enabled), providers.proot.is_offered(&draft.config.auth));
     let enabled = match &providers.default {
         DefaultProvider::Auto => {
             if !native && !docker && !proot {
@@ -135,6 +135,11 @@ fn default_provider(draft: &mut Draft) {
     };
     let message = match enabled {
         Some((_, true)) => return,
+        Some(("proot", false)) if providers.proot.enabled == Enabled::Auto => {
+            "names proot, which `providers.proot.enabled: auto` does not offer while no key is asked for; set \
+             `auth.enabled` to true, or `providers.proot.enabled` if you trust the code in its boxes with this server"
+                .to_owned()
+        }
         Some((name, false)) => {
             format!("names a provider that is not enabled; set `providers.{name}.enabled` to true")
         }
@@ -333,9 +338,16 @@ fn workers(draft: &mut Draft) {
     }
 }
 
-fn warn_about_the_network(draft: &mut Draft) {
+fn warn_about_open_doors(draft: &mut Draft) {
     if draft.config.auth.enabled {
         return;
+    }
+    if draft.config.providers.proot.enabled == Enabled::True {
+        draft.warnings.push(
+            "`providers.proot.enabled` is true and `auth.enabled` is false: code in a PRoot box reaches the host's \
+             network, and so this API and every other box; set auth.enabled and auth.api_key_file"
+                .to_owned(),
+        );
     }
     let host = draft.config.server.host;
     if !host.is_loopback() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use domain::format_duration;
 
-use super::{Config, Enabled, Level, Loaded, RateKey, Secret, Source};
+use super::{Config, Enabled, Level, Loaded, RateKey, RouteGroup, Secret, Source};
 
 mod runtimes;
 mod strength;
@@ -121,6 +121,7 @@ const RULES: &[fn(&Config, &mut Report)] = &[
     origins,
     proxies,
     caps,
+    shared,
     lifetimes,
     mock,
     runtimes::proot,
@@ -267,6 +268,26 @@ fn caps(config: &Config, report: &mut Report) {
         } else {
             report.pass(key, format!("is {cap}"));
         }
+    }
+}
+
+/// In pool mode users are kept apart, but one key opens templates and quotas to all.
+fn shared(config: &Config, report: &mut Report) {
+    const KEY: &str = "auth.admin_only";
+    if !config.pool.enabled {
+        return;
+    }
+    let is_open = |group: &&(RouteGroup, &str)| !config.auth.admin_only.contains(&group.0);
+    let groups = [(RouteGroup::Templates, "templates"), (RouteGroup::Quotas, "quotas")];
+    let open: Vec<_> = groups.iter().filter(is_open).map(|(_, name)| *name).collect();
+    if open.is_empty() {
+        report.pass(KEY, "has templates and quotas");
+    } else {
+        let message = format!(
+            "lacks {} while users share boxes: any of them can change what others spawn, or its own limits",
+            open.join(" and ")
+        );
+        report.fail(KEY, message, "set it to [templates, quotas], and auth.admin_api_key_file");
     }
 }
 

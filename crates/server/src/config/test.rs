@@ -358,6 +358,14 @@ fn a_bad_word_is_told_the_words() {
         &["providers.default (@): must be auto, native, docker, proot, mock or custom (`providers.custom.name`)"],
     );
     check(
+        "providers: {default: proot}",
+        &[
+            "providers.default (@): names proot, which `providers.proot.enabled: auto` does not offer while no key is asked for; set `auth.enabled` to true, or `providers.proot.enabled` if you trust the code in its boxes with this server",
+        ],
+    );
+    check("providers: {default: proot}\nauth: {enabled: true, api_key: k}", &[]);
+    check("providers: {default: proot, proot: {enabled: true}}", &[]);
+    check(
         "providers: {default: [native]}",
         &["providers.default (@): must be auto, native, docker, proot, mock or the name of custom, not a list"],
     );

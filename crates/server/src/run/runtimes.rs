@@ -153,12 +153,21 @@ async fn docker(config: &Config, store: &dyn Store) -> Result<Option<Offered>, F
 async fn proot(config: &Config, images: &Images, store: &dyn Store) -> Result<Option<Offered>, Failure> {
     let set = &config.providers.proot;
     let Some(offer) = offer(set.enabled) else { return Ok(None) };
+    if offer == Offer::IfHealthy && !set.is_offered(&config.auth) {
+        tracing::info!(
+            provider = "proot",
+            "a provider is not offered: while no key is asked for (`auth.enabled`), code in its boxes could drive this \
+             server; `providers.proot.enabled: true` offers it all the same"
+        );
+        return Ok(None);
+    }
     let proot = Proot::open(ProotConfig {
         binary: set.binary.clone().unwrap_or_else(|| "proot".into()),
         data_dir: config.data_dir.clone(),
         store_id: store.id().clone(),
         images: Some(images.clone()),
         subids: None,
+        api_is_open: !config.auth.enabled,
     });
     opened("proot", proot.await, offer)
 }

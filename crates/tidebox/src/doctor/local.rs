@@ -70,9 +70,19 @@ async fn proot() -> Vec<Finding> {
         store_id: store_id(),
         images: None,
         subids: None,
+        api_is_open: false,
     };
     let opened = timeout(PROBE_MAX, Proot::open(config)).await;
-    of("proot", "a box was made", opened).await
+    let mut findings = of("proot", "a box was made", opened).await;
+    if findings.iter().all(|finding| finding.level != Level::Missing) {
+        findings.push(Finding::lacking(
+            "proot",
+            Level::Warn,
+            "is offered by itself only where the server asks for a key: code in its boxes reaches the API",
+            "set auth.enabled and auth.api_key_file; providers.proot.enabled: true offers it without, to code you trust",
+        ));
+    }
+    findings
 }
 
 /// What a provider says of itself that could be set up, or why it could not.

@@ -487,3 +487,27 @@ fn the_command_line_mints_verifies_and_inspects_worker_tokens() {
     let (code, _, complaint) = worker_token("signing-key", &[], None);
     assert!(code == Some(2) && complaint.contains("<ID>"), "{complaint}");
 }
+
+#[tokio::test]
+async fn proot_is_offered_by_itself_only_where_a_key_is_asked_for() {
+    if fixtures::found("proot", &[]).is_none() {
+        return;
+    }
+    let proot = async |settings: &str, headers: &[(&str, &str)]| {
+        let mut server = TestServer::start(settings).await;
+        server.expect_trouble("providers.proot.enabled");
+        let providers = get(&server, "/providers", headers).await.ok();
+        let found = providers.as_array().unwrap().iter().find(|provider| provider["name"] == "proot").cloned();
+        (found, server.log_text())
+    };
+    let (offered, log) = proot(&format!("{MOCK} providers.proot.enabled=auto"), &[]).await;
+    assert_eq!(offered, None);
+    assert!(log.contains("code in its boxes could drive this server"), "{log}");
+    let (offered, _) = proot(&keyed("providers.proot.enabled=auto"), &[("X-API-Key", API)]).await;
+    assert!(offered.is_some());
+    let (offered, log) = proot(&format!("{MOCK} providers.proot.enabled=true"), &[]).await;
+    let offered = offered.unwrap().to_string();
+    assert!(offered.contains("asks for no key"), "{offered}");
+    let loud = log.lines().find(|line| line.contains("every other box") && line.contains("WARN"));
+    assert!(loud.is_some(), "{log}");
+}

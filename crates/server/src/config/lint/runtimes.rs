@@ -23,10 +23,15 @@ const DANGEROUS: [&str; 13] = [
 pub(super) fn proot(config: &Config, report: &mut Report) {
     const KEY: &str = "providers.proot.enabled";
     match config.providers.proot.enabled {
+        Enabled::True if !config.auth.enabled => {
+            let message = "is true, and no key is asked for: code in its boxes reaches this API and every other box";
+            report.fail(KEY, message, "set it to false, or auth.enabled to true");
+        }
         Enabled::True => {
             let message = "is true: its boxes are processes of the server's own user, on the host's network";
             report.fail(KEY, message, "set it to false, and use native or docker");
         }
+        Enabled::Auto if !config.auth.enabled => report.pass(KEY, "is auto: not offered while no key is asked for"),
         Enabled::Auto => {
             let message = "is auto: where there is a proot program, boxes that isolate little are offered";
             report.warn(KEY, message, "set it to false");

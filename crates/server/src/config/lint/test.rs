@@ -178,7 +178,12 @@ fn the_test_double_is_not_offered() {
 fn what_isolates_little_is_not_offered() {
     check(
         "providers.proot.enabled",
-        &[("providers: {proot: {enabled: true}}", Fail), ("", Warn), ("providers: {proot: {enabled: false}}", Pass)],
+        &[
+            ("providers: {proot: {enabled: true}}", Fail),
+            ("", Pass),
+            ("auth: {enabled: true, api_key: KEY0}", Warn),
+            ("providers: {proot: {enabled: false}}", Pass),
+        ],
     );
 }
 
@@ -251,6 +256,34 @@ fn keys_for_others_do_not_go_in_the_clear() {
     check("worker.control_plane", &[(&plane("http://c.test"), Warn), (&plane("https://c.test"), Pass)]);
     let custom = |url: &str| format!("providers: {{custom: {{enabled: true, base_url: '{url}'}}}}");
     check("providers.custom.base_url", &[(&custom("http://b.test"), Warn), (&custom("https://b.test"), Pass)]);
+}
+
+#[test]
+fn proot_without_a_key_is_called_what_it_is() {
+    let found = about("providers: {proot: {enabled: true}}", "providers.proot.enabled", true);
+    assert!(found[0].message.contains("this API and every other box"), "{found:?}");
+    check("configuration", &[("providers: {proot: {enabled: true}}", Warn)]);
+}
+
+#[test]
+fn templates_and_quotas_are_the_administrators_where_users_share_boxes() {
+    let closed = |groups: &str| {
+        format!(
+            "pool: {{enabled: true}}\nauth: {{enabled: true, api_key: KEY0, admin_api_key: KEY1, admin_only: [{groups}]}}"
+        )
+    };
+    check(
+        "auth.admin_only",
+        &[
+            ("pool: {enabled: true}", Fail),
+            (&closed("templates"), Fail),
+            (&closed("quotas"), Fail),
+            (&closed("quotas, metrics, templates"), Pass),
+        ],
+    );
+    assert!(about("", "auth.admin_only", true).is_empty(), "without pool mode all share them on purpose");
+    let found = about(&closed("templates"), "auth.admin_only", true);
+    assert!(found[0].message.contains("quotas") && !found[0].message.contains("templates"), "{found:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use providers::images::PullPolicy;
 
-use super::Enabled;
+use super::{Auth, Enabled};
 
 /// Containers of a Docker Engine, or of what speaks its API.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +77,19 @@ pub struct Proot {
     pub enabled: Enabled,
     /// The program; `None` for the one on the `PATH`.
     pub binary: Option<PathBuf>,
+}
+
+impl Proot {
+    /// Returns whether it may be offered: its boxes are on the host's network, where they reach
+    /// an API that asks for no key, so that this must be asked for by name.
+    #[must_use]
+    pub fn is_offered(&self, auth: &Auth) -> bool {
+        match self.enabled {
+            Enabled::Auto => auth.enabled,
+            Enabled::True => true,
+            Enabled::False => false,
+        }
+    }
 }
 
 impl Default for Proot {
