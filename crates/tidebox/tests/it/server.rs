@@ -179,13 +179,13 @@ impl TestServer {
 
     /// Starts the process, after the first time or after [`TestServer::kill`].
     pub async fn launch(&mut self) {
-        let tidebox = env!("CARGO_BIN_EXE_tidebox");
+        let tidebox = std::env::var("TIDEBOX_TEST_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tidebox").to_owned());
         let mut command = match &self.images_disk {
-            None => Command::new(tidebox),
+            None => Command::new(&tidebox),
             Some(disk) => {
                 let mut command = Command::new("unshare");
                 command.args(["--mount", "--propagation", "private", "sh", "-c", WITH_IMAGES_DISK, "sh"]);
-                command.arg(self.data_dir()).args([disk, tidebox]);
+                command.arg(self.data_dir()).args([disk, &tidebox]);
                 command
             }
         };

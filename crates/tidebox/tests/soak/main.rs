@@ -1,0 +1,81 @@
+//! Ten hostile boxes and callers beside ten honest ones.
+//!
+//! The honest ones must not notice much: no request of theirs fails, and what they
+//! wait for stays near what it is on a quiet machine. A program of its own, so that
+//! no other test runs beside it and disturbs the quiet part.
+//!
+//! Runs for some seconds. `TIDEBOX_SOAK_SECONDS=1800` makes each part as long as
+//! that, and `TIDEBOX_TEST_BINARY` names another program to test than the one that
+//! was just built, such as a release build.
+
+#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
+#![expect(clippy::print_stderr, reason = "the figures are what a soak is for")]
+
+mod honest;
+mod hostile;
+#[expect(dead_code, reason = "the harness serves other tests too")]
+#[path = "../it/server.rs"]
+mod server;
+
+use std::time::Duration;
+
+use crate::honest::Figures;
+use crate::server::{NATIVE, TestServer};
+
+/// Honest callers, each with a box of its own; as many are hostile.
+const CALLERS: usize = 10;
+/// Length of each part unless the environment asks for another.
+const SECONDS: u64 = 12;
+/// The most by which the p95 of an honest call may grow.
+const GROWTH_MAX: f64 = 3.0;
+/// What a call may take whatever it took before: on a shared machine a quiet part
+/// without a single disturbance makes any other look slow.
+const UNREMARKABLE: Duration = Duration::from_millis(25);
+/// Most memory of the server: its budget for requests, and what it takes besides.
+const RESIDENT_KIB_MAX: u64 = (256 + 128) * 1024;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn honest_callers_hardly_notice_ten_hostile_boxes() {
+    let seconds = std::env::var("TIDEBOX_SOAK_SECONDS").map_or(SECONDS, |seconds| seconds.parse().unwrap());
+    let part = Duration::from_secs(seconds);
+    let mut server = TestServer::start(&format!("{NATIVE} defaults.max_sandboxes_per_owner=8")).await;
+    server.expect_trouble("that fills the disk");
+    let server = server;
+
+    let quiet = honest::live(&server, CALLERS, part).await;
+    let attack = hostile::Attack::begin(&server, CALLERS).await;
+    let (beside, resident_kib) = tokio::join!(honest::live(&server, CALLERS, part), most_resident(&server, part));
+    let deeds = attack.end().await;
+
+    eprintln!("alone:  {quiet}\nbeside: {beside}\nthe server's memory: at most {} MiB", resident_kib >> 10);
+    eprintln!("what the hostile ones did, in rounds: {deeds:?}");
+    assert!(deeds.iter().all(|(_, rounds)| *rounds > 0), "a hostile one did nothing: {deeds:?}");
+    assert_eq!((quiet.failed(), beside.failed()), (0, 0), "{:#?}{:#?}", quiet.failures, beside.failures);
+    for ((what, alone), (_, beside)) in quiet.p95().into_iter().zip(beside.p95()) {
+        let most = alone.mul_f64(GROWTH_MAX).max(UNREMARKABLE);
+        assert!(beside <= most, "p95 of {what} is {beside:?} beside hostile boxes and {alone:?} alone");
+    }
+    assert!(resident_kib <= RESIDENT_KIB_MAX, "the server took {} MiB", resident_kib >> 10);
+}
+
+/// The most memory that the server had within `part`, looked at each half second.
+async fn most_resident(server: &TestServer, part: Duration) -> u64 {
+    let mut most = 0;
+    let mut look = tokio::time::interval(Duration::from_millis(500));
+    let end = tokio::time::Instant::now() + part;
+    while look.tick().await < end {
+        most = most.max(server.resident_kib());
+    }
+    most
+}
+
+/// Values of a figure that is printed.
+impl std::fmt::Display for Figures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (what, samples) in self.calls() {
+            let at = |percent| honest::percentile(samples, percent);
+            write!(f, "{what} p50 {:.1?} p95 {:.1?} of {}; ", at(50), at(95), samples.len())?;
+        }
+        write!(f, "{} failed", self.failed())
+    }
+}
