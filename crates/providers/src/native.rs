@@ -8,6 +8,7 @@
 //! [`Provider::health`] and [`Provider::facts`].
 
 mod cgroup;
+mod cpu_share;
 pub(crate) mod disk;
 mod host;
 mod image;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{SandboxId, StoreId};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -83,6 +85,8 @@ struct Inner {
     boxes: Boxes,
     slots: Boxes,
     host: RwLock<(Host, Instant)>,
+    /// Ends with the provider.
+    _background: JoinSet<()>,
 }
 
 impl Native {
@@ -128,7 +132,9 @@ impl Native {
         maker.empty_trash().map_err(failed)?;
         maker.stock.refill();
         let host = RwLock::new((Host::default(), Instant::now()));
-        let inner = Inner { maker, images: config.images, boxes, slots, host };
+        let mut background = JoinSet::new();
+        background.spawn(cpu_share::watch(maker.cgroups.clone()));
+        let inner = Inner { maker, images: config.images, boxes, slots, host, _background: background };
         inner.probe().await;
         Ok(Native { inner: Arc::new(inner) })
     }

@@ -35,16 +35,23 @@ pub(super) enum Controller {
     Cpu,
     /// Processes and threads.
     Pids,
+    /// Processor time that was used, which version 1 counts apart from its limit.
+    CpuUsage,
 }
 
 impl Controller {
-    pub(super) const ALL: [Controller; 3] = [Controller::Memory, Controller::Cpu, Controller::Pids];
+    /// Those that hold a limit.
+    pub(super) const LIMITS: [Controller; 3] = [Controller::Memory, Controller::Cpu, Controller::Pids];
+    /// Those that version 1 may have hierarchies of their own for.
+    pub(super) const VERSION_1: [Controller; 4] =
+        [Controller::Memory, Controller::Cpu, Controller::Pids, Controller::CpuUsage];
 
     fn as_str(self) -> &'static str {
         match self {
             Controller::Memory => "memory",
             Controller::Cpu => "cpu",
             Controller::Pids => "pids",
+            Controller::CpuUsage => "cpuacct",
         }
     }
 }
@@ -73,7 +80,7 @@ impl Cgroups {
                 )),
             }
         }
-        for controller in Controller::ALL {
+        for controller in Controller::LIMITS {
             if !hierarchies.iter().any(|hierarchy| hierarchy.controllers.contains(&controller)) {
                 cgroups.missing.push(format!(
                     "The kernel offers no control group for {} here; delegate the controller to the server.",
@@ -147,6 +154,31 @@ impl Cgroups {
         }
     }
 
+    /// Returns the processor time that each box has used so far, in microseconds, by
+    /// the name of its group; none where it is not counted.
+    pub(super) fn cpu_usages(&self) -> Vec<(String, u64)> {
+        let counts = |(_, v2, controllers): &&(PathBuf, bool, Vec<Controller>)| {
+            controllers.contains(if *v2 { &Controller::Cpu } else { &Controller::CpuUsage })
+        };
+        let Some((parent, v2, _)) = self.parents.iter().find(counts) else { return Vec::new() };
+        let groups = fs::read_dir(parent).into_iter().flatten().flatten();
+        let usage = |group: fs::DirEntry| Some((group.file_name().into_string().ok()?, cpu_usage(&group.path(), *v2)?));
+        groups.filter_map(usage).collect()
+    }
+
+    /// Sets how much of the processors a box gets where boxes compete for them.
+    pub(super) fn weigh(&self, group: &str, weight: CpuWeight) -> io::Result<()> {
+        let holds = |(_, _, controllers): &&(PathBuf, bool, Vec<Controller>)| controllers.contains(&Controller::Cpu);
+        let Some((parent, v2, _)) = self.parents.iter().find(holds) else { return Ok(()) };
+        let (file, value) = match (v2, weight) {
+            (false, CpuWeight::Usual) => ("cpu.shares", "1024"),
+            (false, CpuWeight::Low) => ("cpu.shares", "32"),
+            (true, CpuWeight::Usual) => ("cpu.weight", "100"),
+            (true, CpuWeight::Low) => ("cpu.weight", "3"),
+        };
+        fs::write(parent.join(group).join(file), value)
+    }
+
     /// Removes our folders if no box is left in them.
     pub(super) fn tidy(&self) {
         for (dir, _, _) in &self.parents {
@@ -155,6 +187,26 @@ impl Cgroups {
             }
         }
     }
+}
+
+/// Weight of a box where boxes compete for processors. The low one is a thirtieth
+/// of the usual one, which is the kernel's default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CpuWeight {
+    /// The weight of a box that uses no more than its share.
+    Usual,
+    /// The weight of a box that uses more.
+    Low,
+}
+
+/// Reads the processor time used in a group, in microseconds.
+fn cpu_usage(group: &Path, v2: bool) -> Option<u64> {
+    if v2 {
+        let stat = fs::read_to_string(group.join("cpu.stat")).ok()?;
+        return stat.lines().find_map(|line| line.strip_prefix("usage_usec ")?.trim().parse().ok());
+    }
+    let nanoseconds: u64 = fs::read_to_string(group.join("cpuacct.usage")).ok()?.trim().parse().ok()?;
+    Some(nanoseconds / 1000)
 }
 
 fn below(groups: Vec<CgroupDir>, name: &str) -> Vec<CgroupDir> {
@@ -226,6 +278,7 @@ fn limit(dir: &Path, v2: bool, controller: Controller, resources: &Resources) ->
         }
         (Controller::Cpu, true) => write("cpu.max", format!("{quota_us} {CPU_PERIOD_US}")),
         (Controller::Pids, _) => write("pids.max", resources.pids.to_string()),
+        (Controller::CpuUsage, _) => Ok(()),
     }
 }
 

@@ -45,9 +45,12 @@ fn from_tables(
         let base = base(point, root, parent.unwrap_or(own), v2 && parent.is_none());
         let mut controllers: Vec<Controller> = if v2 {
             let listed = v2_controllers(&base);
-            Controller::ALL.into_iter().filter(|c| listed.split_whitespace().any(|name| name == c.as_str())).collect()
+            Controller::LIMITS
+                .into_iter()
+                .filter(|c| listed.split_whitespace().any(|name| name == c.as_str()))
+                .collect()
         } else {
-            Controller::ALL.into_iter().filter(named).collect()
+            Controller::VERSION_1.into_iter().filter(named).collect()
         };
         controllers.retain(|controller| !found.iter().any(|other| other.controllers.contains(controller)));
         if !controllers.is_empty() {
@@ -130,7 +133,7 @@ mod test {
         assert_eq!(
             found,
             [
-                hierarchy("/sys/fs/cgroup/cpu", false, &[Controller::Cpu]),
+                hierarchy("/sys/fs/cgroup/cpu", false, &[Controller::Cpu, Controller::CpuUsage]),
                 hierarchy("/sys/fs/cgroup/memory/a/b", false, &[Controller::Memory]),
             ]
         );
@@ -142,10 +145,10 @@ mod test {
         let all = |_: &Path| "cpuset cpu io memory pids".to_owned();
         for own in ["0::/system.slice/tidebox.service\n", "0::/system.slice/tidebox.service/tidebox-server\n"] {
             let found = from_tables(mounts, own, None, all);
-            assert_eq!(found, [hierarchy("/sys/fs/cgroup/system.slice/tidebox.service", true, &Controller::ALL)]);
+            assert_eq!(found, [hierarchy("/sys/fs/cgroup/system.slice/tidebox.service", true, &Controller::LIMITS)]);
         }
         let found = from_tables(mounts, "0::/x\n", Some("/boxes"), all);
-        assert_eq!(found, [hierarchy("/sys/fs/cgroup/boxes", true, &Controller::ALL)]);
+        assert_eq!(found, [hierarchy("/sys/fs/cgroup/boxes", true, &Controller::LIMITS)]);
     }
 
     #[test]

@@ -1,0 +1,157 @@
+//! Fair shares of the processors: a box that uses more than others gets what they
+//! leave.
+//!
+//! The kernel shares processors equally among boxes that want them, however long
+//! each has had them. A command of a millisecond then waits for its turn behind every
+//! box that computes without end, at each of its steps. So the weight of boxes that
+//! use far more than the others is lowered while processors are short, and given back
+//! when they use little. With processors to spare, weights mean nothing, and nothing
+//! is read but one line of `/proc/stat`.
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::Duration;
+
+use super::cgroup::{Cgroups, CpuWeight};
+
+/// Pause between two looks: short, so that an honest neighbour waits for no longer.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Processors are short when less than one part in so many of their time is idle.
+const IDLE_PARTS: u64 = 8;
+/// Processor time within one look, in microseconds, below which a box asks for none:
+/// its agent alone wakes up now and then.
+const ACTIVE_US_MIN: u64 = 500;
+
+/// Looks at the boxes of `cgroups` again and again.
+pub(super) async fn watch(cgroups: Cgroups) {
+    let mut shares = Shares { cgroups, ..Shares::default() };
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        if shares.processors_are_short() {
+            // Hundreds of files; nothing else on this thread waits for them.
+            let looked = tokio::task::spawn_blocking(move || {
+                shares.balance();
+                shares
+            });
+            let Ok(done) = looked.await else { return };
+            shares = done;
+        } else {
+            // Usage of long ago says nothing about now.
+            shares.used_us.clear();
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shares {
+    cgroups: Cgroups,
+    /// Idle and whole time of all processors so far, in clock ticks.
+    ticks: (u64, u64),
+    /// Time used by each box at the last look, in microseconds.
+    used_us: HashMap<String, u64>,
+    /// Weight of each box that was looked at.
+    weights: HashMap<String, CpuWeight>,
+}
+
+impl Shares {
+    fn processors_are_short(&mut self) -> bool {
+        let Some(now) = fs::read_to_string("/proc/stat").ok().and_then(|stat| ticks(&stat)) else { return false };
+        let (idle, all) = (now.0.saturating_sub(self.ticks.0), now.1.saturating_sub(self.ticks.1));
+        self.ticks = now;
+        idle.saturating_mul(IDLE_PARTS) < all
+    }
+
+    /// Sets the weights by what boxes used since the last look.
+    fn balance(&mut self) {
+        let now: HashMap<String, u64> = self.cgroups.cpu_usages().into_iter().collect();
+        let since = |name: &String, used: &u64| Some((name.clone(), used.saturating_sub(*self.used_us.get(name)?)));
+        let used: Vec<(String, u64)> = now.iter().filter_map(|(name, used)| since(name, used)).collect();
+        self.weights.retain(|name, _| now.contains_key(name));
+        let mean = mean_us(used.iter().map(|(_, used)| *used));
+        for (name, used) in used {
+            let known = self.weights.get(&name).copied();
+            let weight = weight(used, mean, known.unwrap_or(CpuWeight::Usual));
+            // One that an earlier server lowered is not known.
+            if known != Some(weight) && self.cgroups.weigh(&name, weight).is_ok() {
+                self.weights.insert(name, weight);
+            }
+        }
+        self.used_us = now;
+    }
+}
+
+/// Returns the idle and the whole time in the first line of `/proc/stat`, in ticks.
+fn ticks(stat: &str) -> Option<(u64, u64)> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    // Time of guests, from the ninth on, is in that of users too.
+    let fields: Vec<u64> = line.split_whitespace().take(8).filter_map(|field| field.parse().ok()).collect();
+    let idle = fields.get(3)? + fields.get(4)?;
+    Some((idle, fields.iter().sum()))
+}
+
+/// Returns the mean of those that used any.
+fn mean_us(used: impl Iterator<Item = u64>) -> u64 {
+    let (sum, count) =
+        used.filter(|used| *used >= ACTIVE_US_MIN).fold((0u64, 0u64), |(sum, count), used| (sum + used, count + 1));
+    sum.checked_div(count).unwrap_or(0)
+}
+
+/// Decides the weight of a box that used so much while all used `mean` on average.
+///
+/// Low from one and a half times the mean on, usual again below the mean: boxes that
+/// all want as much stay equal, and none goes back and forth.
+fn weight(used: u64, mean: u64, current: CpuWeight) -> CpuWeight {
+    if used >= ACTIVE_US_MIN && used > mean.saturating_add(mean / 2) {
+        CpuWeight::Low
+    } else if used < mean || used < ACTIVE_US_MIN {
+        CpuWeight::Usual
+    } else {
+        current
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The weights of boxes that used so much since the last look.
+    fn weights(used: &[u64]) -> Vec<CpuWeight> {
+        let mean = mean_us(used.iter().copied());
+        used.iter().map(|used| weight(*used, mean, CpuWeight::Usual)).collect()
+    }
+
+    #[test]
+    fn only_a_box_that_uses_far_more_than_the_others_has_a_low_weight() {
+        use CpuWeight::{Low, Usual};
+        assert_eq!(weights(&[250_000, 2_000, 1_000, 0]), [Low, Usual, Usual, Usual]);
+        assert_eq!(weights(&[100_000, 100_000, 110_000, 90_000]), [Usual; 4], "all want as much");
+        assert_eq!(weights(&[250_000, 100, 100]), [Usual; 3], "the others want none");
+        assert_eq!(weights(&[]), []);
+    }
+
+    #[test]
+    fn a_low_weight_ends_when_the_box_uses_less_than_the_others() {
+        assert_eq!(weight(90_000, 80_000, CpuWeight::Low), CpuWeight::Low);
+        assert_eq!(weight(70_000, 80_000, CpuWeight::Low), CpuWeight::Usual);
+        assert_eq!(weight(100, 0, CpuWeight::Low), CpuWeight::Usual);
+    }
+
+    #[test]
+    fn guests_are_not_counted_twice_and_waiting_for_disks_is_idle() {
+        assert_eq!(ticks("cpu  10 1 5 100 20 0 2 0 7 0\ncpu0 1 1 1 1\n"), Some((120, 138)));
+        assert_eq!(ticks("cpu 1 2\n"), None);
+        assert_eq!(ticks(""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn never_have_all_active_boxes_a_low_weight(used in proptest::collection::vec(0u64..1_000_000, 1..50)) {
+            let weights = weights(&used);
+            prop_assert!(weights.contains(&CpuWeight::Usual), "{used:?}");
+        }
+    }
+}
