@@ -11,9 +11,10 @@ use super::root::{attach_one, make_dir, make_file, text};
 use super::{At, Part, Refused, shares};
 
 /// Settings and controls of the kernel: to be read, at most.
-const READ_ONLY: [&str; 4] = ["sys", "bus", "fs", "irq"];
+const READ_ONLY: [&str; 5] = ["sys", "bus", "fs", "irq", "pressure"];
 /// Files that tell about the host or act on it.
-const MASKED_FILES: [&str; 6] = ["kcore", "keys", "timer_list", "sched_debug", "kmsg", "sysrq-trigger"];
+const MASKED_FILES: [&str; 9] =
+    ["kcore", "keys", "timer_list", "sched_debug", "kmsg", "sysrq-trigger", "cmdline", "locks", "diskstats"];
 /// Directories that tell about the host.
 const MASKED_DIRS: [&str; 3] = ["acpi", "scsi", "asound"];
 /// Devices that hold nothing and harm nobody, with their numbers.

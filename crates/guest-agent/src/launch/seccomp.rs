@@ -9,7 +9,7 @@ mod rules;
 
 use libc::sock_filter;
 
-use rules::{Check, KNOWN_LAST, Rule, Setting};
+use rules::{Check, KNOWN_LAST, RARE_PROTOCOLS, Rule, SOCKET_PROGRAMS, Setting};
 
 /// What the kernel hands to a filter: number, architecture, instruction pointer,
 /// and six arguments of 64 bits.
@@ -128,6 +128,7 @@ fn check(check: Check) -> Result<Vec<sock_filter>, TooLong> {
         Check::NotOneOf { argument, values } => listed(argument, values, refuse(libc::EPERM), ALLOW)?,
         Check::OneOf { argument, values } => listed(argument, values, ALLOW, refuse(libc::EPERM))?,
         Check::Socket => socket(),
+        Check::SocketOption => socket_option()?,
         Check::Limit(setting) => core_limit(setting),
     })
 }
@@ -147,17 +148,29 @@ fn listed(argument: u32, values: &[u32], found: u32, not_found: u32) -> Result<V
 fn socket() -> Vec<sock_filter> {
     let [unix, inet, inet6, netlink] =
         [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(i32::unsigned_abs);
+    let [several_paths, partial_checksums] = RARE_PROTOCOLS;
     vec![
         load_argument(0),
-        jump(libc::BPF_JEQ, unix, 6, 0),
-        jump(libc::BPF_JEQ, inet, 5, 0),
-        jump(libc::BPF_JEQ, inet6, 4, 0),
-        jump(libc::BPF_JEQ, netlink, 0, 2),
+        jump(libc::BPF_JEQ, unix, 10, 0),
+        jump(libc::BPF_JEQ, inet, 2, 0),
+        jump(libc::BPF_JEQ, inet6, 1, 0),
+        jump(libc::BPF_JEQ, netlink, 3, 5),
         load_argument(2),
-        jump(libc::BPF_JEQ, libc::NETLINK_ROUTE.unsigned_abs(), 1, 0),
+        jump(libc::BPF_JEQ, several_paths, 4, 0),
+        jump(libc::BPF_JEQ, partial_checksums, 3, 4),
+        load_argument(2),
+        jump(libc::BPF_JEQ, libc::NETLINK_ROUTE.unsigned_abs(), 2, 0),
         answer(refuse(libc::EAFNOSUPPORT)),
+        answer(refuse(libc::EPROTONOSUPPORT)),
         answer(ALLOW),
     ]
+}
+
+fn socket_option() -> Result<Vec<sock_filter>, TooLong> {
+    let level = libc::SOL_SOCKET.unsigned_abs();
+    let mut code = vec![load_argument(1), jump(libc::BPF_JEQ, level, 1, 0), answer(ALLOW)];
+    code.extend(listed(2, &SOCKET_PROGRAMS, refuse(libc::EPERM), ALLOW)?);
+    Ok(code)
 }
 
 /// Answers a change of the size of core dumps as if it was made: programs that
@@ -346,10 +359,13 @@ mod test {
     #[test]
     fn only_harmless_sockets_exist() {
         let refused = refuse(libc::EAFNOSUPPORT);
+        let rare = refuse(libc::EPROTONOSUPPORT);
         for (domain, protocol, expected) in [
             (libc::AF_UNIX, 0, ALLOW),
             (libc::AF_INET, 6, ALLOW),
             (libc::AF_INET6, 17, ALLOW),
+            (libc::AF_INET, libc::IPPROTO_MPTCP, rare),
+            (libc::AF_INET6, libc::IPPROTO_UDPLITE, rare),
             (libc::AF_NETLINK, libc::NETLINK_ROUTE, ALLOW),
             (libc::AF_NETLINK, libc::NETLINK_NETFILTER, refused),
             (libc::AF_PACKET, 0, refused),
@@ -358,6 +374,22 @@ mod test {
         ] {
             expect(libc::SYS_socket, [domain as u64, 1, protocol as u64, 0, 0, 0], expected);
         }
+    }
+
+    #[test]
+    fn a_socket_gets_no_program() {
+        let level = libc::SOL_SOCKET as u64;
+        let programs = [
+            libc::SO_ATTACH_FILTER,
+            libc::SO_ATTACH_BPF,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            libc::SO_ATTACH_REUSEPORT_EBPF,
+        ];
+        for option in programs {
+            expect(libc::SYS_setsockopt, [3, level, option as u64, 8, 8, 0], refuse(libc::EPERM));
+            expect(libc::SYS_setsockopt, [3, libc::IPPROTO_TCP as u64, option as u64, 8, 8, 0], ALLOW);
+        }
+        expect(libc::SYS_setsockopt, [3, level, libc::SO_REUSEADDR as u64, 8, 8, 0], ALLOW);
     }
 
     #[test]

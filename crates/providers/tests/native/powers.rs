@@ -65,6 +65,10 @@ async fn the_new_ways_to_mount_and_clone_are_closed_too() {
         (438, "3, 0, 0", EPERM),
         (440, "3, 0, 0, 0, 0", EPERM),
         (467, "-100, b'/', 1, 0, 0", ENOSYS),
+        #[cfg(target_arch = "x86_64")]
+        (154, "0, 0, 0", EPERM),
+        #[cfg(target_arch = "x86_64")]
+        (206, "1, 0", ENOSYS),
         (9999, "0", ENOSYS),
     ] {
         let program = format!(
@@ -85,13 +89,25 @@ async fn only_harmless_sockets_can_be_made() {
         )
     };
     for (family, kind, protocol) in
-        [(17, 3, 0), (40, 1, 0), (38, 5, 0), (16, 3, 12), (16, 3, 15), (2, 3, 1), (31, 3, 0)]
+        [(17, 3, 0), (40, 1, 0), (38, 5, 0), (16, 3, 12), (16, 3, 15), (2, 3, 1), (31, 3, 0), (2, 1, 262), (10, 2, 136)]
     {
         let ran = inside.python(&make(family, kind, protocol)).await;
         assert!(["97\n", "1\n", "93\n"].contains(&ran.stdout.as_str()), "{family} {kind} {protocol}: {ran:?}");
     }
     for (family, kind, protocol) in [(1, 1, 0), (2, 1, 0), (10, 2, 0), (16, 3, 0)] {
         assert_eq!(inside.python(&make(family, kind, protocol)).await.stdout, "made\n", "{family} {kind}");
+    }
+}
+
+#[tokio::test]
+async fn no_socket_gets_a_program_that_the_kernel_compiles() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    for option in [26, 50, 51, 52] {
+        let program = format!(
+            "import socket\ntry:\n  socket.socket().setsockopt(1, {option}, b'x' * 16); print('set')\nexcept OSError as e: print(e.errno)"
+        );
+        assert_eq!(inside.python(&program).await.stdout, "1\n", "{option}");
     }
 }
 

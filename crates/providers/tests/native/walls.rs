@@ -152,7 +152,10 @@ async fn settings_of_the_kernel_can_not_be_written() {
     ] {
         inside.refuses(&format!("test -e {file} && cat {file} > /tmp/value && cat /tmp/value > {file}")).await;
     }
-    for masked in ["kcore", "keys", "kmsg", "timer_list", "sched_debug", "sysrq-trigger"] {
+    inside.refuses("test -e /proc/pressure/cpu && echo some 500000 2000000 > /proc/pressure/cpu").await;
+    let masked =
+        ["kcore", "keys", "kmsg", "timer_list", "sched_debug", "sysrq-trigger", "cmdline", "locks", "diskstats"];
+    for masked in masked {
         assert_eq!(inside.text(&format!("head -c 64 /proc/{masked} 2>/dev/null | wc -c")).await, "0\n", "{masked}");
     }
     assert_eq!(inside.text("ls -A /sys /proc/acpi /proc/scsi 2>/dev/null | grep -v -e : -e '^$'; true").await, "");

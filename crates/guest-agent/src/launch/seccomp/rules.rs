@@ -15,6 +15,8 @@ pub(super) enum Check {
     OneOf { argument: u32, values: &'static [u32] },
     /// It is made for the kinds of sockets that a box may have.
     Socket,
+    /// It is made unless it gives a socket a program of its own.
+    SocketOption,
     /// It is made unless it sets the size of core dumps.
     Limit(Setting),
 }
@@ -56,6 +58,12 @@ const UNTRACED: u32 = 0x0080_0000;
 const EVERYBODY: [u32; 1] = [0xffff_ffff];
 /// Pretending to be typed at a terminal, and pasting on a console.
 const TYPING: [u32; 2] = [0x5412, 0x541C];
+/// Programs of a socket, in both forms, alone and for a group: compiled, they take
+/// memory of the kernel that has one bound for the whole host.
+pub(super) const SOCKET_PROGRAMS: [u32; 4] = [26, 50, 51, 52];
+/// Protocols of internet sockets that few programs know and none needs in a box:
+/// one over several paths, and one with checksums over a part.
+pub(super) const RARE_PROTOCOLS: [u32; 2] = [262, 136];
 /// Plain, without address randomization (debuggers), 64 and 32 bit of uname,
 /// and the question what it is.
 const PERSONALITIES: [u32; 6] = [0, 8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
@@ -131,8 +139,15 @@ const MACHINE: [i64; 18] = [
 
 /// Old calls that only this architecture has.
 #[cfg(target_arch = "x86_64")]
-const OLD: [i64; 6] =
-    [libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_uselib, libc::SYS_ustat, libc::SYS_sysfs, libc::SYS__sysctl];
+const OLD: [i64; 7] = [
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_modify_ldt,
+    libc::SYS_uselib,
+    libc::SYS_ustat,
+    libc::SYS_sysfs,
+    libc::SYS__sysctl,
+];
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: [i64; 0] = [];
 
@@ -147,6 +162,9 @@ pub(super) fn rules() -> Vec<Rule> {
         rule(libc::SYS_personality, Check::OneOf { argument: 0, values: &PERSONALITIES }),
         rule(libc::SYS_ioctl, Check::NotOneOf { argument: 1, values: &TYPING }),
         rule(libc::SYS_socket, Check::Socket),
+        rule(libc::SYS_setsockopt, Check::SocketOption),
+        // Requests are counted for the whole host. Programs then do without.
+        rule(libc::SYS_io_setup, Check::Refuse(libc::ENOSYS)),
         rule(libc::SYS_setrlimit, Check::Limit(Setting::Old)),
         rule(libc::SYS_prlimit64, Check::Limit(Setting::New)),
     ]);
