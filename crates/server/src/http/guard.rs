@@ -2,7 +2,7 @@
 //! pages of other origins, the keys, a line in the log, and an answer even to our
 //! own panics.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
@@ -47,14 +47,11 @@ impl Hosts {
     /// Whether `authority` (`name`, `name:port`, `[::1]:port`) is served.
     fn serves(&self, authority: &str) -> bool {
         let Some(allowed) = &self.allowed else { return true };
-        let name = match authority.strip_prefix('[') {
-            Some(rest) => rest.split_once(']').map_or("", |(address, _)| address),
-            None => authority.rsplit_once(':').map_or(authority, |(name, _)| name),
-        };
-        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-        name == "localhost"
-            || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-            || allowed.contains(&name)
+        match named(authority) {
+            Some(Named::Address(address)) => address.is_loopback() || allowed.contains(&address.to_string()),
+            Some(Named::Name(name)) => name == "localhost" || allowed.contains(&name),
+            None => false,
+        }
     }
 
     fn check(&self, request: &Request, cors: &Cors) -> Result<(), ApiError> {
@@ -84,6 +81,43 @@ impl Hosts {
         }
         Ok(())
     }
+}
+
+/// The host that an authority names.
+enum Named {
+    Address(IpAddr),
+    /// In lower case, without the dot of the root.
+    Name(String),
+}
+
+/// Reads an authority, strictly: what two readers could take for two hosts is none.
+/// There is no user before the host, no zone in an address, nothing between a
+/// bracket and the port, and a port is a number.
+fn named(authority: &str) -> Option<Named> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']')?;
+            (Named::Address(address.parse::<Ipv6Addr>().ok()?.into()), port)
+        }
+        None => {
+            let (host, port) = authority.split_at(authority.find(':').unwrap_or(authority.len()));
+            (named_without_brackets(host)?, port)
+        }
+    };
+    // The digits alone: the reader of numbers would take a sign.
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    (port.is_empty() || port.strip_prefix(':').is_some_and(is_port)).then_some(host)
+}
+
+fn named_without_brackets(host: &str) -> Option<Named> {
+    if let Ok(address) = host.parse::<Ipv4Addr>() {
+        return Some(Named::Address(address.into()));
+    }
+    let name = host.strip_suffix('.').unwrap_or(host);
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    name.split('.').all(is_label).then(|| Named::Name(name.to_ascii_lowercase()))
 }
 
 /// Wraps `router` in everything that holds for every route.
@@ -174,6 +208,34 @@ mod test {
             "[::2]:1",
             "[::1",
             "127.0.0.1.evil.example",
+            // What begins or ends like one of ours.
+            "127.0.0.1:1@evil.example",
+            "127.0.0.1@evil.example",
+            "localhost:80@evil.example",
+            "user@localhost",
+            "[::1]evil",
+            "[::1]evil:7423",
+            "[::1].evil.example",
+            "[::1]:7423@evil.example",
+            "[::1%25lo]",
+            "[127.0.0.1]",
+            "::1",
+            "localhost:",
+            "localhost:x",
+            "localhost:+80",
+            "localhost:65536",
+            "localhost:80:80",
+            "localhost..",
+            ".localhost",
+            "localhost ",
+            " localhost",
+            "localhost/",
+            "localhost\\evil",
+            "localhost#",
+            "127.1",
+            "0x7f.0.0.1",
+            "127.0.0.1.",
+            "l\u{f6}calhost",
         ] {
             check("127.0.0.1", host, false);
         }
