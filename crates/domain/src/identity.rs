@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::text::is_hidden;
+
 /// The longest owner id, in characters.
 const OWNER_CHARS_MAX: usize = 128;
 
@@ -19,7 +21,7 @@ pub enum InvalidOwner {
     #[error("the owner id is longer than 128 characters")]
     TooLong,
     /// A character that could be mistaken for a separator, or not be seen.
-    #[error("the owner id may not contain whitespace, control characters, `/` or `\\`")]
+    #[error("the owner id may not contain whitespace, characters that cannot be seen, `/` or `\\`")]
     BadCharacter,
 }
 
@@ -36,10 +38,17 @@ impl OwnerId {
         if text.chars().count() > OWNER_CHARS_MAX {
             return Err(InvalidOwner::TooLong);
         }
-        if text.chars().any(|c| c.is_whitespace() || c.is_control() || c == '/' || c == '\\') {
+        if text.chars().any(|c| c.is_whitespace() || is_hidden(c) || c == '/' || c == '\\') {
             return Err(InvalidOwner::BadCharacter);
         }
         Ok(Self(text.to_owned()))
+    }
+
+    /// Takes an id from the store, which an earlier release may have accepted by
+    /// looser rules.
+    #[must_use]
+    pub fn stored(text: String) -> Self {
+        Self(text)
     }
 
     /// The id as it was given, trimmed.
@@ -184,7 +193,19 @@ mod test {
         check(&longest, Ok(&longest));
         check(&too_long, Err(InvalidOwner::TooLong));
         check(" \n ", Err(InvalidOwner::Empty));
-        for text in ["a b", "a\u{a0}b", "a/b", "a\\b", "a\0b", "a\u{7f}b", "a\u{85}b"] {
+        for text in [
+            "a b",
+            "a\u{a0}b",
+            "a/b",
+            "a\\b",
+            "a\0b",
+            "a\u{7f}b",
+            "a\u{85}b",
+            "a\u{200b}b",
+            "\u{202e}ecila",
+            "a\u{e000}",
+            "a\u{378}",
+        ] {
             check(text, Err(InvalidOwner::BadCharacter));
         }
     }

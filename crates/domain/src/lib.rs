@@ -18,6 +18,7 @@ mod quota;
 mod resources;
 mod sandbox;
 mod share;
+mod text;
 mod worker;
 
 pub use admission::{Active, Caps, Denial, Room};
@@ -34,4 +35,5 @@ pub use quota::{FractionalSeconds, Quota};
 pub use resources::{InvalidResource, Resources};
 pub use sandbox::{Event, InvalidTransition, State, StopReason};
 pub use share::Share;
+pub use text::InvalidName;
 pub use worker::{Candidate, Capacity, InvalidWorkerId, WorkerId, WorkerStatus, choose, is_stale};

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::text::is_hidden;
+
 /// String labels, bounded so that a list of sandboxes stays small.
 pub type Metadata = BTreeMap<String, String>;
 
@@ -11,6 +13,9 @@ const ENTRIES_MAX: usize = 64;
 const KEY_BYTES_MAX: usize = 128;
 /// The longest value, in bytes.
 const VALUE_BYTES_MAX: usize = 4096;
+/// The most bytes of all keys and values together: they are in every row, every
+/// list and every event of the sandbox, and 64 of the longest would be 270 KB.
+const BYTES_MAX: usize = 16 * 1024;
 
 /// The rule that the labels broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -18,8 +23,11 @@ pub enum InvalidMetadata {
     /// More than 64 labels.
     #[error("metadata may have at most 64 entries")]
     TooMany,
-    /// An empty key, one over 128 bytes, or one with control characters.
-    #[error("metadata keys are 1 to 128 bytes without control characters")]
+    /// More than 16 KiB in all.
+    #[error("metadata may have at most 16384 bytes in all its keys and values together")]
+    TooLarge,
+    /// An empty key, one over 128 bytes, or one with hidden characters.
+    #[error("metadata keys are 1 to 128 bytes without characters that cannot be seen")]
     Key,
     /// A value over 4,096 bytes or with a NUL.
     #[error("metadata values are at most 4096 bytes without NUL")]
@@ -36,13 +44,47 @@ impl InvalidMetadata {
             return Err(Self::TooMany);
         }
         for (key, value) in metadata {
-            if key.is_empty() || key.len() > KEY_BYTES_MAX || key.chars().any(char::is_control) {
+            if key.is_empty() || key.len() > KEY_BYTES_MAX || key.chars().any(is_hidden) {
                 return Err(Self::Key);
             }
             if value.len() > VALUE_BYTES_MAX || value.contains('\0') {
                 return Err(Self::Value);
             }
         }
+        let bytes: usize = metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if bytes > BYTES_MAX {
+            return Err(Self::TooLarge);
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[track_caller]
+    fn check(entries: impl IntoIterator<Item = (String, String)>, expected: Result<(), InvalidMetadata>) {
+        assert_eq!(InvalidMetadata::check(&entries.into_iter().collect()), expected);
+    }
+
+    #[test]
+    fn labels_are_bounded_one_by_one_and_all_together() {
+        let label = |n: usize, bytes: usize| (format!("{n:0>4}"), "x".repeat(bytes - 4));
+        check((0..64).map(|n| label(n, 16 * 1024 / 64)), Ok(()));
+        check((0..65).map(|n| label(n, 4)), Err(InvalidMetadata::TooMany));
+        check((0..4).map(|n| label(n, 4096)), Ok(()));
+        check((0..4).map(|n| label(n, 4096)).chain([("k".to_owned(), String::new())]), Err(InvalidMetadata::TooLarge));
+        check((0..5).map(|n| label(n, 4096)), Err(InvalidMetadata::TooLarge));
+        check([("k".to_owned(), "x".repeat(4097))], Err(InvalidMetadata::Value));
+    }
+
+    #[test]
+    fn a_key_can_be_seen_and_a_value_is_any_text() {
+        for key in ["", "a\nb", "a\u{200b}b", "a\u{202e}b"] {
+            check([(key.to_owned(), String::new())], Err(InvalidMetadata::Key));
+        }
+        check([("größe in m²".to_owned(), "a\n\u{200d}b".to_owned())], Ok(()));
+        check([("k".to_owned(), "a\0".to_owned())], Err(InvalidMetadata::Value));
     }
 }

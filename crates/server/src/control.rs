@@ -190,6 +190,10 @@ pub struct Policy {
     pub retention: Duration,
     /// How much of the audit history is kept.
     pub audit: AuditBounds,
+    /// The most templates.
+    pub templates_max: u64,
+    /// The most owners' quotas.
+    pub quotas_max: u64,
     /// Free disk below which the box that fills it is ended, in bytes.
     pub reserve_disk_bytes: u64,
     /// How long workers are trusted without being heard.

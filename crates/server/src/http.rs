@@ -20,6 +20,7 @@ mod files;
 mod guard;
 mod images;
 mod limited;
+mod listed;
 mod meter;
 mod metrics;
 mod ndjson;

@@ -30,6 +30,10 @@ const REFUSALS_EVERY: Duration = Duration::from_secs(5);
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
 /// The pause before ids for events are asked for again, after the store failed.
 const IDS_RETRY: Duration = Duration::from_secs(1);
+/// How often it is seen whether the store's files are larger than what is in them.
+const SPACE_EVERY: Duration = Duration::from_secs(5);
+/// The pause between two steps that give space back: those who write go first.
+const SPACE_PAUSE: Duration = Duration::from_millis(20);
 /// Rows that expire per look. What is doomed by it is no more among them.
 const BATCH: u32 = 256;
 
@@ -38,6 +42,7 @@ pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: Canc
     let mut jobs = JoinSet::new();
     jobs.spawn(look_at_rows(Arc::clone(&control)));
     jobs.spawn(tidy_the_pool(Arc::clone(&control)));
+    jobs.spawn(give_space_back(Arc::clone(&control)));
     jobs.spawn(disk::watch(Arc::clone(&control), data_dir));
     for entry in control.registry().entries() {
         let name = entry.provider.name();
@@ -75,6 +80,24 @@ async fn tidy_the_pool(control: Arc<Control>) {
     loop {
         look.tick().await;
         report("pool", control.reconcile_pool().await);
+    }
+}
+
+/// Keeps the store's files no larger than what is in them.
+async fn give_space_back(control: Arc<Control>) {
+    let mut look = interval(SPACE_EVERY);
+    loop {
+        look.tick().await;
+        loop {
+            match control.store().give_back().await {
+                Ok(true) => tokio::time::sleep(SPACE_PAUSE).await,
+                Ok(false) => break,
+                Err(error) => {
+                    report("space", Err(error.into()));
+                    break;
+                }
+            }
+        }
     }
 }
 

@@ -29,7 +29,7 @@ use crate::http::peer::TrustedProxies;
 use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
 use crate::process::{Memory, Process};
 use crate::rate_limit::RateLimiter;
-use crate::store::{PoolBounds, Sqlite, Store};
+use crate::store::{Kept, KeptRows, PoolBounds, Sqlite, Store};
 use crate::{VERSION, reconcile};
 
 /// How long work that outlives its request may take once we are told to stop.
@@ -132,6 +132,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let scheme = if listeners.tls.is_some() { "https" } else { "http" };
     let store =
         Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| Failure::Store(error.into()))?;
+    let store = store.keeping(kept(&config));
     let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
     let fleet = Fleet::open(&config.workers, store.id()).map_err(|(id, source)| Failure::Worker { id, source })?;
     let store: Arc<dyn Store> = Arc::new(store);
@@ -283,6 +284,14 @@ fn names(config: &Config) -> Vec<String> {
     names
 }
 
+fn kept(config: &Config) -> Kept {
+    let keep = &config.retention;
+    Kept {
+        failed: KeptRows { total: keep.max_failed, per_owner: keep.max_failed_per_owner },
+        destroyed: KeptRows { total: keep.max_destroyed, per_owner: keep.max_destroyed_per_owner },
+    }
+}
+
 fn policy(config: &Config) -> Policy {
     let defaults = &config.defaults;
     Policy {
@@ -316,6 +325,8 @@ fn policy(config: &Config) -> Policy {
             retention: config.auth.admin_audit_retention,
             entries_max: config.auth.admin_audit_max_entries,
         },
+        templates_max: config.limits.max_templates,
+        quotas_max: config.limits.max_quotas,
         reserve_disk_bytes: config.limits.reserve_disk_mb << 20,
         leases: config.leases,
         has_workers: !config.workers.is_empty(),

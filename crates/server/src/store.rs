@@ -178,6 +178,37 @@ pub struct TemplateValues {
     pub metadata: Metadata,
 }
 
+/// What became of a new row of a table that is bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inserted {
+    /// It is stored.
+    Done,
+    /// Its name is taken.
+    Taken,
+    /// There are as many as there may be.
+    Full,
+}
+
+/// Bounds on the rows of sandboxes that have ended. Beyond them the oldest are
+/// forgotten, of the owner that has the most: what one owner ends costs no other
+/// one its rows, unless it goes by very many names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// On those in state `failed`.
+    pub failed: KeptRows,
+    /// On those in state `destroyed`.
+    pub destroyed: KeptRows,
+}
+
+/// Bounds on rows of one state; each at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptRows {
+    /// The most of all owners together, and of none.
+    pub total: u64,
+    /// The most of one owner.
+    pub per_owner: u64,
+}
+
 /// A caller's own name for a request, so that repeating it makes nothing twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyKey {
@@ -334,6 +365,9 @@ pub trait Store: AuditStore + PoolStore + workers::Workers + fmt::Debug + Send +
     async fn check(&self) -> Result<()>;
 
     /// Applies what happened, if the rules allow it in the state that is stored.
+    ///
+    /// What has ended by it counts against [`Kept`], and takes the place of an
+    /// older one; that costs the same whatever number is kept.
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied>;
 
     /// Moves every time that is compared with now by `by_ms`: the ends of sandboxes
@@ -341,11 +375,12 @@ pub trait Store: AuditStore + PoolStore + workers::Workers + fmt::Debug + Send +
     /// many sandboxes.
     async fn shift_times(&self, by_ms: i64) -> Result<u64>;
 
-    /// Forgets what ended before `before`, and old [`IdempotencyKey`]s; how many sandboxes.
+    /// Forgets what ended before `before`, what is beyond [`Kept`], and old
+    /// [`IdempotencyKey`]s; how many sandboxes. Others can write in between.
     async fn purge_ended(&self, before: Timestamp, now: Timestamp) -> Result<u64>;
 
-    /// Stores a new template; `false` if the name is taken.
-    async fn insert_template(&self, template: &Template) -> Result<bool>;
+    /// Stores a new template, unless there are `rows_max`.
+    async fn insert_template(&self, template: &Template, rows_max: u64) -> Result<Inserted>;
 
     /// Replaces a template's values; what is stored then, or `None` if there is no such template.
     async fn update_template(&self, name: &str, values: &TemplateValues, at: Timestamp) -> Result<Option<Template>>;
@@ -353,8 +388,8 @@ pub trait Store: AuditStore + PoolStore + workers::Workers + fmt::Debug + Send +
     /// One template.
     async fn template(&self, name: &str) -> Result<Option<Template>>;
 
-    /// All templates by name.
-    async fn templates(&self) -> Result<Vec<Template>>;
+    /// Templates by name, those after `after`, at most `limit`.
+    async fn templates(&self, after: Option<&str>, limit: u32) -> Result<Vec<Template>>;
 
     /// Removes a template; `false` if there is none.
     async fn delete_template(&self, name: &str) -> Result<bool>;
@@ -364,20 +399,31 @@ pub trait Store: AuditStore + PoolStore + workers::Workers + fmt::Debug + Send +
     /// Not even a power cut undoes it.
     async fn reserve_event_ids(&self, count: u64) -> Result<Range<u64>>;
 
-    /// Saves an owner's quota whole; what is stored then.
-    async fn save_quota(&self, owner: &OwnerId, quota: &Quota, at: Timestamp) -> Result<OwnerQuota>;
+    /// Saves an owner's quota whole; what is stored then. `None` if it would be a
+    /// new one and there are `rows_max`.
+    async fn save_quota(
+        &self,
+        owner: &OwnerId,
+        quota: &Quota,
+        at: Timestamp,
+        rows_max: u64,
+    ) -> Result<Option<OwnerQuota>>;
 
     /// An owner's quota.
     async fn quota(&self, owner: &OwnerId) -> Result<Option<OwnerQuota>>;
 
-    /// All quotas by owner.
-    async fn quotas(&self) -> Result<Vec<OwnerQuota>>;
+    /// Quotas by owner, those after `after`, at most `limit`.
+    async fn quotas(&self, after: Option<&OwnerId>, limit: u32) -> Result<Vec<OwnerQuota>>;
 
     /// How many quotas say what.
     async fn quota_summary(&self) -> Result<QuotaSummary>;
 
     /// Removes an owner's quota; `false` if there is none.
     async fn delete_quota(&self, owner: &OwnerId) -> Result<bool>;
+
+    /// Gives some of what is free inside the files back to the disk, so little that
+    /// others who write hardly wait; whether there is more.
+    async fn give_back(&self) -> Result<bool>;
 
     /// Writes out what is pending and lets go of the files.
     async fn close(&self);

@@ -208,7 +208,7 @@ async fn an_owner_at_its_cap_does_not_hold_up_others_and_wakes_on_its_own_room()
     assert_eq!(lab.admission.figures().depth, 2);
     // A quota lets the other two in at once.
     let quota = Quota { max_sandboxes: 3, ..Quota::default() };
-    lab.store.save_quota(&owner("alice"), &quota, lab.clock.now()).await.unwrap();
+    lab.store.save_quota(&owner("alice"), &quota, lab.clock.now(), 10).await.unwrap();
     lab.admission.quota_changed(&owner("alice"));
     waiting.join_next().await.unwrap().unwrap();
     waiting.join_next().await.unwrap().unwrap();

@@ -356,10 +356,50 @@ const SERVER: &[Key] = &[
         read: |config, value, _| read::integer(value, REQUEST_MEMORY_MB).map(|it| config.limits.request_memory_mb = it),
     },
     Key {
+        name: "limits.max_templates",
+        default: Default::Text("1000"),
+        doc: &["How many templates there may be."],
+        read: |config, value, _| read::integer(value, 1..=ROWS_MAX).map(|it| config.limits.max_templates = it),
+    },
+    Key {
+        name: "limits.max_quotas",
+        default: Default::Text("10000"),
+        doc: &["How many owners may have a quota of their own."],
+        read: |config, value, _| read::integer(value, 1..=ROWS_MAX).map(|it| config.limits.max_quotas = it),
+    },
+    Key {
         name: "retention.destroyed",
         default: Default::Text("24h"),
         doc: &["How long a destroyed sandbox is remembered: a second DELETE is a success that long."],
         read: |config, value, _| read::duration(value).map(|it| config.retention.destroyed = it),
+    },
+    Key {
+        name: "retention.max_destroyed",
+        default: Default::Text("10000"),
+        doc: &["How many destroyed sandboxes are remembered at most; the oldest go first."],
+        read: |config, value, _| read::integer(value, 1..=ROWS_MAX).map(|it| config.retention.max_destroyed = it),
+    },
+    Key {
+        name: "retention.max_destroyed_per_owner",
+        default: Default::Text("1000"),
+        doc: &["The same for one owner."],
+        read: |config, value, _| {
+            read::integer(value, 1..=ROWS_MAX).map(|it| config.retention.max_destroyed_per_owner = it)
+        },
+    },
+    Key {
+        name: "retention.max_failed",
+        default: Default::Text("1000"),
+        doc: &["How many failed sandboxes are remembered and listed at most; the oldest go first."],
+        read: |config, value, _| read::integer(value, 1..=ROWS_MAX).map(|it| config.retention.max_failed = it),
+    },
+    Key {
+        name: "retention.max_failed_per_owner",
+        default: Default::Text("100"),
+        doc: &["The same for one owner."],
+        read: |config, value, _| {
+            read::integer(value, 1..=ROWS_MAX).map(|it| config.retention.max_failed_per_owner = it)
+        },
     },
     Key {
         name: "logging.level",
@@ -554,6 +594,9 @@ const ACCESS: &[Key] = &[
         read: |config, value, _| read::word(value, OVERFLOWS).map(|it| config.pool.overflow = it),
     },
 ];
+
+/// A table of a million rows still fits a disk, and is counted in milliseconds.
+const ROWS_MAX: u64 = 1_000_000;
 
 /// Counts are stored and multiplied as signed 64-bit numbers.
 const COUNT_MAX: u64 = 1_000_000_000;

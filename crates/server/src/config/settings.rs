@@ -310,6 +310,10 @@ pub struct Limits {
     pub reserve_disk_mb: u64,
     /// Memory in mebibytes that all requests together may hold.
     pub request_memory_mb: u64,
+    /// The most templates.
+    pub max_templates: u64,
+    /// The most owners' quotas.
+    pub max_quotas: u64,
 }
 
 /// How long traces are kept.
@@ -317,6 +321,14 @@ pub struct Limits {
 pub struct Retention {
     /// How long the row of a destroyed sandbox stays.
     pub destroyed: Duration,
+    /// The most such rows.
+    pub max_destroyed: u64,
+    /// The most such rows of one owner.
+    pub max_destroyed_per_owner: u64,
+    /// The most rows of failed sandboxes.
+    pub max_failed: u64,
+    /// The most such rows of one owner.
+    pub max_failed_per_owner: u64,
 }
 
 /// What the server says about itself.
@@ -481,8 +493,21 @@ pub(super) fn blank() -> Config {
             max_spawn_queue: 0,
             max_spawn_queue_per_owner: None,
         },
-        limits: Limits { max_output_bytes: 0, max_file_bytes: 0, reserve_disk_mb: 0, request_memory_mb: 0 },
-        retention: Retention { destroyed: Duration::ZERO },
+        limits: Limits {
+            max_output_bytes: 0,
+            max_file_bytes: 0,
+            reserve_disk_mb: 0,
+            request_memory_mb: 0,
+            max_templates: 0,
+            max_quotas: 0,
+        },
+        retention: Retention {
+            destroyed: Duration::ZERO,
+            max_destroyed: 0,
+            max_destroyed_per_owner: 0,
+            max_failed: 0,
+            max_failed_per_owner: 0,
+        },
         logging: Logging { level: Level::Info, format: Format::Auto },
         images: Images::default(),
         providers: Providers {

@@ -99,9 +99,11 @@ fn nothing_set_gives_the_defaults() {
     let defaults = &config.defaults;
     assert_eq!((defaults.max_memory_mb, defaults.max_vcpus, defaults.max_disk_mb), (None, None, None));
     assert_eq!((config.defaults.max_sandboxes, config.defaults.max_sandboxes_per_owner), (0, 0));
-    let limits =
-        Limits { max_output_bytes: 8 << 20, max_file_bytes: 1 << 30, reserve_disk_mb: 1024, request_memory_mb: 256 };
-    assert_eq!(config.limits, limits);
+    assert_eq!((config.limits.max_output_bytes, config.limits.max_file_bytes), (8 << 20, 1 << 30));
+    assert_eq!((config.limits.reserve_disk_mb, config.limits.request_memory_mb), (1024, 256));
+    assert_eq!((config.limits.max_templates, config.limits.max_quotas), (1_000, 10_000));
+    assert_eq!((config.retention.max_failed, config.retention.max_failed_per_owner), (1_000, 100));
+    assert_eq!((config.retention.max_destroyed, config.retention.max_destroyed_per_owner), (10_000, 1_000));
     assert_eq!(config.retention.destroyed, Duration::from_secs(86_400));
     assert_eq!(config.logging, Logging { level: Level::Info, format: Format::Auto });
     assert_eq!(config.providers.default, DefaultProvider::Auto);

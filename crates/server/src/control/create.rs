@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{
-    AskedSize, Ceilings, InvalidMetadata, Metadata, OwnerId, Quota, Resources, SandboxId, Site, State, StopReason,
-    WorkerId,
+    AskedSize, Ceilings, InvalidMetadata, InvalidName, Metadata, OwnerId, Quota, Resources, SandboxId, Site, State,
+    StopReason, WorkerId,
 };
 use providers::{Chain, Phase, Provider, Spec, Started};
 use serde_json::json;
@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::admission::{above, too_large};
 use super::boxes::runtime_error;
 use super::runtime::Offer;
+use super::templates::TEMPLATE_LABEL;
 use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, WAIT_MAX, WaitFor, lock};
 use crate::admission::Granted;
 use crate::clock;
@@ -201,6 +202,8 @@ impl Control {
     pub(super) fn check_shape(&self, request: &SpawnRequest) -> Result<()> {
         InvalidMetadata::check(&request.metadata).map_err(|error| Error::Invalid(error.to_string()))?;
         let default = self.default_size(request);
+        let image = request.image.as_deref().map_or(Ok(()), InvalidName::check_image);
+        image.map_err(|error| Error::Invalid(error.to_string()))?;
         let resources = Resources {
             memory_mb: request.memory_mb.unwrap_or(default.memory_mb),
             vcpus: request.vcpus.unwrap_or(default.vcpus),
@@ -297,7 +300,7 @@ impl Control {
             template.values;
         let limits = self.limits_of(request.owner.as_ref()).await?;
         metadata.extend(request.metadata);
-        metadata.insert("template".to_owned(), name);
+        metadata.insert(TEMPLATE_LABEL.to_owned(), name);
         Ok(SpawnRequest {
             image: request.image.or(image),
             provider: request.provider.or(provider),

@@ -32,9 +32,14 @@ impl Control {
     /// Saves an owner's quota whole. Whoever waits for room looks again.
     ///
     /// # Errors
-    /// If the store fails.
+    /// [`Error::LimitReached`] when it is a new one and there are as many as there may be.
     pub async fn save_quota(&self, owner: &OwnerId, quota: &Quota) -> Result<OwnerQuota> {
-        let saved = self.store.save_quota(owner, quota, self.now()).await?;
+        let max = self.policy.quotas_max;
+        let saved = self.store.save_quota(owner, quota, self.now(), max).await?.ok_or_else(|| {
+            Error::LimitReached(format!(
+                "there are {max} quotas, as many as `limits.max_quotas` allows; delete one that is not needed"
+            ))
+        })?;
         self.admission.quota_changed(owner);
         self.publish(EventType::QuotaSaved, None, json!({"owner_id": owner.as_str()}));
         Ok(saved)
@@ -61,12 +66,12 @@ impl Control {
         self.store.quota(owner).await?.ok_or_else(|| missing(owner))
     }
 
-    /// All quotas by owner.
+    /// Quotas by owner, those after `after`, at most `limit`.
     ///
     /// # Errors
     /// If the store fails.
-    pub async fn quotas(&self) -> Result<Vec<OwnerQuota>> {
-        Ok(self.store.quotas().await?)
+    pub async fn quotas(&self, after: Option<&OwnerId>, limit: u32) -> Result<Vec<OwnerQuota>> {
+        Ok(self.store.quotas(after, limit).await?)
     }
 
     /// How many quotas say what.

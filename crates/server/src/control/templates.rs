@@ -1,30 +1,40 @@
 //! Templates: named spawn requests.
 
-use domain::InvalidMetadata;
+use domain::{InvalidMetadata, InvalidName};
 use serde_json::json;
 
 use super::{Control, Error, Resource, Result};
 use crate::events::EventType;
-use crate::store::{Template, TemplateValues};
+use crate::store::{Inserted, Template, TemplateValues};
 
 /// The longest template name, in bytes.
 const NAME_BYTES_MAX: usize = 128;
+/// The label of a sandbox that names the template it was made from.
+pub(super) const TEMPLATE_LABEL: &str = "template";
 
 impl Control {
     /// Stores a new template.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if the name is taken.
+    /// [`Error::Conflict`] if the name is taken, [`Error::LimitReached`] when there
+    /// are as many as there may be.
     pub async fn create_template(&self, name: String, values: TemplateValues) -> Result<Template> {
         check_name(&name)?;
-        self.check_values(&values)?;
+        self.check_values(&name, &values)?;
         let now = self.now();
         let template = Template { name, values, created_at: now, updated_at: now };
-        if self.store.insert_template(&template).await? {
-            self.publish(EventType::TemplateSaved, None, json!({"name": template.name}));
-            Ok(template)
-        } else {
-            Err(Error::Conflict(format!("template `{}` already exists; replace it with PUT", template.name)))
+        let max = self.policy.templates_max;
+        match self.store.insert_template(&template, max).await? {
+            Inserted::Done => {
+                self.publish(EventType::TemplateSaved, None, json!({"name": template.name}));
+                Ok(template)
+            }
+            Inserted::Taken => {
+                Err(Error::Conflict(format!("template `{}` already exists; replace it with PUT", template.name)))
+            }
+            Inserted::Full => Err(Error::LimitReached(format!(
+                "there are {max} templates, as many as `limits.max_templates` allows; delete one that is not needed"
+            ))),
         }
     }
 
@@ -33,7 +43,7 @@ impl Control {
     /// # Errors
     /// [`Error::NotFound`] if there is none of this name.
     pub async fn update_template(&self, name: &str, values: TemplateValues) -> Result<Template> {
-        self.check_values(&values)?;
+        self.check_values(name, &values)?;
         let template = self.store.update_template(name, &values, self.now()).await?.ok_or_else(|| missing(name))?;
         self.publish(EventType::TemplateSaved, None, json!({"name": name}));
         Ok(template)
@@ -47,12 +57,12 @@ impl Control {
         self.store.template(name).await?.ok_or_else(|| missing(name))
     }
 
-    /// All templates by name.
+    /// Templates by name, those after `after`, at most `limit`.
     ///
     /// # Errors
     /// If the store fails.
-    pub async fn templates(&self) -> Result<Vec<Template>> {
-        Ok(self.store.templates().await?)
+    pub async fn templates(&self, after: Option<&str>, limit: u32) -> Result<Vec<Template>> {
+        Ok(self.store.templates(after, limit).await?)
     }
 
     /// Removes a template. Sandboxes made from it live on.
@@ -68,9 +78,11 @@ impl Control {
     }
 
     /// What could not be spawned by anybody is refused when it is saved.
-    fn check_values(&self, values: &TemplateValues) -> Result<()> {
+    fn check_values(&self, name: &str, values: &TemplateValues) -> Result<()> {
         let invalid = |error: &dyn std::fmt::Display| Error::Invalid(error.to_string());
-        InvalidMetadata::check(&values.metadata).map_err(|error| invalid(&error))?;
+        let mut metadata = values.metadata.clone();
+        metadata.insert(TEMPLATE_LABEL.to_owned(), name.to_owned());
+        InvalidMetadata::check(&metadata).map_err(|error| invalid(&error))?;
         let defaults = self.policy.resources;
         domain::Resources {
             memory_mb: values.memory_mb.unwrap_or(defaults.memory_mb),
@@ -80,10 +92,9 @@ impl Control {
         }
         .check()
         .map_err(|error| invalid(&error))?;
-        if values.image.as_deref() == Some("") || values.provider.as_deref() == Some("") {
-            return Err(Error::Invalid("`image` and `provider` may be left out, but not be empty".to_owned()));
-        }
-        Ok(())
+        let image = values.image.as_deref().map_or(Ok(()), InvalidName::check_image);
+        let provider = values.provider.as_deref().map_or(Ok(()), InvalidName::check_provider);
+        image.and(provider).map_err(|error| invalid(&error))
     }
 }
 

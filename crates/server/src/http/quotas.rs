@@ -2,16 +2,26 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
+use domain::OwnerId;
 
 use super::error::Result;
+use super::listed::{self, PART, Part};
 use super::request::{Json as Body, Name};
 use super::{Api, wire};
 
 /// List owner quotas
 #[utoipa::path(get, path = "/api/v1/quotas", tag = "quotas",
     responses((status = 200, body = Vec<api::OwnerQuota>, description = "All, by owner")))]
-pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::OwnerQuota>>> {
-    Ok(Json(api.control.quotas().await?.iter().map(wire::owner_quota).collect()))
+pub async fn list(State(api): State<Api>) -> Result<Response> {
+    listed::array(move |after: Option<OwnerId>| {
+        let api = api.clone();
+        async move {
+            let rows = api.control.quotas(after.as_ref(), PART).await?;
+            Ok(Part::of(&rows, |last| last.owner.clone(), wire::owner_quota))
+        }
+    })
+    .await
 }
 
 /// Count owner quotas
@@ -36,7 +46,8 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::O
     request_body = api::QuotaRequest,
     responses(
         (status = 200, body = api::OwnerQuota, description = "As it is saved"),
-        (status = 400, body = api::ErrorBody, description = "No owner id, or no such limit")))]
+        (status = 400, body = api::ErrorBody, description = "No owner id, or no such limit"),
+        (status = 429, body = api::ErrorBody, description = "There are as many as there may be")))]
 pub async fn save(
     State(api): State<Api>,
     Name(name): Name,

@@ -3,14 +3,17 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use domain::OwnerId;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::{Result, malformed};
+use super::listed::{self, PART, Part};
 use super::pool::Viewer;
 use super::request::{Json as Body, Name, Owner, Params, Repeatable};
 use super::{Api, fence, wire};
-use crate::control::{SpawnRequest, Spawned, WAIT_MAX, WaitFor};
+use crate::control::{ListFilter, SpawnRequest, Spawned, WAIT_MAX, WaitFor};
 
 const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
@@ -91,11 +94,29 @@ pub async fn list(
     State(api): State<Api>,
     Viewer(Owner(viewer)): Viewer,
     Params(query): Params<Vec<(String, String)>>,
-) -> Result<(HeaderMap, Json<Vec<api::Sandbox>>)> {
-    let page = api.control.sandboxes_known_to(viewer, wire::list_filter(query)?).await?;
+) -> Result<Response> {
+    let filter = wire::list_filter(query)?;
+    if filter.limit.is_none() {
+        return everything(api, viewer, filter).await;
+    }
+    let page = api.control.sandboxes_known_to(viewer, filter).await?;
     let next = page.next.and_then(|place| HeaderValue::try_from(wire::cursor(place)).ok());
-    let headers = next.into_iter().map(|cursor| (NEXT_CURSOR, cursor)).collect();
-    Ok((headers, Json(page.sandboxes.iter().map(wire::sandbox).collect())))
+    let headers: HeaderMap = next.into_iter().map(|cursor| (NEXT_CURSOR, cursor)).collect();
+    let sandboxes: Vec<api::Sandbox> = page.sandboxes.iter().map(wire::sandbox).collect();
+    Ok((headers, Json(sandboxes)).into_response())
+}
+
+/// Answers with all that fit.
+async fn everything(api: Api, viewer: Option<OwnerId>, filter: ListFilter) -> Result<Response> {
+    listed::array(move |next| {
+        let (api, viewer) = (api.clone(), viewer.clone());
+        let part = ListFilter { limit: Some(PART), after: next.or(filter.after), ..filter.clone() };
+        async move {
+            let page = api.control.sandboxes_known_to(viewer, part).await?;
+            Ok(Part { rows: page.sandboxes.iter().map(wire::sandbox).collect::<Vec<_>>(), next: page.next })
+        }
+    })
+    .await
 }
 
 /// Remove expired sandboxes

@@ -2,10 +2,12 @@
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
 use axum::{Extension, Json};
 
 use super::audited::Subject;
 use super::error::Result;
+use super::listed::{self, PART, Part};
 use super::request::{Json as Body, Name, Owner, Repeatable};
 use super::{Api, sandboxes, wire};
 use crate::control::SpawnRequest;
@@ -15,7 +17,8 @@ use crate::control::SpawnRequest;
     responses(
         (status = 201, body = api::Template, description = "Stored"),
         (status = 400, body = api::ErrorBody, description = "The values make no sense"),
-        (status = 409, body = api::ErrorBody, description = "The name is taken")))]
+        (status = 409, body = api::ErrorBody, description = "The name is taken"),
+        (status = 429, body = api::ErrorBody, description = "There are as many as there may be")))]
 pub async fn create(
     State(api): State<Api>,
     Body(body): Body<api::TemplateRequest>,
@@ -28,8 +31,15 @@ pub async fn create(
 /// List templates by name
 #[utoipa::path(get, path = "/api/v1/templates", tag = "templates",
     responses((status = 200, body = Vec<api::Template>, description = "All of them")))]
-pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::Template>>> {
-    Ok(Json(api.control.templates().await?.iter().map(wire::template).collect()))
+pub async fn list(State(api): State<Api>) -> Result<Response> {
+    listed::array(move |after: Option<String>| {
+        let api = api.clone();
+        async move {
+            let rows = api.control.templates(after.as_deref(), PART).await?;
+            Ok(Part::of(&rows, |last| last.name.clone(), wire::template))
+        }
+    })
+    .await
 }
 
 /// Look at a template

@@ -1,16 +1,19 @@
 //! The embedded engine: SQLite in WAL mode, one connection that writes.
 
 mod audit;
+mod ended;
 mod list;
 mod placement;
 mod pool;
 mod quotas;
 mod rows;
 mod schema;
+mod space;
+mod templates;
 mod workers;
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -22,10 +25,10 @@ use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
 use sqlx::{Row, Sqlite as Engine};
 
-use self::rows::{SANDBOX_COLUMNS, TEMPLATE_COLUMNS, metadata_text, ms, sandbox, template, ttl_ms};
+use self::rows::{SANDBOX_COLUMNS, metadata_text, ms, sandbox};
 use super::{
-    Admitted, Applied, Change, Counts, Error, IdempotencyKey, KEY_LIFETIME, ListFilter, NewSandbox, OwnerQuota, Page,
-    QuotaSummary, Result, Sandbox, Store, Template, TemplateValues,
+    Admitted, Applied, Change, Counts, Error, IdempotencyKey, Inserted, KEY_LIFETIME, Kept, KeptRows, ListFilter,
+    NewSandbox, OwnerQuota, Page, QuotaSummary, Result, Sandbox, Store, Template, TemplateValues,
 };
 
 /// Connections that read beside the one that writes. Two cores' worth: each is a
@@ -37,10 +40,18 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const COUNTS: &str = "SELECT scope, name, rows FROM counts \
     WHERE scope IN ('active', 'state', 'provider', 'worker') AND rows > 0";
 
+/// The rows that are kept unless [`Sqlite::keeping`] says otherwise.
+const KEPT: Kept =
+    Kept { failed: KeptRows { total: 1_000, per_owner: 100 }, destroyed: KeptRows { total: 10_000, per_owner: 1_000 } };
+/// The longest reason of a failure that is kept, in characters.
+const ERROR_CHARS_MAX: usize = 2_048;
+
 /// A store in one file.
 #[derive(Debug)]
 pub struct Sqlite {
     id: StoreId,
+    path: PathBuf,
+    kept: Kept,
     writer: SqlitePool,
     readers: SqlitePool,
 }
@@ -52,6 +63,7 @@ impl Sqlite {
     /// # Errors
     /// If the file cannot be opened, or was written by a later release.
     pub async fn open(path: &Path, entropy: [u8; 10]) -> Result<Self> {
+        space::keep_to_ourselves(path).map_err(sqlx::Error::Io)?;
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
@@ -61,7 +73,8 @@ impl Sqlite {
             .synchronous(SqliteSynchronous::Normal)
             .foreign_keys(true)
             .busy_timeout(BUSY_TIMEOUT)
-            .pragma("cache_size", "-512");
+            .pragma("cache_size", "-512")
+            .pragma("journal_size_limit", space::WAL_BYTES_MAX.to_string());
         let pool = |connections| {
             PoolOptions::<Engine>::new()
                 .max_connections(connections)
@@ -74,9 +87,17 @@ impl Sqlite {
         };
         let writer = pool(1).connect_with(options.clone()).await?;
         schema::upgrade(&writer).await?;
+        space::prepare(&writer, path).await?;
         let id = schema::store_id(&writer, StoreId::from_entropy(entropy)).await?;
         let readers = pool(READERS).connect_with(options).await?;
-        Ok(Self { id, writer, readers })
+        Ok(Self { id, path: path.to_owned(), kept: KEPT, writer, readers })
+    }
+
+    /// Sets how many rows of what has ended are kept.
+    #[must_use]
+    pub fn keeping(mut self, kept: Kept) -> Self {
+        self.kept = kept;
+        self
     }
 }
 
@@ -175,7 +196,9 @@ fn columns(change: &Change) -> Columns {
         Change::Extended { expires_at, .. } => Columns { expires_at: Some(ms(*expires_at)), ..none },
         Change::StopRequested { reason, .. } => Columns { stop_reason: Some(rows::stop_reason(*reason)), ..none },
         Change::Stopped { at } => Columns { ended_at: Some(ms(*at)), ..none },
-        Change::Broke { error, at } => Columns { ended_at: Some(ms(*at)), error: Some(error.clone()), ..none },
+        Change::Broke { error, at } => {
+            Columns { ended_at: Some(ms(*at)), error: Some(error.chars().take(ERROR_CHARS_MAX).collect()), ..none }
+        }
     }
 }
 
@@ -333,6 +356,9 @@ impl Store for Sqlite {
                 .execute(&mut *tx)
                 .await?;
         }
+        if before != after {
+            ended::make_way(&mut tx, &self.kept, after, sandbox.owner.as_ref()).await?;
+        }
         tx.commit().await?;
         Ok(Applied::Done { before, sandbox })
     }
@@ -361,70 +387,27 @@ impl Store for Sqlite {
             .bind(key_ends(now))
             .execute(&self.writer)
             .await?;
-        let done = sqlx::query("DELETE FROM sandboxes WHERE state IN ('destroyed', 'failed') AND ended_at < $1")
-            .bind(ms(before))
-            .execute(&self.writer)
-            .await?;
-        Ok(done.rows_affected())
+        ended::purge(&self.writer, &self.kept, ms(before)).await
     }
 
-    async fn insert_template(&self, new: &Template) -> Result<bool> {
-        let done = sqlx::query(
-            "INSERT INTO templates (name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, \
-             created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (name) DO NOTHING",
-        )
-        .bind(&new.name)
-        .bind(&new.values.image)
-        .bind(&new.values.provider)
-        .bind(new.values.memory_mb)
-        .bind(new.values.vcpus)
-        .bind(new.values.disk_mb)
-        .bind(new.values.entrypoint)
-        .bind(ttl_ms(new.values.ttl))
-        .bind(metadata_text(&new.values.metadata))
-        .bind(ms(new.created_at))
-        .bind(ms(new.updated_at))
-        .execute(&self.writer)
-        .await?;
-        Ok(done.rows_affected() == 1)
+    async fn insert_template(&self, new: &Template, rows_max: u64) -> Result<Inserted> {
+        templates::insert(&self.writer, new, rows_max).await
     }
 
     async fn update_template(&self, name: &str, values: &TemplateValues, at: Timestamp) -> Result<Option<Template>> {
-        let sql = format!(
-            "UPDATE templates SET image = $1, provider = $2, memory_mb = $3, vcpus = $4, disk_mb = $5, entrypoint = $6, \
-             ttl_ms = $7, metadata = $8, updated_at = $9 WHERE name = $10 RETURNING {TEMPLATE_COLUMNS}"
-        );
-        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(&values.image)
-            .bind(&values.provider)
-            .bind(values.memory_mb)
-            .bind(values.vcpus)
-            .bind(values.disk_mb)
-            .bind(values.entrypoint)
-            .bind(ttl_ms(values.ttl))
-            .bind(metadata_text(&values.metadata))
-            .bind(ms(at))
-            .bind(name)
-            .fetch_optional(&self.writer)
-            .await?;
-        row.map(|row| template(&row)).transpose()
+        templates::update(&self.writer, name, values, at).await
     }
 
     async fn template(&self, name: &str) -> Result<Option<Template>> {
-        let sql = format!("SELECT {TEMPLATE_COLUMNS} FROM templates WHERE name = $1");
-        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(name).fetch_optional(&self.readers).await?;
-        row.map(|row| template(&row)).transpose()
+        templates::get(&self.readers, name).await
     }
 
-    async fn templates(&self) -> Result<Vec<Template>> {
-        let sql = format!("SELECT {TEMPLATE_COLUMNS} FROM templates ORDER BY name");
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&self.readers).await?;
-        rows.iter().map(template).collect()
+    async fn templates(&self, after: Option<&str>, limit: u32) -> Result<Vec<Template>> {
+        templates::list(&self.readers, after, limit).await
     }
 
     async fn delete_template(&self, name: &str) -> Result<bool> {
-        let done = sqlx::query("DELETE FROM templates WHERE name = $1").bind(name).execute(&self.writer).await?;
-        Ok(done.rows_affected() == 1)
+        templates::delete(&self.writer, name).await
     }
 
     async fn reserve_event_ids(&self, count: u64) -> Result<Range<u64>> {
@@ -444,16 +427,22 @@ impl Store for Sqlite {
         Ok(end.saturating_sub(count)..end)
     }
 
-    async fn save_quota(&self, owner: &OwnerId, quota: &Quota, at: Timestamp) -> Result<OwnerQuota> {
-        quotas::save(&self.writer, owner, quota, at).await
+    async fn save_quota(
+        &self,
+        owner: &OwnerId,
+        quota: &Quota,
+        at: Timestamp,
+        rows_max: u64,
+    ) -> Result<Option<OwnerQuota>> {
+        quotas::save(&self.writer, owner, quota, at, rows_max).await
     }
 
     async fn quota(&self, owner: &OwnerId) -> Result<Option<OwnerQuota>> {
         quotas::get(&self.readers, owner).await
     }
 
-    async fn quotas(&self) -> Result<Vec<OwnerQuota>> {
-        quotas::list(&self.readers).await
+    async fn quotas(&self, after: Option<&OwnerId>, limit: u32) -> Result<Vec<OwnerQuota>> {
+        quotas::list(&self.readers, after, limit).await
     }
 
     async fn quota_summary(&self) -> Result<QuotaSummary> {
@@ -462,6 +451,10 @@ impl Store for Sqlite {
 
     async fn delete_quota(&self, owner: &OwnerId) -> Result<bool> {
         quotas::delete(&self.writer, owner).await
+    }
+
+    async fn give_back(&self) -> Result<bool> {
+        space::give_back(&self.writer, &self.path).await
     }
 
     async fn close(&self) {
@@ -473,6 +466,7 @@ impl Store for Sqlite {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::store::suite::kept;
 
     #[tokio::test]
     async fn the_states_that_count_are_those_of_the_rules() {
@@ -497,6 +491,19 @@ mod test {
             store
         })
         .await;
+    }
+
+    #[tokio::test]
+    async fn sqlite_keeps_no_more_of_what_ended_than_it_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.db");
+        let store = Sqlite::open(&path, [7; 10]).await.unwrap().keeping(kept::KEPT);
+        kept::run(&store).await;
+        let store = store.keeping(KEPT);
+        kept::fill_beyond(&store).await;
+        let store = store.keeping(kept::KEPT);
+        kept::a_bound_that_was_lowered_is_reached(&store).await;
+        store.close().await;
     }
 
     #[tokio::test]

@@ -1,16 +1,19 @@
 //! What every engine must do: one suite, run on each.
 
 mod audit;
+pub(super) mod kept;
 mod pool;
 mod workers;
+
+pub(crate) use workers::{here, placing};
 
 use std::time::Duration;
 
 use domain::{Caps, Denial, Metadata, OwnerId, Quota, Resources, SandboxId, State, StopReason, Timestamp, WorkerId};
 
 use super::{
-    Admitted, Applied, Change, IdempotencyKey, KEY_LIFETIME, ListFilter, NewSandbox, QuotaSummary, Sandbox, Store,
-    Template, TemplateValues,
+    Admitted, Applied, Change, IdempotencyKey, Inserted, KEY_LIFETIME, ListFilter, NewSandbox, QuotaSummary, Sandbox,
+    Store, Template, TemplateValues,
 };
 use crate::clock::{after, from_ms};
 
@@ -55,7 +58,7 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     store.close().await;
     let reopened = open().await;
     assert_eq!(reopened.id(), &id, "a store keeps its name");
-    assert!(!reopened.templates().await.unwrap().is_empty(), "a store keeps what it holds");
+    assert!(!reopened.templates(None, 9).await.unwrap().is_empty(), "a store keeps what it holds");
     assert!(reopened.reserve_event_ids(1).await.unwrap().start >= last_event_id, "event ids rise across restarts");
     reopened.close().await;
 }
@@ -357,11 +360,11 @@ async fn a_quota_overrides_the_global_cap_at_once(store: &dyn Store) {
     let two = Quota { max_sandboxes: 2, ..Quota::default() };
     assert_eq!(denial(store, sandbox(150, Some("erin")), caps).await, None);
     assert_eq!(denial(store, sandbox(151, Some("erin")), caps).await, Some(Denial::MaxSandboxesPerOwner));
-    store.save_quota(&erin, &two, start()).await.unwrap();
+    store.save_quota(&erin, &two, start(), 2).await.unwrap();
     assert_eq!(denial(store, sandbox(151, Some("erin")), caps).await, None);
     assert_eq!(denial(store, sandbox(152, Some("erin")), caps).await, Some(Denial::MaxSandboxesPerOwner));
     assert_eq!(denial(store, sandbox(152, Some("erin")), Caps::default()).await, Some(Denial::MaxSandboxesPerOwner));
-    store.save_quota(&erin, &Quota::default(), start()).await.unwrap();
+    store.save_quota(&erin, &Quota::default(), start(), 2).await.unwrap();
     assert_eq!(denial(store, sandbox(152, Some("erin")), caps).await, Some(Denial::MaxSandboxesPerOwner));
     assert!(store.delete_quota(&erin).await.unwrap());
     end(store, 150..=152).await;
@@ -379,19 +382,24 @@ async fn quotas_are_saved_whole(store: &dyn Store) {
     };
     assert_eq!(store.quota(&frank).await.unwrap(), None);
     assert!(!store.delete_quota(&frank).await.unwrap());
-    let saved = store.save_quota(&frank, &quota(3, 60, 0), start()).await.unwrap();
+    let saved = store.save_quota(&frank, &quota(3, 60, 0), start(), 2).await.unwrap().unwrap();
     assert_eq!((saved.quota, saved.created_at, saved.updated_at), (quota(3, 60, 0), start(), start()));
     let later = after(start(), Duration::from_secs(1));
-    let saved = store.save_quota(&frank, &quota(0, 0, 9), later).await.unwrap();
+    let saved = store.save_quota(&frank, &quota(0, 0, 9), later, 2).await.unwrap().unwrap();
     assert_eq!((saved.quota, saved.created_at, saved.updated_at), (quota(0, 0, 9), start(), later));
     assert_eq!(store.quota(&frank).await.unwrap(), Some(saved.clone()));
-    store.save_quota(&OwnerId::parse("zoë").unwrap(), &quota(1, 1, 0), start()).await.unwrap();
-    let owners: Vec<String> = store.quotas().await.unwrap().iter().map(|own| own.owner.to_string()).collect();
+    store.save_quota(&OwnerId::parse("zoë").unwrap(), &quota(1, 1, 0), start(), 2).await.unwrap();
+    let third = OwnerId::parse("x").unwrap();
+    assert_eq!(store.save_quota(&third, &quota(1, 1, 0), start(), 2).await.unwrap(), None, "there are two");
+    assert!(store.save_quota(&frank, &quota(0, 0, 9), later, 2).await.unwrap().is_some(), "it is no new one");
+    assert_eq!(store.quotas(None, 1).await.unwrap().len(), 1);
+    assert_eq!(store.quotas(Some(&frank), 9).await.unwrap()[0].owner.as_str(), "zoë");
+    let owners: Vec<String> = store.quotas(None, 9).await.unwrap().iter().map(|own| own.owner.to_string()).collect();
     assert_eq!(owners, ["frank", "zoë"]);
     let summary = store.quota_summary().await.unwrap();
     assert_eq!((summary.total, summary.with_max_sandboxes), (2, 1));
     assert_eq!((summary.with_max_ttl, summary.with_max_exec_timeout), (1, 1));
-    for own in store.quotas().await.unwrap() {
+    for own in store.quotas(None, 9).await.unwrap() {
         assert!(store.delete_quota(&own.owner).await.unwrap());
     }
     assert_eq!(store.quota_summary().await.unwrap(), QuotaSummary::default());
@@ -458,11 +466,14 @@ async fn templates_are_kept_by_name(store: &dyn Store) {
         created_at: start(),
         updated_at: start(),
     };
-    assert!(store.insert_template(&template("b")).await.unwrap());
-    assert!(store.insert_template(&template("a")).await.unwrap());
-    assert!(!store.insert_template(&template("a")).await.unwrap(), "a name is taken once");
+    assert_eq!(store.insert_template(&template("b"), 2).await.unwrap(), Inserted::Done);
+    assert_eq!(store.insert_template(&template("a"), 2).await.unwrap(), Inserted::Done);
+    assert_eq!(store.insert_template(&template("a"), 2).await.unwrap(), Inserted::Taken, "a name is taken once");
+    assert_eq!(store.insert_template(&template("c"), 2).await.unwrap(), Inserted::Full);
+    assert_eq!(store.templates(None, 1).await.unwrap(), [template("a")]);
+    assert_eq!(store.templates(Some("a"), 9).await.unwrap(), [template("b")]);
     assert_eq!(store.template("a").await.unwrap(), Some(template("a")));
-    assert_eq!(store.templates().await.unwrap(), [template("a"), template("b")]);
+    assert_eq!(store.templates(None, 9).await.unwrap(), [template("a"), template("b")]);
     let later = after(start(), Duration::from_secs(9));
     let updated = store.update_template("a", &TemplateValues::default(), later).await.unwrap().unwrap();
     assert_eq!((updated.values, updated.created_at, updated.updated_at), (TemplateValues::default(), start(), later));

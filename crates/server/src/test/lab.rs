@@ -45,6 +45,8 @@ pub(crate) fn policy() -> Policy {
         output_bytes_max: 1 << 16,
         retention: seconds(3600),
         audit: AuditBounds { retention: seconds(3600), entries_max: 1000 },
+        templates_max: 1000,
+        quotas_max: 1000,
         reserve_disk_bytes: 0,
         leases: Leases {
             ttl: seconds(120),

@@ -8,6 +8,7 @@ mod files;
 mod idempotency;
 mod list;
 mod quotas;
+mod rows;
 mod sandboxes;
 mod sizes;
 mod system;

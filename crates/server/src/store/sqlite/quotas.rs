@@ -6,7 +6,7 @@ use domain::{OwnerId, Quota, Timestamp};
 use sqlx::Row;
 use sqlx::sqlite::{SqlitePool, SqliteRow};
 
-use super::super::{Error, OwnerQuota, QuotaSummary, Result};
+use super::super::{OwnerQuota, QuotaSummary, Result};
 use super::{count, ms};
 
 const COLUMNS: &str = "owner_id, max_sandboxes, max_ttl_ms, max_exec_timeout_ms, max_memory_mb, max_vcpus, max_disk_mb, \
@@ -21,7 +21,7 @@ fn read(row: &SqliteRow) -> Result<OwnerQuota> {
     let duration = |column| -> Result<Duration> { Ok(Duration::from_millis(count(row.try_get(column)?))) };
     let size = |column| -> Result<u32> { Ok(u32::try_from(count(row.try_get(column)?)).unwrap_or(u32::MAX)) };
     Ok(OwnerQuota {
-        owner: OwnerId::parse(&owner).map_err(|_| Error::Corrupt(format!("owner id `{owner}`")))?,
+        owner: OwnerId::stored(owner),
         quota: Quota {
             max_sandboxes: count(row.try_get("max_sandboxes")?),
             max_ttl: duration("max_ttl_ms")?,
@@ -35,9 +35,17 @@ fn read(row: &SqliteRow) -> Result<OwnerQuota> {
     })
 }
 
-pub(super) async fn save(pool: &SqlitePool, owner: &OwnerId, quota: &Quota, at: Timestamp) -> Result<OwnerQuota> {
+pub(super) async fn save(
+    pool: &SqlitePool,
+    owner: &OwnerId,
+    quota: &Quota,
+    at: Timestamp,
+    rows_max: u64,
+) -> Result<Option<OwnerQuota>> {
     let sql = format!(
-        "INSERT INTO quotas ({COLUMNS}) VALUES ($1, $2, $3, $4, $6, $7, $8, $5, $5) ON CONFLICT (owner_id) DO UPDATE SET \
+        "INSERT INTO quotas ({COLUMNS}) SELECT $1, $2, $3, $4, $6, $7, $8, $5, $5 \
+         WHERE (SELECT COUNT(*) FROM quotas) < $9 OR EXISTS (SELECT 1 FROM quotas WHERE owner_id = $1) \
+         ON CONFLICT (owner_id) DO UPDATE SET \
          max_sandboxes = $2, max_ttl_ms = $3, max_exec_timeout_ms = $4, max_memory_mb = $6, max_vcpus = $7, \
          max_disk_mb = $8, updated_at = $5 RETURNING {COLUMNS}"
     );
@@ -50,9 +58,10 @@ pub(super) async fn save(pool: &SqlitePool, owner: &OwnerId, quota: &Quota, at: 
         .bind(i64::from(quota.max_memory_mb))
         .bind(i64::from(quota.max_vcpus))
         .bind(i64::from(quota.max_disk_mb))
-        .fetch_one(pool)
+        .bind(i64::try_from(rows_max).unwrap_or(i64::MAX))
+        .fetch_optional(pool)
         .await?;
-    read(&row)
+    row.map(|row| read(&row)).transpose()
 }
 
 pub(super) async fn get(pool: &SqlitePool, owner: &OwnerId) -> Result<Option<OwnerQuota>> {
@@ -61,9 +70,10 @@ pub(super) async fn get(pool: &SqlitePool, owner: &OwnerId) -> Result<Option<Own
     row.map(|row| read(&row)).transpose()
 }
 
-pub(super) async fn list(pool: &SqlitePool) -> Result<Vec<OwnerQuota>> {
-    let sql = format!("SELECT {COLUMNS} FROM quotas ORDER BY owner_id");
-    let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(pool).await?;
+pub(super) async fn list(pool: &SqlitePool, after: Option<&OwnerId>, limit: u32) -> Result<Vec<OwnerQuota>> {
+    let sql = format!("SELECT {COLUMNS} FROM quotas WHERE owner_id > $1 ORDER BY owner_id LIMIT $2");
+    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(after.map_or("", OwnerId::as_str)).bind(limit);
+    let rows = query.fetch_all(pool).await?;
     rows.iter().map(read).collect()
 }
 

@@ -67,9 +67,7 @@ pub(super) fn sandbox(row: &SqliteRow) -> Result<Sandbox> {
         image: row.try_get("image")?,
         resources: resources(row)?,
         metadata: metadata(row)?,
-        owner: owner
-            .map(|owner| OwnerId::parse(&owner).map_err(|_| Error::Corrupt(format!("owner id `{owner}`"))))
-            .transpose()?,
+        owner: owner.map(OwnerId::stored),
         worker: row.try_get("worker_id")?,
         created_at: time(row, "created_at")?,
         expires_at: time(row, "expires_at")?,

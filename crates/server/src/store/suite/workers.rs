@@ -32,12 +32,12 @@ async fn heard(store: &dyn Store, name: &str, beat: &Heartbeat, seconds: u64) ->
     }
 }
 
-pub(super) fn placing() -> Placing {
+pub(crate) fn placing() -> Placing {
     Placing { stale_after: Duration::from_secs(1_000_000), lease_ttl: TTL, here: true, reachable: [].into() }
 }
 
 /// The server itself is there.
-pub(super) async fn here(store: &dyn Store) {
+pub(crate) async fn here(store: &dyn Store) {
     heard(store, "local", &Heartbeat { capacity: Capacity::default(), ..beat(None) }, 0).await;
 }
 

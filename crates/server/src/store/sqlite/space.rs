@@ -1,0 +1,208 @@
+//! The files of the store: for us alone, and no larger than what is in them.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use providers::Chain;
+use sqlx::sqlite::SqlitePool;
+
+use super::super::Result;
+
+/// The mode of every file of the store: images, labels and owners are in it.
+const MODE: u32 = 0o600;
+/// The log of what is not yet in the file keeps at most so many bytes on the disk,
+/// once all is in the file.
+pub(super) const WAL_BYTES_MAX: u64 = 8 << 20;
+/// Pages that one step gives back: a mebibyte, which takes milliseconds.
+const STEP_PAGES: i64 = 256;
+/// Free pages that stay for what is written next.
+const SPARE_PAGES: i64 = 256;
+/// `PRAGMA auto_vacuum`: free pages can be given back in steps.
+const INCREMENTAL: i64 = 2;
+/// The largest file that is rewritten at a start, so that it can give back: a
+/// matter of seconds.
+const REWRITE_BYTES_MAX: u64 = 2 << 30;
+/// The free bytes that a rewrite needs for each byte of the file: a copy, and the log.
+const REWRITE_ROOM: u64 = 3;
+
+/// The files beside `path` that the engine makes.
+fn beside(path: &Path) -> impl Iterator<Item = PathBuf> {
+    ["-wal", "-shm", "-journal"].into_iter().map(move |end| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        name.into()
+    })
+}
+
+/// Makes the file, if it is new, and takes it and those beside it from all others,
+/// whatever the umask says. The engine gives new files beside it the same mode.
+pub(super) fn keep_to_ourselves(path: &Path) -> io::Result<()> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(MODE).open(path)?;
+    restrict(&file)?;
+    for path in beside(path) {
+        match File::open(&path) {
+            Ok(file) => restrict(&file)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn restrict(file: &File) -> io::Result<()> {
+    if file.metadata()?.permissions().mode() & 0o777 == MODE {
+        return Ok(());
+    }
+    file.set_permissions(Permissions::from_mode(MODE))
+}
+
+/// Prepares the file so that it can give back what becomes free in it. One of an
+/// earlier release is rewritten for that, once, if there is room; else it is as
+/// good as it was.
+pub(super) async fn prepare(writer: &SqlitePool, path: &Path) -> Result<()> {
+    let mode: i64 = sqlx::query_scalar("PRAGMA auto_vacuum").fetch_one(writer).await?;
+    if mode == INCREMENTAL {
+        return Ok(());
+    }
+    let bytes = path.metadata().map_or(0, |file| file.len());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let free = rustix::fs::statvfs(folder).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+    if bytes > REWRITE_BYTES_MAX || free < bytes.saturating_mul(REWRITE_ROOM) {
+        tracing::warn!(
+            bytes,
+            free,
+            "the store's file will not shrink; with the server stopped and room for a copy, run \
+             `PRAGMA auto_vacuum = INCREMENTAL; VACUUM;` on it"
+        );
+        return Ok(());
+    }
+    let mut writer = writer.acquire().await?;
+    sqlx::raw_sql("PRAGMA auto_vacuum = INCREMENTAL").execute(&mut *writer).await?;
+    if let Err(error) = sqlx::raw_sql("VACUUM").execute(&mut *writer).await {
+        tracing::warn!(error = %Chain(&error), bytes, "the store's file will not shrink until the next start");
+    }
+    Ok(())
+}
+
+/// Gives a step's worth of free pages back, and the log of what was written, once
+/// it is large; whether there is more.
+pub(super) async fn give_back(writer: &SqlitePool, path: &Path) -> Result<bool> {
+    let mut writer = writer.acquire().await?;
+    let mode: i64 = sqlx::query_scalar("PRAGMA auto_vacuum").fetch_one(&mut *writer).await?;
+    let free: i64 = sqlx::query_scalar("PRAGMA freelist_count").fetch_one(&mut *writer).await?;
+    let step = if mode == INCREMENTAL { (free - SPARE_PAGES).clamp(0, STEP_PAGES) } else { 0 };
+    if step > 0 {
+        // A row for each page: only who reads them all has all pages back.
+        let sql = format!("PRAGMA incremental_vacuum({step})");
+        sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&mut *writer).await?;
+    }
+    let is_last = step < STEP_PAGES;
+    let log = beside(path).next().and_then(|log| log.metadata().ok()).map_or(0, |log| log.len());
+    if log > WAL_BYTES_MAX || is_last && step > 0 {
+        // The file itself gets shorter only by this.
+        sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_all(&mut *writer).await?;
+    }
+    Ok(!is_last)
+}
+
+#[cfg(test)]
+mod test {
+    use domain::{Caps, Metadata, Resources, SandboxId, State, WorkerId};
+
+    use super::super::Sqlite;
+    use super::*;
+    use crate::clock::from_ms;
+    use crate::store::{Admitted, Change, Kept, KeptRows, NewSandbox, Sandbox, Store as _};
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().unwrap().permissions().mode() & 0o777
+    }
+
+    async fn fill(store: &Sqlite, rows: u16) {
+        for n in 0..rows {
+            let mut entropy = [7; 10];
+            entropy[..2].copy_from_slice(&n.to_be_bytes());
+            let sandbox = Sandbox {
+                id: SandboxId::from_entropy(entropy),
+                state: State::Creating,
+                provider: "mock".to_owned(),
+                image: "host".to_owned(),
+                resources: Resources { memory_mb: 512, vcpus: 1, disk_mb: 0, pids: 256 },
+                metadata: Metadata::from([("k".to_owned(), "x".repeat(16_000))]),
+                owner: None,
+                worker: "local".to_owned(),
+                created_at: from_ms(n.into()),
+                expires_at: from_ms(1_000_000),
+                ended_at: None,
+                error: None,
+            };
+            let id = sandbox.id.clone();
+            let placing = crate::store::suite::placing();
+            let new = NewSandbox { sandbox, caps: Caps::default(), key: None, placing, pool: None };
+            assert_eq!(store.admit(&new).await.unwrap(), Admitted::Yes(WorkerId::local()));
+            store.apply(&id, Change::Broke { error: "x".into(), at: from_ms(n.into()) }).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn the_file_shrinks_after_rows_went() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.db");
+        let many = KeptRows { total: 10_000, per_owner: 10_000 };
+        let kept = Kept { failed: many, destroyed: many };
+        let store = Sqlite::open(&path, [7; 10]).await.unwrap().keeping(kept);
+        crate::store::suite::here(&store).await;
+        fill(&store, 600).await;
+        while store.give_back().await.unwrap() {}
+        sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_all(&store.writer).await.unwrap();
+        let full = path.metadata().unwrap().len();
+        assert!(full > 9_000_000, "{full}");
+        assert_eq!(store.purge_ended(from_ms(600), from_ms(600)).await.unwrap(), 600);
+        let mut steps = 0;
+        while store.give_back().await.unwrap() {
+            steps += 1;
+        }
+        assert!(steps > 3, "it is given back step by step: {steps}");
+        let left = path.metadata().unwrap().len();
+        assert!(left < 2_500_000, "{left} of {full}");
+        let log = beside(&path).next().unwrap().metadata().unwrap().len();
+        assert!(log <= WAL_BYTES_MAX, "{log}");
+        store.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_file_of_an_earlier_release_is_rewritten_once_so_that_it_can_shrink() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.db");
+        let store = Sqlite::open(&path, [7; 10]).await.unwrap();
+        sqlx::raw_sql("PRAGMA auto_vacuum = NONE; VACUUM").execute(&store.writer).await.unwrap();
+        store.close().await;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let store = Sqlite::open(&path, [8; 10]).await.unwrap();
+        let mode: i64 = sqlx::query_scalar("PRAGMA auto_vacuum").fetch_one(&store.writer).await.unwrap();
+        assert_eq!(mode, INCREMENTAL);
+        store.check().await.unwrap();
+        store.close().await;
+    }
+
+    #[tokio::test]
+    async fn the_files_of_the_store_are_for_us_alone_new_or_old() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.db");
+        let store = Sqlite::open(&path, [7; 10]).await.unwrap();
+        let files = || std::iter::once(path.clone()).chain(beside(&path)).filter(|path| path.exists());
+        assert!(files().count() >= 3, "the file, its log and its index are there");
+        for file in files() {
+            assert_eq!(mode(&file), MODE, "{}", file.display());
+            std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        }
+        let other = Sqlite::open(&path, [7; 10]).await.unwrap();
+        for file in files() {
+            assert_eq!(mode(&file), MODE, "{}", file.display());
+        }
+        other.close().await;
+        store.close().await;
+    }
+}

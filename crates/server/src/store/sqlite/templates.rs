@@ -1,0 +1,84 @@
+//! Templates.
+
+use domain::Timestamp;
+use sqlx::sqlite::SqlitePool;
+
+use super::super::{Inserted, Result, Template, TemplateValues};
+use super::rows::{TEMPLATE_COLUMNS, metadata_text, ms, template, ttl_ms};
+
+pub(super) async fn insert(pool: &SqlitePool, new: &Template, rows_max: u64) -> Result<Inserted> {
+    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
+    let (is_taken, rows): (bool, i64) =
+        sqlx::query_as("SELECT EXISTS (SELECT 1 FROM templates WHERE name = $1), (SELECT COUNT(*) FROM templates)")
+            .bind(&new.name)
+            .fetch_one(&mut *tx)
+            .await?;
+    if is_taken {
+        return Ok(Inserted::Taken);
+    }
+    if super::count(rows) >= rows_max {
+        return Ok(Inserted::Full);
+    }
+    sqlx::query(
+        "INSERT INTO templates (name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, \
+         created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+    )
+    .bind(&new.name)
+    .bind(&new.values.image)
+    .bind(&new.values.provider)
+    .bind(new.values.memory_mb)
+    .bind(new.values.vcpus)
+    .bind(new.values.disk_mb)
+    .bind(new.values.entrypoint)
+    .bind(ttl_ms(new.values.ttl))
+    .bind(metadata_text(&new.values.metadata))
+    .bind(ms(new.created_at))
+    .bind(ms(new.updated_at))
+    .execute(&mut *tx)
+    .await?;
+    tx.commit().await?;
+    Ok(Inserted::Done)
+}
+
+pub(super) async fn update(
+    pool: &SqlitePool,
+    name: &str,
+    values: &TemplateValues,
+    at: Timestamp,
+) -> Result<Option<Template>> {
+    let sql = format!(
+        "UPDATE templates SET image = $1, provider = $2, memory_mb = $3, vcpus = $4, disk_mb = $5, entrypoint = $6, \
+         ttl_ms = $7, metadata = $8, updated_at = $9 WHERE name = $10 RETURNING {TEMPLATE_COLUMNS}"
+    );
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(&values.image)
+        .bind(&values.provider)
+        .bind(values.memory_mb)
+        .bind(values.vcpus)
+        .bind(values.disk_mb)
+        .bind(values.entrypoint)
+        .bind(ttl_ms(values.ttl))
+        .bind(metadata_text(&values.metadata))
+        .bind(ms(at))
+        .bind(name)
+        .fetch_optional(pool)
+        .await?;
+    row.map(|row| template(&row)).transpose()
+}
+
+pub(super) async fn get(pool: &SqlitePool, name: &str) -> Result<Option<Template>> {
+    let sql = format!("SELECT {TEMPLATE_COLUMNS} FROM templates WHERE name = $1");
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(name).fetch_optional(pool).await?;
+    row.map(|row| template(&row)).transpose()
+}
+
+pub(super) async fn list(pool: &SqlitePool, after: Option<&str>, limit: u32) -> Result<Vec<Template>> {
+    let sql = format!("SELECT {TEMPLATE_COLUMNS} FROM templates WHERE name > $1 ORDER BY name LIMIT $2");
+    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(after.unwrap_or("")).bind(limit);
+    query.fetch_all(pool).await?.iter().map(template).collect()
+}
+
+pub(super) async fn delete(pool: &SqlitePool, name: &str) -> Result<bool> {
+    let done = sqlx::query("DELETE FROM templates WHERE name = $1").bind(name).execute(pool).await?;
+    Ok(done.rows_affected() == 1)
+}
