@@ -23,6 +23,7 @@ mod workers;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -228,6 +229,8 @@ pub struct Control {
     /// wait for one removal.
     removing: Mutex<HashMap<SandboxId, Removal>>,
     events: Arc<Events>,
+    /// Rows that were written into the audit history since the start.
+    audited: AtomicU64,
     /// Who was refused in this minute.
     refusals: Refusals,
     operations: Operations,
@@ -268,6 +271,7 @@ impl Control {
             making: Mutex::default(),
             removing: Mutex::default(),
             events,
+            audited: AtomicU64::new(0),
             refusals: Refusals::default(),
             operations: Operations::default(),
             admission,

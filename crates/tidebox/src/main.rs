@@ -17,6 +17,7 @@ mod failure;
 mod get;
 mod image;
 mod list;
+mod log;
 mod logs;
 mod memory;
 mod output;

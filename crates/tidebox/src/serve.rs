@@ -1,16 +1,16 @@
 //! `tidebox serve`: the server itself.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use providers::Chain;
 use server::Options;
-use server::config::{self, Config, Format, Inputs};
+use server::config::{self, Config, Inputs};
 
 use crate::failure::{Failure, Result};
-use crate::memory;
+use crate::{log, memory};
 
 /// Run the server
 #[derive(Debug, Args)]
@@ -52,12 +52,13 @@ pub fn run_as(file: Option<PathBuf>, role: Role, change: impl FnOnce(&mut Config
         }
     };
     change(&mut loaded.config);
-    log(&loaded.config.logging);
+    let log_budget = log::start(&loaded.config.logging);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
     memory::give_back();
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::io("cannot start threads", &error))?;
+    runtime.spawn(log_budget.keep());
     let Role { destroy_on_exit, as_worker } = role;
     let options = Options { destroy_on_exit, as_worker, memory: memory::figures, ready: memory::forget_start };
     let ended = runtime.block_on(server::run(loaded.config, options));
@@ -77,19 +78,4 @@ fn complain(exit: u8, lines: &[String]) -> Result {
         let _ = writeln!(stderr, "tidebox: {line}");
     }
     Ok(ExitCode::from(exit))
-}
-
-/// Sends the log to stderr, in the form that was asked for.
-fn log(logging: &config::Logging) {
-    let is_terminal = std::io::stderr().is_terminal();
-    let is_pretty = match logging.format {
-        Format::Pretty => true,
-        Format::Json => false,
-        Format::Auto => is_terminal,
-    };
-    let logger = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(tracing_subscriber::EnvFilter::new(logging.level.as_str()))
-        .with_ansi(is_terminal && std::env::var_os("NO_COLOR").is_none());
-    if is_pretty { logger.with_target(false).init() } else { logger.json().flatten_event(true).init() }
 }

@@ -2,12 +2,18 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use domain::Timestamp;
+use providers::Chain;
 
 use super::{Control, Error, Result};
 use crate::audit::{KEY_REFUSED, Seen, Source, Untold};
 use crate::store::{AuditEntry, AuditFilter, NewAuditEntry};
+
+/// Rows after which the history is brought back to its bound: it holds at most so
+/// many more.
+const PRUNE_AFTER: u64 = 1_000;
 
 impl Control {
     /// Writes a row.
@@ -16,6 +22,12 @@ impl Control {
     /// If the store fails; then a change must not be answered as a success.
     pub async fn record_audit(&self, entry: &NewAuditEntry) -> Result<()> {
         self.store.insert_audit(entry).await?;
+        // Between two looks of the reconciler, a caller can write any number.
+        if (self.audited.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(PRUNE_AFTER)
+            && let Err(error) = self.prune_audit().await
+        {
+            tracing::warn!(error = %Chain(&error), "the audit history cannot be pruned yet");
+        }
         Ok(())
     }
 

@@ -74,5 +74,7 @@ pub trait AuditStore {
     async fn audit(&self, filter: &AuditFilter, before: Option<u64>, limit: u32) -> Result<Vec<AuditEntry>>;
 
     /// Forgets rows from before `before`, and the oldest beyond `keep`; how many.
+    /// Rows of the admin and all others each have half of `keep` for certain, and
+    /// of the other half what is left: who floods one takes nothing from the other.
     async fn prune_audit(&self, before: Timestamp, keep: u64) -> Result<u64>;
 }

@@ -51,6 +51,7 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     audit::filters_take_every_text_literally(store).await;
     audit::filters_are_met_all_at_once(store).await;
     audit::a_page_stays_where_it_was_while_rows_come_and_go(store).await;
+    audit::a_flood_of_some_leaves_the_admin_its_half_and_the_other_way_round(store).await;
     audit::a_page_of_a_long_history_is_quick(store).await;
     let last_event_id = audit::ids_of_events_are_given_once_and_rise(store).await;
     store.check().await.expect("a store that is open is well");

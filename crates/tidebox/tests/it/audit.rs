@@ -328,3 +328,22 @@ async fn the_actor_is_told_by_the_key_which_is_never_written_down() {
     assert_eq!(admins.as_array().unwrap().len(), 1);
     with_key(&server, Method::GET, "/admin/audit", API).await.refused(401, "unauthorized", "");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_callers_flood_pushes_no_row_of_the_admin_out_of_the_history() {
+    let key = "a-key-of-the-admin-that-is-long-enough";
+    let settings = format!("{MOCK} auth.admin_api_key={key} auth.admin_audit_max_entries=200");
+    let mut server = TestServer::start(&settings).await;
+    let anybody = server.key.clone();
+    server.key = Some(key.to_owned());
+    server.put("/admin/quotas/precious", json!({"max_sandboxes": 1})).await.ok();
+    server.key = anybody;
+    for _ in 0..2_100 {
+        server.delete("/templates/nope").await.refused(404, "not_found", "");
+    }
+    server.key = Some(key.to_owned());
+    let kept = rows(&server, "?path=precious").await;
+    assert_eq!(actions(&kept), [("quotas.update", 200)]);
+    let all = server.get("/admin/audit?limit=1000&actor=anonymous").await.ok();
+    assert!(all.as_array().unwrap().len() <= 1_200, "the history is bounded between two looks too");
+}

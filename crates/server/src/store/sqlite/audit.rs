@@ -100,20 +100,42 @@ impl AuditStore for Sqlite {
     async fn prune_audit(&self, before: Timestamp, keep: u64) -> Result<u64> {
         let mut pruned = 0;
         loop {
-            let done = sqlx::query(
-                "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE created_at < $1 \
-                 OR id <= (SELECT id FROM audit ORDER BY id DESC LIMIT 1 OFFSET $2) LIMIT $3)",
-            )
-            .bind(ms(before))
-            .bind(signed(keep))
-            .bind(PRUNE_BATCH)
-            .execute(&self.writer)
-            .await?;
+            let sql = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE created_at < $1 LIMIT $2)";
+            let done = sqlx::query(sql).bind(ms(before)).bind(PRUNE_BATCH).execute(&self.writer).await?;
             pruned += done.rows_affected();
             if done.rows_affected() < u64::from(PRUNE_BATCH) {
-                return Ok(pruned);
+                break;
             }
         }
+        let (all, admins): (i64, i64) =
+            sqlx::query_as("SELECT (SELECT COUNT(*) FROM audit), (SELECT COUNT(*) FROM audit WHERE actor = 'admin')")
+                .fetch_one(&self.writer)
+                .await?;
+        let (all, admins) = (super::count(all), super::count(admins));
+        let others = all - admins;
+        for (is, there, kept) in [
+            ("=", admins, keep.saturating_sub(others).max(keep - keep / 2)),
+            ("<>", others, keep.saturating_sub(admins).max(keep / 2)),
+        ] {
+            let mut over = there.saturating_sub(kept);
+            while over > 0 {
+                let sql = format!(
+                    "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE actor {is} 'admin' ORDER BY id LIMIT $1)"
+                );
+                let step = over.min(PRUNE_BATCH.into());
+                let done = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(signed(step))
+                    .execute(&self.writer)
+                    .await?
+                    .rows_affected();
+                if done == 0 {
+                    break;
+                }
+                pruned += done;
+                over = over.saturating_sub(done);
+            }
+        }
+        Ok(pruned)
     }
 }
 

@@ -112,6 +112,33 @@ pub(super) async fn a_page_stays_where_it_was_while_rows_come_and_go(store: &dyn
     clear(store).await;
 }
 
+pub(super) async fn a_flood_of_some_leaves_the_admin_its_half_and_the_other_way_round(store: &dyn Store) {
+    let row = |n: u64, actor: &str| NewAuditEntry { actor: actor.to_owned(), ..entry(n) };
+    for (flood, quiet) in [("api_key", "admin"), ("admin", "anonymous")] {
+        let mut kept = Vec::new();
+        for n in 0..4 {
+            kept.push(store.insert_audit(&row(n, quiet)).await.unwrap());
+        }
+        for n in 4..40 {
+            store.insert_audit(&row(n, flood)).await.unwrap();
+        }
+        assert_eq!(store.prune_audit(start(), 10).await.unwrap(), 30, "what the quiet leave free is used");
+        let quiet_ones = async || {
+            let mut ids = found(store, |f| f.actor = Some(quiet.to_owned())).await;
+            ids.reverse();
+            ids
+        };
+        assert_eq!(quiet_ones().await, kept);
+        for n in 40..50 {
+            kept.push(store.insert_audit(&row(n, quiet)).await.unwrap());
+        }
+        store.prune_audit(start(), 10).await.unwrap();
+        assert_eq!(quiet_ones().await, kept[kept.len() - 5..], "of many, half are for certain");
+        assert_eq!(found(store, |_| ()).await.len(), 10);
+        clear(store).await;
+    }
+}
+
 /// A page of a long history costs what a page of a short one does, but for the
 /// filter on a part of the path, which looks at every row.
 pub(super) async fn a_page_of_a_long_history_is_quick(store: &dyn Store) {

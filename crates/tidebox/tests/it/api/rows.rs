@@ -110,3 +110,22 @@ async fn lists_of_several_parts_are_whole() {
     assert_eq!(listed(server.get("/templates").await.ok(), "name"), names);
     assert_eq!(listed(server.get("/quotas").await.ok(), "owner_id"), names);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_cannot_fill_the_log() {
+    const FLOOD: usize = 1_500;
+    let mut server = TestServer::start(MOCK).await;
+    server.expect_trouble("a request failed");
+    server.expect_trouble("were left out");
+    let started = std::time::Instant::now();
+    futures_util::stream::iter(0..FLOOD)
+        .for_each_concurrent(16, async |_| {
+            let spawn = json!({"metadata": {"mock.start_fail": "1"}});
+            server.post("/sandboxes", spawn).await.refused(500, "provider_error", "");
+        })
+        .await;
+    server.until("what is left out is counted", async || server.log_text().contains("were left out")).await;
+    let windows = usize::try_from(started.elapsed().as_secs() / 10).unwrap() + 2;
+    let lines = server.log_text().matches("\"a request failed\"").count();
+    assert!(lines <= 100 * windows, "{lines} lines in {windows} windows");
+}

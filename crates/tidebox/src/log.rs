@@ -1,0 +1,102 @@
+//! The log of the service: lines on stderr, and no more than a disk can take.
+
+use std::collections::HashMap;
+use std::io::IsTerminal as _;
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use server::config::{self, Format};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// Lines from one place in the program within [`WINDOW`]. Callers can make some of
+/// them be written as often as they like.
+const LINES_MAX: u64 = 100;
+/// How often the count begins anew.
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// Bounds the lines from each place in the program, so that a flood from one
+/// neither fills a disk nor hides the lines from others. What is left out is
+/// counted, and the count is a line.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Budget {
+    /// By place, of which there are as many as the program has.
+    lines: Arc<Mutex<HashMap<&'static str, u64>>>,
+}
+
+impl Budget {
+    /// Counts a line; `false` if it is one too many.
+    fn take(&self, place: &'static str) -> bool {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = lines.entry(place).or_default();
+        *count += 1;
+        *count <= LINES_MAX
+    }
+
+    /// Begins anew; the places that had too many lines, and how many were left out.
+    fn renew(&self) -> Vec<(&'static str, u64)> {
+        let lines = mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner));
+        lines
+            .into_iter()
+            .filter(|(_, count)| *count > LINES_MAX)
+            .map(|(place, count)| (place, count - LINES_MAX))
+            .collect()
+    }
+
+    /// Begins anew again and again, and tells what was left out. Never ends.
+    pub(crate) async fn keep(self) {
+        let mut windows = tokio::time::interval(WINDOW);
+        loop {
+            windows.tick().await;
+            for (place, lines) in self.renew() {
+                tracing::warn!(place, lines, "lines of one kind came too fast for the log and were left out");
+            }
+        }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Budget {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        let metadata = event.metadata();
+        // Who asks for more than `info` wants to see everything.
+        *metadata.level() > Level::INFO || self.take(metadata.name())
+    }
+}
+
+/// Sends the log to stderr, in the form that was asked for.
+pub(crate) fn start(logging: &config::Logging) -> Budget {
+    let is_terminal = std::io::stderr().is_terminal();
+    let is_pretty = match logging.format {
+        Format::Pretty => true,
+        Format::Json => false,
+        Format::Auto => is_terminal,
+    };
+    let logger = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(tracing_subscriber::EnvFilter::new(logging.level.as_str()))
+        .with_ansi(is_terminal && std::env::var_os("NO_COLOR").is_none());
+    let budget = Budget::default();
+    if is_pretty {
+        logger.with_target(false).finish().with(budget.clone()).init();
+    } else {
+        logger.json().flatten_event(true).finish().with(budget.clone()).init();
+    }
+    budget
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_flood_from_one_place_leaves_the_lines_of_others_and_is_counted() {
+        let budget = Budget::default();
+        assert_eq!((0..500).filter(|_| budget.take("flood")).count() as u64, LINES_MAX);
+        assert!(budget.take("other"));
+        assert_eq!(budget.renew(), [("flood", 500 - LINES_MAX)]);
+        assert!(budget.take("flood"), "the next window has room again");
+        assert_eq!(budget.renew(), []);
+    }
+}
