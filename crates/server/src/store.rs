@@ -52,6 +52,17 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Says whether the disk with the database has no room for what was to be written.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        // SQLITE_FULL, and SQLITE_IOERR_SHMSIZE, whose file is made longer by the kernel alone.
+        const CODES: [&str; 2] = ["13", "4874"];
+        let Error::Engine(sqlx::Error::Database(error)) = self else { return false };
+        error.code().is_some_and(|code| CODES.contains(&code.as_ref()))
+    }
+}
+
 /// A sandbox, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {

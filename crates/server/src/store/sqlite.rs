@@ -23,7 +23,7 @@ use domain::{
 };
 use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
-use sqlx::{Row, Sqlite as Engine};
+use sqlx::{Connection as _, Row, Sqlite as Engine};
 
 use self::rows::{SANDBOX_COLUMNS, metadata_text, ms, sandbox};
 use super::{
@@ -84,6 +84,7 @@ impl Sqlite {
                 // Each check is a round trip to the connection's thread, and a
                 // local file does not hang up.
                 .test_before_acquire(false)
+                .before_acquire(|connection, _| Box::pin(is_fit(connection)))
         };
         let writer = pool(1).connect_with(options.clone()).await?;
         schema::upgrade(&writer).await?;
@@ -99,6 +100,16 @@ impl Sqlite {
         self.kept = kept;
         self
     }
+}
+
+/// Says whether a connection can begin a transaction. A full disk ends one behind the
+/// back of the library, which then takes it for open for ever.
+async fn is_fit(connection: &mut sqlx::SqliteConnection) -> std::result::Result<bool, sqlx::Error> {
+    if connection.is_in_transaction() {
+        // The end of the last one may only be under way.
+        connection.ping().await?;
+    }
+    Ok(!connection.is_in_transaction())
 }
 
 /// What the caps are about, in one statement: it is in the way of every spawn.
@@ -543,5 +554,21 @@ mod test {
         store.check().await.expect("it is well again");
         store.close().await;
         assert!(store.check().await.is_err(), "a closed store is not well");
+    }
+
+    #[tokio::test]
+    async fn a_store_without_room_says_so_and_is_well_again_once_there_is_some() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap();
+        sqlx::query("PRAGMA max_page_count = 1").execute(&store.writer).await.unwrap();
+        let mut tx = store.writer.begin_with("BEGIN IMMEDIATE").await.unwrap();
+        let large = sqlx::query("CREATE TABLE large AS SELECT zeroblob(10000000) AS content");
+        let error = Error::from(large.execute(&mut *tx).await.unwrap_err());
+        assert!(error.is_full(), "{error:?}");
+        // As the engine does by itself where the disk is full.
+        sqlx::query("ROLLBACK").execute(&mut *tx).await.unwrap();
+        drop(tx);
+        store.check().await.expect("it is well again");
+        store.close().await;
     }
 }
