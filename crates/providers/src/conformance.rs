@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a case fails by panicking")]
 
 mod answers;
+mod disk;
 mod exec;
 mod files;
 mod images;
@@ -72,7 +73,8 @@ impl Report {
 pub fn cases() -> Vec<Case> {
     let of_boxes =
         [lifecycle::cases(), exec::cases(), terminal::cases(), output::cases(), files::cases(), tree::cases()];
-    of_boxes.into_iter().chain([answers::cases(), images::cases(), slots::cases(), shares::cases()]).flatten().collect()
+    let of_host = [answers::cases(), images::cases(), slots::cases(), shares::cases(), disk::cases()];
+    of_boxes.into_iter().chain(of_host).flatten().collect()
 }
 
 /// Makes a [`Case`] of an async function.

@@ -238,7 +238,7 @@ impl Remote {
     /// Asks for a new box. The key of the request makes a repeat of it find the
     /// same sandbox; one that has ended since is asked for under another key.
     async fn make(&self, id: &SandboxId, spec: &Spec, starting: &Starting<'_>) -> Result<()> {
-        const ACTION: &str = "start a box";
+        const ACTION: &str = fault::START;
         let request = SpawnRequest {
             image: Some(spec.image.clone()).filter(|image| image != REMOTE_DEFAULT_IMAGE),
             provider: self.provider.clone(),

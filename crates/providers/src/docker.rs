@@ -16,22 +16,24 @@ mod direct;
 mod engine;
 mod fault;
 mod image;
+mod sockets;
 mod stream;
 mod transport;
+mod usage;
 mod volume;
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::Docker as Client;
 use bollard::errors::Error as ClientError;
-use bollard::models::ContainerSummaryStateEnum;
+use bollard::models::{ContainerInspectResponse, ContainerSummaryStateEnum};
 use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, InspectContainerOptionsBuilder, ListContainersOptionsBuilder,
-    RemoveContainerOptionsBuilder,
+    CreateContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
 };
 use domain::SandboxId;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
@@ -41,8 +43,8 @@ use tokio_util::task::TaskTracker;
 use crate::agent::AgentGuest;
 use crate::images::PullPolicy;
 use crate::{
-    Backend, Error, Facts, Found, Guest, Health, ImageSource, Isolation, LimitKind, Phase, Provider, Result, Spec,
-    Started,
+    Backend, BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Isolation, LimitKind, Phase,
+    Provider, Result, Spec, Started,
 };
 
 pub use config::{DockerConfig, DockerTls};
@@ -85,6 +87,8 @@ struct Inner {
     images: Arc<Images>,
     volume: AgentVolume,
     entries: Mutex<HashMap<SandboxId, Arc<Entry>>>,
+    /// The buffers of the sockets of the box that was made last have no bound.
+    has_unbounded_sockets: AtomicBool,
     tasks: TaskTracker,
 }
 
@@ -133,6 +137,8 @@ impl Docker {
             engine: Engine::default(),
             images: Arc::default(),
             entries: Mutex::default(),
+            // Who may not write there finds out with the first box.
+            has_unbounded_sockets: AtomicBool::new(!is_local || !rustix::process::geteuid().is_root()),
             tasks,
         };
         inner.ask().await;
@@ -237,7 +243,10 @@ impl Inner {
         match AgentGuest::connect(io).await {
             Ok(attached) => {
                 let direct = match self.state(client, &name).await {
-                    Ok(State::Running(process)) => self.reach(&process).await,
+                    Ok(State::Running(process)) => {
+                        self.bound_sockets(&process, spec.resources.memory_mb);
+                        self.reach(&process).await
+                    }
                     _ => None,
                 };
                 *entry.guest.lock().await = Some(Arc::new(direct.unwrap_or(attached)));
@@ -336,14 +345,7 @@ impl Inner {
 
     async fn state(&self, client: &Client, name: &str) -> Result<State> {
         match within(LOOK_WAIT, client.inspect_container(name, None)).await {
-            Ok(inspected) => {
-                let state = inspected.state.unwrap_or_default();
-                if !state.running.unwrap_or(false) {
-                    return Ok(State::NotRunning);
-                }
-                let pid = state.pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
-                Ok(State::Running(FirstProcess { container: inspected.id.unwrap_or_default(), pid }))
-            }
+            Ok(inspected) => Ok(first_process(&inspected).map_or(State::NotRunning, State::Running)),
             Err(error) if fault::status(&error) == Some(404) => Ok(State::Absent),
             Err(error) => Err(fault::failed("look at a box", error)),
         }
@@ -407,6 +409,13 @@ impl Inner {
     }
 }
 
+/// Returns the first process of a container that runs.
+fn first_process(inspected: &ContainerInspectResponse) -> Option<FirstProcess> {
+    let state = inspected.state.as_ref().filter(|state| state.running == Some(true))?;
+    let pid = state.pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+    Some(FirstProcess { container: inspected.id.clone().unwrap_or_default(), pid })
+}
+
 /// Why a container was not made.
 enum Failure {
     /// There is one for this box.
@@ -453,7 +462,7 @@ impl Provider for Docker {
             if config.runtime.is_empty() { default.unwrap_or("runc".to_owned()) } else { config.runtime.clone() };
         let [memory, vcpus, pids] = about.as_ref().map_or([true; 3], |about| about.limits);
         let bounds_disk = about.as_ref().is_some_and(|about| about.bounds_disk);
-        let mut missing = about.map(|about| about.missing).unwrap_or_default();
+        let mut missing = self.inner.missing(about);
         if !HAVE_OWN_KERNEL.iter().any(|name| runtime.starts_with(name)) {
             missing.push(SHARED_COUNTS.to_owned());
         }
@@ -539,14 +548,14 @@ impl Provider for Docker {
         Ok(guest?)
     }
 
-    async fn disk_usage(&self, id: &SandboxId) -> Option<u64> {
-        if !self.inner.is_local {
-            return None;
-        }
-        let options = InspectContainerOptionsBuilder::default().size(true).build();
-        let (client, name) = (self.inner.client().ok()?, self.inner.name(id));
-        let inspected = within(LOOK_WAIT, client.inspect_container(&name, Some(options))).await;
-        u64::try_from(inspected.ok()?.size_rw?).ok()
+    /// The Engine's folder, if it is on this machine and in our view of it.
+    fn disk(&self) -> Option<BoxDisk> {
+        let dir = self.inner.engine.about().filter(|_| self.inner.is_local)?.root_dir;
+        dir.is_dir().then_some(BoxDisk { dir, holds_bounded: true })
+    }
+
+    async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
+        if self.inner.is_local { usage::measure(&self.inner, id).await } else { None }
     }
 }
 

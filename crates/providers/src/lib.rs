@@ -10,6 +10,7 @@ pub mod agent;
 mod chain;
 pub mod conformance;
 pub mod custom;
+mod disk;
 pub mod docker;
 mod error;
 mod guest;
@@ -24,6 +25,7 @@ mod signal;
 mod slots;
 
 pub use chain::Chain;
+pub use disk::{BoxDisk, DiskUsage, Room};
 pub use domain::{SandboxId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{

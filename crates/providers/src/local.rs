@@ -6,3 +6,4 @@ pub(crate) mod ids;
 pub(crate) mod powers;
 pub(crate) mod process;
 pub(crate) mod removals;
+pub(crate) mod usage;

@@ -7,9 +7,9 @@
 //! restart. What a host forbids is found out by making a box, and said in
 //! [`Provider::health`] and [`Provider::facts`].
 
-mod cgroup;
+pub(crate) mod cgroup;
 mod cpu_share;
-pub(crate) mod disk;
+mod disk;
 mod host;
 mod image;
 pub(crate) mod launcher;
@@ -35,7 +35,10 @@ use crate::local::agent_file::AgentFile;
 use crate::local::boxes::{Boxes, Entry};
 use crate::local::ids::IdPool;
 use crate::local::removals::Removals;
-use crate::{Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Slots, Spec, Started};
+use crate::local::usage::usage;
+use crate::{
+    BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Slots, Spec, Started,
+};
 
 pub use crate::local::agent_file::agent_binary;
 
@@ -252,6 +255,17 @@ impl Inner {
     fn is_alive(&self, id: &SandboxId, folder: &BoxFolder) -> bool {
         self.boxes.entry(id).is_alive(folder.pid())
     }
+
+    /// Measures all that a box or a slot has on disk.
+    async fn disk_usage(&self, folder: BoxFolder) -> Option<DiskUsage> {
+        let writes_there = self.host().0.can.is_some_and(|can| can.disk_upper);
+        let measure = move || {
+            // What has lost its name in an image is still in the image.
+            let first = folder.pid().filter(|_| writes_there && !folder.image().exists());
+            usage(folder.path(), first.map(|(pid, _)| pid)).ok()
+        };
+        tokio::task::spawn_blocking(measure).await.ok()?
+    }
 }
 
 impl Drop for Inner {
@@ -342,13 +356,12 @@ impl Provider for Native {
         self.inner.host().0.can.is_none_or(|can| can.privileged).then_some(self)
     }
 
-    async fn disk_usage(&self, id: &SandboxId) -> Option<u64> {
-        disk_usage(self.inner.maker.folders.of(id)).await
+    fn disk(&self) -> Option<BoxDisk> {
+        let holds_bounded = self.inner.host().0.can.is_none_or(|can| can.images);
+        Some(BoxDisk { dir: self.inner.maker.folders.boxes.clone(), holds_bounded })
     }
-}
 
-async fn disk_usage(folder: BoxFolder) -> Option<u64> {
-    let used =
-        tokio::task::spawn_blocking(move || disk::usage(&folder.layers()).or_else(|_| disk::usage(&folder.image())));
-    used.await.ok()?.ok()
+    async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
+        self.inner.disk_usage(self.inner.maker.folders.of(id)).await
+    }
 }

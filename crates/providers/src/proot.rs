@@ -29,7 +29,8 @@ use tokio::time::Instant;
 use crate::images::{Held, Images};
 use crate::local::boxes::{Boxes, Entry};
 use crate::local::ids::{IDS_PER_BOX, IdPool};
-use crate::{Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Spec, Started};
+use crate::local::usage::usage;
+use crate::{BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Spec, Started};
 
 use folder::{Folder, Folders};
 use host::{Host, OPEN_API, find, probe_id};
@@ -332,8 +333,13 @@ impl Provider for Proot {
         self.inner.guest(&self.inner.boxes.entry(id), &folder).await
     }
 
-    async fn disk_usage(&self, id: &SandboxId) -> Option<u64> {
-        let root = self.inner.maker.folders.of(id).root();
-        tokio::task::spawn_blocking(move || crate::native::disk::usage(&root).ok()).await.ok()?
+    fn disk(&self) -> Option<BoxDisk> {
+        Some(BoxDisk { dir: self.inner.maker.folders.boxes.clone(), holds_bounded: true })
+    }
+
+    async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
+        let folder = self.inner.maker.folders.of(id);
+        let measure = move || usage(folder.path(), folder.pid().map(|(pid, _)| pid)).ok();
+        tokio::task::spawn_blocking(measure).await.ok()?
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{Metadata, Resources, SandboxId};
 
-use crate::{Guest, Result, Slots};
+use crate::{BoxDisk, DiskUsage, Guest, Result, Slots};
 
 /// What to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,9 +198,18 @@ pub trait Provider: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Bytes of disk that a box takes, for ending the one that fills the disk.
-    /// `None` where boxes take none of the host's.
-    async fn disk_usage(&self, id: &SandboxId) -> Option<u64> {
+    /// Returns the disk of this host that boxes lie on. `None` where they take none of
+    /// it, or where that cannot be seen.
+    fn disk(&self) -> Option<BoxDisk> {
+        None
+    }
+
+    /// Measures what a box takes of this host's disk, for ending the one that fills it.
+    /// `None` where boxes take none of it.
+    ///
+    /// - What a box writes is counted, be it in files or in entries.
+    /// - A file that was removed and is still open is counted.
+    async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
         let _ = id;
         None
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use domain::SandboxId;
 
-use crate::{Found, Guest, Result, Spec, Started};
+use crate::{DiskUsage, Found, Guest, Result, Spec, Started};
 
 /// A runtime whose boxes can be shared by users who do not trust each other.
 ///
@@ -59,8 +59,8 @@ pub trait Slots: fmt::Debug + Send + Sync {
     /// - A slot ends by itself at its own deadline, and its neighbours go on.
     async fn slot_guest(&self, host: &SandboxId, slot: &SandboxId) -> Result<Arc<dyn Guest>>;
 
-    /// Bytes of disk that a slot takes, as [`crate::Provider::disk_usage`] has it.
-    async fn slot_disk_usage(&self, host: &SandboxId, slot: &SandboxId) -> Option<u64> {
+    /// Measures what a slot takes of the disk, as [`crate::Provider::disk_usage`] has it.
+    async fn slot_disk_usage(&self, host: &SandboxId, slot: &SandboxId) -> Option<DiskUsage> {
         let _ = (host, slot);
         None
     }

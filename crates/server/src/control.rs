@@ -16,6 +16,7 @@ mod inventory;
 mod pool;
 mod query;
 mod quotas;
+mod room;
 mod runtime;
 mod templates;
 mod wait;
@@ -29,6 +30,7 @@ use std::time::{Duration, Instant};
 
 use domain::{Caps, Limits, Resources, SandboxId, SizeRules, State, StopReason, Timestamp};
 use futures_util::future::{BoxFuture, Shared};
+use providers::Chain;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -163,7 +165,17 @@ pub enum Error {
     },
     /// The store failed.
     #[error("the store is not available; the server's log has the cause")]
-    Store(#[from] store::Error),
+    Store(#[source] store::Error),
+}
+
+impl From<store::Error> for Error {
+    fn from(error: store::Error) -> Self {
+        if !error.is_full() {
+            return Self::Store(error);
+        }
+        tracing::warn!(error = %Chain(&error), "the database cannot be written");
+        Self::Full("the disk with the server's database is full; destroy sandboxes or make room on it".to_owned())
+    }
 }
 
 /// The limits and defaults that decisions follow.
@@ -197,6 +209,8 @@ pub struct Policy {
     pub quotas_max: u64,
     /// Free disk below which the box that fills it is ended, in bytes.
     pub reserve_disk_bytes: u64,
+    /// Free inodes below which the box that takes the most is ended.
+    pub reserve_inodes: u64,
     /// How long workers are trusted without being heard.
     pub leases: Leases,
     /// Whether other workers are configured.

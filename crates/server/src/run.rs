@@ -328,6 +328,7 @@ fn policy(config: &Config) -> Policy {
         templates_max: config.limits.max_templates,
         quotas_max: config.limits.max_quotas,
         reserve_disk_bytes: config.limits.reserve_disk_mb << 20,
+        reserve_inodes: config.limits.reserve_inodes,
         leases: config.leases,
         has_workers: !config.workers.is_empty(),
     }

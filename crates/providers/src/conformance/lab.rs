@@ -55,6 +55,10 @@ pub enum Need {
     OwnDevices,
     /// The kernel of a box is that of the host, which acts on limits of processes.
     HostKernel,
+    /// Boxes lie on this host's disk; see [`Provider::disk`].
+    Disk,
+    /// What processes of a box hold open can be seen from outside.
+    HeldFiles,
 }
 
 type Reopen = Arc<dyn Fn() -> BoxFuture<'static, Arc<dyn Provider>> + Send + Sync>;
@@ -147,6 +151,7 @@ impl Lab {
             Need::Reopen => self.reopen.is_none(),
             Need::Kill => self.kill.is_none(),
             Need::Slots => self.provider.slots().is_none(),
+            Need::Disk | Need::HeldFiles => self.provider.disk().is_none(),
             Need::Processes
             | Need::Users
             | Need::Deadlines

@@ -7,6 +7,9 @@ use crate::Error;
 /// The most characters of the other service's words that reach a caller.
 const WORDS_CHARS_MAX: usize = 300;
 
+/// Action of asking for a new box.
+pub(super) const START: &str = "start a box";
+
 /// What a failed request about a box with this `generation` means.
 ///
 /// The other service's codes decide. Its words are passed on where the API means
@@ -20,6 +23,8 @@ pub(super) fn fault(action: &'static str, generation: Option<u64>, error: Remote
         "bad_request" | "payload_too_large" => Error::Invalid(words),
         "not_supported" => Error::NotSupported(words),
         "not_found" => Error::Gone,
+        // There is no box yet: its words are about the disk that boxes lie on.
+        "no_space" if action == START => Error::Full(words),
         "no_space" => Error::NoSpace,
         "resource_limit" => Error::Exhausted(format!("the service behind this provider is at a limit: {words}")),
         "unavailable" => Error::Unavailable(words),
@@ -93,6 +98,12 @@ mod test {
         ] {
             assert_eq!(kind(&fault("try", None, api(status, code, "x"))), expected, "{code}");
         }
+    }
+
+    #[test]
+    fn a_spawn_without_room_is_told_in_the_other_services_words() {
+        let refused = fault(START, None, api(507, "no_space", "the disk has 3 MiB left"));
+        assert!(matches!(&refused, Error::Full(text) if text.contains("3 MiB")), "{refused}");
     }
 
     #[test]

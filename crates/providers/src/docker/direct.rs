@@ -75,6 +75,13 @@ fn socket(process: &FirstProcess) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Says whether a process with this number here is the container's.
+pub(super) fn is_here(process: &FirstProcess) -> bool {
+    let dir = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let held = openat(CWD, format!("/proc/{}", process.pid), dir, Mode::empty());
+    held.is_ok_and(|held| is_of(&held, &process.container).unwrap_or(false))
+}
+
 /// Whether a process is in the container: the Engine names control groups by it.
 fn is_of(process: impl AsFd, container: &str) -> io::Result<bool> {
     let file = openat(process, "cgroup", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;

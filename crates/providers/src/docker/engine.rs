@@ -1,12 +1,13 @@
 //! The Engine: what it is, and whether it can hold boxes.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use bollard::Docker as Client;
 use bollard::errors::Error as ClientError;
-use bollard::models::{SystemInfo, SystemVersion};
+use bollard::models::{SystemInfo, SystemInfoCgroupVersionEnum, SystemVersion};
 use bollard::query_parameters::ListContainersOptionsBuilder;
 
 use super::config::DockerConfig;
@@ -33,6 +34,11 @@ pub(super) struct About {
     pub(super) bounds_disk: bool,
     /// Memory, processor and process limits that it holds.
     pub(super) limits: [bool; 3],
+    /// Its control groups are of version 1, where a memory limit counts no buffers of
+    /// sockets.
+    pub(super) groups_v1: bool,
+    /// Where it keeps its containers, as it sees its machine.
+    pub(super) root_dir: PathBuf,
     /// How many boxes of ours it has.
     pub(super) boxes: u32,
     /// What it lacks, a sentence each, with what to do about it.
@@ -135,6 +141,7 @@ fn about(version: &SystemVersion, info: SystemInfo, boxes: usize) -> About {
              with its mends."
         ));
     }
+    let groups_v1 = info.cgroup_version == Some(SystemInfoCgroupVersionEnum::_1);
     About {
         version: text(&version.version),
         runtimes,
@@ -142,6 +149,8 @@ fn about(version: &SystemVersion, info: SystemInfo, boxes: usize) -> About {
         arch: text(&version.arch),
         bounds_disk,
         limits,
+        groups_v1,
+        root_dir: info.docker_root_dir.unwrap_or_default().into(),
         boxes: u32::try_from(boxes).unwrap_or(u32::MAX),
         missing,
     }

@@ -6,12 +6,14 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use guest_protocol::{LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
 use crate::local::agent_file::AgentFile;
+use crate::{Error, disk};
 
 /// How long making a box may take. A thousandth of it is usual; a machine that
 /// swaps may need seconds.
@@ -31,6 +33,26 @@ pub(crate) enum LaunchError {
     /// The launcher could not be started or ended without a word.
     #[error("the launcher: {0}")]
     Launcher(#[from] std::io::Error),
+}
+
+/// Steps that the kernel refuses for want of something else than disk with the same
+/// number.
+const NOT_ON_DISK: [&str; 3] = ["make namespaces", "make a control group namespace", "join a control group"];
+
+/// Returns what it means to the caller that there is no box.
+pub(crate) fn failed(error: LaunchError) -> Error {
+    const ACTION: &str = "make a box";
+    match error {
+        LaunchError::Refused { step, errno } if !NOT_ON_DISK.contains(&step.as_str()) && is_full(errno) => {
+            tracing::debug!(step, errno, "the disk is full");
+            disk::full()
+        }
+        error => Error::failed(ACTION, error),
+    }
+}
+
+fn is_full(errno: i32) -> bool {
+    [Errno::NOSPC, Errno::DQUOT].contains(&Errno::from_raw_os_error(errno))
 }
 
 /// What came of a launch.
@@ -103,5 +125,12 @@ mod test {
         assert!(matches!(failed, Err(LaunchError::Refused { errno: 1, .. })));
         assert!(outcome(b"").is_err());
         assert!(outcome(b"nonsense\n").is_err());
+    }
+
+    #[test]
+    fn a_launcher_without_disk_says_so_and_one_without_namespaces_does_not() {
+        let refused = |step: &str| LaunchError::Refused { step: step.to_owned(), errno: Errno::NOSPC.raw_os_error() };
+        assert!(matches!(failed(refused("record the pid")), Error::Full(_)));
+        assert!(matches!(failed(refused("make namespaces")), Error::Failed { .. }));
     }
 }

@@ -19,6 +19,7 @@ use super::skeleton::{ROOT_OVERLAY, overlay_of};
 use super::stock::Stock;
 use super::{disk, launcher};
 use crate::agent::AgentGuest;
+use crate::disk::refused;
 use crate::local::agent_file::AgentFile;
 use crate::local::ids::IdPool;
 use crate::local::process::Process;
@@ -85,8 +86,15 @@ pub(super) struct Made {
     pub(super) shares_devices: bool,
 }
 
+/// Action that errors name.
+const ACTION: &str = "make a box";
+
 fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::failed("make a box", source)
+    Error::failed(ACTION, source)
+}
+
+fn on_disk(error: std::io::Error) -> Error {
+    refused(ACTION, error)
 }
 
 impl Maker {
@@ -95,7 +103,7 @@ impl Maker {
     pub(super) async fn make(&self, what: &What<'_>) -> Result<Made> {
         let begin = Instant::now();
         let What { folder, cgroups, resources, .. } = what;
-        self.stock.take(folder).map_err(failed)?;
+        self.stock.take(folder).map_err(on_disk)?;
         let id_base = self.record(what)?;
         let storage = storage(folder, resources, what.can).await?;
         self.cgroups.make(cgroups, resources).map_err(failed)?;
@@ -104,7 +112,7 @@ impl Maker {
             Kind::Box | Kind::Slot { .. } => cgroups.clone(),
         };
         let dir = open_dir(folder.path()).map_err(failed)?;
-        let listener = UnixListener::bind(socket_path(&dir)).map_err(failed)?;
+        let listener = UnixListener::bind(socket_path(&dir)).map_err(on_disk)?;
         listener.set_nonblocking(true).map_err(failed)?;
         // Dialled before anybody listens: the first request waits in the socket.
         let stream = UnixStream::connect(socket_path(&dir)).await.map_err(failed)?;
@@ -115,7 +123,7 @@ impl Maker {
         );
         let (launched, box_took) = launched;
         // If both failed, the launcher knows why.
-        let shares_devices = launched.map_err(failed)?.shares_devices;
+        let shares_devices = launched.map_err(launcher::failed)?.shares_devices;
         let guest = guest?;
         let process = match folder.pid() {
             Some((pid, started)) => Process::find(pid, started).map_err(failed)?.ok_or(Error::Gone)?,
@@ -146,7 +154,7 @@ impl Maker {
         match what.kind {
             Kind::Slot { id_base, slot } => {
                 record.slot_uid = Some(slot.uid);
-                what.folder.write(&record).map_err(failed)?;
+                what.folder.write(&record).map_err(on_disk)?;
                 return Ok(Some(id_base));
             }
             Kind::Host => record.holds_slots = true,
@@ -157,7 +165,7 @@ impl Maker {
             if let Some(base) = record.id_base {
                 self.ids.give_back(base);
             }
-            return Err(failed(error));
+            return Err(on_disk(error));
         }
         Ok(record.id_base)
     }
@@ -255,7 +263,7 @@ impl Maker {
 
 async fn storage(folder: &BoxFolder, resources: &Resources, can: Capabilities) -> Result<Storage> {
     if resources.disk_mb > 0 && can.images {
-        disk::make_image(&folder.image(), resources.disk_mb).await.map_err(failed)?;
+        disk::make_image(&folder.image(), resources.disk_mb).await.map_err(on_disk)?;
         return Ok(Storage::Image(folder.image().display().to_string()));
     }
     if resources.disk_mb > 0 {
@@ -263,7 +271,7 @@ async fn storage(folder: &BoxFolder, resources: &Resources, can: Capabilities) -
     }
     if can.disk_upper {
         match std::fs::create_dir(folder.layers()) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(error)),
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(on_disk(error)),
             Ok(()) | Err(_) => {}
         }
         return Ok(Storage::Directory(folder.layers().display().to_string()));

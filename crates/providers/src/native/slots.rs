@@ -11,8 +11,9 @@ use super::image::Image;
 use super::maker::{Kind, What};
 use super::record::BoxFolder;
 use super::{Inner, Native};
+use crate::disk::refused;
 use crate::local::boxes::Entry;
-use crate::{Error, Found, Guest, Provider, Result, Slots, Spec, Started};
+use crate::{DiskUsage, Error, Found, Guest, Provider, Result, Slots, Spec, Started};
 
 /// The first uid of a slot: above those that images give to people and services.
 const UID_FIRST: u32 = 10_000;
@@ -50,7 +51,7 @@ impl Inner {
             }
             self.clear_slot(slot, &folder).await?;
         }
-        host_folder.make_slots().map_err(failed)?;
+        host_folder.make_slots().map_err(|error| refused("make a slot", error))?;
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
         let uid = free_uid(&host_folder).map_err(failed)?;
         let what = What {
@@ -157,7 +158,7 @@ impl Slots for Native {
         self.inner.guest(&self.inner.slots.entry(slot), &folder).await
     }
 
-    async fn slot_disk_usage(&self, host: &SandboxId, slot: &SandboxId) -> Option<u64> {
-        super::disk_usage(self.inner.maker.folders.of(host).slot(slot)).await
+    async fn slot_disk_usage(&self, host: &SandboxId, slot: &SandboxId) -> Option<DiskUsage> {
+        self.inner.disk_usage(self.inner.maker.folders.of(host).slot(slot)).await
     }
 }

@@ -24,6 +24,9 @@ const VERSION_WAIT: Duration = Duration::from_secs(5);
 /// What an operator must know before anything else.
 pub(super) const NO_ISOLATION: &str = "PRoot isolates nothing: code in a box reaches the host's network, sees its processes, and can leave its files with little effort. Run only code that you trust, or enable native or docker.";
 pub(super) const OPEN_API: &str = "This server asks for no key (`auth.enabled` is false): code in a PRoot box reaches its API over the host's network, and with it every other box. Set auth.enabled and auth.api_key_file, or providers.proot.enabled to false.";
+/// Memory that no look at the processes of a box shows.
+const UNCOUNTED: &str = "Buffers of sockets and pipes count to no limit of a box: a provider with control groups (native, \
+                         docker) bounds them.";
 const ONE_USER: &str = "The server does not run as root: boxes run as the server's own user, and can read, change and end whatever that user can, the server and other boxes included.";
 
 const SHARED: &str = "Devices and terminals are the host's own: a box can take all terminals, and a lock that it takes on /dev/null holds for the host.";
@@ -75,6 +78,7 @@ impl Host {
         }
         missing.push(SHARED.to_owned());
         missing.extend(powers::missing().into_iter().map(str::to_owned));
+        missing.push(UNCOUNTED.to_owned());
         missing.extend(self.error.clone());
         let version = self.version.as_deref().unwrap_or_default();
         Facts {

@@ -15,11 +15,13 @@ use super::copy::copy_tree;
 use super::folder::{Folder, Folders, Record, own};
 use super::tracer;
 use crate::agent::AgentGuest;
+use crate::disk::refused;
 use crate::images::Held;
 use crate::local::agent_file::{AgentFile, agent_binary};
 use crate::local::ids::IdPool;
 use crate::local::process::Process;
 use crate::local::removals::Removals;
+use crate::native::launcher;
 use crate::native::skeleton::Skeleton;
 use crate::removal::remove_tree;
 use crate::{Error, Phase, Result};
@@ -79,13 +81,8 @@ fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error 
     Error::failed("make a box", source)
 }
 
-/// What the disk of the boxes refuses.
 fn disk(error: io::Error) -> Error {
-    if [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded].contains(&error.kind()) {
-        let text = "the disk with the boxes of this server is full; end some of them or make room on it";
-        return Error::Full(text.to_owned());
-    }
-    failed(error)
+    refused("make a box", error)
 }
 
 impl Maker {
@@ -119,7 +116,7 @@ impl Maker {
         }
         self.fill(what, id).await?;
         let files_took = begin.elapsed();
-        let listener = what.folder.listen().map_err(failed)?;
+        let listener = what.folder.listen().map_err(disk)?;
         listener.set_nonblocking(true).map_err(failed)?;
         // Dialled before anybody listens: the first request waits in the socket.
         let stream = what.folder.connect().await.map_err(failed)?;
@@ -130,7 +127,7 @@ impl Maker {
         );
         let (launched, box_took) = launched;
         // If both failed, the launcher knows why.
-        launched.map_err(failed)?;
+        launched.map_err(launcher::failed)?;
         let guest = guest?;
         let process = match what.folder.pid() {
             Some((pid, started)) => Process::find(pid, started).map_err(failed)?.ok_or(Error::Gone)?,

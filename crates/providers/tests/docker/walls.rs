@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::Resources;
-use providers::{Provider, Spec};
+use providers::{Command, Provider, Spec};
 
 use crate::ground::{EMPTY, Ground, Inside, SPEAKING, command, spec};
 
@@ -232,4 +232,38 @@ async fn capabilities_tmpfs_and_seccomp_are_as_configured() {
     inside.refuses("ln -s a /tmp/x").await;
     let made = inside.sh("i=0; while [ $i -lt 40 ]; do sleep 60 & i=$((i+1)); done; echo all").await;
     assert!(!made.stdout.contains("all") || made.stderr.contains("fork"), "{made:?}");
+}
+
+#[tokio::test]
+async fn what_a_box_writes_outside_of_its_root_is_counted() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start_with(Spec { image: SPEAKING.to_owned(), ..spec() }).await;
+    let mut before = ground.docker.disk_usage(&inside.id).await.unwrap();
+    let files = [("/etc/hosts", 100), ("/etc/hostname", 20), ("/etc/resolv.conf", 20), ("/data/file", 20)];
+    for (path, mebibytes) in files {
+        let script = format!("head -c {} /dev/zero >> {path}", mebibytes << 20);
+        let ran = inside.run(Command { user: Some("root".to_owned()), ..command(&["/bin/sh", "-c", &script]) }).await;
+        assert_eq!(ran.exit.code, 0, "{ran:?}");
+        let after = ground.docker.disk_usage(&inside.id).await.unwrap();
+        assert!(after.bytes >= before.bytes + (mebibytes << 20), "{path}: {before:?} {after:?}");
+        before = after;
+    }
+    assert!(before.entries > 0, "{before:?}");
+}
+
+#[tokio::test]
+async fn sockets_of_a_box_have_a_bound_where_groups_do_not_count_them_as_memory() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start_with(sized(256, 64)).await;
+    let path = inside.text("grep :memory: /proc/1/cgroup | cut -d: -f3").await;
+    if path.trim().is_empty() {
+        fixtures::skip("control-groups-1", "control groups of version 2 count buffers of sockets as memory");
+        return;
+    }
+    let limits =
+        format!("find /sys/fs/cgroup/memory -path '*{}*' -name memory.kmem.tcp.limit_in_bytes", ground.engine.group());
+    let found = std::process::Command::new("sh").args(["-c", &format!("{limits} -exec cat {{}} +")]).output().unwrap();
+    let found = String::from_utf8(found.stdout).unwrap();
+    assert!(found.lines().any(|bytes| bytes == (32 << 20).to_string()), "{found}");
+    assert!(!ground.docker.facts().missing.iter().any(|lack| lack.contains("sockets")));
 }

@@ -60,7 +60,53 @@ async fn a_full_disk_is_the_boxes_own() {
     inside.text("rm /workspace/file && echo fits > /workspace/file").await;
     let used = ground.native.disk_usage(&inside.id).await;
     if is_root() {
-        assert!(used.is_some_and(|bytes| bytes <= 40 << 20), "{used:?}");
+        assert!(used.is_some_and(|used| used.bytes <= 40 << 20 && used.entries < 100), "{used:?}");
+    }
+}
+
+/// Fills the buffers of so many connections of a kind, and says how many MiB they took.
+const FILL: &str = "
+import os, socket, sys
+held, keep = 0, []
+def fill(send):
+    global held
+    try:
+        while True: held += send(b'x' * 60000)
+    except OSError: pass
+listening = socket.socket(); listening.bind(('127.0.0.1', 0)); listening.listen(300)
+for _ in range(200):
+    if sys.argv[1] == 'tcp':
+        to = socket.create_connection(listening.getsockname()); keep += [to, listening.accept()[0]]
+    elif sys.argv[1] == 'udp':
+        at = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); at.bind(('127.0.0.1', 0))
+        at.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); to.connect(at.getsockname()); keep += [to, at]
+    else:
+        to, at = socket.socketpair(); keep += [to, at]
+    to.setblocking(False)
+    if sys.argv[1] == 'udp':
+        for _ in range(70): to.send(b'x' * 60000)
+        at.setblocking(False)
+    else: fill(to.send)
+if sys.argv[1] == 'udp':
+    for at in keep[1::2]: fill(lambda _: len(at.recv(65536)))
+print(held >> 20)
+";
+
+#[tokio::test]
+async fn sockets_of_a_box_hold_no_more_than_their_share_of_its_memory() {
+    let ground = Ground::new().await;
+    if !ground.has_hard_limits() {
+        fixtures::skip("control-groups", "buffers of sockets are bounded by control groups");
+        return;
+    }
+    for kind in ["tcp", "udp", "unix"] {
+        let inside = ground.start_with(sized(64, 0, 64)).await;
+        let ran = inside.run(&["/usr/bin/python3", "-c", FILL, kind]).await;
+        // Those that count as memory end what fills them.
+        let held: u64 =
+            if ran.exit.oom_killed { 0 } else { ran.stdout.trim().parse().unwrap_or_else(|_| panic!("{ran:?}")) };
+        assert!(held <= 48, "{kind}: {held} MiB");
     }
 }
 
@@ -68,9 +114,9 @@ async fn a_full_disk_is_the_boxes_own() {
 async fn the_disk_that_a_box_takes_is_known() {
     let ground = Ground::new().await;
     let inside = ground.start().await;
-    let before = ground.native.disk_usage(&inside.id).await.unwrap();
+    let before = ground.native.disk_usage(&inside.id).await.unwrap().bytes;
     inside.text("head -c 20M /dev/urandom > /workspace/file && sync").await;
-    let after = ground.native.disk_usage(&inside.id).await.unwrap();
+    let after = ground.native.disk_usage(&inside.id).await.unwrap().bytes;
     assert!((20 << 20..24 << 20).contains(&(after - before)), "{before} {after}");
 }
 

@@ -358,10 +358,16 @@ fn traces(config: &Config, report: &mut Report) {
 }
 
 fn disk(config: &Config, report: &mut Report) {
-    const KEY: &str = "limits.reserve_disk_mb";
-    match config.limits.reserve_disk_mb {
-        0 => report.warn(KEY, "is 0: sandboxes can fill the disk that the server writes to", "set it to 1024"),
-        mebibytes => report.pass(KEY, format!("is {mebibytes}")),
+    let limits = &config.limits;
+    let reserves = [
+        ("limits.reserve_disk_mb", limits.reserve_disk_mb, "fill the disk that the server writes to", "set it to 1024"),
+        ("limits.reserve_inodes", limits.reserve_inodes, "take every inode of the server's disk", "set it to 10000"),
+    ];
+    for (key, reserve, what, remedy) in reserves {
+        match reserve {
+            0 => report.warn(key, format!("is 0: sandboxes can {what}"), remedy),
+            reserve => report.pass(key, format!("is {reserve}")),
+        }
     }
 }
 

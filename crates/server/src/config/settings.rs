@@ -308,6 +308,8 @@ pub struct Limits {
     pub max_file_bytes: u64,
     /// Free space in mebibytes that sandboxes must leave to the server.
     pub reserve_disk_mb: u64,
+    /// Free inodes that sandboxes must leave to the server.
+    pub reserve_inodes: u64,
     /// Memory in mebibytes that all requests together may hold.
     pub request_memory_mb: u64,
     /// The most templates.
@@ -497,6 +499,7 @@ pub(super) fn blank() -> Config {
             max_output_bytes: 0,
             max_file_bytes: 0,
             reserve_disk_mb: 0,
+            reserve_inodes: 0,
             request_memory_mb: 0,
             max_templates: 0,
             max_quotas: 0,

@@ -100,7 +100,8 @@ fn nothing_set_gives_the_defaults() {
     assert_eq!((defaults.max_memory_mb, defaults.max_vcpus, defaults.max_disk_mb), (None, None, None));
     assert_eq!((config.defaults.max_sandboxes, config.defaults.max_sandboxes_per_owner), (0, 0));
     assert_eq!((config.limits.max_output_bytes, config.limits.max_file_bytes), (8 << 20, 1 << 30));
-    assert_eq!((config.limits.reserve_disk_mb, config.limits.request_memory_mb), (1024, 256));
+    assert_eq!((config.limits.reserve_disk_mb, config.limits.reserve_inodes), (1024, 10_000));
+    assert_eq!(config.limits.request_memory_mb, 256);
     assert_eq!((config.limits.max_templates, config.limits.max_quotas), (1_000, 10_000));
     assert_eq!((config.retention.max_failed, config.retention.max_failed_per_owner), (1_000, 100));
     assert_eq!((config.retention.max_destroyed, config.retention.max_destroyed_per_owner), (10_000, 1_000));

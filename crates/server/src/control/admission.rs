@@ -47,7 +47,7 @@ impl Control {
                 has_place = self.has_shared_place(plan.sandbox()).await?;
                 !self.has_place(&plan).await?
             }
-            Err(Error::Unavailable(_)) => true,
+            Err(Error::Unavailable(_) | Error::Full(_)) => true,
             Err(error) => return Err(error),
         };
         Ok(match room.admit() {
@@ -89,7 +89,7 @@ impl Control {
                     .to_owned(),
             ),
             Refused::KeyTaken => Error::Conflict("`Idempotency-Key` is in use; try again".to_owned()),
-            Refused::Store(error) => Error::Store(error),
+            Refused::Store(error) => error.into(),
             Refused::Closed => Error::Unavailable("the server is shutting down".to_owned()),
         }
     }

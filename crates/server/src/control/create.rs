@@ -268,6 +268,7 @@ impl Control {
         };
         let names_disk = request.disk_mb.or(request.of_template.disk_mb).is_some_and(|disk_mb| disk_mb > 0);
         let here = fits_here && self.can_be_here(&offer, &mut spec, names_disk)?;
+        let here = here && self.has_room(&offer, &spec)?;
         let resources = spec.resources;
         if let Some(provider) = offer.here.as_deref().filter(|_| here) {
             self.check_image(provider, &spec.image).await?;

@@ -1,7 +1,8 @@
-//! The free space of the disk: ends the box that takes the last of it, so that the
+//! The room on the disk: ends the box that takes the last of it, so that the
 //! store can always write.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +11,28 @@ use domain::{SandboxId, State};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
-use providers::{Chain, Provider};
+use providers::{Chain, DiskUsage, Provider, Room};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::{interval, report};
-use crate::control::{Control, LOCAL_WORKER, Result};
+use super::report;
+use crate::control::{Control, LOCAL_WORKER, Policy, Result, Sandbox};
 
-/// How often the free space is looked at.
+/// How often the room is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often where a box that writes as fast as a disk takes it could reach the
+/// reserve before the next look.
+const LOOK_SOON: Duration = Duration::from_millis(50);
+/// So many times the reserve is near it: with the default, a box has to write more
+/// than 6 GB a second to get past between two looks.
+const NEAR: u64 = 4;
 /// A box that holds less than this is not what fills a disk.
 const HOG_BYTES_MIN: u64 = 16 * 1024 * 1024;
+/// A box that has fewer than this is not what takes the inodes.
+const HOG_ENTRIES_MIN: u64 = 1000;
+/// A box with more than this that cannot be measured in time is taken for the
+/// largest: else its own many entries would hide what it holds.
+const UNCOUNTED_ENTRIES_MIN: u64 = 100_000;
 /// How many boxes of one provider are measured at once.
 const AT_ONCE: usize = 4;
 /// How long the boxes of one provider may take to be measured; those that are not
@@ -32,30 +44,114 @@ const REMOVAL_MAX: Duration = Duration::from_secs(30);
 /// How long file systems may take to show as free what has been removed.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// Looks at the disk of `data_dir` again and again.
+/// Looks at the disks that boxes lie on, and at that of `data_dir`, again and again.
 pub(super) async fn watch(control: Arc<Control>, data_dir: PathBuf) {
-    let mut guard = Guard::new(REMOVAL_MAX);
-    let mut look = interval(LOOK_EVERY);
+    let mut guards: HashMap<u64, Guard> = HashMap::new();
     loop {
-        look.tick().await;
-        if let Some(free) = free_bytes(&data_dir) {
-            report("disk", guard.look(&control, free).await.map(drop));
+        let disks = disks(&control, &data_dir);
+        guards.retain(|device, _| disks.iter().any(|disk| disk.device == *device));
+        let is_near = disks.iter().any(|disk| disk.is_near(control.policy()));
+        for disk in &disks {
+            let guard = guards.entry(disk.device).or_insert_with(|| Guard::new(REMOVAL_MAX));
+            report("disk", guard.look(&control, disk).await.map(drop));
+        }
+        tokio::time::sleep(if is_near { LOOK_SOON } else { LOOK_EVERY }).await;
+    }
+}
+
+/// A file system, what is free of it, and whose boxes lie on it.
+#[derive(Debug)]
+struct Disk {
+    device: u64,
+    room: Room,
+    providers: Vec<String>,
+}
+
+impl Disk {
+    fn at(path: &Path) -> Option<Disk> {
+        let device = std::fs::metadata(path).ok()?.dev();
+        Some(Disk { device, room: Room::of(path).ok()?, providers: Vec::new() })
+    }
+
+    /// Says whether the reserve may be reached soon.
+    fn is_near(&self, policy: &Policy) -> bool {
+        self.room.bytes < policy.reserve_disk_bytes.saturating_mul(NEAR)
+            || self.room.entries.is_some_and(|left| left < policy.reserve_inodes.saturating_mul(NEAR))
+    }
+}
+
+/// Returns every disk to look at. Boxes whose disk cannot be seen are taken to lie
+/// on that of `data_dir`.
+fn disks(control: &Control, data_dir: &Path) -> Vec<Disk> {
+    let mut disks: Vec<Disk> = Disk::at(data_dir).into_iter().collect();
+    for entry in control.registry().entries() {
+        let name = entry.provider.name().to_owned();
+        let own = entry.provider.disk().and_then(|disk| Disk::at(&disk.dir));
+        let known = disks.iter_mut().position(|disk| own.as_ref().is_none_or(|own| own.device == disk.device));
+        match (known, own) {
+            (Some(known), _) => disks[known].providers.push(name),
+            (None, Some(own)) => disks.push(Disk { providers: vec![name], ..own }),
+            (None, None) => {}
+        }
+    }
+    disks
+}
+
+/// Kind of room that a disk is short of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Short {
+    Bytes,
+    Entries,
+}
+
+impl Short {
+    /// Returns how much of it a box takes.
+    fn of(self, usage: DiskUsage) -> u64 {
+        match self {
+            Short::Bytes => usage.bytes,
+            Short::Entries => usage.entries,
+        }
+    }
+
+    /// Says whether a box may be what takes it.
+    fn is_hog(self, usage: DiskUsage) -> bool {
+        let least = match self {
+            Short::Bytes => HOG_BYTES_MIN,
+            Short::Entries => HOG_ENTRIES_MIN,
+        };
+        self.of(usage) >= least || is_uncounted(usage)
+    }
+
+    /// Says why a box was ended, and how the next one can be spared.
+    fn reason(self, usage: DiskUsage, disk: &Disk, policy: &Policy) -> String {
+        let least = if usage.is_cut { "at least " } else { "" };
+        match self {
+            Short::Bytes => format!(
+                "it held {least}{} MiB when the server's disk had less than {} MiB left; spawn with `disk_mb` to bound it",
+                usage.bytes >> 20,
+                policy.reserve_disk_bytes >> 20
+            ),
+            Short::Entries => format!(
+                "it had {least}{} files and directories when the server's disk had {} inodes left; spawn with `disk_mb` \
+                 to give it a file system of its own",
+                usage.entries,
+                disk.room.entries.unwrap_or(0)
+            ),
         }
     }
 }
 
-fn free_bytes(path: &Path) -> Option<u64> {
-    let stat = rustix::fs::statvfs(path).ok()?;
-    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+fn is_uncounted(usage: DiskUsage) -> bool {
+    usage.is_cut && usage.entries >= UNCOUNTED_ENTRIES_MIN
 }
 
-/// What is known of the boxes that were ended.
+/// The boxes that were ended on one disk.
 #[derive(Debug)]
 struct Guard {
     /// The removals under way.
     removals: JoinSet<SandboxId>,
-    /// What each of them is going to free, in bytes.
-    coming: HashMap<SandboxId, u64>,
+    /// What each of them is going to free.
+    coming: HashMap<SandboxId, DiskUsage>,
     /// How long each of them is counted on.
     removal_max: Duration,
 }
@@ -67,7 +163,7 @@ impl Guard {
 
     /// Ends the largest box if too little is free, also after all that is being
     /// removed already; which.
-    async fn look(&mut self, control: &Arc<Control>, free: u64) -> Result<Option<SandboxId>> {
+    async fn look(&mut self, control: &Arc<Control>, disk: &Disk) -> Result<Option<SandboxId>> {
         while let Some(ended) = self.removals.try_join_next() {
             match ended {
                 Ok(id) => drop(self.coming.remove(&id)),
@@ -75,59 +171,81 @@ impl Guard {
                 Err(_) => self.coming.clear(),
             }
         }
-        let reserve = control.policy().reserve_disk_bytes;
-        let coming: u64 = self.coming.values().sum();
-        if free.saturating_add(coming) >= reserve {
+        let Some(short) = self.short(control.policy(), disk.room) else { return Ok(None) };
+        let Some((usage, sandbox)) = largest(control, disk, short, &self.coming).await? else { return Ok(None) };
+        if !short.is_hog(usage) {
             return Ok(None);
         }
-        let Some((bytes, id)) = largest(control).await?.filter(|(bytes, _)| *bytes >= HOG_BYTES_MIN) else {
-            return Ok(None);
+        let id = sandbox.id.clone();
+        tracing::warn!(%id, ?usage, room = ?disk.room, "ending the sandbox that fills the disk");
+        let reason = short.reason(usage, disk, control.policy());
+        let failed = match control.fail(&id, &reason).await {
+            Ok(Some(failed)) => failed,
+            Ok(None) => return Ok(None),
+            // There may be no room to write it: the box has to go first.
+            Err(error) => {
+                tracing::warn!(%id, error = %Chain(&error), "the end of the sandbox cannot be written yet");
+                sandbox
+            }
         };
-        tracing::warn!(%id, bytes, free, reserve, "ending the sandbox that fills the disk");
-        let reason = format!(
-            "it held {} MiB when the server's disk had less than {} MiB left; spawn with `disk_mb` to bound it",
-            bytes >> 20,
-            reserve >> 20
-        );
-        let Some(sandbox) = control.fail(&id, &reason).await? else { return Ok(None) };
-        control.publish_action("disk_freed", Some(&id), json!({"bytes": bytes}));
-        self.coming.insert(id.clone(), bytes);
+        control.publish_action("disk_freed", Some(&id), json!({"bytes": usage.bytes, "entries": usage.entries}));
+        self.coming.insert(id.clone(), usage);
         let (control, removal_max) = (Arc::clone(control), self.removal_max);
         self.removals.spawn(async move {
-            match tokio::time::timeout(removal_max, control.clear_away(&sandbox)).await {
+            match tokio::time::timeout(removal_max, control.clear_away(&failed)).await {
                 Ok(Ok(())) => tokio::time::sleep(SETTLING).await,
                 // The inventory finds it: a box without an active sandbox.
-                Ok(Err(error)) => tracing::warn!(id = %sandbox.id, error = %Chain(&error), "cannot free the disk yet"),
-                Err(_) => tracing::warn!(id = %sandbox.id, "what filled the disk takes long to remove"),
+                Ok(Err(error)) => tracing::warn!(id = %failed.id, error = %Chain(&error), "cannot free the disk yet"),
+                Err(_) => tracing::warn!(id = %failed.id, "what filled the disk takes long to remove"),
             }
-            sandbox.id
+            if failed.state == State::Running {
+                report("disk", control.fail(&failed.id, &reason).await.map(drop));
+            }
+            failed.id
         });
         Ok(Some(id))
     }
+
+    /// Returns what too little is free of.
+    fn short(&self, policy: &Policy, room: Room) -> Option<Short> {
+        let coming = |short: Short| self.coming.values().map(|usage| short.of(*usage)).sum::<u64>();
+        if room.bytes.saturating_add(coming(Short::Bytes)) < policy.reserve_disk_bytes {
+            return Some(Short::Bytes);
+        }
+        let left = room.entries?.saturating_add(coming(Short::Entries));
+        (left < policy.reserve_inodes).then_some(Short::Entries)
+    }
 }
 
-/// The box of this server that takes most of the disk, among those that may take
-/// as much as they like.
-async fn largest(control: &Control) -> Result<Option<(u64, SandboxId)>> {
-    let mut boxes: BTreeMap<String, Vec<SandboxId>> = BTreeMap::new();
-    for sandbox in control.store().in_state(State::Running, u32::MAX).await? {
-        // A box with a bound of its own was given that much on purpose.
-        if sandbox.resources.disk_mb == 0 && sandbox.worker == LOCAL_WORKER {
-            boxes.entry(sandbox.provider).or_default().push(sandbox.id);
+/// Returns the box of this server that takes most of the disk, a bound of its own or
+/// not: a bound is a promise of room, and several may have been promised the same.
+async fn largest(
+    control: &Control,
+    disk: &Disk,
+    short: Short,
+    ended: &HashMap<SandboxId, DiskUsage>,
+) -> Result<Option<(DiskUsage, Sandbox)>> {
+    let running = control.store().in_state(State::Running, u32::MAX).await?;
+    let mut boxes: HashMap<String, Vec<Sandbox>> = HashMap::new();
+    for sandbox in running {
+        let is_there = sandbox.worker == LOCAL_WORKER && disk.providers.contains(&sandbox.provider);
+        if is_there && !ended.contains_key(&sandbox.id) {
+            boxes.entry(sandbox.provider.clone()).or_default().push(sandbox);
         }
     }
-    let measured = boxes.into_iter().filter_map(|(provider, ids)| {
+    let measured = boxes.into_iter().filter_map(|(provider, boxes)| {
         let entry = control.registry().get(&provider)?;
-        Some(measure(entry.provider.as_ref(), ids))
+        Some(measure(entry.provider.as_ref(), boxes))
     });
-    Ok(join_all(measured).await.into_iter().flatten().max())
+    let measured = join_all(measured).await.into_iter().flatten();
+    Ok(measured.max_by_key(|(usage, _)| (is_uncounted(*usage), short.of(*usage))))
 }
 
-/// What the largest of these boxes takes.
-async fn measure(provider: &dyn Provider, ids: Vec<SandboxId>) -> Option<(u64, SandboxId)> {
-    let usages = stream::iter(ids).map(|id| async { (provider.disk_usage(&id).await.unwrap_or(0), id) });
+/// Measures these boxes.
+async fn measure(provider: &dyn Provider, boxes: Vec<Sandbox>) -> Vec<(DiskUsage, Sandbox)> {
+    let usages = stream::iter(boxes).map(|sandbox| async { (provider.disk_usage(&sandbox.id).await, sandbox) });
     let usages = usages.buffer_unordered(AT_ONCE).take_until(tokio::time::sleep(MEASURING_MAX));
-    usages.fold(None, |most, next| std::future::ready(most.max(Some(next)))).await
+    usages.filter_map(|(usage, sandbox)| std::future::ready(usage.map(|usage| (usage, sandbox)))).collect().await
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A service below HTTP, with providers of the test's own.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{Caps, Configured, Limits, Machine, Places, Resources, SandboxId, SizeRules, State, Timestamp};
 use providers::mock::Mock;
-use providers::{Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Spec, Started};
+use providers::{BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Spec, Started};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
@@ -48,6 +49,7 @@ pub(crate) fn policy() -> Policy {
         templates_max: 1000,
         quotas_max: 1000,
         reserve_disk_bytes: 0,
+        reserve_inodes: 0,
         leases: Leases {
             ttl: seconds(120),
             grace: seconds(30),
@@ -98,7 +100,8 @@ pub(crate) struct Puppet {
     pub(crate) mock: Mock,
     hangs: AtomicBool,
     fails: AtomicBool,
-    weights: Mutex<HashMap<SandboxId, u64>>,
+    weights: Mutex<HashMap<SandboxId, DiskUsage>>,
+    disk: Mutex<Option<BoxDisk>>,
     /// Whether what was removed is gone.
     is_idle: watch::Sender<bool>,
 }
@@ -111,6 +114,7 @@ impl Puppet {
             hangs: AtomicBool::new(false),
             fails: AtomicBool::new(false),
             weights: Mutex::default(),
+            disk: Mutex::default(),
             is_idle: watch::Sender::new(true),
         })
     }
@@ -125,9 +129,14 @@ impl Puppet {
         self.fails.store(true, Ordering::SeqCst);
     }
 
-    /// What a box takes of the disk, in bytes.
-    pub(crate) fn weigh(&self, id: &SandboxId, bytes: u64) {
-        self.weights.lock().unwrap().insert(id.clone(), bytes);
+    /// What a box takes of the disk.
+    pub(crate) fn weigh(&self, id: &SandboxId, usage: DiskUsage) {
+        self.weights.lock().unwrap().insert(id.clone(), usage);
+    }
+
+    /// From now on boxes lie on the disk of this folder.
+    pub(crate) fn lie_on(&self, dir: &Path) {
+        *self.disk.lock().unwrap() = Some(BoxDisk { dir: dir.to_owned(), holds_bounded: true });
     }
 
     /// From now on the files of boxes that were stopped stay for a while.
@@ -197,7 +206,11 @@ impl Provider for Puppet {
         self.mock.guest(id).await
     }
 
-    async fn disk_usage(&self, id: &SandboxId) -> Option<u64> {
+    fn disk(&self) -> Option<BoxDisk> {
+        self.disk.lock().unwrap().clone()
+    }
+
+    async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
         self.answers().await;
         self.weights.lock().unwrap().get(id).copied()
     }

@@ -2,6 +2,7 @@
 
 mod admission;
 mod conformance;
+mod disk;
 mod errors;
 mod exec;
 mod files;

@@ -204,6 +204,7 @@ impl TestServer {
             .env("TIDEBOX_IMAGES_PULL", "never")
             // What a disk has free is not what most tests are about.
             .env("TIDEBOX_LIMITS_RESERVE_DISK_MB", "0")
+            .env("TIDEBOX_LIMITS_RESERVE_INODES", "0")
             .current_dir(self.dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

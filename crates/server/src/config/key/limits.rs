@@ -42,6 +42,15 @@ pub(super) const KEYS: &[Key] = &[
         read: |config, value, _| read::integer(value, 0..=COUNT_MAX).map(|it| config.limits.reserve_disk_mb = it),
     },
     Key {
+        name: "limits.reserve_inodes",
+        default: Default::Text("10000"),
+        doc: &[
+            "Free inodes that sandboxes must leave, so that the server can always make files.",
+            "Means nothing on file systems that do not count them (btrfs).",
+        ],
+        read: |config, value, _| read::integer(value, 0..=COUNT_MAX).map(|it| config.limits.reserve_inodes = it),
+    },
+    Key {
         name: "limits.request_memory_mb",
         default: Default::Text("256"),
         doc: &[

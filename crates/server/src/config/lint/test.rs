@@ -237,6 +237,7 @@ fn traces_and_logs_are_in_bounds() {
     check("retention.destroyed", &[("retention: {destroyed: 0s}", Warn), ("", Pass)]);
     check("logging.level", &[("logging: {level: trace}", Warn), ("logging: {level: debug}", Warn), ("", Pass)]);
     check("limits.reserve_disk_mb", &[("limits: {reserve_disk_mb: 0}", Warn), ("", Pass)]);
+    check("limits.reserve_inodes", &[("limits: {reserve_inodes: 0}", Warn), ("", Pass)]);
 }
 
 #[test]

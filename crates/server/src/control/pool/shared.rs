@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{Metadata, Resources, SandboxId};
 use providers::{
-    Backend, Chain, Error, Facts, Found, Guest, Health, ImageSource, Phase, Provider, Result, Slots, Spec, Started,
+    Backend, BoxDisk, Chain, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Phase, Provider, Result,
+    Slots, Spec, Started,
 };
 
 use super::follow;
@@ -209,7 +210,11 @@ impl Provider for SharedBoxes {
         }
     }
 
-    async fn disk_usage(&self, id: &SandboxId) -> Option<u64> {
+    fn disk(&self) -> Option<BoxDisk> {
+        self.inner.disk()
+    }
+
+    async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
         match self.host_of(id).await.ok()? {
             Some(host) => self.inner.slots()?.slot_disk_usage(&host.id, id).await,
             None => self.inner.disk_usage(id).await,

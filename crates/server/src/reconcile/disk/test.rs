@@ -5,35 +5,45 @@ use crate::test::lab::{self, Lab, Puppet};
 const MIB: u64 = 1 << 20;
 const RESERVE: u64 = 1000 * MIB;
 
-struct Disk {
+struct Disks {
     lab: Lab,
     heavy: Arc<Puppet>,
     guard: Guard,
 }
 
-impl Disk {
+impl Disks {
     async fn new() -> Self {
         let heavy = Puppet::new("heavy");
         heavy.keep_what_is_removed();
-        let policy = Policy { reserve_disk_bytes: RESERVE, ..lab::policy() };
+        let policy = Policy { reserve_disk_bytes: RESERVE, reserve_inodes: 10_000, ..lab::policy() };
         let lab = Lab::new(vec![Arc::clone(&heavy) as Arc<dyn Provider>], policy).await;
         Self { lab, heavy, guard: Guard::new(REMOVAL_MAX) }
     }
 
     async fn a_box_of(&self, bytes: u64) -> SandboxId {
-        let made = self.lab.control.spawn(SpawnRequest::default()).await.unwrap().sandbox.id;
-        self.heavy.weigh(&made, bytes);
+        self.a_box_with(0, DiskUsage { bytes, ..DiskUsage::default() }).await
+    }
+
+    async fn a_box_with(&self, disk_mb: u32, usage: DiskUsage) -> SandboxId {
+        let request = SpawnRequest { disk_mb: Some(disk_mb), ..SpawnRequest::default() };
+        let made = self.lab.control.spawn(request).await.unwrap().sandbox.id;
+        self.heavy.weigh(&made, usage);
         made
     }
 
     async fn look(&mut self, free: u64) -> Option<SandboxId> {
-        self.guard.look(&self.lab.control, free).await.unwrap()
+        self.look_at(Room { bytes: free, entries: None }).await
+    }
+
+    async fn look_at(&mut self, room: Room) -> Option<SandboxId> {
+        let disk = Disk { device: 0, room, providers: vec!["heavy".to_owned()] };
+        self.guard.look(&self.lab.control, &disk).await.unwrap()
     }
 }
 
 #[tokio::test]
 async fn nobody_else_is_ended_while_what_the_hog_held_is_being_removed() {
-    let mut disk = Disk::new().await;
+    let mut disk = Disks::new().await;
     let neighbour = disk.a_box_of(60 * MIB).await;
     let hog = disk.a_box_of(500 * MIB).await;
     assert_eq!(disk.look(RESERVE).await, None, "there is enough");
@@ -52,7 +62,7 @@ async fn nobody_else_is_ended_while_what_the_hog_held_is_being_removed() {
 
 #[tokio::test]
 async fn the_next_one_is_ended_where_what_comes_free_is_not_enough() {
-    let mut disk = Disk::new().await;
+    let mut disk = Disks::new().await;
     let second = disk.a_box_of(300 * MIB).await;
     let first = disk.a_box_of(500 * MIB).await;
     assert_eq!(disk.look(RESERVE - 700 * MIB).await, Some(first));
@@ -62,7 +72,7 @@ async fn the_next_one_is_ended_where_what_comes_free_is_not_enough() {
 
 #[tokio::test]
 async fn what_does_not_come_free_in_time_is_not_counted_on_for_ever() {
-    let mut disk = Disk::new().await;
+    let mut disk = Disks::new().await;
     disk.guard = Guard::new(Duration::from_millis(500));
     let second = disk.a_box_of(60 * MIB).await;
     let first = disk.a_box_of(500 * MIB).await;
@@ -79,18 +89,88 @@ async fn what_does_not_come_free_in_time_is_not_counted_on_for_ever() {
     assert!(started.elapsed() >= Duration::from_millis(400), "{:?}", started.elapsed());
 }
 
+fn a_row(id: SandboxId) -> Sandbox {
+    Sandbox {
+        id,
+        state: State::Running,
+        provider: "heavy".to_owned(),
+        image: "host".to_owned(),
+        resources: lab::policy().resources,
+        metadata: domain::Metadata::default(),
+        owner: None,
+        worker: LOCAL_WORKER.to_owned(),
+        created_at: domain::Timestamp::UNIX_EPOCH,
+        expires_at: domain::Timestamp::UNIX_EPOCH,
+        ended_at: None,
+        error: None,
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_provider_that_does_not_measure_its_boxes_does_not_hold_up_the_look() {
     let heavy = Puppet::new("heavy");
     heavy.hang();
     let started = tokio::time::Instant::now();
-    assert_eq!(measure(heavy.as_ref(), vec![SandboxId::from_entropy([1; 10])]).await, None);
+    let silent = a_row(SandboxId::from_entropy([1; 10]));
+    assert_eq!(measure(heavy.as_ref(), vec![silent]).await, []);
     assert!(started.elapsed() <= MEASURING_MAX + Duration::from_secs(1));
 }
 
 #[tokio::test]
 async fn small_boxes_are_not_what_fills_a_disk() {
-    let mut disk = Disk::new().await;
+    let mut disk = Disks::new().await;
     disk.a_box_of(HOG_BYTES_MIN - 1).await;
     assert_eq!(disk.look(0).await, None);
+}
+
+#[tokio::test]
+async fn a_bound_of_its_own_spares_no_box_that_fills_the_disk() {
+    let mut disk = Disks::new().await;
+    disk.a_box_of(100 * MIB).await;
+    let hog = disk.a_box_with(16_000_000, DiskUsage { bytes: 900 * MIB, ..DiskUsage::default() }).await;
+    assert_eq!(disk.look(RESERVE - MIB).await, Some(hog));
+}
+
+#[tokio::test]
+async fn the_box_with_the_most_entries_is_ended_where_inodes_are_short() {
+    let mut disk = Disks::new().await;
+    disk.a_box_with(0, DiskUsage { bytes: 800 * MIB, entries: 50, is_cut: false }).await;
+    let hog = disk.a_box_with(0, DiskUsage { bytes: 0, entries: 19_141, is_cut: false }).await;
+    let short = Room { bytes: 2 * RESERVE, entries: Some(9_999) };
+    assert_eq!(disk.look_at(Room { entries: Some(10_000), ..short }).await, None, "there are enough");
+    assert_eq!(disk.look_at(Room { entries: None, ..short }).await, None, "they are not counted there");
+    assert_eq!(disk.look_at(short).await, Some(hog.clone()));
+    assert_eq!(disk.look_at(short).await, None, "enough of them are to come");
+    let told = disk.lab.control.sandbox(hog.as_str()).await.unwrap().error.unwrap();
+    assert!(told.contains("19141 files and directories") && told.contains("disk_mb"), "{told}");
+}
+
+#[tokio::test]
+async fn many_entries_do_not_hide_what_a_box_holds() {
+    let mut disk = Disks::new().await;
+    disk.a_box_of(500 * MIB).await;
+    let uncounted = DiskUsage { bytes: MIB, entries: 300_000, is_cut: true };
+    let hog = disk.a_box_with(0, uncounted).await;
+    assert_eq!(disk.look(RESERVE - MIB).await, Some(hog));
+}
+
+#[tokio::test]
+async fn only_boxes_on_the_disk_that_is_short_are_ended() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap()];
+    let providers = [Puppet::new("here"), Puppet::new("there"), Puppet::new("unseen")];
+    providers[0].lie_on(dirs[0].path());
+    providers[1].lie_on(dirs[1].path());
+    let all = providers.iter().map(|puppet| Arc::clone(puppet) as Arc<dyn Provider>).collect();
+    let lab = Lab::new(all, lab::policy()).await;
+    let found: Vec<Vec<String>> = disks(&lab.control, dirs[0].path()).into_iter().map(|disk| disk.providers).collect();
+    assert_eq!(found, [vec!["here".to_owned(), "unseen".to_owned()], vec!["there".to_owned()]]);
+}
+
+#[tokio::test]
+async fn the_room_is_looked_at_more_often_near_the_reserve() {
+    let policy = Policy { reserve_disk_bytes: RESERVE, reserve_inodes: 10_000, ..lab::policy() };
+    let is_near =
+        |bytes, entries| Disk { device: 0, room: Room { bytes, entries }, providers: vec![] }.is_near(&policy);
+    assert!(!is_near(5 * RESERVE, None) && !is_near(5 * RESERVE, Some(50_000)));
+    assert!(is_near(3 * RESERVE, None) && is_near(5 * RESERVE, Some(30_000)));
 }

@@ -8,6 +8,7 @@ use futures_util::StreamExt as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::disk::SmallDisk;
 use crate::server::{Answer, MOCK, NATIVE, PATIENCE, TestServer};
 
 const KEY: &str = "api-key-0123456789abcdef0123456789abcdef";
@@ -301,31 +302,11 @@ async fn with_destroy_on_exit_no_box_outlives_the_server() {
     server.get(&format!("/sandboxes/{id}")).await.refused(404, "not_found", &id);
 }
 
-/// A disk of its own, so that nobody else fills or frees it.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn of_megabytes(size: u32) -> Self {
-        let dir = tempfile::Builder::new().prefix("tidebox-disk-").tempdir().unwrap();
-        let mount = ["-t", "tmpfs", "-o", &format!("size={size}m,mode=711"), "tidebox-test"];
-        let mounted = std::process::Command::new("mount").args(mount).arg(dir.path()).status();
-        assert!(mounted.unwrap().success(), "a test of real boxes runs as root");
-        Self(dir)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // What a failed test has left is let go with it.
-        let _ = std::process::Command::new("umount").arg("--lazy").arg(self.0.path()).status();
-    }
-}
-
 #[tokio::test]
 async fn the_box_that_takes_the_last_of_the_disk_is_ended_and_its_neighbours_are_not() {
     // The reserve is met again once the hog is gone, whose many files go slowly.
     let disk = SmallDisk::of_megabytes(600);
-    let data = disk.0.path().join("data");
+    let data = disk.path().join("data");
     let settings = format!("{NATIVE} limits.reserve_disk_mb=350 data_dir={}", data.display());
     let server = TestServer::start(&settings).await;
     let bounded = server.spawn_with(json!({"disk_mb": 64})).await;
@@ -340,7 +321,7 @@ async fn the_box_that_takes_the_last_of_the_disk_is_ended_and_its_neighbours_are
     assert!(failed["error"].as_str().unwrap().contains("spawn with `disk_mb` to bound it"), "{failed}");
     server
         .until("its files are gone", async || {
-            let stat = rustix::fs::statvfs(disk.0.path()).unwrap();
+            let stat = rustix::fs::statvfs(disk.path()).unwrap();
             stat.f_bavail * stat.f_frsize > 350 << 20
         })
         .await;

@@ -1,0 +1,59 @@
+//! What boxes take of this host's disk.
+
+use super::lab::{Inside, eventually, sh};
+use super::{Case, Lab, case};
+use crate::{Command, DiskUsage};
+
+/// Bytes that no box takes by itself, and a file system may show a little differently.
+const MUCH: u64 = 20 << 20;
+/// Entries that no box makes by itself.
+const MANY: u64 = 500;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        case!("what a box writes is counted, be it in files or in entries", counted, Processes, Disk),
+        case!("a file with many names is counted once", once, Processes, Disk),
+        case!("a file that was removed and is still open is counted", held, Processes, HeldFiles),
+    ]
+}
+
+async fn usage(lab: &Lab, inside: &Inside) -> DiskUsage {
+    lab.provider().disk_usage(&inside.id).await.expect("what a box takes is known")
+}
+
+async fn counted(lab: Lab) {
+    let inside = lab.start().await;
+    let before = usage(&lab, &inside).await;
+    inside.sh("head -c 20971520 /dev/zero > /workspace/file; sync").await;
+    inside.sh("i=0; while [ $i -lt 500 ]; do : > /workspace/$i; i=$((i + 1)); done").await;
+    let after = usage(&lab, &inside).await;
+    assert!(after.bytes >= before.bytes + MUCH, "{before:?} {after:?}");
+    assert!((before.entries + MANY..before.entries + MANY + 50).contains(&after.entries), "{before:?} {after:?}");
+    inside.sh("rm -r /workspace/*").await;
+    let again = usage(&lab, &inside).await;
+    assert!(again.bytes < before.bytes + MUCH / 2 && again.entries < before.entries + 50, "{before:?} {again:?}");
+}
+
+async fn once(lab: Lab) {
+    let inside = lab.start().await;
+    inside
+        .sh("head -c 20971520 /dev/zero > /workspace/0; for i in 1 2 3 4 5; do ln /workspace/0 /workspace/$i; done")
+        .await;
+    let found = usage(&lab, &inside).await;
+    assert!((MUCH..2 * MUCH).contains(&found.bytes), "{found:?}");
+}
+
+async fn held(lab: Lab) {
+    let inside = lab.start().await;
+    let before = usage(&lab, &inside).await;
+    let script = "exec 3>/workspace/file; rm /workspace/file; head -c 20971520 /dev/zero >&3; : > /workspace/ready; \
+                  while [ -e /workspace/ready ]; do sleep 0.1; done";
+    let holder = inside.clone();
+    let held = tokio::spawn(async move { holder.run(Command { terminal: None, ..sh(script) }).await });
+    eventually("the file is held", async || inside.exists("/workspace/ready").await).await;
+    let after = usage(&lab, &inside).await;
+    inside.sh("rm /workspace/ready").await;
+    held.await.unwrap();
+    assert!(after.bytes >= before.bytes + MUCH, "{before:?} {after:?}");
+    assert!(usage(&lab, &inside).await.bytes < before.bytes + MUCH / 2);
+}

@@ -1,0 +1,36 @@
+//! The buffers of sockets, which control groups of version 1 count apart from memory.
+
+use std::io::ErrorKind;
+use std::sync::atomic::Ordering;
+
+use super::Inner;
+use super::direct::{self, FirstProcess};
+use super::engine::About;
+use crate::native::cgroup;
+
+impl Inner {
+    /// Returns what the Engine lacks, and what we cannot do about it.
+    pub(super) fn missing(&self, about: Option<About>) -> Vec<String> {
+        let Some(about) = about else { return Vec::new() };
+        let unbounded = about.groups_v1 && self.has_unbounded_sockets.load(Ordering::Relaxed);
+        let sockets = "Control groups of version 1 count no buffers of sockets, and the server cannot bound those of \
+                       the Engine's boxes: use an Engine with control groups of version 2, or run the server as root on \
+                       the Engine's machine.";
+        about.missing.into_iter().chain(unbounded.then(|| sockets.to_owned())).collect()
+    }
+
+    /// Bounds the buffers of a box's sockets where the Engine's control groups do not:
+    /// no runtime sets that bound any more.
+    pub(super) fn bound_sockets(&self, process: &FirstProcess, memory_mb: u32) {
+        if !self.engine.about().is_some_and(|about| about.groups_v1) {
+            return;
+        }
+        let is_here = self.is_local && direct::is_here(process);
+        let bound =
+            if is_here { cgroup::bound_sockets(process.pid, memory_mb) } else { Err(ErrorKind::NotFound.into()) };
+        if let Err(error) = &bound {
+            tracing::debug!(container = process.container, %error, "buffers of sockets are not bounded");
+        }
+        self.has_unbounded_sockets.store(bound.is_err(), Ordering::Relaxed);
+    }
+}

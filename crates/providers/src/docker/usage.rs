@@ -1,0 +1,88 @@
+//! What a container takes of this machine's disk.
+
+use std::path::{Path, PathBuf};
+
+use bollard::models::{ContainerInspectResponse, MountPoint};
+use bollard::query_parameters::InspectContainerOptionsBuilder;
+use domain::SandboxId;
+
+use super::direct::{self, FirstProcess};
+use super::fault::{LOOK_WAIT, within};
+use super::{Inner, first_process};
+use crate::local::usage::usage;
+use crate::{DiskUsage, Guest};
+
+/// Files that the Engine keeps for each container beside its root, and that the
+/// container may write: no bound on its root counts them.
+const OF_THE_ENGINE: [&str; 3] = ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"];
+
+/// Measures the container of a box on an Engine of this machine: its root, the
+/// volumes that its image names, and the files that the Engine keeps for it.
+pub(super) async fn measure(inner: &Inner, id: &SandboxId) -> Option<DiskUsage> {
+    let (client, name) = (inner.client().ok()?, inner.name(id));
+    let inspected = within(LOOK_WAIT, client.inspect_container(&name, None)).await.ok()?;
+    let paths = Paths::of(&inspected);
+    let process = first_process(&inspected);
+    let (mut found, sees) = tokio::task::spawn_blocking(move || paths.measure(process.as_ref())).await.ok()?;
+    if !sees.root {
+        // The Engine counts no entries.
+        let options = InspectContainerOptionsBuilder::default().size(true).build();
+        let sized = within(LOOK_WAIT, client.inspect_container(&name, Some(options))).await.ok()?;
+        found.bytes = found.bytes.saturating_add(u64::try_from(sized.size_rw?).unwrap_or(0));
+    }
+    if !sees.files
+        && let Ok(guest) = inner.dial(id, &inner.entry(id)).await
+    {
+        for path in OF_THE_ENGINE {
+            found.bytes = found.bytes.saturating_add(guest.stat(path).await.map_or(0, |info| info.size));
+        }
+    }
+    Some(found)
+}
+
+/// Paths of a container's files, as the Engine says.
+struct Paths {
+    root: Option<PathBuf>,
+    volumes: Vec<PathBuf>,
+    files: Vec<PathBuf>,
+}
+
+/// Parts that can be seen from here: the Engine may have another view.
+#[derive(Debug, Default)]
+struct Sees {
+    root: bool,
+    files: bool,
+}
+
+impl Paths {
+    fn of(container: &ContainerInspectResponse) -> Paths {
+        let driver = container.graph_driver.as_ref();
+        let root = driver.and_then(|driver| driver.data.get("UpperDir")).map(PathBuf::from);
+        let is_own = |mount: &&MountPoint| mount.typ.as_deref() == Some("volume") && mount.rw == Some(true);
+        let volumes = container.mounts.iter().flatten().filter(is_own).filter_map(|mount| mount.source.clone());
+        let files = [&container.hosts_path, &container.hostname_path, &container.resolv_conf_path];
+        Paths {
+            root,
+            volumes: volumes.map(PathBuf::from).collect(),
+            files: files.into_iter().flatten().filter(|path| !path.is_empty()).map(PathBuf::from).collect(),
+        }
+    }
+
+    fn measure(&self, process: Option<&FirstProcess>) -> (DiskUsage, Sees) {
+        let mut all = DiskUsage::default();
+        let mut add = |path: &Path, first: Option<u32>| {
+            let Ok(found) = usage(path, first) else { return false };
+            all.bytes = all.bytes.saturating_add(found.bytes);
+            all.entries = all.entries.saturating_add(found.entries);
+            all.is_cut |= found.is_cut;
+            true
+        };
+        let ours = process.filter(|process| direct::is_here(process)).and_then(|process| process.pid.try_into().ok());
+        let root = self.root.as_ref().is_some_and(|root| add(root, ours));
+        for volume in &self.volumes {
+            add(volume, None);
+        }
+        let files = self.files.iter().fold(!self.files.is_empty(), |all, file| add(file, None) && all);
+        (all, Sees { root, files })
+    }
+}

@@ -1,0 +1,73 @@
+//! Files that have lost their name, and that processes of a box keep on disk.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FsWord, stat, statfs};
+
+use super::Count;
+
+/// The type of an overlay, which is what most boxes write through.
+const OVERLAY: FsWord = 0x794c_7630;
+
+/// Counts the files without a name on `device`, or on an overlay, that the process
+/// `first` and its descendants hold open or mapped. A descriptor that is on its way
+/// through a socket is in no table, and is not seen.
+pub(super) fn count(count: &mut Count, first: u32, device: u64) {
+    for pid in descendants(first) {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        files(count, &process.join("fd"), device, |_| true);
+        // A look at the names is cheaper than one at the files, of which there are many.
+        files(count, &process.join("map_files"), device, |link| {
+            fs::read_link(link).is_ok_and(|to| to.as_os_str().as_encoded_bytes().ends_with(b" (deleted)"))
+        });
+    }
+}
+
+/// Returns a process and all that come from it.
+fn descendants(first: u32) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if let Some(parent) = parent(&entry.path()) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = vec![first];
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        // Taken out, so that numbers that were used again meanwhile make no circle.
+        let more = children.remove(pid).unwrap_or_default();
+        found.extend(more);
+        next += 1;
+    }
+    found
+}
+
+/// Returns the parent that a process has now.
+fn parent(process: &Path) -> Option<u32> {
+    let stat = fs::read(process.join("stat")).ok()?;
+    // The name before it may hold anything.
+    let after = stat.iter().rposition(|byte| *byte == b')')?;
+    std::str::from_utf8(&stat[after + 1..]).ok()?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Counts what the links in a folder of a process lead to.
+fn files(count: &mut Count, links: &Path, device: u64, may_be: impl Fn(&Path) -> bool) {
+    for link in fs::read_dir(links).into_iter().flatten().flatten() {
+        if count.is_over() {
+            return;
+        }
+        let link = link.path();
+        if !may_be(&link) {
+            continue;
+        }
+        // Without a name there is no way but this one; it opens nothing.
+        let Ok(found) = stat(&link) else { continue };
+        let is_there = || found.st_dev == device || statfs(&link).is_ok_and(|disk| disk.f_type == OVERLAY);
+        if found.st_nlink == 0 && is_there() {
+            count.add(&found);
+        }
+    }
+}

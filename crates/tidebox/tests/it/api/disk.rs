@@ -1,0 +1,141 @@
+//! A disk that boxes fill, with bytes or with files.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::server::{NATIVE, TestServer};
+
+/// A disk of its own, which nothing else fills or frees.
+pub(super) struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    pub(super) fn of_megabytes(size: u32) -> Self {
+        Self::with(&format!("size={size}m"))
+    }
+
+    fn with(options: &str) -> Self {
+        let dir = tempfile::Builder::new().prefix("tidebox-disk-").tempdir().unwrap();
+        let mount = ["-t", "tmpfs", "-o", &format!("{options},mode=711"), "tidebox-test"];
+        let mounted = std::process::Command::new("mount").args(mount).arg(dir.path()).status();
+        assert!(mounted.unwrap().success(), "a test of real boxes runs as root");
+        Self(dir)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Takes every inode, or every byte, until this is dropped.
+    fn fill(&self, with: Filling) -> Filled {
+        let dir = self.path().join("filling");
+        std::fs::create_dir(&dir).unwrap();
+        match with {
+            Filling::Files => {
+                let full = (0..).find_map(|n| std::fs::File::create(dir.join(n.to_string())).err()).unwrap();
+                assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+            }
+            Filling::Bytes => {
+                let full =
+                    std::io::copy(&mut std::io::repeat(1), &mut std::fs::File::create(dir.join("file")).unwrap());
+                assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+            }
+        }
+        Filled(dir)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // What a failed test has left is let go with it.
+        let _ = std::process::Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Filling {
+    Files,
+    Bytes,
+}
+
+struct Filled(std::path::PathBuf);
+
+impl Drop for Filled {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+async fn server_on(disk: &SmallDisk, settings: &str) -> TestServer {
+    TestServer::start(&format!("{settings} data_dir={}", disk.path().join("data").display())).await
+}
+
+#[tokio::test]
+async fn boxes_that_were_promised_the_same_room_are_ended_by_what_they_hold() {
+    let disk = SmallDisk::of_megabytes(600);
+    let server = server_on(&disk, &format!("{NATIVE} limits.reserve_disk_mb=300")).await;
+    let refused = server.post("/sandboxes", json!({"disk_mb": 300})).await;
+    refused.refused(429, "resource_limit", "limits.reserve_disk_mb");
+    // Each was within what was free, and both together are not.
+    let [small, large] =
+        [server.spawn_with(json!({"disk_mb": 220})).await, server.spawn_with(json!({"disk_mb": 220})).await];
+    let innocent = server.spawn().await;
+    server.output(&innocent, "head -c 40M /dev/zero > f").await;
+    server.output(&small, "head -c 60M /dev/zero > f; sync").await;
+    server.post(&format!("/sandboxes/{large}/exec"), json!({"command": "head -c 210M /dev/zero > f; sync"})).await;
+    let failed = server.get(&format!("/sandboxes/{large}/wait?state=failed&timeout=30s")).await.ok();
+    assert!(failed["error"].as_str().unwrap().contains("MiB when the server's disk had less"), "{failed}");
+    for id in [&innocent, &small] {
+        assert_eq!(server.output(id, "echo still here").await, "still here\n");
+    }
+}
+
+#[tokio::test]
+async fn the_box_that_takes_the_inodes_is_ended_and_its_neighbours_are_not() {
+    let disk = SmallDisk::with("size=600m,nr_inodes=20000");
+    let server = server_on(&disk, &format!("{NATIVE} limits.reserve_inodes=5000")).await;
+    let large = server.spawn().await;
+    server.output(&large, "head -c 100M /dev/zero > f").await;
+    let hog = server.spawn().await;
+    let command = json!({"command": "i=0; while [ $i -lt 19141 ]; do : > f$i || exit; i=$((i+1)); done"});
+    server.post(&format!("/sandboxes/{hog}/exec"), command).await;
+    let failed = server.get(&format!("/sandboxes/{hog}/wait?state=failed&timeout=30s")).await.ok();
+    assert!(failed["error"].as_str().unwrap().contains("files and directories"), "{failed}");
+    let make = async || server.exec(&large, "mkdir -p d && touch d/f").await["exit_code"] == 0;
+    server.until("a neighbour can make files again", make).await;
+    server.until("there is room again", async || server.post("/sandboxes", json!({})).await.status == 201).await;
+}
+
+#[tokio::test]
+async fn a_spawn_on_a_full_disk_is_507_and_works_again_once_there_is_room() {
+    for (provider, filling) in
+        [("native", Filling::Files), ("native", Filling::Bytes), ("proot", Filling::Files), ("proot", Filling::Bytes)]
+    {
+        if provider == "proot" && fixtures::found("proot", &[]).is_none() {
+            continue;
+        }
+        let disk = SmallDisk::with("size=64m,nr_inodes=6000");
+        let server = server_on(&disk, &format!("providers.default={provider} providers.proot.enabled=auto")).await;
+        let spawned = server.spawn().await;
+        let full = disk.fill(filling);
+        // What was made ahead is used up first.
+        let mut refused = server.post("/sandboxes", json!({})).await;
+        for _ in 0..20 {
+            if refused.status != 201 {
+                break;
+            }
+            refused = server.post("/sandboxes", json!({})).await;
+        }
+        refused.refused(507, "no_space", "make room on it");
+        drop(full);
+        server.until("there is room again", async || server.post("/sandboxes", json!({})).await.status == 201).await;
+        assert_eq!(server.output(&spawned, "echo still here").await, "still here\n");
+    }
+}
+
+#[tokio::test]
+async fn no_box_is_made_while_the_reserve_of_inodes_is_reached() {
+    let disk = SmallDisk::with("size=200m,nr_inodes=6000");
+    let server = server_on(&disk, &format!("{NATIVE} limits.reserve_inodes=5999")).await;
+    server.post("/sandboxes", json!({})).await.refused(507, "no_space", "limits.reserve_inodes");
+}
