@@ -28,7 +28,7 @@ const ARCHITECTURE: u32 = 0xC000_00B7;
 const LIMIT_CALLS: [(u32, u32, u32); 2] = [(ARCHITECTURE, 160, 302), (0x4000_0003, 75, 340)];
 #[cfg(target_arch = "aarch64")]
 const LIMIT_CALLS: [(u32, u32, u32); 2] = [(ARCHITECTURE, 164, 261), (0x4000_0028, 75, 369)];
-/// The bit in the numbers of programs of x86_64 with short pointers.
+/// The bit in the numbers of programs of `x86_64` with short pointers.
 const X32: u32 = 0x4000_0000;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
