@@ -28,10 +28,7 @@ pub(super) const MOUNTS_MAX: usize = 64;
 
 /// Makes the box and tells its first process to go.
 pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
-    let oom_events = match &launch.oom_events {
-        Some(path) => Some(open(path, OFlags::RDONLY).and_then(own).at("open the count of memory kills")?),
-        None => None,
-    };
+    let oom_events = launch.oom_events.as_deref().map(open_unnamed).transpose().at("open the count of memory kills")?;
     privileges::end_before_the_server()?;
     let cgroup = join_cgroups(launch)?;
     limit_processors(launch.soft.vcpus)?;
@@ -116,6 +113,20 @@ pub(super) fn report_pid(handed: &Handed, pid: Pid) -> Result<(), Refused> {
 
 pub(super) fn open(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Opens a file for reading, of which a link in `/proc` shows the name alone: the box
+/// can read the agent's, and where its control group is on the host is none of its
+/// business.
+fn open_unnamed(path: &str) -> Result<OwnedFd, Errno> {
+    let (dir, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    match open_tree(CWD, dir, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC) {
+        Ok(tree) => rustix::fs::openat(tree, name, flags, Mode::empty()).and_then(own),
+        // Without privileges no mount of the host can be copied.
+        Err(Errno::PERM) => open(path, flags).and_then(own),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Joins the groups of version 1 and opens the one of version 2.

@@ -31,6 +31,18 @@ async fn no_file_of_the_host_shows_whatever_way_is_tried() {
 }
 
 #[tokio::test]
+async fn no_open_file_of_the_agent_names_a_folder_of_the_host() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    let open = inside.guest().await.list("/proc/self/fd").await.unwrap();
+    assert!(open.len() > 3, "{open:?}");
+    for file in open {
+        let target = file.target.unwrap_or_default();
+        assert!(!target.contains(ground.store()) && !target.contains("cgroup"), "{target}");
+    }
+}
+
+#[tokio::test]
 async fn the_root_holds_only_what_was_made_up() {
     let ground = Ground::new().await;
     let inside = ground.start().await;
