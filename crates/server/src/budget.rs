@@ -12,8 +12,7 @@
 //! lift the bound.
 //!
 //! What is bounded by the number of connections alone is not counted: the first
-//! few kilobytes of each body and answer, the head of a request, the buffers of
-//! TLS.
+//! few kilobytes of each head, body and answer, the buffers of TLS.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};

@@ -162,10 +162,11 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     control.beat_own().await.map_err(|error| Failure::Store(error.into()))?;
     let rate_limiter = RateLimiter::new(&config.rate_limit).map(Arc::new);
     let stop = CancellationToken::new();
+    let memory = Budget::new(config.limits.request_memory_mb << 20);
     let settings = Settings {
         hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names(&config)),
         access: Access::new(&config.auth),
-        memory: Budget::new(config.limits.request_memory_mb << 20),
+        memory: Arc::clone(&memory),
         rate_limiter: rate_limiter.clone(),
         cors: Cors::new(&config.server.cors_allowed_origins),
         preview_domain: config.server.preview_domain,
@@ -180,7 +181,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let router = http::router(Arc::clone(&control), settings);
     let mut serving = tokio::task::JoinSet::new();
     let proxies = TrustedProxies::new(config.server.trusted_proxies);
-    serving.spawn(http::serve(listeners, router, proxies, stop.clone()));
+    serving.spawn(http::serve(listeners, router, memory, proxies, stop.clone()));
     let mut admission = tokio::task::JoinSet::new();
     admission.spawn(admitting);
     admission.spawn(Arc::clone(&control).remove_abandoned(abandoned));

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 mod connection;
+mod intake;
 mod patience;
 mod places;
 mod socket;
@@ -20,6 +21,7 @@ mod steady;
 mod tls;
 
 use super::peer::TrustedProxies;
+use crate::budget::Budget;
 use connection::Service;
 use places::Places;
 
@@ -27,7 +29,8 @@ pub use patience::Stalled;
 pub use socket::{Socket, SocketFault};
 pub use tls::{Tls, TlsFault};
 
-/// Connections at once on each door. Each may cost some tens of kilobytes.
+/// Connections at once on each door. Each may cost some tens of kilobytes that
+/// are not counted.
 const CONNECTIONS_MAX: usize = 4096;
 /// The pause after a failed accept (out of descriptors, say), so that it cannot spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -50,9 +53,15 @@ pub struct Listeners {
 
 /// Serves `router` on every listener until told to stop, then lets requests
 /// under way finish and cuts off those that do not.
-pub async fn serve(listeners: Listeners, router: Router, proxies: TrustedProxies, stop: CancellationToken) {
+pub async fn serve(
+    listeners: Listeners,
+    router: Router,
+    memory: Arc<Budget>,
+    proxies: TrustedProxies,
+    stop: CancellationToken,
+) {
     let Listeners { tcp, tls, unix } = listeners;
-    let service = Arc::new(Service { router, proxies });
+    let service = Arc::new(Service { router, memory, proxies });
     // The socket has places of its own: it is the operator's way in while the
     // network is flooded.
     let unix = async {

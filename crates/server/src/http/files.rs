@@ -19,8 +19,8 @@ use super::request::{Json as Body, Name, Params, is_json, parse};
 use super::{Api, range, wire};
 use crate::budget::Reservation;
 
-/// What a list of files may hold before it is whole: that of some ten thousand.
-const LIST_BYTES: usize = 2 * 1024 * 1024;
+/// What a list out of a box holds before it is whole: that of some ten thousand files.
+pub const LIST_BYTES: usize = 2 * 1024 * 1024;
 /// The largest JSON body that writes a file, in bytes.
 const JSON_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
 

@@ -9,7 +9,9 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::{Result, malformed};
+use super::files::LIST_BYTES;
 use super::listed::{self, PART, Part};
+use super::meter::Meter;
 use super::pool::Viewer;
 use super::request::{Json as Body, Name, Owner, Params, Repeatable};
 use super::{Api, fence, wire};
@@ -219,6 +221,8 @@ pub async fn logs(
     State(api): State<Api>,
     Name(id): Name,
     Params(params): Params<LogParams>,
+    meter: Meter,
 ) -> Result<Json<Vec<String>>> {
+    meter.hold(LIST_BYTES).await?;
     Ok(Json(api.control.console(&id, params.lines.unwrap_or(100)).await?))
 }

@@ -209,3 +209,29 @@ async fn messages_sent_half_way_over_a_websocket_stay_within_the_budget() {
     drop(stalled);
     server.until("all is given back", async || used(&server).await == 0).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heads_sent_half_way_stay_within_the_budget() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    let server = TestServer::start(&format!("{MOCK} limits.request_memory_mb=16")).await;
+    let other = server.spawn().await;
+    is_served(&server, &other).await;
+    let before = server.resident_kib();
+    let address = server.url.strip_prefix("http://").unwrap();
+    let half = format!("GET /api/v1/health HTTP/1.1\r\nHost: {address}\r\nX-Long: {}", "x".repeat(60_000));
+    let attack = (0..1_500).map(|_| async {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // Where there is no memory for it, the connection ends.
+        let _ = stream.write_all(half.as_bytes()).await;
+        stream
+    });
+    let stalled = join_all(attack).await;
+    server.until("what was sent is read", async || used(&server).await > 8 << 20).await;
+    is_served(&server, &other).await;
+    is_watched(&server).await;
+    stays_within(&server, before, 16);
+    drop(stalled);
+    server.until("all is given back", async || used(&server).await == 0).await;
+}

@@ -17,17 +17,19 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::intake::Intake;
 use super::patience::Patient;
 use super::places::Place;
 use super::steady::Steady;
+use crate::budget::{Budget, Caller};
 use crate::http::body;
-use crate::http::peer::TrustedProxies;
+use crate::http::peer::{self, TrustedProxies};
 
 /// How long a client may take to send the head of a request, and how long a
 /// connection may wait for its next one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest head of a request, in bytes,
-const HEAD_BYTES_MAX: usize = 64 * 1024;
+pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// and the most headers in it.
 const HEADERS_MAX: usize = 100;
 
@@ -35,6 +37,7 @@ const HEADERS_MAX: usize = 100;
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) router: Router,
+    pub(super) memory: Arc<Budget>,
     pub(super) proxies: TrustedProxies,
 }
 
@@ -73,9 +76,18 @@ pub(super) async fn converse<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let address = from.map(peer::caller);
+    let account = service.memory.account(Caller::Address(address), address);
+    let (stream, phase) = Intake::new(stream, &account);
     let answer = service_fn(move |request| {
-        let service = Arc::clone(&service);
-        async move { Ok::<_, Infallible>(service.answer(from, request).await) }
+        let (service, phase) = (Arc::clone(&service), phase.clone());
+        async move {
+            phase.set(true);
+            let response = service.answer(from, request).await;
+            // What follows the switch to another protocol is no head.
+            phase.set(response.status() == StatusCode::SWITCHING_PROTOCOLS);
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
