@@ -3,7 +3,6 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
-use domain::OwnerId;
 
 use super::error::Result;
 use super::listed::{self, PART, Part};
@@ -14,7 +13,7 @@ use super::{Api, wire};
 #[utoipa::path(get, path = "/api/v1/quotas", tag = "quotas",
     responses((status = 200, body = Vec<api::OwnerQuota>, description = "All, by owner")))]
 pub async fn list(State(api): State<Api>) -> Result<Response> {
-    listed::array(move |after: Option<OwnerId>| {
+    listed::array(move |after| {
         let api = api.clone();
         async move {
             let rows = api.control.quotas(after.as_ref(), PART).await?;

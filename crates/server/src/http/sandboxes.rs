@@ -4,7 +4,6 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use domain::OwnerId;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -99,7 +98,7 @@ pub async fn list(
 ) -> Result<Response> {
     let filter = wire::list_filter(query)?;
     if filter.limit.is_none() {
-        return everything(api, viewer, filter).await;
+        return everything(api, Owner(viewer), filter).await;
     }
     let page = api.control.sandboxes_known_to(viewer, filter).await?;
     let next = page.next.and_then(|place| HeaderValue::try_from(wire::cursor(place)).ok());
@@ -109,9 +108,9 @@ pub async fn list(
 }
 
 /// Answers with all that fit.
-async fn everything(api: Api, viewer: Option<OwnerId>, filter: ListFilter) -> Result<Response> {
+async fn everything(api: Api, viewer: Owner, filter: ListFilter) -> Result<Response> {
     listed::array(move |next| {
-        let (api, viewer) = (api.clone(), viewer.clone());
+        let (api, viewer) = (api.clone(), viewer.0.clone());
         let part = ListFilter { limit: Some(PART), after: next.or(filter.after), ..filter.clone() };
         async move {
             let page = api.control.sandboxes_known_to(viewer, part).await?;
