@@ -1,6 +1,8 @@
 //! The memory that the answers of a hostile agent take. Alone in its process, since
 //! it is the process that is weighed.
 
+#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
+
 mod test {
     use std::convert::Infallible;
     use std::sync::Arc;

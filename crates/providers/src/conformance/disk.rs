@@ -48,12 +48,13 @@ async fn held(lab: Lab) {
     let before = usage(&lab, &inside).await;
     let script = "exec 3>/workspace/file; rm /workspace/file; head -c 20971520 /dev/zero >&3; : > /workspace/ready; \
                   while [ -e /workspace/ready ]; do sleep 0.1; done";
-    let holder = inside.clone();
-    let held = tokio::spawn(async move { holder.run(Command { terminal: None, ..sh(script) }).await });
-    eventually("the file is held", async || inside.exists("/workspace/ready").await).await;
-    let after = usage(&lab, &inside).await;
-    inside.sh("rm /workspace/ready").await;
-    held.await.unwrap();
+    let measure = async {
+        eventually("the file is held", async || inside.exists("/workspace/ready").await).await;
+        let after = usage(&lab, &inside).await;
+        inside.sh("rm /workspace/ready").await;
+        after
+    };
+    let (_, after) = tokio::join!(inside.run(Command { terminal: None, ..sh(script) }), measure);
     assert!(after.bytes >= before.bytes + MUCH, "{before:?} {after:?}");
     assert!(usage(&lab, &inside).await.bytes < before.bytes + MUCH / 2);
 }

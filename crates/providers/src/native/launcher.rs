@@ -42,12 +42,12 @@ const NOT_ON_DISK: [&str; 3] = ["make namespaces", "make a control group namespa
 /// Returns what it means to the caller that there is no box.
 pub(crate) fn failed(error: LaunchError) -> Error {
     const ACTION: &str = "make a box";
-    match error {
-        LaunchError::Refused { step, errno } if !NOT_ON_DISK.contains(&step.as_str()) && is_full(errno) => {
+    match &error {
+        LaunchError::Refused { step, errno } if !NOT_ON_DISK.contains(&step.as_str()) && is_full(*errno) => {
             tracing::debug!(step, errno, "the disk is full");
             disk::full()
         }
-        error => Error::failed(ACTION, error),
+        LaunchError::Refused { .. } | LaunchError::Launcher(_) => Error::failed(ACTION, error),
     }
 }
 
