@@ -66,6 +66,8 @@ async fn limits_and_full_boxes_keep_their_meaning() {
             (asked.line == "POST /sandboxes").then(|| Say::Json(status, json!({"code": code, "message": "max 5m0s"})))
         });
         let started = patient(&rogue.url).start(&id(1), &spec()).await;
+        // Before there is a box, the disk that is full is the other service's.
+        let expected = if code == "no_space" { "Full" } else { expected };
         assert_eq!(kind(started), expected, "{code} to a start");
     }
 }
