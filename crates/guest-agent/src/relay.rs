@@ -8,7 +8,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use guest_protocol::AGENT_SOCKET;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags, SocketType,
+    recvmsg, socket_with, sockopt,
+};
 use rustix::process::{DumpableBehavior, Pid, getpid, set_dumpable_behavior};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -47,7 +50,7 @@ async fn relay() -> io::Result<()> {
     }
     let input = pipe::Receiver::from_owned_fd_unchecked(input)?;
     let output = pipe::Sender::from_owned_fd_unchecked(output)?;
-    let stream = std::os::unix::net::UnixStream::connect(AGENT_SOCKET)?;
+    let stream = connect(AGENT_SOCKET)?;
     let first = first_words(&stream)?;
     stream.set_nonblocking(true)?;
     let (from_agent, to_agent) = UnixStream::from_std(stream)?.into_split();
@@ -57,6 +60,16 @@ async fn relay() -> io::Result<()> {
         moved = pump(input, to_agent) => moved,
         moved = pump(from_agent, output) => moved,
     }
+}
+
+/// Connects to `path`, so that each word that comes carries who sends it. The kernel
+/// adds that as a word is sent, so it has to be asked for before the other side can
+/// send any.
+fn connect(path: &str) -> io::Result<std::os::unix::net::UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_passcred(&socket, true)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
 }
 
 /// Waits for what the agent says first, before it has heard a word from here, and
@@ -70,7 +83,6 @@ fn first_words(stream: &std::os::unix::net::UnixStream) -> io::Result<Cursor<Vec
         return Err(strange());
     }
     stream.set_read_timeout(Some(FIRST_WORDS_WAIT))?;
-    sockopt::set_socket_passcred(stream, true)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut words = vec![0; BUFFER_BYTES];
@@ -95,16 +107,16 @@ async fn pump(from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> 
 #[cfg(test)]
 mod test {
     use std::io::Write;
-    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::os::unix::net::UnixListener;
 
-    use super::first_words;
+    use super::{connect, first_words};
 
     #[test]
     fn words_that_are_not_those_of_process_1_are_not_passed_on() {
         let dir = tempfile::tempdir().expect("a folder can be made");
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).expect("a socket can be bound");
-        let stream = UnixStream::connect(&path).expect("there is a listener");
+        let stream = connect(path.to_str().expect("a path of text")).expect("there is a listener");
         let (mut theirs, _) = listener.accept().expect("it connects");
         theirs.write_all(b"words").expect("it is connected");
         // The listener is this process, which gVisor would say of any.

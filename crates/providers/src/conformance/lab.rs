@@ -53,6 +53,8 @@ pub enum Need {
     OwnTerminals,
     /// The devices of a box are files of its own.
     OwnDevices,
+    /// A box sees control groups from its own group on.
+    OwnGroups,
     /// The kernel of a box is that of the host, which acts on limits of processes.
     HostKernel,
     /// Boxes lie on this host's disk; see [`Provider::disk`].
@@ -162,6 +164,7 @@ impl Lab {
             | Need::Depth
             | Need::OwnTerminals
             | Need::OwnDevices
+            | Need::OwnGroups
             | Need::HostKernel => false,
         };
         let told = self.lacks.iter().find(|(lacking, _)| *lacking == need).map(|(_, reason)| (*reason).to_owned());

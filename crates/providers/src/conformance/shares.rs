@@ -12,6 +12,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!("a box cannot take all terminals", terminals, Terminals, OwnTerminals),
         case!("the devices of a box are files of its own", devices, Processes, OwnDevices, HostKernel),
         case!("no core is dumped, whatever limit a program sets", core, Processes, HostKernel),
+        case!("files of processes name no control group of the host", groups, Processes, OwnGroups),
     ]
 }
 
@@ -49,5 +50,18 @@ async fn core(lab: Lab) {
         // The one limit at which no program of the host is started for it.
         let limits: Vec<&str> = ran.text().split_whitespace().skip(4).collect();
         assert_eq!(limits, ["1", "1", "bytes"], "{script}");
+    }
+}
+
+async fn groups(lab: Lab) {
+    let inside = lab.start().await;
+    // The files of the agent as it reads them, and those of a command.
+    let of_the_agent = inside.read("/proc/self/cgroup").await;
+    let of_a_command = inside.sh("cat /proc/self/cgroup /proc/1/cgroup").await;
+    assert_eq!(of_a_command.code(), 0, "{of_a_command:?}");
+    for text in [&String::from_utf8_lossy(&of_the_agent), of_a_command.text()] {
+        for line in text.lines() {
+            assert!(line.ends_with(":/"), "{line}");
+        }
     }
 }

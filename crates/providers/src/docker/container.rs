@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use bollard::models::{
-    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType, MountVolumeOptions,
-    RestartPolicy, RestartPolicyNameEnum,
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount, MountType,
+    MountVolumeOptions, RestartPolicy, RestartPolicyNameEnum,
 };
 use domain::{SandboxId, StoreId};
 use guest_protocol::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, Boot};
@@ -154,6 +154,7 @@ fn host(config: &DockerConfig, shape: &Shape, spec: &Spec, volume: &str) -> Host
         network_mode: Some(config.network_mode.clone()),
         restart_policy: Some(RestartPolicy { name: Some(RestartPolicyNameEnum::NO), maximum_retry_count: None }),
         ipc_mode: Some("private".to_owned()),
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         cap_drop: Some(vec!["ALL".to_owned()]),
         cap_add: Some(shape.capabilities.clone()),
         security_opt: Some(shape.security.clone()),
