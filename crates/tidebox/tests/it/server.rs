@@ -223,7 +223,11 @@ impl TestServer {
         self.process = Some(process);
         match address.recv_timeout(PATIENCE) {
             Ok(url) => self.url = url,
-            Err(_) => panic!("the server did not start:\n{}", self.log.lock().unwrap().join("\n")),
+            Err(_) => {
+                // Not within the panic, which would poison the log for what cleans up.
+                let log = self.log_text();
+                panic!("the server did not start:\n{log}");
+            }
         }
     }
 
