@@ -1,5 +1,6 @@
 //! Callers that use the service as intended, and what they wait for.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -73,7 +74,11 @@ struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     fn new(server: &'a TestServer, number: usize) -> Self {
-        let http = reqwest::Client::builder().timeout(Duration::from_secs(60)).build().unwrap();
+        // The hostile ones have another address: owners can be made up, and all of one
+        // address together have a share too.
+        let address = Ipv4Addr::new(127, 0, 0, 2);
+        let http = reqwest::Client::builder().timeout(Duration::from_secs(60)).local_address(IpAddr::V4(address));
+        let http = http.build().unwrap();
         Self { server, http, owner: format!("honest-{number}"), figures: Figures::default() }
     }
 

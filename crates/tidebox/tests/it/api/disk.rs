@@ -116,7 +116,8 @@ async fn a_spawn_on_a_full_disk_is_507_and_works_again_once_there_is_room() {
         }
         let disk = SmallDisk::with("size=64m,nr_inodes=6000");
         let is_proot = provider == "proot";
-        let server = server_on(&disk, &format!("providers.default={provider} providers.proot.enabled={is_proot}")).await;
+        let server =
+            server_on(&disk, &format!("providers.default={provider} providers.proot.enabled={is_proot}")).await;
         let spawned = server.spawn().await;
         let full = disk.fill(filling);
         // What was made ahead is used up first.
