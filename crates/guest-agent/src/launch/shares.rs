@@ -6,6 +6,7 @@
 //! for each user of a box that holds slots, there is a part.
 
 use std::fs;
+use std::io::ErrorKind;
 
 use guest_protocol::Launch;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
@@ -29,6 +30,9 @@ const RESOURCES: [(Resource, u64); 3] = [
     (Resource::Msgqueue, MESSAGE_BYTES_MAX),
     (Resource::Memlock, LOCKED_BYTES_MAX),
 ];
+/// Bytes that one socket may hold of options, such as keys of signed connections,
+/// which no control group counts.
+const SOCKET_OPTION_BYTES_MAX: u32 = 8_192;
 /// As many users share one count: the boxes of a server that is not root, and the
 /// slots of a box.
 const PARTS: u32 = 8;
@@ -109,9 +113,13 @@ pub(super) fn bound_the_namespace(proc: &str, part: Part) -> Result<(), Refused>
     for (name, most) in bounds {
         match fs::write(format!("{proc}/sys/user/{name}"), most.to_string()) {
             // The kernel was built without.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             written => written.at("bound the counts of the box")?,
         }
     }
-    Ok(())
+    match fs::write(format!("{proc}/sys/net/core/optmem_max"), SOCKET_OPTION_BYTES_MAX.to_string()) {
+        // Kernels before 6.7 have one bound for the whole host.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => Ok(()),
+        written => written.at("bound the options of sockets"),
+    }
 }

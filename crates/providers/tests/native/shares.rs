@@ -140,3 +140,13 @@ async fn one_mode_that_a_box_gives_its_agent_stops_no_other_box() {
     assert_eq!(ground.start().await.text("echo here").await, "here\n");
     assert_eq!(inside.text("echo here").await, "here\n");
 }
+
+/// No control group counts what a socket holds of options, such as keys.
+#[tokio::test]
+async fn a_socket_of_a_box_holds_few_options() {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    // Kernels before 6.7 have one bound for the whole host, which no box sees.
+    let bound = inside.text("cat /proc/sys/net/core/optmem_max 2>/dev/null || echo 8192").await;
+    assert_eq!(bound.trim(), "8192");
+}

@@ -1,5 +1,6 @@
 //! Lists of any length, part by part: memory holds one part, whatever the number,
-//! and no reading of the store lasts longer than that of a part.
+//! and no reading of the store lasts longer than that of a part. What a client has
+//! not taken counts to the memory of requests.
 //!
 //! What is there all the while is in the list once, as it was when its part was
 //! read. What comes or goes meanwhile may be in it or not.
@@ -9,16 +10,23 @@ use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
+use futures_util::stream;
 use providers::Chain;
 use serde::Serialize;
 
 use super::error::Result;
+use super::meter::{Meter, WAIT_MAX};
+use super::outflow::{OUTFLOW_BYTES, Outflow, PIECE_BYTES_MIN};
+use crate::budget::Reservation;
 use crate::control;
 
-/// Rows of a part: at their largest, a mebibyte.
-pub const PART: u32 = 64;
+/// Rows of a part.
+pub const PART: u32 = 16;
+/// Most bytes of a part as JSON: of each row labels of 16 KiB, whose bytes may take
+/// six each, and the rest.
+const PART_BYTES: usize = PART as usize * (6 * 16 + 8) * 1024;
+/// Length of a page that is answered in one piece.
+const SHORT_BYTES: usize = 64 * 1024;
 
 /// A part of a list, and where the next one begins.
 #[derive(Debug)]
@@ -42,41 +50,116 @@ impl<T, P> Part<T, P> {
 /// begins, so that a fault has its status; one in a later part cuts the answer off.
 ///
 /// # Errors
-/// If the first part cannot be read.
-pub async fn array<T, P, F>(mut read: impl FnMut(Option<P>) -> F + Send + 'static) -> Result<Response>
+/// If the first part cannot be read, or the caller may not hold a part.
+pub async fn array<T, P, R, F>(meter: &Meter, mut read: R) -> Result<Response>
 where
     T: Serialize + Send + 'static,
     P: Send + 'static,
+    R: FnMut(Option<P>) -> F + Send + 'static,
     F: Future<Output = control::Result<Part<T, P>>> + Send + 'static,
 {
+    let held = meter.account().reserve_within(PART_BYTES + OUTFLOW_BYTES, WAIT_MAX).await?;
     let Part { rows, next } = read(None).await?;
     let Some(next) = next else { return Ok(Json(rows).into_response()) };
-    let first = stream::iter([Ok(written(b'[', &rows))]);
-    let rest = stream::unfold(Some(next), move |next| {
-        let read = next.map(|next| read(Some(next)));
-        async move {
-            let Part { rows, next } = match read?.await {
-                Ok(part) => part,
-                Err(error) => {
-                    tracing::error!(error = %Chain(&error), "a list broke off");
-                    return Some((Err(error), None));
-                }
+    let part = written(b'[', &rows);
+    Ok(response(Listing { outflow: Outflow::new(held, PART_BYTES), read, next: Some(Some(next)), part }))
+}
+
+/// Answers with the rows of one page, which take `bytes` in memory. What they and
+/// their text take is `held`.
+pub fn page<R, T>(mut held: Reservation, bytes: usize, rows: Vec<R>, wire: fn(&R) -> T) -> Response
+where
+    R: Send + 'static,
+    T: Serialize + Send + 'static,
+{
+    if bytes <= SHORT_BYTES {
+        return Json(rows.iter().map(wire).collect::<Vec<T>>()).into_response();
+    }
+    held.shrink_to(bytes + PART_BYTES + OUTFLOW_BYTES);
+    let mut rows = rows.into_iter();
+    let mut next_part = move || -> Part<T, ()> {
+        let part: Vec<T> = rows.by_ref().take(PART as usize).map(|row| wire(&row)).collect();
+        let is_over = rows.len() == 0;
+        Part { rows: part, next: (!is_over).then_some(()) }
+    };
+    let Part { rows: first, next } = next_part();
+    let part = written(b'[', &first);
+    let read = move |_| std::future::ready(Ok(next_part()));
+    response(Listing { outflow: Outflow::new(held, bytes + PART_BYTES), read, next: Some(next), part })
+}
+
+/// Returns the bytes that a page of so many rows may take while it is read.
+pub fn page_bytes(limit: u32) -> usize {
+    // Text of the store, and what is made of it.
+    const ROW_BYTES: usize = 2 * 17 * 1024;
+    usize::try_from(limit).unwrap_or(usize::MAX).saturating_mul(ROW_BYTES).saturating_add(PART_BYTES + OUTFLOW_BYTES)
+}
+
+/// A list on its way.
+struct Listing<P, R> {
+    outflow: Outflow,
+    read: R,
+    /// Place of the next part; within, `None` for the closing bracket, and without
+    /// when that is written.
+    next: Option<Option<P>>,
+    /// Text of the part in hand that is not handed out yet.
+    part: Bytes,
+}
+
+impl<P, R> Listing<P, R> {
+    /// Returns the next piece, never empty.
+    async fn piece<T, F>(&mut self) -> Option<control::Result<Bytes>>
+    where
+        T: Serialize,
+        R: FnMut(Option<P>) -> F,
+        F: Future<Output = control::Result<Part<T, P>>>,
+    {
+        while self.part.is_empty() {
+            self.part = match self.next.take()? {
+                None => Bytes::from_static(b"]"),
+                Some(place) => match (self.read)(Some(place)).await {
+                    Ok(Part { rows, next }) => {
+                        self.next = Some(next);
+                        written(b',', &rows)
+                    }
+                    Err(error) => {
+                        tracing::error!(error = %Chain(&error), "a list broke off");
+                        return Some(Err(error));
+                    }
+                },
             };
-            Some((Ok(written(b',', &rows)), next))
         }
-    });
-    let end = stream::iter([Ok(Bytes::from_static(b"]"))]);
-    let parts: BoxStream<'static, control::Result<Bytes>> = first.chain(rest).chain(end).boxed();
+        let room = self.outflow.room(PIECE_BYTES_MIN, self.part.len()).await;
+        let piece = self.part.split_to(room.min(self.part.len()));
+        let counted = piece.len();
+        Some(Ok(self.outflow.hand_out(piece, counted)))
+    }
+}
+
+fn response<T, P, R, F>(listing: Listing<P, R>) -> Response
+where
+    T: Serialize + Send + 'static,
+    P: Send + 'static,
+    R: FnMut(Option<P>) -> F + Send + 'static,
+    F: Future<Output = control::Result<Part<T, P>>> + Send + 'static,
+{
     // A body ends with its first error: the closing bracket does not follow it.
-    let mut response = Response::new(Body::from_stream(parts));
+    let pieces = stream::unfold(listing, |mut listing| async move {
+        let piece = listing.piece().await?;
+        Some((piece, listing))
+    });
+    let mut response = Response::new(Body::from_stream(pieces));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
+    response
 }
 
 /// The rows, each behind a comma, but the first behind `opening`; only the last part
-/// of a list has none.
+/// of a list, or a page, has none.
 fn written<T: Serialize>(opening: u8, rows: &[T]) -> Bytes {
     let mut out = Vec::new();
+    if rows.is_empty() && opening == b'[' {
+        out.push(opening);
+    }
     for (n, row) in rows.iter().enumerate() {
         out.push(if n == 0 { opening } else { b',' });
         serde_json::to_writer(&mut out, row).expect("a row is JSON, and a vector takes it");
@@ -89,6 +172,11 @@ mod test {
     use http_body_util::BodyExt;
 
     use super::*;
+    use crate::budget::{Budget, Caller};
+
+    fn meter() -> Meter {
+        Meter::new(Budget::new(64 << 20).account(Caller::Address(None), None))
+    }
 
     async fn body(parts: usize, broken: Option<usize>) -> std::result::Result<String, axum::Error> {
         let read = move |at: Option<usize>| async move {
@@ -101,7 +189,7 @@ mod test {
             let rows = if next.is_none() && at > 0 { vec![] } else { vec![at, at] };
             Ok(Part { rows, next })
         };
-        let response = array(read).await.unwrap();
+        let response = array(&meter(), read).await.unwrap();
         assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
         Ok(String::from_utf8(response.into_body().collect().await?.to_bytes().to_vec()).unwrap())
     }
@@ -110,6 +198,45 @@ mod test {
     async fn parts_are_one_array() {
         for (parts, expected) in [(1, "[0,0]"), (2, "[0,0]"), (3, "[0,0,1,1]"), (4, "[0,0,1,1,2,2]")] {
             assert_eq!(body(parts, None).await.unwrap(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_that_is_not_read_counts_and_holds_no_more_than_it_may() {
+        let budget = Budget::new(64 << 20);
+        let meter = Meter::new(budget.account(Caller::Address(None), None));
+        let used = || budget.figures().used_bytes as usize;
+        let row = || "x".repeat(16 * 1024);
+        let read = move |at: Option<usize>| async move {
+            let rows: Vec<String> = (0..PART).map(|_| row()).collect();
+            Ok(Part { rows, next: Some(at.unwrap_or(0) + 1) })
+        };
+        let mut lists = Vec::new();
+        while let Ok(mut list) = array(&meter, read).await.map(|answer| answer.into_body().into_data_stream()) {
+            let piece = futures_util::StreamExt::next(&mut list).await;
+            lists.push((piece, list));
+            assert!(used() >= lists.len() * PART_BYTES && used() <= 64 << 20, "{}", used());
+            if lists.len() > 40 {
+                break;
+            }
+        }
+        assert!(lists.len() < 60);
+        drop(lists);
+        assert_eq!(used(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_long_page_is_one_array_too() {
+        for count in [0usize, 1, 7, 8, 9, 16, 17, 100] {
+            let rows: Vec<String> = (0..count).map(|n| format!("{n}{}", "y".repeat(2000))).collect();
+            let held = meter().account().reserve(page_bytes(100)).unwrap();
+            let bytes = rows.iter().map(String::len).sum::<usize>();
+            let expected = serde_json::to_string(&rows).unwrap();
+            for bytes in [bytes, SHORT_BYTES + 1] {
+                let held = meter().account().reserve(held.bytes()).unwrap();
+                let body = page(held, bytes, rows.clone(), String::clone).into_body();
+                assert_eq!(body.collect().await.unwrap().to_bytes(), expected, "{count}");
+            }
         }
     }
 

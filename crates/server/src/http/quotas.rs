@@ -6,14 +6,15 @@ use axum::response::Response;
 
 use super::error::Result;
 use super::listed::{self, PART, Part};
+use super::meter::Meter;
 use super::request::{Json as Body, Name};
 use super::{Api, wire};
 
 /// List owner quotas
 #[utoipa::path(get, path = "/api/v1/quotas", tag = "quotas",
     responses((status = 200, body = Vec<api::OwnerQuota>, description = "All, by owner")))]
-pub async fn list(State(api): State<Api>) -> Result<Response> {
-    listed::array(move |after| {
+pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
+    listed::array(&meter, move |after| {
         let api = api.clone();
         async move {
             let rows = api.control.quotas(after.as_ref(), PART).await?;

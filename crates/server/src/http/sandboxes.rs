@@ -10,7 +10,7 @@ use utoipa::IntoParams;
 use super::error::{Result, malformed};
 use super::files::LIST_BYTES;
 use super::listed::{self, PART, Part};
-use super::meter::Meter;
+use super::meter::{self, Meter};
 use super::pool::Viewer;
 use super::request::{Json as Body, Name, Owner, Params, Repeatable};
 use super::{Api, fence, wire};
@@ -94,22 +94,24 @@ pub fn answer(api: &Api, spawned: &Spawned) -> (StatusCode, HeaderMap, Json<api:
 pub async fn list(
     State(api): State<Api>,
     Viewer(Owner(viewer)): Viewer,
+    meter: Meter,
     Params(query): Params<Vec<(String, String)>>,
 ) -> Result<Response> {
     let filter = wire::list_filter(query)?;
-    if filter.limit.is_none() {
-        return everything(api, Owner(viewer), filter).await;
-    }
+    let Some(limit) = filter.limit else {
+        return everything(api, Owner(viewer), &meter, filter).await;
+    };
+    let held = meter.account().reserve_within(listed::page_bytes(limit), meter::WAIT_MAX).await?;
     let page = api.control.sandboxes_known_to(viewer, filter).await?;
     let next = page.next.and_then(|place| HeaderValue::try_from(wire::cursor(place)).ok());
     let headers: HeaderMap = next.into_iter().map(|cursor| (NEXT_CURSOR, cursor)).collect();
-    let sandboxes: Vec<api::Sandbox> = page.sandboxes.iter().map(wire::sandbox).collect();
-    Ok((headers, Json(sandboxes)).into_response())
+    let bytes = page.sandboxes.iter().map(wire::sandbox_bytes).sum();
+    Ok((headers, listed::page(held, bytes, page.sandboxes, wire::sandbox)).into_response())
 }
 
 /// Answers with all that fit.
-async fn everything(api: Api, viewer: Owner, filter: ListFilter) -> Result<Response> {
-    listed::array(move |next| {
+async fn everything(api: Api, viewer: Owner, meter: &Meter, filter: ListFilter) -> Result<Response> {
+    listed::array(meter, move |next| {
         let (api, viewer) = (api.clone(), viewer.0.clone());
         let part = ListFilter { limit: Some(PART), after: next.or(filter.after), ..filter.clone() };
         async move {

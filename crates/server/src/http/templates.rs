@@ -8,6 +8,7 @@ use axum::{Extension, Json};
 use super::audited::Subject;
 use super::error::Result;
 use super::listed::{self, PART, Part};
+use super::meter::Meter;
 use super::request::{Json as Body, Name, Owner, Repeatable};
 use super::{Api, sandboxes, wire};
 use crate::control::SpawnRequest;
@@ -31,8 +32,8 @@ pub async fn create(
 /// List templates by name
 #[utoipa::path(get, path = "/api/v1/templates", tag = "templates",
     responses((status = 200, body = Vec<api::Template>, description = "All of them")))]
-pub async fn list(State(api): State<Api>) -> Result<Response> {
-    listed::array(move |after: Option<String>| {
+pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
+    listed::array(&meter, move |after: Option<String>| {
         let api = api.clone();
         async move {
             let rows = api.control.templates(after.as_deref(), PART).await?;

@@ -186,6 +186,13 @@ pub fn decision(decision: &Decision) -> api::AdmissionDecision {
     }
 }
 
+/// Returns the bytes that a sandbox takes in memory, about.
+pub fn sandbox_bytes(sandbox: &Sandbox) -> usize {
+    const FIXED: usize = 1024;
+    let labels = sandbox.metadata.iter().map(|(key, value)| key.len() + value.len() + 128);
+    FIXED + labels.sum::<usize>() + sandbox.error.as_ref().map_or(0, String::len)
+}
+
 /// A sandbox as clients see it.
 pub fn sandbox(sandbox: &Sandbox) -> api::Sandbox {
     api::Sandbox {

@@ -235,3 +235,32 @@ async fn heads_sent_half_way_stay_within_the_budget() {
     drop(stalled);
     server.until("all is given back", async || used(&server).await == 0).await;
 }
+
+#[tokio::test]
+async fn lists_that_are_not_read_stay_within_the_budget() {
+    let server = TestServer::start(&format!("{MOCK} limits.request_memory_mb=16 defaults.max_sandboxes=0")).await;
+    // Each byte of these labels becomes six.
+    let labels: serde_json::Map<String, Value> =
+        (0..3).map(|n| (n.to_string(), Value::String("\u{1}".repeat(4096)))).collect();
+    for _ in 0..100 {
+        server.spawn_with(json!({"metadata": labels, "owner_id": "greedy"})).await;
+    }
+    let other = server.spawn_with(json!({"owner_id": "honest"})).await;
+    ask(&server, "honest", Method::GET, "/sandboxes?limit=2&owner_id=honest", None).await.ok();
+    let before = server.resident_kib();
+    for line in ["GET /api/v1/sandboxes", "GET /api/v1/sandboxes?limit=100"] {
+        let stalled = join_all((0..60).map(|_| send(&server, "greedy", line, 0, b""))).await;
+        server
+            .until("the lists are held up", async || {
+                stays_within(&server, before, 16);
+                let path = format!("/sandboxes/{other}");
+                assert_eq!(ask(&server, "honest", Method::GET, &path, None).await.status, 200);
+                figures(&server).await["refused_total"].as_u64() > Some(0) || used(&server).await > 4 << 20
+            })
+            .await;
+        stays_within(&server, before, 16);
+        is_watched(&server).await;
+        drop(stalled);
+        server.until("all is given back", async || used(&server).await == 0).await;
+    }
+}

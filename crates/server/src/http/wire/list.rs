@@ -11,6 +11,8 @@ use crate::control::{ListFilter, Place};
 
 /// The most sandboxes that one part of the list holds.
 const LIST_LIMIT_MAX: u32 = 1000;
+/// The most labels that a list is filtered by: no sandbox has more.
+const LABELS_MAX: usize = 64;
 
 /// What to list. The query is read by hand: its names are not all known beforehand.
 pub fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter, ApiError> {
@@ -38,6 +40,9 @@ pub fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter, ApiError>
             }
             "cursor" => filter.after = Some(place(&value)?),
             _ => match name.strip_prefix("metadata.") {
+                Some(_) if filter.metadata.len() == LABELS_MAX => {
+                    return Err(malformed(format!("the query: at most {LABELS_MAX} labels, no sandbox has more")));
+                }
                 Some(key) if !key.is_empty() => {
                     filter.metadata.insert(key.to_owned(), value);
                 }

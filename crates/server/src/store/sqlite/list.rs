@@ -34,7 +34,8 @@ pub(super) async fn page(pool: &SqlitePool, filter: &ListFilter, now: Timestamp)
         // One more tells whether there is a next part.
         query.push(" LIMIT ").push_bind(i64::from(limit) + 1);
     }
-    let mut rows = query.build().fetch_all(pool).await?;
+    // Each number of labels is a text of its own, which a connection would keep.
+    let mut rows = query.build().persistent(filter.metadata.is_empty()).fetch_all(pool).await?;
     let mut next = None;
     if let Some(limit) = filter.limit.and_then(|limit| usize::try_from(limit).ok())
         && rows.len() > limit

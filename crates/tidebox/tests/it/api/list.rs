@@ -81,3 +81,14 @@ async fn a_filter_that_makes_no_sense_is_refused_by_name() {
         server.get(&format!("/sandboxes?{query}")).await.refused(400, "bad_request", words);
     }
 }
+
+#[tokio::test]
+async fn a_list_is_filtered_by_no_more_labels_than_a_sandbox_has() {
+    let server = TestServer::start(MOCK).await;
+    let with = |labels: usize| {
+        let filters: Vec<String> = (0..labels).map(|n| format!("metadata.{n}=x")).collect();
+        format!("/sandboxes?{}", filters.join("&"))
+    };
+    assert_eq!(server.get(&with(64)).await.ok(), json!([]));
+    server.get(&with(65)).await.refused(400, "bad_request", "at most 64 labels");
+}
