@@ -188,19 +188,27 @@ async fn csv_has_a_header_row_and_no_cell_that_a_spreadsheet_would_run() {
 async fn a_caller_that_hangs_up_does_not_get_its_change_past_the_history() {
     let server = TestServer::start(MOCK).await;
     let address = server.url.strip_prefix("http://").unwrap();
-    for n in 0..40 {
-        let body = format!("{{\"name\": \"t{n}\"}}");
+    let sent = std::cell::Cell::new(0);
+    let send = || {
+        let body = format!("{{\"name\": \"t{}\"}}", sent.replace(sent.get() + 1));
         let mut stream = TcpStream::connect(address).unwrap();
         let head = "POST /api/v1/templates HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
         stream.write_all(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
         drop(stream);
+    };
+    for _ in 0..40 {
+        send();
     }
     // Something that is certainly done after them.
     server
         .until("what was begun is done", async || {
             let made = server.get("/templates").await.ok().as_array().unwrap().len();
+            if made == 0 {
+                // A busy server saw all of them hang up before it had read them.
+                send();
+            }
             let written = rows(&server, "?action=templates.create&status=201&limit=1000").await.len();
-            assert!(written <= 40);
+            assert!(written <= sent.get());
             made > 0 && made == written && made == server.get("/templates").await.ok().as_array().unwrap().len()
         })
         .await;
