@@ -1,4 +1,4 @@
-//! How large a sandbox may be.
+//! Ceilings on the size of a sandbox.
 
 use crate::{Quota, Resources};
 
@@ -41,7 +41,7 @@ pub struct Configured {
     pub disk_mb: Option<u32>,
 }
 
-/// Where a box would be made.
+/// Place where a box would be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Site {
     /// On this machine.

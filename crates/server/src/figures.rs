@@ -40,12 +40,12 @@ pub struct RateLimit {
     pub evicted_total: u64,
 }
 
-/// What requests hold of the memory that they share.
+/// Use of the memory that all requests share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RequestMemory {
-    /// What all of them may hold, in bytes.
+    /// Bound of all of them together, in bytes.
     pub budget_bytes: u64,
-    /// What they hold now.
+    /// Bytes that they hold now.
     pub used_bytes: u64,
     /// The most that they held since the start.
     pub peak_bytes: u64,

@@ -1,4 +1,4 @@
-//! How large a sandbox may be.
+//! Ceilings on the size of a sandbox.
 
 use reqwest::Method;
 use serde_json::{Value, json};
