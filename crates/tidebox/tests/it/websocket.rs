@@ -202,8 +202,9 @@ async fn a_terminal_has_a_size_can_be_resized_and_typed_into() {
     socket.say(json!({"type": "stdin", "data": "sleep 4322; echo \"ended $?\"\n"})).await;
     server.until("the sleep", async || !is_gone(&server, &id, "^[s]leep 4322").await).await;
     socket.send(Message::binary(&b"\x03"[..])).await;
-    socket.say(json!({"type": "stdin", "data": "echo again\n"})).await;
-    socket.until("\nagain").await;
+    // What is typed before the prompt is back is echoed before it; only the sum is the command's own.
+    socket.say(json!({"type": "stdin", "data": "echo $((40 + 2)) again\n"})).await;
+    socket.until("42 again").await;
     socket.say(json!({"type": "stdin", "data": "sleep 4323; echo \"ended $?\"\n"})).await;
     server.until("the sleep", async || !is_gone(&server, &id, "^[s]leep 4323").await).await;
     socket.say(json!({"type": "signal", "signal": "SIGTERM"})).await;
