@@ -33,6 +33,7 @@ mod queries;
 mod quotas;
 mod range;
 mod request;
+mod ruled;
 mod sandboxes;
 mod subprotocol;
 mod system;

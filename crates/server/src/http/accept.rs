@@ -10,9 +10,12 @@ use axum::Router;
 use providers::Chain;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 mod connection;
+mod handshake;
+mod idle;
 mod intake;
 mod patience;
 mod places;
@@ -20,10 +23,11 @@ mod socket;
 mod steady;
 mod tls;
 
-use super::peer::TrustedProxies;
+use super::peer::{self, TrustedProxies};
 use crate::budget::Budget;
 use connection::Service;
-use places::Places;
+use handshake::Turns;
+use places::{Place, Places, Share};
 
 pub use patience::Stalled;
 pub use socket::{Socket, SocketFault};
@@ -34,6 +38,8 @@ pub use tls::{Tls, TlsFault};
 const CONNECTIONS_MAX: usize = 4096;
 /// The pause after a failed accept (out of descriptors, say), so that it cannot spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The pause between two looks for connections that have waited long, while there are many.
+const ROOM_EVERY: Duration = Duration::from_secs(1);
 /// How long requests under way may take to finish once we are told to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// After how long silence the kernel asks whether the other machine still is
@@ -74,12 +80,13 @@ pub async fn serve(
             tls.reload(&stop).await;
         }
     };
-    tokio::join!(open(Door::Tcp(tcp, tls.clone()), &service, &stop), unix, reload);
+    let tcp = Door::Tcp(tcp, tls.clone().map(|tls| (tls, Turns::new())));
+    tokio::join!(open(tcp, &service, &stop), unix, reload);
 }
 
 /// One place where connections come in.
 enum Door {
-    Tcp(TcpListener, Option<Tls>),
+    Tcp(TcpListener, Option<(Tls, Turns)>),
     Unix(Socket),
 }
 
@@ -105,63 +112,100 @@ async fn open(door: Door, service: &Arc<Service>, stop: &CancellationToken) {
     let places = Places::new(places::bounded_by_descriptors(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     let mut is_failing = false;
+    // The connection that has come in and has no place yet.
+    let mut new = None;
+    let mut room = tokio::time::interval(ROOM_EVERY);
+    room.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let accepted = tokio::select! {
+        tokio::select! {
             () = stop.cancelled() => break,
-            Some(_) = connections.join_next() => continue,
-            accepted = async {
-                // Without a place, callers wait in the kernel's queue.
-                let place = places.free().await;
-                (door.accept().await, place)
-            } => accepted,
-        };
-        let (stream, from, place) = match accepted {
-            (Ok((stream, from)), place) => (stream, from, place),
-            (Err(error), _) => {
-                // Once, not twenty times a second for as long as it lasts.
-                if !std::mem::replace(&mut is_failing, true) {
-                    tracing::warn!(error = %Chain(&error), "cannot accept a connection; trying on");
+            Some(_) = connections.join_next() => {}
+            _ = room.tick(), if places.is_crowded() => places.make_room(),
+            accepted = door.accept(), if new.is_none() => match accepted {
+                Ok((stream, from)) => {
+                    is_failing = false;
+                    new = New::of(stream, from, service).shared(&places);
                 }
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        is_failing = false;
-        let bounded = from.filter(|from| !from.is_loopback() && !service.proxies.contains(*from));
-        let Some(place) = places.take(place, bounded) else {
-            tracing::debug!(?from, "one address has too many connections; the new one is closed");
-            continue;
-        };
-        let (service, stop) = (Arc::clone(service), stop.clone());
-        match (stream, &door) {
-            (Stream::Tcp(stream), Door::Tcp(_, Some(tls))) => {
-                prepare(&stream);
-                let acceptor = tls.acceptor();
-                connections.spawn(async move {
-                    // A handshake is never a request under way.
-                    let stream = tokio::select! {
-                        stream = tls::shake_hands(&acceptor, stream) => stream,
-                        () = stop.cancelled() => None,
-                    };
-                    if let Some(stream) = stream {
-                        connection::converse(stream, from, place, service, stop).await;
+                Err(error) => {
+                    // Once, not twenty times a second for as long as it lasts.
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::warn!(error = %Chain(&error), "cannot accept a connection; trying on");
                     }
-                });
-            }
-            (Stream::Tcp(stream), _) => {
-                prepare(&stream);
-                connections.spawn(connection::converse(stream, from, place, service, stop));
-            }
-            (Stream::Unix(stream), _) => {
-                connections.spawn(connection::converse(stream, from, place, service, stop));
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            // Without a place, further callers wait in the kernel's queue.
+            permit = places.free(), if new.is_some() => {
+                if let Some((new, share)) = new.take() {
+                    let place = places.take(permit, share, new.is_trusted);
+                    begin(&mut connections, new, place, &door, service, stop);
+                }
             }
         }
     }
-    drop(door);
+    drop((door, new));
     let drained = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
         tracing::warn!("some requests did not finish in time and are cut off");
         connections.shutdown().await;
+    }
+}
+
+/// A connection that has come in.
+struct New {
+    stream: Stream,
+    from: Option<IpAddr>,
+    is_trusted: bool,
+}
+
+impl New {
+    fn of(stream: Stream, from: Option<IpAddr>, service: &Service) -> Self {
+        Self { stream, from, is_trusted: from.is_some_and(|from| service.proxies.contains(from)) }
+    }
+
+    /// Counts it to its address; `None` where that has its share.
+    fn shared(self, places: &Places) -> Option<(Self, Share)> {
+        let share = places.share(self.from.filter(|from| !from.is_loopback() && !self.is_trusted));
+        if share.is_none() {
+            tracing::debug!(from = ?self.from, "one address has too many connections; the new one is closed");
+        }
+        share.map(|share| (self, share))
+    }
+}
+
+/// Begins to answer the requests of a connection.
+fn begin(
+    connections: &mut JoinSet<()>,
+    new: New,
+    place: Place,
+    door: &Door,
+    service: &Arc<Service>,
+    stop: &CancellationToken,
+) {
+    let (service, stop, from) = (Arc::clone(service), stop.clone(), new.from);
+    match (new.stream, door) {
+        (Stream::Tcp(stream), Door::Tcp(_, Some((tls, turns)))) => {
+            prepare(&stream);
+            let (config, turns) = (tls.config(), turns.clone());
+            connections.spawn(async move {
+                // A handshake is never a request under way.
+                let stream = tokio::select! {
+                    stream = handshake::shake_hands(config, stream, &turns, from.map(peer::caller)) => stream,
+                    () = place.turn().asked_to_leave() => None,
+                    () = stop.cancelled() => None,
+                };
+                if let Some(stream) = stream {
+                    connection::converse(stream, from, place, service, stop).await;
+                }
+            });
+        }
+        (Stream::Tcp(stream), _) => {
+            prepare(&stream);
+            connections.spawn(connection::converse(stream, from, place, service, stop));
+        }
+        (Stream::Unix(stream), _) => {
+            connections.spawn(connection::converse(stream, from, place, service, stop));
+        }
     }
 }
 

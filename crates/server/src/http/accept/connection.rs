@@ -66,7 +66,7 @@ impl Service {
 }
 
 /// Answers the requests of one connection; once told to stop, at most the one
-/// that is under way.
+/// that is under way. Ends between two of them when its place is needed.
 pub(super) async fn converse<S>(
     stream: S,
     from: Option<IpAddr>,
@@ -78,15 +78,17 @@ pub(super) async fn converse<S>(
 {
     let address = from.map(peer::caller);
     let account = service.memory.account(Caller::Address(address), address);
-    let (stream, phase) = Intake::new(stream, &account);
+    let (stream, phase) = Intake::around(stream, &account);
+    let (turn, turns) = (place.turn().clone(), place.turn().clone());
     let answer = service_fn(move |request| {
-        let (service, phase) = (Arc::clone(&service), phase.clone());
+        let (service, phase, under_way) = (Arc::clone(&service), phase.clone(), turns.begin());
         async move {
             phase.set(true);
             let response = service.answer(from, request).await;
             // What follows the switch to another protocol is no head.
-            phase.set(response.status() == StatusCode::SWITCHING_PROTOCOLS);
-            Ok::<_, Infallible>(response)
+            let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+            phase.set(is_switched);
+            Ok::<_, Infallible>(response.map(|body| under_way.answer(body, is_switched)))
         }
     });
     let connection = http1::Builder::new()
@@ -100,7 +102,10 @@ pub(super) async fn converse<S>(
     let mut connection = std::pin::pin!(connection);
     // A client that breaks the protocol or hangs up is its own concern.
     tokio::select! {
+        // First, so that a request that has come is under way before it is asked.
+        biased;
         _ = connection.as_mut() => {}
+        () = turn.asked_to_leave() => {}
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             let _ = connection.await;

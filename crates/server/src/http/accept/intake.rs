@@ -3,15 +3,12 @@
 //! small until a larger buffer is taken from the memory that requests share.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
-
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::HEAD_BYTES_MAX;
 use crate::budget::{Account, Reservation};
+use crate::http::ruled::{Rule, Ruled};
 
 /// What every connection reads at once: less than the first buffer of the reader
 /// above, which grows when it is filled.
@@ -33,10 +30,9 @@ impl Phase {
     }
 }
 
-/// A connection that takes what its reads need.
+/// The rule of a connection that takes what its reads need.
 #[derive(Debug)]
-pub(super) struct Intake<S> {
-    stream: S,
+pub(super) struct Intake {
     phase: Phase,
     was_in_request: bool,
     /// What came since the phase began.
@@ -44,15 +40,17 @@ pub(super) struct Intake<S> {
     held: Reservation,
 }
 
-impl<S> Intake<S> {
-    /// Takes memory by `account`; learns from the phase what comes in.
-    pub(super) fn new(stream: S, account: &Account) -> (Self, Phase) {
+impl Intake {
+    /// Takes memory by `account` for what is read of `stream`; the phase tells heads
+    /// from bodies.
+    pub(super) fn around<S>(stream: S, account: &Account) -> (Ruled<S, Self>, Phase) {
         let phase = Phase::default();
         let held = account.nothing();
-        (Self { stream, phase: phase.clone(), was_in_request: false, came: 0, held }, phase)
+        (Ruled::new(stream, Self { phase: phase.clone(), was_in_request: false, came: 0, held }), phase)
     }
+}
 
-    /// Returns how much may be read at once.
+impl Rule for Intake {
     fn at_once(&mut self) -> io::Result<usize> {
         let is_in_request = self.phase.0.load(Ordering::Relaxed);
         if std::mem::replace(&mut self.was_in_request, is_in_request) != is_in_request {
@@ -69,63 +67,21 @@ impl<S> Intake<S> {
         }
         Ok(if self.held.bytes() == 0 { SMALL_BYTES } else { usize::MAX })
     }
-}
 
-impl<S: AsyncRead + Unpin> AsyncRead for Intake<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let at_once = self.at_once()?;
-        let before = buffer.filled().len();
-        if buffer.remaining() <= at_once {
-            ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        } else {
-            let mut part = ReadBuf::new(buffer.initialize_unfilled_to(at_once));
-            ready!(Pin::new(&mut self.stream).poll_read(context, &mut part))?;
-            let read = part.filled().len();
-            buffer.advance(read);
-        }
-        self.came += buffer.filled().len() - before;
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Intake<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+    fn came(&mut self, bytes: usize) -> io::Result<()> {
+        self.came += bytes;
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod test {
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncRead, AsyncReadExt};
 
     use super::*;
     use crate::budget::{Budget, Caller};
 
-    async fn read<S: AsyncRead + Unpin>(intake: &mut Intake<S>) -> io::Result<usize> {
+    async fn read<S: AsyncRead + Unpin>(intake: &mut Ruled<S, Intake>) -> io::Result<usize> {
         intake.read(&mut vec![0; 100_000]).await
     }
 
@@ -135,7 +91,7 @@ mod test {
         for total in [1 << 20, LARGE_BYTES as u64] {
             let budget = Budget::new(total);
             let account = budget.account(Caller::Address(None), None);
-            let (mut intake, phase) = Intake::new(tokio::io::join(&bytes[..], tokio::io::sink()), &account);
+            let (mut intake, phase) = Intake::around(tokio::io::join(&bytes[..], tokio::io::sink()), &account);
             phase.set(true);
             let (mut came, mut reads) = (0, Vec::new());
             while came < bytes.len() {
@@ -156,7 +112,7 @@ mod test {
         let bytes = vec![0; 64 * 1024];
         let budget = Budget::new(LARGE_BYTES as u64);
         let account = budget.account(Caller::Address(None), None);
-        let (mut intake, phase) = Intake::new(tokio::io::join(&bytes[..], tokio::io::sink()), &account);
+        let (mut intake, phase) = Intake::around(tokio::io::join(&bytes[..], tokio::io::sink()), &account);
         assert_eq!(read(&mut intake).await.unwrap(), SMALL_BYTES);
         assert_eq!(read(&mut intake).await.unwrap_err().kind(), io::ErrorKind::OutOfMemory);
         phase.set(true);

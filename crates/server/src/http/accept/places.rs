@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::idle::{Idle, Turn};
 use crate::http::peer::caller;
 
 /// The part of all places that one address may take is one in so many.
@@ -18,56 +20,108 @@ pub(super) fn bounded_by_descriptors(wanted: usize) -> usize {
     (limit / 2).clamp(1, wanted)
 }
 
+/// The time that a connection may wait for its next request while more than half of
+/// the places are taken.
+const CROWDED_WAIT_MAX: Duration = Duration::from_secs(10);
+
 /// The places for connections.
 #[derive(Debug)]
 pub(super) struct Places {
+    max: usize,
     free: Arc<Semaphore>,
     each_max: usize,
     taken: Taken,
+    idle: Idle,
 }
 
 /// How many places each caller has.
 type Taken = Arc<Mutex<HashMap<IpAddr, usize>>>;
 
+/// One of the places that an address may have, given back when dropped; of none
+/// where the address is not bounded.
+#[derive(Debug)]
+pub(super) struct Share(Option<(IpAddr, Taken)>);
+
 /// The place of one connection, given back when dropped.
 #[derive(Debug)]
 pub(super) struct Place {
-    _permit: OwnedSemaphorePermit,
-    of: Option<(IpAddr, Taken)>,
+    turn: Turn,
+    _share: Share,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Places {
     pub(super) fn new(max: usize) -> Self {
         let each_max = (max / SHARE_OF_ONE).max(1);
-        Self { free: Arc::new(Semaphore::new(max)), each_max, taken: Arc::default() }
+        Self { max, free: Arc::new(Semaphore::new(max)), each_max, taken: Arc::default(), idle: Idle::default() }
     }
 
-    /// Waits for a place.
-    pub(super) async fn free(&self) -> OwnedSemaphorePermit {
-        match Arc::clone(&self.free).acquire_owned().await {
-            Ok(permit) => permit,
-            // Nobody closes the semaphore.
-            Err(_) => std::future::pending().await,
-        }
-    }
-
-    /// Takes a place, for an address that is bounded unless it is `None`;
+    /// Counts a connection of an address that is bounded unless it is `None`;
     /// `None` when that one has its share.
-    pub(super) fn take(&self, permit: OwnedSemaphorePermit, bounded: Option<IpAddr>) -> Option<Place> {
-        let Some(address) = bounded.map(caller) else { return Some(Place { _permit: permit, of: None }) };
+    pub(super) fn share(&self, bounded: Option<IpAddr>) -> Option<Share> {
+        let Some(address) = bounded.map(caller) else { return Some(Share(None)) };
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let count = taken.entry(address).or_insert(0);
         if *count >= self.each_max {
             return None;
         }
         *count += 1;
-        Some(Place { _permit: permit, of: Some((address, Arc::clone(&self.taken))) })
+        Some(Share(Some((address, Arc::clone(&self.taken)))))
+    }
+
+    /// Waits for a place. While there is none, the connection that has been between
+    /// two requests for longest has to give up its own.
+    pub(super) async fn free(&self) -> OwnedSemaphorePermit {
+        loop {
+            if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
+                return permit;
+            }
+            self.idle.ask_longest();
+            tokio::select! {
+                permit = Arc::clone(&self.free).acquire_owned() => match permit {
+                    Ok(permit) => return permit,
+                    // It is never closed.
+                    Err(_) => std::future::pending().await,
+                },
+                () = self.idle.changed() => {}
+            }
+        }
+    }
+
+    /// Takes a place, for a trusted proxy or another.
+    pub(super) fn take(&self, permit: OwnedSemaphorePermit, share: Share, is_trusted: bool) -> Place {
+        Place { turn: self.idle.enter(is_trusted), _share: share, permit: Some(permit) }
+    }
+
+    /// Says whether more than half of the places are taken.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.free.available_permits() < self.max / 2
+    }
+
+    /// Lets go who has waited long for its next request.
+    pub(super) fn make_room(&self) {
+        self.idle.ask_longer_than(CROWDED_WAIT_MAX);
+    }
+}
+
+impl Place {
+    /// Returns what the connection has under way.
+    pub(super) fn turn(&self) -> &Turn {
+        &self.turn
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Some((address, taken)) = &self.of else { return };
+        // First, so that who waits for it asks no second one.
+        self.permit = None;
+        self.turn.end();
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let Some((address, taken)) = &self.0 else { return };
         let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = taken.get_mut(address) {
             *count -= 1;
@@ -83,8 +137,8 @@ mod test {
     use super::*;
 
     async fn take(places: &Places, address: &str) -> Option<Place> {
-        let permit = places.free().await;
-        places.take(permit, Some(address.parse().unwrap()))
+        let share = places.share(Some(address.parse().unwrap()))?;
+        Some(places.take(places.free().await, share, false))
     }
 
     #[tokio::test]
@@ -124,9 +178,43 @@ mod test {
         let places = Places::new(4);
         let mut held = Vec::new();
         for _ in 0..4 {
-            let permit = places.free().await;
-            held.push(places.take(permit, None).unwrap());
+            let share = places.share(None).unwrap();
+            held.push(places.take(places.free().await, share, false));
         }
         assert_eq!(places.free.available_permits(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_finds_no_place_gets_that_of_the_one_without_a_request_for_longest() {
+        let places = Places::new(2);
+        let asks = take(&places, "203.0.113.1").await.unwrap();
+        let _under_way = asks.turn().begin();
+        let waits = take(&places, "203.0.113.2").await.unwrap();
+        let leaving = async {
+            waits.turn().asked_to_leave().await;
+            drop(waits);
+        };
+        let (new, ()) = tokio::join!(take(&places, "203.0.113.3"), leaving);
+        // The newcomer asks something at once: now all are busy, and one has to wait.
+        let under_way = new.as_ref().unwrap().turn().begin();
+        let mut another = std::pin::pin!(take(&places, "203.0.113.4"));
+        assert!(tokio::time::timeout(Duration::from_secs(60), another.as_mut()).await.is_err());
+        let leaving = async {
+            drop(under_way);
+            new.as_ref().unwrap().turn().asked_to_leave().await;
+            drop(new);
+        };
+        tokio::join!(another, leaving).0.unwrap();
+    }
+
+    #[tokio::test]
+    async fn half_of_the_places_are_no_crowd() {
+        let places = Places::new(4);
+        let (_first, _second) = (take(&places, "203.0.113.1").await, take(&places, "203.0.113.2").await);
+        assert!(!places.is_crowded());
+        let third = take(&places, "203.0.113.3").await;
+        assert!(places.is_crowded());
+        drop(third);
+        assert!(!places.is_crowded());
     }
 }

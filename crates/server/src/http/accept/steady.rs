@@ -21,20 +21,25 @@ pub(super) struct Steady<S> {
     stream: S,
     /// Runs while a write waits.
     stuck: Option<Pin<Box<Sleep>>>,
-    _place: Place,
+    place: Place,
 }
 
 impl<S> Steady<S> {
     pub(super) fn new(stream: S, place: Place) -> Self {
-        Self { stream, stuck: None, _place: place }
+        Self { stream, stuck: None, place }
     }
 
     fn bound<T>(&mut self, poll: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if poll.is_ready() {
-            self.stuck = None;
+            if self.stuck.take().is_some() {
+                self.place.turn().stick(false);
+            }
             return poll;
         }
-        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_STALL_MAX)));
+        let stuck = self.stuck.get_or_insert_with(|| {
+            self.place.turn().stick(true);
+            Box::pin(tokio::time::sleep(WRITE_STALL_MAX))
+        });
         ready!(stuck.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -90,7 +95,7 @@ mod test {
 
     async fn pair() -> (Steady<tokio::io::DuplexStream>, tokio::io::DuplexStream) {
         let places = Places::new(1);
-        let place = places.take(places.free().await, None).unwrap();
+        let place = places.take(places.free().await, places.share(None).unwrap(), false);
         let (ours, theirs) = tokio::io::duplex(16);
         (Steady::new(ours, place), theirs)
     }

@@ -8,29 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use providers::Chain;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::{Error as PemError, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, InconsistentKeys, ServerConfig};
-use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::http::error::{ApiError, Refusal};
-
-/// How long a client may take for its part of the handshake.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// How long a client that speaks no TLS may take to read what is wrong.
-const PLAIN_MAX: Duration = Duration::from_secs(1);
-/// The first byte of a TLS connection.
-const HANDSHAKE_RECORD: u8 = 0x16;
 const CERT_KEY: &str = "server.tls.cert_file";
 const KEY_KEY: &str = "server.tls.key_file";
 
@@ -87,9 +75,9 @@ impl Tls {
         Ok(Self { files, current: watch::Sender::new(config), loaded })
     }
 
-    /// What new connections are answered with.
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(Arc::clone(&self.current.borrow()))
+    /// Returns what new connections are answered with.
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.borrow())
     }
 
     /// Takes up what the files come to hold, until told to stop. Connections that
@@ -213,47 +201,6 @@ fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsFault> {
 fn is_encrypted(key: &[u8]) -> bool {
     let text = String::from_utf8_lossy(key);
     text.contains("ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED")
-}
-
-/// The handshake; `None` when there is none in time, and when plain HTTP comes,
-/// which is told what is wrong.
-pub(super) async fn shake_hands(acceptor: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
-    let shaken = async {
-        let mut first = [0];
-        if stream.peek(&mut first).await.is_ok_and(|read| read == 1 && first[0] != HANDSHAKE_RECORD) {
-            if first[0].is_ascii_uppercase() {
-                refuse_plain(stream).await;
-            }
-            return None;
-        }
-        match acceptor.accept(stream).await {
-            Ok(stream) => Some(stream),
-            Err(error) => {
-                tracing::debug!(error = %Chain(&error), "a handshake failed");
-                None
-            }
-        }
-    };
-    tokio::time::timeout(HANDSHAKE_MAX, shaken).await.ok().flatten()
-}
-
-/// Answers a client that speaks HTTP without TLS.
-async fn refuse_plain(mut stream: TcpStream) {
-    let (status, body) = ApiError::from(Refusal::NeedsTls).body();
-    let body = serde_json::to_string(&body).unwrap_or_default();
-    let answer = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    );
-    let told = async {
-        stream.write_all(answer.as_bytes()).await?;
-        stream.shutdown().await?;
-        // What is not read would make the kernel reset the connection, and the
-        // answer would be lost.
-        while stream.read(&mut [0; 1024]).await? > 0 {}
-        io::Result::Ok(())
-    };
-    let _ = tokio::time::timeout(PLAIN_MAX, told).await;
 }
 
 #[cfg(test)]

@@ -2,13 +2,10 @@
 //! not whole.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
-
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::budget::Reservation;
+use crate::http::ruled::{Rule, Ruled};
 
 /// A byte that waits is in the frame, and in the message that frames make.
 const COPIES: usize = 2;
@@ -24,12 +21,6 @@ struct Count {
     /// What needs no counting.
     free: usize,
     came: usize,
-}
-
-/// A byte stream whose incoming half is counted.
-pub(super) struct Inflow<S> {
-    stream: S,
-    counter: Counter,
 }
 
 impl Counter {
@@ -51,53 +42,21 @@ impl Counter {
     }
 }
 
-impl<S> Inflow<S> {
-    /// Counts in `held` what comes beyond `free` bytes.
-    pub(super) fn new(stream: S, held: Reservation, free: usize) -> (Self, Counter) {
-        let counter = Counter(Arc::new(Mutex::new(Count { held, free, came: 0 })));
-        (Self { stream, counter: counter.clone() }, counter)
+impl Counter {
+    /// Counts in `held` what comes over `stream` beyond `free` bytes.
+    pub(super) fn around<S>(stream: S, held: Reservation, free: usize) -> (Ruled<S, Self>, Self) {
+        let counter = Self(Arc::new(Mutex::new(Count { held, free, came: 0 })));
+        (Ruled::new(stream, counter.clone()), counter)
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Inflow<S> {
+impl Rule for Counter {
     /// Fails with [`io::ErrorKind::OutOfMemory`] when the caller may hold no more.
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        let mut count = self.counter.lock();
-        count.came += buffer.filled().len() - before;
+    fn came(&mut self, bytes: usize) -> io::Result<()> {
+        let mut count = self.lock();
+        count.came += bytes;
         let missing = (count.came.saturating_sub(count.free) * COPIES).saturating_sub(count.held.bytes());
-        Poll::Ready(count.held.grow(missing).map_err(|spent| io::Error::new(io::ErrorKind::OutOfMemory, spent)))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Inflow<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        count.held.grow(missing).map_err(|spent| io::Error::new(io::ErrorKind::OutOfMemory, spent))
     }
 }
 
@@ -114,7 +73,7 @@ mod test {
         let account = budget.account(Caller::Address(None), None);
         let bytes = vec![0; 20_000];
         let (mut inflow, counter) =
-            Inflow::new(tokio::io::join(&bytes[..], tokio::io::sink()), account.nothing(), 1000);
+            Counter::around(tokio::io::join(&bytes[..], tokio::io::sink()), account.nothing(), 1000);
         inflow.read_exact(&mut [0; 1000]).await.unwrap();
         assert_eq!(budget.figures().used_bytes, 0);
         inflow.read_exact(&mut [0; 5000]).await.unwrap();

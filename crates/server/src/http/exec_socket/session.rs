@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{Error as Fault, Message};
 use tokio_util::io::ReaderStream;
 
-use super::inflow::{Counter, Inflow};
+use super::inflow::Counter;
 use crate::budget::{Account, Reservation};
 use crate::control::{Conversation, Handle, Touch};
 use crate::http::error::{ApiError, Refusal, malformed};
@@ -120,7 +120,7 @@ pub(super) const SOCKET_BYTES: usize = STREAM_BYTES_MAX + 2 * 6 * TEXT_BYTES_MAX
 /// Runs one command for whoever is at the other end of `io`.
 pub(super) async fn run(api: Api, id: String, io: impl AsyncRead + AsyncWrite + Unpin, held: Reservation) {
     let account = held.account().clone();
-    let (io, counter) = Inflow::new(io, account.nothing(), BUFFER_BYTES);
+    let (io, counter) = Counter::around(io, account.nothing(), BUFFER_BYTES);
     let config = WebSocketConfig::default()
         .read_buffer_size(BUFFER_BYTES)
         .write_buffer_size(BUFFER_BYTES)

@@ -14,6 +14,8 @@ use crate::server::{Answer, MOCK, TestServer};
 
 /// A bound of half a minute, on a machine that has other things to do.
 const HALF_A_MINUTE: Duration = Duration::from_secs(50);
+/// Long for an answer, and much less than an idle connection is kept.
+const PROMPTLY: Duration = Duration::from_secs(5);
 /// A bound of a minute on such a machine.
 const A_MINUTE: Duration = Duration::from_secs(90);
 
@@ -150,13 +152,70 @@ async fn sockets_closed_half_way_do_no_harm() {
     assert_eq!(server.get("/sandboxes").await.ok().as_array().unwrap().len(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_thousand_connections_do_no_lasting_harm() {
+/// Lets this process open as many files as the system allows it.
+fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     assert!(maximum.is_none_or(|maximum| maximum > 12_000), "this test needs descriptors: `ulimit -Hn` is {maximum:?}");
+}
 
+/// Connections of a door.
+const PLACES: usize = 4_096;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_connection_is_answered_while_pollers_hold_every_place() {
+    raise_open_files();
+    let server = TestServer::start(MOCK).await;
+    let id = server.spawn().await;
+    let at = address(&server);
+    // Requests under way, which no newcomer may cut off.
+    let mut waiting = Vec::new();
+    for _ in 0..8 {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        let wait =
+            format!("GET /api/v1/sandboxes/{id}/wait?state=destroyed&timeout=5m HTTP/1.1\r\nHost: localhost\r\n");
+        stream.write_all(format!("{wait}Connection: close\r\n\r\n").as_bytes()).await.unwrap();
+        waiting.push(stream);
+    }
+    let answered = Arc::new(AtomicUsize::new(0));
+    let mut pollers = tokio::task::JoinSet::new();
+    for _ in 0..PLACES {
+        let answered = Arc::clone(&answered);
+        pollers.spawn(async move {
+            let poll = b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            let mut stream = TcpStream::connect(at).await?;
+            let mut is_first = true;
+            loop {
+                stream.write_all(poll).await?;
+                if stream.read(&mut [0; 4096]).await? == 0 {
+                    return std::io::Result::Ok(());
+                }
+                if std::mem::take(&mut is_first) {
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+                // No condition to await: as an attacker polls.
+                tokio::time::sleep(Duration::from_secs(8)).await;
+            }
+        });
+    }
+    server.until("every place is taken", async || answered.load(Ordering::Relaxed) >= PLACES - 8).await;
+    let start = Instant::now();
+    for _ in 0..20 {
+        let answer = tokio::time::timeout(PROMPTLY, ask(tcp(&server).await, HEALTH.as_bytes())).await;
+        is_health(&answer.unwrap_or_else(|_| panic!("no place came free for {:?}", start.elapsed())));
+    }
+    server.delete(&format!("/sandboxes/{id}")).await.ok();
+    for mut stream in waiting {
+        let answer = rest(&mut stream, HALF_A_MINUTE).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    pollers.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_thousand_connections_do_no_lasting_harm() {
+    raise_open_files();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let server = TestServer::start(&format!("{MOCK} server.unix_socket={}", path.display())).await;

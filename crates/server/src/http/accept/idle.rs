@@ -1,0 +1,354 @@
+//! Connections between two requests: the one that has been so for longest gives
+//! its place to a new one that finds none.
+
+use std::collections::{BTreeSet, HashMap};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::http::meter::SMALL_BYTES;
+
+/// The connections of a door, by how long each has had nothing under way.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Idle(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    list: Mutex<List>,
+    /// Notified when a place may be had that could not be had before.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    connections: HashMap<u64, Standing>,
+    /// Those with nothing under way that were not asked to leave.
+    ranked: BTreeSet<Rank>,
+    /// The number of those that were asked to leave, and are still there.
+    asked: usize,
+    /// A place is waited for, and there was none to ask for it.
+    is_wanted: bool,
+    next: u64,
+}
+
+/// The order of leaving: those of trusted proxies last, since their requests are
+/// many callers'; then by the time since which nothing is under way.
+type Rank = (bool, Instant, u64);
+
+/// The state of a connection.
+#[derive(Debug)]
+struct Standing {
+    is_trusted: bool,
+    /// Between the head of a request and the end of its answer.
+    is_busy: bool,
+    /// The client takes nothing of what is sent.
+    is_stuck: bool,
+    /// The last answer was one that a client may take its time with.
+    is_long: bool,
+    is_asked: bool,
+    rank: Option<Rank>,
+    leave: Arc<Notify>,
+}
+
+impl Idle {
+    /// Counts a connection, which has nothing under way yet.
+    pub(super) fn enter(&self, is_trusted: bool) -> Turn {
+        let leave = Arc::<Notify>::default();
+        let standing = Standing {
+            is_trusted,
+            is_busy: false,
+            is_stuck: false,
+            is_long: false,
+            is_asked: false,
+            rank: None,
+            leave: Arc::clone(&leave),
+        };
+        let mut list = self.lock();
+        let id = list.next;
+        list.next += 1;
+        list.connections.insert(id, standing);
+        drop(list);
+        let turn = Turn { idle: self.clone(), id, leave };
+        turn.change(|_| {});
+        turn
+    }
+
+    /// Asks the connection to leave that has had nothing under way for longest. One
+    /// at a time: a place is needed for one.
+    pub(super) fn ask_longest(&self) {
+        let mut list = self.lock();
+        if list.asked == 0 {
+            list.is_wanted = !list.ask_first(|_| true);
+        }
+    }
+
+    /// Asks all to leave that have had nothing under way for so long. Trusted
+    /// proxies, which keep connections for their own callers, are not asked.
+    pub(super) fn ask_longer_than(&self, wait: Duration) {
+        let Some(since) = Instant::now().checked_sub(wait) else { return };
+        let mut list = self.lock();
+        while list.ask_first(|(is_trusted, at, _)| !is_trusted && *at < since) {}
+    }
+
+    /// Waits until it is worth to ask again, where none could be asked.
+    pub(super) async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, List> {
+        // Each statement leaves the list whole.
+        self.0.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl List {
+    /// Asks the first in order, if it is one of these.
+    fn ask_first(&mut self, is_one: impl Fn(&Rank) -> bool) -> bool {
+        let Some(rank) = self.ranked.first().copied().filter(is_one) else { return false };
+        self.ranked.remove(&rank);
+        if let Some(standing) = self.connections.get_mut(&rank.2) {
+            standing.rank = None;
+            standing.is_asked = true;
+            standing.leave.notify_one();
+            self.asked += 1;
+        }
+        true
+    }
+}
+
+/// The standing of one connection. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct Turn {
+    idle: Idle,
+    id: u64,
+    leave: Arc<Notify>,
+}
+
+impl Turn {
+    /// Notes that the head of a request is whole.
+    pub(super) fn begin(&self) -> UnderWay {
+        self.change(|standing| standing.is_busy = true);
+        UnderWay { turn: self.clone(), is_long: false, is_for_good: false }
+    }
+
+    /// Notes whether the client takes nothing of what is sent.
+    pub(super) fn stick(&self, is_stuck: bool) {
+        self.change(|standing| standing.is_stuck = is_stuck);
+    }
+
+    /// Counts the connection no more.
+    pub(super) fn end(&self) {
+        let mut list = self.idle.lock();
+        let Some(standing) = list.connections.remove(&self.id) else { return };
+        if let Some(rank) = standing.rank {
+            list.ranked.remove(&rank);
+        }
+        list.asked -= usize::from(standing.is_asked);
+    }
+
+    /// Waits until the connection has to give up its place. It need not once a
+    /// request is under way.
+    pub(super) async fn asked_to_leave(&self) {
+        loop {
+            self.leave.notified().await;
+            if self.idle.lock().connections.get(&self.id).is_some_and(|standing| standing.is_asked) {
+                return;
+            }
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Standing)) {
+        let mut list = self.idle.lock();
+        let List { connections, ranked, asked, is_wanted, .. } = &mut *list;
+        let Some(standing) = connections.get_mut(&self.id) else { return };
+        change(standing);
+        // Who leaves a short answer is not slow: it has left many of them.
+        let is_idle = !(standing.is_busy || standing.is_stuck && standing.is_long);
+        let mut is_place = false;
+        if is_idle && standing.rank.is_none() && !standing.is_asked {
+            let rank = (standing.is_trusted, Instant::now(), self.id);
+            standing.rank = Some(rank);
+            ranked.insert(rank);
+            is_place = std::mem::take(is_wanted);
+        } else if !is_idle {
+            if let Some(rank) = standing.rank.take() {
+                ranked.remove(&rank);
+            }
+            // Another has to leave in its stead.
+            is_place = std::mem::take(&mut standing.is_asked);
+            *asked -= usize::from(is_place);
+        }
+        drop(list);
+        if is_place {
+            self.idle.0.changed.notify_one();
+        }
+    }
+}
+
+/// A request, until its answer has been handed over. Then the connection waits
+/// for its next one.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    turn: Turn,
+    is_long: bool,
+    is_for_good: bool,
+}
+
+impl UnderWay {
+    /// Stays until `body` has been handed over, or for as long as the connection
+    /// lives if it becomes another protocol's.
+    pub(super) fn answer(mut self, body: Body, is_for_good: bool) -> Answer {
+        self.is_long = body.size_hint().exact().is_none_or(|bytes| bytes > SMALL_BYTES as u64);
+        self.is_for_good = is_for_good;
+        Answer { body, _under_way: self }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if !self.is_for_good {
+            self.turn.change(|standing| (standing.is_busy, standing.is_long) = (false, self.is_long));
+        }
+    }
+}
+
+/// The body of an answer, which keeps its request under way.
+#[derive(Debug)]
+pub(super) struct Answer {
+    body: Body,
+    _under_way: UnderWay,
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// Says whether it has to leave now.
+    fn is_asked(turn: &Turn) -> bool {
+        turn.asked_to_leave().now_or_never().is_some()
+    }
+
+    async fn pass(time: Duration) {
+        tokio::time::advance(time).await;
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn the_one_without_a_request_for_longest_is_asked_and_one_at_a_time() {
+        let idle = Idle::default();
+        let first = idle.enter(false);
+        pass(SECOND).await;
+        let second = idle.enter(false);
+        pass(SECOND).await;
+        drop(first.begin());
+        idle.ask_longest();
+        idle.ask_longest();
+        assert!(is_asked(&second) && !is_asked(&first));
+        second.end();
+        idle.ask_longest();
+        assert!(is_asked(&first));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_under_way_is_never_asked_to_leave() {
+        let idle = Idle::default();
+        let turn = idle.enter(false);
+        let under_way = turn.begin();
+        idle.ask_longest();
+        idle.ask_longer_than(Duration::ZERO);
+        assert!(!is_asked(&turn));
+        assert!(idle.changed().now_or_never().is_none());
+        // Its answer is on its way, and its client reads slowly.
+        let answer = under_way.answer(Body::from(vec![0; SMALL_BYTES + 1]), false);
+        turn.stick(true);
+        drop(answer);
+        idle.ask_longest();
+        assert!(!is_asked(&turn));
+        turn.stick(false);
+        assert!(idle.changed().now_or_never().is_some(), "who waits looks again");
+        idle.ask_longest();
+        assert!(is_asked(&turn));
+        // What is begun just then goes on, and another has to leave.
+        drop(turn.begin().answer(Body::empty(), true));
+        assert!(!is_asked(&turn));
+        assert!(idle.changed().now_or_never().is_some());
+        let other = idle.enter(false);
+        idle.ask_longest();
+        assert!(is_asked(&other) && !is_asked(&turn));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn short_answers_that_are_not_read_keep_no_place() {
+        let idle = Idle::default();
+        let turn = idle.enter(false);
+        let answer = turn.begin().answer(Body::from("refused"), false);
+        turn.stick(true);
+        drop(answer);
+        idle.ask_longest();
+        assert!(is_asked(&turn));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_of_proxies_leave_last_and_not_for_waiting() {
+        let idle = Idle::default();
+        let proxy = idle.enter(true);
+        pass(SECOND).await;
+        let (old, new) = (idle.enter(false), idle.enter(false));
+        pass(SECOND).await;
+        drop(new.begin());
+        idle.ask_longer_than(SECOND / 2);
+        assert!(is_asked(&old) && !is_asked(&new) && !is_asked(&proxy));
+        old.end();
+        idle.ask_longest();
+        assert!(is_asked(&new));
+        new.end();
+        idle.ask_longest();
+        assert!(is_asked(&proxy));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_connections_that_ended() {
+        let idle = Idle::default();
+        for _ in 0..3 {
+            let turn = idle.enter(false);
+            let under_way = turn.begin();
+            turn.end();
+            drop(under_way);
+        }
+        let turn = idle.enter(false);
+        idle.ask_longest();
+        turn.end();
+        let list = idle.lock();
+        assert!(list.connections.is_empty() && list.ranked.is_empty() && list.asked == 0, "{list:?}");
+    }
+}
