@@ -32,7 +32,6 @@ use domain::{Caps, Limits, Resources, SandboxId, SizeRules, State, StopReason, T
 use futures_util::future::{BoxFuture, Shared};
 use providers::Chain;
 use serde_json::json;
-use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, QueuePolicy};
@@ -249,8 +248,8 @@ pub struct Control {
     refusals: Refusals,
     operations: Operations,
     admission: Arc<Admission>,
-    /// Counts changes of any sandbox; what waits for one looks again then.
-    changes: watch::Sender<u64>,
+    /// Requests that wait for a sandbox to change its state.
+    waits: wait::Waits,
 }
 
 impl fmt::Debug for Control {
@@ -275,7 +274,6 @@ impl Control {
         events: Arc<Events>,
         admission: Arc<Admission>,
     ) -> Arc<Self> {
-        let changes = watch::Sender::new(0);
         Arc::new(Self {
             store,
             registry,
@@ -289,7 +287,7 @@ impl Control {
             refusals: Refusals::default(),
             operations: Operations::default(),
             admission,
-            changes,
+            waits: wait::Waits::default(),
         })
     }
 
@@ -370,7 +368,11 @@ impl Control {
     /// Stores a change, and tells whoever waits for one or listens.
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied> {
         let applied = self.store.apply(id, change.clone()).await?;
-        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+        if let Applied::Done { before, sandbox } = &applied
+            && *before != sandbox.state
+        {
+            self.waits.wake(id);
+        }
         if let Applied::Done { before, sandbox } = &applied
             && before.is_active()
             && !sandbox.state.is_active()

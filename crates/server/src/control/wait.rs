@@ -1,10 +1,13 @@
 //! Wait: until a sandbox is in a state.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::{SandboxId, State};
+use tokio::sync::{OnceCell, watch};
 
-use super::{Control, Error, Resource, Result, has_expired};
+use super::{Control, Error, Resource, Result, has_expired, lock};
 use crate::store::Sandbox;
 
 /// The longest wait that one request may ask for.
@@ -46,6 +49,70 @@ impl WaitFor {
     }
 }
 
+/// The waits for sandboxes: each is woken when the state of its own has changed,
+/// and by nothing else.
+#[derive(Debug, Default)]
+pub(super) struct Waits(Mutex<HashMap<SandboxId, watch::Sender<Look>>>);
+
+/// The row as it was after a change, read once for all who wait for the sandbox;
+/// `None` if there was none.
+type Look = Arc<OnceCell<Option<Arc<Sandbox>>>>;
+
+/// One wait.
+#[derive(Debug)]
+struct Wait<'a> {
+    waits: &'a Waits,
+    id: &'a SandboxId,
+    looks: watch::Receiver<Look>,
+}
+
+impl Waits {
+    /// Wakes all who wait for the sandbox, since its state has changed.
+    pub(super) fn wake(&self, id: &SandboxId) {
+        if let Some(looks) = lock(&self.0).get(id) {
+            looks.send_replace(Look::default());
+        }
+    }
+
+    /// Begins to wait for the next change.
+    fn begin<'a>(&'a self, id: &'a SandboxId) -> Wait<'a> {
+        let mut waits = lock(&self.0);
+        let looks = match waits.get(id) {
+            Some(looks) => looks.subscribe(),
+            None => {
+                let (sender, looks) = watch::channel(Look::default());
+                waits.insert(id.clone(), sender);
+                looks
+            }
+        };
+        Wait { waits: self, id, looks }
+    }
+}
+
+impl Wait<'_> {
+    /// Waits for a change, and returns what `read` found after it, for whichever of
+    /// those who wait it was called.
+    async fn next<R: Future<Output = Result<Option<Sandbox>>>>(
+        &mut self,
+        read: impl FnOnce() -> R,
+    ) -> Result<Option<Arc<Sandbox>>> {
+        // The sender is there for as long as anything waits.
+        let _ = self.looks.changed().await;
+        let look = Arc::clone(&self.looks.borrow_and_update());
+        let found = look.get_or_try_init(|| async { Ok::<_, Error>(read().await?.map(Arc::new)) }).await?;
+        Ok(found.clone())
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        let mut waits = lock(&self.waits.0);
+        if waits.get(self.id).is_some_and(|looks| looks.receiver_count() == 1) {
+            waits.remove(self.id);
+        }
+    }
+}
+
 impl Control {
     /// Answers when the sandbox is in the state that is waited for.
     ///
@@ -57,15 +124,15 @@ impl Control {
         let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
         let parsed = SandboxId::parse(id).map_err(|_| missing())?;
         let reached = async {
-            let mut changes = self.changes.subscribe();
+            let mut wait = self.waits.begin(&parsed);
+            let mut found = self.store.sandbox(&parsed).await?.map(Arc::new);
             loop {
-                changes.mark_unchanged();
-                let sandbox = self.store.sandbox(&parsed).await?.ok_or_else(missing)?;
+                let sandbox = found.ok_or_else(missing)?;
                 if state != WaitFor::Destroyed && has_expired(&sandbox, self.now()) {
                     return Err(missing());
                 }
                 match state.reached(sandbox.state) {
-                    Some(true) => return Ok(sandbox),
+                    Some(true) => return Ok(Arc::unwrap_or_clone(sandbox)),
                     Some(false) => {
                         return Err(Error::Conflict(format!(
                             "sandbox `{id}` is {} and will never be {}",
@@ -77,8 +144,11 @@ impl Control {
                             }
                         )));
                     }
-                    // The sender lives as long as `self`.
-                    None => drop(changes.changed().await),
+                    None => {
+                        // A row may be large, and a wait long.
+                        drop(sandbox);
+                        found = wait.next(|| async { Ok(self.store.sandbox(&parsed).await?) }).await?;
+                    }
                 }
             }
         };
@@ -89,5 +159,56 @@ impl Control {
                 domain::format_duration(WAIT_MAX)
             )))
         })
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::FutureExt;
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    fn id(n: u8) -> SandboxId {
+        SandboxId::from_entropy([n; 10])
+    }
+
+    #[tokio::test]
+    async fn a_wait_is_woken_by_its_own_sandbox_only() {
+        let (waits, one, other) = (Waits::default(), id(1), id(2));
+        let mut wait = waits.begin(&one);
+        waits.wake(&other);
+        assert!(wait.next(|| async { Ok(None) }).now_or_never().is_none());
+        waits.wake(&one);
+        assert!(wait.next(|| async { Ok(None) }).now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_thousand_waits_for_one_sandbox_read_its_row_once() {
+        let (waits, id, reads) = (Waits::default(), id(1), AtomicUsize::new(0));
+        let read = || async {
+            reads.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            Ok(None)
+        };
+        let mut all: Vec<_> = (0..1000).map(|_| waits.begin(&id)).collect();
+        for round in 1..=3 {
+            waits.wake(&id);
+            join_all(all.iter_mut().map(|wait| wait.next(read))).await;
+            assert_eq!(reads.load(Ordering::Relaxed), round);
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_of_waits_that_are_over() {
+        let (waits, id) = (Waits::default(), id(1));
+        let (first, second) = (waits.begin(&id), waits.begin(&id));
+        drop(first);
+        assert_eq!(lock(&waits.0).len(), 1);
+        waits.wake(&id);
+        drop(second);
+        assert!(lock(&waits.0).is_empty());
     }
 }
