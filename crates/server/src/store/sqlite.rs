@@ -34,6 +34,9 @@ use super::{
 /// Connections that read beside the one that writes. Two cores' worth: each is a
 /// thread with a page cache, and reads take microseconds.
 const READERS: u32 = 2;
+/// Connections that search all rows. Searches wait for each other, and no request
+/// that reads a row waits for them.
+const SEARCHERS: u32 = 1;
 /// How long a statement waits for another process that holds the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reads what the triggers count; not the rows of owners, of whom there may be many.
@@ -54,6 +57,7 @@ pub struct Sqlite {
     kept: Kept,
     writer: SqlitePool,
     readers: SqlitePool,
+    searches: SqlitePool,
 }
 
 impl Sqlite {
@@ -90,8 +94,9 @@ impl Sqlite {
         schema::upgrade(&writer).await?;
         space::prepare(&writer, path).await?;
         let id = schema::store_id(&writer, StoreId::from_entropy(entropy)).await?;
-        let readers = pool(READERS).connect_with(options).await?;
-        Ok(Self { id, path: path.to_owned(), kept: KEPT, writer, readers })
+        let readers = pool(READERS).connect_with(options.clone()).await?;
+        let searches = pool(SEARCHERS).min_connections(0).connect_lazy_with(options);
+        Ok(Self { id, path: path.to_owned(), kept: KEPT, writer, readers, searches })
     }
 
     /// Sets how many rows of what has ended are kept.
@@ -294,7 +299,8 @@ impl Store for Sqlite {
     }
 
     async fn sandboxes(&self, filter: &ListFilter, now: Timestamp) -> Result<Page> {
-        list::page(&self.readers, filter, now).await
+        let pool = if filter.metadata.is_empty() { &self.readers } else { &self.searches };
+        list::page(pool, filter, now).await
     }
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<SandboxId>> {
@@ -469,6 +475,7 @@ impl Store for Sqlite {
     }
 
     async fn close(&self) {
+        self.searches.close().await;
         self.readers.close().await;
         self.writer.close().await;
     }

@@ -6,7 +6,7 @@ use sqlx::{QueryBuilder, Row};
 
 use super::super::{ListFilter, Page, Place, Result};
 use super::ms;
-use super::rows::{SANDBOX_COLUMNS, sandbox};
+use super::rows::{SANDBOX_COLUMNS, metadata_text, sandbox};
 
 /// One part of the list. Without a filter on labels it costs what it returns,
 /// whatever number there is: rows come from an index in their order.
@@ -22,9 +22,13 @@ pub(super) async fn page(pool: &SqlitePool, filter: &ListFilter, now: Timestamp)
     if let Some(provider) = &filter.provider {
         query.push(" AND provider = ").push_bind(provider.clone());
     }
-    for (key, value) in &filter.metadata {
-        query.push(" AND EXISTS (SELECT 1 FROM json_each(metadata) WHERE key = ").push_bind(key.clone());
-        query.push(" AND value = ").push_bind(value.clone()).push(")");
+    if !filter.metadata.is_empty() {
+        // One pass over the labels of a row, and one text, however many are asked for.
+        let wanted = i64::try_from(filter.metadata.len()).unwrap_or(i64::MAX);
+        query.push(
+            " AND (SELECT COUNT(*) FROM json_each(metadata) WHERE (key, value) IN (SELECT key, value FROM json_each(",
+        );
+        query.push_bind(metadata_text(&filter.metadata)).push("))) = ").push_bind(wanted);
     }
     if let Some(Place { created_at_ms, row }) = filter.after {
         query.push(" AND (created_at, rowid) < (").push_bind(created_at_ms).push(", ").push_bind(row).push(")");
@@ -34,8 +38,7 @@ pub(super) async fn page(pool: &SqlitePool, filter: &ListFilter, now: Timestamp)
         // One more tells whether there is a next part.
         query.push(" LIMIT ").push_bind(i64::from(limit) + 1);
     }
-    // Each number of labels is a text of its own, which a connection would keep.
-    let mut rows = query.build().persistent(filter.metadata.is_empty()).fetch_all(pool).await?;
+    let mut rows = query.build().fetch_all(pool).await?;
     let mut next = None;
     if let Some(limit) = filter.limit.and_then(|limit| usize::try_from(limit).ok())
         && rows.len() > limit
@@ -49,4 +52,80 @@ pub(super) async fn page(pool: &SqlitePool, filter: &ListFilter, now: Timestamp)
             .transpose()?;
     }
     Ok(Page { sandboxes: rows.iter().map(sandbox).collect::<Result<_>>()?, next })
+}
+
+#[cfg(test)]
+mod test {
+    use std::time::Duration;
+
+    use domain::{Caps, Metadata, Resources, SandboxId, State};
+    use futures_util::future::{Either, join_all, select};
+    use sqlx::Connection as _;
+
+    use crate::clock::from_ms;
+    use crate::store::{ListFilter, NewSandbox, Sandbox, Sqlite, Store as _, suite};
+
+    fn labels(count: usize) -> Metadata {
+        (0..count).map(|n| (format!("{n:02}"), "x".repeat(235))).collect()
+    }
+
+    async fn fill(store: &Sqlite, rows: u8) {
+        suite::here(store).await;
+        for n in 0..rows {
+            let sandbox = Sandbox {
+                id: SandboxId::from_entropy([n; 10]),
+                state: State::Creating,
+                provider: "mock".to_owned(),
+                image: "host".to_owned(),
+                resources: Resources { memory_mb: 512, vcpus: 1, disk_mb: 0, pids: 256 },
+                metadata: labels(64),
+                owner: None,
+                worker: "local".to_owned(),
+                created_at: from_ms(n.into()),
+                expires_at: from_ms(1_000_000),
+                ended_at: None,
+                error: None,
+            };
+            let new = NewSandbox { sandbox, caps: Caps::default(), key: None, placing: suite::placing(), pool: None };
+            store.admit(&new).await.unwrap();
+        }
+    }
+
+    /// A hundred searches of half a million labels each.
+    #[tokio::test]
+    async fn searches_by_labels_hold_up_no_request_that_reads_one_row() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap();
+        fill(&store, 250).await;
+        let mut metadata = labels(63);
+        metadata.insert("zz".to_owned(), "1".to_owned());
+        let filter = ListFilter { metadata, limit: Some(1), ..ListFilter::default() };
+        let searches = std::pin::pin!(join_all((0..100).map(|_| store.sandboxes(&filter, from_ms(0)))));
+        let read = std::pin::pin!(async {
+            for n in 0..20 {
+                assert!(store.sandbox(&SandboxId::from_entropy([n; 10])).await.unwrap().is_some());
+            }
+        });
+        // The searches are asked first, and each row after them.
+        let Either::Right(((), searches)) = select(searches, read).await else { panic!("the rows came last") };
+        for found in tokio::time::timeout(Duration::from_secs(60), searches).await.unwrap() {
+            assert!(found.unwrap().sandboxes.is_empty());
+        }
+        store.close().await;
+    }
+
+    /// Each text that a caller can make up would stay with a connection.
+    #[tokio::test]
+    async fn any_number_of_labels_is_one_statement() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap();
+        fill(&store, 2).await;
+        for count in 1..=64 {
+            let filter = ListFilter { metadata: labels(count), ..ListFilter::default() };
+            assert_eq!(store.sandboxes(&filter, from_ms(0)).await.unwrap().sandboxes.len(), 2, "{count}");
+        }
+        let kept = store.searches.acquire().await.unwrap().cached_statements_size();
+        assert_eq!(kept, 1);
+        store.close().await;
+    }
 }
