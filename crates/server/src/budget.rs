@@ -77,11 +77,19 @@ pub struct Account {
     holders: Holders,
 }
 
-/// In whose name something is held.
+/// In whose name something is held: a caller, and all callers at its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Holders {
+pub struct Holders {
     caller: u64,
     address: u64,
+}
+
+impl Holders {
+    /// Returns a number for each of both, that tells of neither.
+    #[must_use]
+    pub fn keys(self) -> [u64; 2] {
+        [self.caller, self.address]
+    }
 }
 
 /// A part of the budget, given back when dropped.
@@ -190,6 +198,12 @@ impl Account {
     #[must_use]
     pub fn has_room(&self, bytes: usize) -> bool {
         self.reserve(bytes).is_ok()
+    }
+
+    /// Returns in whose name it takes.
+    #[must_use]
+    pub fn holders(&self) -> Holders {
+        self.holders
     }
 
     /// Counts an output that was cut since its caller may hold no more.

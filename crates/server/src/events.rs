@@ -5,11 +5,11 @@
 //! how many. Ids rise across restarts, because they are taken from blocks that
 //! the store has set aside before the first of them is used.
 
+mod readers;
 mod subscription;
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::{SandboxId, Timestamp};
@@ -17,6 +17,9 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use readers::Readers;
+
+pub use readers::Full;
 pub use subscription::{Filter, Next, Subscription};
 
 /// How many events are kept for readers that come back.
@@ -204,7 +207,7 @@ pub struct Events {
     history: Mutex<History>,
     /// The latest id; readers wait for it to change.
     latest: watch::Sender<u64>,
-    subscribers: AtomicUsize,
+    readers: Mutex<Readers>,
     ids_low: Notify,
     closed: CancellationToken,
 }
@@ -231,7 +234,7 @@ impl Default for Events {
         Self {
             history: Mutex::new(history),
             latest: watch::Sender::new(0),
-            subscribers: AtomicUsize::new(0),
+            readers: Mutex::default(),
             ids_low: Notify::new(),
             closed: CancellationToken::new(),
         }
@@ -293,17 +296,19 @@ impl Events {
     /// The present figures.
     #[must_use]
     pub fn counts(&self) -> Counts {
+        let subscribers = self.readers().count() as u64;
         let history = self.lock();
-        Counts {
-            subscribers: self.subscribers.load(Ordering::Relaxed) as u64,
-            history_size: history.ring.len() as u64,
-            events_total: history.total,
-        }
+        Counts { subscribers, history_size: history.ring.len() as u64, events_total: history.total }
     }
 
     /// Ends every reader, and those to come.
     pub fn close(&self) {
         self.closed.cancel();
+    }
+
+    fn readers(&self) -> MutexGuard<'_, Readers> {
+        // Each statement leaves the counts whole.
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, History> {

@@ -1,12 +1,12 @@
 //! One reader of the events: where it is, and what it wants to see.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use domain::SandboxId;
 use tokio::sync::watch;
 
-use super::{Event, EventType, Events, SUBSCRIBERS_MAX};
+use super::{Event, EventType, Events, Full};
+use crate::budget::Holders;
 
 /// Events per read: what a reader that has hung up holds on to.
 const BATCH_MAX: usize = 16;
@@ -61,19 +61,26 @@ pub struct Subscription {
     cursor: u64,
     changed: watch::Receiver<u64>,
     follows: bool,
+    holders: Holders,
 }
 
 impl Subscription {
     /// Reads what comes after the id `after`, or after now. Ends at the present
-    /// unless it `follows`. `None` while there are [`SUBSCRIBERS_MAX`] readers.
-    pub fn begin(events: &Arc<Events>, filter: Filter, after: Option<u64>, follows: bool) -> Option<Self> {
-        let counted = events
-            .subscribers
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < SUBSCRIBERS_MAX).then_some(count + 1));
-        counted.ok()?;
+    /// unless it `follows`.
+    ///
+    /// # Errors
+    /// [`Full`] while there are too many readers, of all or of these holders.
+    pub fn begin(
+        events: &Arc<Events>,
+        filter: Filter,
+        after: Option<u64>,
+        follows: bool,
+        holders: Holders,
+    ) -> Result<Self, Full> {
+        events.readers().enter(holders)?;
         let changed = events.latest.subscribe();
         let cursor = after.unwrap_or_else(|| events.lock().next - 1);
-        Some(Self { events: Arc::clone(events), filter, cursor, changed, follows })
+        Ok(Self { events: Arc::clone(events), filter, cursor, changed, follows, holders })
     }
 
     /// The id up to which everything has been dealt with.
@@ -137,7 +144,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.events.subscribers.fetch_sub(1, Ordering::Relaxed);
+        self.events.readers().leave(self.holders);
     }
 }
 
@@ -147,6 +154,7 @@ mod test {
 
     use super::super::{HISTORY_MAX, ID_BLOCK};
     use super::*;
+    use crate::budget::{Budget, Caller};
     use crate::clock::from_ms;
 
     fn events(block: std::ops::Range<u64>) -> Arc<Events> {
@@ -161,8 +169,12 @@ mod test {
         }
     }
 
+    fn holders() -> Holders {
+        Budget::new(0).account(Caller::Address(None), None).holders()
+    }
+
     fn reader(events: &Arc<Events>, after: Option<u64>) -> Subscription {
-        Subscription::begin(events, Filter::default(), after, false).unwrap()
+        Subscription::begin(events, Filter::default(), after, false, holders()).unwrap()
     }
 
     /// The ids of everything that comes, and what was said to be lost.
@@ -250,7 +262,7 @@ mod test {
         publish(&events, 1);
         let seen = async |kinds: &[EventType], sandbox: Option<&SandboxId>| {
             let filter = Filter { kinds: kinds.to_vec(), sandbox: sandbox.cloned() };
-            all(Subscription::begin(&events, filter, Some(0), false).unwrap()).await
+            all(Subscription::begin(&events, filter, Some(0), false, holders()).unwrap()).await
         };
         assert_eq!(seen(&[EventType::ExecFailed], None).await, (vec![2], vec![]));
         assert_eq!(seen(&[EventType::ExecFailed, EventType::FileWritten], None).await, (vec![2, 3], vec![]));
@@ -261,13 +273,10 @@ mod test {
     }
 
     #[tokio::test]
-    async fn readers_are_counted_and_bounded() {
+    async fn readers_are_counted_for_as_long_as_they_read() {
         let events = events(1..1025);
-        let mut readers: Vec<_> = (0..SUBSCRIBERS_MAX).map(|_| reader(&events, None)).collect();
-        assert!(Subscription::begin(&events, Filter::default(), None, true).is_none());
-        readers.pop();
-        assert_eq!(events.counts().subscribers, SUBSCRIBERS_MAX as u64 - 1);
-        readers.push(reader(&events, None));
+        let readers = [reader(&events, None), reader(&events, None)];
+        assert_eq!(events.counts().subscribers, 2);
         drop(readers);
         assert_eq!(events.counts().subscribers, 0);
     }
@@ -275,7 +284,7 @@ mod test {
     #[tokio::test]
     async fn closing_ends_a_reader_that_waits() {
         let events = events(1..1025);
-        let waiting = Subscription::begin(&events, Filter::default(), None, true).unwrap();
+        let waiting = Subscription::begin(&events, Filter::default(), None, true, holders()).unwrap();
         let (seen, ()) = tokio::join!(all(waiting), async {
             tokio::task::yield_now().await;
             events.close();

@@ -15,7 +15,7 @@ use super::outflow::{OUTFLOW_BYTES, Outflow};
 use super::request::Params;
 use super::{Api, wire};
 use crate::control::Error;
-use crate::events::{Next, SUBSCRIBERS_MAX, Subscription};
+use crate::events::{Next, Subscription};
 
 /// How long the stream may say nothing: proxies cut what looks dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -55,10 +55,9 @@ pub async fn stream(
 ) -> Result<Response> {
     let query = Query::read(&pairs, &headers)?;
     let filter = wire::event_filter(&query.types, query.sandbox_id)?;
-    let subscription =
-        Subscription::begin(api.control.events(), filter, query.after, query.follow).ok_or_else(|| {
-            Error::Unavailable(format!("{SUBSCRIBERS_MAX} clients listen already, which is the most; try again later"))
-        })?;
+    let holders = meter.account().holders();
+    let subscription = Subscription::begin(api.control.events(), filter, query.after, query.follow, holders);
+    let subscription = subscription.map_err(|full| Error::Unavailable(full.to_string()))?;
     let outflow = Outflow::new(meter.account().reserve(READER_BYTES)?, 0);
     let reader = Reader { api, told: None, subscription, outflow };
     let frames = futures_util::stream::unfold(Some(reader), |reader| async {

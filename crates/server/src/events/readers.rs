@@ -1,0 +1,131 @@
+//! The places of readers, and how they are shared.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use domain::{NoPlace, Places};
+
+use super::SUBSCRIBERS_MAX;
+use crate::budget::Holders;
+
+/// The places, of which a caller has as many as it leaves free.
+const PLACES: Places = Places { all: SUBSCRIBERS_MAX, of_one: None };
+/// All callers at one address have so many times what they leave free: callers cost
+/// nothing to make up.
+const ADDRESS_TIMES_FREE: usize = 4;
+
+/// The reason why one more may not read now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    /// All places are taken.
+    #[error("{SUBSCRIBERS_MAX} clients listen already, which is the most; try again later")]
+    All,
+    /// The caller, or its address, has its share of them.
+    #[error(
+        "you listen with your share of the {SUBSCRIBERS_MAX} places, the rest is for others; \
+         end a stream that you no longer read"
+    )]
+    Share,
+}
+
+impl From<NoPlace> for Full {
+    fn from(no_place: NoPlace) -> Self {
+        match no_place {
+            NoPlace::Queue => Self::All,
+            NoPlace::Share => Self::Share,
+        }
+    }
+}
+
+/// The readers that there are now.
+#[derive(Debug, Default)]
+pub(super) struct Readers {
+    all: usize,
+    /// The readers of each that has any.
+    held: HashMap<u64, usize>,
+}
+
+impl Readers {
+    /// Returns how many there are.
+    pub(super) fn count(&self) -> usize {
+        self.all
+    }
+
+    /// Takes a place.
+    ///
+    /// # Errors
+    /// [`Full`] says what there is none in.
+    pub(super) fn enter(&mut self, holders: Holders) -> Result<(), Full> {
+        let [caller, address] = holders.keys();
+        let held = |key| self.held.get(&key).copied().unwrap_or(0);
+        PLACES.admit(self.all, held(caller))?;
+        if held(address) >= ADDRESS_TIMES_FREE * (PLACES.all - self.all) {
+            return Err(Full::Share);
+        }
+        self.all += 1;
+        for key in [caller, address] {
+            *self.held.entry(key).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    /// Gives a place back.
+    pub(super) fn leave(&mut self, holders: Holders) {
+        self.all -= 1;
+        for key in holders.keys() {
+            if let Entry::Occupied(mut held) = self.held.entry(key) {
+                *held.get_mut() -= 1;
+                if *held.get() == 0 {
+                    held.remove();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use domain::OwnerId;
+
+    use super::*;
+    use crate::budget::{Budget, Caller};
+
+    /// Takes places until there is none; how many, and why no more.
+    fn fill(readers: &mut Readers, holders: impl Fn(usize) -> Holders) -> (usize, Full) {
+        (0..).find_map(|n| readers.enter(holders(n)).err().map(|why| (n, why))).unwrap()
+    }
+
+    #[test]
+    fn no_caller_and_no_address_takes_the_places_of_all_listeners() {
+        let budget = Budget::new(0);
+        let of = |owner: &str, address: [u8; 4]| {
+            let (owner, address) = (OwnerId::parse(owner).unwrap(), Some(address.into()));
+            budget.account(Caller::Owner(&owner), address).holders()
+        };
+        let mut readers = Readers::default();
+        let (own, why) = fill(&mut readers, |_| of("one", [192, 0, 2, 1]));
+        assert_eq!((own, why), (SUBSCRIBERS_MAX / 2, Full::Share));
+        // Owners that it makes up bring it to four fifths.
+        let (more, why) = fill(&mut readers, |n| of(&format!("made-up-{n}"), [192, 0, 2, 1]));
+        assert_eq!((own + more, why), (410, Full::Share));
+        readers.enter(of("two", [192, 0, 2, 2])).unwrap();
+        assert_eq!(readers.count(), 411);
+        readers.leave(of("two", [192, 0, 2, 2]));
+        for _ in 0..own {
+            readers.leave(of("one", [192, 0, 2, 1]));
+        }
+        for n in 0..more {
+            readers.leave(of(&format!("made-up-{n}"), [192, 0, 2, 1]));
+        }
+        assert!(readers.count() == 0 && readers.held.is_empty(), "{readers:?}");
+    }
+
+    #[test]
+    fn the_last_place_can_be_taken() {
+        let budget = Budget::new(0);
+        let mut readers = Readers::default();
+        let address = |n: usize| Some(std::net::Ipv4Addr::from_bits(u32::try_from(n).unwrap()).into());
+        let (all, why) = fill(&mut readers, |n| budget.account(Caller::Address(address(n)), address(n)).holders());
+        assert_eq!((all, why), (SUBSCRIBERS_MAX, Full::All));
+    }
+}
