@@ -12,7 +12,7 @@ use futures_util::{Stream, StreamExt};
 use http_body::Body as _;
 use providers::ByteStream;
 use serde::de::DeserializeOwned;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 use super::Stalled;
 use super::error::{ApiError, Refusal, malformed};
@@ -49,20 +49,45 @@ impl Deref for Collected {
 impl Collected {
     /// Reads the body as a JSON object, which the request then holds in its place.
     /// A text may be a fraction of what is in it: one of many tiny values.
-    pub async fn parse<T: DeserializeOwned>(mut self, meter: &Meter) -> Result<T, ApiError> {
-        let elements = elements(&self.bytes);
-        let mut bytes = self.bytes.len() + elements.saturating_mul(ELEMENT_BYTES);
-        if self.bytes.len() <= SMALL_BYTES && elements <= FEW_ELEMENTS {
-            bytes = 0;
+    pub async fn parse<T: DeserializeOwned + Send + 'static>(self, meter: &Meter) -> Result<T, ApiError> {
+        let Self { bytes, mut held } = self;
+        let is_large = bytes.len() > PARSED_AT_ONCE_BYTES;
+        let (bytes, elements) = aside(is_large, move || {
+            let elements = elements(&bytes);
+            (bytes, elements)
+        })
+        .await?;
+        let mut more = bytes.len() + elements.saturating_mul(ELEMENT_BYTES);
+        if bytes.len() <= SMALL_BYTES && elements <= FEW_ELEMENTS {
+            more = 0;
         }
-        let before = self.held.bytes();
-        self.held.grow_within(bytes, WAIT_MAX).await?;
-        let value = parse(&self.bytes)?;
-        self.bytes = BytesMut::new();
-        self.held.shrink_to(self.held.bytes() - before);
-        meter.keep(self.held);
+        let before = held.bytes();
+        held.grow_within(more, WAIT_MAX).await?;
+        let value = aside(is_large, move || parse(&bytes)).await??;
+        held.shrink_to(held.bytes() - before);
+        meter.keep(held);
         Ok(value)
     }
+}
+
+/// Texts of up to so many bytes are parsed on the threads that serve requests: a
+/// few milliseconds. Longer ones would hold up all other requests.
+const PARSED_AT_ONCE_BYTES: usize = 256 * 1024;
+/// Longer texts that are parsed at a time: processor time is for small requests too.
+static LARGE: Semaphore = Semaphore::const_new(2);
+
+/// Does `work`, on a thread of its own if it is long.
+async fn aside<T: Send + 'static>(is_long: bool, work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+    if !is_long {
+        return Ok(work());
+    }
+    let turn = LARGE.acquire().await.map_err(|_| Refusal::Internal)?;
+    let worked = tokio::task::spawn_blocking(move || {
+        let done = work();
+        drop(turn);
+        done
+    });
+    worked.await.map_err(|_| Refusal::Internal.into())
 }
 
 /// Returns how many values a JSON text holds at most: one more than it has commas,
@@ -250,6 +275,8 @@ impl Upload {
 mod test {
     use std::sync::Arc;
 
+    use futures_util::future::{Either, select};
+
     use super::*;
     use crate::budget::{Budget, Caller};
 
@@ -312,6 +339,24 @@ mod test {
         assert!((100_000 * ELEMENT_BYTES..8 * MIB).contains(&used), "{used}");
         drop(meter);
         assert_eq!(budget.figures().used_bytes, 0);
+    }
+
+    /// This runtime has one thread, and it goes on serving meanwhile.
+    #[tokio::test]
+    async fn a_large_text_is_parsed_beside_the_requests() {
+        let (_budget, account) = account(256 * MIB);
+        let meter = Meter::new(account.clone());
+        let text = format!("{{\"a\":\"{}\"}}", "\\u0001".repeat(MIB));
+        let collected = collect(Body::from(text), 64 * MIB, &account).await.unwrap();
+        let parsing = std::pin::pin!(collected.parse::<serde_json::Value>(&meter));
+        let others = std::pin::pin!(async {
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+        });
+        // The parsing is asked first, and does not end before it has let others go on.
+        let Either::Right(((), parsing)) = select(parsing, others).await else { panic!("all others waited") };
+        assert_eq!(parsing.await.unwrap()["a"].as_str().unwrap().len(), MIB);
     }
 
     #[test]
