@@ -46,7 +46,7 @@ pub struct Diagnostics {
     pub redactions: Vec<String>,
 }
 
-/// What runs.
+/// The program that runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Build {
     /// The release.
@@ -68,7 +68,7 @@ pub struct ProcessFigures {
     pub memory: MemoryFigures,
 }
 
-/// What the allocator holds, in bytes.
+/// The memory of the allocator, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryFigures {
     /// In use.
@@ -186,7 +186,7 @@ pub struct RateLimitFigures {
     pub cleanup_interval: String,
 }
 
-/// What requests hold of the memory that they share.
+/// The memory that requests share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RequestMemoryFigures {
     /// What all of them may hold, in bytes.
