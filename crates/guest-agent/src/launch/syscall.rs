@@ -198,6 +198,10 @@ pub(crate) fn attach_loop(file: impl AsFd) -> Result<(OwnedFd, CString), Errno> 
     const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
     const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
     const LO_FLAGS_AUTOCLEAR: u32 = 4;
+    /// Past the page cache of the host, which no group of a box is charged for and
+    /// which threads of the kernel fill for it. The kernel leaves it out where the file
+    /// system of the file cannot do it.
+    const LO_FLAGS_DIRECT_IO: u32 = 16;
     /// Another process may take the free device first; so many losses in a row
     /// mean something else is wrong.
     const ATTEMPTS_MAX: u32 = 64;
@@ -219,7 +223,7 @@ pub(crate) fn attach_loop(file: impl AsFd) -> Result<(OwnedFd, CString), Errno> 
         fd: file.as_fd().as_raw_fd().unsigned_abs(),
         block_size: 0,
         before_flags: [0; 52],
-        flags: LO_FLAGS_AUTOCLEAR,
+        flags: LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO,
         after_flags: [0; 240],
     };
     for _ in 0..ATTEMPTS_MAX {
