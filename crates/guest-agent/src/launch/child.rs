@@ -24,12 +24,16 @@ const OOM_EVENTS_FD: i32 = 4;
 pub(super) struct Given {
     /// The count of memory kills.
     pub(super) oom_events: Option<OwnedFd>,
+    /// Copy of the mount that the count was opened through. The last one to be closed
+    /// waits for every processor: let that be the launcher's, for which nothing waits.
+    pub(super) oom_mount: Option<OwnedFd>,
     /// What goes to `/dev`, if it could be made.
     pub(super) devices: Option<OwnedFd>,
 }
 
 /// Never comes back: the process becomes the agent, or ends.
-pub(super) fn run(launch: &Launch, handed: &Handed, channel: OwnedFd, given: Given) -> ! {
+pub(super) fn run(launch: &Launch, handed: &Handed, channel: OwnedFd, mut given: Given) -> ! {
+    drop(given.oom_mount.take());
     let mounts = match wait_for_go(channel.as_fd()) {
         Ok(mounts) => mounts,
         // The launcher is gone without a word: there shall be no box.
@@ -74,7 +78,7 @@ fn prepare(
     mounts: Vec<OwnedFd>,
     given: Given,
 ) -> Result<(Vec<CString>, Vec<CString>), Refused> {
-    let Given { oom_events, devices } = given;
+    let Given { oom_events, devices, oom_mount: _ } = given;
     syscall::reset_signals();
     become_root(launch)?;
     // After the groups were joined, so that they are all that the box can see.

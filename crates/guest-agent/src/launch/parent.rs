@@ -28,7 +28,8 @@ pub(super) const MOUNTS_MAX: usize = 64;
 
 /// Makes the box and tells its first process to go.
 pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
-    let oom_events = launch.oom_events.as_deref().map(open_unnamed).transpose().at("open the count of memory kills")?;
+    let opened = launch.oom_events.as_deref().map(open_unnamed).transpose().at("open the count of memory kills")?;
+    let (oom_events, oom_mount) = opened.unzip();
     privileges::end_before_the_server()?;
     let cgroup = join_cgroups(launch)?;
     limit_processors(launch.soft.vcpus)?;
@@ -39,7 +40,7 @@ pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
     if devices.is_none() {
         report(handed.control.as_fd(), &LaunchReport::SharesDevices).at("report the devices")?;
     }
-    let given = Given { oom_events, devices };
+    let given = Given { oom_events, oom_mount: oom_mount.flatten(), devices };
     if let Some(slot) = &launch.slot {
         return slot::make(launch, slot, handed, given, cgroup);
     }
@@ -117,14 +118,15 @@ pub(super) fn open(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
 
 /// Opens a file for reading, of which a link in `/proc` shows the name alone: the box
 /// can read the agent's, and where its control group is on the host is none of its
-/// business.
-fn open_unnamed(path: &str) -> Result<OwnedFd, Errno> {
+/// business. With it comes the copy of the mount that it was opened through, if one
+/// could be made.
+fn open_unnamed(path: &str) -> Result<(OwnedFd, Option<OwnedFd>), Errno> {
     let (dir, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     match open_tree(CWD, dir, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC) {
-        Ok(tree) => rustix::fs::openat(tree, name, flags, Mode::empty()).and_then(own),
+        Ok(tree) => Ok((rustix::fs::openat(&tree, name, flags, Mode::empty()).and_then(own)?, Some(tree))),
         // Without privileges no mount of the host can be copied.
-        Err(Errno::PERM) => open(path, flags).and_then(own),
+        Err(Errno::PERM) => Ok((open(path, flags).and_then(own)?, None)),
         Err(errno) => Err(errno),
     }
 }
