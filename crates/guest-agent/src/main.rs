@@ -16,6 +16,7 @@ mod relay;
 mod serve;
 mod sweep;
 mod traced;
+mod turns;
 mod users;
 mod watchdog;
 

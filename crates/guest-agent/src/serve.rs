@@ -34,7 +34,7 @@ use crate::exec::control::Commands;
 use crate::exec::reapers::{self, Reapers};
 use crate::memory::Activity;
 use crate::traced::{self, Ties};
-use crate::{exec, furnish, watchdog};
+use crate::{exec, furnish, turns, watchdog};
 
 /// The server keeps one connection, and opens another when it was restarted.
 const CONNECTIONS_MAX: usize = 64;
@@ -93,10 +93,9 @@ pub(crate) struct Agent {
 pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     let Some(boot) = boot.and_then(begin) else { return ExitCode::FAILURE };
     // Before the runtime opens descriptors of its own.
-    let (Ok(listener), Ok(oom_events)) = (take(boot.listener_fd), boot.oom_events_fd.map(take).transpose()) else {
-        return ExitCode::FAILURE;
-    };
-    run_until_end(boot, Ways { listener, from_outside_only: false, first: None }, oom_events)
+    let taken = (take(boot.listener_fd), boot.oom_events_fd.map(take).transpose(), boot.turns_fd.map(take).transpose());
+    let (Ok(listener), Ok(oom_events), Ok(turns)) = taken else { return ExitCode::FAILURE };
+    run_until_end(boot, Ways { listener, from_outside_only: false, first: None, turns }, oom_events)
 }
 
 /// What comes first, whatever the agent is started with. `None` if that makes no sense.
@@ -122,6 +121,8 @@ struct Ways {
     from_outside_only: bool,
     /// The connection that is there from the start.
     first: Option<stdio::Stdio>,
+    /// Where calls wait for their turn.
+    turns: Option<OwnedFd>,
 }
 
 fn run_until_end(boot: Boot, ways: Ways, oom_events: Option<OwnedFd>) -> ExitCode {
@@ -143,7 +144,7 @@ async fn serve(
     ties: Option<(Ties, OwnedFd)>,
 ) -> std::io::Result<()> {
     let (ties, notes) = ties.unzip();
-    let Ways { listener, from_outside_only, first } = ways;
+    let Ways { listener, from_outside_only, first, turns } = ways;
     let listener = std::os::unix::net::UnixListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
@@ -180,6 +181,9 @@ async fn serve(
         spawn_local(watchdog::run(Rc::clone(&agent), agent.boot.soft_memory_mb));
     }
     let reaping = spawn_local(reapers::reap(Rc::clone(&agent)));
+    if let Some(turns) = turns {
+        spawn_local(turns::give(turns));
+    }
     if let Some(first) = first {
         spawn_local(first.serve(Rc::clone(&agent)));
     }

@@ -167,6 +167,10 @@ pub struct Boot {
     /// memory limit (`memory.oom_control` or `memory.events`), if there is one.
     #[serde(default)]
     pub oom_events_fd: Option<i32>,
+    /// The descriptor of the listener of the box's system call filter, where calls for
+    /// which the kernel takes a lock of the whole host wait for their turn.
+    #[serde(default)]
+    pub turns_fd: Option<i32>,
     /// Milliseconds until the box ends by itself if nobody extends that.
     pub deadline_ms: u64,
     /// The agent kills the largest process of the box when all of them together

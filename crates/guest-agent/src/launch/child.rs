@@ -19,6 +19,8 @@ use crate::furnish;
 const LISTENER_FD: i32 = 3;
 /// Where the agent finds the count of memory kills.
 const OOM_EVENTS_FD: i32 = 4;
+/// Where the agent finds the listener of the system call filter.
+const TURNS_FD: i32 = 5;
 
 /// What the launcher has ready for the first process.
 pub(super) struct Given {
@@ -96,14 +98,29 @@ fn prepare(
     syscall::raise_loopback().at("raise the loopback interface")?;
     rustix::process::setsid().at("start a session")?;
     hand_over(handed, oom_events.as_ref()).at("hand over descriptors")?;
-    let program =
-        seccomp::program(seccomp::Walls::Kernel).map_err(|_| Errno::TOOBIG).at("build the system call filter")?;
-    let start = arguments(launch, oom_events.is_some())?;
     privileges::limit_resources(&launch.soft)?;
     shares::bound_each(Part::of(launch))?;
     privileges::give_up(launch.slot.map(|slot| slot.uid))?;
-    syscall::install_filter(&program).at("install the system call filter")?;
-    Ok(start)
+    let is_heard = install_filter()?;
+    arguments(launch, oom_events.is_some(), is_heard)
+}
+
+/// Installs the system call filter. Returns whether the agent hears of calls that wait
+/// for their turn: the kernel lets a process have one listener, and the server may run
+/// below another's.
+fn install_filter() -> Result<bool, Refused> {
+    const STEP: &str = "install the system call filter";
+    let program = |walls| seccomp::program(walls).map_err(|_| Errno::TOOBIG).at("build the system call filter");
+    match syscall::install_filter_with_listener(&program(seccomp::Walls::Kernel)?) {
+        Ok(listener) => {
+            // It may have been made under that very number, and would close there.
+            let listener = own(listener).at(STEP)?;
+            syscall::duplicate_to(&listener, TURNS_FD).at(STEP)?;
+            Ok(true)
+        }
+        Err(Errno::BUSY) => syscall::install_filter(&program(seccomp::Walls::Unheard)?).at(STEP).map(|()| false),
+        Err(errno) => Err(errno).at(STEP),
+    }
 }
 
 /// Takes the ids of the box's root instead of the host's, which mean nothing here.
@@ -132,10 +149,11 @@ fn hand_over(handed: &Handed, oom_events: Option<&OwnedFd>) -> Result<(), Errno>
 }
 
 /// The agent's command line and environment.
-fn arguments(launch: &Launch, has_oom_events: bool) -> Result<(Vec<CString>, Vec<CString>), Refused> {
+fn arguments(launch: &Launch, has_oom_events: bool, is_heard: bool) -> Result<(Vec<CString>, Vec<CString>), Refused> {
     let boot = Boot {
         listener_fd: LISTENER_FD,
         oom_events_fd: has_oom_events.then_some(OOM_EVENTS_FD),
+        turns_fd: is_heard.then_some(TURNS_FD),
         deadline_ms: launch.deadline_ms,
         soft_memory_mb: launch.soft.memory_mb,
         memory_mb: launch.memory_mb,

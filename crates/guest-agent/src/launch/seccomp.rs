@@ -9,7 +9,10 @@ mod rules;
 
 use libc::sock_filter;
 
-use rules::{Check, KNOWN_LAST, RARE_PROTOCOLS, Rule, SOCKET_PROGRAMS, Setting};
+use rules::{
+    Check, INTERFACES_REFUSED, INTERFACES_SLOWED, IPV4_SLOWED, IPV6_REFUSED, IPV6_SLOWED, KNOWN_LAST, MEMBERS_READ,
+    RARE_PROTOCOLS, Rule, SOCKET_PROGRAMS, Setting, Span, TCP_REFUSED, TYPING,
+};
 
 /// What the kernel hands to a filter: number, architecture, instruction pointer,
 /// and six arguments of 64 bits.
@@ -33,6 +36,8 @@ const X32: u32 = 0x4000_0000;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+/// The call waits until the listener of the filter lets it go on.
+const ASK: u32 = libc::SECCOMP_RET_USER_NOTIF;
 
 /// A jump of a filter that does not fit its eight bits.
 #[derive(Debug)]
@@ -46,16 +51,31 @@ const fn refuse(errno: i32) -> u32 {
 /// What keeps a box in, besides the filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walls {
-    /// Namespaces.
+    /// Namespaces, with a listener that lets calls for which the kernel takes a lock of
+    /// the whole host go on one at a time.
     Kernel,
-    /// A tracer that rewrites the paths of system calls.
+    /// Namespaces alone: those calls are refused.
+    Unheard,
+    /// A tracer that rewrites the paths of system calls. It has no namespaces, so the
+    /// networks are those of the host, and its programs may ask for them.
     Tracer,
+}
+
+impl Walls {
+    /// Returns the answer to a call for which the kernel takes a lock of the whole host.
+    const fn slowed(self) -> u32 {
+        match self {
+            Walls::Kernel => ASK,
+            Walls::Unheard => refuse(libc::EPERM),
+            Walls::Tracer => ALLOW,
+        }
+    }
 }
 
 /// The whole filter.
 pub(super) fn program(walls: Walls) -> Result<Vec<sock_filter>, TooLong> {
     let mut rules = match walls {
-        Walls::Kernel => rules::rules(),
+        Walls::Kernel | Walls::Unheard => rules::rules(),
         Walls::Tracer => rules::traced(),
     };
     rules.sort_by_key(|rule| rule.number);
@@ -69,7 +89,7 @@ pub(super) fn program(walls: Walls) -> Result<Vec<sock_filter>, TooLong> {
         // A C library takes this as an old kernel. The numbers of x32 lie here too.
         answer(refuse(libc::ENOSYS)),
     ];
-    program.extend(tree(&ranges(&rules))?);
+    program.extend(tree(&ranges(&rules), walls.slowed())?);
     Ok(program)
 }
 
@@ -101,15 +121,18 @@ fn push(ranges: &mut Vec<Range>, range: Range) {
     }
 }
 
-fn tree(ranges: &[Range]) -> Result<Vec<sock_filter>, TooLong> {
+fn tree(ranges: &[Range], slowed: u32) -> Result<Vec<sock_filter>, TooLong> {
     match ranges {
         [] => Ok(vec![answer(ALLOW)]),
-        [only] => check(only.check),
+        [only] => check(only.check, slowed),
         _ => {
             let (low, high) = ranges.split_at(ranges.len() / 2);
-            let (below, above) = (tree(low)?, tree(high)?);
-            let skip = u8::try_from(below.len()).map_err(|_| TooLong)?;
-            let mut code = vec![jump(libc::BPF_JGE, high[0].first, skip, 0)];
+            let (below, above) = (tree(low, slowed)?, tree(high, slowed)?);
+            let first = high[0].first;
+            let mut code = match u8::try_from(below.len()) {
+                Ok(skip) => vec![jump(libc::BPF_JGE, first, skip, 0)],
+                Err(_) => vec![jump(libc::BPF_JGE, first, 0, 1), far_jump(&below)?],
+            };
             code.extend(below);
             code.extend(above);
             Ok(code)
@@ -118,17 +141,22 @@ fn tree(ranges: &[Range]) -> Result<Vec<sock_filter>, TooLong> {
 }
 
 /// The instructions that decide on one range; each way ends in an answer.
-fn check(check: Check) -> Result<Vec<sock_filter>, TooLong> {
+fn check(check: Check, slowed: u32) -> Result<Vec<sock_filter>, TooLong> {
     Ok(match check {
         Check::Allow => vec![answer(ALLOW)],
         Check::Refuse(errno) => vec![answer(refuse(errno))],
-        Check::NoBits { argument, mask } => {
-            vec![load_argument(argument), jump(libc::BPF_JSET, mask, 0, 1), answer(refuse(libc::EPERM)), answer(ALLOW)]
+        Check::NoBits { argument, mask, errno } => {
+            vec![load_argument(argument), jump(libc::BPF_JSET, mask, 0, 1), answer(refuse(errno)), answer(ALLOW)]
         }
         Check::NotOneOf { argument, values } => listed(argument, values, refuse(libc::EPERM), ALLOW)?,
         Check::OneOf { argument, values } => listed(argument, values, ALLOW, refuse(libc::EPERM))?,
         Check::Socket => socket(),
-        Check::SocketOption => socket_option()?,
+        Check::Ioctl => ioctl(slowed),
+        Check::SetOption => set_option(slowed)?,
+        Check::GetOption => {
+            let [ipv4, ipv6] = MEMBERS_READ.map(|spans| by_span(2, &[(spans, slowed)]));
+            by_level([(libc::IPPROTO_IP, ipv4), (libc::IPPROTO_IPV6, ipv6)])?
+        }
         Check::Limit(setting) => core_limit(setting),
     })
 }
@@ -166,11 +194,60 @@ fn socket() -> Vec<sock_filter> {
     ]
 }
 
-fn socket_option() -> Result<Vec<sock_filter>, TooLong> {
-    let level = libc::SOL_SOCKET.unsigned_abs();
-    let mut code = vec![load_argument(1), jump(libc::BPF_JEQ, level, 1, 0), answer(ALLOW)];
-    code.extend(listed(2, &SOCKET_PROGRAMS, refuse(libc::EPERM), ALLOW)?);
+/// Typing for others and questions to drivers are refused, those about interfaces
+/// are slowed.
+fn ioctl(slowed: u32) -> Vec<sock_filter> {
+    let [input, paste] = TYPING;
+    let typing = [Span(input, input), Span(paste, paste)];
+    by_span(
+        1,
+        &[
+            (&typing, refuse(libc::EPERM)),
+            (&INTERFACES_SLOWED, slowed),
+            // As a loopback interface answers.
+            (&INTERFACES_REFUSED, refuse(libc::EOPNOTSUPP)),
+        ],
+    )
+}
+
+fn set_option(slowed: u32) -> Result<Vec<sock_filter>, TooLong> {
+    // As a kernel that was built without.
+    let absent = refuse(libc::ENOPROTOOPT);
+    by_level([
+        (libc::SOL_SOCKET, listed(2, &SOCKET_PROGRAMS, refuse(libc::EPERM), ALLOW)?),
+        (libc::IPPROTO_IP, by_span(2, &[(&IPV4_SLOWED, slowed)])),
+        (libc::IPPROTO_TCP, by_span(2, &[(&TCP_REFUSED, absent)])),
+        (libc::IPPROTO_IPV6, by_span(2, &[(&IPV6_SLOWED, slowed), (&IPV6_REFUSED, absent)])),
+    ])
+}
+
+/// Decides on an option of a socket by the code of its level.
+fn by_level<const N: usize>(levels: [(i32, Vec<sock_filter>); N]) -> Result<Vec<sock_filter>, TooLong> {
+    let mut code = vec![load_argument(1)];
+    for (level, decides) in levels {
+        let skip = u8::try_from(decides.len()).map_err(|_| TooLong)?;
+        code.push(jump(libc::BPF_JEQ, level.unsigned_abs(), 0, skip));
+        code.extend(decides);
+    }
+    code.push(answer(ALLOW));
     Ok(code)
+}
+
+/// Gives the answer that belongs to the span which the argument lies in.
+fn by_span(argument: u32, answers: &[(&[Span], u32)]) -> Vec<sock_filter> {
+    let mut code = vec![load_argument(argument)];
+    for (spans, value) in answers {
+        for Span(first, last) in *spans {
+            if first == last {
+                code.push(jump(libc::BPF_JEQ, *first, 0, 1));
+            } else {
+                code.extend([jump(libc::BPF_JGE, *first, 0, 2), jump(libc::BPF_JGT, *last, 1, 0)]);
+            }
+            code.push(answer(*value));
+        }
+    }
+    code.push(answer(ALLOW));
+    code
 }
 
 /// Answers a change of the size of core dumps as if it was made: programs that
@@ -249,6 +326,12 @@ fn jump(comparison: u32, value: u32, if_true: u8, if_false: u8) -> sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_K | comparison, value, if_true, if_false)
 }
 
+/// Jumps over more than fits the eight bits of a comparison.
+fn far_jump(over: &[sock_filter]) -> Result<sock_filter, TooLong> {
+    let skip = u32::try_from(over.len()).map_err(|_| TooLong)?;
+    Ok(instruction(libc::BPF_JMP | libc::BPF_JA, skip, 0, 0))
+}
+
 fn answer(value: u32) -> sock_filter {
     instruction(libc::BPF_RET | libc::BPF_K, value, 0, 0)
 }
@@ -281,6 +364,10 @@ mod test {
                         continue;
                     }
                     let hit = match code & 0xf0 {
+                        0x00 => {
+                            at += usize::try_from(step.k).unwrap();
+                            continue;
+                        }
                         0x10 => accumulator == step.k,
                         0x20 => accumulator > step.k,
                         0x30 => accumulator >= step.k,
@@ -325,10 +412,11 @@ mod test {
     }
 
     #[test]
-    fn calls_that_an_old_tracer_does_not_see_do_not_exist_below_one() {
+    fn calls_that_an_old_tracer_does_not_see_or_that_outlive_it_do_not_exist_below_one() {
         let program = program(Walls::Tracer).unwrap();
         let answer = |number: i64, arguments| run(&program, ARCHITECTURE, u32::try_from(number).unwrap(), arguments);
-        for number in [libc::SYS_statx, libc::SYS_openat2, libc::SYS_faccessat2, libc::SYS_execveat] {
+        let lasting = [libc::SYS_shmget, libc::SYS_semget, libc::SYS_msgget, libc::SYS_mq_open, libc::SYS_shmat];
+        for number in [libc::SYS_statx, libc::SYS_openat2, libc::SYS_faccessat2].into_iter().chain(lasting) {
             assert_eq!(answer(number, [0; 6]), refuse(libc::ENOSYS), "call {number}");
         }
         let escape = (libc::CLONE_UNTRACED | libc::SIGCHLD) as u64;
@@ -390,6 +478,63 @@ mod test {
             expect(libc::SYS_setsockopt, [3, libc::IPPROTO_TCP as u64, option as u64, 8, 8, 0], ALLOW);
         }
         expect(libc::SYS_setsockopt, [3, level, libc::SO_REUSEADDR as u64, 8, 8, 0], ALLOW);
+    }
+
+    #[test]
+    fn calls_that_lock_all_networks_wait_for_their_turn() {
+        let (get, set, ioctl) = (libc::SYS_getsockopt, libc::SYS_setsockopt, libc::SYS_ioctl);
+        let (ipv4, ipv6, tcp) = (libc::IPPROTO_IP as u64, libc::IPPROTO_IPV6 as u64, libc::IPPROTO_TCP as u64);
+        let absent = refuse(libc::ENOPROTOOPT);
+        for (number, level, options, expected) in [
+            (set, ipv4, vec![35, 36, 41, 42, 48], ASK),
+            (set, ipv4, vec![1, 10, 32, 33, 34, 49, 50], ALLOW),
+            (get, ipv4, vec![41, 48], ASK),
+            (get, ipv4, vec![34, 35, 49], ALLOW),
+            (set, ipv6, vec![1, 20, 21, 27, 28, 42, 48], ASK),
+            (set, ipv6, vec![32], absent),
+            (set, ipv6, vec![16, 17, 18, 19, 22, 26, 29, 41, 49, 67], ALLOW),
+            (get, ipv6, vec![48], ASK),
+            (get, ipv6, vec![26, 32, 42], ALLOW),
+            (set, tcp, vec![14, 32, 38, 39, 40, 41, 42], absent),
+            (set, tcp, vec![1, 4, 9, 13, 18, 23, 30, 37], ALLOW),
+            (get, tcp, vec![11, 14, 40], ALLOW),
+        ] {
+            for option in options {
+                expect(number, [3, level, option, 8, 8, 0], expected);
+            }
+        }
+        for (requests, expected) in [
+            (vec![0x8912, 0x8915, 0x8917, 0x8919, 0x891b, 0x8935], ASK),
+            (vec![0x8940, 0x8946, 0x894a, 0x8982, 0x89b1, 0x89f0, 0x89ff], refuse(libc::EOPNOTSUPP)),
+            // Name, flags, size, address of the hardware and number have no such lock;
+            // the others have nothing to do with interfaces.
+            (vec![0x8910, 0x8913, 0x8921, 0x8927, 0x8933, 0x894b, 0x541b, 0x8905, 0x8a00], ALLOW),
+        ] {
+            for request in requests {
+                expect(ioctl, [3, request, 8, 0, 0, 0], expected);
+            }
+        }
+    }
+
+    #[test]
+    fn where_none_listens_such_calls_are_refused_and_below_a_tracer_made() {
+        let call = u32::try_from(libc::SYS_ioctl).unwrap();
+        let asks = [3, 0x8912, 8, 0, 0, 0];
+        assert_eq!(run(&program(Walls::Unheard).unwrap(), ARCHITECTURE, call, asks), refuse(libc::EPERM));
+        assert_eq!(run(&program(Walls::Tracer).unwrap(), ARCHITECTURE, call, asks), ALLOW);
+    }
+
+    #[test]
+    fn huge_pages_are_out_of_reach_and_sync_does_nothing() {
+        let none = refuse(libc::ENOMEM);
+        let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        expect(libc::SYS_mmap, [0, 4096, 3, private, 0, 0], ALLOW);
+        expect(libc::SYS_mmap, [0, 1 << 21, 3, private | libc::MAP_HUGETLB as u64, 0, 0], none);
+        expect(libc::SYS_memfd_create, [8, u64::from(libc::MFD_CLOEXEC), 0, 0, 0, 0], ALLOW);
+        expect(libc::SYS_memfd_create, [8, u64::from(libc::MFD_HUGETLB), 0, 0, 0, 0], none);
+        expect(libc::SYS_shmget, [1, 4096, 0o1600, 0, 0, 0], ALLOW);
+        expect(libc::SYS_shmget, [1, 1 << 21, (0o1600 | libc::SHM_HUGETLB) as u64, 0, 0, 0], none);
+        expect(libc::SYS_sync, [0; 6], refuse(0));
     }
 
     #[test]

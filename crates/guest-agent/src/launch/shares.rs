@@ -104,12 +104,7 @@ pub(crate) fn bound_each(part: Part) -> Result<(), Refused> {
 /// Bounds what has no other limit than that of a user namespace, whose `/proc`
 /// this is, for each of its users.
 pub(super) fn bound_the_namespace(proc: &str, part: Part) -> Result<(), Refused> {
-    let bounds = [
-        ("max_inotify_instances", WATCH_SETS_MAX / part.0),
-        ("max_inotify_watches", WATCHES_MAX / part.0),
-        // None may be made here anyway.
-        ("max_user_namespaces", 0),
-    ];
+    let bounds = [("max_inotify_instances", WATCH_SETS_MAX / part.0), ("max_inotify_watches", WATCHES_MAX / part.0)];
     for (name, most) in bounds {
         match fs::write(format!("{proc}/sys/user/{name}"), most.to_string()) {
             // The kernel was built without.

@@ -1,7 +1,7 @@
 //! The kernel calls that no library we use has.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -183,14 +183,28 @@ pub(crate) fn raise_loopback() -> Result<(), Errno> {
 
 /// Installs a filter on this process and all that it becomes.
 pub(crate) fn install_filter(program: &[libc::sock_filter]) -> Result<(), Errno> {
+    install(program, 0).map(drop)
+}
+
+/// Does the same, and returns the listener that hears of calls which the filter has
+/// wait.
+pub(crate) fn install_filter_with_listener(program: &[libc::sock_filter]) -> Result<OwnedFd, Errno> {
+    let fd = install(program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+    let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
+    #[expect(unsafe_code, reason = "no library offers seccomp with a filter")]
+    // SAFETY: the kernel has just made it for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn install(program: &[libc::sock_filter], flags: libc::c_ulong) -> Result<libc::c_long, Errno> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| Errno::TOOBIG)?,
         filter: program.as_ptr().cast_mut(),
     };
     #[expect(unsafe_code, reason = "no library offers seccomp with a filter")]
     // SAFETY: the kernel only reads the program, which is as long as it says.
-    let answer = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
-    check(answer).map(drop)
+    let answer = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+    check(answer)
 }
 
 /// Binds a file to a free loop device, which frees itself with its last user.

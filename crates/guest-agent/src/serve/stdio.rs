@@ -52,7 +52,11 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     if chmod(AGENT_SOCKET, Mode::RUSR | Mode::WUSR).is_err() {
         return ExitCode::FAILURE;
     }
-    run_until_end(boot, Ways { listener: listener.into(), from_outside_only: true, first: Some(first) }, oom_events)
+    run_until_end(
+        boot,
+        Ways { listener: listener.into(), from_outside_only: true, first: Some(first), turns: None },
+        oom_events,
+    )
 }
 
 /// The standard streams as a connection.

@@ -7,16 +7,20 @@ pub(super) enum Check {
     Allow,
     /// It fails with this error.
     Refuse(i32),
-    /// It is refused if the argument has any of these bits.
-    NoBits { argument: u32, mask: u32 },
+    /// It fails with this error if the argument has any of these bits.
+    NoBits { argument: u32, mask: u32, errno: i32 },
     /// It is refused if the argument is one of these.
     NotOneOf { argument: u32, values: &'static [u32] },
+    /// It is made, slowed or refused by what it asks of a terminal or an interface.
+    Ioctl,
     /// It is refused unless the argument is one of these.
     OneOf { argument: u32, values: &'static [u32] },
     /// It is made for the kinds of sockets that a box may have.
     Socket,
-    /// It is made unless it gives a socket a program of its own.
-    SocketOption,
+    /// It is made, slowed or refused by the option that it sets.
+    SetOption,
+    /// It is made or slowed by the option that it reads.
+    GetOption,
     /// It is made unless it sets the size of core dumps.
     Limit(Setting),
 }
@@ -57,10 +61,43 @@ const UNTRACED: u32 = 0x0080_0000;
 /// To every process that one may signal.
 const EVERYBODY: [u32; 1] = [0xffff_ffff];
 /// Pretending to be typed at a terminal, and pasting on a console.
-const TYPING: [u32; 2] = [0x5412, 0x541C];
+pub(super) const TYPING: [u32; 2] = [0x5412, 0x541C];
 /// Programs of a socket, in both forms, alone and for a group: compiled, they take
 /// memory of the kernel that has one bound for the whole host.
 pub(super) const SOCKET_PROGRAMS: [u32; 4] = [26, 50, 51, 52];
+/// Flags for memory of huge pages, in a mapping, a file in memory and a shared segment.
+const MAP_HUGE: u32 = 0x4_0000;
+const MEMFD_HUGE: u32 = 4;
+const SHARED_HUGE: u32 = 0o4000;
+
+/// Numbers from the first to the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span(pub(super) u32, pub(super) u32);
+
+/// Questions about interfaces for which the kernel takes its one lock of all networks:
+/// the list of them, and their addresses.
+pub(super) const INTERFACES_SLOWED: [Span; 6] = [
+    Span(0x8912, 0x8912),
+    Span(0x8915, 0x8915),
+    Span(0x8917, 0x8917),
+    Span(0x8919, 0x8919),
+    Span(0x891b, 0x891b),
+    Span(0x8935, 0x8935),
+];
+/// Questions to drivers, bridges and virtual networks, which a box has none of. The
+/// kernel takes the same lock to say so, or starts a program to load a module.
+pub(super) const INTERFACES_REFUSED: [Span; 3] = [Span(0x8940, 0x8941), Span(0x8946, 0x894a), Span(0x8980, 0x89ff)];
+/// Options for which the kernel takes that lock: groups that a socket belongs to, and
+/// a change of its address family.
+pub(super) const IPV4_SLOWED: [Span; 1] = [Span(35, 48)];
+pub(super) const IPV6_SLOWED: [Span; 4] = [Span(1, 1), Span(20, 21), Span(27, 28), Span(42, 48)];
+/// The options of both that read the members of a group, with the same lock.
+pub(super) const MEMBERS_READ: [&[Span]; 2] = [&[Span(41, 41), Span(48, 48)], &[Span(48, 48)]];
+/// Labels of flows, of which all boxes have one table.
+pub(super) const IPV6_REFUSED: [Span; 1] = [Span(32, 32)];
+/// Keys of signed connections: memory that no group counts.
+pub(super) const TCP_REFUSED: [Span; 3] = [Span(14, 14), Span(32, 32), Span(38, 42)];
+
 /// Protocols of internet sockets that few programs know and none needs in a box:
 /// one over several paths, and one with checksums over a part.
 pub(super) const RARE_PROTOCOLS: [u32; 2] = [262, 136];
@@ -156,15 +193,24 @@ pub(super) fn rules() -> Vec<Rule> {
     let refused = WALLS.into_iter().chain(RISKY).chain(MACHINE).chain(OLD);
     let mut rules: Vec<Rule> = refused.map(|number| rule(number, Check::Refuse(libc::EPERM))).collect();
     rules.extend([
-        rule(libc::SYS_clone, Check::NoBits { argument: 0, mask: NAMESPACES }),
+        rule(libc::SYS_clone, Check::NoBits { argument: 0, mask: NAMESPACES, errno: libc::EPERM }),
         // Its flags lie in memory, where a filter cannot look; C libraries then use clone.
         rule(libc::SYS_clone3, Check::Refuse(libc::ENOSYS)),
         rule(libc::SYS_personality, Check::OneOf { argument: 0, values: &PERSONALITIES }),
-        rule(libc::SYS_ioctl, Check::NotOneOf { argument: 1, values: &TYPING }),
+        rule(libc::SYS_ioctl, Check::Ioctl),
         rule(libc::SYS_socket, Check::Socket),
-        rule(libc::SYS_setsockopt, Check::SocketOption),
+        rule(libc::SYS_setsockopt, Check::SetOption),
+        rule(libc::SYS_getsockopt, Check::GetOption),
         // Requests are counted for the whole host. Programs then do without.
         rule(libc::SYS_io_setup, Check::Refuse(libc::ENOSYS)),
+        // It would write out what the whole host has changed. A box keeps nothing beyond
+        // its end, so there is nothing to do for it.
+        rule(libc::SYS_sync, Check::Refuse(0)),
+        // Huge pages are the host's, and count to no limit of a box. Programs take this
+        // as a host that has none left.
+        rule(libc::SYS_mmap, Check::NoBits { argument: 3, mask: MAP_HUGE, errno: libc::ENOMEM }),
+        rule(libc::SYS_memfd_create, Check::NoBits { argument: 1, mask: MEMFD_HUGE, errno: libc::ENOMEM }),
+        rule(libc::SYS_shmget, Check::NoBits { argument: 2, mask: SHARED_HUGE, errno: libc::ENOMEM }),
         rule(libc::SYS_setrlimit, Check::Limit(Setting::Old)),
         rule(libc::SYS_prlimit64, Check::Limit(Setting::New)),
     ]);
@@ -186,16 +232,37 @@ const UNTRANSLATED: [i64; 9] = [
     REMOVEXATTRAT,
 ];
 
+/// What programs of a box leave to each other by number or name, as System V and POSIX
+/// have it: below a tracer these are the host's, and stay when the box has ended.
+const LASTING: [i64; 14] = [
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_shmdt,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+];
+
 /// Every rule for a box below a tracer, in no order.
 ///
 /// Its processes have the rights of the user that they run as on the host, and the
 /// tracer must see all of them.
 pub(super) fn traced() -> Vec<Rule> {
     let mut rules = rules();
-    rules.retain(|rule| rule.number != number_of(libc::SYS_clone));
-    rules.push(rule(libc::SYS_clone, Check::NoBits { argument: 0, mask: NAMESPACES | UNTRACED }));
+    let replaced = [libc::SYS_clone, libc::SYS_shmget].map(number_of);
+    rules.retain(|rule| !replaced.contains(&rule.number));
+    rules.push(rule(libc::SYS_clone, Check::NoBits { argument: 0, mask: NAMESPACES | UNTRACED, errno: libc::EPERM }));
     rules.push(rule(libc::SYS_kill, Check::NotOneOf { argument: 0, values: &EVERYBODY }));
-    rules.extend(UNTRANSLATED.map(|number| rule(number, Check::Refuse(libc::ENOSYS))));
+    let absent = UNTRANSLATED.into_iter().chain(LASTING);
+    rules.extend(absent.map(|number| rule(number, Check::Refuse(libc::ENOSYS))));
     rules
 }
 
