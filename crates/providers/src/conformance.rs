@@ -14,6 +14,7 @@ mod images;
 mod lab;
 mod lifecycle;
 mod output;
+mod program;
 mod shares;
 mod slots;
 mod terminal;

@@ -43,8 +43,8 @@ use tokio_util::task::TaskTracker;
 use crate::agent::AgentGuest;
 use crate::images::PullPolicy;
 use crate::{
-    Backend, BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Isolation, LimitKind, Phase,
-    Provider, Result, Spec, Started,
+    Backend, BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Isolation, KernelShare, LimitKind,
+    Phase, Provider, Result, Spec, Started,
 };
 
 pub use config::{DockerConfig, DockerTls};
@@ -556,6 +556,10 @@ impl Provider for Docker {
 
     async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
         if self.inner.is_local { usage::measure(&self.inner, id).await } else { None }
+    }
+
+    async fn kernel_usage(&self, id: &SandboxId, share: KernelShare) -> Option<u64> {
+        if self.inner.is_local { usage::of_kernel(&self.inner, id, share).await } else { None }
     }
 }
 

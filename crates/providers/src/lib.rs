@@ -15,6 +15,7 @@ pub mod docker;
 mod error;
 mod guest;
 pub mod images;
+mod kernel;
 mod local;
 pub mod mock;
 pub mod native;
@@ -32,6 +33,7 @@ pub use guest::{
     ByteStream, Command, Control, ExitStatus, FileContent, FileInfo, Guest, Interactive, OutputEvent, OutputStream,
     STREAM_BYTES_MAX, TerminalSize,
 };
+pub use kernel::KernelShare;
 pub use provider::{
     Backend, Facts, Found, Health, ImageSource, Isolation, LimitKind, Phase, Provider, Spec, Started, capabilities,
 };

@@ -3,6 +3,7 @@
 pub(crate) mod agent_file;
 pub(crate) mod boxes;
 pub(crate) mod ids;
+pub(crate) mod kernel;
 pub(crate) mod powers;
 pub(crate) mod process;
 pub(crate) mod removals;

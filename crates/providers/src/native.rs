@@ -34,10 +34,12 @@ use crate::images::Images;
 use crate::local::agent_file::AgentFile;
 use crate::local::boxes::{Boxes, Entry};
 use crate::local::ids::IdPool;
+use crate::local::kernel::kernel_usage;
 use crate::local::removals::Removals;
 use crate::local::usage::usage;
 use crate::{
-    BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Slots, Spec, Started,
+    BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Provider, Result, Slots, Spec,
+    Started,
 };
 
 pub use crate::local::agent_file::agent_binary;
@@ -363,5 +365,9 @@ impl Provider for Native {
 
     async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
         self.inner.disk_usage(self.inner.maker.folders.of(id)).await
+    }
+
+    async fn kernel_usage(&self, id: &SandboxId, share: KernelShare) -> Option<u64> {
+        kernel_usage(self.inner.maker.folders.of(id).pid()?.0, share).await
     }
 }

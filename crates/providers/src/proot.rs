@@ -29,8 +29,11 @@ use tokio::time::Instant;
 use crate::images::{Held, Images};
 use crate::local::boxes::{Boxes, Entry};
 use crate::local::ids::{IDS_PER_BOX, IdPool};
+use crate::local::kernel::kernel_usage;
 use crate::local::usage::usage;
-use crate::{BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Spec, Started};
+use crate::{
+    BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Provider, Result, Spec, Started,
+};
 
 use folder::{Folder, Folders};
 use host::{Host, OPEN_API, find, probe_id};
@@ -341,5 +344,10 @@ impl Provider for Proot {
         let folder = self.inner.maker.folders.of(id);
         let measure = move || usage(folder.path(), folder.pid().map(|(pid, _)| pid)).ok();
         tokio::task::spawn_blocking(measure).await.ok()?
+    }
+
+    /// Connections are those of the host, and no box's.
+    async fn kernel_usage(&self, id: &SandboxId, share: KernelShare) -> Option<u64> {
+        kernel_usage(self.inner.maker.folders.of(id).pid()?.0, share).await
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{Metadata, Resources, SandboxId};
 
-use crate::{BoxDisk, DiskUsage, Guest, Result, Slots};
+use crate::{BoxDisk, DiskUsage, Guest, KernelShare, Result, Slots};
 
 /// What to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,6 +211,15 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// - A file that was removed and is still open is counted.
     async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
         let _ = id;
+        None
+    }
+
+    /// Measures what a box takes of the kernel of this host that counts to no limit of
+    /// the box, for ending the one that takes most. `None` where that cannot be seen.
+    ///
+    /// - Open files of a box are counted.
+    async fn kernel_usage(&self, id: &SandboxId, share: KernelShare) -> Option<u64> {
+        let _ = (id, share);
         None
     }
 

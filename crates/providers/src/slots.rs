@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use domain::SandboxId;
 
-use crate::{DiskUsage, Found, Guest, Result, Spec, Started};
+use crate::{DiskUsage, Found, Guest, KernelShare, Result, Spec, Started};
 
 /// A runtime whose boxes can be shared by users who do not trust each other.
 ///
@@ -62,6 +62,12 @@ pub trait Slots: fmt::Debug + Send + Sync {
     /// Measures what a slot takes of the disk, as [`crate::Provider::disk_usage`] has it.
     async fn slot_disk_usage(&self, host: &SandboxId, slot: &SandboxId) -> Option<DiskUsage> {
         let _ = (host, slot);
+        None
+    }
+
+    /// Measures what a slot takes of the kernel, as [`crate::Provider::kernel_usage`] has it.
+    async fn slot_kernel_usage(&self, host: &SandboxId, slot: &SandboxId, share: KernelShare) -> Option<u64> {
+        let _ = (host, slot, share);
         None
     }
 }

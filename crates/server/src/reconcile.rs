@@ -6,6 +6,7 @@
 //! nothing but its own boxes.
 
 mod disk;
+mod kernel;
 mod removals;
 mod runtimes;
 pub mod workers;
@@ -44,6 +45,7 @@ pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: Canc
     jobs.spawn(tidy_the_pool(Arc::clone(&control)));
     jobs.spawn(give_space_back(Arc::clone(&control)));
     jobs.spawn(disk::watch(Arc::clone(&control), data_dir));
+    jobs.spawn(kernel::watch(Arc::clone(&control)));
     for entry in control.registry().entries() {
         let name = entry.provider.name();
         jobs.spawn(runtimes::look_after(Arc::clone(&control), name.to_owned()));

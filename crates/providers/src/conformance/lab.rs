@@ -61,6 +61,8 @@ pub enum Need {
     Disk,
     /// What processes of a box hold open can be seen from outside.
     HeldFiles,
+    /// The suite brings a program for the processors of the boxes.
+    OwnProgram,
 }
 
 type Reopen = Arc<dyn Fn() -> BoxFuture<'static, Arc<dyn Provider>> + Send + Sync>;
@@ -154,6 +156,7 @@ impl Lab {
             Need::Kill => self.kill.is_none(),
             Need::Slots => self.provider.slots().is_none(),
             Need::Disk | Need::HeldFiles => self.provider.disk().is_none(),
+            Need::OwnProgram => cfg!(not(target_arch = "x86_64")),
             Need::Processes
             | Need::Users
             | Need::Deadlines

@@ -1,8 +1,12 @@
 //! What a box takes, others still have.
 
-use super::lab::{argv, eventually};
+use futures_util::StreamExt;
+
+use super::lab::{Inside, argv, eventually, sh};
+use super::program::Argument::{Number, Text};
+use super::program::calling;
 use super::{Case, Lab, case};
-use crate::{Command, TerminalSize};
+use crate::{Command, KernelShare, TerminalSize};
 
 /// More terminals than any box may have.
 const TERMINALS: usize = 128;
@@ -12,6 +16,8 @@ pub(super) fn cases() -> Vec<Case> {
         case!("a box cannot take all terminals", terminals, Terminals, OwnTerminals),
         case!("the devices of a box are files of its own", devices, Processes, OwnDevices, HostKernel),
         case!("no core is dumped, whatever limit a program sets", core, Processes, HostKernel),
+        case!("open files of a box are counted", open_files, Processes, HeldFiles),
+        case!("what programs leave to each other goes with their box", lasting, Processes, OwnProgram),
         case!("files of processes name no control group of the host", groups, Processes, OwnGroups),
     ]
 }
@@ -64,4 +70,58 @@ async fn groups(lab: Lab) {
             assert!(line.ends_with(":/"), "{line}");
         }
     }
+}
+
+async fn open_files(lab: Lab) {
+    const PROCESSES: u64 = 20;
+    let inside = lab.start().await;
+    let count = async || lab.provider().kernel_usage(&inside.id, KernelShare::OpenFiles).await;
+    let before = count().await.expect("what a box has open is known");
+    let script = format!("i=0; while [ $i -lt {PROCESSES} ]; do sleep 100 & i=$((i + 1)); done; wait");
+    let mut output = inside.guest.exec(sh(&script)).await.unwrap();
+    // Each has its standard streams at least.
+    eventually("the files are counted", async || count().await.is_some_and(|now| now >= before + 3 * PROCESSES)).await;
+    lab.provider().stop(&inside.id).await.unwrap();
+    while output.next().await.is_some() {}
+}
+
+/// Calls of `x86_64` that make a shared segment, a set of semaphores and two kinds of
+/// queues for all programs that know a key or a name, if nothing has it yet.
+fn makers() -> [(&'static str, Vec<u8>); 4] {
+    const KEY: u32 = 0x7b0c_5eed;
+    /// To read, to write, to create, and only that.
+    const NEW: u32 = 0o3600;
+    const OPEN_NEW: u32 = 0o302;
+    let number = Number;
+    [
+        ("segment", calling(29, [number(KEY), number(4096), number(NEW), number(0)])),
+        ("semaphores", calling(64, [number(KEY), number(1), number(NEW), number(0)])),
+        ("messages", calling(68, [number(KEY), number(NEW), number(0), number(0)])),
+        ("queue", calling(240, [Text("tidebox-lasting"), number(OPEN_NEW), number(0o600), number(0)])),
+    ]
+}
+
+/// Makes one of each in a box and returns the exit codes, which are errors.
+async fn make_all(inside: &Inside) -> Vec<(&'static str, i32)> {
+    let mut made = Vec::new();
+    for (name, program) in makers() {
+        let path = format!("/tmp/{name}");
+        inside.write(&path, program).await;
+        inside.guest.chmod(&path, 0o755).await.unwrap();
+        made.push((name, inside.run(argv(&[&path])).await.code()));
+    }
+    made
+}
+
+async fn lasting(lab: Lab) {
+    const NO_SUCH_CALL: i32 = 38;
+    let (first, second) = (lab.start().await, lab.start().await);
+    let made = make_all(&first).await;
+    for (name, errno) in &made {
+        assert!([0, NO_SUCH_CALL].contains(errno), "{name}: {errno}");
+    }
+    assert_eq!(make_all(&second).await, made, "what another box has made is in the way");
+    lab.provider().stop(&first.id).await.unwrap();
+    lab.provider().stop(&second.id).await.unwrap();
+    assert_eq!(make_all(&lab.start().await).await, made, "it outlives its box");
 }

@@ -9,8 +9,9 @@ use domain::SandboxId;
 use super::direct::{self, FirstProcess};
 use super::fault::{LOOK_WAIT, within};
 use super::{Inner, first_process};
+use crate::local::kernel::kernel_usage;
 use crate::local::usage::usage;
-use crate::{DiskUsage, Guest};
+use crate::{DiskUsage, Guest, KernelShare};
 
 /// Files that the Engine keeps for each container beside its root, and that the
 /// container may write: no bound on its root counts them.
@@ -38,6 +39,13 @@ pub(super) async fn measure(inner: &Inner, id: &SandboxId) -> Option<DiskUsage> 
         }
     }
     Some(found)
+}
+
+/// Measures what the container of a box on an Engine of this machine takes of the kernel.
+pub(super) async fn of_kernel(inner: &Inner, id: &SandboxId, share: KernelShare) -> Option<u64> {
+    let inspected = within(LOOK_WAIT, inner.client().ok()?.inspect_container(&inner.name(id), None)).await.ok()?;
+    let process = first_process(&inspected).filter(direct::is_here)?;
+    kernel_usage(u32::try_from(process.pid).ok()?, share).await
 }
 
 /// Paths of a container's files, as the Engine says.

@@ -1,7 +1,9 @@
 //! The first process of a box, seen from the host.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -72,4 +74,32 @@ fn start_time(pid: Pid) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     // The name in parentheses may hold anything, so count from its end.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Returns a process and all that come from it.
+pub(crate) fn descendants(first: u32) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if let Some(parent) = parent(&entry.path()) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = vec![first];
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        // Taken out, so that numbers that were used again meanwhile make no circle.
+        let more = children.remove(pid).unwrap_or_default();
+        found.extend(more);
+        next += 1;
+    }
+    found
+}
+
+/// Returns the parent that a process has now.
+fn parent(process: &Path) -> Option<u32> {
+    let stat = fs::read(process.join("stat")).ok()?;
+    // The name before it may hold anything.
+    let after = stat.iter().rposition(|byte| *byte == b')')?;
+    std::str::from_utf8(&stat[after + 1..]).ok()?.split_whitespace().nth(1)?.parse().ok()
 }

@@ -22,7 +22,7 @@ pub(super) fn probe_id() -> SandboxId {
 }
 
 const SHARED_DEVICES: &str = "The server may not make device nodes: /dev/null and its like are the very files of the host in all boxes, so a lock that one box takes on them holds for all. Run the server as root with CAP_MKNOD.";
-const SHARED_COUNTS: &str = "Boxes have no users of the host of their own: inotify instances and watches, message queues, waiting signals and timers of all boxes count for one user, and each box may take an eighth. Run the server as root.";
+const SHARED_COUNTS: &str = "Boxes have no users of the host of their own: inotify instances and watches, message queues, waiting signals and timers of all boxes count for one user, and each box may take an eighth. Files watched by epoll, pages of pipes and descriptors on their way through sockets count for it as well, without a bound for one box: a box that takes them all makes pipes of others small, has them send no descriptors, and closes the server's API to new connections until the server has ended it. Run the server as root.";
 
 /// How boxes can be made here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -13,7 +13,8 @@ use super::record::BoxFolder;
 use super::{Inner, Native};
 use crate::disk::refused;
 use crate::local::boxes::Entry;
-use crate::{DiskUsage, Error, Found, Guest, Provider, Result, Slots, Spec, Started};
+use crate::local::kernel::kernel_usage;
+use crate::{DiskUsage, Error, Found, Guest, KernelShare, Provider, Result, Slots, Spec, Started};
 
 /// The first uid of a slot: above those that images give to people and services.
 const UID_FIRST: u32 = 10_000;
@@ -160,5 +161,9 @@ impl Slots for Native {
 
     async fn slot_disk_usage(&self, host: &SandboxId, slot: &SandboxId) -> Option<DiskUsage> {
         self.inner.disk_usage(self.inner.maker.folders.of(host).slot(slot)).await
+    }
+
+    async fn slot_kernel_usage(&self, host: &SandboxId, slot: &SandboxId, share: KernelShare) -> Option<u64> {
+        kernel_usage(self.inner.maker.folders.of(host).slot(slot).pid()?.0, share).await
     }
 }

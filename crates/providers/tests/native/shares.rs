@@ -1,7 +1,7 @@
 //! What a box can not take from others, since the kernel counts it for each box.
 
 use futures_util::StreamExt;
-use providers::{OutputEvent, OutputStream, Provider};
+use providers::{KernelShare, OutputEvent, OutputStream, Provider};
 
 use crate::ground::{Ground, Inside, is_root};
 use crate::inside::command;
@@ -149,4 +149,147 @@ async fn a_socket_of_a_box_holds_few_options() {
     // Kernels before 6.7 have one bound for the whole host, which no box sees.
     let bound = inside.text("cat /proc/sys/net/core/optmem_max 2>/dev/null || echo 8192").await;
     assert_eq!(bound.trim(), "8192");
+}
+
+/// Asks for the list of interfaces and joins a group from many processes for a second,
+/// and says how often that was done and what the list began with.
+const ASKING: &str = r#"
+import array, fcntl, os, socket, struct, time
+def interfaces(asking):
+    names = array.array("B", bytes(4096))
+    room = struct.pack("iL", len(names), names.buffer_info()[0])
+    length = struct.unpack("iL", fcntl.ioctl(asking, 0x8912, room))[0]
+    return bytes(names[:length])[:16].rstrip(b"\0").split(b"\0")[0].decode()
+group = socket.inet_aton("225.1.2.3") + socket.inet_aton("127.0.0.1")
+read, write = os.pipe()
+for _ in range(16):
+    if os.fork() == 0:
+        asking, calls, end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0, time.monotonic() + 1
+        while time.monotonic() < end:
+            first = interfaces(asking)
+            asking.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
+            asking.setsockopt(socket.IPPROTO_IP, socket.IP_DROP_MEMBERSHIP, group)
+            calls += 3
+        os.write(write, f"{calls} {first}\n".encode())
+        os._exit(0)
+os.close(write)
+lines = open(read).read().split("\n")[:-1]
+print(sum(int(line.split()[0]) for line in lines), *{line.split()[1] for line in lines})
+"#;
+
+/// The kernel has one lock for the interfaces and groups of all boxes, which is needed
+/// to make a box.
+#[tokio::test]
+async fn a_box_asks_for_interfaces_and_groups_one_call_at_a_time() {
+    let ground = Ground::new().await;
+    let ran = ground.start().await.python(ASKING).await;
+    let (calls, first) = ran.stdout.trim().split_once(' ').unwrap_or_else(|| panic!("{ran:?}"));
+    assert_eq!(first, "lo", "{ran:?}");
+    // Without a bound it is some hundred thousand. Each process may begin and end late.
+    assert!(calls.parse::<u32>().unwrap() < 10_000, "{calls}");
+}
+
+/// A table and memory that no control group counts: as if the kernel had been built
+/// without.
+#[tokio::test]
+async fn labels_of_flows_and_keys_of_connections_cannot_be_had() {
+    let script = r#"
+import socket
+def errno(family, kind, level, option):
+    try: socket.socket(family, kind).setsockopt(level, option, bytes(1) * 216)
+    except OSError as error: return error.errno
+print(errno(socket.AF_INET6, socket.SOCK_DGRAM, 41, 32))
+for option in (14, 32, 38): print(errno(socket.AF_INET, socket.SOCK_STREAM, 6, option))
+"#;
+    let ground = Ground::new().await;
+    let ran = ground.start().await.python(script).await;
+    assert_eq!(ran.stdout, "92\n92\n92\n92\n", "{ran:?}");
+}
+
+/// They are the host's, and count to no limit of a box.
+#[tokio::test]
+async fn a_box_gets_no_huge_pages() {
+    let script = r#"
+import ctypes, os
+kernel = ctypes.CDLL(None, use_errno=True)
+kernel.mmap.restype = ctypes.c_long
+kernel.mmap.argtypes = [ctypes.c_long] * 6
+def errno(answer): return ctypes.get_errno() if answer == -1 else 0
+print(errno(kernel.mmap(0, 1 << 21, 3, 0x40022, -1, 0)))
+print(errno(kernel.memfd_create(b"huge", 4)))
+print(errno(kernel.shmget(0, 1 << 21, 0o5600)))
+print(errno(kernel.memfd_create(b"small", 1)))
+"#;
+    let ground = Ground::new().await;
+    let ran = ground.start().await.python(script).await;
+    assert_eq!(ran.stdout, "12\n12\n12\n0\n", "{ran:?}");
+}
+
+/// Opens connections to a listener of its own that accepts none, sends to each, closes
+/// it, and waits. With a small buffer most of what was sent has no place at the other end.
+fn connecting(connections: u32, buffer: u32) -> String {
+    format!(
+        r#"
+import os, socket
+listener = socket.socket()
+if {buffer}: listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, {buffer})
+listener.bind(("127.0.0.1", 0))
+listener.listen(4096)
+for _ in range({connections}):
+    with socket.socket() as connection:
+        connection.connect(listener.getsockname())
+        connection.setblocking(False)
+        try:
+            while connection.send(bytes(8192)): pass
+        except BlockingIOError: pass
+os.write(1, b"done\n")
+os.read(0, 1)
+"#
+    )
+}
+
+/// Runs the script in a new box and measures the share while it waits.
+async fn share_of(script: &str, share: KernelShare) -> u64 {
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    assert_eq!(ground.native.kernel_usage(&inside.id, share).await, Some(0), "a box takes none by itself");
+    let mut command = command(&["/usr/bin/python3", "-c", script]);
+    command.stdin = Some(futures_util::stream::pending().boxed());
+    let mut output = inside.guest().await.exec(command).await.unwrap();
+    assert_eq!(output.next().await.unwrap().unwrap(), OutputEvent::Stdout("done\n".into()));
+    ground.native.kernel_usage(&inside.id, share).await.unwrap()
+}
+
+/// They count to no control group.
+#[tokio::test]
+async fn connections_that_a_box_does_not_accept_are_counted() {
+    let bytes = share_of(&connecting(50, 0), KernelShare::TcpBytes).await;
+    assert!(bytes > 50 * 8192, "{bytes}");
+}
+
+#[tokio::test]
+async fn closed_connections_whose_data_is_not_taken_are_counted() {
+    let orphans = share_of(&connecting(50, 2048), KernelShare::TcpOrphans).await;
+    assert!((40..=50).contains(&orphans), "{orphans}");
+}
+
+#[tokio::test]
+async fn files_that_a_box_watches_are_counted() {
+    let script = r#"
+import os, select
+watched, polls = [os.eventfd(0) for _ in range(100)], [select.epoll() for _ in range(100)]
+for poll in polls:
+    for file in watched: poll.register(file)
+os.write(1, b"done\n")
+os.read(0, 1)
+"#;
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    let before = ground.native.kernel_usage(&inside.id, KernelShare::Watches).await.unwrap();
+    let mut command = command(&["/usr/bin/python3", "-c", script]);
+    command.stdin = Some(futures_util::stream::pending().boxed());
+    let mut output = inside.guest().await.exec(command).await.unwrap();
+    assert_eq!(output.next().await.unwrap().unwrap(), OutputEvent::Stdout("done\n".into()));
+    let after = ground.native.kernel_usage(&inside.id, KernelShare::Watches).await.unwrap();
+    assert!(after >= before + 10_000, "{before} {after}");
 }

@@ -9,7 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{Caps, Configured, Limits, Machine, Places, Resources, SandboxId, SizeRules, State, Timestamp};
 use providers::mock::Mock;
-use providers::{BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Provider, Result, Spec, Started};
+use providers::{
+    BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Provider, Result, Spec, Started,
+};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
@@ -101,6 +103,7 @@ pub(crate) struct Puppet {
     hangs: AtomicBool,
     fails: AtomicBool,
     weights: Mutex<HashMap<SandboxId, DiskUsage>>,
+    shares: Mutex<HashMap<SandboxId, u64>>,
     disk: Mutex<Option<BoxDisk>>,
     /// Whether what was removed is gone.
     is_idle: watch::Sender<bool>,
@@ -114,6 +117,7 @@ impl Puppet {
             hangs: AtomicBool::new(false),
             fails: AtomicBool::new(false),
             weights: Mutex::default(),
+            shares: Mutex::default(),
             disk: Mutex::default(),
             is_idle: watch::Sender::new(true),
         })
@@ -132,6 +136,11 @@ impl Puppet {
     /// What a box takes of the disk.
     pub(crate) fn weigh(&self, id: &SandboxId, usage: DiskUsage) {
         self.weights.lock().unwrap().insert(id.clone(), usage);
+    }
+
+    /// What a box takes of the kernel.
+    pub(crate) fn burden(&self, id: &SandboxId, share: u64) {
+        self.shares.lock().unwrap().insert(id.clone(), share);
     }
 
     /// From now on boxes lie on the disk of this folder.
@@ -213,6 +222,11 @@ impl Provider for Puppet {
     async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
         self.answers().await;
         self.weights.lock().unwrap().get(id).copied()
+    }
+
+    async fn kernel_usage(&self, id: &SandboxId, _: KernelShare) -> Option<u64> {
+        self.answers().await;
+        self.shares.lock().unwrap().get(id).copied()
     }
 
     async fn idle(&self) {

@@ -1,12 +1,12 @@
 //! Files that have lost their name, and that processes of a box keep on disk.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FsWord, stat, statfs};
 
 use super::Count;
+use crate::local::process::descendants;
 
 /// The type of an overlay, which is what most boxes write through.
 const OVERLAY: FsWord = 0x794c_7630;
@@ -23,34 +23,6 @@ pub(super) fn count(count: &mut Count, first: u32, device: u64) {
             fs::read_link(link).is_ok_and(|to| to.as_os_str().as_encoded_bytes().ends_with(b" (deleted)"))
         });
     }
-}
-
-/// Returns a process and all that come from it.
-fn descendants(first: u32) -> Vec<u32> {
-    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        if let Some(parent) = parent(&entry.path()) {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
-    let mut found = vec![first];
-    let mut next = 0;
-    while let Some(pid) = found.get(next) {
-        // Taken out, so that numbers that were used again meanwhile make no circle.
-        let more = children.remove(pid).unwrap_or_default();
-        found.extend(more);
-        next += 1;
-    }
-    found
-}
-
-/// Returns the parent that a process has now.
-fn parent(process: &Path) -> Option<u32> {
-    let stat = fs::read(process.join("stat")).ok()?;
-    // The name before it may hold anything.
-    let after = stat.iter().rposition(|byte| *byte == b')')?;
-    std::str::from_utf8(&stat[after + 1..]).ok()?.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Counts what the links in a folder of a process lead to.

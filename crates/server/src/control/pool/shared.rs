@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{Metadata, Resources, SandboxId};
 use providers::{
-    Backend, BoxDisk, Chain, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Phase, Provider, Result,
-    Slots, Spec, Started,
+    Backend, BoxDisk, Chain, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Phase, Provider,
+    Result, Slots, Spec, Started,
 };
 
 use super::follow;
@@ -218,6 +218,13 @@ impl Provider for SharedBoxes {
         match self.host_of(id).await.ok()? {
             Some(host) => self.inner.slots()?.slot_disk_usage(&host.id, id).await,
             None => self.inner.disk_usage(id).await,
+        }
+    }
+
+    async fn kernel_usage(&self, id: &SandboxId, share: KernelShare) -> Option<u64> {
+        match self.host_of(id).await.ok()? {
+            Some(host) => self.inner.slots()?.slot_kernel_usage(&host.id, id, share).await,
+            None => self.inner.kernel_usage(id, share).await,
         }
     }
 

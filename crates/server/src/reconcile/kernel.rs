@@ -1,0 +1,206 @@
+//! What the kernel of this host has once for all, and counts to no limit of a box: ends
+//! the box that takes most before others are refused.
+
+mod load;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::{SandboxId, State};
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream;
+use providers::{Chain, KernelShare, Provider};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::report;
+use crate::control::{Control, LOCAL_WORKER, Result, Sandbox};
+
+/// How often the loads are looked at: some small files. A box of one processor takes
+/// some 50 MiB of connections or 100,000 files between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// The pause of a share of which no box had much: other programs of the host have it.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// How long what a box held may take to show as free, from the end of its removal on.
+const SETTLING: Duration = Duration::from_millis(500);
+/// How long the removal of a box may take until the next one is looked for.
+const REMOVAL_MAX: Duration = Duration::from_secs(30);
+/// How many boxes of one provider are measured at once.
+const AT_ONCE: usize = 4;
+/// How long the boxes of one provider may take to be measured; those that are not
+/// by then are passed over.
+const MEASURING_MAX: Duration = Duration::from_secs(5);
+
+/// Looks at the loads again and again.
+pub(super) async fn watch(control: Arc<Control>) {
+    let mut guard = Guard::default();
+    let mut look = super::interval(LOOK_EVERY);
+    loop {
+        look.tick().await;
+        for share in load::short() {
+            report("kernel", guard.look(&control, share).await.map(drop));
+        }
+    }
+}
+
+/// Returns the least that makes a box the one to end.
+fn hog_min(share: KernelShare) -> u64 {
+    match share {
+        KernelShare::TcpBytes => 4 * 1024 * 1024,
+        KernelShare::TcpOrphans => 500,
+        KernelShare::OpenFiles => 20_000,
+        KernelShare::Watches => 5_000,
+    }
+}
+
+/// Says why a box was ended.
+fn reason(share: KernelShare, amount: u64) -> String {
+    match share {
+        KernelShare::TcpBytes => format!(
+            "it held {} MiB in connections that it did not accept when the host was short of memory for TCP",
+            amount >> 20
+        ),
+        KernelShare::TcpOrphans => format!(
+            "it left {amount} closed connections with data that the other end did not take when the host had too many"
+        ),
+        KernelShare::OpenFiles => format!("it had {amount} open files when the host was short of them"),
+        KernelShare::Watches => {
+            format!("it watched {amount} files or more with epoll when the user of its host could watch no more")
+        }
+    }
+}
+
+/// The boxes that are being ended, one for each share.
+#[derive(Debug, Default)]
+struct Guard {
+    removals: JoinSet<KernelShare>,
+    /// The shares that the removals under way are to free.
+    coming: HashSet<KernelShare>,
+    /// Shares that no box had much of, and until when they are not looked at again.
+    passed_over: HashMap<KernelShare, Instant>,
+}
+
+impl Guard {
+    /// Ends the box that takes most of what the host is short of, one after the other;
+    /// which.
+    async fn look(&mut self, control: &Arc<Control>, share: KernelShare) -> Result<Option<SandboxId>> {
+        while let Some(ended) = self.removals.try_join_next() {
+            self.has_ended(ended.ok());
+        }
+        if self.coming.contains(&share) || self.passed_over.get(&share).is_some_and(|until| Instant::now() < *until) {
+            return Ok(None);
+        }
+        let largest = largest(control, share).await?;
+        let Some((amount, sandbox)) = largest.filter(|(amount, _)| *amount >= hog_min(share)) else {
+            self.passed_over.insert(share, Instant::now() + LOOK_AGAIN);
+            return Ok(None);
+        };
+        let id = sandbox.id.clone();
+        tracing::warn!(%id, ?share, amount, "ending the sandbox that takes most of what the kernel has for all");
+        let Some(failed) = control.fail(&id, &reason(share, amount)).await? else { return Ok(None) };
+        control.publish_action("kernel_freed", Some(&id), json!({"share": name(share), "amount": amount}));
+        let control = Arc::clone(control);
+        self.coming.insert(share);
+        self.removals.spawn(async move {
+            match tokio::time::timeout(REMOVAL_MAX, control.clear_away(&failed)).await {
+                Ok(Ok(())) => tokio::time::sleep(SETTLING).await,
+                // The inventory finds it: a box without an active sandbox.
+                Ok(Err(error)) => tracing::warn!(id = %failed.id, error = %Chain(&error), "cannot end the box yet"),
+                Err(_) => tracing::warn!(id = %failed.id, "the box takes long to remove"),
+            }
+            share
+        });
+        Ok(Some(id))
+    }
+
+    /// Notes that a removal has ended; where it broke, nothing is known of any.
+    fn has_ended(&mut self, share: Option<KernelShare>) {
+        match share {
+            Some(share) => drop(self.coming.remove(&share)),
+            None => self.coming.clear(),
+        }
+    }
+}
+
+/// Returns the name of a share in events.
+fn name(share: KernelShare) -> &'static str {
+    match share {
+        KernelShare::TcpBytes => "tcp_memory",
+        KernelShare::TcpOrphans => "tcp_orphans",
+        KernelShare::OpenFiles => "open_files",
+        KernelShare::Watches => "epoll_watches",
+    }
+}
+
+/// Returns the box of this server that takes most.
+async fn largest(control: &Control, share: KernelShare) -> Result<Option<(u64, Sandbox)>> {
+    let mut boxes: HashMap<String, Vec<Sandbox>> = HashMap::new();
+    for sandbox in control.store().in_state(State::Running, u32::MAX).await? {
+        if sandbox.worker == LOCAL_WORKER {
+            boxes.entry(sandbox.provider.clone()).or_default().push(sandbox);
+        }
+    }
+    let measured = boxes.into_iter().filter_map(|(provider, boxes)| {
+        let entry = control.registry().get(&provider)?;
+        Some(measure(entry.provider.as_ref(), boxes, share))
+    });
+    let measured = join_all(measured).await.into_iter().flatten();
+    Ok(measured.max_by_key(|(amount, _)| *amount))
+}
+
+/// Measures these boxes.
+async fn measure(provider: &dyn Provider, boxes: Vec<Sandbox>, share: KernelShare) -> Vec<(u64, Sandbox)> {
+    let amounts =
+        stream::iter(boxes).map(|sandbox| async move { (provider.kernel_usage(&sandbox.id, share).await, sandbox) });
+    let amounts = amounts.buffer_unordered(AT_ONCE).take_until(tokio::time::sleep(MEASURING_MAX));
+    amounts.filter_map(|(amount, sandbox)| std::future::ready(amount.map(|amount| (amount, sandbox)))).collect().await
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::control::SpawnRequest;
+    use crate::test::lab::{self, Lab, Puppet};
+
+    const SHARE: KernelShare = KernelShare::OpenFiles;
+
+    async fn lab(shares: &[u64]) -> (Lab, Vec<SandboxId>) {
+        let puppet = Puppet::new("heavy");
+        let lab = Lab::new(vec![Arc::clone(&puppet) as Arc<dyn Provider>], lab::policy()).await;
+        let mut made = Vec::new();
+        for share in shares {
+            let id = lab.control.spawn(SpawnRequest::default()).await.unwrap().sandbox.id;
+            puppet.burden(&id, *share);
+            made.push(id);
+        }
+        (lab, made)
+    }
+
+    #[tokio::test]
+    async fn the_box_that_takes_most_is_ended_and_its_neighbours_are_not() {
+        let (lab, made) = lab(&[100, 90_000, 30_000]).await;
+        let mut guard = Guard::default();
+        assert_eq!(guard.look(&lab.control, SHARE).await.unwrap(), Some(made[1].clone()));
+        assert_eq!(guard.look(&lab.control, SHARE).await.unwrap(), None, "what it held is not free yet");
+        let ended = guard.removals.join_next().await.unwrap().ok();
+        guard.has_ended(ended);
+        assert_eq!(lab.state(&made[1]).await, State::Failed);
+        assert_eq!(guard.look(&lab.control, SHARE).await.unwrap(), Some(made[2].clone()), "it was not enough");
+        assert_eq!(lab.state(&made[0]).await, State::Running);
+    }
+
+    #[tokio::test]
+    async fn no_box_is_ended_for_what_other_programs_take() {
+        let (lab, made) = lab(&[100, 200]).await;
+        let mut guard = Guard::default();
+        for _ in 0..2 {
+            assert_eq!(guard.look(&lab.control, SHARE).await.unwrap(), None);
+        }
+        for id in made {
+            assert_eq!(lab.state(&id).await, State::Running);
+        }
+    }
+}
