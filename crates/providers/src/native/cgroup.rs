@@ -131,7 +131,7 @@ impl Cgroups {
         for ((_, v2, controllers), group) in self.parents.iter().zip(groups) {
             let dir = Path::new(&group.path);
             // Somebody may have tidied the empty parents away.
-            fs::create_dir(dir)
+            tree::make_dir(dir)
                 .or_else(|error| if error.kind() == io::ErrorKind::NotFound { make_dirs(dir) } else { Err(error) })?;
             for controller in controllers {
                 limit(dir, *v2, *controller, resources)?;
@@ -149,7 +149,7 @@ impl Cgroups {
             }
         }
         let leaves = below(groups, OWN_LEAF);
-        leaves.iter().try_for_each(|leaf| fs::create_dir(&leaf.path))?;
+        leaves.iter().try_for_each(|leaf| tree::make_dir(Path::new(&leaf.path)))?;
         Ok(leaves)
     }
 
@@ -246,7 +246,7 @@ fn make_dirs(dir: &Path) -> io::Result<()> {
     const ATTEMPTS_MAX: usize = 20;
     let mut outcome = Ok(());
     for _ in 0..ATTEMPTS_MAX {
-        outcome = fs::create_dir_all(dir);
+        outcome = tree::make_dir_and_parents(dir);
         if !matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::NotFound) {
             break;
         }
@@ -264,7 +264,7 @@ fn prepare(hierarchy: &Hierarchy, store: &StoreId) -> io::Result<PathBuf> {
         tree::enable(&dir, &hierarchy.controllers)?;
     }
     let probe = dir.join("probe");
-    fs::create_dir_all(&probe)?;
+    tree::make_dir_and_parents(&probe)?;
     let size = Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 16 };
     let works = hierarchy.controllers.iter().try_for_each(|controller| limit(&probe, hierarchy.v2, *controller, &size));
     fs::remove_dir(&probe)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use domain::Resources;
 use providers::{Chain, Error, Provider, Spec};
 
-use crate::ground::{Ground, Inside, is_root, new_id, spec};
+use crate::ground::{Ground, Inside, cgroups_named, is_root, new_id, spec};
 
 fn sized(memory_mb: u32, disk_mb: u32, pids: u32) -> Spec {
     Spec { resources: Resources { memory_mb, vcpus: 1, disk_mb, pids }, ..spec() }
@@ -170,5 +170,26 @@ async fn the_facts_tell_who_holds_the_limits() {
         assert!(lacks.is_empty(), "{lacks:?}");
     } else {
         assert!(!facts.missing.is_empty(), "{facts:?}");
+    }
+}
+
+/// Set where the test below runs for the second time, without a umask.
+const UNMASKED: &str = "TIDEBOX_TEST_UNMASKED";
+
+#[tokio::test]
+async fn control_groups_are_closed_to_other_users_whatever_the_umask_says() {
+    use std::os::unix::fs::PermissionsExt;
+    if std::env::var_os(UNMASKED).is_none() {
+        let name = "limits::control_groups_are_closed_to_other_users_whatever_the_umask_says";
+        let mut again = std::process::Command::new("/bin/sh");
+        again.args(["-c", r#"umask 000; exec "$0" --exact "$1""#]).arg(std::env::current_exe().unwrap()).arg(name);
+        assert!(again.env(UNMASKED, "1").status().unwrap().success());
+        return;
+    }
+    let ground = Ground::new().await;
+    let inside = ground.start().await;
+    for group in [cgroups_named(ground.store()), cgroups_named(inside.id.as_str())].concat() {
+        let mode = std::fs::metadata(&group).unwrap().permissions().mode();
+        assert_eq!(mode & 0o022, 0, "{}", group.display());
     }
 }

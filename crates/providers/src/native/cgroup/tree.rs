@@ -1,7 +1,8 @@
 //! Where on this host control groups can be made.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::Controller;
@@ -9,6 +10,8 @@ use super::Controller;
 /// The group that the server moves itself into, since in version 2 a group with
 /// members cannot limit its children.
 const SERVER_LEAF: &str = "tidebox-server";
+/// A user who could make groups below ours would have a share of their limits.
+const GROUP_MODE: u32 = 0o755;
 
 /// A mounted hierarchy that limits something we want limited.
 #[derive(Debug, PartialEq, Eq)]
@@ -105,9 +108,20 @@ pub(super) fn delegate(base: &Path, controllers: &[Controller]) -> io::Result<()
         return Err(io::Error::other("other processes live in the server's own group"));
     }
     let leaf = base.join(SERVER_LEAF);
-    fs::create_dir_all(&leaf)?;
+    make_dir_and_parents(&leaf)?;
     fs::write(leaf.join("cgroup.procs"), own)?;
     enable(base, controllers)
+}
+
+/// Makes a group that none but its maker can change, whatever the umask says.
+pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(GROUP_MODE).create(dir)
+}
+
+/// Makes a group, and those above it that are missing, as [`make_dir`] does. One that
+/// is there stays as it is.
+pub(super) fn make_dir_and_parents(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(GROUP_MODE).recursive(true).create(dir)
 }
 
 pub(super) fn enable(dir: &Path, controllers: &[Controller]) -> io::Result<()> {
