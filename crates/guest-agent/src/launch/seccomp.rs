@@ -31,6 +31,12 @@ const ARCHITECTURE: u32 = 0xC000_00B7;
 const LIMIT_CALLS: [(u32, u32, u32); 2] = [(ARCHITECTURE, 160, 302), (0x4000_0003, 75, 340)];
 #[cfg(target_arch = "aarch64")]
 const LIMIT_CALLS: [(u32, u32, u32); 2] = [(ARCHITECTURE, 164, 261), (0x4000_0028, 75, 369)];
+/// How they number `io_setup`; programs of `x86_64` with short pointers have a number
+/// of their own.
+#[cfg(target_arch = "x86_64")]
+const REQUEST_CALLS: [&[u32]; 2] = [&[206, 543], &[245]];
+#[cfg(target_arch = "aarch64")]
+const REQUEST_CALLS: [&[u32]; 2] = [&[0], &[243]];
 /// The bit in the numbers of programs of `x86_64` with short pointers.
 const X32: u32 = 0x4000_0000;
 
@@ -283,13 +289,14 @@ fn core_limit(setting: Setting) -> Vec<sock_filter> {
 pub(super) fn addition() -> Vec<sock_filter> {
     let mut program = vec![load(ARCHITECTURE_OFFSET)];
     let mut rest: Vec<sock_filter> = Vec::new();
-    for (architecture, old, new) in LIMIT_CALLS.iter().rev() {
+    for ((architecture, old, new), requests) in LIMIT_CALLS.iter().zip(REQUEST_CALLS).rev() {
         let old_code = core_limit(Setting::Old);
-        let mut code = vec![
-            load(NUMBER_OFFSET),
-            instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, !X32, 0, 0),
-            jump(libc::BPF_JEQ, *old, 0, u8::try_from(old_code.len()).unwrap_or(0)),
-        ];
+        let mut code = vec![load(NUMBER_OFFSET), instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, !X32, 0, 0)];
+        for number in requests {
+            // Requests are counted for the whole host, as in the filter of our own boxes.
+            code.extend([jump(libc::BPF_JEQ, *number, 0, 1), answer(refuse(libc::ENOSYS))]);
+        }
+        code.push(jump(libc::BPF_JEQ, *old, 0, u8::try_from(old_code.len()).unwrap_or(0)));
         code.extend(old_code);
         let new_code = core_limit(Setting::New);
         code.push(jump(libc::BPF_JEQ, *new, 0, u8::try_from(new_code.len()).unwrap_or(0)));
@@ -573,6 +580,17 @@ mod test {
         assert_eq!(run(&addition, ARCHITECTURE, X32 | LIMIT_CALLS[0].1, [core, 8, 0, 0, 0, 0]), refuse(0));
         assert_eq!(run(&addition, 7, LIMIT_CALLS[0].1, [core, 8, 0, 0, 0, 0]), ALLOW);
         assert_eq!(run(&addition, ARCHITECTURE, 1, [core, 8, 0, 0, 0, 0]), ALLOW);
+    }
+
+    #[test]
+    fn the_filter_of_a_container_has_no_requests_that_count_for_the_whole_host() {
+        let addition = addition();
+        for ((architecture, ..), numbers) in LIMIT_CALLS.into_iter().zip(REQUEST_CALLS) {
+            for number in numbers {
+                assert_eq!(run(&addition, architecture, *number, [1, 8, 0, 0, 0, 0]), refuse(libc::ENOSYS));
+                assert_eq!(run(&addition, architecture, number + 1, [1, 8, 0, 0, 0, 0]), ALLOW);
+            }
+        }
     }
 
     #[test]
