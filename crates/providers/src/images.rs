@@ -25,8 +25,8 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use guest_protocol::Defaults;
 
-use crate::{ByteStream, Error, ImageSource, Result};
-pub use config::{ImagesConfig, PullPolicy, RegistryConfig};
+use crate::{ByteStream, DiskUsage, Error, ImageSource, Result, Room};
+pub use config::{ImagesConfig, PullPolicy, RegistryConfig, Reserve};
 use layout::Layout;
 use name::{Name, Wanted};
 use pull::Pulls;
@@ -284,6 +284,29 @@ impl Images {
         self.inner.prune(all).await
     }
 
+    /// The store's own folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.inner.config.dir
+    }
+
+    /// Returns what the images take that nothing holds, shared files counted once for each.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn idle_usage(&self) -> Result<DiskUsage> {
+        self.inner.idle_usage().await
+    }
+
+    /// Removes images that nothing holds, the longest unused first, until the disk has
+    /// more free than `config.reserve`.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub async fn make_room(&self) -> Result<Pruned> {
+        self.inner.make_room().await
+    }
+
     /// Ends pulls and imports that are under way, and waits for it. What is here of them stays and
     /// is gone on with.
     pub async fn close(&self) {
@@ -320,7 +343,7 @@ impl Store {
 
     /// Fails unless the disk has more free than what has to stay so.
     fn room(&self) -> Result<()> {
-        room(&self.config.dir, self.config.reserve_bytes)
+        room(&self.config.dir, self.config.reserve)
     }
 }
 
@@ -362,22 +385,24 @@ fn disk(action: &'static str, error: io::Error) -> Error {
 }
 
 /// Fails unless the disk of `dir` has more free than what has to stay so.
-fn room(dir: &Path, reserve_bytes: u64) -> Result<()> {
-    let free = free(dir)?;
-    if free > reserve_bytes {
+fn room(dir: &Path, reserve: Reserve) -> Result<()> {
+    let room = free(dir)?;
+    if reserve.is_free(room) {
         return Ok(());
     }
+    let (left, stay, of) = match room.entries {
+        Some(left) if left <= reserve.inodes => (left, reserve.inodes, "inodes"),
+        _ => (room.bytes, reserve.bytes, "bytes"),
+    };
     Err(Error::Full(format!(
-        "there is no room for the image: the disk is full, with {free} bytes where {reserve_bytes} stay free; remove images \
-         (`tidebox image prune`) or make room"
+        "there is no room for the image: the disk is full, with {left} {of} left where images leave {stay} free; remove \
+         images (`tidebox image prune`) or make room"
     )))
 }
 
-/// What is free of the disk of `dir`, in bytes.
-fn free(dir: &Path) -> Result<u64> {
-    rustix::fs::statvfs(dir)
-        .map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
-        .map_err(|error| disk("see how much room there is for images", error.into()))
+/// Returns what is free of the disk of `dir`.
+fn free(dir: &Path) -> Result<Room> {
+    Room::of(dir).map_err(|error| disk("see how much room there is for images", error))
 }
 
 /// An image that is on disk, whole, and stays there while this is held.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
+use crate::Room;
+
 /// How to set the store up.
 #[derive(Debug, Clone)]
 pub struct ImagesConfig {
@@ -18,8 +20,9 @@ pub struct ImagesConfig {
     /// Images that nobody uses go, the longest unused first, when the store takes
     /// more than so many bytes; 0 for no limit.
     pub bytes_max: u64,
-    /// So many bytes of the disk are left free: no pull begins that would take them.
-    pub reserve_bytes: u64,
+    /// What is left free of the disk: no pull begins that would take it, and what comes
+    /// to it ends.
+    pub reserve: Reserve,
     /// The largest image that is taken, unpacked, in bytes.
     pub image_bytes_max: u64,
     /// How long a registry may be silent in the middle of an answer.
@@ -43,13 +46,33 @@ impl ImagesConfig {
             pull: PullPolicy::Missing,
             pull_timeout: Duration::from_secs(120),
             bytes_max: 0,
-            reserve_bytes: 0,
+            reserve: Reserve::NONE,
             image_bytes_max: 16 << 30,
             stall_timeout: Duration::from_secs(30),
             registries: BTreeMap::new(),
             allowed_registries: Vec::new(),
             docker_config: None,
         }
+    }
+}
+
+/// Part of a disk that images leave free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserve {
+    /// In bytes.
+    pub bytes: u64,
+    /// In inodes, where the file system counts them.
+    pub inodes: u64,
+}
+
+impl Reserve {
+    /// Nothing: images may take all of it.
+    pub const NONE: Reserve = Reserve { bytes: 0, inodes: 0 };
+
+    /// Says whether `room` is more than this.
+    #[must_use]
+    pub fn is_free(&self, room: Room) -> bool {
+        room.bytes > self.bytes && room.entries.is_none_or(|left| left > self.inodes)
     }
 }
 

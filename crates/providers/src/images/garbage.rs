@@ -11,8 +11,8 @@ use std::time::SystemTime;
 use rustix::fs::Timestamps;
 
 use super::name::Wanted;
-use super::{Pruned, Store, disk, is_full};
-use crate::{Error, Result};
+use super::{Image, Pruned, Store, disk, is_full};
+use crate::{DiskUsage, Error, Result};
 
 impl Store {
     /// Takes a name from its image; without any name left the image goes.
@@ -86,9 +86,7 @@ impl Store {
         }
         // What nobody needs goes before what somebody may.
         self.sweep(None)?;
-        let mut images = self.images()?;
-        images.sort_by_key(|image| (!image.names.is_empty(), image.used_at));
-        for image in images {
+        for image in self.by_use()? {
             let bytes = self.bytes()?;
             if bytes <= self.config.bytes_max {
                 return Ok(());
@@ -99,6 +97,50 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Returns what the images take that nothing holds, shared files counted once for each.
+    pub(super) async fn idle_usage(self: &Arc<Self>) -> Result<DiskUsage> {
+        self.blocking("measure the images", |store| {
+            let mut idle = DiskUsage::default();
+            for image in
+                store.images()?.iter().filter(|image| image.boxes == 0 && !store.layout.is_fresh(&image.digest))
+            {
+                let tree = store.trees.usage(&image.digest).unwrap_or_default();
+                idle.bytes = idle.bytes.saturating_add(tree.bytes).saturating_add(image.size_bytes);
+                idle.entries = idle.entries.saturating_add(tree.entries);
+            }
+            Ok(idle)
+        })
+        .await
+    }
+
+    /// Removes what no image needs, then the images that nothing holds and that were not
+    /// used for the longest time, until the disk has more free than the reserve.
+    pub(super) async fn make_room(self: &Arc<Self>) -> Result<Pruned> {
+        let _removals = self.removals.lock().await;
+        self.blocking("make room on the disk of the images", |store| {
+            let mut pruned = Pruned { freed_bytes: store.sweep(None)?, ..Pruned::default() };
+            for image in store.by_use()? {
+                if store.room().is_ok() {
+                    break;
+                }
+                if store.try_drop(&image.digest)? {
+                    tracing::warn!(digest = image.digest, names = ?image.names, "an image was removed to free the disk");
+                    pruned.freed_bytes = pruned.freed_bytes.saturating_add(store.sweep(None)?);
+                    pruned.images.push(image.digest);
+                }
+            }
+            Ok(pruned)
+        })
+        .await
+    }
+
+    /// Returns every image: those without a name, then the others, the longest unused first.
+    fn by_use(&self) -> Result<Vec<Image>> {
+        let mut images = self.images()?;
+        images.sort_by_key(|image| (!image.names.is_empty(), image.used_at));
+        Ok(images)
     }
 
     /// How much the store takes, in bytes, shared files counted once for each image.

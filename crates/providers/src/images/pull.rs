@@ -297,12 +297,15 @@ impl Store {
         }
         let missing = blobs.iter().filter(|blob| !work.has(blob.digest().as_ref(), blob.size()));
         let needed = missing.fold(0u64, |sum, blob| sum.saturating_add(blob.size()));
-        let free = free(&self.config.dir)?;
-        if needed.saturating_add(self.config.reserve_bytes) > free {
+        if needed == 0 {
+            return Ok(Meter::new(total, state));
+        }
+        self.room()?;
+        let (free, stay) = (free(&self.config.dir)?.bytes, self.config.reserve.bytes);
+        if needed.saturating_add(stay) > free {
             return Err(Error::Full(format!(
-                "there is no room for {image}: it needs {needed} bytes besides {} that stay free, and the disk has {free}; \
-                 remove images (`tidebox image prune`) or make room",
-                self.config.reserve_bytes
+                "there is no room for {image}: it needs {needed} bytes besides {stay} that images leave free, and the disk \
+                 has {free}; remove images (`tidebox image prune`) or make room"
             )));
         }
         Ok(Meter::new(total, state))
@@ -368,7 +371,7 @@ impl Store {
             let bounds = Bounds {
                 bytes_max: self.config.image_bytes_max,
                 entries_max: Bounds::ENTRIES_MAX,
-                reserve_bytes: self.config.reserve_bytes,
+                reserve: self.config.reserve,
             };
             let stop = work.stop().clone();
             let (digest, layers, state) = (digest.to_owned(), layers.clone(), state.clone());

@@ -32,8 +32,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
+use super::Reserve;
 use crate::removal::remove_tree;
-use crate::{Error, Result};
+use crate::{DiskUsage, Error, Result};
 pub(in crate::images) use contents::{Contents, HEAD, compression_of};
 use root::Root;
 use share::Shared;
@@ -70,8 +71,8 @@ pub struct Bounds {
     pub bytes_max: u64,
     /// Files in all its layers.
     pub entries_max: u64,
-    /// So many bytes of the disk stay free.
-    pub reserve_bytes: u64,
+    /// What stays free of the disk.
+    pub reserve: Reserve,
 }
 
 impl Bounds {
@@ -206,8 +207,15 @@ impl Trees {
     /// that a later layer replaces or hides count too.
     #[must_use]
     pub fn bytes(&self, digest: &str) -> Option<u64> {
+        Some(self.usage(digest)?.bytes)
+    }
+
+    /// Returns what the image's files take, if it is unpacked, counted as [`Trees::bytes`].
+    #[must_use]
+    pub fn usage(&self, digest: &str) -> Option<DiskUsage> {
         let text = fs::read(self.inner.trees.join(hex_of(digest)?).join("tree.json")).ok()?;
-        Some(serde_json::from_slice::<About>(&text).ok()?.bytes)
+        let About { bytes, entries, .. } = serde_json::from_slice(&text).ok()?;
+        Some(DiskUsage { bytes, entries, is_cut: false })
     }
 }
 

@@ -79,7 +79,11 @@ fn same(image: &Image, implicit: &[&str]) {
     let Some(program) = found("umoci", &[]) else { return };
     let ground = Ground::new();
     let layers: Vec<_> = image.layers.iter().map(|layer| ground.blob(layer, Packing::Gzip)).collect();
-    let bounds = providers::images::trees::Bounds { bytes_max: 1 << 30, entries_max: 100_000, reserve_bytes: 0 };
+    let bounds = providers::images::trees::Bounds {
+        bytes_max: 1 << 30,
+        entries_max: 100_000,
+        reserve: providers::images::Reserve::NONE,
+    };
     let ours = ground.trees.unpack(DIGEST, &layers, &bounds, &CancellationToken::new(), &|_| ()).unwrap();
     let (_temp, theirs) = umoci(&program, image).unwrap();
     let named = |path: &[u8]| !implicit.iter().any(|implicit| implicit.as_bytes() == path);

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 
 use fixtures::image::{Entry, Packing, digest, layer};
 use providers::Error;
+use providers::images::Reserve;
 use providers::images::trees::{Bounds, Compression, Layer, Trees};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-pub const BOUNDS: Bounds = Bounds { bytes_max: 8 << 20, entries_max: 5_000, reserve_bytes: 0 };
+pub const BOUNDS: Bounds = Bounds { bytes_max: 8 << 20, entries_max: 5_000, reserve: Reserve::NONE };
 pub const DIGEST: &str = "sha256:00000000000000000000000000000000000000000000000000000000000000aa";
 
 pub fn is_root() -> bool {

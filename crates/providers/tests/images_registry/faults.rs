@@ -316,7 +316,7 @@ async fn a_pull_that_has_no_room_is_refused_before_it_begins() {
     let rogue = Rogue::good();
     let name = rogue.put(&large(300_000, 8), "app", "1");
     let lab = Lab::new();
-    let images = lab.open_with(|config| config.reserve_bytes = 1 << 60);
+    let images = lab.open_with(|config| config.reserve.bytes = 1 << 60);
     let Err(Error::Full(text)) = images.take(&name).await else { panic!() };
     assert!(text.contains("no room") && text.contains("tidebox image prune"), "{text}");
     assert_eq!(rogue.blobs_asked(), 0);

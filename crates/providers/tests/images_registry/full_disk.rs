@@ -294,7 +294,7 @@ async fn reach_the_reserve() {
     const RESERVE: u64 = 48 << 20;
     let Some(disk) = Disk::here() else { return };
     let mut config = ImagesConfig::new(disk.folder.join("images"));
-    config.reserve_bytes = RESERVE;
+    config.reserve.bytes = RESERVE;
     let images = Images::open(config).unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let watching = {
@@ -321,5 +321,43 @@ async fn reach_the_reserve() {
     let held = images.take(&disk.names[0]).await.unwrap();
     drop(held);
     disk.everything_goes(images).await;
+    println!("WORKS");
+}
+
+#[tokio::test]
+async fn inodes_that_have_to_stay_free_stay_free_while_an_image_is_unpacked() {
+    let rogue = Rogue::good();
+    let many = |count: u32| Image::new(&[(0..count).map(|n| Entry::file(format!("{n}"), "")).collect()]);
+    let names = [rogue.put(&many(4000), "fits", "1"), rogue.put(&many(9000), "many", "1")];
+    on_a_disk("size=200m,nr_inodes=20000", "reach_the_reserve_of_inodes", &names);
+}
+
+#[tokio::test]
+#[ignore = "another test runs it in a process of its own"]
+async fn reach_the_reserve_of_inodes() {
+    const RESERVE: u64 = 14_000;
+    let Some(disk) = Disk::here() else { return };
+    let mut config = ImagesConfig::new(disk.folder.join("images"));
+    config.reserve.inodes = RESERVE;
+    let images = Images::open(config).unwrap();
+    let (fits, many) = (disk.names[0].clone(), disk.names[1].clone());
+    full(images.take(&many).await);
+    assert_eq!(disk.count(), [0; 5]);
+    let held = images.take(&fits).await.unwrap();
+    let left = || rustix::fs::statvfs(&disk.folder).unwrap().f_favail;
+    assert!(left() > RESERVE, "{} inodes were free", left());
+    // What images leave is made again by those that nothing holds.
+    let fill = |count: u64| {
+        for n in 0..count {
+            std::fs::File::create(disk.folder.join(format!("other-{n}"))).unwrap();
+        }
+    };
+    fill(left() - RESERVE + 10);
+    assert_eq!(images.idle_usage().await.unwrap().entries, 0);
+    assert!(images.make_room().await.unwrap().images.is_empty(), "a box holds it");
+    drop(held);
+    assert!(images.idle_usage().await.unwrap().entries >= 4000);
+    assert_eq!(images.make_room().await.unwrap().images.len(), 1);
+    assert!(left() > RESERVE, "{} inodes were free", left());
     println!("WORKS");
 }

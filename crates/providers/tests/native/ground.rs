@@ -7,7 +7,7 @@ use std::sync::Arc;
 use domain::{Resources, SandboxId};
 use fixtures::image::{Image, digest};
 use providers::images::trees::{Bounds, Compression, Layer, Trees};
-use providers::images::{Images, ImagesConfig, PullPolicy};
+use providers::images::{Images, ImagesConfig, PullPolicy, Reserve};
 use providers::native::{Native, NativeConfig};
 use providers::{Chain, Error, Guest, Provider, Result, Slots, Spec};
 use serde_json::Value;
@@ -42,7 +42,7 @@ fn put(dir: &Path, images: &[(&str, Image)]) {
                 diff_id: digest(layer),
             })
             .collect();
-        let bounds = Bounds { bytes_max: 1 << 30, entries_max: Bounds::ENTRIES_MAX, reserve_bytes: 0 };
+        let bounds = Bounds { bytes_max: 1 << 30, entries_max: Bounds::ENTRIES_MAX, reserve: Reserve::NONE };
         trees.unpack(&image.digest(), &layers, &bounds, &CancellationToken::new(), &|_| {}).unwrap();
     }
     let index = serde_json::json!({"schemaVersion": 2, "manifests": manifests});

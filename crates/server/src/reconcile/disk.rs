@@ -1,5 +1,5 @@
-//! The room on the disk: ends the box that takes the last of it, so that the
-//! store can always write.
+//! The room on the disk: removes images that no box holds, and ends the box that
+//! takes the last of it, so that the store can always write.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -11,12 +11,14 @@ use domain::{SandboxId, State};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
+use providers::images::Images;
 use providers::{Chain, DiskUsage, Provider, Room};
 use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::report;
 use crate::control::{Control, LOCAL_WORKER, Policy, Result, Sandbox};
+use eviction::Eviction;
 
 /// How often the room is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -65,12 +67,14 @@ struct Disk {
     device: u64,
     room: Room,
     providers: Vec<String>,
+    /// The image store, if it lies there.
+    images: Option<Images>,
 }
 
 impl Disk {
     fn at(path: &Path) -> Option<Disk> {
         let device = std::fs::metadata(path).ok()?.dev();
-        Some(Disk { device, room: Room::of(path).ok()?, providers: Vec::new() })
+        Some(Disk { device, room: Room::of(path).ok()?, providers: Vec::new(), images: None })
     }
 
     /// Says whether the reserve may be reached soon.
@@ -93,6 +97,12 @@ fn disks(control: &Control, data_dir: &Path) -> Vec<Disk> {
             (None, Some(own)) => disks.push(Disk { providers: vec![name], ..own }),
             (None, None) => {}
         }
+    }
+    if let Some(images) = control.registry().images()
+        && let Some(own) = Disk::at(images.dir())
+        && let Some(disk) = disks.iter_mut().find(|disk| disk.device == own.device)
+    {
+        disk.images = Some(images.clone());
     }
     disks
 }
@@ -120,6 +130,14 @@ impl Short {
             Short::Entries => HOG_ENTRIES_MIN,
         };
         self.of(usage) >= least || is_uncounted(usage)
+    }
+
+    /// Says whether so little is left that it cannot be waited for images to go.
+    fn is_urgent(self, room: Room, policy: &Policy) -> bool {
+        match self {
+            Short::Bytes => room.bytes < policy.reserve_disk_bytes / 2,
+            Short::Entries => room.entries.is_some_and(|left| left < policy.reserve_inodes / 2),
+        }
     }
 
     /// Says why a box was ended, and how the next one can be spared.
@@ -154,15 +172,17 @@ struct Guard {
     coming: HashMap<SandboxId, DiskUsage>,
     /// How long each of them is counted on.
     removal_max: Duration,
+    /// The removal of images on this disk.
+    eviction: Eviction,
 }
 
 impl Guard {
     fn new(removal_max: Duration) -> Self {
-        Self { removals: JoinSet::new(), coming: HashMap::new(), removal_max }
+        Self { removals: JoinSet::new(), coming: HashMap::new(), removal_max, eviction: Eviction::default() }
     }
 
-    /// Ends the largest box if too little is free, also after all that is being
-    /// removed already; which.
+    /// Removes images that no box holds, or ends the largest box, if too little is free,
+    /// also after all that is being removed already. Gives the box.
     async fn look(&mut self, control: &Arc<Control>, disk: &Disk) -> Result<Option<SandboxId>> {
         while let Some(ended) = self.removals.try_join_next() {
             match ended {
@@ -172,8 +192,11 @@ impl Guard {
             }
         }
         let Some(short) = self.short(control.policy(), disk.room) else { return Ok(None) };
-        let Some((usage, sandbox)) = largest(control, disk, short, &self.coming).await? else { return Ok(None) };
-        if !short.is_hog(usage) {
+        let largest = largest(control, disk, short, &self.coming).await?.filter(|(usage, _)| short.is_hog(*usage));
+        let held = largest.as_ref().map_or(0, |(usage, _)| short.of(*usage));
+        let images_go = self.eviction.begin(disk, short, held).await;
+        let Some((usage, sandbox)) = largest else { return Ok(None) };
+        if images_go && !short.is_urgent(disk.room, control.policy()) {
             return Ok(None);
         }
         let id = sandbox.id.clone();
@@ -248,5 +271,6 @@ async fn measure(provider: &dyn Provider, boxes: Vec<Sandbox>) -> Vec<(DiskUsage
     usages.filter_map(|(usage, sandbox)| std::future::ready(usage.map(|usage| (usage, sandbox)))).collect().await
 }
 
+mod eviction;
 #[cfg(test)]
 mod test;

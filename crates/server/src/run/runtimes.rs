@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use providers::custom::{Custom, CustomConfig};
 use providers::docker::{Docker, DockerConfig, DockerTls};
-use providers::images::{Images, ImagesConfig, RegistryConfig};
+use providers::images::{Images, ImagesConfig, RegistryConfig, Reserve};
 use providers::mock::Mock;
 use providers::native::{Native, NativeConfig};
 use providers::proot::{Proot, ProotConfig};
@@ -34,11 +34,22 @@ fn images_config(config: &Config) -> ImagesConfig {
         pull_timeout: images.pull_timeout,
         bytes_max: images.max_mb << 20,
         image_bytes_max: images.max_image_mb << 20,
-        reserve_bytes: config.limits.reserve_disk_mb << 20,
+        reserve: images_reserve(&config.limits),
         registries: registries(config),
         allowed_registries: images.allowed_registries.clone(),
         docker_config: images.docker_config.clone(),
         ..ImagesConfig::new(config.data_dir.join("images"))
+    }
+}
+
+/// So many times the boxes' reserve is what images leave free: what they take never
+/// brings a box to its end, and boxes have as much again to write.
+const IMAGES_RESERVE: u64 = 2;
+
+fn images_reserve(limits: &config::Limits) -> Reserve {
+    Reserve {
+        bytes: (limits.reserve_disk_mb << 20).saturating_mul(IMAGES_RESERVE),
+        inodes: limits.reserve_inodes.saturating_mul(IMAGES_RESERVE),
     }
 }
 

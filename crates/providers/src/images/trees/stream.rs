@@ -70,7 +70,7 @@ impl Budget {
             return Ok(());
         }
         self.unseen.store(0, Ordering::Relaxed);
-        room(&self.dir, self.bounds.reserve_bytes)
+        room(&self.dir, self.bounds.reserve)
     }
 
     /// Takes so many bytes.

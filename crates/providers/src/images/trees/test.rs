@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-const BOUNDS: Bounds = Bounds { bytes_max: 64 << 20, entries_max: 10_000, reserve_bytes: 0 };
+const BOUNDS: Bounds = Bounds { bytes_max: 64 << 20, entries_max: 10_000, reserve: Reserve::NONE };
 const DIGEST: &str = "sha256:00000000000000000000000000000000000000000000000000000000000000aa";
 const OTHER: &str = "sha256:00000000000000000000000000000000000000000000000000000000000000bb";
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use fixtures::image::{Entry, checksum, header, layer, record};
 use providers::Error;
+use providers::images::Reserve;
 use providers::images::trees::Bounds;
 use tokio_util::sync::CancellationToken;
 
@@ -15,7 +16,7 @@ use crate::ground::{BOUNDS, DIGEST, Ground, Outcome, attack, attack_raw};
 /// minutes to hours.
 const BOUND: Duration = Duration::from_secs(60);
 
-const LARGE: Bounds = Bounds { bytes_max: 256 << 20, entries_max: 50_000, reserve_bytes: 0 };
+const LARGE: Bounds = Bounds { bytes_max: 256 << 20, entries_max: 50_000, reserve: Reserve::NONE };
 
 /// Unpacks layers of more members than usual, in time.
 #[track_caller]
@@ -184,7 +185,7 @@ fn what_stays_free_of_the_disk_is_looked_at_while_an_image_is_unpacked() {
     for tar in [layer(&[Entry::file("large", vec![0; 6 << 20])]), layer(&many)] {
         let ground = Ground::new();
         let blob = ground.blob(&tar, fixtures::image::Packing::Zstd);
-        let bounds = Bounds { reserve_bytes: 1 << 60, ..BOUNDS };
+        let bounds = Bounds { reserve: Reserve { bytes: 1 << 60, inodes: 0 }, ..BOUNDS };
         let unpacked = ground.trees.unpack(DIGEST, &[blob], &bounds, &CancellationToken::new(), &|_| ());
         let Err(Error::Full(text)) = unpacked else { panic!("{unpacked:?}") };
         assert!(text.contains("no room") && text.contains("tidebox image prune"), "{text}");

@@ -36,7 +36,7 @@ impl Disks {
     }
 
     async fn look_at(&mut self, room: Room) -> Option<SandboxId> {
-        let disk = Disk { device: 0, room, providers: vec!["heavy".to_owned()] };
+        let disk = Disk { device: 0, room, providers: vec!["heavy".to_owned()], images: None };
         self.guard.look(&self.lab.control, &disk).await.unwrap()
     }
 }
@@ -169,8 +169,9 @@ async fn only_boxes_on_the_disk_that_is_short_are_ended() {
 #[tokio::test]
 async fn the_room_is_looked_at_more_often_near_the_reserve() {
     let policy = Policy { reserve_disk_bytes: RESERVE, reserve_inodes: 10_000, ..lab::policy() };
-    let is_near =
-        |bytes, entries| Disk { device: 0, room: Room { bytes, entries }, providers: vec![] }.is_near(&policy);
+    let is_near = |bytes, entries| {
+        Disk { device: 0, room: Room { bytes, entries }, providers: vec![], images: None }.is_near(&policy)
+    };
     assert!(!is_near(5 * RESERVE, None) && !is_near(5 * RESERVE, Some(50_000)));
     assert!(is_near(3 * RESERVE, None) && is_near(5 * RESERVE, Some(30_000)));
 }

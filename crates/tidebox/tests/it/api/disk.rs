@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use fixtures::image::{Entry, Packing, layer};
+use reqwest::Method;
 use serde_json::json;
 
-use crate::server::{NATIVE, TestServer};
+use crate::server::{Answer, NATIVE, TestServer};
 
 /// A disk of its own, which nothing else fills or frees.
 pub(super) struct SmallDisk(tempfile::TempDir);
@@ -140,4 +142,43 @@ async fn no_box_is_made_while_the_reserve_of_inodes_is_reached() {
     let disk = SmallDisk::with("size=200m,nr_inodes=6000");
     let server = server_on(&disk, &format!("{NATIVE} limits.reserve_inodes=5999")).await;
     server.post("/sandboxes", json!({})).await.refused(507, "no_space", "limits.reserve_inodes");
+}
+
+/// Asks for the import of a root directory with these files.
+async fn import(server: &TestServer, name: &str, entries: &[Entry]) -> Answer {
+    let archive = Packing::Gzip.pack(&layer(entries));
+    let request = server.request(Method::POST, &format!("/images/import?name={name}"));
+    Answer::read(request.header("content-type", "application/gzip").body(archive).send().await.unwrap()).await
+}
+
+#[tokio::test]
+async fn images_take_no_inode_that_boxes_need() {
+    let disk = SmallDisk::with("size=600m,nr_inodes=40000");
+    let server = server_on(&disk, &format!("{NATIVE} limits.reserve_inodes=10000")).await;
+    let innocent = server.spawn().await;
+    server.output(&innocent, "for i in $(seq 1500); do : > f$i; done").await;
+    let many = |image: u32| (0..8000).map(|file| Entry::file(format!("{image}/{file}"), "")).collect::<Vec<_>>();
+    for image in 0..2 {
+        assert_eq!(import(&server, &format!("m{image}"), &many(image)).await.status, 201);
+    }
+    for image in 2..5 {
+        import(&server, &format!("m{image}"), &many(image)).await.refused(507, "no_space", "inodes left");
+        assert!(rustix::fs::statvfs(disk.path()).unwrap().f_favail > 20_000, "all of it is given back");
+    }
+    assert_eq!(server.output(&innocent, "ls | wc -l").await, "1500\n");
+    server.spawn().await;
+}
+
+#[tokio::test]
+async fn an_image_that_no_box_holds_goes_before_a_box_that_takes_less() {
+    let disk = SmallDisk::of_megabytes(600);
+    let server = server_on(&disk, &format!("{NATIVE} limits.reserve_disk_mb=100")).await;
+    let [first, second] = [server.spawn().await, server.spawn().await];
+    import(&server, "large:1", &[Entry::file("zeros", vec![0; 250 << 20])]).await.ok();
+    server.output(&first, "head -c 110M /dev/zero > f").await;
+    server.output(&second, "head -c 160M /dev/zero > f").await;
+    server.until("the image has gone", async || server.get("/images").await.ok().as_array().unwrap().is_empty()).await;
+    for id in [&first, &second] {
+        assert_eq!(server.output(id, "ls").await, "f\n");
+    }
 }
