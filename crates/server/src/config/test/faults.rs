@@ -1,0 +1,226 @@
+//! A line for every kind of fault.
+
+use super::*;
+
+#[test]
+fn an_unknown_key_is_refused_with_the_nearest() {
+    check("server: {prot: 1}", &["server.prot (@): is no key; did you mean `server.port`?"]);
+    check("port: 1", &["port (@): is no key; did you mean `server.port`?"]);
+    check("sevrer: {port: 1}", &["sevrer (@): is no key; did you mean `server`?"]);
+    check("zzzzzzzzzzzzzzzz: 1", &["zzzzzzzzzzzzzzzz (@): is no key"]);
+    check("server.port: 1", &["server.port (@): has a dot in its name; write each part as a section of its own"]);
+    check("<<: {server: {port: 1}}", &["<< (@): is no key"]);
+    check("7: 1", &["7 (@): is no key"]);
+}
+
+#[test]
+fn what_this_version_lacks_is_never_ignored() {
+    const LINE: &str = "is not supported by this version of Tidebox; remove it";
+    check(
+        "warm_pool:\n  image: host\n  size: 2\n",
+        &[&format!("warm_pool.image (@): {LINE}"), &format!("warm_pool.size (@): {LINE}")],
+    );
+    check("warm_pool:\n", &[&format!("warm_pool (@): {LINE}")]);
+    check("providers: {e2b: {enabled: auto}}", &[&format!("providers.e2b.enabled (@): {LINE}")]);
+    check_env("TIDEBOX_WARM_POOL_SIZE", "1", &format!("warm_pool.size (TIDEBOX_WARM_POOL_SIZE): {LINE}"));
+    check(
+        "providers: {default: e2b}",
+        &[
+            "providers.default (@): e2b is not supported by this version of Tidebox; write auto, native, docker, proot, mock or the name of custom",
+        ],
+    );
+    check(
+        "database: {url: 'postgres://u:hunter2@db/x'}",
+        &[
+            "database.url (@): PostgreSQL is not supported by this version of Tidebox; use sqlite:// and an absolute path, such as sqlite:///var/lib/tidebox/tidebox.db",
+        ],
+    );
+}
+
+#[test]
+fn a_wrong_type_is_told_what_would_be_right() {
+    check("server: {port: many}", &["server.port (@): must be a whole number from 0 to 65535, not `many`"]);
+    check("server: {port: '80'}", &["server.port (@): must be a whole number from 0 to 65535, not `80`"]);
+    check("server: {port: 80.5}", &["server.port (@): must be a whole number from 0 to 65535, not 80.5"]);
+    check("server: {port: 65536}", &["server.port (@): must be a whole number from 0 to 65535, not 65536"]);
+    check("server: {port: -1}", &["server.port (@): must be a whole number from 0 to 65535, not -1"]);
+    check("server: {port: [1]}", &["server.port (@): must be a whole number from 0 to 65535, not a list"]);
+    check("server: {port: {a: 1}}", &["server.port (@): must be a whole number from 0 to 65535, not a section"]);
+    check("server: 5", &["server (@): is a section, not a number; write its keys below it"]);
+    check("server: {host: localhost}", &["server.host (@): must be an IP address, such as 127.0.0.1, not `localhost`"]);
+    check("server: {allowed_hosts: a.test}", &["server.allowed_hosts (@): must be a list, not `a.test`"]);
+    check(
+        "server: {allowed_hosts: ['a.test:80']}",
+        &[
+            "server.allowed_hosts (@): must be a host name without scheme and port, such as boxes.example.com, not `a.test:80`",
+        ],
+    );
+    check("data_dir: boxes", &["data_dir (@): must be an absolute path, not `boxes`"]);
+    check("data_dir: ''", &["data_dir (@): must be an absolute path, not empty"]);
+    check("defaults: {memory_mb: 15}", &["defaults.memory_mb (@): must be a whole number from 16 to 16777216, not 15"]);
+    check(
+        "limits: {max_output_bytes: 8MB}",
+        &["limits.max_output_bytes (@): must be a size from 1 to 1GiB, such as 8MiB or 8388608, not `8MB`"],
+    );
+    check(
+        "limits: {max_file_bytes: 99999999999TiB}",
+        &["limits.max_file_bytes (@): must be a size from 1 to 16TiB, such as 8MiB or 8388608, not `99999999999TiB`"],
+    );
+    check(
+        "database: {url: 'sqlite://t.db'}",
+        &[
+            "database.url (@): must be sqlite:// and an absolute path, such as sqlite:///var/lib/tidebox/tidebox.db, not `sqlite://t.db`",
+        ],
+    );
+    check_env(
+        "TIDEBOX_DEFAULTS_VCPUS",
+        "",
+        "defaults.vcpus (TIDEBOX_DEFAULTS_VCPUS): must be a whole number from 1 to 1024, not ``",
+    );
+}
+
+#[test]
+fn a_bad_word_is_told_the_words() {
+    check("logging: {level: loud}", &["logging.level (@): must be error, warn, info, debug or trace, not `loud`"]);
+    check("logging: {format: true}", &["logging.format (@): must be auto, pretty or json, not true"]);
+    check(
+        "providers: {default: podman}",
+        &["providers.default (@): must be auto, native, docker, proot, mock or custom (`providers.custom.name`)"],
+    );
+    check(
+        "providers: {default: proot}",
+        &[
+            "providers.default (@): names proot, which `providers.proot.enabled: auto` does not offer while no key is asked for; set `auth.enabled` to true, or `providers.proot.enabled` if you trust the code in its boxes with this server",
+        ],
+    );
+    check("providers: {default: proot}\nauth: {enabled: true, api_key: k}", &[]);
+    check("providers: {default: proot, proot: {enabled: true}}", &[]);
+    check(
+        "providers: {default: [native]}",
+        &["providers.default (@): must be auto, native, docker, proot, mock or the name of custom, not a list"],
+    );
+    check("providers: {native: {enabled: 1}}", &["providers.native.enabled (@): must be auto, true or false, not 1"]);
+    check(
+        "providers: {native: {subids: 0:65536}}",
+        &[
+            "providers.native.subids (@): must be first:count, such as 1000000:6553600, with first and count at least 65536 (a box takes 65536), not `0:65536`",
+        ],
+    );
+    check(
+        "providers: {native: {cgroup_parent: a/../b}}",
+        &[
+            "providers.native.cgroup_parent (@): must be the path of a control group without . and .., such as tidebox.slice, not `a/../b`",
+        ],
+    );
+}
+
+#[test]
+fn a_bad_duration_is_told_why() {
+    check(
+        "defaults: {ttl: 5 minutes}",
+        &[
+            "defaults.ttl (@): `5 minutes` is not a duration; write numbers with units ms, s, m or h, such as 30s or 1h30m",
+        ],
+    );
+    check("defaults: {ttl: -5s}", &["defaults.ttl (@): `-5s` is negative; durations cannot be negative"]);
+    check("defaults: {ttl: 0s}", &["defaults.ttl (@): must be longer than zero, such as 30s, not `0s`"]);
+    check("defaults: {ttl: 30}", &["defaults.ttl (@): must be a duration, such as 30s or 1h30m, not 30"]);
+    check("retention: {destroyed: 0s}", &[]);
+}
+
+#[test]
+fn a_key_given_twice_is_refused() {
+    check("server: {port: 1}\nserver: {port: 2}", &["server (@): is given twice; keep one"]);
+    check("server:\n  port: 1\n  port: 1\n", &["server.port (@): is given twice; keep one"]);
+}
+
+#[test]
+fn values_that_contradict_each_other_are_refused() {
+    check(
+        "defaults: {max_memory_mb: 511, vcpus: 3, max_vcpus: 2}",
+        &[
+            "defaults.memory_mb (built-in default): 512 is above `defaults.max_memory_mb`, which is 511 (@); lower the one or raise the other",
+            "defaults.vcpus (@): 3 is above `defaults.max_vcpus`, which is 2 (@); lower the one or raise the other",
+        ],
+    );
+    check(
+        "defaults: {max_disk_mb: all}",
+        &["defaults.max_disk_mb (@): must be auto or a whole number from 1 to 16777216, not `all`"],
+    );
+    check(
+        "defaults: {max_ttl: 10m}",
+        &[
+            "defaults.ttl (built-in default): 30m0s is above `defaults.max_ttl`, which is 10m0s (@); lower the one or raise the other",
+        ],
+    );
+    check(
+        "defaults: {default_exec_timeout: 20m}",
+        &[
+            "defaults.default_exec_timeout (@): 20m0s is above `defaults.max_exec_timeout`, which is 10m0s (built-in default); lower the one or raise the other",
+        ],
+    );
+    check(
+        "providers: {default: mock}",
+        &["providers.default (@): names a provider that is not enabled; set `providers.mock.enabled` to true"],
+    );
+    check(
+        "providers: {default: mock, mock: {enabled: auto}}",
+        &["providers.default (@): names a provider that is not enabled; set `providers.mock.enabled` to true"],
+    );
+    check(
+        "providers: {default: native, native: {enabled: false}}",
+        &["providers.default (@): names a provider that is not enabled; set `providers.native.enabled` to true"],
+    );
+    check(
+        "providers: {default: far, custom: {name: far}}",
+        &["providers.default (@): names a provider that is not enabled; set `providers.custom.enabled` to true"],
+    );
+    check(
+        "providers: {custom: {enabled: true}}",
+        &[
+            "providers.custom.enabled (@): needs a service to speak to; set `providers.custom.base_url`, such as https://boxes.example.com",
+        ],
+    );
+    check(
+        "providers: {custom: {enabled: true, base_url: 'http://b', name: mock}}",
+        &[
+            "providers.custom.name (@): is the name of another provider; choose one beside native, docker, firecracker, proot, mock, e2b",
+        ],
+    );
+}
+
+#[test]
+fn a_file_that_is_no_configuration_is_refused() {
+    check("[1, 2]", &["@: holds a list; write sections and keys"]);
+    check("just words", &["@: holds a text; write sections and keys"]);
+    let lab = Lab::new().here("server: [\n");
+    let faults = lab.faults();
+    assert!(faults.len() == 1 && faults[0].starts_with("here/tidebox.yaml: is not YAML: "), "{faults:?}");
+    let lab = Lab::new().file("here/tidebox.yaml", b"\xff\xfe");
+    assert_eq!(lab.faults(), ["here/tidebox.yaml: cannot be read: it is not UTF-8"]);
+    let lab = Lab::new().here(&"# x\n".repeat(300_000));
+    assert_eq!(lab.faults(), ["here/tidebox.yaml: cannot be read: it is larger than 1 MiB"]);
+    let lab = Lab::new();
+    std::fs::create_dir(lab.folder.path().join("here/tidebox.yaml")).unwrap();
+    assert_eq!(lab.faults(), ["here/tidebox.yaml: cannot be read: Is a directory (os error 21)"]);
+}
+
+#[test]
+fn all_faults_come_at_once_in_the_order_of_the_layers() {
+    let lab = Lab::new()
+        .of_user("server: {port: x, prot: 1}")
+        .here("defaults: {max_ttl: 1m}\nwarm_pool: {size: 1}\nauth: {enabled: true}")
+        .env("TIDEBOX_LOGGING_LEVEL", "loud");
+    let keys: Vec<_> = load(&lab.inputs).unwrap_err().into_iter().map(|fault| fault.key).collect();
+    assert_eq!(keys, ["server.port", "server.prot", "warm_pool.size", "logging.level", "defaults.ttl", "auth.enabled"]);
+}
+
+#[test]
+fn a_fault_is_one_line_whatever_it_quotes() {
+    for yaml in ["\"a\\nb\\e[31m\": 1", "server: {host: \"x\\ny\"}", "logging: {level: \"\\r\\n\"}", "data_dir: !tag x"]
+    {
+        let faults = Lab::new().here(yaml).faults();
+        assert_eq!(faults.len(), 1, "{yaml}: {faults:?}");
+        assert!(!faults[0].contains(char::is_control), "{faults:?}");
+    }
+}
