@@ -46,6 +46,8 @@ pub enum Denial {
     MaxSandboxesPerOwner,
     /// Every box that users share, in pool mode.
     PoolFull,
+    /// The boxes of the pool that hold this owner alone and are not full.
+    PoolShare,
 }
 
 impl Denial {
@@ -56,6 +58,7 @@ impl Denial {
             Denial::MaxSandboxes => "max_sandboxes",
             Denial::MaxSandboxesPerOwner => "max_sandboxes_per_owner",
             Denial::PoolFull => "pool_full",
+            Denial::PoolShare => "pool_share",
         }
     }
 }

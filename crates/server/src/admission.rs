@@ -41,6 +41,8 @@ impl QueuePolicy {
         match denial {
             Denial::MaxSandboxes | Denial::MaxSandboxesPerOwner => self.enabled,
             Denial::PoolFull => self.pool,
+            // Its own sandboxes are what it waits for.
+            Denial::PoolShare => false,
         }
     }
 }
@@ -436,7 +438,7 @@ impl Task {
                 self.settle(denial, room);
                 false
             }
-            Denial::MaxSandboxesPerOwner => {
+            Denial::MaxSandboxesPerOwner | Denial::PoolShare => {
                 self.settle_one(ticket, denial, room);
                 self.queue.hold_owner(ticket, (denial, room));
                 true

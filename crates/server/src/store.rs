@@ -372,6 +372,10 @@ pub trait Store: AuditStore + PoolStore + workers::Workers + fmt::Debug + Send +
     /// Those in `state`, the oldest first, at most `limit`.
     async fn in_state(&self, state: State, limit: u32) -> Result<Vec<Sandbox>>;
 
+    /// Returns those that run on `worker`, of this `provider` or of any, without reading
+    /// more of them than that.
+    async fn running(&self, worker: &str, provider: Option<&str>) -> Result<Vec<SandboxId>>;
+
     /// Whether what was written can be read, and more could be written.
     async fn check(&self) -> Result<()>;
 

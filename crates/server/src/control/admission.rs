@@ -41,10 +41,10 @@ impl Control {
             }
             return Ok(decision(Some("max_ttl"), false));
         }
-        let mut has_place = true;
+        let mut lacks_place = None;
         let is_unavailable = match self.plan(request).await {
             Ok(plan) => {
-                has_place = self.has_shared_place(plan.sandbox()).await?;
+                lacks_place = self.lacks_shared_place(plan.sandbox()).await?;
                 !self.has_place(&plan).await?
             }
             Err(Error::Unavailable(_) | Error::Full(_)) => true,
@@ -54,8 +54,10 @@ impl Control {
             Err(denial) => decision(Some(denial.as_str()), queues),
             Ok(()) if is_unavailable => decision(Some("no_eligible_worker"), false),
             // The API has no word of its own for it.
-            Ok(()) if !has_place => decision(Some("no_eligible_worker"), self.policy.queue.waits_for(Denial::PoolFull)),
-            Ok(()) => decision(None, queues),
+            Ok(()) => match lacks_place {
+                Some(denial) => decision(Some("no_eligible_worker"), self.policy.queue.waits_for(denial)),
+                None => decision(None, queues),
+            },
         })
     }
 
@@ -109,6 +111,12 @@ impl Control {
                      of this size has a place",
                     bounds.hosts_max, bounds.places
                 )
+            }
+            Denial::PoolShare => {
+                "none of this owner's boxes of the pool has a place of this size, and those that hold \
+                                  this owner alone and are not full are as many as are free; use a size that you \
+                                  have already"
+                    .to_owned()
             }
         }
     }

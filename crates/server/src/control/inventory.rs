@@ -1,5 +1,6 @@
 //! What runtimes hold, compared with what is stored.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,6 @@ use serde_json::json;
 
 use super::create::provider_error;
 use super::{Control, Error, LOCAL_WORKER, Result};
-use crate::store::Sandbox;
 
 /// The longest that a runtime may take to say what it holds.
 const INVENTORY_WAIT: Duration = Duration::from_secs(20);
@@ -31,8 +31,7 @@ impl Control {
     /// If the provider does not say what it holds, or the store fails.
     pub(crate) async fn reconcile_provider(self: &Arc<Self>, provider: &str) -> Result<Vec<Kept>> {
         let Some(entry) = self.registry.get(provider) else { return Ok(Vec::new()) };
-        let is_here = |sandbox: &Sandbox| sandbox.worker == LOCAL_WORKER && sandbox.provider == provider;
-        self.compare(entry.provider.as_ref(), provider, is_here).await
+        self.compare(entry.provider.as_ref(), provider, (LOCAL_WORKER, Some(provider))).await
     }
 
     /// The same for all that another worker holds.
@@ -44,7 +43,7 @@ impl Control {
         let Some(client) = client.map_err(|error| provider_error(worker.as_str(), error))? else {
             return Ok(Vec::new());
         };
-        self.compare(client.as_ref(), worker.as_str(), |sandbox| sandbox.worker == worker.as_str()).await
+        self.compare(client.as_ref(), worker.as_str(), (worker.as_str(), None)).await
     }
 
     /// Which sandboxes have lost their box, and which boxes have no sandbox: the
@@ -53,14 +52,14 @@ impl Control {
         self: &Arc<Self>,
         runtime: &dyn Provider,
         name: &str,
-        is_there: impl Fn(&Sandbox) -> bool,
+        (worker, provider): (&str, Option<&str>),
     ) -> Result<Vec<Kept>> {
         // Rows first: a box made after this look is in hand, or has a row below.
-        let mut rows = self.store.in_state(State::Running, u32::MAX).await?;
-        rows.retain(is_there);
+        let mut rows = self.store.running(worker, provider).await?;
         let found = within(INVENTORY_WAIT, runtime.inventory()).await.map_err(|error| provider_error(name, error))?;
-        rows.retain(|row| !found.iter().any(|found| found.id == row.id && found.alive));
-        let lost = stream::iter(rows).map(|row| self.end_lost(row, name));
+        let alive: HashSet<&SandboxId> = found.iter().filter(|found| found.alive).map(|found| &found.id).collect();
+        rows.retain(|row| !alive.contains(row));
+        let lost = stream::iter(rows).map(|id| self.end_lost(id, name));
         let mut outcomes: Vec<_> = lost.buffer_unordered(AT_ONCE).collect().await;
         let orphans = stream::iter(found).map(|found| self.remove_if_orphan(runtime, name, found.id));
         outcomes.extend(orphans.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await);
@@ -68,9 +67,12 @@ impl Control {
     }
 
     /// Destroys a sandbox whose box is not there any more.
-    async fn end_lost(self: &Arc<Self>, sandbox: Sandbox, name: &str) -> Result<(), Kept> {
-        let id = &sandbox.id;
+    async fn end_lost(self: &Arc<Self>, id: SandboxId, name: &str) -> Result<(), Kept> {
         let end = async {
+            let id = &id;
+            let Some(sandbox) = self.store.sandbox(id).await?.filter(|row| row.state == State::Running) else {
+                return Ok(());
+            };
             if self.is_in_hand(id) || !self.is_held(&sandbox).await? {
                 return Ok(());
             }

@@ -8,7 +8,7 @@ mod shared;
 
 use std::sync::Arc;
 
-use domain::{OwnerId, SandboxId, Timestamp};
+use domain::{Denial, OwnerId, SandboxId, Timestamp};
 use providers::{Chain, Provider};
 
 use super::inventory::{REMOVAL_WAIT, within};
@@ -62,11 +62,11 @@ impl Control {
         Some(PoolPlace { bounds, new_host: SandboxId::from_entropy(rand::random()) })
     }
 
-    /// Whether one like `sandbox` would find a place.
-    pub(super) async fn has_shared_place(&self, sandbox: &Sandbox) -> Result<bool> {
+    /// Returns why one like `sandbox` would find no place.
+    pub(super) async fn lacks_shared_place(&self, sandbox: &Sandbox) -> Result<Option<Denial>> {
         match self.policy.pool {
-            Some(bounds) => Ok(self.store.has_place(sandbox, bounds).await?),
-            None => Ok(true),
+            Some(bounds) => Ok(self.store.lacks_place(sandbox, bounds).await?),
+            None => Ok(None),
         }
     }
 

@@ -248,27 +248,25 @@ async fn largest(
     short: Short,
     ended: &HashMap<SandboxId, DiskUsage>,
 ) -> Result<Option<(DiskUsage, Sandbox)>> {
-    let running = control.store().in_state(State::Running, u32::MAX).await?;
-    let mut boxes: HashMap<String, Vec<Sandbox>> = HashMap::new();
-    for sandbox in running {
-        let is_there = sandbox.worker == LOCAL_WORKER && disk.providers.contains(&sandbox.provider);
-        if is_there && !ended.contains_key(&sandbox.id) {
-            boxes.entry(sandbox.provider.clone()).or_default().push(sandbox);
-        }
+    let mut measured = Vec::new();
+    for provider in &disk.providers {
+        let Some(entry) = control.registry().get(provider) else { continue };
+        let mut boxes = control.store().running(LOCAL_WORKER, Some(provider)).await?;
+        boxes.retain(|id| !ended.contains_key(id));
+        measured.push(measure(entry.provider.as_ref(), boxes));
     }
-    let measured = boxes.into_iter().filter_map(|(provider, boxes)| {
-        let entry = control.registry().get(&provider)?;
-        Some(measure(entry.provider.as_ref(), boxes))
-    });
     let measured = join_all(measured).await.into_iter().flatten();
-    Ok(measured.max_by_key(|(usage, _)| (is_uncounted(*usage), short.of(*usage))))
+    let largest = measured.max_by_key(|(usage, _)| (is_uncounted(*usage), short.of(*usage)));
+    let Some((usage, id)) = largest else { return Ok(None) };
+    let sandbox = control.store().sandbox(&id).await?.filter(|row| row.state == State::Running);
+    Ok(sandbox.map(|sandbox| (usage, sandbox)))
 }
 
 /// Measures these boxes.
-async fn measure(provider: &dyn Provider, boxes: Vec<Sandbox>) -> Vec<(DiskUsage, Sandbox)> {
-    let usages = stream::iter(boxes).map(|sandbox| async { (provider.disk_usage(&sandbox.id).await, sandbox) });
+async fn measure(provider: &dyn Provider, boxes: Vec<SandboxId>) -> Vec<(DiskUsage, SandboxId)> {
+    let usages = stream::iter(boxes).map(|id| async { (provider.disk_usage(&id).await, id) });
     let usages = usages.buffer_unordered(AT_ONCE).take_until(tokio::time::sleep(MEASURING_MAX));
-    usages.filter_map(|(usage, sandbox)| std::future::ready(usage.map(|usage| (usage, sandbox)))).collect().await
+    usages.filter_map(|(usage, id)| std::future::ready(usage.map(|usage| (usage, id)))).collect().await
 }
 
 mod eviction;

@@ -4,7 +4,7 @@
 //! slot is gone; so whatever a crash leaves has a row here.
 
 use async_trait::async_trait;
-use domain::{Resources, SandboxId, Timestamp};
+use domain::{Denial, Resources, SandboxId, Timestamp};
 
 use super::{Result, Sandbox};
 
@@ -55,8 +55,8 @@ pub struct PoolCounts {
 /// The transactions about shared boxes. [`super::Store::admit`] takes a place.
 #[async_trait]
 pub trait PoolStore {
-    /// Whether one like `sandbox` would find a place.
-    async fn has_place(&self, sandbox: &Sandbox, bounds: PoolBounds) -> Result<bool>;
+    /// Returns why one like `sandbox` would find no place; `None` if it would find one.
+    async fn lacks_place(&self, sandbox: &Sandbox, bounds: PoolBounds) -> Result<Option<Denial>>;
 
     /// The box in which a sandbox has its place.
     async fn host_of(&self, slot: &SandboxId) -> Result<Option<PoolHost>>;

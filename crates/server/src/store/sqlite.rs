@@ -18,8 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{
-    Active, Caps, Denial, InvalidTransition, OwnerId, Quota, Room, SandboxId, State, StopReason, StoreId, Timestamp,
-    WorkerId,
+    Active, Caps, InvalidTransition, OwnerId, Quota, Room, SandboxId, State, StopReason, StoreId, Timestamp, WorkerId,
 };
 use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
@@ -240,9 +239,9 @@ impl Store for Sqlite {
                 return Ok(Admitted::Denied(denial, room));
             }
             if let Some(place) = pool
-                && !pool::take_place(&mut tx, sandbox, place).await?
+                && let Some(denial) = pool::take_place(&mut tx, sandbox, place).await?
             {
-                return Ok(Admitted::Denied(Denial::PoolFull, room));
+                return Ok(Admitted::Denied(denial, room));
             }
         }
         let (worker, _) = placement::place(&mut tx, &sandbox.provider, owner, sandbox.created_at, placing).await?;
@@ -320,6 +319,17 @@ impl Store for Sqlite {
         let rows =
             sqlx::query(sqlx::AssertSqlSafe(sql)).bind(state.as_str()).bind(limit).fetch_all(&self.readers).await?;
         rows.iter().map(sandbox).collect()
+    }
+
+    async fn running(&self, worker: &str, provider: Option<&str>) -> Result<Vec<SandboxId>> {
+        let rows = sqlx::query(
+            "SELECT id FROM sandboxes WHERE state = 'running' AND worker_id = $1 AND ($2 IS NULL OR provider = $2)",
+        )
+        .bind(worker)
+        .bind(provider)
+        .fetch_all(&self.readers)
+        .await?;
+        rows.iter().map(|row| rows::sandbox_id(&row.try_get::<String, _>("id")?)).collect()
     }
 
     async fn check(&self) -> Result<()> {

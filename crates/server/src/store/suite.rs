@@ -252,6 +252,13 @@ async fn the_list_is_newest_first_without_the_destroyed(store: &dyn Store) {
     assert_eq!(listed(store, &ListFilter::default()).await, [id(92), id(91), id(90)]);
     let oldest = store.in_state(State::Creating, 1).await.unwrap();
     assert_eq!(oldest.into_iter().map(|sandbox| sandbox.id).collect::<Vec<_>>(), [id(90)]);
+    store.apply(&id(90), Change::Started).await.unwrap();
+    for (worker, provider, runs) in
+        [("local", None, true), ("local", Some("mock"), true), ("local", Some("native"), false), ("w", None, false)]
+    {
+        let found = store.running(worker, provider).await.unwrap();
+        assert_eq!(found, if runs { vec![id(90)] } else { vec![] }, "{worker} {provider:?}");
+    }
     end(store, 90..=92).await;
 }
 

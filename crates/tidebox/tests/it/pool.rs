@@ -577,3 +577,22 @@ async fn who_waits_for_a_place_of_one_size_does_not_hold_up_who_wants_another() 
         user.destroy_all().await;
     }
 }
+
+#[tokio::test]
+async fn who_asks_for_many_sizes_leaves_boxes_of_the_pool_to_others() {
+    let server = TestServer::start(&format!("{MOCK} pool.enabled=true pool.max_vms=10 pool.max_users_per_vm=5")).await;
+    let users = ["a", "b", "c"].map(|name| User::of(&server, name));
+    let mut size = 64;
+    for (user, boxes) in users[..2].iter().zip([5, 3]) {
+        for _ in 0..boxes {
+            user.spawn(json!({"memory_mb": size})).await;
+            size += 1;
+        }
+        let more = user.post("/sandboxes", json!({"memory_mb": size})).await;
+        more.refused(429, "resource_limit", "use a size that you have already");
+        let decision = user.post("/sandboxes/admission", json!({"memory_mb": size})).await.ok();
+        assert_eq!(decision["allowed"], false, "{decision}");
+        user.spawn(json!({"memory_mb": size - 1})).await;
+    }
+    users[2].spawn(json!({"memory_mb": 512})).await;
+}

@@ -1,7 +1,7 @@
 //! The transactions about shared boxes.
 
 use async_trait::async_trait;
-use domain::{SandboxId, Timestamp};
+use domain::{Denial, NoPlace, OwnerId, Places, SandboxId, Timestamp};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
@@ -35,7 +35,7 @@ enum Free {
     /// Into a new one.
     InNew,
     /// Nowhere.
-    Nowhere,
+    Nowhere(Denial),
 }
 
 /// The first seven values of a statement about open boxes that `sandbox` fits in.
@@ -63,18 +63,44 @@ async fn free(connection: &mut sqlx::SqliteConnection, sandbox: &Sandbox, bounds
     if let Some(row) = fullest {
         return Ok(Free::In(sandbox_id(&row.try_get::<String, _>("id")?)?));
     }
-    let hosts: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM pool_hosts").fetch_one(connection).await?;
-    Ok(if hosts < i64::from(bounds.hosts_max) { Free::InNew } else { Free::Nowhere })
+    let hosts: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM pool_hosts").fetch_one(&mut *connection).await?;
+    let own = match &sandbox.owner {
+        Some(owner) => opened_for(connection, owner, bounds).await?,
+        None => 0,
+    };
+    let places = Places { all: bounds.hosts_max as usize, of_one: None };
+    Ok(match places.admit(usize::try_from(hosts).unwrap_or(usize::MAX), own) {
+        Ok(()) => Free::InNew,
+        Err(NoPlace::Queue) => Free::Nowhere(Denial::PoolFull),
+        Err(NoPlace::Share) => Free::Nowhere(Denial::PoolShare),
+    })
 }
 
-/// Takes a place for a sandbox that is being admitted; `false` if there is none.
+/// Returns the number of boxes that hold this owner alone and are not full: whoever
+/// asks for many sizes would take all boxes with a sandbox in each.
+async fn opened_for(connection: &mut sqlx::SqliteConnection, owner: &OwnerId, bounds: PoolBounds) -> Result<usize> {
+    let own: i64 = sqlx::query_scalar(
+        "SELECT COUNT(*) FROM pool_hosts h WHERE h.state = $1 \
+         AND (SELECT COUNT(*) FROM pool_slots s WHERE s.host_id = h.id) < MIN(h.places, $2) \
+         AND NOT EXISTS (SELECT 1 FROM pool_slots s LEFT JOIN sandboxes b ON b.id = s.id \
+         WHERE s.host_id = h.id AND b.owner_id IS NOT $3)",
+    )
+    .bind(OPEN)
+    .bind(bounds.places)
+    .bind(owner.as_str())
+    .fetch_one(connection)
+    .await?;
+    Ok(usize::try_from(own).unwrap_or(usize::MAX))
+}
+
+/// Takes a place for a sandbox that is being admitted; gives why there is none.
 pub(super) async fn take_place(
     connection: &mut sqlx::SqliteConnection,
     sandbox: &Sandbox,
     place: &PoolPlace,
-) -> Result<bool> {
+) -> Result<Option<Denial>> {
     let host = match free(connection, sandbox, place.bounds).await? {
-        Free::Nowhere => return Ok(false),
+        Free::Nowhere(denial) => return Ok(Some(denial)),
         Free::In(host) => host,
         Free::InNew => {
             let new = sqlx::query(
@@ -95,14 +121,16 @@ pub(super) async fn take_place(
         .bind(host.as_str())
         .execute(connection)
         .await?;
-    Ok(true)
+    Ok(None)
 }
 
 #[async_trait]
 impl PoolStore for Sqlite {
-    async fn has_place(&self, sandbox: &Sandbox, bounds: PoolBounds) -> Result<bool> {
-        let free = free(&mut *self.readers.acquire().await?, sandbox, bounds).await?;
-        Ok(!matches!(free, Free::Nowhere))
+    async fn lacks_place(&self, sandbox: &Sandbox, bounds: PoolBounds) -> Result<Option<Denial>> {
+        match free(&mut *self.readers.acquire().await?, sandbox, bounds).await? {
+            Free::Nowhere(denial) => Ok(Some(denial)),
+            Free::In(_) | Free::InNew => Ok(None),
+        }
     }
 
     async fn host_of(&self, slot: &SandboxId) -> Result<Option<PoolHost>> {

@@ -13,6 +13,7 @@ use crate::store::{Admitted, Change, NewSandbox, PoolBounds, PoolCounts, PoolPla
 pub(super) async fn run(store: &dyn Store) {
     the_fullest_box_that_fits_is_filled_first(store).await;
     many_at_once_never_get_past_a_bound(store).await;
+    an_owner_of_many_sizes_leaves_boxes_to_others(store).await;
     who_is_not_admitted_has_no_place(store).await;
     a_box_closes_with_its_last_place_and_stays_closed(store).await;
     places_without_a_live_sandbox_are_strays(store).await;
@@ -48,15 +49,15 @@ async fn place(store: &dyn Store, mut sandbox: Sandbox, new: u8) -> Option<Sandb
     sandbox.created_at = after(start(), Duration::from_secs(u64::from(new)));
     let pool = Some(PoolPlace { bounds: BOUNDS, new_host: host_id(new) });
     let id = sandbox.id.clone();
-    let has_place = store.has_place(&sandbox, BOUNDS).await.unwrap();
+    let lacks_place = store.lacks_place(&sandbox, BOUNDS).await.unwrap();
     match store
         .admit(&NewSandbox { sandbox, caps: Caps::default(), key: None, placing: placing(), pool })
         .await
         .unwrap()
     {
         Admitted::Yes(_) => Some(store.host_of(&id).await.unwrap().unwrap().id),
-        Admitted::Denied(Denial::PoolFull, _) => {
-            assert!(!has_place && store.sandbox(&id).await.unwrap().is_none());
+        Admitted::Denied(denial @ (Denial::PoolFull | Denial::PoolShare), _) => {
+            assert!(lacks_place == Some(denial) && store.sandbox(&id).await.unwrap().is_none());
             None
         }
         other @ (Admitted::Denied(..) | Admitted::KeyTaken | Admitted::NoWorker) => panic!("{other:?}"),
@@ -110,6 +111,44 @@ async fn many_at_once_never_get_past_a_bound(store: &dyn Store) {
     assert_eq!(admitted.iter().filter(|one| matches!(one, Ok(Admitted::Yes(_)))).count(), 4);
     assert_eq!(store.pool_counts().await.unwrap(), PoolCounts { hosts: 2, slots: 4 });
     leave(store, 101..=110).await;
+}
+
+async fn an_owner_of_many_sizes_leaves_boxes_to_others(store: &dyn Store) {
+    let bounds = PoolBounds { hosts_max: 10, places: 2 };
+    let of = |n: u8, owner: &str, size: u32| {
+        let mut sandbox = Sandbox { id: id(n), ..super::sandbox(n, Some(owner)) };
+        sandbox.resources.memory_mb = size;
+        sandbox
+    };
+    let place = async |sandbox: Sandbox| {
+        let new_host = host_id(u8::try_from(sandbox.resources.memory_mb).unwrap());
+        let expected = store.lacks_place(&sandbox, bounds).await.unwrap();
+        let pool = Some(PoolPlace { bounds, new_host });
+        let new = NewSandbox { sandbox, caps: Caps::default(), key: None, placing: placing(), pool };
+        match store.admit(&new).await.unwrap() {
+            Admitted::Yes(_) => assert_eq!(expected, None),
+            Admitted::Denied(denial, _) => assert_eq!(expected, Some(denial)),
+            other @ (Admitted::KeyTaken | Admitted::NoWorker) => panic!("{other:?}"),
+        }
+        expected
+    };
+    let share = Some(Denial::PoolShare);
+    for n in 0..5 {
+        assert_eq!(place(of(101 + n, "greedy", u32::from(n))).await, None, "box {n}");
+    }
+    assert_eq!(place(of(106, "greedy", 5)).await, share, "half of the boxes for one owner alone");
+    // A box that is full, or that others have places in too, is not held against it.
+    assert_eq!(place(of(107, "greedy", 0)).await, None);
+    assert_eq!(place(of(108, "second", 1)).await, None);
+    assert_eq!(place(of(109, "greedy", 6)).await, None);
+    assert_eq!(place(of(110, "greedy", 7)).await, share);
+    for n in 0..2 {
+        assert_eq!(place(of(111 + n, "second", 10 + u32::from(n))).await, None);
+    }
+    assert_eq!(place(of(113, "second", 12)).await, share);
+    assert_eq!(place(of(114, "honest", 20)).await, None, "there is a box for who has none");
+    assert_eq!(store.pool_counts().await.unwrap().hosts, 9);
+    leave(store, [101, 102, 103, 104, 105, 107, 108, 109, 111, 112, 114]).await;
 }
 
 async fn who_is_not_admitted_has_no_place(store: &dyn Store) {
