@@ -6,6 +6,7 @@
 //! rules; the store and the tests ask the same functions.
 
 mod admission;
+mod asker;
 mod bucket;
 mod ceilings;
 mod duration;
@@ -22,6 +23,7 @@ mod text;
 mod worker;
 
 pub use admission::{Active, Caps, Denial, Room};
+pub use asker::Asker;
 pub use bucket::{Bucket, Empty, Rate};
 pub use ceilings::{AboveCeiling, AskedSize, Ceilings, Configured, Machine, Site, SizeRules};
 pub use duration::{DurationError, format_duration, parse_duration};

@@ -206,7 +206,7 @@ impl Inner {
         let client = self.client()?;
         let name = self.name(id);
         let began = Instant::now();
-        let image = self.images.take(client, &self.config, &self.tasks, &spec.image).await;
+        let image = self.images.take(client, &self.config, &self.tasks, &spec.image, spec.asker).await;
         let image = match image.and_then(|image| image.run.check(&spec.image, spec.entrypoint).map(|()| image)) {
             Ok(image) => image,
             // A box that runs needs its image no more.

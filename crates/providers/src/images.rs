@@ -2,6 +2,7 @@
 //! every provider that needs a root file system on disk.
 
 mod config;
+pub(crate) mod desk;
 mod fetch;
 mod garbage;
 mod import;
@@ -10,6 +11,7 @@ pub(crate) mod login;
 mod manifest;
 pub(crate) mod name;
 mod platform;
+mod processors;
 pub(crate) mod pull;
 mod registry;
 mod shelf;
@@ -22,11 +24,14 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
+use domain::Asker;
+use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use guest_protocol::Defaults;
 
 use crate::{ByteStream, DiskUsage, Error, ImageSource, Result, Room};
 pub use config::{ImagesConfig, PullPolicy, RegistryConfig, Reserve};
+pub use desk::Interest;
 use layout::Layout;
 use name::{Name, Wanted};
 use pull::Pulls;
@@ -170,6 +175,14 @@ impl Images {
     /// wait; [`Error::Unavailable`] for a registry that does not answer, or when the time
     /// is over; [`Error::Full`] if there is no room for it.
     pub async fn take(&self, name: &str) -> Result<Held> {
+        self.take_for(name, None).await
+    }
+
+    /// The same for a caller, who shares the places for pulls with others.
+    ///
+    /// # Errors
+    /// As [`Images::take`], and [`Error::Unavailable`] where it has its share of them.
+    pub async fn take_for(&self, name: &str, asker: Option<Asker>) -> Result<Held> {
         let store = &self.inner;
         let name = match Wanted::parse(name)? {
             Wanted::Name(name) => name,
@@ -203,7 +216,7 @@ impl Images {
                 pull::not_here(&key)
             )));
         }
-        let pull = store.begin(&name)?;
+        let (pull, _interest) = store.begin(&name, asker).await?;
         store.wait(&name, pull).await
     }
 
@@ -217,13 +230,30 @@ impl Images {
     /// Asks the registry for this image, and downloads and unpacks what is not here.
     ///
     /// Several pulls of one name are one download. It goes on when the stream is
-    /// dropped. The last item is [`Progress::Done`] or an error.
+    /// dropped, until another needs its place. The last item is [`Progress::Done`] or an
+    /// error.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a bad name. Items of the stream: as [`Images::take`].
     pub async fn pull(&self, name: &str) -> Result<BoxStream<'static, Result<Progress>>> {
+        let (progress, interest) = self.pull_for(name, None).await?;
+        // Kept by the stream.
+        Ok(progress.map(move |step| (step, &interest).0).boxed())
+    }
+
+    /// The same for a caller, who shares the places for pulls with others. The pull does
+    /// not give way while the interest is held.
+    ///
+    /// # Errors
+    /// As [`Images::pull`], and [`Error::Unavailable`] where it has its share of them.
+    pub async fn pull_for(
+        &self,
+        name: &str,
+        asker: Option<Asker>,
+    ) -> Result<(BoxStream<'static, Result<Progress>>, Interest)> {
         let name = Name::parse(name)?;
-        self.inner.begin(&name).map(pull::watching)
+        let (pull, interest) = self.inner.begin(&name, asker).await?;
+        Ok((pull::watching(pull), interest))
     }
 
     /// Takes images in from an archive: what `docker save` writes, a tar of an OCI
@@ -235,8 +265,22 @@ impl Images {
     /// [`Error::Invalid`] for a bad name or archive; [`Error::TooLarge`] for what is larger
     /// than an image may be; [`Error::Full`] if there is no room for it.
     pub async fn import(&self, name: Option<&str>, archive: ByteStream) -> Result<Vec<Image>> {
+        self.import_for(name, archive, None).await
+    }
+
+    /// The same for a caller, who shares the places for imports with others.
+    ///
+    /// # Errors
+    /// As [`Images::import`], and [`Error::Unavailable`] where there is no place, or it has
+    /// its share of them.
+    pub async fn import_for(
+        &self,
+        name: Option<&str>,
+        archive: ByteStream,
+        asker: Option<Asker>,
+    ) -> Result<Vec<Image>> {
         let name = name.map(Name::parse).transpose()?;
-        self.inner.import(name, archive).await
+        self.inner.import(name, archive, asker).await
     }
 
     /// Every image, by name.
@@ -339,6 +383,22 @@ impl Store {
             Ok(done) => done,
             Err(error) => Err(Error::failed(action, error)),
         }
+    }
+
+    /// Does work that keeps a processor busy for long, one thread beside few others.
+    async fn long_work<T: Send + 'static>(
+        self: &Arc<Self>,
+        action: &'static str,
+        work: impl FnOnce(&Store) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let store = Arc::clone(self);
+        let under_way = self.pulls.tasks.token();
+        let done = processors::work(move || {
+            let done = work(&store);
+            drop(under_way);
+            done
+        });
+        done.await.map_err(|error| Error::failed(action, error))?
     }
 
     /// Fails unless the disk has more free than what has to stay so.

@@ -233,7 +233,7 @@ impl Inner {
         match &self.images {
             _ if spec.image == HOST => Ok(None),
             Some(images) => {
-                let held = images.take(&spec.image).await?;
+                let held = images.take_for(&spec.image, spec.asker).await?;
                 held.run().check(&spec.image, spec.entrypoint)?;
                 Ok(Some(held))
             }

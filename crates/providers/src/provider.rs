@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Metadata, Resources, SandboxId};
+use domain::{Asker, Metadata, Resources, SandboxId};
 
 use crate::{BoxDisk, DiskUsage, Guest, KernelShare, Result, Slots};
 
@@ -23,6 +23,9 @@ pub struct Spec {
     pub metadata: Metadata,
     /// How long the box may live without hearing from a server.
     pub lifetime: Duration,
+    /// The caller that it is made for, who shares the places for pulls of images with
+    /// others; `None` for the server itself.
+    pub asker: Option<Asker>,
 }
 
 /// How a box is kept apart from the host.

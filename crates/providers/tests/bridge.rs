@@ -311,6 +311,7 @@ mod test {
             entrypoint: false,
             metadata: Default::default(),
             lifetime: Duration::from_secs(600),
+            asker: None,
         };
         let bridge = Bridge { mock, agents: Mutex::default() };
         let lab = Lab::new(Arc::new(bridge), spec)

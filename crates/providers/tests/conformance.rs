@@ -16,6 +16,7 @@ mod test {
             entrypoint: false,
             metadata: Default::default(),
             lifetime: Duration::from_secs(600),
+            asker: None,
         }
     }
 

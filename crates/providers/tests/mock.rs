@@ -20,6 +20,7 @@ mod test {
             entrypoint: false,
             metadata: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Metadata>(),
             lifetime: Duration::from_secs(60),
+            asker: None,
         }
     }
 

@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::{OwnerId, Share};
+use domain::{Asker, OwnerId, Share};
 use tokio::time::Instant;
 
 use crate::auth::KeyId;
@@ -204,6 +204,12 @@ impl Account {
     #[must_use]
     pub fn holders(&self) -> Holders {
         self.holders
+    }
+
+    /// Returns the same caller as it shares places with others.
+    #[must_use]
+    pub fn asker(&self) -> Asker {
+        Asker { caller: self.holders.caller, address: self.holders.address }
     }
 
     /// Counts an output that was cut since its caller may hold no more.

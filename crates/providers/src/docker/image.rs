@@ -1,7 +1,7 @@
 //! Images of the Engine: what they say of running them, and how they get there.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::Docker as Client;
@@ -9,19 +9,22 @@ use bollard::auth::DockerCredentials;
 use bollard::errors::Error as ClientError;
 use bollard::models::ImageInspect;
 use bollard::query_parameters::CreateImageOptionsBuilder;
+use domain::Asker;
 use futures_util::StreamExt;
 use guest_protocol::Defaults;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::config::DockerConfig;
 use super::engine::own_arch;
 use super::fault;
+use crate::images::desk::{Begun, Desk, Interest, Origin, Wanted};
 use crate::images::layout::is_digest;
 use crate::images::login::{Login, Logins};
 use crate::images::name::{Name, is_docker_hub};
-use crate::images::pull::{PULL_WAIT_MAX, PULLS_MAX};
+use crate::images::pull::PULL_WAIT_MAX;
 use crate::images::{PullPolicy, Run};
 use crate::{Error, Result};
 
@@ -78,7 +81,7 @@ type Outcome = watch::Receiver<Option<Result<(), Refused>>>;
 /// The images of one Engine, and the pulls that are under way.
 #[derive(Debug, Default)]
 pub(super) struct Images {
-    pulls: Mutex<HashMap<String, Outcome>>,
+    desk: Arc<Desk<Outcome>>,
 }
 
 impl Images {
@@ -89,6 +92,7 @@ impl Images {
         config: &DockerConfig,
         tasks: &TaskTracker,
         name: &str,
+        asker: Option<Asker>,
     ) -> Result<Image> {
         let parsed = name_of(name)?;
         let full = parsed.to_string();
@@ -105,7 +109,7 @@ impl Images {
             )));
         }
         parsed.check_allowed(&config.allowed_registries)?;
-        let mut outcome = self.pull(client, config, tasks, name)?;
+        let (mut outcome, _interest) = self.pull(client, config, tasks, &parsed, asker).await?;
         let ended = async { outcome.wait_for(Option::is_some).await.map(|ended| ended.clone()) };
         match tokio::time::timeout(config.pull_timeout, ended).await {
             Ok(Ok(ended)) => ended.unwrap_or(Ok(()))?,
@@ -116,34 +120,44 @@ impl Images {
         inspect(client, name).await?.ok_or_else(missing)
     }
 
-    /// Joins the pull of `name`, or begins one. It goes on when nobody waits.
-    fn pull(
-        self: &Arc<Self>,
+    /// Joins the pull of `name`, or begins one. It goes on when nobody waits, until
+    /// another needs its place.
+    async fn pull(
+        &self,
         client: &Client,
         config: &DockerConfig,
         tasks: &TaskTracker,
-        name: &str,
-    ) -> Result<Outcome> {
-        let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(outcome) = pulls.get(name) {
-            return Ok(outcome.clone());
-        }
-        if pulls.len() >= PULLS_MAX {
-            return Err(Error::Unavailable(format!(
-                "{PULLS_MAX} images are being pulled for the Engine; try again later"
-            )));
+        name: &Name,
+        asker: Option<Asker>,
+    ) -> Result<(Outcome, Interest)> {
+        let full = name.to_string();
+        if let Some(joined) = self.desk.join(&full) {
+            return Ok(joined);
         }
         let (tell, outcome) = watch::channel(None);
-        pulls.insert(name.to_owned(), outcome.clone());
-        let (images, client, config, name) = (Arc::clone(self), client.clone(), config.clone(), name.to_owned());
+        let stop = CancellationToken::new();
+        let origin = Origin::of(name).await;
+        let watched = outcome.clone();
+        let wanted = Wanted { name: &full, asker, origin, is_bounded: true, stop: stop.clone(), watched };
+        let (place, interest) = match self.desk.begin(wanted)? {
+            Begun::Joined(outcome, interest) => return Ok((outcome, interest)),
+            Begun::New(place, interest) => (place, interest),
+        };
+        let (client, config) = (client.clone(), config.clone());
         tasks.spawn(async move {
             // Who hangs up ends the Engine's own pull.
-            let pulled = tokio::time::timeout(PULL_WAIT_MAX, pull(&client, &config, &name)).await;
-            let pulled = pulled.unwrap_or_else(|_| Err(Refused::Unavailable(given_up(&name))));
-            images.pulls.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+            let pulled = tokio::select! {
+                pulled = tokio::time::timeout(PULL_WAIT_MAX, pull(&client, &config, &full)) => {
+                    pulled.unwrap_or_else(|_| Err(Refused::Unavailable(given_up(&full))))
+                }
+                () = stop.cancelled() => {
+                    Err(Refused::Unavailable(format!("the pull of `{full}` gave way to others; ask again")))
+                }
+            };
+            drop(place);
             tell.send_replace(Some(pulled));
         });
-        Ok(outcome)
+        Ok((outcome, interest))
     }
 }
 
@@ -300,6 +314,7 @@ fn read(name: &str, inspected: ImageInspect) -> Result<Image> {
 mod test {
     use super::super::transport::Endpoint;
     use super::*;
+    use crate::images::desk::PULLS_MAX;
 
     #[test]
     fn what_would_be_another_path_of_the_engine_is_no_name() {
@@ -325,14 +340,17 @@ mod test {
         let socket = "unix:///nowhere/docker.sock".to_owned();
         let config = DockerConfig { socket, ..DockerConfig::new(domain::StoreId::from_entropy([1; 10])) };
         let client = Endpoint::find(&config).unwrap().client(&tasks).unwrap();
-        let pulls: Vec<_> = (0..PULLS_MAX).map(|number| (format!("image-{number}"), watch::channel(None))).collect();
-        for (name, (_, outcome)) in &pulls {
-            images.pulls.lock().unwrap().insert(name.clone(), outcome.clone());
+        let mut pulls = Vec::new();
+        for number in 0..PULLS_MAX {
+            let name = Name::parse(&format!("127.0.0.1:{}/image-{number}", number + 1)).unwrap();
+            pulls.push(images.pull(&client, &config, &tasks, &name, None).await.unwrap());
         }
-        let refused = images.pull(&client, &config, &tasks, "another").unwrap_err();
+        // No task has run yet: nothing was waited for.
+        let refused = images.pull(&client, &config, &tasks, &name_of("127.0.0.1:99/another").unwrap(), None).await;
+        let refused = refused.unwrap_err();
         assert!(matches!(&refused, Error::Unavailable(text) if text.contains("64 images")), "{refused}");
         assert!(
-            images.pull(&client, &config, &tasks, "image-3").is_ok(),
+            images.pull(&client, &config, &tasks, &name_of("127.0.0.1:4/image-3").unwrap(), None).await.is_ok(),
             "who waits for one that is under way joins it"
         );
     }

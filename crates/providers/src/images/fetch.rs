@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, watch};
 
 use super::layout::{Ingest, Work, sha256};
 use super::name::Name;
+use super::processors::Turn;
 use super::pull::{State, again};
 use super::registry::{Fault, Source};
 use super::trees::stopped;
@@ -254,6 +255,7 @@ impl Store {
     async fn write(self: &Arc<Self>, mut ingest: Ingest, chunks: Vec<Bytes>) -> (Ingest, Result<(), Fault>) {
         let store = Arc::clone(self);
         let written = tokio::task::spawn_blocking(move || {
+            let _turn = Turn::take();
             // It was looked before the pull began; others write too.
             if let Err(error) = store.room() {
                 return (ingest, Err(Fault::Ours(Arc::new(error))));

@@ -5,6 +5,8 @@
 //! is written down first. Whatever it says is checked as if a registry had said it:
 //! every blob goes into the layout under the digest of what it is.
 
+mod place;
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
@@ -12,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use domain::Asker;
 use futures_util::StreamExt as _;
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType};
 use serde::Deserialize;
@@ -23,10 +26,12 @@ use super::layout::{Ingest, Work, descriptor, is_digest};
 use super::manifest::{DOCUMENT_BYTES_MAX, Document, LAYERS_MAX, configuration};
 use super::name::{Name, shown};
 use super::platform::{Platform, offered};
+use super::processors::{Pace, Paced, Turn};
 use super::pull::State;
 use super::trees::{Compression, Contents, HEAD, compression_of, decoder, stopped};
 use super::{Image, Progress, Run, Store, disk};
 use crate::{ByteStream, Error, Result};
+use place::Place;
 
 /// The most images of one archive,
 const IMAGES_MAX: usize = 256;
@@ -79,12 +84,19 @@ struct Opened {
 
 impl Store {
     /// Takes in the images of an archive; `name` is for the only one in it.
-    pub(super) async fn import(self: &Arc<Self>, name: Option<Name>, archive: ByteStream) -> Result<Vec<Image>> {
+    pub(super) async fn import(
+        self: &Arc<Self>,
+        name: Option<Name>,
+        archive: ByteStream,
+        asker: Option<Asker>,
+    ) -> Result<Vec<Image>> {
+        let place = Place::take(self, asker)?;
         let stop = self.pulls.stop.child_token();
         // Whoever sends it may hang up, and what blocks is told to end then.
         let _hung_up = stop.clone().drop_guard();
         let store = Arc::clone(self);
         let importing = self.pulls.tasks.spawn(async move {
+            let _place = place;
             let work = Arc::new(store.layout.work(stop));
             let imported = store.import_all(&work, name, archive).await;
             let brought = work.end();
@@ -113,7 +125,7 @@ impl Store {
         let spool = work.unless_stopped(self.write_down(archive)).await??;
         let reading = Arc::clone(work);
         let ready = self
-            .blocking("read an archive", move |store| Reader { store, work: &reading }.archive(&spool, name))
+            .long_work("read an archive", move |store| Reader { store, work: &reading }.archive(&spool, name))
             .await?;
         let (state, _) = watch::channel(State::Going(Progress::Resolving));
         let (mut images, mut all_held): (Vec<Image>, Vec<_>) = (Vec::new(), Vec::new());
@@ -179,12 +191,14 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Finds out what an archive is, and puts what is in it into the layout.
     fn archive(self, spool: &Spool, name: Option<Name>) -> Result<Vec<Ready>> {
+        let _turn = Turn::take();
         let fails = |error| disk("read an archive", error);
         let mut file = File::open(&spool.path).map_err(fails)?;
         let head = head(&mut file).map_err(fails)?;
         let compression = compression_of(&head).map_err(|error| about("the archive", error))?;
         let bytes_max = self.store.config.image_bytes_max;
-        let contents = Contents::read(BufReader::new(&file), compression, bytes_max, self.work.stop())
+        let input = BufReader::new(Paced::new(&file, self.work.stop()));
+        let contents = Contents::read(input, compression, bytes_max, self.work.stop())
             .map_err(|error| about("the archive", error))?;
         if contents.members == 0 {
             return Err(Error::Invalid("the archive holds nothing".to_owned()));
@@ -221,12 +235,14 @@ impl Reader<'_> {
         let mut plain =
             File::options().read(true).write(true).create(true).truncate(true).open(&spool.path).map_err(fails)?;
         file.rewind().map_err(fails)?;
-        let mut input = decoder(BufReader::new(file), compression)?;
+        let mut input =
+            Paced::new(decoder(BufReader::new(Paced::new(file, self.work.stop())), compression)?, self.work.stop());
         let mut left = LOOK_BYTES;
         while left == LOOK_BYTES {
             self.go_on()?;
             // Its size was checked when it was read through.
-            left = io::copy(&mut (&mut input).take(LOOK_BYTES), &mut plain).map_err(fails)?;
+            left = io::copy(&mut (&mut input).take(LOOK_BYTES), &mut plain)
+                .map_err(|error| if self.work.stop().is_cancelled() { stopped() } else { fails(error) })?;
         }
         Ok(plain)
     }
@@ -396,6 +412,7 @@ impl Reader<'_> {
         let mut left = size;
         let mut buffer = vec![0; 256 * 1024];
         let mut looked = u64::MAX;
+        let mut pace = Pace::default();
         while left > 0 {
             if looked - left >= LOOK_BYTES {
                 self.go_on()?;
@@ -405,6 +422,7 @@ impl Reader<'_> {
             file.read_exact(&mut buffer[..most]).map_err(fails)?;
             ingest.write(&buffer[..most]).map_err(fails)?;
             left -= most as u64;
+            pace.count(most);
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! Pulls: one task for each name, however many wait for it.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use domain::Asker;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use oci_spec::image::{ImageConfiguration, ImageManifest};
@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::desk::{Begun, Desk, Interest, Origin, Place, Wanted};
 use super::fetch::Meter;
 use super::layout::{Work, descriptor};
 use super::manifest::{DOCUMENT_BYTES_MAX, Document, compression, configuration, media_type};
@@ -20,11 +21,6 @@ use super::platform::{Platform, offered};
 use super::registry::Source;
 use super::{Bounds, Held, Image, Layer, Progress, Run, Store, disk, free};
 use crate::{Error, Result};
-
-/// The most pulls at once, and the most of one registry: one that is slow does not keep
-/// the others out. What is here already is pulled again whatever there is.
-pub(crate) const PULLS_MAX: usize = 64;
-const REGISTRY_PULLS_MAX: usize = 16;
 
 /// The most layers of one image that come in at once.
 const LAYERS_AT_ONCE_MAX: usize = 3;
@@ -44,26 +40,16 @@ pub(super) enum State {
 /// The pulls that are under way.
 #[derive(Debug, Default)]
 pub(super) struct Pulls {
-    running: Mutex<HashMap<String, Running>>,
+    desk: Arc<Desk<watch::Receiver<State>>>,
+    /// Whom archives are taken in for just now.
+    pub(super) imports: Mutex<Vec<Option<Asker>>>,
     /// Those and imports, and what they do that blocks.
     pub(super) tasks: TaskTracker,
     /// Ends them all.
     pub(super) stop: CancellationToken,
 }
 
-/// A pull that is under way.
-#[derive(Debug)]
-struct Running {
-    registry: String,
-    state: watch::Receiver<State>,
-    stop: CancellationToken,
-}
-
 impl Pulls {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Running>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Ends them.
     pub(super) async fn close(&self) {
         self.stop.cancel();
@@ -72,48 +58,50 @@ impl Pulls {
     }
 }
 
-/// The place of a pull among those that are under way, for as long as its task lives.
-struct Place {
-    store: Arc<Store>,
-    name: String,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.store.pulls.lock().remove(&self.name);
-    }
-}
-
 impl Store {
-    /// Joins the pull of this name, or begins it.
-    pub(super) fn begin(self: &Arc<Self>, name: &Name) -> Result<watch::Receiver<State>> {
+    /// Joins the pull of this name, or begins it. While the interest is held, it does not
+    /// give way to others.
+    pub(super) async fn begin(
+        self: &Arc<Self>,
+        name: &Name,
+        asker: Option<Asker>,
+    ) -> Result<(watch::Receiver<State>, Interest)> {
         name.check_allowed(&self.config.allowed_registries)?;
         let key = name.to_string();
-        let mut running = self.pulls.lock();
-        if let Some(pull) = running.get(&key) {
-            return Ok(pull.state.clone());
+        if let Some(joined) = self.pulls.desk.join(&key) {
+            return Ok(joined);
         }
         if self.pulls.stop.is_cancelled() {
             return Err(stopping());
         }
-        let registry = name.registry();
-        if self.layout.find(&key).is_none() {
-            if running.len() >= PULLS_MAX {
-                return Err(Error::Unavailable(format!("{PULLS_MAX} images are being pulled; try again later")));
-            }
-            if running.values().filter(|pull| pull.registry == registry).count() >= REGISTRY_PULLS_MAX {
-                return Err(Error::Unavailable(format!(
-                    "{REGISTRY_PULLS_MAX} images of `{registry}` are being pulled; try again later"
-                )));
-            }
-        }
         let (state, watched) = watch::channel(State::Going(Progress::Resolving));
         let stop = self.pulls.stop.child_token();
-        let pull = Running { registry: registry.to_owned(), state: watched.clone(), stop: stop.clone() };
-        running.insert(key.clone(), pull);
-        drop(running);
-        let (store, name) = (Arc::clone(self), name.clone());
-        let under_way = Place { store: Arc::clone(self), name: key };
+        let wanted = Wanted {
+            name: &key,
+            asker,
+            origin: Origin::of(name).await,
+            is_bounded: self.layout.find(&key).is_none(),
+            stop: stop.clone(),
+            watched: watched.clone(),
+        };
+        match self.pulls.desk.begin(wanted)? {
+            Begun::Joined(watched, interest) => Ok((watched, interest)),
+            Begun::New(place, interest) => {
+                self.run(name.clone(), place, state, stop);
+                Ok((watched, interest))
+            }
+        }
+    }
+
+    /// Pulls on a task of its own.
+    fn run(
+        self: &Arc<Self>,
+        name: Name,
+        under_way: Place<watch::Receiver<State>>,
+        state: watch::Sender<State>,
+        stop: CancellationToken,
+    ) {
+        let store = Arc::clone(self);
         self.pulls.tasks.spawn(async move {
             let work = Arc::new(store.layout.work(stop.child_token()));
             let ended_by_hand = || stop.is_cancelled() && !store.pulls.stop.is_cancelled();
@@ -142,7 +130,6 @@ impl Store {
             });
             store.evict().await;
         });
-        Ok(watched)
     }
 
     /// A pull, and why it ended where it was ended.
@@ -158,9 +145,9 @@ impl Store {
             return end.map_err(|error| match (work.stop().is_cancelled(), self.pulls.stop.is_cancelled()) {
                 (false, _) => error,
                 (true, true) => stopping(),
-                (true, false) => {
-                    Error::Unavailable(format!("the pull of `{name}` was ended by a removal; ask again if you want it"))
-                }
+                (true, false) => Error::Unavailable(format!(
+                    "the pull of `{name}` was ended by a removal, or gave way; ask again if you want it"
+                )),
             });
         }
         work.stop().cancel();
@@ -169,8 +156,7 @@ impl Store {
 
     /// Ends the pull of this name; `false` if there is none.
     pub(super) async fn end_pull(&self, name: &str) -> bool {
-        let pull = self.pulls.lock().get(name).map(|pull| (pull.stop.clone(), pull.state.clone()));
-        let Some((stop, mut state)) = pull else { return false };
+        let Some((stop, mut state)) = self.pulls.desk.find(name) else { return false };
         stop.cancel();
         // It is over, too, where nobody is left to say so.
         let _ = state.wait_for(|state| !matches!(state, State::Going(_))).await;
@@ -376,7 +362,7 @@ impl Store {
             let stop = work.stop().clone();
             let (digest, layers, state) = (digest.to_owned(), layers.clone(), state.clone());
             let held = self
-                .blocking("unpack an image", move |store| {
+                .long_work("unpack an image", move |store| {
                     let written = AtomicU64::new(0);
                     let progress = |bytes: u64| {
                         let bytes = written.fetch_max(bytes, Ordering::Relaxed).max(bytes);

@@ -32,7 +32,7 @@ impl Inner {
         }
         let Some(images) = &self.images else { return Err(unknown(&spec.image)) };
         let begin = Instant::now();
-        let held = images.take(&spec.image).await?;
+        let held = images.take_for(&spec.image, spec.asker).await?;
         held.run().check(&spec.image, spec.entrypoint)?;
         Ok(Some(Image { held, entrypoint: spec.entrypoint, took: begin.elapsed() }))
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use bytes::Bytes;
+use domain::Asker;
 use fixtures::found;
 use fixtures::image::{Entry, Image, Packing, digest, layer};
 use futures_util::StreamExt as _;
@@ -452,4 +453,32 @@ async fn a_stream_that_breaks_off_leaves_nothing() {
     assert!(matches!(imported, Err(Error::Unavailable(_))), "{imported:?}");
     assert_eq!(fs::read_dir(store.temp.path().join("images/ingest")).unwrap().count(), 0);
     assert!(store.images.list().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn archives_that_one_caller_sends_for_ever_leave_places_to_others() {
+    let store = Store::new();
+    let [greedy, honest] = [1, 2].map(|number| Some(Asker { caller: number, address: number }));
+    let mut sending = Vec::new();
+    let refused = loop {
+        let archive: ByteStream = futures_util::stream::pending().boxed();
+        let mut import = Box::pin(store.images.import_for(Some("slow:1"), archive, greedy));
+        match futures_util::poll!(&mut import) {
+            std::task::Poll::Pending => sending.push(import),
+            std::task::Poll::Ready(refused) => break refused,
+        }
+    };
+    assert_eq!(sending.len(), 8, "half of all");
+    assert!(matches!(&refused, Err(Error::Unavailable(text)) if text.contains("for this caller")), "{refused:?}");
+    let archive = layer(&[Entry::file("hello", "there is room")]);
+    let archive: ByteStream = futures_util::stream::once(async move { Ok(Bytes::from(archive)) }).boxed();
+    store.images.import_for(Some("quick:1"), archive, honest).await.unwrap();
+    assert_eq!(
+        fs::read_to_string(store.images.take("quick:1").await.unwrap().root().join("hello")).unwrap(),
+        "there is room"
+    );
+    // A caller that hangs up gives its place back.
+    drop(sending);
+    store.images.close().await;
+    assert_eq!(fs::read_dir(store.temp.path().join("images/ingest")).unwrap().count(), 0);
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use domain::Asker;
 use providers::images::PullPolicy;
 
 use super::rogue::{Gate, Rogue, Say};
@@ -316,4 +317,37 @@ async fn closing_the_store_ends_an_unpacking() {
     let asked = rogue.blobs_asked();
     pull(&lab.open(), &name).await.unwrap();
     assert_eq!(rogue.blobs_asked(), asked, "what came is kept");
+}
+
+#[tokio::test]
+async fn a_new_image_comes_while_another_caller_holds_the_places_for_pulls() {
+    let (gates, slow): (Vec<_>, Vec<_>) = (0..4).map(|_| held_back()).unzip();
+    let quick = Rogue::good();
+    let names: Vec<_> = (0..64).map(|n| slow[n / 16].put(&small(&n.to_string()), &format!("app{n}"), "1")).collect();
+    let new = |n: &str| quick.put(&small(n), n, "1");
+    let [greedy, honest] = [1, 2].map(|number| Some(Asker { caller: number, address: number }));
+    let lab = Lab::new();
+    let images = lab.open();
+    let (mut waited, mut refused) = (Vec::new(), Vec::new());
+    for name in &names {
+        match images.pull_for(name, greedy).await {
+            Ok(pull) => waited.push(pull),
+            Err(error) => refused.push((name, error)),
+        }
+    }
+    assert_eq!(waited.len(), 32, "half of all, and of each registry");
+    let text = unavailable(images.take_for(&new("more"), greedy).await.map(drop));
+    assert!(text.contains("for this caller") && text.contains("try again"), "{text}");
+    images.take_for(&new("honest"), honest).await.unwrap();
+    // All others are taken too, by callers that hang up.
+    for (name, _) in &refused {
+        drop(images.pull(name).await.unwrap());
+    }
+    images.take_for(&new("other"), honest).await.unwrap();
+    // Those that are waited for have not given way.
+    gates.iter().for_each(|gate| gate.open());
+    for (pulling, _interest) in waited {
+        let last = pulling.collect::<Vec<_>>().await.pop().unwrap();
+        assert!(matches!(last, Ok(Progress::Done(_))), "{last:?}");
+    }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{
-    AskedSize, Ceilings, InvalidMetadata, InvalidName, Metadata, OwnerId, Quota, Resources, SandboxId, Site, State,
-    StopReason, WorkerId,
+    AskedSize, Asker, Ceilings, InvalidMetadata, InvalidName, Metadata, OwnerId, Quota, Resources, SandboxId, Site,
+    State, StopReason, WorkerId,
 };
 use providers::{Chain, Phase, Provider, Spec, Started};
 use serde_json::json;
@@ -52,6 +52,8 @@ pub struct SpawnRequest {
     pub generation: Option<u64>,
     /// The size that the template names, which this caller did not choose.
     pub of_template: AskedSize,
+    /// The caller, who shares places with others.
+    pub asker: Option<Asker>,
 }
 
 /// A sandbox that has just been made.
@@ -178,10 +180,18 @@ impl Control {
             Phase { name: "admission", took: started.elapsed().saturating_sub(stored) },
             Phase { name: "store", took: stored },
         ];
-        let (answer, answered) = oneshot::channel();
+        let (mut answer, answered) = oneshot::channel();
         let control = Arc::clone(self);
         self.tasks.spawn(async move {
-            let spawned = control.make(sandbox, order, phases).await;
+            let id = sandbox.id.clone();
+            let spawned = tokio::select! {
+                spawned = control.make(sandbox, order, phases) => spawned,
+                // It may wait for an image for long, and for no reason then.
+                () = answer.closed() => {
+                    drop(making);
+                    return control.abandon(&id).await;
+                }
+            };
             drop(making);
             let made = spawned.as_ref().ok().map(|spawned| spawned.sandbox.id.clone());
             // A caller may also go away with the answer under way.
@@ -265,6 +275,7 @@ impl Control {
             entrypoint: request.entrypoint.unwrap_or(false),
             metadata: request.metadata.clone(),
             lifetime,
+            asker: request.asker,
         };
         let names_disk = request.disk_mb.or(request.of_template.disk_mb).is_some_and(|disk_mb| disk_mb > 0);
         let here = fits_here && self.can_be_here(&offer, &mut spec, names_disk)?;
@@ -317,6 +328,7 @@ impl Control {
             key: request.key,
             generation: request.generation,
             of_template: AskedSize { memory_mb, vcpus, disk_mb },
+            asker: request.asker,
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use domain::Asker;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use providers::images::{Detail, Image, Images, Progress, Pruned};
@@ -39,15 +40,16 @@ impl Control {
         self.image_store()?.inspect(name).await.map_err(|error| fault(name, error))
     }
 
-    /// Fetches an image from its registry. It goes on when the stream is dropped;
-    /// the last item is [`Progress::Done`] or an error.
+    /// Fetches an image from its registry. It goes on when the stream is dropped, until
+    /// another needs its place; the last item is [`Progress::Done`] or an error.
     ///
     /// # Errors
     /// [`Error::Invalid`] for what names no image. Those of the stream: also
     /// [`Error::Unavailable`] for a registry that does not answer, and
     /// [`Error::Full`].
-    pub async fn pull_image(self: &Arc<Self>, name: &str) -> Result<Pull> {
-        let mut pull = self.image_store()?.pull(name).await.map_err(|error| fault(name, error))?;
+    pub async fn pull_image(self: &Arc<Self>, name: &str, asker: Asker) -> Result<Pull> {
+        let asked = self.image_store()?.pull_for(name, Some(asker)).await;
+        let (mut pull, interest) = asked.map_err(|error| fault(name, error))?;
         let (control, name) = (Arc::clone(self), name.to_owned());
         self.publish(EventType::ImagePulling, None, json!({"image": name}));
         let (steps, told) = mpsc::channel(PROGRESS_MAX);
@@ -76,7 +78,10 @@ impl Control {
                 let _ = steps.try_send(step);
             }
         });
-        let told = futures_util::stream::unfold(told, |mut told| async { Some((told.recv().await?, told)) });
+        // The pull gives way to others only when nothing reads this.
+        let told = futures_util::stream::unfold((told, interest), |(mut told, interest)| async {
+            Some((told.recv().await?, (told, interest)))
+        });
         Ok(told.boxed())
     }
 
@@ -84,8 +89,8 @@ impl Control {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a bad name or archive, [`Error::TooLarge`], [`Error::Full`].
-    pub async fn import_images(&self, name: Option<&str>, archive: ByteStream) -> Result<Vec<Image>> {
-        let imported = self.image_store()?.import(name, archive).await;
+    pub async fn import_images(&self, name: Option<&str>, archive: ByteStream, asker: Asker) -> Result<Vec<Image>> {
+        let imported = self.image_store()?.import_for(name, archive, Some(asker)).await;
         let images = imported.map_err(|error| {
             // Of a pull it is the image that is too large, and not what the caller sent.
             if let providers::Error::TooLarge(text) = error {

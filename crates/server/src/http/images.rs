@@ -83,10 +83,10 @@ pub async fn remove(State(api): State<Api>, uri: Uri) -> Result<Response> {
         (status = 400, body = api::ErrorBody, description = "No such image, no login, or not for this machine"),
         (status = 503, body = api::ErrorBody, description = "The registry does not answer"),
         (status = 507, body = api::ErrorBody, description = "The server's disk is full")))]
-pub async fn pull(State(api): State<Api>, Body(body): Body<api::PullRequest>) -> Response {
+pub async fn pull(State(api): State<Api>, meter: Meter, Body(body): Body<api::PullRequest>) -> Response {
     let api::PullRequest { name, stream } = body;
     let answer = async {
-        let pull = api.control.pull_image(&name).await?;
+        let pull = api.control.pull_image(&name, meter.account().asker()).await?;
         if stream { Ok(lines(pull)) } else { wait(pull).await.map(|image| Json(image).into_response()) }
     };
     let answer = answer.await;
@@ -182,7 +182,8 @@ pub async fn import(
     let name = params.name.unwrap_or_default();
     let upload = Upload::begin(request.into_body(), api.settings.image_bytes_max, &meter).await?;
     upload.check_announced().await.map_err(too_large)?;
-    let imported = api.control.import_images(Some(name.as_str()).filter(|name| !name.is_empty()), upload.bytes()).await;
+    let asked = Some(name.as_str()).filter(|name| !name.is_empty());
+    let imported = api.control.import_images(asked, upload.bytes(), meter.account().asker()).await;
     let answer = match imported {
         Ok(images) => {
             let images: Vec<_> = images.into_iter().map(wire::image).collect();

@@ -38,11 +38,13 @@ pub async fn spawn(
     Owner(owner): Owner,
     Repeatable(key): Repeatable,
     headers: HeaderMap,
+    meter: Meter,
     Body(body): Body<api::SpawnRequest>,
 ) -> Result<(StatusCode, HeaderMap, Json<api::Sandbox>)> {
     let key = key.map(|key| key.of(&body));
     let generation = fence::generation(&headers)?;
-    let request = SpawnRequest { key, generation, ..wire::spawn_request(body, owner)? };
+    let asker = Some(meter.account().asker());
+    let request = SpawnRequest { key, generation, asker, ..wire::spawn_request(body, owner)? };
     Ok(answer(&api, &api.control.spawn(request).await?))
 }
 

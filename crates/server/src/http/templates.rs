@@ -97,9 +97,11 @@ pub async fn spawn(
     Name(name): Name,
     Owner(owner): Owner,
     Repeatable(key): Repeatable,
+    meter: Meter,
     Body(body): Body<api::TemplateSpawnRequest>,
 ) -> Result<(StatusCode, HeaderMap, Json<api::Sandbox>)> {
     let key = key.map(|key| key.of(&(&name, &body)));
-    let request = SpawnRequest { key, ..wire::template_spawn(name, body, owner)? };
+    let asker = Some(meter.account().asker());
+    let request = SpawnRequest { key, asker, ..wire::template_spawn(name, body, owner)? };
     Ok(sandboxes::answer(&api, &api.control.spawn(request).await?))
 }

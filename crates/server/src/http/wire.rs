@@ -79,6 +79,7 @@ pub fn spawn_request(body: api::SpawnRequest, header: Option<OwnerId>) -> Result
         key: None,
         generation: None,
         of_template: AskedSize::default(),
+        asker: None,
     })
 }
 

@@ -104,6 +104,7 @@ async fn an_orphan_that_cannot_be_removed_does_not_keep_the_others() {
         entrypoint: false,
         metadata: Metadata::from([("mock.stop_fail".to_owned(), fails.to_owned())]),
         lifetime: LONG,
+        asker: None,
     };
     // In the order in which they are listed.
     let ids = [1, 2, 3].map(|n| SandboxId::from_entropy([n; 10]));

@@ -39,6 +39,7 @@ fn spec() -> Spec {
         entrypoint: false,
         metadata: [("team".to_owned(), "blue".to_owned())].into(),
         lifetime: Duration::from_secs(600),
+        asker: None,
     }
 }
 

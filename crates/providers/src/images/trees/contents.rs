@@ -8,6 +8,7 @@ use std::rc::Rc;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
+use super::super::processors::Pace;
 use super::Compression;
 use super::archive::{Archive, Kind, refuse};
 use super::stream::{decoder, fault, hex, stopped};
@@ -48,7 +49,13 @@ impl Contents {
         stop: &CancellationToken,
     ) -> Result<Contents> {
         let state = Rc::new(RefCell::new(State { bytes: 0, hash: Sha256::new(), fault: None }));
-        let plain = Watched { input: decoder(input, compression)?, bytes_max, stop, state: Rc::clone(&state) };
+        let plain = Watched {
+            input: decoder(input, compression)?,
+            bytes_max,
+            stop,
+            pace: Pace::default(),
+            state: Rc::clone(&state),
+        };
         let listed = list(plain, &state);
         let mut state = state.borrow_mut();
         if let Some(fault) = state.fault.take() {
@@ -136,6 +143,7 @@ struct Watched<'a> {
     input: Box<dyn Read + Send + 'a>,
     bytes_max: u64,
     stop: &'a CancellationToken,
+    pace: Pace,
     state: Rc<RefCell<State>>,
 }
 
@@ -156,6 +164,7 @@ impl Read for Watched<'_> {
         };
         state.hash.update(&buffer[..got]);
         state.bytes += got as u64;
+        self.pace.count(got);
         if state.bytes > self.bytes_max {
             let most = self.bytes_max;
             state.fault = Some(Error::TooLarge(format!(

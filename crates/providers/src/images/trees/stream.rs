@@ -11,6 +11,7 @@ use std::thread;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
+use super::super::processors::{Pace, Turn};
 use super::super::room;
 use super::archive::refuse;
 use super::{Bounds, Compression, Layer};
@@ -124,10 +125,10 @@ pub(super) fn uncompressed<T>(
         let producer = thread::Builder::new()
             .name("layer".to_owned())
             .spawn_scoped(scope, move || {
-                produce(Counted { blob, read, budget }, layer.compression, budget, &full, &empty)
+                produce(Counted { blob, read, budget, pace: Pace::default() }, layer.compression, budget, &full, &empty)
             })
             .map_err(|error| Error::failed("start a thread for a layer", error))?;
-        let mut chunks = Chunks { filled, used, current: Vec::new(), at: 0 };
+        let mut chunks = Chunks { filled, used, current: Vec::new(), at: 0, turn: None };
         let consumed = consume(&mut chunks);
         // So that the other side does not wait for us for ever.
         drop(chunks);
@@ -165,6 +166,7 @@ fn produce(
     loop {
         let mut chunk = empty.try_recv().unwrap_or_default();
         chunk.clear();
+        let turn = Turn::take();
         let got = (&mut plain).take(CHUNK as u64).read_to_end(&mut chunk);
         // Said here too: a compression may go on and on and give nothing.
         budget.go_on().map_err(Stopped::Fault)?;
@@ -174,6 +176,8 @@ fn produce(
         }
         budget.take(got as u64).map_err(Stopped::Fault)?;
         hash.update(&chunk);
+        // Never while it waits for the other thread.
+        drop(turn);
         full.send(chunk).map_err(|_| Stopped::NobodyReads)?;
     }
 }
@@ -223,6 +227,8 @@ struct Counted<'a> {
     blob: File,
     read: &'a (dyn Fn(u64) + Sync),
     budget: &'a Budget,
+    /// A compression may go on and on and give nothing.
+    pace: Pace,
 }
 
 impl Read for Counted<'_> {
@@ -232,6 +238,7 @@ impl Read for Counted<'_> {
         }
         let got = self.blob.read(buffer)?;
         (self.read)(got as u64);
+        self.pace.count(got);
         Ok(got)
     }
 }
@@ -243,12 +250,16 @@ pub(super) struct Chunks {
     used: Sender<Vec<u8>>,
     current: Vec<u8>,
     at: usize,
+    /// Held while there is something to work on.
+    turn: Option<Turn>,
 }
 
 impl Read for Chunks {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.at == self.current.len() {
+            self.turn = None;
             let Ok(next) = self.filled.recv() else { return Ok(0) };
+            self.turn = Some(Turn::take());
             let used = std::mem::replace(&mut self.current, next);
             // Refused only by a thread that has read everything.
             let _ = self.used.send(used);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Metadata, Resources, SandboxId};
+use domain::{Asker, Metadata, Resources, SandboxId};
 use providers::{
     Backend, BoxDisk, Chain, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Phase, Provider,
     Result, Slots, Spec, Started,
@@ -60,7 +60,7 @@ impl SharedBoxes {
         let holder = self.holder()?;
         let mut phases = Vec::new();
         for attempt in 1..=ATTEMPTS {
-            let started = holder.start_host(&host.id, &host_spec(host, spec.lifetime)).await?;
+            let started = holder.start_host(&host.id, &host_spec(host, spec.lifetime, spec.asker)).await?;
             sum(&mut phases, started.phases);
             match holder.add(&host.id, id, spec).await {
                 Ok(added) => {
@@ -100,7 +100,7 @@ fn failed(action: &'static str, error: store::Error) -> Error {
 
 /// A box for as many slots of this size as it has places. Its processors are
 /// shared: more than the machine has would be nobody's.
-fn host_spec(host: &PoolHost, lifetime: Duration) -> Spec {
+fn host_spec(host: &PoolHost, lifetime: Duration, asker: Option<Asker>) -> Spec {
     let one = host.resources;
     let all = |value: u32, own: u32| value.saturating_mul(host.places).saturating_add(own);
     let machine = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -117,6 +117,7 @@ fn host_spec(host: &PoolHost, lifetime: Duration) -> Spec {
         entrypoint: false,
         metadata: Metadata::default(),
         lifetime,
+        asker,
     }
 }
 
@@ -248,7 +249,7 @@ mod test {
             resources,
             places: 3,
         };
-        let size = host_spec(&host, Duration::from_secs(1)).resources;
+        let size = host_spec(&host, Duration::from_secs(1), None).resources;
         assert!(size.memory_mb > 300 && size.pids > 30 && size.disk_mb == 0, "{size:?}");
         assert!(size.vcpus >= 64, "each may have what it was promised: {size:?}");
     }

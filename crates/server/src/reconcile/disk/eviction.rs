@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use providers::{Chain, images::Pruned};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{Disk, Short};
@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// The removal of images from one disk.
 #[derive(Debug, Default)]
 pub(super) struct Eviction {
-    under_way: Option<JoinHandle<providers::Result<Pruned>>>,
+    under_way: JoinSet<providers::Result<Pruned>>,
     not_before: Option<Instant>,
 }
 
@@ -23,11 +23,8 @@ impl Eviction {
     /// as much as the largest box, which holds `held`. Says whether they are going.
     pub(super) async fn begin(&mut self, disk: &Disk, short: Short, held: u64) -> bool {
         let Some(images) = &disk.images else { return false };
-        if self.under_way.as_ref().is_some_and(|task| !task.is_finished()) {
-            return true;
-        }
-        if let Some(ended) = self.under_way.take() {
-            let has_removed = match ended.await {
+        if let Some(ended) = self.under_way.try_join_next() {
+            let has_removed = match ended {
                 Ok(Ok(pruned)) => !pruned.images.is_empty(),
                 Ok(Err(error)) => {
                     tracing::warn!(error = %Chain(&error), "images cannot be removed from a full disk");
@@ -37,6 +34,9 @@ impl Eviction {
             };
             self.not_before = (!has_removed).then(|| Instant::now() + PAUSE);
         }
+        if !self.under_way.is_empty() {
+            return true;
+        }
         if self.not_before.is_some_and(|time| Instant::now() < time) {
             return false;
         }
@@ -45,7 +45,7 @@ impl Eviction {
             return false;
         }
         let images = images.clone();
-        self.under_way = Some(tokio::spawn(async move { images.make_room().await }));
+        self.under_way.spawn(async move { images.make_room().await });
         true
     }
 }

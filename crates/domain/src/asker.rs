@@ -1,0 +1,75 @@
+//! Places that callers share among each other.
+
+use crate::{NoPlace, Places, Share};
+
+/// Part of the places that all callers at one address may have: more than a caller has,
+/// since several may be behind it, and never all.
+const ADDRESS: Share = Share::times_free(4);
+
+/// Caller that something is done for, as numbers that mean nothing elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Asker {
+    /// The owner, the key or the address that it is known by.
+    pub caller: u64,
+    /// The address that it comes from.
+    pub address: u64,
+}
+
+impl Asker {
+    /// Decides on one more place of `all` for `asker`, beside those that are `taken`. What
+    /// the server itself wants, which is `None`, is bounded by the number of places alone.
+    ///
+    /// # Errors
+    /// [`NoPlace`] says what there is none in.
+    pub fn admit(
+        asker: Option<Asker>,
+        all: usize,
+        taken: impl Iterator<Item = Option<Asker>> + Clone,
+    ) -> Result<(), NoPlace> {
+        let count = taken.clone().count();
+        let free = all.saturating_sub(count);
+        let Some(asker) = asker else { return if free == 0 { Err(NoPlace::Queue) } else { Ok(()) } };
+        let own = taken.clone().flatten().filter(|other| other.caller == asker.caller).count();
+        Places { all, of_one: None }.admit(count, own)?;
+        let near = taken.flatten().filter(|other| other.address == asker.address).count();
+        if ADDRESS.admits(free as u64, near as u64, 1) || near == 0 { Ok(()) } else { Err(NoPlace::Share) }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    /// How many places callers get one after the other who come again and again.
+    fn filled(callers: &[(u64, u64)], all: usize) -> usize {
+        let mut taken = Vec::new();
+        for (caller, address) in callers {
+            let asker = Some(Asker { caller: *caller, address: *address });
+            while Asker::admit(asker, all, taken.iter().copied()).is_ok() {
+                taken.push(asker);
+            }
+        }
+        taken.len()
+    }
+
+    #[test]
+    fn a_caller_leaves_places_to_others() {
+        assert_eq!(filled(&[(1, 1)], 64), 32);
+        assert_eq!(filled(&[(1, 1), (2, 2)], 64), 48);
+        assert_eq!(filled(&[(1, 1)], 1), 1);
+    }
+
+    #[test]
+    fn made_up_owners_of_one_address_leave_places_to_other_addresses() {
+        let owners: Vec<_> = (0..100).map(|owner| (owner, 1)).collect();
+        assert_eq!(filled(&owners, 64), 51);
+        assert_eq!(filled(&owners, 16), 12);
+    }
+
+    #[test]
+    fn the_server_itself_may_have_what_is_there() {
+        let taken = vec![None; 63];
+        assert_eq!(Asker::admit(None, 64, taken.iter().copied()), Ok(()));
+        assert_eq!(Asker::admit(None, 63, taken.iter().copied()), Err(NoPlace::Queue));
+    }
+}

@@ -1,0 +1,307 @@
+//! Pulls that are under way, by name: who has the places for them, and which of them
+//! gives way when another needs its place.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::{Asker, NoPlace};
+use tokio_util::sync::CancellationToken;
+
+use super::name::Name;
+use crate::{Error, Result};
+
+/// The most pulls at once, and the most of one registry: one that is slow does not keep
+/// the others out.
+pub(crate) const PULLS_MAX: usize = 64;
+const REGISTRY_PULLS_MAX: usize = 16;
+
+/// How long the address of a registry is asked for.
+const RESOLVE_WAIT: Duration = Duration::from_secs(2);
+
+/// Registry that is asked, as far as it is known to be one: names that lead to one
+/// address are one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Origin {
+    registry: String,
+    /// With a port on this machine, where each is a registry of its own.
+    address: Option<(IpAddr, u16)>,
+}
+
+impl Origin {
+    /// Asks for the address that the registry of `name` has.
+    pub(crate) async fn of(name: &Name) -> Origin {
+        let registry = name.registry().to_owned();
+        let target = if registry.contains(':') { registry.clone() } else { format!("{registry}:443") };
+        let found = tokio::time::timeout(RESOLVE_WAIT, tokio::net::lookup_host(target)).await;
+        // The least of them is the same whatever order they come in.
+        let address = found.ok().and_then(std::result::Result::ok).and_then(Iterator::min);
+        let address = address.map(|it| (it.ip().to_canonical(), if it.ip().is_loopback() { it.port() } else { 0 }));
+        Origin { registry, address }
+    }
+
+    fn is(&self, other: &Origin) -> bool {
+        self.registry == other.registry || self.address.is_some() && self.address == other.address
+    }
+}
+
+/// The pulls that are under way, each with what those who wait for it look at.
+#[derive(Debug)]
+pub(crate) struct Desk<T> {
+    state: Mutex<State<T>>,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    running: HashMap<String, Running<T>>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Running<T> {
+    /// Rises with each pull.
+    number: u64,
+    asker: Option<Asker>,
+    origin: Origin,
+    is_bounded: bool,
+    stop: CancellationToken,
+    interest: Arc<()>,
+    watched: T,
+}
+
+/// Interest in a pull: while it is held, the pull does not give way.
+#[derive(Debug, Clone)]
+pub struct Interest {
+    _held: Arc<()>,
+}
+
+/// The place of a pull, for as long as its task lives.
+#[derive(Debug)]
+pub(crate) struct Place<T: Clone> {
+    desk: Arc<Desk<T>>,
+    name: String,
+    number: u64,
+}
+
+impl<T: Clone> Drop for Place<T> {
+    fn drop(&mut self) {
+        let mut state = self.desk.lock();
+        // One that gave way may have been asked for again.
+        if state.running.get(&self.name).is_some_and(|running| running.number == self.number) {
+            state.running.remove(&self.name);
+        }
+    }
+}
+
+/// Pull that somebody wants.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a, T> {
+    pub(crate) name: &'a str,
+    pub(crate) asker: Option<Asker>,
+    pub(crate) origin: Origin,
+    /// What is here already is pulled again whatever there is.
+    pub(crate) is_bounded: bool,
+    /// What ends it.
+    pub(crate) stop: CancellationToken,
+    /// What those who wait for it look at.
+    pub(crate) watched: T,
+}
+
+/// Pull that was asked for.
+#[derive(Debug)]
+pub(crate) enum Begun<T: Clone> {
+    /// It is under way already.
+    Joined(T, Interest),
+    /// It is to be begun.
+    New(Place<T>, Interest),
+}
+
+impl<T> Default for Desk<T> {
+    fn default() -> Self {
+        Desk { state: Mutex::new(State { running: HashMap::new(), next: 0 }) }
+    }
+}
+
+impl<T: Clone> Desk<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Joins the pull of this name, if there is one.
+    pub(crate) fn join(&self, name: &str) -> Option<(T, Interest)> {
+        self.lock().join(name)
+    }
+
+    /// Returns what ends the pull of this name, and what those who wait look at.
+    pub(crate) fn find(&self, name: &str) -> Option<(CancellationToken, T)> {
+        let state = self.lock();
+        let running = state.running.get(name)?;
+        Some((running.stop.clone(), running.watched.clone()))
+    }
+
+    /// Joins the pull, or takes a place for it, if need be that of one that nothing waits
+    /// for any more, which ends.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if there is none.
+    pub(crate) fn begin(self: &Arc<Self>, wanted: Wanted<'_, T>) -> Result<Begun<T>> {
+        let mut state = self.lock();
+        if let Some((watched, interest)) = state.join(wanted.name) {
+            return Ok(Begun::Joined(watched, interest));
+        }
+        let Wanted { name, asker, origin, is_bounded, stop, watched } = wanted;
+        if is_bounded {
+            let (all, own) = ("images are being pulled".to_owned(), format!("images of `{}`", origin.registry));
+            state.make_place(
+                REGISTRY_PULLS_MAX,
+                asker,
+                |other| other.origin.is(&origin),
+                &format!("{own} are being pulled"),
+            )?;
+            state.make_place(PULLS_MAX, asker, |_| true, &all)?;
+        }
+        let (number, held) = (state.next, Arc::new(()));
+        state.next += 1;
+        let interest = Interest { _held: Arc::clone(&held) };
+        let running = Running { number, asker, origin, is_bounded, stop, interest: held, watched };
+        state.running.insert(name.to_owned(), running);
+        Ok(Begun::New(Place { desk: Arc::clone(self), name: name.to_owned(), number }, interest))
+    }
+}
+
+impl<T: Clone> State<T> {
+    fn join(&self, name: &str) -> Option<(T, Interest)> {
+        let running = self.running.get(name)?;
+        Some((running.watched.clone(), Interest { _held: Arc::clone(&running.interest) }))
+    }
+
+    /// Makes a place among `all` of those that are `of` a kind: of the pulls that nothing
+    /// waits for, one of the caller that has most goes, the oldest first.
+    fn make_place(
+        &mut self,
+        all: usize,
+        asker: Option<Asker>,
+        of: impl Fn(&Running<T>) -> bool,
+        what: &str,
+    ) -> Result<()> {
+        loop {
+            let taken = || self.running.values().filter(|other| other.is_bounded && of(other));
+            let Err(none) = Asker::admit(asker, all, taken().map(|other| other.asker)) else { return Ok(()) };
+            let count = |asker: Option<Asker>| {
+                taken().filter(|other| other.asker.map(|it| it.caller) == asker.map(|it| it.caller)).count()
+            };
+            let own = count(asker);
+            let is_near = |other: Asker| asker.is_some_and(|asker| asker.address == other.address);
+            let gives_way = taken()
+                .filter(|other| Arc::strong_count(&other.interest) == 1)
+                // From one who has some, those who have fewer keep theirs.
+                .filter(|other| own == 0 || other.asker.is_some_and(is_near) || count(other.asker) >= own)
+                .max_by_key(|other| (count(other.asker), Reverse(other.number)))
+                .map(|other| other.number);
+            let Some(number) = gives_way else {
+                return Err(Error::Unavailable(match none {
+                    NoPlace::Queue => format!("{all} {what}; try again later"),
+                    NoPlace::Share => format!(
+                        "as many {what} for this caller as are left for others, of {all}; wait for these, or try again \
+                         later"
+                    ),
+                }));
+            };
+            for (name, other) in self.running.extract_if(|_, other| other.number == number) {
+                tracing::info!(name, "a pull that nothing waits for gives way to another");
+                other.stop.cancel();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn origin(registry: &str, address: Option<u8>) -> Origin {
+        Origin { registry: registry.to_owned(), address: address.map(|last| (IpAddr::from([192, 0, 2, last]), 0)) }
+    }
+
+    fn asker(number: u64) -> Option<Asker> {
+        Some(Asker { caller: number, address: number })
+    }
+
+    fn begin(desk: &Arc<Desk<u32>>, name: &str, asker: Option<Asker>, origin: Origin) -> Result<Begun<u32>> {
+        let stop = CancellationToken::new();
+        desk.begin(Wanted { name, asker, origin, is_bounded: true, stop, watched: 0 })
+    }
+
+    /// Begins pulls of registries that have one address each until there is no place.
+    fn fill(desk: &Arc<Desk<u32>>, of: Option<Asker>, kind: &str) -> Vec<Begun<u32>> {
+        let places =
+            (0..=64u8).map_while(|n| begin(desk, &format!("{kind}{n}"), of, origin(&format!("{kind}{n}"), None)).ok());
+        places.collect()
+    }
+
+    #[test]
+    fn pulls_of_one_caller_leave_places_to_others() {
+        let desk = Arc::default();
+        let first = fill(&desk, asker(1), "a");
+        assert_eq!(first.len(), 32);
+        let text = begin(&desk, "x", asker(1), origin("x", None)).unwrap_err().to_string();
+        assert!(text.contains("for this caller"), "{text}");
+        let second = fill(&desk, asker(2), "b");
+        assert_eq!(second.len(), 16);
+        begin(&desk, "y", asker(3), origin("y", None)).unwrap();
+    }
+
+    #[test]
+    fn a_pull_that_nothing_waits_for_gives_way() {
+        let desk = Arc::default();
+        let mut held = fill(&desk, None, "a");
+        assert_eq!(held.len(), 64);
+        let text = begin(&desk, "x", asker(1), origin("x", None)).unwrap_err().to_string();
+        assert!(text.contains("64 images are being pulled"), "{text}");
+        // The caller of the third hangs up; its task lives on.
+        let Begun::New(place, interest) = held.remove(2) else { panic!() };
+        let (stop, _) = desk.find("a2").unwrap();
+        drop(interest);
+        let kept = begin(&desk, "x", asker(1), origin("x", None)).unwrap();
+        assert!(stop.is_cancelled() && desk.join("a2").is_none());
+        // What has given way takes no place from who asks for it again.
+        held.remove(0);
+        let again = begin(&desk, "a2", asker(2), origin("a2", None)).unwrap();
+        drop(place);
+        assert!(desk.join("a2").is_some());
+        drop((kept, again));
+        assert!(desk.join("a2").is_none() && desk.join("x").is_none());
+    }
+
+    #[test]
+    fn of_the_pulls_that_nothing_waits_for_those_of_the_greediest_go_first() {
+        let desk = Arc::default();
+        let leave = |begun| {
+            let Begun::New(place, _) = begun else { panic!() };
+            place
+        };
+        let _honest = leave(begin(&desk, "honest", asker(1), origin("h", None)).unwrap());
+        let _greedy: Vec<_> = fill(&desk, asker(2), "g").into_iter().map(leave).collect();
+        let _others = fill(&desk, None, "o");
+        let third: Vec<_> = (0..40)
+            .map(|n| begin(&desk, &format!("t{n}"), asker(3), origin(&format!("t{n}"), None)))
+            .take_while(std::result::Result::is_ok)
+            .collect();
+        assert!(third.len() > 1, "{}", third.len());
+        assert!(desk.join("honest").is_some() && desk.join("g0").is_none());
+    }
+
+    #[test]
+    fn names_of_one_address_are_one_registry() {
+        let desk = Arc::default();
+        let held: Vec<_> =
+            (0..16).map(|n| begin(&desk, &format!("{n}"), None, origin(&format!("r{n}"), Some(1))).unwrap()).collect();
+        let text = begin(&desk, "x", None, origin("other", Some(1))).unwrap_err().to_string();
+        assert!(text.contains("16 images of `other`"), "{text}");
+        begin(&desk, "x", None, origin("other", Some(2))).unwrap();
+        begin(&desk, "x", None, origin("r", None)).unwrap();
+        drop(held);
+    }
+}
