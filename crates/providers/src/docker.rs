@@ -16,6 +16,7 @@ mod direct;
 mod engine;
 mod fault;
 mod image;
+mod removal;
 mod sockets;
 mod stream;
 mod transport;
@@ -26,15 +27,12 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::Docker as Client;
 use bollard::errors::Error as ClientError;
 use bollard::models::{ContainerInspectResponse, ContainerSummaryStateEnum};
-use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
-};
+use bollard::query_parameters::{CreateContainerOptionsBuilder, ListContainersOptionsBuilder};
 use domain::SandboxId;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
@@ -51,7 +49,7 @@ pub use config::{DockerConfig, DockerTls};
 
 use container::{SANDBOX_LABEL, STORE_LABEL, Shape};
 use direct::FirstProcess;
-use engine::Engine;
+use engine::{About, Engine};
 use fault::{CHANGE_WAIT, LOOK_WAIT, within};
 use image::Images;
 use transport::Endpoint;
@@ -62,11 +60,7 @@ const IMAGE: &str = "debian:stable-slim";
 /// Runtimes whose containers have a kernel of their own.
 const HAVE_OWN_KERNEL: [&str; 2] = ["kata", "runsc"];
 /// What no setting of an Engine bounds.
-const SHARED_COUNTS: &str = "Containers of this runtime share terminals, inotify instances and watches, and, below half of what root of the Engine's machine may have, waiting signals, timers and message queues: one box can take those of all. Use the runtime runsc or kata, or the provider native.";
-/// The longest wait for a container that somebody else removes just now.
-const REMOVAL_WAIT: Duration = Duration::from_secs(20);
-/// How often to look whether it is gone.
-const REMOVAL_PERIOD: Duration = Duration::from_millis(20);
+const SHARED_COUNTS: &str = "Containers of this runtime share terminals, inotify instances and watches, watches of epoll (which the server and the Engine need too where they are root), descriptors in flight, large pipes, and, below half of what root of the Engine's machine may have, waiting signals, timers and message queues: one box can take those of all. Start the Engine with userns-remap to keep them from the server, or use the runtime runsc or kata, or the provider native.";
 
 /// The provider. Clones are the same one.
 #[derive(Debug, Clone)]
@@ -172,6 +166,15 @@ impl Inner {
         image::inspect(self.client()?, &image::name_of(name)?.to_string()).await
     }
 
+    /// Returns the runtime that boxes have.
+    fn runtime(&self, about: Option<&About>) -> String {
+        if !self.config.runtime.is_empty() {
+            return self.config.runtime.clone();
+        }
+        let default = about.map(|about| about.default_runtime.clone()).filter(|name| !name.is_empty());
+        default.unwrap_or("runc".to_owned())
+    }
+
     fn name(&self, id: &SandboxId) -> String {
         container::name(&self.config.store_id, id)
     }
@@ -274,7 +277,11 @@ impl Inner {
     ) -> Result<impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static, Failure> {
         const ACTION: &str = "make a box";
         self.volume.fill(client, &image.id).await.map_err(|error| fault::failed("put the agent in", error))?;
-        let body = container::body(&self.config, &self.shape, id, spec, image, self.volume.name())?;
+        let about = self.engine.about();
+        let bounds_options =
+            about.as_ref().is_some_and(|about| about.bounds_options) && !has_own_kernel(&self.runtime(about.as_ref()));
+        let made = container::Made { image, volume: self.volume.name(), bounds_options };
+        let body = container::body(&self.config, &self.shape, id, spec, &made)?;
         let options = CreateContainerOptionsBuilder::default().name(name).build();
         let created = within(CHANGE_WAIT, client.create_container(Some(options), body)).await;
         created.map_err(|error| self.not_created(spec, error))?;
@@ -318,24 +325,6 @@ impl Inner {
     async fn clear(&self, client: &Client, name: &str, id: &SandboxId) {
         if let Err(error) = self.remove(client, name).await {
             tracing::warn!(%id, %error, "what is left of a box that could not be made cannot be removed");
-        }
-    }
-
-    /// Ends and removes a container with its volumes, if there is one.
-    async fn remove(&self, client: &Client, name: &str) -> Result<()> {
-        let deadline = Instant::now() + REMOVAL_WAIT;
-        loop {
-            let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-            let error = match within(CHANGE_WAIT, client.remove_container(name, Some(options))).await {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            };
-            match fault::status(&error) {
-                Some(404) => return Ok(()),
-                // Being removed by another, or held by something that ends just now.
-                Some(409 | 500) if Instant::now() < deadline => tokio::time::sleep(REMOVAL_PERIOD).await,
-                _ => return Err(fault::failed("remove a box", error)),
-            }
         }
     }
 
@@ -409,6 +398,11 @@ impl Inner {
     }
 }
 
+/// Says whether containers of a runtime have a kernel of their own.
+fn has_own_kernel(runtime: &str) -> bool {
+    HAVE_OWN_KERNEL.iter().any(|name| runtime.starts_with(name))
+}
+
 /// Returns the first process of a container that runs.
 fn first_process(inspected: &ContainerInspectResponse) -> Option<FirstProcess> {
     let state = inspected.state.as_ref().filter(|state| state.running == Some(true))?;
@@ -457,13 +451,11 @@ impl Provider for Docker {
     fn facts(&self) -> Facts {
         let config = &self.inner.config;
         let about = self.inner.engine.about();
-        let default = about.as_ref().map(|about| about.default_runtime.clone()).filter(|name| !name.is_empty());
-        let runtime =
-            if config.runtime.is_empty() { default.unwrap_or("runc".to_owned()) } else { config.runtime.clone() };
+        let runtime = self.inner.runtime(about.as_ref());
         let [memory, vcpus, pids] = about.as_ref().map_or([true; 3], |about| about.limits);
         let bounds_disk = about.as_ref().is_some_and(|about| about.bounds_disk);
         let mut missing = self.inner.missing(about);
-        if !HAVE_OWN_KERNEL.iter().any(|name| runtime.starts_with(name)) {
+        if !has_own_kernel(&runtime) {
             missing.push(SHARED_COUNTS.to_owned());
         }
         let kind = |held: bool| if held { LimitKind::Hard } else { LimitKind::None };

@@ -27,6 +27,9 @@ const CPU_PERIOD: i64 = 100_000;
 /// How readily the kernel of the Engine's machine ends a box when memory runs out:
 /// before its services. The same as on `native`.
 const OOM_SCORE: i64 = 500;
+/// Bytes that one socket may hold of options, such as keys of signed connections,
+/// which no control group counts. The same as on `native`.
+const SOCKET_OPTION_BYTES_MAX: u32 = 8_192;
 /// The agent's own tmpfs holds a socket.
 const RUN_DIR_OPTIONS: &str = "rw,noexec,nosuid,nodev,size=64k,mode=1777";
 /// In a box whose root cannot be written; the first gets half of the memory, the others an eighth.
@@ -106,15 +109,25 @@ fn capabilities(config: &DockerConfig) -> Result<Vec<String>> {
     Ok(kept)
 }
 
+/// Parts that a box is made of besides its configuration.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Made<'a> {
+    pub(super) image: &'a Image,
+    /// The name of the volume that holds the agent.
+    pub(super) volume: &'a str,
+    /// The kernel has a bound for the options of sockets of one container.
+    pub(super) bounds_options: bool,
+}
+
 /// What the Engine is asked to make.
 pub(super) fn body(
     config: &DockerConfig,
     shape: &Shape,
     id: &SandboxId,
     spec: &Spec,
-    image: &Image,
-    volume: &str,
+    made: &Made<'_>,
 ) -> Result<ContainerCreateBody> {
+    let image = made.image;
     let boot = serde_json::to_string(&boot(config, spec, image)).map_err(|error| Error::failed("make a box", error))?;
     let labels = [(STORE_LABEL, config.store_id.as_str()), (SANDBOX_LABEL, id.as_str())];
     Ok(ContainerCreateBody {
@@ -132,12 +145,12 @@ pub(super) fn body(
         image: Some(image.id.clone()),
         working_dir: Some("/".to_owned()),
         labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()),
-        host_config: Some(host(config, shape, spec, volume)),
+        host_config: Some(host(config, shape, spec, made)),
         ..ContainerCreateBody::default()
     })
 }
 
-fn host(config: &DockerConfig, shape: &Shape, spec: &Spec, volume: &str) -> HostConfig {
+fn host(config: &DockerConfig, shape: &Shape, spec: &Spec, made: &Made<'_>) -> HostConfig {
     let resources = &spec.resources;
     let memory = i64::from(resources.memory_mb) * 1024 * 1024;
     HostConfig {
@@ -160,7 +173,10 @@ fn host(config: &DockerConfig, shape: &Shape, spec: &Spec, volume: &str) -> Host
         security_opt: Some(shape.security.clone()),
         readonly_rootfs: Some(config.read_only_rootfs),
         tmpfs: Some(tmpfs(config, resources.memory_mb)),
-        mounts: Some(vec![agent_mount(volume, true)]),
+        mounts: Some(vec![agent_mount(made.volume, true)]),
+        sysctls: made
+            .bounds_options
+            .then(|| HashMap::from([("net.core.optmem_max".to_owned(), SOCKET_OPTION_BYTES_MAX.to_string())])),
         runtime: (!config.runtime.is_empty()).then(|| config.runtime.clone()),
         storage_opt: (resources.disk_mb > 0)
             .then(|| HashMap::from([("size".to_owned(), format!("{}m", resources.disk_mb))])),

@@ -21,6 +21,9 @@ const ASK_WAIT: Duration = Duration::from_millis(900);
 /// runc before this can be made to write outside of a box (CVE-2025-31133 and its kin).
 const RUNC_MIN: [u32; 3] = [1, 2, 8];
 
+/// The first kernel with a bound on the options of sockets for each network.
+const OPTIONS_KERNEL_MIN: [u32; 2] = [6, 7];
+
 /// What an Engine says of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct About {
@@ -37,6 +40,8 @@ pub(super) struct About {
     /// Its control groups are of version 1, where a memory limit counts no buffers of
     /// sockets.
     pub(super) groups_v1: bool,
+    /// Its kernel has a bound on the options of sockets for each network.
+    pub(super) bounds_options: bool,
     /// Where it keeps its containers, as it sees its machine.
     pub(super) root_dir: PathBuf,
     /// How many boxes of ours it has.
@@ -141,6 +146,7 @@ fn about(version: &SystemVersion, info: SystemInfo, boxes: usize) -> About {
              with its mends."
         ));
     }
+    let bounds_options = info.kernel_version.is_some_and(|version| is_at_least(&version, &OPTIONS_KERNEL_MIN));
     let groups_v1 = info.cgroup_version == Some(SystemInfoCgroupVersionEnum::_1);
     About {
         version: text(&version.version),
@@ -150,6 +156,7 @@ fn about(version: &SystemVersion, info: SystemInfo, boxes: usize) -> About {
         bounds_disk,
         limits,
         groups_v1,
+        bounds_options,
         root_dir: info.docker_root_dir.unwrap_or_default().into(),
         boxes: u32::try_from(boxes).unwrap_or(u32::MAX),
         missing,

@@ -16,6 +16,10 @@ pub(super) const CHANGE_WAIT: Duration = Duration::from_secs(60);
 pub(super) const FULL: &str =
     "the disk of the Docker Engine is full; remove images there (`docker image prune`) or make room on it";
 
+/// So much of what an Engine says gets into the log: some of it is what a registry
+/// said, or a path that a box has made, which may be anything.
+pub(super) const SAID_CHARS_MAX: usize = 1000;
+
 /// Waits for the whole answer to a short call. One that does not come is as if
 /// the Engine could not be reached; whether the call was done is not known.
 pub(super) async fn within<T>(
@@ -45,6 +49,10 @@ pub(super) fn failed(action: &'static str, error: ClientError) -> Error {
     }
     match refusal(&error) {
         Some((_, message)) if is_full(message) => Error::Full(FULL.to_owned()),
+        Some((status, message)) if message.len() > SAID_CHARS_MAX => {
+            let said: String = message.chars().take(SAID_CHARS_MAX).collect();
+            Error::failed(action, format!("the Engine answered {status}: {said}"))
+        }
         _ => Error::failed(action, error),
     }
 }

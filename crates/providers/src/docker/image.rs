@@ -186,17 +186,13 @@ async fn pull(client: &Client, config: &DockerConfig, name: &str) -> Result<(), 
     let mut progress = std::pin::pin!(client.create_image(Some(options), None, credentials));
     while let Some(step) = progress.next().await {
         if let Err(error) = step {
-            let said: String = error.to_string().chars().take(SAID_CHARS_MAX).collect();
+            let said: String = error.to_string().chars().take(fault::SAID_CHARS_MAX).collect();
             tracing::info!(image = name, error = ?said, "the Engine could not pull an image");
             return Err(refused(name, &registry, had_login, error));
         }
     }
     Ok(())
 }
-
-/// So much of what an Engine says of a pull gets into the log: some of it is what a registry
-/// said, which may be anything.
-const SAID_CHARS_MAX: usize = 1000;
 
 /// A login as the Engine takes it.
 fn credentials(registry: &str, login: &Login) -> DockerCredentials {

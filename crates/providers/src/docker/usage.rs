@@ -48,6 +48,18 @@ pub(super) async fn of_kernel(inner: &Inner, id: &SandboxId, share: KernelShare)
     kernel_usage(u32::try_from(process.pid).ok()?, share).await
 }
 
+/// Returns the folder of all that a container wrote to its root.
+pub(super) fn root(container: &ContainerInspectResponse) -> Option<PathBuf> {
+    container.graph_driver.as_ref()?.data.get("UpperDir").map(PathBuf::from)
+}
+
+/// Returns the folders of the volumes that a container may write.
+pub(super) fn volumes(container: &ContainerInspectResponse) -> Vec<PathBuf> {
+    let is_own = |mount: &&MountPoint| mount.typ.as_deref() == Some("volume") && mount.rw == Some(true);
+    let sources = container.mounts.iter().flatten().filter(is_own).filter_map(|mount| mount.source.as_ref());
+    sources.map(PathBuf::from).collect()
+}
+
 /// Paths of a container's files, as the Engine says.
 struct Paths {
     root: Option<PathBuf>,
@@ -64,14 +76,10 @@ struct Sees {
 
 impl Paths {
     fn of(container: &ContainerInspectResponse) -> Paths {
-        let driver = container.graph_driver.as_ref();
-        let root = driver.and_then(|driver| driver.data.get("UpperDir")).map(PathBuf::from);
-        let is_own = |mount: &&MountPoint| mount.typ.as_deref() == Some("volume") && mount.rw == Some(true);
-        let volumes = container.mounts.iter().flatten().filter(is_own).filter_map(|mount| mount.source.clone());
         let files = [&container.hosts_path, &container.hostname_path, &container.resolv_conf_path];
         Paths {
-            root,
-            volumes: volumes.map(PathBuf::from).collect(),
+            root: root(container),
+            volumes: volumes(container),
             files: files.into_iter().flatten().filter(|path| !path.is_empty()).map(PathBuf::from).collect(),
         }
     }

@@ -204,7 +204,7 @@ async fn a_box_leaves_nothing_behind_and_goes_in_well_under_a_second() {
     assert!(!std::fs::read_to_string("/proc/self/mounts").unwrap().contains(&container));
 }
 
-async fn proxied(socket: PathBuf, tls: Option<TlsAcceptor>) -> (SocketAddr, JoinSet<()>) {
+pub(crate) async fn proxied(socket: PathBuf, tls: Option<TlsAcceptor>) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let mut tasks = JoinSet::new();

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use domain::Resources;
+use fixtures::Engine;
+use providers::docker::{Docker, DockerConfig};
 use providers::{Command, Provider, Spec};
 
-use crate::ground::{EMPTY, Ground, Inside, SPEAKING, command, spec};
+use crate::ground::{EMPTY, Ground, Inside, SPEAKING, command, furnish, new_id, new_store, spec};
 
 fn sized(memory_mb: u32, pids: u32) -> Spec {
     Spec { resources: Resources { memory_mb, vcpus: 1, disk_mb: 0, pids }, ..spec() }
@@ -109,6 +111,72 @@ async fn a_process_of_the_box_cannot_speak_to_the_agent() {
     assert_eq!(ran.stdout, "0\n", "{ran:?}");
     // One that comes from outside is answered, so this check can fail.
     Inside::of(&ground.reopen().await, inside.id.clone()).text("true").await;
+}
+
+#[tokio::test]
+async fn a_socket_of_a_container_holds_few_options() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0u32));
+    let expected = if (numbers.next(), numbers.next()) >= (Some(6), Some(7)) { "8192\n" } else { "" };
+    let file = "/proc/sys/net/core/optmem_max";
+    assert_eq!(inside.text(&format!("cat {file} 2>/dev/null; true")).await, expected);
+    inside.refuses(&format!("echo 131072 > {file}")).await;
+}
+
+/// An Engine opens a descriptor for each level of what it removes.
+#[tokio::test]
+async fn a_tree_deeper_than_the_engine_has_descriptors_goes_with_its_box() {
+    const DESCRIPTORS: u32 = 1024;
+    let Some(engine) = Engine::start() else { return };
+    furnish(&engine);
+    let limit = Some(u64::from(DESCRIPTORS));
+    let pid = rustix::process::Pid::from_raw(engine.pid()).unwrap();
+    let limit = rustix::process::Rlimit { current: limit, maximum: limit };
+    rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit).unwrap();
+    let config = DockerConfig { socket: engine.socket().display().to_string(), ..DockerConfig::new(new_store()) };
+    let docker = Docker::open(config.clone()).await.unwrap();
+    let start = async |spec: Spec| {
+        let id = new_id();
+        docker.start(&id, &spec).await.unwrap();
+        Inside::of(&docker, id)
+    };
+    let other = start(spec()).await;
+    let volume = Spec { image: SPEAKING.to_owned(), ..spec() };
+    for (spec, folder) in [(spec(), "/tmp"), (volume, "/data")] {
+        let inside = start(spec).await;
+        // A folder of the image is the box's own once something is written there.
+        inside.sh("touch /tmp/file").await;
+        let container = format!("tidebox-{}-{}", config.store_id.as_str(), inside.id);
+        let inspected = engine.api("GET", &format!("/containers/{container}/json"), b"");
+        let inspected: serde_json::Value = serde_json::from_slice(&inspected.1).unwrap();
+        let root = inspected["GraphDriver"]["Data"]["UpperDir"].as_str().unwrap().to_owned();
+        let mounts = inspected["Mounts"].as_array().unwrap();
+        let volume = mounts.iter().find(|mount| mount["Destination"] == folder);
+        let written = match volume {
+            Some(volume) => volume["Source"].as_str().unwrap().to_owned(),
+            None => format!("{root}{folder}"),
+        };
+        deepen(&written, DESCRIPTORS + 100);
+        docker.stop(&inside.id).await.unwrap();
+        assert!(!std::path::Path::new(&written).exists() && !std::path::Path::new(&root).exists(), "{folder}");
+        still_answers(&other).await;
+    }
+    assert_eq!(docker.inventory().await.unwrap().len(), 1);
+    docker.stop(&other.id).await.unwrap();
+}
+
+/// Makes `levels` directories in each other in `folder`: from the inside out, since no
+/// path is as long.
+fn deepen(folder: &str, levels: u32) {
+    let (inner, outer) = (format!("{folder}/inner"), format!("{folder}/outer"));
+    std::fs::create_dir(&inner).unwrap();
+    for _ in 0..levels {
+        std::fs::create_dir(&outer).unwrap();
+        std::fs::rename(&inner, format!("{outer}/a")).unwrap();
+        std::fs::rename(&outer, &inner).unwrap();
+    }
 }
 
 /// A server on the same machine reaches into the box for the agent's socket.

@@ -1,0 +1,89 @@
+//! The end of a container, and of all that it wrote.
+//!
+//! An Engine opens a descriptor for each level of a tree that it removes. A box can
+//! make one that is deeper than the Engine has descriptors: the Engine then answers
+//! nothing else for a moment, and the tree stays. So where its disk is this
+//! machine's, we remove what it cannot.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bollard::Docker as Client;
+use bollard::models::ContainerInspectResponse;
+use bollard::query_parameters::{KillContainerOptionsBuilder, RemoveContainerOptionsBuilder};
+use tokio::time::Instant;
+
+use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
+use super::{Inner, first_process, usage};
+use crate::{Result, removal};
+
+/// The longest wait for a container that somebody else removes just now.
+const REMOVAL_WAIT: Duration = Duration::from_secs(20);
+/// How often to look whether it is gone.
+const REMOVAL_PERIOD: Duration = Duration::from_millis(20);
+
+impl Inner {
+    /// Ends and removes a container with its volumes, if there is one.
+    pub(super) async fn remove(&self, client: &Client, name: &str) -> Result<()> {
+        let mut is_ours_to_try = self.is_local;
+        if self.is_local {
+            self.empty_volumes(client, name).await;
+        }
+        let mut deadline = Instant::now() + REMOVAL_WAIT;
+        loop {
+            let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+            let error = match within(CHANGE_WAIT, client.remove_container(name, Some(options))).await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            match fault::status(&error) {
+                Some(404) => return Ok(()),
+                Some(500) if is_ours_to_try => {
+                    is_ours_to_try = false;
+                    self.empty_root(client, name).await;
+                    deadline = Instant::now() + REMOVAL_WAIT;
+                }
+                // Being removed by another, or held by something that ends just now.
+                Some(409 | 500) if Instant::now() < deadline => tokio::time::sleep(REMOVAL_PERIOD).await,
+                _ => return Err(fault::failed("remove a box", error)),
+            }
+        }
+    }
+
+    /// Removes what a container that has ended wrote to its root.
+    async fn empty_root(&self, client: &Client, name: &str) {
+        let Some(inspected) = self.inspected(client, name).await else { return };
+        if first_process(&inspected).is_none() {
+            clear(usage::root(&inspected).into_iter().collect()).await;
+        }
+    }
+
+    /// Ends a container that has volumes of its own, and removes what lies in them: an
+    /// Engine that fails to remove a volume says so to none, and keeps it.
+    async fn empty_volumes(&self, client: &Client, name: &str) {
+        let Some(inspected) = self.inspected(client, name).await else { return };
+        let volumes = usage::volumes(&inspected);
+        if volumes.is_empty() {
+            return;
+        }
+        let options = KillContainerOptionsBuilder::default().signal("KILL").build();
+        // One that does not run needs no end; one that cannot be ended is the removal's to tell.
+        let _ = within(CHANGE_WAIT, client.kill_container(name, Some(options))).await;
+        if self.inspected(client, name).await.is_some_and(|inspected| first_process(&inspected).is_none()) {
+            clear(volumes).await;
+        }
+    }
+
+    async fn inspected(&self, client: &Client, name: &str) -> Option<ContainerInspectResponse> {
+        within(LOOK_WAIT, client.inspect_container(name, None)).await.ok()
+    }
+}
+
+/// Removes trees that no process changes any more. An Engine whose folders are elsewhere has none
+/// of them here.
+async fn clear(trees: Vec<PathBuf>) {
+    let work = move || trees.iter().try_for_each(|tree| removal::remove_tree(tree));
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(work).await {
+        tracing::info!(%error, "what a box has written cannot be removed before its container");
+    }
+}
