@@ -16,6 +16,10 @@ use tokio_util::io::StreamReader;
 /// As much as the Engine sends at once.
 const READ_BYTES: usize = 32 * 1024;
 
+/// Who may execute the agent and not read it, as [`super::volume`] writes it: the kernel
+/// lets no process of the box look into such a program, from its first instruction on.
+const RELAY_USER: &str = "65534:65534";
+
 /// The standard streams of a container's first process. They are one connection,
 /// and whole only for who attaches before the container starts.
 pub(super) async fn attach(
@@ -38,6 +42,7 @@ pub(super) async fn relay(
         attach_stdout: Some(true),
         cmd: Some(vec![AGENT_PROGRAM.to_owned(), "relay".to_owned()]),
         working_dir: Some("/".to_owned()),
+        user: Some(RELAY_USER.to_owned()),
         ..ExecConfig::default()
     };
     let exec = client.create_exec(container, exec).await?;

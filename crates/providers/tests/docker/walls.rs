@@ -7,6 +7,7 @@ use fixtures::Engine;
 use providers::docker::{Docker, DockerConfig};
 use providers::{Command, Provider, Spec};
 
+use crate::engine::proxied;
 use crate::ground::{EMPTY, Ground, Inside, SPEAKING, command, furnish, new_id, new_store, spec};
 
 fn sized(memory_mb: u32, pids: u32) -> Spec {
@@ -111,6 +112,29 @@ async fn a_process_of_the_box_cannot_speak_to_the_agent() {
     assert_eq!(ran.stdout, "0\n", "{ran:?}");
     // One that comes from outside is answered, so this check can fail.
     Inside::of(&ground.reopen().await, inside.id.clone()).text("true").await;
+}
+
+/// The relay belongs to the box's processes from its first instruction on, and holds the
+/// stream to the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_of_the_box_cannot_look_into_the_relay_at_any_moment() {
+    let Some(ground) = Ground::new().await else { return };
+    let inside = ground.start().await;
+    // Without a fork in the loop: processes whose parent is outside, and what they write to.
+    let spy = "while [ ! -e /tmp/over ]; do for p in /proc/[0-9]*; do \
+               read -r a b c parent rest < $p/stat && [ \"$parent\" = 0 ] && [ $p != /proc/1 ] && echo seen >> /tmp/seen && \
+               while [ -e $p/stat ] && [ ! -s /tmp/found ]; do true > $p/fd/1 && echo $p >> /tmp/found; done; \
+               done; done 2> /dev/null";
+    inside.text(&format!("touch /tmp/found /tmp/seen; for i in 1 2; do ({spy}) > /dev/null 2>&1 & done")).await;
+    let (address, _proxy) = proxied(ground.engine.socket(), None).await;
+    let far = DockerConfig { socket: format!("tcp://{address}"), ..ground.config.clone() };
+    for _ in 0..20 {
+        let far = Inside::of(&Docker::open(far.clone()).await.unwrap(), inside.id.clone());
+        assert_eq!(far.text("echo far").await, "far\n");
+    }
+    inside.text("touch /tmp/over").await;
+    assert_ne!(inside.text("cat /tmp/seen").await, "", "the relays were looked for");
+    assert_eq!(inside.text("cat /tmp/found").await, "");
 }
 
 #[tokio::test]
