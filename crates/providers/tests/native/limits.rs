@@ -115,7 +115,7 @@ async fn the_disk_that_a_box_takes_is_known() {
     let ground = Ground::new().await;
     let inside = ground.start().await;
     let before = ground.native.disk_usage(&inside.id).await.unwrap().bytes;
-    inside.text("head -c 20M /dev/urandom > /workspace/file && sync").await;
+    inside.text("head -c 20M /dev/urandom > /workspace/file && sync /workspace/file").await;
     let after = ground.native.disk_usage(&inside.id).await.unwrap().bytes;
     assert!((20 << 20..24 << 20).contains(&(after - before)), "{before} {after}");
 }
