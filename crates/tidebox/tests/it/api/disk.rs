@@ -83,8 +83,10 @@ async fn boxes_that_were_promised_the_same_room_are_ended_by_what_they_hold() {
         [server.spawn_with(json!({"disk_mb": 220})).await, server.spawn_with(json!({"disk_mb": 220})).await];
     let innocent = server.spawn().await;
     server.output(&innocent, "head -c 40M /dev/zero > f").await;
-    server.output(&small, "head -c 60M /dev/zero > f; sync f").await;
-    server.post(&format!("/sandboxes/{large}/exec"), json!({"command": "head -c 210M /dev/zero > f; sync f"})).await;
+    server.output(&small, "head -c 60M /dev/zero > f").await;
+    server.post(&format!("/sandboxes/{large}/exec"), json!({"command": "head -c 210M /dev/zero > f"})).await;
+    // The kernel would do so within half a minute; boxes cannot have it done.
+    rustix::fs::sync();
     let failed = server.get(&format!("/sandboxes/{large}/wait?state=failed&timeout=30s")).await.ok();
     assert!(failed["error"].as_str().unwrap().contains("MiB when the server's disk had less"), "{failed}");
     for id in [&innocent, &small] {
