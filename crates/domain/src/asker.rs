@@ -40,7 +40,7 @@ impl Asker {
 mod test {
     use super::*;
 
-    /// How many places callers get one after the other who come again and again.
+    /// Returns the number of places that callers get who come again and again, in turn.
     fn filled(callers: &[(u64, u64)], all: usize) -> usize {
         let mut taken = Vec::new();
         for (caller, address) in callers {

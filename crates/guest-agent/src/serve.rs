@@ -121,7 +121,7 @@ struct Ways {
     from_outside_only: bool,
     /// The connection that is there from the start.
     first: Option<stdio::Stdio>,
-    /// Where calls wait for their turn.
+    /// The listener of the system call filter, where calls wait for their turn.
     turns: Option<OwnedFd>,
 }
 

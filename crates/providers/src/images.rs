@@ -365,21 +365,23 @@ impl Store {
         self.config.pull == PullPolicy::Always && name.digest().is_none()
     }
 
+    /// Makes work one that is waited for at the end, also if its caller has gone.
+    fn waited_for<T, W: FnOnce(&Store) -> T>(self: &Arc<Self>, work: W) -> impl FnOnce() -> T + use<T, W> {
+        let (store, under_way) = (Arc::clone(self), self.pulls.tasks.token());
+        move || {
+            let done = work(&store);
+            drop(under_way);
+            done
+        }
+    }
+
     /// Does work that blocks, out of the way of what does not.
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         action: &'static str,
         work: impl FnOnce(&Store) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let store = Arc::clone(self);
-        // It is waited for at the end, also if nobody waits for it any more.
-        let under_way = self.pulls.tasks.token();
-        let doing = tokio::task::spawn_blocking(move || {
-            let done = work(&store);
-            drop(under_way);
-            done
-        });
-        match doing.await {
+        match tokio::task::spawn_blocking(self.waited_for(work)).await {
             Ok(done) => done,
             Err(error) => Err(Error::failed(action, error)),
         }
@@ -391,13 +393,7 @@ impl Store {
         action: &'static str,
         work: impl FnOnce(&Store) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let store = Arc::clone(self);
-        let under_way = self.pulls.tasks.token();
-        let done = processors::work(move || {
-            let done = work(&store);
-            drop(under_way);
-            done
-        });
+        let done = processors::work(self.waited_for(work));
         done.await.map_err(|error| Error::failed(action, error))?
     }
 

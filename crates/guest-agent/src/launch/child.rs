@@ -15,11 +15,11 @@ use super::parent::MOUNTS_MAX;
 use super::{At, Handed, Part, Refused, own, privileges, report_failure, root, seccomp, shares, slot, syscall};
 use crate::furnish;
 
-/// Where the agent finds its listening socket.
+/// Number under which the agent finds its listening socket.
 const LISTENER_FD: i32 = 3;
-/// Where the agent finds the count of memory kills.
+/// Number under which the agent finds the count of memory kills.
 const OOM_EVENTS_FD: i32 = 4;
-/// Where the agent finds the listener of the system call filter.
+/// Number under which the agent finds the listener of the system call filter.
 const TURNS_FD: i32 = 5;
 
 /// What the launcher has ready for the first process.

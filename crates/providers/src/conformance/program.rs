@@ -1,6 +1,6 @@
 //! A program of one system call, for boxes whose image has none that makes it.
 
-/// Where its one segment lies.
+/// Address of its one segment.
 const BASE: u64 = 0x40_0000;
 const HEADERS_BYTES: u64 = 64 + 56;
 /// The error that a program means to show, in place of an exit code.

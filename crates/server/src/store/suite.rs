@@ -72,7 +72,8 @@ fn start() -> Timestamp {
     from_ms(1_000_000)
 }
 
-fn sandbox(n: u8, owner: Option<&str>) -> Sandbox {
+/// Returns a sandbox that is being created.
+pub(super) fn sandbox(n: u8, owner: Option<&str>) -> Sandbox {
     Sandbox {
         id: id(n),
         state: State::Creating,

@@ -232,8 +232,8 @@ const UNTRANSLATED: [i64; 9] = [
     REMOVEXATTRAT,
 ];
 
-/// What programs of a box leave to each other by number or name, as System V and POSIX
-/// have it: below a tracer these are the host's, and stay when the box has ended.
+/// Calls of System V and POSIX by which programs leave things to each other under a
+/// number or a name: below a tracer these are the host's, and stay when the box has ended.
 const LASTING: [i64; 14] = [
     libc::SYS_shmget,
     libc::SYS_shmat,

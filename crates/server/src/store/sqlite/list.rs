@@ -58,7 +58,7 @@ pub(super) async fn page(pool: &SqlitePool, filter: &ListFilter, now: Timestamp)
 mod test {
     use std::time::Duration;
 
-    use domain::{Caps, Metadata, Resources, SandboxId, State};
+    use domain::{Caps, Metadata, SandboxId};
     use futures_util::future::{Either, join_all, select};
     use sqlx::Connection as _;
 
@@ -72,20 +72,8 @@ mod test {
     async fn fill(store: &Sqlite, rows: u8) {
         suite::here(store).await;
         for n in 0..rows {
-            let sandbox = Sandbox {
-                id: SandboxId::from_entropy([n; 10]),
-                state: State::Creating,
-                provider: "mock".to_owned(),
-                image: "host".to_owned(),
-                resources: Resources { memory_mb: 512, vcpus: 1, disk_mb: 0, pids: 256 },
-                metadata: labels(64),
-                owner: None,
-                worker: "local".to_owned(),
-                created_at: from_ms(n.into()),
-                expires_at: from_ms(1_000_000),
-                ended_at: None,
-                error: None,
-            };
+            let created_at = from_ms(n.into());
+            let sandbox = Sandbox { metadata: labels(64), created_at, ..suite::sandbox(n, None) };
             let new = NewSandbox { sandbox, caps: Caps::default(), key: None, placing: suite::placing(), pool: None };
             store.admit(&new).await.unwrap();
         }

@@ -109,7 +109,7 @@ pub(super) async fn give_back(writer: &SqlitePool, path: &Path) -> Result<bool> 
 
 #[cfg(test)]
 mod test {
-    use domain::{Caps, Metadata, Resources, SandboxId, State, WorkerId};
+    use domain::{Caps, Metadata, SandboxId, WorkerId};
 
     use super::super::Sqlite;
     use super::*;
@@ -126,17 +126,8 @@ mod test {
             entropy[..2].copy_from_slice(&n.to_be_bytes());
             let sandbox = Sandbox {
                 id: SandboxId::from_entropy(entropy),
-                state: State::Creating,
-                provider: "mock".to_owned(),
-                image: "host".to_owned(),
-                resources: Resources { memory_mb: 512, vcpus: 1, disk_mb: 0, pids: 256 },
                 metadata: Metadata::from([("k".to_owned(), "x".repeat(16_000))]),
-                owner: None,
-                worker: "local".to_owned(),
-                created_at: from_ms(n.into()),
-                expires_at: from_ms(1_000_000),
-                ended_at: None,
-                error: None,
+                ..crate::store::suite::sandbox(0, None)
             };
             let id = sandbox.id.clone();
             let placing = crate::store::suite::placing();
