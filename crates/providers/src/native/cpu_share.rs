@@ -14,13 +14,20 @@ use std::time::Duration;
 
 use super::cgroup::{Cgroups, CpuWeight};
 
-/// Pause between two looks: short, so that an honest neighbour waits for no longer.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Pause between two looks: short, since for so long a new box that computes without
+/// end has the weight of its neighbours.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// What a box uses is the mean over so many looks, each newer one counting for more:
+/// one that has just got little, because of its low weight, does not get it back at once.
+const LOOKS: u64 = 20;
 /// Processors are short when less than one part in so many of their time is idle.
 const IDLE_PARTS: u64 = 8;
 /// Processor time within one look, in microseconds, below which a box asks for none:
 /// its agent alone wakes up now and then.
-const ACTIVE_US_MIN: u64 = 500;
+const ACTIVE_US_MIN: u64 = 200;
+/// Processor time within one look, in microseconds, up to which a box is never a heavy
+/// one: a spawn and a few commands take as much.
+const HEAVY_US_MIN: u64 = 5_000;
 
 /// Looks at the boxes of `cgroups` again and again.
 pub(super) async fn watch(cgroups: Cgroups) {
@@ -39,6 +46,7 @@ pub(super) async fn watch(cgroups: Cgroups) {
             shares = done;
         } else {
             // Usage of long ago says nothing about now.
+            shares.total_us.clear();
             shares.used_us.clear();
         }
     }
@@ -49,7 +57,9 @@ struct Shares {
     cgroups: Cgroups,
     /// Idle and whole time of all processors so far, in clock ticks.
     ticks: (u64, u64),
-    /// Time used by each box at the last look, in microseconds.
+    /// Time used by each box until the last look, in microseconds.
+    total_us: HashMap<String, u64>,
+    /// Time used by each box within a look, in microseconds, averaged.
     used_us: HashMap<String, u64>,
     /// Weight of each box that was looked at.
     weights: HashMap<String, CpuWeight>,
@@ -63,22 +73,40 @@ impl Shares {
         idle.saturating_mul(IDLE_PARTS) < all
     }
 
-    /// Sets the weights by what boxes used since the last look.
+    /// Sets the weights by what boxes used in the last looks.
     fn balance(&mut self) {
         let now: HashMap<String, u64> = self.cgroups.cpu_usages().into_iter().collect();
-        let since = |name: &String, used: &u64| Some((name.clone(), used.saturating_sub(*self.used_us.get(name)?)));
-        let used: Vec<(String, u64)> = now.iter().filter_map(|(name, used)| since(name, used)).collect();
-        self.weights.retain(|name, _| now.contains_key(name));
-        let mean = mean_us(used.iter().map(|(_, used)| *used));
-        for (name, used) in used {
-            let known = self.weights.get(&name).copied();
-            let weight = weight(used, mean, known.unwrap_or(CpuWeight::Usual));
+        let is_first = self.total_us.is_empty();
+        let before = std::mem::replace(&mut self.total_us, now);
+        if is_first {
+            return;
+        }
+        self.weights.retain(|name, _| self.total_us.contains_key(name));
+        self.used_us.retain(|name, _| self.total_us.contains_key(name));
+        for (name, total) in &self.total_us {
+            // A box that is new has used all of it since.
+            let used = total.saturating_sub(before.get(name).copied().unwrap_or(0));
+            let mean = averaged(self.used_us.get(name).copied(), used);
+            self.used_us.insert(name.clone(), mean);
+        }
+        let mean = mean_us(self.used_us.values().copied());
+        for (name, used) in &self.used_us {
+            let known = self.weights.get(name).copied();
+            let weight = weight(*used, mean, known.unwrap_or(CpuWeight::Usual));
             // One that an earlier server lowered is not known.
-            if known != Some(weight) && self.cgroups.weigh(&name, weight).is_ok() {
-                self.weights.insert(name, weight);
+            if known != Some(weight) && self.cgroups.weigh(name, weight).is_ok() {
+                self.weights.insert(name.clone(), weight);
             }
         }
-        self.used_us = now;
+    }
+}
+
+/// Returns the mean of what a box used, with one look more.
+fn averaged(mean: Option<u64>, used: u64) -> u64 {
+    match mean {
+        Some(mean) => (mean * (LOOKS - 1) + used) / LOOKS,
+        // Known by one look, and half of that was its start.
+        None => used / 2,
     }
 }
 
@@ -103,7 +131,7 @@ fn mean_us(used: impl Iterator<Item = u64>) -> u64 {
 /// Low from one and a half times the mean on, usual again below the mean: boxes that
 /// all want as much stay equal, and none goes back and forth.
 fn weight(used: u64, mean: u64, current: CpuWeight) -> CpuWeight {
-    if used >= ACTIVE_US_MIN && used > mean.saturating_add(mean / 2) {
+    if used > HEAVY_US_MIN && used > mean.saturating_add(mean / 2) {
         CpuWeight::Low
     } else if used < mean || used < ACTIVE_US_MIN {
         CpuWeight::Usual
@@ -130,7 +158,22 @@ mod test {
         assert_eq!(weights(&[250_000, 2_000, 1_000, 0]), [Low, Usual, Usual, Usual]);
         assert_eq!(weights(&[100_000, 100_000, 110_000, 90_000]), [Usual; 4], "all want as much");
         assert_eq!(weights(&[250_000, 100, 100]), [Usual; 3], "the others want none");
+        assert_eq!(weights(&[4_000, 300, 300, 300]), [Usual; 4], "a spawn among boxes with little to do");
         assert_eq!(weights(&[]), []);
+    }
+
+    /// The mean of a box that was known as using `mean`, after `looks` in which it used
+    /// `used` each.
+    fn after(mean: u64, used: u64, looks: usize) -> u64 {
+        (0..looks).fold(mean, |mean, _| averaged(Some(mean), used))
+    }
+
+    #[test]
+    fn a_new_box_that_computes_is_heavy_at_the_first_look_and_stays_so_while_it_gets_little() {
+        let first = averaged(None, 40_000);
+        assert_eq!(weight(first, 12_000, CpuWeight::Usual), CpuWeight::Low);
+        assert_eq!(weight(after(first, 2_000, 5), 12_000, CpuWeight::Low), CpuWeight::Low, "half a second");
+        assert_eq!(weight(after(first, 2_000, 30), 12_000, CpuWeight::Low), CpuWeight::Usual, "three seconds");
     }
 
     #[test]
