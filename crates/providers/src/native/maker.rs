@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use tokio::net::UnixStream;
 use tokio_util::task::TaskTracker;
 
-use super::cgroup::{self, Cgroups};
+use super::cgroup::{self, Cgroups, CpuWeight};
 use super::host::Capabilities;
 use super::image::Image;
 use super::record::{BoxFolder, Folders, Record};
@@ -216,6 +216,10 @@ impl Maker {
         let failed = |error: std::io::Error| Error::failed(ACTION, error);
         let record = folder.read();
         let cgroups = record.as_ref().map(|record| record.cgroups.clone()).unwrap_or_default();
+        let name = folder.path().file_name().unwrap_or_default().to_string_lossy();
+        // Hundreds of processes that give way to all others would not end in time. Where it
+        // is refused, the end only takes longer.
+        let _ = self.cgroups.weigh(&name, CpuWeight::Usual);
         // A start that failed late has a process that nobody holds.
         let found = match (process, folder.pid()) {
             (None, Some((pid, started))) => Process::find(pid, started).map_err(failed)?,
@@ -231,7 +235,6 @@ impl Maker {
             None => cgroup::kill_members(&cgroups),
         }
         cgroup::remove(&cgroups).await.map_err(failed)?;
-        let name = folder.path().file_name().unwrap_or_default().to_string_lossy();
         let trash = self.folders.trash.join(Removals::name(&name));
         match std::fs::rename(folder.path(), &trash) {
             Ok(()) => {}

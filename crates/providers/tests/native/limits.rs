@@ -5,7 +5,8 @@ use std::time::Duration;
 use domain::Resources;
 use providers::{Chain, Error, Provider, Spec};
 
-use crate::ground::{Ground, Inside, cgroups_named, is_root, new_id, spec};
+use crate::ground::{Ground, Inside, cgroups_named, eventually, is_root, new_id, spec};
+use crate::inside::command;
 
 fn sized(memory_mb: u32, disk_mb: u32, pids: u32) -> Spec {
     Spec { resources: Resources { memory_mb, vcpus: 1, disk_mb, pids }, ..spec() }
@@ -132,6 +133,38 @@ async fn processor_time_is_bounded() {
     let seconds: f64 = ran.stdout.trim().parse().unwrap_or_else(|_| panic!("{ran:?}"));
     // Eight processes for two seconds on one processor; a start and an end come on top.
     assert!(seconds < 3.5, "{ran:?}");
+}
+
+/// Whether a box has the low weight where boxes compete for processors.
+fn gives_way(inside: &Inside<'_>) -> bool {
+    let low = [("cpu.idle", "1"), ("cpu.shares", "32"), ("cpu.weight", "3")];
+    let is = |group: &std::path::Path, (file, value)| {
+        std::fs::read_to_string(group.join(file)).is_ok_and(|content| content.trim() == value)
+    };
+    cgroups_named(inside.id.as_str()).iter().any(|group| low.into_iter().any(|value| is(group, value)))
+}
+
+#[tokio::test]
+async fn a_box_that_computes_without_end_gives_way_until_it_is_another_one() {
+    let ground = Ground::new().await;
+    if !ground.has_hard_limits() {
+        fixtures::skip("control-groups", "weights are of control groups");
+        return;
+    }
+    let all = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
+    let spec = Spec { resources: Resources { memory_mb: 128, vcpus: all, disk_mb: 0, pids: 1024 }, ..spec() };
+    let boxes = [ground.start_with(spec.clone()).await, ground.start_with(spec).await];
+    let computes = format!("import os\nfor _ in range({all}): os.fork() or exec('while True: pass')\nos.wait()");
+    let little = "import time\nwhile True:\n  time.sleep(0.01)\n  sum(range(20000))";
+    for [heavy, light] in [[0, 1], [1, 0]].map(|order| order.map(|number| &boxes[number])) {
+        let run = async |inside: &Inside<'_>, program: &str| {
+            inside.guest().await.exec(command(&["/usr/bin/python3", "-c", program])).await.unwrap()
+        };
+        let commands = (run(heavy, &computes).await, run(light, little).await);
+        eventually("the heavy box gives way, and no other", async || gives_way(heavy) && !gives_way(light)).await;
+        // A command ends with its output.
+        drop(commands);
+    }
 }
 
 #[tokio::test]
