@@ -40,6 +40,9 @@ pub enum Error {
     /// The provider cannot work on this host at the moment.
     #[error("the provider is not available: {0}")]
     Unavailable(String),
+    /// The image cannot be had at the moment, such as from a registry that does not answer.
+    #[error("the image is not available: {0}")]
+    NoImage(String),
     /// Whoever should have made a box was certainly not asked for it, so that
     /// another may be asked; why it was not.
     #[error(transparent)]
@@ -65,6 +68,11 @@ impl Error {
         } else {
             self
         }
+    }
+
+    /// The same error, of the image that a box needs and not of the provider.
+    pub(crate) fn of_image(self) -> Self {
+        if let Error::Unavailable(text) = self { Error::NoImage(text) } else { self }
     }
 
     /// A failure of the backend while it was about to `action`.

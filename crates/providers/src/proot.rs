@@ -233,7 +233,7 @@ impl Inner {
         match &self.images {
             _ if spec.image == HOST => Ok(None),
             Some(images) => {
-                let held = images.take_for(&spec.image, spec.asker).await?;
+                let held = images.take_for(&spec.image, spec.asker).await.map_err(Error::of_image)?;
                 held.run().check(&spec.image, spec.entrypoint)?;
                 Ok(Some(held))
             }

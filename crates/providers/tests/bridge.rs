@@ -128,6 +128,7 @@ mod test {
                         | Error::Gone
                         | Error::NotAsked(_)
                         | Error::Full(_)
+                        | Error::NoImage(_)
                         | Error::Unavailable(_)
                         | Error::Failed { .. } => FailureKind::Internal,
                     };

@@ -60,7 +60,8 @@ pub(super) fn name_of(name: &str) -> Result<Name> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Refused {
     Invalid(String),
-    Unavailable(String),
+    NoImage(String),
+    NoEngine(String),
     Full(String),
     Failed(String),
 }
@@ -69,7 +70,8 @@ impl From<Refused> for Error {
     fn from(refused: Refused) -> Error {
         match refused {
             Refused::Invalid(text) => Error::Invalid(text),
-            Refused::Unavailable(text) => Error::Unavailable(text),
+            Refused::NoImage(text) => Error::NoImage(text),
+            Refused::NoEngine(text) => Error::Unavailable(text),
             Refused::Full(text) => Error::Full(text),
             Refused::Failed(text) => Error::failed("pull an image", text),
         }
@@ -109,12 +111,13 @@ impl Images {
             )));
         }
         parsed.check_allowed(&config.allowed_registries)?;
-        let (mut outcome, _interest) = self.pull(client, config, tasks, &parsed, asker).await?;
+        let (mut outcome, _interest) =
+            self.pull(client, config, tasks, &parsed, asker).await.map_err(Error::of_image)?;
         let ended = async { outcome.wait_for(Option::is_some).await.map(|ended| ended.clone()) };
         match tokio::time::timeout(config.pull_timeout, ended).await {
             Ok(Ok(ended)) => ended.unwrap_or(Ok(()))?,
             Ok(Err(_)) => return Err(Error::failed("pull an image", "the pull was given up")),
-            Err(_) => return Err(Error::Unavailable(late(name, config.pull_timeout))),
+            Err(_) => return Err(Error::NoImage(late(name, config.pull_timeout))),
         }
         let missing = || Error::failed("pull an image", format!("the Engine has no image {name} after its pull"));
         inspect(client, name).await?.ok_or_else(missing)
@@ -148,10 +151,10 @@ impl Images {
             // Who hangs up ends the Engine's own pull.
             let pulled = tokio::select! {
                 pulled = tokio::time::timeout(PULL_WAIT_MAX, pull(&client, &config, &full)) => {
-                    pulled.unwrap_or_else(|_| Err(Refused::Unavailable(given_up(&full))))
+                    pulled.unwrap_or_else(|_| Err(Refused::NoImage(given_up(&full))))
                 }
                 () = stop.cancelled() => {
-                    Err(Refused::Unavailable(format!("the pull of `{full}` gave way to others; ask again")))
+                    Err(Refused::NoImage(format!("the pull of `{full}` gave way to others; ask again")))
                 }
             };
             drop(place);
@@ -210,7 +213,7 @@ fn credentials(registry: &str, login: &Login) -> DockerCredentials {
 
 fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> Refused {
     if fault::is_unreachable(&error) {
-        return Refused::Unavailable(fault::unreachable(&error));
+        return Refused::NoEngine(fault::unreachable(&error));
     }
     let streamed = if let ClientError::DockerStreamError { error } = &error { Some(error.clone()) } else { None };
     let answered = || fault::refusal(&error).map(|(_, message)| message.to_owned());
@@ -265,7 +268,7 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
         (&["EOF", "connection reset", "received unexpected HTTP status: 5"], "it failed"),
     ];
     if let Some((_, why)) = passing.iter().find(|(words, _)| says(words)) {
-        return Refused::Unavailable(format!(
+        return Refused::NoImage(format!(
             "the registry {registry} did not give the image `{name}`: {why}; try again later"
         ));
     }
@@ -391,7 +394,7 @@ mod test {
             &long,
             "dial udp 10.0.0.1:53: no such host",
         ] {
-            let Refused::Unavailable(told) = said(text, false) else { panic!("{}", &text[..40]) };
+            let Refused::NoImage(told) = said(text, false) else { panic!("{}", &text[..40]) };
             assert!(told.len() < 200 && !told.contains('\u{1b}') && !told.contains("10.0.0.1"), "{told:?}");
         }
         assert!(matches!(said("x".repeat(300_000).as_str(), false), Refused::Failed(text) if text.len() < 100));

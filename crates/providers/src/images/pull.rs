@@ -419,6 +419,7 @@ pub(super) fn again(error: &Arc<Error>) -> Error {
         Error::Full(text) => Error::Full(text.clone()),
         Error::Exhausted(text) => Error::Exhausted(text.clone()),
         Error::Unavailable(text) => Error::Unavailable(text.clone()),
+        Error::NoImage(text) => Error::NoImage(text.clone()),
         Error::NotAsked(_) => Error::failed("pull an image", Arc::clone(error)),
         Error::Failed { action, .. } => Error::failed(action, Arc::clone(error)),
     }

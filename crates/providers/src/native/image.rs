@@ -32,7 +32,7 @@ impl Inner {
         }
         let Some(images) = &self.images else { return Err(unknown(&spec.image)) };
         let begin = Instant::now();
-        let held = images.take_for(&spec.image, spec.asker).await?;
+        let held = images.take_for(&spec.image, spec.asker).await.map_err(Error::of_image)?;
         held.run().check(&spec.image, spec.entrypoint)?;
         Ok(Some(Image { held, entrypoint: spec.entrypoint, took: begin.elapsed() }))
     }

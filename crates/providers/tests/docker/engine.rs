@@ -113,7 +113,7 @@ async fn a_registry_that_is_down_is_unavailable() {
     let Some(ground) = Ground::new().await else { return };
     let there = Spec { image: "127.0.0.1:1/app:1".to_owned(), ..spec() };
     match ground.docker.start(&new_id(), &there).await {
-        Err(Error::Unavailable(text)) => assert!(text.contains("127.0.0.1:1"), "{text}"),
+        Err(Error::NoImage(text)) => assert!(text.contains("127.0.0.1:1"), "{text}"),
         other => panic!("{other:?}"),
     }
 }
@@ -125,7 +125,7 @@ async fn a_registry_that_is_slow_is_not_waited_for_longer_than_configured() {
     let Some(ground) = Ground::with(|config| config.pull_timeout = Duration::from_millis(300)).await else { return };
     let there = Spec { image: format!("{registry}/app:1"), ..spec() };
     match ground.docker.start(&new_id(), &there).await {
-        Err(Error::Unavailable(text)) => assert!(text.contains("goes on"), "{text}"),
+        Err(Error::NoImage(text)) => assert!(text.contains("goes on"), "{text}"),
         other => panic!("{other:?}"),
     }
 }

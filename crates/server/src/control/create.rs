@@ -465,6 +465,7 @@ pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
         P::Full(text) => Error::Full(text),
         P::Exhausted(text) => Error::LimitReached(text),
         P::Unavailable(text) => Error::Unavailable(format!("the provider `{provider}` is not available: {text}")),
+        P::NoImage(text) => Error::Unavailable(format!("the image is not available: {text}")),
         P::Conflict(text) => Error::Conflict(text),
         P::NotAsked(error) => provider_error(provider, *error),
         P::Gone => Error::Conflict("the sandbox ended".to_owned()),

@@ -214,7 +214,7 @@ fn fault(name: &str, error: providers::Error) -> Error {
         P::Full(text) => Error::Full(text),
         P::NoSpace => Error::Full("the disk with the images of this server is full; make room on it".to_owned()),
         P::Exhausted(text) => Error::LimitReached(text),
-        P::Unavailable(text) => Error::Unavailable(text),
+        P::Unavailable(text) | P::NoImage(text) => Error::Unavailable(text),
         P::NotAsked(error) => fault(name, *error),
         P::Failed { action, .. } => Error::Images { action, source: Arc::new(error) },
     }

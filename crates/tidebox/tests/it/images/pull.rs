@@ -91,7 +91,8 @@ async fn what_cannot_be_pulled_says_why() {
         let text = String::from_utf8(answer.bytes.clone()).unwrap();
         let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
         assert_eq!((&last["type"], &last["code"]), (&json!("error"), &json!(code)), "{text}");
-        server.post("/sandboxes", json!({"image": name})).await.refused(status, code, "");
+        let words = if status == 503 { "the image is not available: " } else { "" };
+        server.post("/sandboxes", json!({"image": name})).await.refused(status, code, words);
     }
     let failed = events(&server, "image.failed").await;
     assert_eq!(failed.len(), 9, "{failed:#?}");
