@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{Caps, Configured, Limits, Places, Resources, SizeRules, State, StopReason};
+use futures_util::{StreamExt, stream};
 use providers::Chain;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -29,11 +30,16 @@ use crate::http::peer::TrustedProxies;
 use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
 use crate::process::{Memory, Process};
 use crate::rate_limit::RateLimiter;
-use crate::store::{Kept, KeptRows, PoolBounds, Sqlite, Store};
+use crate::store::{Kept, KeptRows, PoolBounds, Sandbox, Sqlite, Store};
 use crate::{VERSION, reconcile};
 
 /// How long work that outlives its request may take once we are told to stop.
 const FINISH_MAX: Duration = Duration::from_secs(10);
+/// How long the removal of all boxes may take at the end of a server that was started
+/// with `--destroy-on-exit`.
+const DESTROY_MAX: Duration = Duration::from_secs(60);
+/// Boxes that are removed at once then.
+const DESTROYS_AT_ONCE: usize = 16;
 
 /// What the command line says beside the configuration.
 #[derive(Debug, Clone, Copy)]
@@ -108,6 +114,9 @@ pub enum Failure {
         #[source]
         source: providers::Error,
     },
+    /// A second signal came before all that the first one begins had ended.
+    #[error("ended at once by a second signal; the next start finishes what was under way")]
+    Hurried,
     /// It cannot be the worker that it is told to be.
     #[error("cannot be a worker: {0}")]
     AsWorker(#[from] beater::Fault),
@@ -199,43 +208,50 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         let stop = stop.clone();
         reconciling.spawn(async move { stop.run_until_cancelled(limiter.keep_small()).await.unwrap_or_default() });
     }
-    let told_to_stop = told_to_stop();
+    let told = told_to_stop();
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on {scheme}://{bound}");
     (options.ready)();
 
     let died = tokio::select! {
-        () = told_to_stop => None,
+        () = told => None,
         _ = serving.join_next() => Some("the listener"),
         _ = reconciling.join_next() => Some("the reconciler"),
         _ = admission.join_next() => Some("the admission"),
     };
-    tracing::info!("stopping");
-    stop.cancel();
-    control.events().close();
-    // Whoever waits for room is told so at once, and does not hold up the rest.
-    stop_admitting.cancel();
-    while admission.join_next().await.is_some() {}
-    while serving.join_next().await.is_some() {}
-    while reconciling.join_next().await.is_some() {}
-    if options.destroy_on_exit {
-        destroy_all(&control).await;
-    }
-    tasks.close();
-    if let Err(error) = control.tell_refusals().await {
-        tracing::warn!(error = %Chain(&error), "some refused keys are not counted");
-    }
-    let finished = async {
-        // Pulls are gone on with by the next start.
-        images.close().await;
-        tasks.wait().await;
-        for entry in control.registry().entries() {
-            entry.provider.idle().await;
+    tracing::info!("stopping; another signal ends the server at once");
+    let once_more = told_to_stop();
+    let ending = async {
+        stop.cancel();
+        control.events().close();
+        // Whoever waits for room is told so at once, and does not hold up the rest.
+        stop_admitting.cancel();
+        while admission.join_next().await.is_some() {}
+        while serving.join_next().await.is_some() {}
+        while reconciling.join_next().await.is_some() {}
+        if options.destroy_on_exit {
+            destroy_all(&control).await;
         }
+        tasks.close();
+        if let Err(error) = control.tell_refusals().await {
+            tracing::warn!(error = %Chain(&error), "some refused keys are not counted");
+        }
+        let finished = async {
+            // Pulls are gone on with by the next start.
+            images.close().await;
+            tasks.wait().await;
+            for entry in control.registry().entries() {
+                entry.provider.idle().await;
+            }
+        };
+        if tokio::time::timeout(FINISH_MAX, finished).await.is_err() {
+            tracing::warn!("some work did not finish in time; the next start finishes it");
+        }
+        store.close().await;
     };
-    if tokio::time::timeout(FINISH_MAX, finished).await.is_err() {
-        tracing::warn!("some work did not finish in time; the next start finishes it");
+    tokio::select! {
+        () = ending => {}
+        () = once_more => return Err(Failure::Hurried),
     }
-    store.close().await;
     died.map_or(Ok(()), |part| Err(Failure::Died(part)))
 }
 
@@ -351,14 +367,21 @@ fn told_to_stop() -> impl Future<Output = ()> {
     }
 }
 
+/// Destroys all sandboxes, [`DESTROYS_AT_ONCE`] at once and for no longer than
+/// [`DESTROY_MAX`].
 async fn destroy_all(control: &Arc<Control>) {
-    for state in [State::Creating, State::Running, State::Failed] {
-        let Ok(sandboxes) = control.store().in_state(state, u32::MAX).await else { return };
-        let destroyed = sandboxes.iter().map(|sandbox| control.destroy_because(&sandbox.id, StopReason::Requested));
-        for outcome in futures_util::future::join_all(destroyed).await {
-            if let Err(error) = outcome {
-                tracing::warn!(error = %Chain(&error), "a sandbox is left for the next start");
-            }
+    let all = async {
+        for state in [State::Creating, State::Running, State::Failed] {
+            let Ok(sandboxes) = control.store().in_state(state, u32::MAX).await else { return };
+            let destroy = async |sandbox: Sandbox| {
+                if let Err(error) = control.destroy_because(&sandbox.id, StopReason::Requested).await {
+                    tracing::warn!(error = %Chain(&error), "a sandbox is left for the next start");
+                }
+            };
+            stream::iter(sandboxes).for_each_concurrent(DESTROYS_AT_ONCE, destroy).await;
         }
+    };
+    if tokio::time::timeout(DESTROY_MAX, all).await.is_err() {
+        tracing::warn!("not all sandboxes could be destroyed within {} s; the others stay", DESTROY_MAX.as_secs());
     }
 }

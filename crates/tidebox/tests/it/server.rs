@@ -246,10 +246,14 @@ impl TestServer {
 
     /// Ends the process as an operator would; its exit code.
     pub fn terminate(&mut self) -> Option<i32> {
-        let mut process = self.process.take().expect("the server runs");
-        let pid = rustix::process::Pid::from_child(&process);
+        let pid = rustix::process::Pid::from_child(self.process.as_ref().expect("the server runs"));
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        process.wait().unwrap().code()
+        self.end()
+    }
+
+    /// Waits for the end of a process that was told to stop; its exit code.
+    pub fn end(&mut self) -> Option<i32> {
+        self.process.take().expect("the server runs").wait().unwrap().code()
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {

@@ -303,6 +303,28 @@ async fn with_destroy_on_exit_no_box_outlives_the_server() {
 }
 
 #[tokio::test]
+async fn with_destroy_on_exit_boxes_are_removed_some_at_a_time_and_a_second_signal_ends_it() {
+    let settings = format!("{MOCK} defaults.max_sandboxes=0");
+    let mut server = TestServer::start_command("serve --destroy-on-exit", &settings, None).await;
+    for _ in 0..33 {
+        server.spawn_with(json!({"metadata": {"mock.stop_delay": "300ms"}})).await;
+    }
+    let begun = Instant::now();
+    assert_eq!(server.terminate(), Some(0));
+    assert!(begun.elapsed() >= Duration::from_millis(900), "three times 16 at most: {:?}", begun.elapsed());
+
+    server.launch().await;
+    server.spawn_with(json!({"metadata": {"mock.stop_delay": "10m"}})).await;
+    let pid = rustix::process::Pid::from_raw(server.pid().try_into().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let destroys = async || server.log_text().matches("destroying a sandbox").count() == 34;
+    server.until("it stops", destroys).await;
+    let begun = Instant::now();
+    assert_eq!(server.terminate(), Some(1));
+    assert!(begun.elapsed() < Duration::from_secs(9), "it did not wait for the box: {:?}", begun.elapsed());
+}
+
+#[tokio::test]
 async fn the_box_that_takes_the_last_of_the_disk_is_ended_and_its_neighbours_are_not() {
     // The reserve is met again once the hog is gone, whose many files go slowly.
     let disk = SmallDisk::of_megabytes(600);

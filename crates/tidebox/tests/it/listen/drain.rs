@@ -41,7 +41,7 @@ async fn a_stream_under_way_is_finished_and_new_callers_are_refused() {
     rest(&mut fresh, Duration::from_secs(5)).await;
     let answer = Answer::read(response).await;
     assert!(String::from_utf8_lossy(&answer.bytes).contains("last"), "{:?}", String::from_utf8_lossy(&answer.bytes));
-    let code = tokio::task::spawn_blocking(move || server.terminate()).await.unwrap();
+    let code = tokio::task::spawn_blocking(move || server.end()).await.unwrap();
     assert_eq!(code, Some(0));
 }
 
@@ -55,7 +55,7 @@ async fn what_takes_too_long_is_cut_off() {
     let cut = tokio::time::timeout(PATIENCE, response.bytes()).await.expect("the drain has an end");
     assert!(cut.is_err(), "{cut:?}");
     assert!(start.elapsed() > Duration::from_secs(8), "there is time to finish");
-    let code = tokio::task::spawn_blocking(move || server.terminate()).await.unwrap();
+    let code = tokio::task::spawn_blocking(move || server.end()).await.unwrap();
     assert_eq!(code, Some(0));
 }
 
