@@ -240,6 +240,28 @@ fn top(path: &str, module: &[&str]) -> Option<String> {
 }
 
 #[test]
+fn the_rust_that_the_readme_names_builds_every_locked_dependency() {
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let arguments = ["metadata", "--format-version=1", "--locked", "--offline", "--filter-platform", &platform];
+    let cargo = std::process::Command::new(env!("CARGO")).args(arguments).current_dir(root()).output().unwrap();
+    assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&cargo.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let version = |package: &serde_json::Value| -> Vec<u32> {
+        let text = package["rust_version"].as_str().unwrap_or_default();
+        text.split('.').filter_map(|part| part.parse().ok()).collect()
+    };
+    let own = packages.iter().find(|package| package["name"] == "tidebox").unwrap();
+    let newer = packages.iter().filter(|package| version(package)[..] > [&version(own)[..], &[0]].concat()[..]);
+    let newer: Vec<String> =
+        newer.map(|package| format!("{} needs {}", package["name"], package["rust_version"])).collect();
+    report(&newer);
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let named = format!("({} or later)", own["rust_version"].as_str().unwrap());
+    assert!(readme.contains(&named), "README.md does not say {named}");
+}
+
+#[test]
 fn modules_of_the_server_know_each_other_downwards_only() {
     let mut violations = Vec::new();
     for source in sources(&[".rs"]) {
