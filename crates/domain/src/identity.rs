@@ -23,7 +23,13 @@ pub enum InvalidOwner {
     /// A character that could be mistaken for a separator, or not be seen.
     #[error("the owner id may not contain whitespace, characters that cannot be seen, `/` or `\\`")]
     BadCharacter,
+    /// The name of a route where the routes of quotas have an owner.
+    #[error("no owner can be called `summary`, which names a route of the quotas; choose another owner id")]
+    Reserved,
 }
+
+/// What would stand for itself in a path that has an owner id.
+const RESERVED: &str = "summary";
 
 impl OwnerId {
     /// Trims `text` and checks it against the rules of section 8.
@@ -40,6 +46,9 @@ impl OwnerId {
         }
         if text.chars().any(|c| c.is_whitespace() || is_hidden(c) || c == '/' || c == '\\') {
             return Err(InvalidOwner::BadCharacter);
+        }
+        if text == RESERVED {
+            return Err(InvalidOwner::Reserved);
         }
         Ok(Self(text.to_owned()))
     }

@@ -118,6 +118,14 @@ pub enum Error {
     /// What it names is not there.
     #[error("{0} `{1}` does not exist")]
     NotFound(Resource, String),
+    /// The provider that it names is not there.
+    #[error("there is no provider `{name}`; this server has {known}")]
+    NoProvider {
+        /// The name in the request.
+        name: String,
+        /// Those that there are, each in backquotes.
+        known: String,
+    },
     /// There is no such file in the sandbox.
     #[error("{0}")]
     NoFile(String),

@@ -169,10 +169,6 @@ fn routes() -> OpenApiRouter<Api> {
 pub fn router(control: Arc<Control>, settings: Settings) -> Router {
     let api = Api { control, settings: Arc::new(settings), description: Arc::default() };
     let (mut router, description) = routes().split_for_parts();
-    // An owner may be called `summary` as well.
-    for quotas in ["/api/v1/quotas", "/api/v1/admin/quotas"] {
-        router = router.route(&format!("{quotas}/summary"), put(quotas::save_summary).delete(quotas::delete_summary));
-    }
     // The description knows no path over several segments, so this one is told
     // to both.
     router = router.route("/api/v1/sandboxes/{id}/files/{*path}", put(files::put));

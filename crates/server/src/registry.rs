@@ -84,8 +84,9 @@ async fn check(provider: &dyn Provider, clock: &dyn Clock) -> Checked {
     Checked { health, latency: started.elapsed(), at: clock.now() }
 }
 
-/// The order in which `providers.default: auto` picks the first healthy one.
-const AUTO_ORDER: [&str; 3] = ["native", "docker", "proot"];
+/// The order in which `providers.default: auto` picks the first healthy provider, of
+/// this server or, where it has none, of the workers beside it.
+pub const AUTO_ORDER: [&str; 3] = ["native", "docker", "proot"];
 
 /// Every provider of this server, by name.
 #[derive(Debug)]

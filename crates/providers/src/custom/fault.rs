@@ -22,8 +22,10 @@ pub(super) fn fault(action: &'static str, generation: Option<u64>, error: Remote
     match code.as_str() {
         "bad_request" | "payload_too_large" => Error::Invalid(words),
         "not_supported" => Error::NotSupported(words),
+        // There is no box yet: its words are about what the spawn names,
+        "not_found" if action == START => Error::Invalid(words),
         "not_found" => Error::Gone,
-        // There is no box yet: its words are about the disk that boxes lie on.
+        // or about the disk that boxes lie on.
         "no_space" if action == START => Error::Full(words),
         "no_space" => Error::NoSpace,
         "resource_limit" => Error::Exhausted(format!("the service behind this provider is at a limit: {words}")),

@@ -99,6 +99,17 @@ async fn a_start_says_where_the_service_was_certainly_not_asked_for_a_box() {
     }
 }
 
+#[tokio::test]
+async fn a_start_that_names_what_the_service_does_not_have_says_so() {
+    let words = "there is no provider `docker`; this server has `native`";
+    let rogue = Rogue::telling(move |asked| {
+        let missing = || Say::Json(404, json!({"code": "not_found", "message": words}));
+        (asked.line == "POST /sandboxes").then(missing)
+    });
+    let started = patient(&rogue.url).start(&id(1), &spec()).await;
+    assert!(matches!(&started, Err(Error::Invalid(text)) if text.contains(words)), "{started:?}");
+}
+
 /// Makes the box, and loses the answer.
 fn losing(count: u32) -> (Rogue, Arc<AtomicBool>) {
     let (left, keeps) = (AtomicU32::new(count), Arc::new(AtomicBool::new(false)));

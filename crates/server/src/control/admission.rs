@@ -36,7 +36,7 @@ impl Control {
         if limits.ttl(request.ttl).is_err() {
             self.check_shape(&request)?;
             // An unknown provider is a mistake whatever the lifetime.
-            if let Err(error @ Error::Invalid(_)) = self.offer(request.provider.as_deref()).await {
+            if let Err(error @ Error::NoProvider { .. }) = self.offer(request.provider.as_deref()).await {
                 return Err(error);
             }
             return Ok(decision(Some("max_ttl"), false));

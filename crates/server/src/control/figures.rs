@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use domain::{State, WorkerId, WorkerStatus};
 use providers::{Chain, Phase};
 
-use super::runtime::AUTO_ORDER;
 use super::{Control, LOCAL_WORKER, Result, Seen};
 use crate::events;
 use crate::figures::{Scheduler, StoreHealth};
 use crate::operations::Operations;
+use crate::registry::AUTO_ORDER;
 use crate::store::workers::LeaseCounts;
 use crate::store::{Counts, QuotaSummary};
 

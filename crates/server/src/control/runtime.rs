@@ -8,12 +8,9 @@ use providers::{Provider, Spec};
 
 use super::create::{Plan, provider_error};
 use super::{Control, Error, LOCAL_WORKER, Result};
+use crate::registry::AUTO_ORDER;
 use crate::store::Sandbox;
 use crate::store::workers::Placing;
-
-/// The order in which a provider is picked where none is named and this server
-/// has none of its own.
-pub(super) const AUTO_ORDER: [&str; 3] = ["native", "docker", "proot"];
 
 /// Who could make a sandbox.
 pub(super) struct Offer {
@@ -125,7 +122,7 @@ impl Control {
         known.sort_unstable();
         known.dedup();
         let known: Vec<String> = known.into_iter().map(|name| format!("`{name}`")).collect();
-        Error::Invalid(format!("there is no provider `{name}`; this server has {}", known.join(", ")))
+        Error::NoProvider { name: name.to_owned(), known: known.join(", ") }
     }
 
     /// Where a sandbox may go; `here` says whether this server comes into question.

@@ -147,7 +147,7 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
         Control::Invalid(_) => (StatusCode::BAD_REQUEST, "bad_request"),
         // Decided: an option that the provider cannot enforce is the caller's error.
         Control::NotSupported(_) => (StatusCode::BAD_REQUEST, "not_supported"),
-        Control::NotFound(..) | Control::NoFile(_) => (StatusCode::NOT_FOUND, "not_found"),
+        Control::NotFound(..) | Control::NoProvider { .. } | Control::NoFile(_) => (StatusCode::NOT_FOUND, "not_found"),
         Control::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
         Control::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
         Control::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),

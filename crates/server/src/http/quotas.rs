@@ -32,7 +32,8 @@ pub async fn summary(State(api): State<Api>) -> Result<Json<api::QuotaSummary>> 
 }
 
 /// Look at an owner's quota
-#[utoipa::path(get, path = "/api/v1/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path,
+        description = "Any owner but `summary`, which no owner can be called")),
     responses(
         (status = 200, body = api::OwnerQuota, description = "The quota"),
         (status = 400, body = api::ErrorBody, description = "No owner id"),
@@ -42,7 +43,8 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::O
 }
 
 /// Save an owner's quota
-#[utoipa::path(put, path = "/api/v1/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path,
+        description = "Any owner but `summary`, which no owner can be called")),
     request_body = api::QuotaRequest,
     responses(
         (status = 200, body = api::OwnerQuota, description = "As it is saved"),
@@ -58,7 +60,8 @@ pub async fn save(
 }
 
 /// Look at what an owner has and may have
-#[utoipa::path(get, path = "/api/v1/quotas/{owner_id}/usage", tag = "quotas", params(("owner_id" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/quotas/{owner_id}/usage", tag = "quotas", params(("owner_id" = String, Path,
+        description = "Any owner but `summary`, which no owner can be called")),
     responses(
         (status = 200, body = api::OwnerUsage, description = "Also for an owner without a quota"),
         (status = 400, body = api::ErrorBody, description = "No owner id")))]
@@ -67,7 +70,8 @@ pub async fn usage(State(api): State<Api>, Name(name): Name) -> Result<Json<api:
 }
 
 /// Delete an owner's quota
-#[utoipa::path(delete, path = "/api/v1/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path,
+        description = "Any owner but `summary`, which no owner can be called")),
     responses(
         (status = 200, body = api::Status, description = "The global limits hold again"),
         (status = 400, body = api::ErrorBody, description = "No owner id"),
@@ -75,14 +79,4 @@ pub async fn usage(State(api): State<Api>, Name(name): Name) -> Result<Json<api:
 pub async fn delete(State(api): State<Api>, Name(name): Name) -> Result<Json<api::Status>> {
     api.control.delete_quota(&wire::owner_id(&name)?).await?;
     Ok(wire::status("deleted"))
-}
-
-/// [`save`] for an owner who is called `summary`.
-pub async fn save_summary(api: State<Api>, body: Body<api::QuotaRequest>) -> Result<Json<api::OwnerQuota>> {
-    save(api, Name("summary".to_owned()), body).await
-}
-
-/// [`delete`] for an owner who is called `summary`.
-pub async fn delete_summary(api: State<Api>) -> Result<Json<api::Status>> {
-    delete(api, Name("summary".to_owned())).await
 }

@@ -87,7 +87,7 @@ pub async fn delete(State(api): State<Api>, Name(name): Name) -> Result<Json<api
     responses(
         (status = 201, body = api::Sandbox, description = "Made, with `template` in its metadata"),
         (status = 400, body = api::ErrorBody, description = "The request makes no sense, or the provider cannot do it"),
-        (status = 404, body = api::ErrorBody, description = "No such template"),
+        (status = 404, body = api::ErrorBody, description = "No such template or provider"),
         (status = 409, body = api::ErrorBody, description = "Destroyed while it was being made"),
         (status = 429, body = api::ErrorBody, description = "A cap or a maximum is reached"),
         (status = 500, body = api::ErrorBody, description = "The provider failed"),

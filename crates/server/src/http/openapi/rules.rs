@@ -247,10 +247,9 @@ pub const IMAGES_OF_ROUTES: [&str; 3] = ["pull", "import", "prune"];
 /// it were the variable's value. This tells of it.
 fn tell_of_fixed_names(document: &mut OpenApi) {
     let files = FILES_OF_ROUTES.map(|name| ("/api/v1/sandboxes/{id}/files", "path", name));
-    let quotas = ["/api/v1/quotas", "/api/v1/admin/quotas"].map(|base| (base, "owner_id", "summary"));
     let paths = &mut document.paths.paths;
     let images = IMAGES_OF_ROUTES.map(|name| ("/api/v1/images", "name", name));
-    for (base, variable, name) in files.into_iter().chain(quotas).chain(images) {
+    for (base, variable, name) in files.into_iter().chain(images) {
         let Some(other) = paths.get(&format!("{base}/{{{variable}}}")).cloned() else { continue };
         let Some(item) = paths.get_mut(&format!("{base}/{name}")) else { continue };
         let named = |operation: Option<Operation>| {

@@ -79,8 +79,8 @@ async fn what_no_spawn_could_be_is_refused_like_a_spawn() {
     let server = TestServer::start(MOCK).await;
     for (body, status, code) in [
         (json!({"ttl": "0s"}), 400, "bad_request"),
-        (json!({"provider": "nope"}), 400, "bad_request"),
-        (json!({"provider": "nope", "ttl": "9000h"}), 400, "bad_request"),
+        (json!({"provider": "nope"}), 404, "not_found"),
+        (json!({"provider": "nope", "ttl": "9000h"}), 404, "not_found"),
         (json!({"memory_mb": 0}), 400, "bad_request"),
         (json!({"memory_mb": 0, "ttl": "9000h"}), 400, "bad_request"),
         (json!({"owner_id": "a b"}), 400, "bad_request"),

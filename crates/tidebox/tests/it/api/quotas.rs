@@ -121,13 +121,16 @@ async fn an_owner_id_is_percent_decoded_before_it_is_checked() {
 }
 
 #[tokio::test]
-async fn an_owner_may_be_called_like_a_route() {
+async fn no_owner_can_be_called_like_a_route_of_the_quotas() {
     let server = TestServer::start(MOCK).await;
-    server.put("/quotas/summary", json!({"max_sandboxes": 1})).await.ok();
-    assert_eq!(server.get("/quotas/summary/usage").await.ok()["max_sandboxes"], 1);
-    assert_eq!(server.get("/quotas").await.ok()[0]["owner_id"], "summary");
-    server.delete("/quotas/summary").await.ok();
-    assert_eq!(server.get("/quotas").await.ok(), json!([]));
+    let reserved = "no owner can be called `summary`";
+    for base in ["/quotas", "/admin/quotas"] {
+        server.put(&format!("{base}/summary"), json!({})).await.refused(405, "method_not_allowed", "");
+        server.delete(&format!("{base}/summary")).await.refused(405, "method_not_allowed", "");
+        server.get(&format!("{base}/summary/usage")).await.refused(400, "bad_request", reserved);
+    }
+    server.post("/sandboxes", json!({"owner_id": "summary"})).await.refused(400, "bad_request", reserved);
+    server.spawn_with(json!({"owner_id": "summary2"})).await;
 }
 
 #[tokio::test]

@@ -68,7 +68,6 @@ async fn what_makes_no_sense_is_refused_and_says_why() {
         (json!({"memory_mb": 1}), "bad_request", "memory_mb must be between"),
         (json!({"vcpus": 0}), "bad_request", "vcpus must be between"),
         (json!({"image": ""}), "bad_request", "`image`"),
-        (json!({"provider": "nope"}), "bad_request", "there is no provider `nope`; this server has `mock`"),
         (json!({"owner_id": "a/b"}), "bad_request", "`owner_id`"),
         (json!({"metadata": {"": "x"}}), "bad_request", "metadata keys"),
     ] {
@@ -76,6 +75,8 @@ async fn what_makes_no_sense_is_refused_and_says_why() {
     }
     server.post("/sandboxes", json!({"ttl": "25h"})).await.refused(429, "resource_limit", "maximum of 24h0m0s");
     server.post("/sandboxes", json!({"template": "nope"})).await.refused(404, "not_found", "template `nope`");
+    let known = "there is no provider `nope`; this server has `mock`";
+    server.post("/sandboxes", json!({"provider": "nope"})).await.refused(404, "not_found", known);
     assert_eq!(server.get("/sandboxes").await.ok(), json!([]), "nothing was made");
 }
 

@@ -143,7 +143,7 @@ async fn a_provider_that_nobody_has_is_a_mistake_and_one_of_a_worker_is_not() {
     let id = pair.plane.spawn_with(json!({"provider": "mock"})).await;
     assert_eq!(pair.plane.get(&format!("/sandboxes/{id}")).await.ok()["provider"], "mock");
     let nobody = json!({"provider": "docker"});
-    pair.plane.post("/sandboxes", nobody).await.refused(400, "bad_request", "there is no provider `docker`");
+    pair.plane.post("/sandboxes", nobody).await.refused(404, "not_found", "there is no provider `docker`");
     let impossible = json!({"provider": "mock", "metadata": {"mock.start": "fail"}});
     assert!(pair.plane.post("/sandboxes", impossible).await.status.as_u16() >= 400 || !pair.boxes().await.is_empty());
 }
