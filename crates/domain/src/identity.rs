@@ -28,7 +28,7 @@ pub enum InvalidOwner {
     Reserved,
 }
 
-/// What would stand for itself in a path that has an owner id.
+/// Name that a path has in the place of an owner id.
 const RESERVED: &str = "summary";
 
 impl OwnerId {

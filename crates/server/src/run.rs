@@ -35,7 +35,7 @@ use crate::{VERSION, reconcile};
 
 /// How long work that outlives its request may take once we are told to stop.
 const FINISH_MAX: Duration = Duration::from_secs(10);
-/// How long the removal of all boxes may take at the end of a server that was started
+/// Longest time for the removal of all boxes at the end of a server that was started
 /// with `--destroy-on-exit`.
 const DESTROY_MAX: Duration = Duration::from_secs(60);
 /// Boxes that are removed at once then.

@@ -17,8 +17,8 @@ use super::cgroup::{Cgroups, CpuWeight};
 /// Pause between two looks: short, since for so long a new box that computes without
 /// end has the weight of its neighbours.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// What a box uses is the mean over so many looks, each newer one counting for more:
-/// one that has just got little, because of its low weight, does not get it back at once.
+/// Number of looks over which the use of a box is averaged, each newer one counting for
+/// more: a box that has just got little, because of its low weight, keeps that weight.
 const LOOKS: u64 = 20;
 /// Processors are short when less than one part in so many of their time is idle.
 const IDLE_PARTS: u64 = 8;

@@ -135,7 +135,7 @@ async fn processor_time_is_bounded() {
     assert!(seconds < 3.5, "{ran:?}");
 }
 
-/// Whether a box has the low weight where boxes compete for processors.
+/// Returns whether a box has the low weight where boxes compete for processors.
 fn gives_way(inside: &Inside<'_>) -> bool {
     let low = [("cpu.idle", "1"), ("cpu.shares", "32"), ("cpu.weight", "3")];
     let is = |group: &std::path::Path, (file, value)| {
