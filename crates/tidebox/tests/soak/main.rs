@@ -45,8 +45,6 @@ async fn honest_callers_hardly_notice_ten_hostile_boxes() {
     let settings = format!("{NATIVE} defaults.max_sandboxes_per_owner=8 limits.request_memory_mb={BUDGET_MB}");
     let mut server = TestServer::start(&settings).await;
     server.expect_trouble("that fills the disk");
-    // A box of a few hundred processes has its own agent wait for a processor.
-    server.expect_trouble("did not end the command at its deadline");
     let server = server;
 
     let quiet = honest::live(&server, CALLERS, part.min(QUIET_MAX)).await;
