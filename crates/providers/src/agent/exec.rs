@@ -28,6 +28,8 @@ const ACTION: &str = "run a command";
 const GRACE: Duration = Duration::from_secs(10);
 /// What may still come after that: more than fits the pipe and all windows.
 const LATE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Exit code of a command that its deadline ended, as `timeout` of GNU coreutils has it.
+const DEADLINE_CODE: i32 = 124;
 /// The longest description of an exit or a failure.
 const LAST_BYTES_MAX: usize = 64 * 1024;
 
@@ -60,6 +62,7 @@ async fn start(connection: &Arc<Connection>, command: Command) -> Result<(Output
         incoming: response.into_body(),
         stdin: stdin.map(|content| Stdin { outgoing, content, frames: VecDeque::new() }),
         frames: Frames::default(),
+        begun: Instant::now(),
         ends_at: deadline(timeout),
         late_wait: Duration::ZERO,
         late_bytes: 0,
@@ -193,6 +196,7 @@ struct Output {
     /// `None` after its end.
     stdin: Option<Stdin>,
     frames: Frames,
+    begun: Instant,
     ends_at: Instant,
     /// How long the reader has waited after that; one that comes back late still
     /// gets what waits for it.
@@ -209,13 +213,13 @@ impl Output {
             if let Some(event) = self.frames.next_event()? {
                 return Ok(event);
             }
-            let piece = self.receive().await?;
+            let Some(piece) = self.receive().await? else { return Ok(self.given_up()) };
             self.frames.feed(piece);
         }
     }
 
-    /// What arrives next, unless the command should have ended long ago.
-    async fn receive(&mut self) -> Result<Bytes> {
+    /// Receives the next piece; `None` once the command should have ended long ago.
+    async fn receive(&mut self) -> Result<Option<Bytes>> {
         loop {
             let from = Instant::now().max(self.ends_at);
             let until = from + GRACE.saturating_sub(self.late_wait);
@@ -241,7 +245,7 @@ impl Output {
                         continue;
                     }
                 },
-                () = tokio::time::sleep_until(until) => return Err(overdue()),
+                () = tokio::time::sleep_until(until) => return Ok(None),
             };
             let Some(piece) = piece else {
                 return Err(Error::failed(ACTION, "the agent stopped in the middle of the output"));
@@ -251,17 +255,27 @@ impl Output {
                 self.late_wait = self.late_wait.saturating_add(now.saturating_duration_since(from));
                 self.late_bytes = self.late_bytes.saturating_add(piece.len());
                 if self.late_wait > GRACE || self.late_bytes > LATE_BYTES_MAX {
-                    return Err(overdue());
+                    return Ok(None);
                 }
             }
-            return Ok(piece);
+            return Ok(Some(piece));
         }
+    }
+
+    /// Returns the end of a command whose agent says nothing of it after its deadline,
+    /// such as one that processes of its own box hold up. The reader goes now, at which
+    /// the agent kills the command when it comes to that.
+    fn given_up(&self) -> OutputEvent {
+        tracing::warn!("an agent has not confirmed the end of a command that reached its deadline");
+        OutputEvent::Exit(ExitStatus {
+            code: DEADLINE_CODE,
+            timed_out: true,
+            oom_killed: false,
+            duration: self.begun.elapsed(),
+        })
     }
 }
 
-fn overdue() -> Error {
-    Error::failed(ACTION, "the agent did not end the command at its deadline")
-}
 
 /// Cuts what arrives into events, without copying or holding back any output.
 #[derive(Default)]

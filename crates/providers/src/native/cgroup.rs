@@ -325,8 +325,8 @@ pub(crate) fn bound_sockets(pid: i32, memory_mb: u32) -> io::Result<()> {
     fs::write(group.base.join(SOCKET_LIMIT), socket_bytes(memory_mb).to_string())
 }
 
-/// Kills whoever is still in the groups of a box. For a box whose first process
-/// was never written down; the others die with theirs.
+/// Kills all members of the groups of a box. For a box whose first process was never
+/// written down, or does not end.
 pub(super) fn kill_members(cgroups: &[CgroupDir]) {
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
     for dir in cgroups.iter().flat_map(with_inner) {

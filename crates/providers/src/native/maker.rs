@@ -29,6 +29,10 @@ use crate::{Error, Phase, Result};
 /// How long a killed box may take to end. Its processes may sit in the kernel,
 /// writing to a slow disk.
 const END_WAIT: Duration = Duration::from_secs(20);
+/// How long the first process of a box has to end and take the others with it before each
+/// is killed by itself. It may be waiting, deaf to signals, for a pipe in the hands of
+/// another that waits for memory of the box, behind every box of the host that does.
+const ALONE_WAIT: Duration = Duration::from_secs(1);
 /// `/dev/shm`, as container engines have it, if the box has that much memory.
 const SHM_MB_MAX: u32 = 64;
 /// The name of the socket in a box's folder.
@@ -228,6 +232,9 @@ impl Maker {
         match process.or(found.as_ref()) {
             Some(process) => {
                 process.kill().map_err(failed)?;
+                if !process.ended_within(ALONE_WAIT).await {
+                    cgroup::kill_members(&cgroups);
+                }
                 if !process.ended_within(END_WAIT).await {
                     return Err(Error::failed(ACTION, "its first process does not end"));
                 }
