@@ -1,8 +1,8 @@
-//! One suite that every provider passes.
+//! Conformance suite that every provider passes.
 //!
-//! Each bullet of the documentation of [`crate::Provider`] and [`crate::Guest`] is a
-//! case here. A case that a provider cannot pass by its nature is skipped, with
-//! the reason, and that is decided before anything runs.
+//! Each bullet in the documentation of [`crate::Provider`] and [`crate::Guest`] has a case here.
+//! A case that a provider cannot pass by its nature is skipped, with the reason. That is decided
+//! before anything runs.
 
 #![expect(clippy::unwrap_used, reason = "a case fails by panicking")]
 
@@ -32,31 +32,31 @@ pub use self::lab::{Lab, Need};
 /// The longest time that one case may take.
 const CASE_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// A sentence about providers, and how it is checked.
+/// A statement about providers, with its test.
 #[derive(Debug)]
 pub struct Case {
-    /// The sentence.
+    /// Statement that the case tests.
     pub name: &'static str,
-    /// All that a provider must have for the sentence to mean something.
+    /// Features without which the statement has no meaning.
     pub needs: &'static [Need],
-    /// Panics if the sentence is not true.
+    /// Test of the statement. Panics if it is not true.
     pub run: fn(Lab) -> BoxFuture<'static, ()>,
 }
 
-/// What came of a run.
+/// Results of a run.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// The cases that hold.
+    /// Cases that passed.
     pub passed: Vec<&'static str>,
-    /// The cases that were not run, each with the reason.
+    /// Cases that were skipped, each with the reason.
     pub skipped: Vec<(&'static str, String)>,
-    /// The cases that do not hold, each with what was seen.
+    /// Cases that failed, each with what was observed.
     pub failed: Vec<(&'static str, String)>,
 }
 
 impl Report {
-    /// A row of the table in `docs/providers.md`: the provider, how many cases hold, how
-    /// many were skipped, and why.
+    /// Returns the provider's row of the table in `docs/operate/providers.md`: its name, how many cases
+    /// passed, how many were skipped, and why.
     #[must_use]
     pub fn row(&self, provider: &str) -> String {
         let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
@@ -69,7 +69,6 @@ impl Report {
     }
 }
 
-/// Every case.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let of_boxes =
@@ -78,7 +77,7 @@ pub fn cases() -> Vec<Case> {
     of_boxes.into_iter().chain(of_host).flatten().collect()
 }
 
-/// Makes a [`Case`] of an async function.
+/// Makes a [`Case`] from an async function.
 macro_rules! case {
     ($name:literal, $run:path $(, $need:ident)*) => {
         crate::conformance::Case {
@@ -90,11 +89,11 @@ macro_rules! case {
 }
 use case;
 
-/// Runs every case against one provider and prints what comes of each. After a
-/// case its boxes are stopped, and the provider must hold none.
+/// Runs every case against one provider and prints each result. After a case its boxes are
+/// stopped, and the provider must hold none.
 ///
 /// # Panics
-/// When any case failed, after all have run.
+/// When any case failed, after all of them have run.
 pub async fn run(lab: Lab) -> Report {
     let mut report = Report::default();
     for case in cases() {
@@ -138,7 +137,7 @@ async fn run_case(lab: &Lab, case: &Case) -> Result<(), String> {
     if left.is_empty() { result } else { result.and(Err(format!("boxes are left behind: {left:?}"))) }
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 fn text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_else(|| "a panic".to_owned())

@@ -1,6 +1,6 @@
-//! What must hold of the source itself, and no compiler checks: who may depend
-//! on whom, names, sizes, words, links. Every violation is named by file and
-//! line; a rule that is broken on purpose is changed here, with the reason.
+//! Rules about the source that no compiler checks: dependencies, names, sizes, words, links. Every
+//! violation is named by file and line; a rule that is broken on purpose is changed here, with the
+//! reason.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The most lines of a file, tests not counted.
 const LINES_MAX: usize = 600;
 
-/// Who may depend on whom, development dependencies left out.
+/// Allowed dependencies of each crate, development dependencies left out.
 const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("domain", &[]),
@@ -17,7 +17,7 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("guest-protocol", &[]),
     ("guest-agent", &["guest-protocol"]),
     ("client", &["api"]),
-    // One provider drives another service: docs/decisions/0005.
+    // One provider drives another service: docs/develop/decisions/0005.
     ("providers", &["api", "client", "domain", "guest-protocol"]),
     // A worker speaks to its control plane.
     ("server", &["api", "client", "domain", "providers"]),
@@ -25,7 +25,7 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("tidebox", &["api", "client", "providers", "server"]),
 ];
 
-/// What would give the pure rules an effect, or make them part of the wire.
+/// Crates that would give the pure rules an effect, or make them part of the wire.
 const NOT_IN_DOMAIN: &[&str] = &["axum", "hyper", "rand", "reqwest", "serde", "sqlx", "tokio", "tracing"];
 
 /// Modules of the server, and those of its modules that they must not know.
@@ -48,39 +48,39 @@ const SERVER_ARROWS: &[(&str, &[&str])] = &[
     ("store", &["control", "http", "reconcile", "run"]),
 ];
 
-/// Names that say nothing about what is inside.
+/// Module names that say nothing about their content.
 const DRAWERS: &[&str] = &["common", "core", "helpers", "misc", "models", "types", "util", "utils"];
 
-/// Answers that are no errors, which any handler may give.
+/// Statuses that are no errors, which any handler may give.
 const STATUS_OF_SUCCESS: &[&str] =
     &["OK", "CREATED", "ACCEPTED", "NO_CONTENT", "PARTIAL_CONTENT", "NOT_MODIFIED", "CONTINUE", "SWITCHING_PROTOCOLS"];
 
 /// A text file of the workspace.
 struct Source {
-    /// From the root of the workspace, with `/`.
+    /// Path from the root of the workspace, with `/`.
     path: String,
     text: String,
 }
 
 impl Source {
-    /// Numbered lines, up to the unit tests.
+    /// Returns the numbered lines, up to the unit tests.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let is_code = !self.is_test();
         let before_tests = move |line: &&str| !line.starts_with("mod test") && is_code;
         self.text.lines().take_while(before_tests).enumerate().map(|(index, line)| (index + 1, line))
     }
 
-    /// Numbered lines of code without their comments.
+    /// Returns the numbered lines of code without their comments.
     fn statements(&self) -> impl Iterator<Item = (usize, &str)> {
         self.code().map(|(number, line)| (number, if line.trim_start().starts_with("//") { "" } else { line }))
     }
 
-    /// Whether all of it is tests.
+    /// Returns whether the whole file is tests.
     fn is_test(&self) -> bool {
         self.path.contains("/tests/") || self.path.ends_with("/test.rs") || self.path.contains("/test/")
     }
 
-    /// The module path in the server, if it is of the server.
+    /// Returns the module path in the server, if the file is part of the server.
     fn server_module(&self) -> Option<Vec<&str>> {
         let path = self.path.strip_prefix("crates/server/src/")?.strip_suffix(".rs")?;
         Some(path.split('/').filter(|part| *part != "lib").collect())
@@ -91,7 +91,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate lies two levels deep").to_owned()
 }
 
-/// The files whose name ends like this, in order.
+/// Returns the files whose name has one of these endings, in order.
 fn sources(endings: &[&str]) -> Vec<Source> {
     let root = root();
     let mut found = Vec::new();
@@ -116,7 +116,7 @@ fn sources(endings: &[&str]) -> Vec<Source> {
     found
 }
 
-/// Fails with every violation there is.
+/// Fails with every violation.
 #[track_caller]
 fn report(violations: &[String]) {
     let mut list = String::new();
@@ -126,8 +126,7 @@ fn report(violations: &[String]) {
     assert!(violations.is_empty(), "{} violations:\n{list}", violations.len());
 }
 
-/// Where `word` stands in `line` with nothing before it that would be a part of
-/// the same name.
+/// Returns whether `line` has `word` as a whole name, not as a part of another.
 fn finds(line: &str, word: &str) -> bool {
     let part_of_name = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -138,8 +137,7 @@ fn finds(line: &str, word: &str) -> bool {
     })
 }
 
-/// The dependencies in a manifest with their lines; what is only for tests is
-/// left out.
+/// Returns the dependencies in a manifest with their lines, without those only for tests.
 fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut wanted = false;
@@ -180,8 +178,8 @@ fn crates_depend_on_each_other_downwards_only() {
     assert_eq!(seen.len(), CRATE_ARROWS.len(), "CRATE_ARROWS names a crate that is gone");
 }
 
-/// The modules of the server that the file names, with their lines. Paths of
-/// several lines and of braces are taken apart.
+/// Returns the modules of the server that the file names, with their lines. Paths over several
+/// lines and with braces are taken apart.
 fn mentions(source: &Source) -> Vec<(usize, String)> {
     let module = source.server_module().unwrap_or_default();
     let mut found = Vec::new();
@@ -213,7 +211,7 @@ fn mentions(source: &Source) -> Vec<(usize, String)> {
     found
 }
 
-/// Every single path in `a::{b, c::{d, e}}`.
+/// Returns every single path in `a::{b, c::{d, e}}`.
 fn expand(path: &str) -> Vec<String> {
     let Some((before, rest)) = path.split_once('{') else { return vec![path.trim().to_owned()] };
     let inner = rest.rsplit_once('}').map_or(rest, |(inner, _)| inner);
@@ -228,7 +226,7 @@ fn expand(path: &str) -> Vec<String> {
         .collect()
 }
 
-/// The top module of the crate that a path leads to from `module`.
+/// Returns the top module of the crate that a path leads to from `module`.
 fn top(path: &str, module: &[&str]) -> Option<String> {
     if let Some(rest) = path.strip_prefix("crate::") {
         return rest.split("::").next().map(str::to_owned);
@@ -340,7 +338,7 @@ fn nothing_is_left_for_later() {
     let marks =
         [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["to", "do!"], ["unimple", "mented!"]].map(|halves| halves.concat());
     let ignored = ["#[igno", "re"].concat();
-    // What the program of the tests does when one of them starts it once more.
+    // A test that another test starts in a process of its own.
     let is_part_of_another = |line: &str| line.ends_with("= \"another test runs it in a process of its own\"]");
     let mut violations = Vec::new();
     for source in sources(&[".rs", ".toml", ".md", ".yaml", ".yml", ".sql", "justfile", "run"]) {
@@ -370,7 +368,7 @@ fn no_path_of_the_machine_it_was_written_on_is_named() {
     report(&violations);
 }
 
-/// A `suite` is what the unit tests of several modules share.
+/// A `suite` is shared by the unit tests of several modules.
 #[test]
 fn unit_tests_live_in_a_module_named_test() {
     let mut violations = Vec::new();
@@ -413,7 +411,7 @@ fn links_between_pages_lead_somewhere() {
 fn tests_that_the_security_page_names_exist() {
     let code: String = sources(&[".rs"]).into_iter().map(|file| file.text).collect();
     let pages = sources(&[".md"]);
-    let page = pages.iter().find(|page| page.path == "docs/security.md").expect("there is a security page");
+    let page = pages.iter().find(|page| page.path == "docs/operate/security.md").expect("there is a security page");
     let mut violations = Vec::new();
     let is_row = |line: &str| line.starts_with('|') && line.matches('|').count() == 4;
     let rows = page.text.lines().enumerate().filter(|(_, line)| is_row(line));
@@ -454,17 +452,17 @@ fn the_rules_see_what_they_should() {
     assert_eq!(found, [(1, "store".to_owned()), (1, "http".to_owned()), (5, "run".to_owned())]);
 }
 
-/// Where the statements of the specification are listed with their tests.
-const CONFORMANCE: &str = "docs/api-conformance.md";
-/// How the cell of a statement begins that needs no test, or not yet.
+/// Page that lists the statements of the specification with their tests.
+const CONFORMANCE: &str = "docs/develop/api-conformance.md";
+/// Beginnings of the cell of a statement that needs no test, or not yet.
 const NO_TEST: [&str; 2] = ["Decided: ", "Not in this release: "];
 
-/// The texts between backticks that are paths of tests.
+/// Returns the texts between backticks that are paths of tests.
 fn test_paths(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2).filter(|text| text.contains("::"))
 }
 
-/// How many tests have this path: a crate or a test program, modules, a function.
+/// Counts the tests with this path: a crate or a test program, modules, a function.
 fn tests_at(sources: &[Source], path: &str) -> usize {
     let parts: Vec<&str> = path.split("::").collect();
     let [program, modules @ .., name] = parts.as_slice() else { return 0 };
@@ -491,7 +489,7 @@ fn tests_at(sources: &[Source], path: &str) -> usize {
     sources.iter().filter(is_of_program).map(|source| tests_called(&source.text, name)).sum()
 }
 
-/// How many functions of this name have the attribute of a test.
+/// Counts the functions of this name that have the attribute of a test.
 fn tests_called(text: &str, name: &str) -> usize {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let opens = |line: &str| {

@@ -1,18 +1,18 @@
-//! Whether a key could be guessed. docs/production.md states the same rules.
+//! Strength of keys: whether one could be guessed. docs/operate/production.md states the same rules.
 
 use std::collections::BTreeMap;
 
-/// The shortest key, in bytes: what 16 random bytes are in hexadecimal.
+/// Length of the shortest key, in bytes: that of 16 random bytes in hexadecimal.
 const BYTES_MIN: usize = 32;
 
-/// Fewer different characters than this are no random choice: 32 random
-/// hexadecimal digits have fewer once in ten million times.
+/// Fewest different characters of a random key: 32 random hexadecimal digits have fewer once in
+/// ten million times.
 const DIFFERENT_MIN: usize = 8;
 
-/// The least information, in bits, by how often each character occurs.
+/// Least information of a key, in bits, by how often each character occurs.
 const BITS_MIN: f64 = 90.0;
 
-/// A phrase of this many words is as good as a key.
+/// Number of words from which a phrase is as good as a key.
 const WORDS_MIN: usize = 6;
 
 /// Words that no random key has, anywhere in it.
@@ -41,8 +41,8 @@ const WORDS: &[&str] = &[
 /// key may have them by chance.
 const SHORT_WORDS: &[&str] = &["admin", "demo", "dummy", "fake", "test", "tests", "testing", "todo", "token"];
 
-/// Why `key` could be guessed, in words that do not repeat it; `None` if
-/// nothing speaks for that.
+/// Returns why `key` could be guessed, in words that do not repeat it; `None` if no rule
+/// objects.
 pub(super) fn weakness(key: &str) -> Option<&'static str> {
     let lower = key.to_ascii_lowercase();
     let letters: String = lower.chars().filter(char::is_ascii_alphanumeric).collect();
@@ -70,20 +70,20 @@ pub(super) fn weakness(key: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether it is a shorter text twice or more.
+/// Returns whether it is a shorter text twice or more.
 fn repeats(key: &[u8]) -> bool {
     (1..=key.len() / 2).any(|period| key.iter().zip(&key[period..]).all(|(a, b)| a == b))
 }
 
-/// Whether at least half of the characters are the one before or its neighbour
-/// in the alphabet.
+/// Returns whether at least half of the characters equal the one before, or are its neighbour in
+/// the alphabet.
 fn is_sequence(key: &[u8]) -> bool {
     let near = key.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) <= 1).count();
     near * 2 >= key.len()
 }
 
-/// Whether it is fewer than six words: letters alone, split by what is no
-/// letter or by a capital after a small one.
+/// Returns whether it is fewer than six words: letters alone, split at other characters or
+/// between a small letter and a capital.
 fn is_words(key: &str) -> bool {
     if !key.bytes().all(|byte| byte.is_ascii_alphabetic() || b"-_. ".contains(&byte)) {
         return false;
@@ -105,7 +105,7 @@ fn counts(key: &str) -> BTreeMap<char, f64> {
     counts
 }
 
-/// Shannon's entropy of the characters, times how many there are.
+/// Returns Shannon's entropy of the characters, times their number.
 fn bits(key: &str) -> f64 {
     let counts = counts(key);
     let all: f64 = counts.values().sum();

@@ -1,4 +1,4 @@
-//! The example file.
+//! Tests of the example file.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ fn the_example_file_names_every_key_once_with_its_default() {
     assert_eq!(Lab::new().here(&committed).load().sources.len(), 0, "as it is, it sets nothing");
 }
 
-/// A key's line starts with `#`, one of prose with `# `.
+/// Removes the `#` of a key's line. A line of prose starts with `# ` and stays.
 fn uncommented(line: &str) -> String {
     match line.trim_start().strip_prefix('#') {
         Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase()) => line.replacen('#', "", 1),
@@ -34,11 +34,11 @@ fn uncommented(line: &str) -> String {
     }
 }
 
-/// What `config/example.yaml` must be.
+/// Returns the text that `config/example.yaml` must have.
 fn example() -> String {
     let mut text = "# Every key of Tidebox with its default. Copy it to ./tidebox.yaml or\n\
                     # ~/.tidebox/config.yaml and take the # away before what you change. Of maps\n\
-                    # there is a sample entry, w1. docs/configuration.md tells about layers,\n\
+                    # there is a sample entry, w1. docs/operate/configuration.md describes layers,\n\
                     # variables and faults.\n"
         .to_owned();
     let settings = Lab::new().load().settings();

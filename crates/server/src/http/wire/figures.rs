@@ -1,4 +1,4 @@
-//! Figures as clients see them.
+//! Conversions of metrics and diagnostics to the API.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -16,26 +16,26 @@ use crate::http::diagnostics::Snapshot;
 use crate::operations::{Operation, Tally, mean};
 use crate::process::{GOOS, goarch};
 
-/// By area, where an operator reads on. Paths are those of the repository.
+/// Documentation pages for operators, by area. Paths are those of the repository.
 pub const REMEDIATION: [(&str, &str); 15] = [
-    ("configuration", "docs/configuration.md"),
-    ("diagnostics", "docs/diagnostics.md"),
-    ("events", "docs/events.md"),
-    ("leases", "docs/workers.md"),
-    ("limits", "docs/configuration.md"),
-    ("metrics", "docs/metrics.md"),
-    ("operations", "docs/operations.md"),
-    ("performance", "docs/performance.md"),
-    ("providers", "docs/providers.md"),
-    ("quotas", "docs/quotas.md"),
-    ("rate_limit", "docs/rate-limiting.md"),
-    ("scheduler", "docs/quotas.md"),
-    ("security", "docs/security.md"),
-    ("store", "docs/operations.md"),
-    ("workers", "docs/workers.md"),
+    ("configuration", "docs/operate/configuration.md"),
+    ("diagnostics", "docs/operate/diagnostics.md"),
+    ("events", "docs/use/events.md"),
+    ("leases", "docs/operate/workers.md"),
+    ("limits", "docs/operate/configuration.md"),
+    ("metrics", "docs/operate/metrics.md"),
+    ("operations", "docs/operate/operations.md"),
+    ("performance", "docs/develop/performance.md"),
+    ("providers", "docs/operate/providers.md"),
+    ("quotas", "docs/operate/quotas.md"),
+    ("rate_limit", "docs/operate/rate-limiting.md"),
+    ("scheduler", "docs/operate/quotas.md"),
+    ("security", "docs/operate/security.md"),
+    ("store", "docs/operate/operations.md"),
+    ("workers", "docs/operate/workers.md"),
 ];
 
-/// What is never shown.
+/// Data that diagnostics never contain.
 const REDACTIONS: [&str; 7] = [
     "provider secrets",
     "registry credentials",
@@ -46,7 +46,7 @@ const REDACTIONS: [&str; 7] = [
     "sandbox metadata and commands",
 ];
 
-/// All that an operator is told.
+/// Converts a snapshot to the diagnostics of the API.
 pub fn diagnostics(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> api::Diagnostics {
     let stored = snapshot.stored.as_ref();
     api::Diagnostics {
@@ -81,7 +81,7 @@ pub fn diagnostics(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> api::D
     }
 }
 
-/// The figures for programs.
+/// Converts a snapshot to the JSON metrics of the API.
 pub fn metrics(api: &Api, snapshot: &Snapshot) -> api::Metrics {
     let stored = snapshot.stored.as_ref();
     let items: Vec<api::ProviderItem> = api
@@ -189,7 +189,7 @@ fn request_memory(figures: figures::RequestMemory) -> api::RequestMemoryFigures 
     api::RequestMemoryFigures { budget_bytes, used_bytes, peak_bytes, refused_total, truncated_total }
 }
 
-/// The providers. What one of them said last may name an address.
+/// Returns the health of all providers. Addresses are removed from their last errors.
 fn providers(api: &Api) -> Vec<api::ProviderHealth> {
     let entries = api.control.registry().entries().iter();
     let shown = entries.map(|entry| {
@@ -199,7 +199,7 @@ fn providers(api: &Api) -> Vec<api::ProviderHealth> {
     shown.collect()
 }
 
-/// `text` with each word that is an IP address replaced.
+/// Returns `text` with every IP address in it replaced by `[address]`.
 fn without_addresses(text: &str) -> String {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '.' | ':' | '[' | ']' | '%');
     let mut shown = String::with_capacity(text.len());
@@ -215,7 +215,7 @@ fn without_addresses(text: &str) -> String {
     shown
 }
 
-/// Whether a word is an address, with or without a port and what ends a sentence.
+/// Returns whether a word is an IP address, with or without a port or closing punctuation.
 fn is_address(word: &str) -> bool {
     let word = word.trim_end_matches(['.', ':']);
     let bare = word.trim_start_matches('[').trim_end_matches(']');
@@ -224,7 +224,7 @@ fn is_address(word: &str) -> bool {
 
 fn workers(stored: &Stored) -> api::WorkerFigures {
     let item = |seen: &Seen| api::WorkerItem {
-        // What a worker calls its host may be an address.
+        // A worker's hostname may be an address.
         worker: api::Worker { hostname: without_addresses(&seen.worker.hostname), ..worker(seen) },
         active_sandboxes: stored.sandboxes.by_worker.get(seen.worker.id.as_str()).copied().unwrap_or(0),
     };

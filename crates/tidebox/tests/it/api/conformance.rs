@@ -1,5 +1,5 @@
-//! Statements of the specification that no other test holds: docs/api-conformance.md
-//! lists them all.
+//! Statements of the specification that no other test holds: docs/develop/api-conformance.md lists them
+//! all.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn keys(value: &Value) -> BTreeSet<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
-/// The types of all events that are kept about this sandbox.
+/// Returns the types of all events that are kept about this sandbox.
 async fn told_of(server: &TestServer, id: &str) -> Vec<String> {
     let answer = server.get(&format!("/events?follow=false&last_event_id=0&sandbox_id={id}")).await;
     let text = String::from_utf8(answer.bytes).unwrap();
@@ -88,7 +88,7 @@ async fn a_sandbox_can_be_sent_to_a_provider_and_says_when_it_ends() {
 async fn prune_removes_what_has_expired_and_counts_it() {
     let server = TestServer::start(MOCK).await;
     let kept = server.spawn().await;
-    // The clean-up is at work too, once a second: one of many is ours.
+    // The server's clean-up runs too, once a second: the request prunes at least one of them.
     for n in 1..=6 {
         server.spawn_with(json!({"ttl": format!("{}ms", 300 + 250 * n)})).await;
     }
@@ -269,7 +269,7 @@ async fn a_caller_that_hangs_up_is_no_timeout() {
     }
     let told = told_of(&server, &id).await;
     assert!(!told.contains(&"exec.timeout".to_owned()), "{told:?}");
-    // The same command that does run into its deadline is one.
+    // The same command is reported when it does run into its deadline.
     let late = json!({"command": "sleep 60", "timeout": "100ms", "stream": true});
     let said = server.post(&exec, late).await;
     assert!(String::from_utf8_lossy(&said.bytes).contains("\"stderr\""));
@@ -326,7 +326,7 @@ async fn with_destroy_on_exit_boxes_are_removed_some_at_a_time_and_a_second_sign
 
 #[tokio::test]
 async fn the_box_that_takes_the_last_of_the_disk_is_ended_and_its_neighbours_are_not() {
-    // The reserve is met again once the hog is gone, whose many files go slowly.
+    // The reserve is met again once the hog's files are gone; many files take long to delete.
     let disk = SmallDisk::of_megabytes(600);
     let data = disk.path().join("data");
     let settings = format!("{NATIVE} limits.reserve_disk_mb=350 data_dir={}", data.display());
@@ -336,7 +336,7 @@ async fn the_box_that_takes_the_last_of_the_disk_is_ended_and_its_neighbours_are
     for id in [&bounded, &large] {
         server.output(id, "head -c 40000000 /dev/zero > f").await;
     }
-    // It may be ended while it still writes.
+    // The box may be ended while the command still writes.
     let command = json!({"command": "head -c 300000000 /dev/zero | split -b 4096 -a 6 - f"});
     server.post(&format!("/sandboxes/{hog}/exec"), command).await;
     let failed = server.get(&format!("/sandboxes/{hog}/wait?state=failed&timeout=30s")).await.ok();
@@ -352,7 +352,7 @@ async fn the_box_that_takes_the_last_of_the_disk_is_ended_and_its_neighbours_are
     }
 }
 
-/// A library that adds to the wall clock what the file says, in seconds.
+/// C source of a library that adds the seconds in a file to the wall clock.
 const CLOCK: &str = r#"
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -392,7 +392,7 @@ async fn the_ends_of_sandboxes_move_with_a_wall_clock_that_is_set() {
         seen["expires_at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap()
     };
     let first = end().await;
-    // Forward by two days, and back again: each time it has as long to live as before.
+    // Forward by two days, and back again: the remaining lifetime stays the same.
     for (set_to, moved) in [("172800", 172_800), ("-86400", -86_400)] {
         std::fs::write(&hands, set_to).unwrap();
         server.until("it follows", async || end().await != first).await;
