@@ -1,4 +1,4 @@
-//! Who asked for what.
+//! Audit history: who called which action, and the outcome.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,28 +6,28 @@ use utoipa::ToSchema;
 /// A row of the audit history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
-    /// Rises from row to row.
+    /// Row number; higher for every later row.
     pub id: u64,
-    /// When (RFC 3339, UTC).
+    /// Time of the row (RFC 3339, UTC).
     pub created_at: String,
-    /// `admin`, `api_key`, `anonymous` or `worker:<id>`.
+    /// Caller: `admin`, `api_key`, `anonymous` or `worker:<id>`.
     pub actor: String,
-    /// What was asked for, such as `quotas.update`; `key.refused` for refused keys.
+    /// Action, such as `quotas.update`; `key.refused` for a request with a refused key.
     pub action: String,
-    /// The method of the request.
+    /// HTTP method of the request.
     pub method: String,
-    /// Its path, without the query.
+    /// Path of the request, without the query.
     pub path: String,
-    /// The status of the answer.
+    /// HTTP status of the answer.
     pub status: u16,
-    /// How long it took, in milliseconds.
+    /// Duration of the request, in milliseconds.
     pub duration_ms: u64,
-    /// Names the request in the server's log.
+    /// Id of the request, as in the server's log.
     pub request_id: String,
-    /// Where it came from; null over the Unix socket.
+    /// Remote address; null over the Unix socket.
     pub remote_addr: Option<String>,
-    /// What the caller calls itself; null if it does not.
+    /// `User-Agent` header of the request; null without one.
     pub user_agent: Option<String>,
-    /// What else there is to know, as `name=value` pairs; null if nothing.
+    /// Further facts, as `name=value` pairs; null if there are none.
     pub detail: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What the service says of itself to an operator.
+//! Diagnostics: the state of the service, for its operator.
 
 use std::collections::BTreeMap;
 
@@ -10,257 +10,257 @@ use crate::{OperationFigures, ProviderHealth, QuotaSummary, StringMap, Worker};
 /// The state of the whole service, without secrets: no key, no owner, no address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Diagnostics {
-    /// When this was put together (RFC 3339, UTC).
+    /// Time of this report (RFC 3339, UTC).
     pub generated_at: String,
-    /// What runs.
+    /// Version and platform of the server.
     pub build: Build,
-    /// The process.
+    /// Uptime, tasks and memory of the server process.
     pub process: ProcessFigures,
-    /// Whether rows can be read and written.
+    /// Result of a probe of the store.
     pub store: StoreHealth,
     /// The limits in force.
     pub limits: ReportedLimits,
-    /// Spawns that found no room, and who would get the next one.
+    /// Queue of spawns that found no room, and the worker that the next spawn would go to.
     pub scheduler: SchedulerFigures,
-    /// How many owners have a quota of their own; null while the store does not answer.
+    /// Number of owners with a quota of their own; null while the store does not answer.
     pub quotas: Option<QuotaSummary>,
-    /// The rate limiter.
+    /// Settings and counters of the rate limiter.
     pub rate_limit: RateLimitFigures,
-    /// What requests hold of the memory that they share.
+    /// Memory budget that all requests share, and its use.
     pub request_memory: RequestMemoryFigures,
     /// The last check of each provider.
     pub providers: Vec<ProviderHealth>,
-    /// The workers; null while the store does not answer.
+    /// Workers and their sandboxes; null while the store does not answer.
     pub workers: Option<WorkerFigures>,
-    /// The leases; null while the store does not answer.
+    /// Counts of leases; null while the store does not answer.
     pub leases: Option<LeaseFigures>,
-    /// The sandboxes; null while the store does not answer.
+    /// Counts of sandboxes; null while the store does not answer.
     pub sandboxes: Option<SandboxFigures>,
-    /// The events.
+    /// Subscribers and counts of events.
     pub events: EventFigures,
-    /// Every operation on every provider since the start.
+    /// Outcomes and latencies of every operation on every provider since the start.
     pub operations: Vec<OperationFigures>,
-    /// By area, the page of the project's documentation that helps.
+    /// Page of the project's documentation that helps, by area.
     pub remediation: StringMap,
-    /// What is never shown here.
+    /// Kinds of data that are never shown in this report.
     pub redactions: Vec<String>,
 }
 
-/// The program that runs.
+/// Version and platform of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Build {
-    /// The release.
+    /// Version of the release.
     pub version: String,
-    /// The operating system, as Go calls it.
+    /// Operating system, by its Go name, such as `linux`.
     pub goos: String,
-    /// The machine, as Go calls it, such as `amd64`.
+    /// Architecture, by its Go name, such as `amd64`.
     pub goarch: String,
 }
 
-/// The process.
+/// Figures of the server process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessFigures {
-    /// Since the start, such as `1h2m3s`.
+    /// Time since the start, such as `1h2m3s`.
     pub uptime: String,
     /// Asynchronous tasks that are alive.
     pub goroutines: u64,
-    /// What the allocator holds.
+    /// Memory of the allocator.
     pub memory: MemoryFigures,
 }
 
 /// The memory of the allocator, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryFigures {
-    /// In use.
+    /// Bytes of live allocations.
     pub alloc: u64,
-    /// Taken from the system, with what is free and not given back yet.
+    /// Bytes taken from the system, including free memory that was not given back yet.
     pub sys: u64,
-    /// In pages that hold anything in use.
+    /// Bytes in pages that hold live allocations.
     pub heap_alloc: u64,
-    /// Always 0: nothing is collected.
+    /// Always 0: there is no garbage collector.
     pub gc_cycles: u64,
 }
 
-/// Whether rows can be read and written.
+/// Result of a probe of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StoreHealth {
-    /// Whether the store answered within two seconds.
+    /// True if the store answered within two seconds.
     pub healthy: bool,
-    /// How long it took, in milliseconds.
+    /// Duration of the probe, in milliseconds.
     pub latency_ms: u64,
 }
 
 /// The limits in force; 0 stands for no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReportedLimits {
-    /// The most active sandboxes.
+    /// Maximum number of active sandboxes.
     pub max_sandboxes: u64,
-    /// The most active sandboxes of one owner.
+    /// Maximum number of active sandboxes of one owner.
     pub max_sandboxes_per_owner: u64,
-    /// The deadline of a command that names none.
+    /// Deadline of a command whose request names none.
     pub default_exec_timeout: String,
-    /// The longest deadline that may be asked for.
+    /// Longest deadline that a request may ask for.
     pub max_exec_timeout: String,
-    /// The longest lifetime that may be asked for.
+    /// Longest lifetime that a request may ask for.
     pub max_ttl: String,
-    /// The most memory of one sandbox here, in MiB.
+    /// Maximum memory of one sandbox on this server, in MiB.
     #[serde(default)]
     pub max_memory_mb: u32,
-    /// The most virtual CPUs of one sandbox here.
+    /// Maximum number of virtual CPUs of one sandbox on this server.
     #[serde(default)]
     pub max_vcpus: u32,
-    /// The largest file system of one sandbox here, in MiB.
+    /// Maximum size of one sandbox's file system on this server, in MiB.
     #[serde(default)]
     pub max_disk_mb: u32,
-    /// What a spawn gets that finds no room: `reject` or `queue`.
+    /// Handling of a spawn that finds no room: `reject` or `queue`.
     pub spawn_overflow: String,
-    /// How long a spawn may wait for room.
+    /// Longest time that a spawn may wait for room.
     pub spawn_queue_timeout: String,
-    /// How many spawns may wait for room at once.
+    /// Maximum number of spawns that wait for room at once.
     pub max_spawn_queue: u64,
 }
 
-/// Spawns that found no room, and who would get the next one.
+/// Queue of spawns that found no room, and the worker that the next spawn would go to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SchedulerFigures {
-    /// What a spawn gets that finds no room: `reject` or `queue`.
+    /// Handling of a spawn that finds no room: `reject` or `queue`.
     pub spawn_overflow: String,
-    /// How many spawns wait now.
+    /// Spawns that wait now.
     pub spawn_queue_depth: u64,
-    /// How many may wait at once.
+    /// Maximum number of spawns that wait at once.
     pub max_spawn_queue: u64,
-    /// How long one may wait.
+    /// Longest time that a spawn may wait.
     pub spawn_queue_timeout: String,
-    /// How decisions are taken: `serialized`, one after the other.
+    /// Order of admission decisions: `serialized`, one after the other.
     pub admission_control: String,
-    /// How many began to wait since the start.
+    /// Spawns that entered the queue since the start.
     pub spawn_queued_total: u64,
-    /// How many of them found room.
+    /// Queued spawns that found room, since the start.
     pub spawn_dequeued_total: u64,
-    /// How many of them found none in time.
+    /// Queued spawns that found no room in time, since the start.
     pub spawn_queue_timeouts: u64,
-    /// How many waits ended with room; the figures below are of these.
+    /// Waits that ended with room; the other `spawn_queue_wait` figures are of these.
     pub spawn_queue_wait_count: u64,
-    /// All the time that they took.
+    /// Sum of the waits.
     pub spawn_queue_wait_total: String,
-    /// The longest of them.
+    /// Duration of the longest wait.
     pub spawn_queue_wait_max: String,
-    /// Their mean.
+    /// Mean duration of a wait.
     pub spawn_queue_wait_avg: String,
-    /// All the time that these took, in milliseconds.
+    /// Sum of the waits, in milliseconds.
     pub spawn_queue_wait_total_ms: u64,
-    /// The longest of them, in milliseconds.
+    /// Longest wait, in milliseconds.
     pub spawn_queue_wait_max_ms: u64,
-    /// Their mean, in milliseconds.
+    /// Mean wait, in milliseconds.
     pub spawn_queue_wait_avg_ms: u64,
-    /// The worker that this server is.
+    /// Id of this server as a worker.
     pub worker_id: String,
-    /// The worker that the next spawn would go to; empty when none is eligible.
+    /// Id of the worker that the next spawn would go to; empty when none is eligible.
     pub selected_worker_id: String,
-    /// How many workers the next spawn could go to.
+    /// Number of workers that are eligible for the next spawn.
     pub eligible_workers: u64,
 }
 
-/// The rate limiter. Whom a bucket belongs to is never shown.
+/// Settings and counters of the rate limiter. The owners of its buckets are never shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RateLimitFigures {
-    /// Whether there is a limit.
+    /// True if requests are limited.
     pub enabled: bool,
-    /// How fast a bucket fills.
+    /// Tokens added to a bucket per minute; a request takes one.
     pub requests_per_minute: u32,
-    /// How much a bucket holds.
+    /// Capacity of a bucket, in tokens.
     pub burst: u32,
-    /// Whose bucket a request takes from: `owner`, `api_key` or `ip`.
+    /// Key that selects the bucket of a request: `owner`, `api_key` or `ip`.
     pub key_by: String,
-    /// Callers that are remembered now.
+    /// Callers with a bucket now.
     pub active_buckets: u64,
-    /// Requests let through since the start.
+    /// Requests admitted since the start.
     pub allowed_total: u64,
     /// Requests refused since the start.
     pub limited_total: u64,
-    /// Callers forgotten since the start.
+    /// Buckets dropped since the start.
     pub evicted_total: u64,
-    /// How long a bucket is kept that nobody takes from.
+    /// Time after which an unused bucket is dropped.
     pub bucket_ttl: String,
-    /// How often such buckets are looked for.
+    /// Interval between searches for unused buckets.
     pub cleanup_interval: String,
 }
 
-/// The memory that requests share.
+/// Memory budget that all requests share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RequestMemoryFigures {
-    /// What all of them may hold, in bytes.
+    /// Budget of all requests together, in bytes.
     pub budget_bytes: u64,
-    /// What they hold now.
+    /// Bytes that requests hold now.
     pub used_bytes: u64,
-    /// The most that they held since the start.
+    /// Peak of the bytes held since the start.
     pub peak_bytes: u64,
-    /// Requests refused since the start since their callers held too much.
+    /// Requests refused since the start because their callers held too much.
     pub refused_total: u64,
-    /// Outputs cut since the start since their callers held too much.
+    /// Outputs cut since the start because their callers held too much.
     pub truncated_total: u64,
 }
 
-/// The workers.
+/// Counts of the workers, and the workers themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerFigures {
-    /// All of them.
+    /// Number of registered workers.
     pub total: u64,
-    /// Those that take sandboxes.
+    /// Workers that accept sandboxes.
     pub online: u64,
-    /// Those that have not been heard of for too long.
+    /// Workers whose last heartbeat is too old.
     pub stale: u64,
-    /// Those that say that they cannot work.
+    /// Workers that report themselves unhealthy.
     pub unhealthy: u64,
-    /// Each of them.
+    /// The workers, each with its load.
     pub items: Vec<WorkerItem>,
 }
 
-/// A worker, and what it has to do.
+/// A worker with its load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerItem {
-    /// The worker.
+    /// The worker's own fields.
     #[serde(flatten)]
     pub worker: Worker,
-    /// Active sandboxes that it holds.
+    /// Active sandboxes that the worker holds.
     pub active_sandboxes: u64,
 }
 
-/// The leases.
+/// Counts of leases, by validity and worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaseFigures {
-    /// All of them.
+    /// Number of leases, valid or expired.
     pub total: u64,
-    /// Those that hold.
+    /// Leases that have not expired.
     pub active: u64,
-    /// Those whose time is over.
+    /// Leases past their expiry.
     pub expired: u64,
-    /// How many each worker holds.
+    /// Number of leases, by worker.
     pub by_holder: BTreeMap<String, u64>,
 }
 
-/// The sandboxes.
+/// Counts of sandboxes, by state, provider and worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxFigures {
-    /// All whose rows are kept: destroyed ones for `retention.destroyed`.
+    /// Sandboxes whose rows are kept; rows of destroyed ones are kept for `retention.destroyed`.
     pub total: u64,
-    /// Those that count under the caps: `creating`, `running`, `destroying`.
+    /// Sandboxes that count towards the limits: `creating`, `running` and `destroying` ones.
     pub active: u64,
-    /// All, by state.
+    /// Number of kept sandboxes, by state.
     pub by_state: BTreeMap<String, u64>,
-    /// The active ones, by provider.
+    /// Number of active sandboxes, by provider.
     pub by_provider: BTreeMap<String, u64>,
-    /// The active ones, by worker.
+    /// Number of active sandboxes, by worker.
     pub by_worker: BTreeMap<String, u64>,
 }
 
-/// The events.
+/// Subscribers and counts of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventFigures {
-    /// Who listens now.
+    /// Clients that read the event stream now.
     pub subscribers: u64,
-    /// How many are kept for readers that come back.
+    /// Events kept for clients that reconnect.
     pub history_size: u64,
-    /// How many there were since the start.
+    /// Events published since the start.
     pub events_total: u64,
 }

@@ -1,44 +1,43 @@
-//! What happened.
+//! Events of sandboxes and of the service.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Something that happened: the `data:` of a server-sent event.
+/// An event: the `data:` of a server-sent event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// Rises from event to event, across restarts too.
+    /// Event number; higher for every later event, across restarts too.
     pub id: u64,
-    /// What, such as `sandbox.running`; `events.gap` where events are missing.
+    /// Type, such as `sandbox.running`; `events.gap` where events are missing.
     #[serde(rename = "type")]
     pub kind: String,
-    /// To which sandbox; null if to none.
+    /// Sandbox that the event concerns; null if none.
     #[serde(default)]
     pub sandbox_id: Option<String>,
-    /// When (RFC 3339, UTC).
+    /// Time of the event (RFC 3339, UTC).
     pub timestamp: String,
-    /// What else there is to know; depends on the type.
+    /// Further facts; their names depend on the type.
     #[serde(default)]
     pub data: serde_json::Map<String, serde_json::Value>,
 }
 
-/// An event of the stream, as the format of server-sent events divides it. For
-/// the description of the API only.
+/// The fields of one event in the `text/event-stream` format. Only for the description of the API.
 #[derive(Debug, ToSchema)]
 pub struct ServerSentEvent {
-    /// Where to resume: the `id` of the [`Event`].
+    /// Position to resume from: the `id` of the [`Event`].
     pub id: String,
-    /// The `type` of the [`Event`].
+    /// Type: the `type` of the [`Event`].
     pub event: String,
-    /// An [`Event`] in JSON.
+    /// The [`Event`] in JSON.
     #[schema(content_media_type = "application/json")]
     pub data: String,
 }
 
 impl Event {
-    /// The type of an event that tells of missing ones.
+    /// Type of the event that stands for missing ones.
     pub const GAP: &'static str = "events.gap";
 
-    /// Every other type.
+    /// All types but [`Event::GAP`].
     pub const TYPES: [&'static str; 29] = [
         "sandbox.created",
         "sandbox.running",

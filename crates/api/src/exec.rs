@@ -1,15 +1,15 @@
-//! Commands.
+//! Commands: requests, results and chunks of streamed output.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{Argument, Environment, FilePath, Span, StringMap};
 
-/// The last line on stderr of a stream whose sandbox ended before its command.
+/// Last line on stderr of a stream whose sandbox ended before its command.
 pub const SANDBOX_ENDED: &str = "tidebox: the sandbox ended while the command was running\n";
-/// The last line on stderr of a stream whose provider failed.
+/// Last line on stderr of a stream whose provider failed.
 pub const PROVIDER_FAILED: &str = "tidebox: the provider failed while the command was running\n";
-/// How the line on stderr begins that says that the deadline ended a command.
+/// Start of the line on stderr which reports that the deadline ended a command.
 pub const TIMED_OUT: &str = "tidebox: the command was killed: it ran into its timeout of ";
 
 /// A command to run.
@@ -24,10 +24,10 @@ pub struct ExecRequest {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Argument>)]
     pub args: Vec<String>,
-    /// Whether a shell reads `command`.
+    /// Interpreter of `command`: a shell, or none.
     #[serde(default)]
     pub mode: ExecMode,
-    /// Added to the sandbox's environment.
+    /// Variables added to the sandbox's environment.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
     #[schema(value_type = Environment)]
     pub env: StringMap,
@@ -35,7 +35,7 @@ pub struct ExecRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<FilePath>)]
     pub workdir: Option<String>,
-    /// `name`, `uid`, `name:group` or `uid:gid`; the box's own user if absent.
+    /// User to run as: `name`, `uid`, `name:group` or `uid:gid`; the box's own user if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1)]
     pub user: Option<String>,
@@ -43,63 +43,65 @@ pub struct ExecRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]
     pub timeout: Option<String>,
-    /// Whether to answer with NDJSON chunks as they are written.
+    /// True to answer with NDJSON chunks as output is written.
     #[serde(default)]
     pub stream: bool,
-    /// What the command reads from stdin.
+    /// Content of the command's stdin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
-    /// How `stdin` is written here.
+    /// Encoding of `stdin` in this request.
     #[serde(default)]
     pub stdin_encoding: TextEncoding,
-    /// How output is written in the answer.
+    /// Encoding of output in the answer.
     #[serde(default)]
     pub encoding: TextEncoding,
-    /// Whether a stream ends with an `exit` chunk.
+    /// True to end a stream with an `exit` chunk.
     #[serde(default)]
     pub exit_event: bool,
 }
 
-/// Who reads the command.
+/// Interpreter of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ExecMode {
-    /// `/bin/sh -c`.
+    /// A shell: `/bin/sh -c` runs the command line.
     #[default]
     Shell,
-    /// Nobody: `command` is a program, `args` are its arguments.
+    /// No shell: `command` is a program, `args` are its arguments.
     Argv,
 }
 
-/// How bytes are written as text.
+/// Encoding of bytes as text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TextEncoding {
-    /// As they are; in answers, bytes that are no UTF-8 become U+FFFD.
+    /// Unchanged; in answers, bytes that are not UTF-8 become U+FFFD.
     #[default]
     Utf8,
-    /// Exact: standard base64 with padding.
+    /// Standard base64 with padding; exact for any bytes.
     Base64,
 }
 
-/// How a command ended and what it wrote.
+/// Exit code, output and duration of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecResult {
-    /// Its own code; 128+n for signal n, 124 at the deadline, 126 not executable, 127 not found.
+    /// Exit code: the command's own; 128+n for signal n, 124 at the deadline, 126 not executable,
+    /// 127 not found.
     pub exit_code: i32,
-    /// What it wrote to stdout.
+    /// Output on stdout, in the requested encoding.
     pub stdout: String,
-    /// What it wrote to stderr.
+    /// Output on stderr, in the requested encoding.
     pub stderr: String,
-    /// How long it ran, such as `1.5s`.
+    /// Duration of the command, such as `1.5s`.
     pub duration: String,
-    /// The deadline ended it.
+    /// True if the deadline ended the command.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub timed_out: bool,
-    /// The memory limit ended it or one of its children.
+    /// True if the memory limit ended the command or one of its children.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom_killed: bool,
-    /// Output beyond `limits.max_output_bytes`, or beyond what the caller may hold of the server's memory, was dropped.
+    /// True if output was dropped: it exceeded `limits.max_output_bytes`, or the caller's share of
+    /// the server's memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
 }
@@ -107,26 +109,26 @@ pub struct ExecResult {
 /// One line of a streamed answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecChunk {
-    /// Where the data belongs.
+    /// Stream that the data belongs to.
     pub stream: ChunkStream,
-    /// What was written, or the exit code in decimal. Empty to keep the connection alive.
+    /// Output, or the exit code in decimal. Empty in a chunk that only keeps the connection alive.
     pub data: String,
-    /// The deadline ended it; on `exit` only.
+    /// True if the deadline ended the command; on `exit` only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub timed_out: bool,
-    /// The memory limit ended it; on `exit` only.
+    /// True if the memory limit ended the command or one of its children; on `exit` only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom_killed: bool,
 }
 
-/// What a chunk is.
+/// Stream of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChunkStream {
-    /// Standard output.
+    /// Standard output of the command.
     Stdout,
-    /// Standard error, and the service's own words on how a stream ended.
+    /// Standard error, and the service's own line on an abnormal end of the stream.
     Stderr,
-    /// The exit code; only if `exit_event` asked for it.
+    /// The exit code; only if the request set `exit_event`.
     Exit,
 }

@@ -1,29 +1,29 @@
-//! Files in a sandbox.
+//! Files in a sandbox: requests and descriptions.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{FileMode, FilePath, TextEncoding};
 
-/// On the content of a file: its permission bits, four octal digits.
+/// Header of a file's content: its permission bits, four octal digits.
 pub const FILE_MODE_HEADER: &str = "x-file-mode";
-/// On the content of a file: when it changed last (RFC 3339, UTC).
+/// Header of a file's content: time of its last change (RFC 3339, UTC).
 pub const FILE_MODIFIED_HEADER: &str = "x-file-modified";
 
 /// A file to write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WriteFileRequest {
-    /// Absolute path.
+    /// Absolute path of the file.
     #[schema(value_type = FilePath)]
     pub path: String,
-    /// The whole content.
+    /// Content of the whole file.
     pub content: String,
     /// Octal permission bits such as `644`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<FileMode>)]
     pub mode: Option<String>,
-    /// How `content` is written here.
+    /// Encoding of `content` in this request.
     #[serde(default)]
     pub encoding: TextEncoding,
 }
@@ -32,34 +32,34 @@ pub struct WriteFileRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PutFileRequest {
-    /// The whole content.
+    /// Content of the whole file.
     pub content: String,
     /// Octal permission bits such as `644`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<FileMode>)]
     pub mode: Option<String>,
-    /// How `content` is written here.
+    /// Encoding of `content` in this request.
     #[serde(default)]
     pub encoding: TextEncoding,
 }
 
-/// A move.
+/// A path to move, and its new name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveRequest {
-    /// Absolute path of what is there.
+    /// Absolute path of the source.
     #[schema(value_type = FilePath)]
     pub old_path: String,
-    /// Absolute path of where it goes; a file there is replaced.
+    /// Absolute path of the destination; a file there is replaced.
     #[schema(value_type = FilePath)]
     pub new_path: String,
 }
 
-/// A change of mode.
+/// New permission bits of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChmodRequest {
-    /// Absolute path.
+    /// Absolute path of the file.
     #[schema(value_type = FilePath)]
     pub path: String,
     /// Octal permission bits such as `755`.
@@ -67,25 +67,25 @@ pub struct ChmodRequest {
     pub mode: String,
 }
 
-/// A file or directory; a link is described itself.
+/// A file, directory or symbolic link; a link is not followed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileInfo {
-    /// The last component.
+    /// Last component of the path.
     pub name: String,
-    /// Absolute path.
+    /// Absolute path in the sandbox.
     pub path: String,
-    /// Bytes.
+    /// Size of the content, in bytes.
     pub size: u64,
-    /// Whether it is a directory.
+    /// True for a directory.
     pub is_dir: bool,
-    /// When its content changed last (RFC 3339, UTC).
+    /// Time of the last change of its content (RFC 3339, UTC).
     pub mod_time: String,
-    /// Four octal digits.
+    /// Permission bits, four octal digits.
     pub mode: String,
-    /// Whether it is a symbolic link.
+    /// True for a symbolic link.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_symlink: bool,
-    /// Where a symbolic link points.
+    /// Target of a symbolic link; absent for anything else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
 }

@@ -1,128 +1,128 @@
-//! Images of the image store.
+//! Images of the image store: descriptions, pulls and removal.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{ImageName, StringMap};
 
-/// An image that is on this server.
+/// An image in the store of this server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Image {
-    /// Its names in full, such as `docker.io/library/python:3.12`. Empty for one
-    /// that has lost them and is still in use.
+    /// Full names of the image, such as `docker.io/library/python:3.12`. Empty for an image that
+    /// has lost its names and is still in use.
     pub names: Vec<String>,
-    /// The digest of its manifest, `sha256:…`.
+    /// Digest of the manifest, `sha256:…`.
     pub digest: String,
-    /// What has to be downloaded for it, in bytes.
+    /// Size of the download, in bytes.
     pub size_bytes: u64,
-    /// What its files take, in bytes; files that images share count in each.
+    /// Size of the unpacked files, in bytes; files that images share count in each.
     pub unpacked_bytes: u64,
-    /// When it was made (RFC 3339), if it says so.
+    /// Time at which the image was built (RFC 3339), if it records one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,
-    /// When a sandbox was last made of it, or it was pulled or imported (RFC 3339, UTC).
+    /// Time of its last use for a sandbox, pull or import (RFC 3339, UTC).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used_at: Option<String>,
-    /// How many boxes use it.
+    /// Number of boxes that use the image.
     pub in_use: u64,
-    /// What it is made for, such as `linux/amd64`.
+    /// Platform of the image, such as `linux/amd64`.
     pub platform: String,
 }
 
-/// All about an image.
+/// An image with its configuration and layers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ImageDetail {
-    /// What the list has of it.
+    /// The fields that a list of images has too.
     #[serde(flatten)]
     pub image: Image,
-    /// The digest of its configuration, which Docker calls its id.
+    /// Digest of the configuration, which Docker calls the image's id.
     pub config_digest: String,
-    /// Its environment.
+    /// Environment variables of its commands.
     pub env: StringMap,
-    /// Who its commands run as; absent for root.
+    /// User that its commands run as; absent for root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Where its commands start.
+    /// Directory that its commands start in; absent if the image names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
-    /// Its entry point with its command; empty without either.
+    /// Entry point followed by the command's words; empty without either.
     pub entrypoint: Vec<String>,
-    /// Its labels.
+    /// Labels of the image.
     pub labels: StringMap,
-    /// Its layers, the lowest first.
+    /// Layers, the lowest first.
     pub layers: Vec<ImageLayer>,
 }
 
 /// A layer of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ImageLayer {
-    /// The digest of what is downloaded.
+    /// Digest of the download.
     pub digest: String,
-    /// Its size, in bytes.
+    /// Size of the download, in bytes.
     pub size_bytes: u64,
-    /// How it is packed.
+    /// Media type of the download, which includes its compression.
     pub media_type: String,
 }
 
-/// An image to fetch.
+/// An image to pull.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PullRequest {
-    /// Its name, such as `python:3.12` or `registry.example.com/app@sha256:…`.
+    /// Name of the image, such as `python:3.12` or `registry.example.com/app@sha256:…`.
     #[schema(value_type = ImageName)]
     pub name: String,
-    /// Whether the answer tells how it goes, as NDJSON.
+    /// True to answer with the progress of the pull, as NDJSON.
     #[serde(default)]
     pub stream: bool,
 }
 
-/// How far a pull is: a line of its stream. One that comes again means that
-/// nothing is new.
+/// Progress of a pull: a line of its stream. A repeated line means that nothing has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum PullProgress {
-    /// The registry is asked what the image is.
+    /// The name is being resolved at the registry.
     Resolving,
-    /// Layers are coming in.
+    /// Layers are being downloaded.
     Downloading {
-        /// Bytes that are here.
+        /// Bytes downloaded so far.
         bytes: u64,
-        /// Bytes that the image has.
+        /// Bytes of all layers to download.
         bytes_total: u64,
     },
     /// Layers are being unpacked.
     Unpacking {
-        /// Bytes that were written so far.
+        /// Bytes written so far.
         bytes: u64,
     },
-    /// It is here. The last line.
+    /// The image is in the store. The last line.
     Done {
-        /// The image.
+        /// Description of the pulled image.
         image: Image,
     },
-    /// It did not come. The last line.
+    /// The pull failed. The last line.
     Error {
-        /// As in an error's body.
+        /// Error code, as in the body of an error.
         code: String,
-        /// What to change.
+        /// Correction that the caller can make, in English.
         message: String,
     },
 }
 
-/// Which images to remove.
+/// A selection of images to remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PruneImagesRequest {
-    /// Those too that have a name. Without, only those that have lost theirs.
+    /// True to remove unused images that have a name too; otherwise only those that have lost
+    /// theirs.
     #[serde(default)]
     pub all: bool,
 }
 
-/// Which images were removed.
+/// Images that were removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PrunedImages {
-    /// Their digests.
+    /// Digests of the removed images.
     pub removed: Vec<String>,
-    /// Bytes that are free again.
+    /// Bytes of disk space that were freed.
     pub freed_bytes: u64,
 }

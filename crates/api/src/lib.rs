@@ -1,9 +1,10 @@
-//! The wire types of `/api/v1`: what clients send and receive, nothing else.
+//! Wire types of `/api/v1`: the bodies that clients send and receive.
 //!
-//! Deriving `Serialize` makes a type part of the contract, so these types hold
-//! no rules, and no other crate's types are serialized to clients. Requests
-//! refuse unknown fields and duplicate keys; responses ignore unknown fields,
-//! so that an old client can read a newer server.
+//! Deriving `Serialize` makes a type part of the contract, so these types hold no rules, and no
+//! other crate's types are serialized to clients. Requests refuse unknown fields and duplicate
+//! keys. Responses ignore unknown fields, so that an old client can read a newer server.
+
+#![warn(missing_docs)]
 
 mod audit;
 mod diagnostics;

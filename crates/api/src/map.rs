@@ -12,7 +12,7 @@ use utoipa::{PartialSchema, ToSchema};
 pub struct StringMap(pub BTreeMap<String, String>);
 
 impl StringMap {
-    /// Whether it has no entries.
+    /// Returns whether the map has no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,4 +1,4 @@
-//! Figures for programs.
+//! Metrics: the figures of the service, for programs.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -10,79 +10,79 @@ use crate::{
 /// The figures of the service, without secrets: no key, no owner, no address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Metrics {
-    /// Since the start, such as `1h2m3s`.
+    /// Time since the start, such as `1h2m3s`.
     pub uptime: String,
     /// Asynchronous tasks that are alive.
     pub goroutines: u64,
-    /// Bytes that the allocator has in use.
+    /// Bytes in use in the allocator.
     pub memory_alloc: u64,
-    /// Bytes that the allocator has taken from the system.
+    /// Bytes taken from the system by the allocator.
     pub memory_sys: u64,
-    /// Bytes in pages that hold anything in use.
+    /// Bytes in pages that hold live allocations.
     pub memory_heap_alloc: u64,
-    /// Always 0: nothing is collected.
+    /// Always 0: there is no garbage collector.
     pub gc_cycles: u64,
-    /// The sandboxes; null while the store does not answer.
+    /// Counts of sandboxes; null while the store does not answer.
     pub sandboxes: Option<SandboxFigures>,
-    /// The providers.
+    /// Counts of providers, and the providers themselves.
     pub providers: ProviderFigures,
-    /// The workers; null while the store does not answer.
+    /// Workers and their sandboxes; null while the store does not answer.
     pub workers: Option<WorkerFigures>,
-    /// The leases; null while the store does not answer.
+    /// Counts of leases; null while the store does not answer.
     pub leases: Option<LeaseFigures>,
-    /// The events.
+    /// Subscribers and counts of events.
     pub events: EventFigures,
-    /// Spawns that found no room, and who would get the next one.
+    /// Queue of spawns that found no room, and the worker that the next spawn would go to.
     pub scheduler: SchedulerFigures,
-    /// How many owners have a quota of their own; null while the store does not answer.
+    /// Number of owners with a quota of their own; null while the store does not answer.
     pub quotas: Option<QuotaSummary>,
-    /// The rate limiter.
+    /// Settings and counters of the rate limiter.
     pub rate_limit: RateLimitFigures,
-    /// Every operation on every provider since the start.
+    /// Outcomes and latencies of every operation on every provider since the start.
     pub operations: Vec<OperationFigures>,
 }
 
-/// The providers.
+/// Counts of providers, and the providers themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProviderFigures {
-    /// How many there are.
+    /// Number of configured providers.
     pub total: u64,
-    /// How many can make sandboxes now.
+    /// Number of providers that can make sandboxes now.
     pub healthy: u64,
-    /// Each of them.
+    /// The providers, each with its health.
     pub items: Vec<ProviderItem>,
 }
 
-/// A provider.
+/// A provider with its health.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProviderItem {
-    /// Its name.
+    /// Name of the provider.
     pub name: String,
-    /// Whether it can make sandboxes now.
+    /// True if it can make sandboxes now.
     pub healthy: bool,
-    /// Whether it is used when a request names none.
+    /// True for the provider of requests that name none.
     pub default: bool,
 }
 
-/// One operation on one provider since the start.
+/// Outcomes and latencies of one operation on one provider since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OperationFigures {
-    /// What was done: `spawn`, `exec`, `exec_stream`, `destroy`, `extend`, `file_*` or `logs`.
+    /// Operation: `spawn`, `exec`, `exec_stream`, `destroy`, `extend`, `file_*` or `logs`.
     pub operation: String,
-    /// The provider that did it.
+    /// Provider that carried it out.
     pub provider: String,
-    /// How often it went well.
+    /// Calls that succeeded. A command that ends with another code than 0 counts here.
     pub success_total: u64,
-    /// How often it did not. A command that ends with another code than 0 went well.
+    /// Calls that did not succeed.
     pub failure_total: u64,
-    /// How often in all.
+    /// Calls in total, failed ones included.
     pub latency_count: u64,
-    /// All the time that it took, in milliseconds.
+    /// Sum of the latencies, in milliseconds.
     pub latency_total_ms: u64,
-    /// The least time that it took, in milliseconds.
+    /// Lowest latency, in milliseconds.
     pub latency_min_ms: u64,
-    /// The most time that it took, in milliseconds.
+    /// Highest latency, in milliseconds.
     pub latency_max_ms: u64,
-    /// The mean, in milliseconds.
+    /// Mean latency, in milliseconds.
     pub latency_avg_ms: u64,
 }

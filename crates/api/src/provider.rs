@@ -1,73 +1,74 @@
-//! Providers.
+//! Providers: health, configuration and capabilities.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::StringMap;
 
-/// Whether a provider can be used.
+/// Result of the last check of a provider.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProviderHealth {
-    /// Its name.
+    /// Name of the provider.
     pub name: String,
-    /// Whether it can make sandboxes now.
+    /// True if it can make sandboxes now.
     pub healthy: bool,
-    /// Whether it is used when a request names none.
+    /// True for the provider of requests that name none.
     pub default: bool,
-    /// How long the check took, in milliseconds.
+    /// Duration of the check, in milliseconds.
     pub latency_ms: u64,
-    /// When it was checked last (RFC 3339, UTC).
+    /// Time of the last check (RFC 3339, UTC).
     pub last_checked: String,
-    /// Why it is not healthy; only then.
+    /// Reason for being unhealthy; absent while healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The version of what is behind it, such as a Docker Engine.
+    /// Version of the software behind it, such as a Docker Engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// What it could start boxes with, by name; absent where there is no choice.
+    /// Runtimes that it could start boxes with, by name; absent where there is no choice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runtimes: Vec<String>,
-    /// How many boxes of ours it holds; with the capability `runtime_inventory`.
+    /// Number of this service's boxes that it holds; with the capability `runtime_inventory`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_count: Option<u64>,
-    /// What it can do.
+    /// Capabilities of the provider, such as `runtime_inventory`.
     pub capabilities: Vec<String>,
-    /// What this host lacks for it, with what to do about it.
+    /// Missing host features that the provider needs, each with its remedy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
 }
 
-/// A request that has nothing to say.
+/// A request body without fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Empty {}
 
-/// All about one provider.
+/// A provider with its configuration and last check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProviderDetail {
-    /// Its name.
+    /// Name of the provider.
     pub name: String,
-    /// Whether it can make sandboxes now.
+    /// True if it can make sandboxes now.
     pub healthy: bool,
-    /// Whether it is used when a request names none.
+    /// True for the provider of requests that name none.
     pub default: bool,
-    /// How many active sandboxes it runs.
+    /// Number of active sandboxes that it runs.
     pub sandbox_count: u64,
-    /// Its last check.
+    /// Result of its last check.
     pub health: ProviderHealth,
-    /// How it works here.
+    /// Configuration of the provider on this host.
     pub config: ProviderConfig,
 }
 
-/// How a provider works on this host.
+/// Configuration of a provider on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProviderConfig {
-    /// What runs the boxes, such as `namespaces`.
+    /// Runtime of the boxes, such as `namespaces`.
     pub runtime: String,
-    /// Which network a box sees, such as `loopback`.
+    /// Network that a box sees, such as `loopback`.
     pub network_mode: String,
-    /// How boxes are kept apart from the host: `vm`, `container` or `none`.
+    /// Isolation of boxes from the host: `vm`, `container` or `none`.
     pub isolation: String,
-    /// Who holds each limit: `hard` (the kernel), `soft` (the box itself) or `none`.
+    /// Enforcement of each limit, by its name: `hard` (by the kernel), `soft` (by the box itself)
+    /// or `none`.
     pub limits: StringMap,
 }

@@ -1,41 +1,41 @@
-//! Owner quotas and the admission decision.
+//! Quotas of owners, and admission decisions.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::Duration;
 
-/// What one owner may do where it differs from what everybody may.
+/// Limits of one owner that differ from the global ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OwnerQuota {
-    /// Whose.
+    /// Owner that the quota applies to.
     pub owner_id: String,
-    /// The most active sandboxes; 0 inherits the global value.
+    /// Maximum number of active sandboxes; 0 inherits the global value.
     pub max_sandboxes: u64,
     /// The longest lifetime, such as `1h30m0s`; `0s` inherits the global value.
     pub max_ttl: String,
     /// The longest deadline of a command; `0s` inherits the global value.
     pub max_exec_timeout: String,
-    /// The most memory of one sandbox in MiB; 0 inherits the global value.
+    /// Maximum memory of one sandbox in MiB; 0 inherits the global value.
     #[serde(default)]
     pub max_memory_mb: u32,
-    /// The most virtual CPUs of one sandbox; 0 inherits the global value.
+    /// Maximum number of virtual CPUs of one sandbox; 0 inherits the global value.
     #[serde(default)]
     pub max_vcpus: u32,
-    /// The largest file system of one sandbox in MiB; 0 inherits the global value.
+    /// Maximum size of one sandbox's file system in MiB; 0 inherits the global value.
     #[serde(default)]
     pub max_disk_mb: u32,
-    /// When it was first saved (RFC 3339, UTC).
+    /// Time at which it was first saved (RFC 3339, UTC).
     pub created_at: String,
-    /// When it was last saved (RFC 3339, UTC).
+    /// Time at which it was last saved (RFC 3339, UTC).
     pub updated_at: String,
 }
 
-/// A quota to save. It replaces the whole: what is left out inherits the global value.
+/// A quota to save. It replaces the whole quota: an absent field inherits the global value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaRequest {
-    /// The most active sandboxes; 0 inherits the global value.
+    /// Maximum number of active sandboxes; 0 inherits the global value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 1_000_000_000)]
     pub max_sandboxes: Option<u64>,
@@ -47,79 +47,79 @@ pub struct QuotaRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Duration>)]
     pub max_exec_timeout: Option<String>,
-    /// The most memory of one sandbox in MiB, from 16; 0 inherits the global value.
+    /// Maximum memory of one sandbox in MiB, at least 16; 0 inherits the global value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 16_777_216)]
     pub max_memory_mb: Option<u32>,
-    /// The most virtual CPUs of one sandbox; 0 inherits the global value.
+    /// Maximum number of virtual CPUs of one sandbox; 0 inherits the global value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 1024)]
     pub max_vcpus: Option<u32>,
-    /// The largest file system of one sandbox in MiB, and the bound of one that names
+    /// Maximum size of one sandbox's file system in MiB, and the size for a sandbox that names
     /// none; 0 inherits the global value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 16_777_216)]
     pub max_disk_mb: Option<u32>,
 }
 
-/// What an owner has, and the limits that hold for it.
+/// Active sandboxes of an owner, and the limits that apply to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OwnerUsage {
-    /// Whose.
+    /// Owner that the figures are about.
     pub owner_id: String,
-    /// How many active sandboxes.
+    /// Number of active sandboxes.
     pub active_sandboxes: u64,
-    /// The most active sandboxes; 0 is no limit.
+    /// Maximum number of active sandboxes; 0 is no limit.
     pub max_sandboxes: u64,
-    /// The longest lifetime.
+    /// Longest lifetime, such as `1h30m0s`.
     pub max_ttl: String,
-    /// The longest deadline of a command.
+    /// Longest deadline of a command, such as `5m0s`.
     pub max_exec_timeout: String,
-    /// The most memory of one sandbox in MiB.
+    /// Maximum memory of one sandbox in MiB.
     #[serde(default)]
     pub max_memory_mb: u32,
-    /// The most virtual CPUs of one sandbox.
+    /// Maximum number of virtual CPUs of one sandbox.
     #[serde(default)]
     pub max_vcpus: u32,
-    /// The largest file system of one sandbox in MiB.
+    /// Maximum size of one sandbox's file system in MiB.
     #[serde(default)]
     pub max_disk_mb: u32,
-    /// Whether the owner has a quota of its own.
+    /// True if the owner has a quota of its own.
     pub quota_configured: bool,
 }
 
-/// How many quotas say what; without owners.
+/// Counts of quotas, by the limits that they set; without owners.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QuotaSummary {
-    /// All.
+    /// Number of owners with a quota.
     pub total: u64,
-    /// Those with an own cap on sandboxes.
+    /// Quotas that set the maximum number of sandboxes.
     pub with_max_sandboxes: u64,
-    /// Those with an own longest lifetime.
+    /// Quotas that set the longest lifetime.
     pub with_max_ttl: u64,
-    /// Those with an own longest deadline.
+    /// Quotas that set the longest deadline.
     pub with_max_exec_timeout: u64,
 }
 
-/// What would become of a spawn right now.
+/// Outcome that a spawn would have right now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AdmissionDecision {
-    /// Whether it would be admitted at once.
+    /// True if it would be admitted at once.
     pub allowed: bool,
-    /// Whether a spawn that finds no room would wait for it.
+    /// True if a spawn that finds no room would wait for it.
     pub queueable: bool,
-    /// What stands in the way: `max_ttl`, `max_sandboxes`, `max_sandboxes_per_owner`
-    /// or `no_eligible_worker`; absent when allowed.
+    /// Limit that refuses the spawn: `max_ttl`, `max_sandboxes`, `max_sandboxes_per_owner` or
+    /// `no_eligible_worker`; absent when allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Active sandboxes.
+    /// Number of active sandboxes.
     pub active_sandboxes: u64,
-    /// The most active sandboxes; 0 is no limit.
+    /// Maximum number of active sandboxes; 0 is no limit.
     pub max_sandboxes: u64,
-    /// Active sandboxes of the owner; 0 without an owner.
+    /// Number of active sandboxes of the owner; 0 without an owner.
     pub active_owner_sandboxes: u64,
-    /// The most active sandboxes of the owner; 0 is no limit.
+    /// Maximum number of active sandboxes of the owner; 0 is no limit.
     pub max_owner_sandboxes: u64,
-    /// The longest lifetime that may be asked for.
+    /// Longest lifetime that a request may ask for.
     pub max_ttl: String,
 }

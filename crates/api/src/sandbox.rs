@@ -1,58 +1,58 @@
-//! Sandboxes.
+//! Sandboxes: requests and descriptions.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{Labels, OwnerId, Span, StringMap};
 
-/// An isolated, short-lived place to run commands in.
+/// An isolated, short-lived environment to run commands in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
-    /// Names it in every path.
+    /// Identifier of the sandbox, used in every path.
     pub id: String,
     /// `creating`, `running`, `destroying` or `failed`.
     pub state: String,
-    /// The provider that runs it.
+    /// Provider that runs the sandbox.
     pub provider: String,
-    /// The image that it was made from.
+    /// Image that the sandbox was made from.
     pub image: String,
     /// Memory limit in mebibytes.
     pub memory_mb: u32,
-    /// Virtual CPUs.
+    /// Number of virtual CPUs.
     pub vcpus: u32,
-    /// Bound of its own file system in mebibytes; absent without one.
+    /// Size limit of its own file system in mebibytes; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_mb: Option<u32>,
-    /// When it was asked for (RFC 3339, UTC).
+    /// Time of the spawn request (RFC 3339, UTC).
     pub created_at: String,
-    /// When it is destroyed unless extended (RFC 3339, UTC).
+    /// Time at which it is destroyed unless extended (RFC 3339, UTC).
     pub expires_at: String,
-    /// Labels.
+    /// Labels of the sandbox.
     #[serde(default)]
     pub metadata: StringMap,
-    /// Whom it counts for; absent if nobody was named.
+    /// Owner charged for the sandbox; absent if the request named none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_id: Option<String>,
-    /// The worker that holds it.
+    /// Id of the worker that holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_id: Option<String>,
-    /// Why it failed; only in state `failed`.
+    /// Reason for the failure; only in state `failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Domain below which its ports have host names; on spawn responses.
+    /// Domain below which its ports have host names; only in the answer to a spawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview_domain: Option<String>,
 }
 
-/// What to make. Server defaults apply to what is left out.
+/// A sandbox to make. Server defaults apply to absent fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpawnRequest {
-    /// The image's name, such as `host`.
+    /// Name of the image, such as `host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1)]
     pub image: Option<String>,
-    /// The provider to use.
+    /// Provider to use; the default one if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1)]
     pub provider: Option<String>,
@@ -60,36 +60,37 @@ pub struct SpawnRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 16, maximum = 16_777_216)]
     pub memory_mb: Option<u32>,
-    /// Virtual CPUs.
+    /// Number of virtual CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1024)]
     pub vcpus: Option<u32>,
-    /// Bound of an own file system in mebibytes; 0 for none.
+    /// Size limit of its own file system in mebibytes; 0 for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 16_777_216)]
     pub disk_mb: Option<u32>,
-    /// Whether to start the image's entry point beside the sandbox's own init; its output is the console. Left out: no.
+    /// True to start the image's entry point beside the sandbox's own init; its output is the
+    /// console. False if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entrypoint: Option<bool>,
     /// Lifetime, such as `30m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]
     pub ttl: Option<String>,
-    /// Labels.
+    /// Labels of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Labels>)]
     pub metadata: Option<StringMap>,
-    /// Whom it counts for; the header `X-User-ID` overrides it.
+    /// Owner charged for the sandbox; the header `X-User-ID` overrides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<OwnerId>)]
     pub owner_id: Option<String>,
-    /// A template whose values are the defaults of the fields above.
+    /// Template whose values are the defaults of the fields above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1)]
     pub template: Option<String>,
 }
 
-/// A new lifetime.
+/// A new lifetime of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExtendRequest {
@@ -98,16 +99,16 @@ pub struct ExtendRequest {
     pub ttl: String,
 }
 
-/// That something was done.
+/// Confirmation of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
-    /// What was done: `destroyed`, `written`, `deleted`, `moved`, `chmod applied`.
+    /// Completed action: `destroyed`, `written`, `deleted`, `moved`, `chmod applied`.
     pub status: String,
 }
 
-/// What a prune removed.
+/// Result of removing expired sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pruned {
-    /// How many expired sandboxes.
+    /// Number of expired sandboxes that were removed.
     pub pruned: u64,
 }

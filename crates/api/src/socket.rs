@@ -5,29 +5,29 @@ use utoipa::ToSchema;
 
 use crate::{Argument, Environment, ExecMode, FilePath, Span, StringMap};
 
-/// The subprotocol of the WebSocket that runs a command.
+/// Subprotocol of the WebSocket that runs a command.
 pub const SOCKET_PROTOCOL: &str = "tidebox.v1";
-/// How the subprotocol begins by which a page in a browser sends its key: what
-/// follows is the key in base64url without padding.
+/// Prefix of the subprotocol that carries the API key of a page in a browser: the key follows in
+/// base64url without padding.
 pub const SOCKET_KEY_PROTOCOL: &str = "tidebox.key.";
-/// Before the bytes of a binary frame of output: they were written to stdout,
+/// First byte of a binary frame of output that was written to stdout.
 pub const SOCKET_STDOUT: u8 = 1;
-/// or to stderr.
+/// First byte of a binary frame of output that was written to stderr.
 pub const SOCKET_STDERR: u8 = 2;
 
-/// What a client's message is, in its field `type`.
+/// Kind of a client's message, in its field `type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SocketKind {
-    /// [`SocketStart`].
+    /// A [`SocketStart`] message.
     Start,
-    /// [`SocketStdin`].
+    /// A [`SocketStdin`] message.
     Stdin,
-    /// [`SocketEof`].
+    /// A [`SocketEof`] message.
     Eof,
-    /// [`SocketResize`].
+    /// A [`SocketResize`] message.
     Resize,
-    /// [`SocketSignal`].
+    /// A [`SocketSignal`] message.
     Signal,
 }
 
@@ -35,7 +35,7 @@ pub enum SocketKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SocketStart {
-    /// `start`.
+    /// Always `start`.
     #[serde(rename = "type")]
     pub kind: SocketKind,
     /// A shell command line, or a program with `mode: argv`.
@@ -46,10 +46,10 @@ pub struct SocketStart {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Argument>)]
     pub args: Vec<String>,
-    /// Whether a shell reads `command`.
+    /// Interpreter of `command`: a shell, or none.
     #[serde(default)]
     pub mode: ExecMode,
-    /// Added to the sandbox's environment.
+    /// Variables added to the sandbox's environment.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
     #[schema(value_type = Environment)]
     pub env: StringMap,
@@ -57,7 +57,7 @@ pub struct SocketStart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<FilePath>)]
     pub workdir: Option<String>,
-    /// `name`, `uid`, `name:group` or `uid:gid`; the box's own user if absent.
+    /// User to run as: `name`, `uid`, `name:group` or `uid:gid`; the box's own user if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1)]
     pub user: Option<String>,
@@ -65,20 +65,20 @@ pub struct SocketStart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]
     pub timeout: Option<String>,
-    /// Whether the command gets a terminal instead of three streams; all that it
-    /// writes then comes as `stdout`.
+    /// True to give the command a terminal instead of three streams; all its output then comes as
+    /// `stdout`.
     #[serde(default)]
     pub tty: bool,
-    /// Characters in a line of the terminal; 80 if absent. Only with `tty`.
+    /// Columns of the terminal; 80 if absent. Only with `tty`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 65535)]
     pub cols: Option<u16>,
-    /// Lines of the terminal; 24 if absent. Only with `tty`.
+    /// Rows of the terminal; 24 if absent. Only with `tty`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 65535)]
     pub rows: Option<u16>,
-    /// Whether output comes in binary frames, as it is: a byte that says where it
-    /// was written (1 stdout, 2 stderr), then what was written.
+    /// True to receive output in binary frames, unchanged: one byte for the stream (1 stdout, 2
+    /// stderr), then the output.
     #[serde(default)]
     pub binary: bool,
 }
@@ -87,10 +87,10 @@ pub struct SocketStart {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SocketStdin {
-    /// `stdin`.
+    /// Always `stdin`.
     #[serde(rename = "type")]
     pub kind: SocketKind,
-    /// The text.
+    /// Text to append to stdin.
     pub data: String,
 }
 
@@ -98,68 +98,69 @@ pub struct SocketStdin {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SocketEof {
-    /// `eof`.
+    /// Always `eof`.
     #[serde(rename = "type")]
     pub kind: SocketKind,
 }
 
-/// Another size of the terminal.
+/// A new size of the terminal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SocketResize {
-    /// `resize`.
+    /// Always `resize`.
     #[serde(rename = "type")]
     pub kind: SocketKind,
-    /// Characters in a line.
+    /// Columns of the terminal.
     #[schema(minimum = 1, maximum = 65535)]
     pub cols: u16,
-    /// Lines.
+    /// Rows of the terminal.
     #[schema(minimum = 1, maximum = 65535)]
     pub rows: u16,
 }
 
-/// A signal for what is in the foreground of the terminal, or for the command's
-/// process group.
+/// A signal for the foreground process group of the terminal, or for the command's process group
+/// without one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SocketSignal {
-    /// `signal`.
+    /// Always `signal`.
     #[serde(rename = "type")]
     pub kind: SocketKind,
-    /// Its name, such as `SIGINT`.
+    /// Name of the signal, such as `SIGINT`.
     pub signal: String,
 }
 
-/// What the server says.
+/// A message of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum SocketOutput {
-    /// The command wrote to stdout, or to its terminal.
+    /// Output on stdout, or on the terminal.
     Stdout {
-        /// What; bytes that are no UTF-8 become U+FFFD.
+        /// Output as text; bytes that are not UTF-8 become U+FFFD.
         data: String,
     },
-    /// The command wrote to stderr, or the service says how it ended.
+    /// Output on stderr, or the service's own line on an abnormal end of the command.
     Stderr {
-        /// What; bytes that are no UTF-8 become U+FFFD.
+        /// Output as text; bytes that are not UTF-8 become U+FFFD.
         data: String,
     },
     /// The command ended. The last message.
     Exit {
-        /// Its own code; 128+n for signal n, 124 at the deadline, 126 not executable, 127 not found.
+        /// Exit code: the command's own; 128+n for signal n, 124 at the deadline, 126 not
+        /// executable, 127 not found.
         exit_code: i32,
-        /// The deadline ended it.
+        /// True if the deadline ended the command.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         timed_out: bool,
-        /// The memory limit ended it or one of its children.
+        /// True if the memory limit ended the command or one of its children.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         oom_killed: bool,
     },
-    /// There will be no exit; if the command ran, it was killed. The last message.
+    /// No exit will follow; if the command ran, it was killed. The last message.
     Error {
-        /// As in every error of the API.
+        /// Error code, as in every error of the API.
         code: String,
-        /// What to change.
+        /// Correction that the caller can make, in English.
         message: String,
     },
 }

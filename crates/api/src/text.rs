@@ -1,9 +1,9 @@
-//! The shapes of texts, for the description of the API only: a field is a
-//! `String`, and `#[schema(value_type = …)]` names its shape. Who reads the
-//! field holds the rule; Schemathesis finds out where the two differ.
+//! Formats of strings, only for the description of the API: a field is a `String`, and
+//! `#[schema(value_type = …)]` names its format. The code that reads the field enforces the rule;
+//! Schemathesis reports where the two differ.
 //!
-//! Patterns are ECMA-262, and keep to what every other reader takes too: no
-//! look-around, `\x00` in a class.
+//! Patterns are ECMA-262, restricted to what other regex engines accept too: no look-around, `\x00`
+//! in a class.
 
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, Type};
@@ -24,27 +24,27 @@ pub struct Span(pub String);
 #[schema(pattern = r"^(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ms|s|m|h))+)$", example = "1h30m")]
 pub struct Duration(pub String);
 
-/// A caller's own name for a request, as a header can carry it.
+/// A name for a request that the caller chooses, as a header can carry it.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^[!-~]([ -~]{0,253}[!-~])?$")]
 pub struct IdempotencyKey(pub String);
 
-/// Whom something counts for; spaces around it are dropped.
+/// Owner to charge; spaces around it are dropped.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^ *[^\s\x00-\x1f\x7f-\x9f\ufeff/\\]{1,128} *$", example = "user-1")]
 pub struct OwnerId(pub String);
 
-/// Whom something counts for, as a header can carry it.
+/// Owner to charge, as a header can carry it.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^[!-.0-\[\]-~]{1,128}$", example = "user-1")]
 pub struct OwnerHeader(pub String);
 
-/// Names a sandbox, as the answer to its spawn did.
+/// Identifier of a sandbox, as in the answer to its spawn.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^sb-[a-z2-7]{16}$")]
 pub struct SandboxId(pub String);
 
-/// Letters, digits, `.`, `_` and `-`; not `.` or `..`.
+/// Name of a template: letters, digits, `.`, `_` and `-`; not `.` or `..`.
 #[derive(Debug, ToSchema)]
 #[schema(
     pattern = r"^([A-Za-z0-9_-][A-Za-z0-9._-]{0,127}|\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}|\.\.[A-Za-z0-9._-]{1,126})$",
@@ -57,25 +57,26 @@ pub struct TemplateName(pub String);
 #[schema(pattern = r"^/[^\x00]*$", max_length = 4096, example = "/workspace/a.txt")]
 pub struct FilePath(pub String);
 
-/// The same without its first slash, as the end of a URL.
+/// An absolute path in a sandbox without its first slash, as the end of a URL.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^[^\x00]+$", max_length = 4095, example = "workspace/a.txt")]
 pub struct RelativePath(pub String);
 
-/// The longest name of an image, in characters.
+/// Maximum length of an image's name, in characters.
 pub const IMAGE_NAME_CHARS_MAX: usize = 512;
 
-/// An image's name, such as `python:3.12` or `registry.example.com:5000/app@sha256:…`; or its digest.
+/// Name of an image, such as `python:3.12` or `registry.example.com:5000/app@sha256:…`; or its
+/// digest.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^[A-Za-z0-9][!-~]*$", max_length = 512, example = "python:3.12")]
 pub struct ImageName(pub String);
 
-/// Octal permission bits.
+/// Permission bits of a file, one to four octal digits.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^0?[0-7]{1,4}$", example = "644")]
 pub struct FileMode(pub String);
 
-/// A word that a program can be given.
+/// A command line or an argument: any string without NUL.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^[^\x00]*$", example = "-l")]
 pub struct Argument(pub String);
@@ -85,7 +86,7 @@ pub struct Argument(pub String);
 #[derive(Debug)]
 pub struct Labels;
 
-/// Variables: names without `=`, and no NUL anywhere.
+/// Environment variables: names without `=`, and no NUL anywhere.
 #[derive(Debug)]
 pub struct Environment;
 

@@ -1,4 +1,4 @@
-//! Workers and leases.
+//! Workers, their heartbeats and their leases.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,91 +6,91 @@ use utoipa::ToSchema;
 /// A server that runs sandboxes: this one (`local`), or another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Worker {
-    /// Its name.
+    /// Id of the worker.
     pub id: String,
-    /// The name of its host.
+    /// Host name of the worker.
     pub hostname: String,
-    /// `online`, `draining` (takes no more sandboxes) or `unhealthy`.
+    /// State: `online`, `draining` (accepts no more sandboxes) or `unhealthy`.
     pub status: String,
-    /// The providers that it offers.
+    /// Names of the providers that it offers.
     pub providers: Vec<String>,
-    /// What it can do, such as `spawn`.
+    /// Operations that it offers, such as `spawn`.
     pub capabilities: Vec<String>,
-    /// What it takes.
+    /// Maximum load that it accepts.
     pub capacity: Capacity,
-    /// When it was heard last (RFC 3339, UTC).
+    /// Time of its last heartbeat (RFC 3339, UTC).
     pub last_heartbeat: String,
-    /// When it was heard first (RFC 3339, UTC).
+    /// Time of its first heartbeat (RFC 3339, UTC).
     pub created_at: String,
-    /// When anything of it but the last heartbeat changed (RFC 3339, UTC).
+    /// Time of the last change of its row, other than a heartbeat (RFC 3339, UTC).
     pub updated_at: String,
-    /// Whether it has been silent for so long that it may be gone.
+    /// True once its last heartbeat is too old: it may be gone.
     pub stale: bool,
 }
 
-/// The most active sandboxes that a worker takes; 0 is no limit.
+/// Maximum number of active sandboxes that a worker accepts; 0 is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Capacity {
-    /// Over all owners.
+    /// Maximum over all owners.
     #[serde(default)]
     pub max_sandboxes: u64,
-    /// For one owner.
+    /// Maximum for one owner.
     #[serde(default)]
     pub max_sandboxes_per_owner: u64,
 }
 
-/// What a worker says of itself. Fields that this release does not know are
-/// ignored, so that the two sides may differ in age.
+/// A worker's report of its state. Fields that this release does not know are ignored, so that the
+/// two sides may differ in release.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Heartbeat {
-    /// The name of its host; left out, its id.
+    /// Host name of the worker; its id if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
-    /// `online` (left out), `draining` or `unhealthy`.
+    /// State: `online` (the default), `draining` or `unhealthy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^(online|draining|unhealthy)$")]
     pub status: Option<String>,
-    /// The providers that it offers.
+    /// Names of the providers that it offers.
     #[serde(default)]
     pub providers: Vec<String>,
-    /// What it can do.
+    /// Operations that it offers, such as `spawn`.
     #[serde(default)]
     pub capabilities: Vec<String>,
-    /// What it takes.
+    /// Maximum load that it accepts.
     #[serde(default)]
     pub capacity: Capacity,
 }
 
-/// A heartbeat as the operator writes one: read strictly.
+/// A heartbeat sent by the operator: unknown fields are refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdminHeartbeat {
-    /// The name of its host; left out, its id.
+    /// Host name of the worker; its id if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
-    /// `online` (left out), `draining` or `unhealthy`.
+    /// State: `online` (the default), `draining` or `unhealthy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^(online|draining|unhealthy)$")]
     pub status: Option<String>,
-    /// The providers that it offers.
+    /// Names of the providers that it offers.
     #[serde(default)]
     pub providers: Vec<String>,
-    /// What it can do.
+    /// Operations that it offers, such as `spawn`.
     #[serde(default)]
     pub capabilities: Vec<String>,
-    /// What it takes.
+    /// Maximum load that it accepts.
     #[serde(default)]
     pub capacity: AdminCapacity,
 }
 
-/// A capacity as the operator writes one: read strictly.
+/// A capacity sent by the operator: unknown fields are refused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdminCapacity {
-    /// Over all owners.
+    /// Maximum over all owners.
     #[serde(default)]
     pub max_sandboxes: u64,
-    /// For one owner.
+    /// Maximum for one owner.
     #[serde(default)]
     pub max_sandboxes_per_owner: u64,
 }
@@ -104,29 +104,29 @@ impl From<AdminHeartbeat> for Heartbeat {
     }
 }
 
-/// How long a lease shall last. Fields that this release does not know are ignored.
+/// A new duration for a lease. Fields that this release does not know are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RenewRequest {
-    /// From now, such as `2m`; at most `1h`.
+    /// Duration from now, such as `2m`; at most `1h`.
     pub ttl: String,
 }
 
 /// The right of a worker to run a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Lease {
-    /// The sandbox.
+    /// Id of the sandbox.
     pub resource_id: String,
-    /// The worker.
+    /// Id of the worker.
     pub holder_id: String,
-    /// Rises with every grant and renewal.
+    /// Generation: rises with every grant and renewal.
     pub generation: u64,
-    /// When it is over unless renewed (RFC 3339, UTC).
+    /// Time of expiry unless renewed (RFC 3339, UTC).
     pub expires_at: String,
 }
 
-/// A lease that was renewed.
+/// Answer to the renewal of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Renewed {
-    /// As it is now.
+    /// The lease after the renewal.
     pub lease: Lease,
 }

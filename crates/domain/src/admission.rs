@@ -1,29 +1,29 @@
-//! Whether one more sandbox may start.
+//! Admission of one more sandbox.
 
-/// The most active sandboxes there may be; 0 means no limit.
+/// Maximum number of active sandboxes; 0 means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Caps {
-    /// Over all owners.
+    /// Maximum over all owners together.
     pub max_sandboxes: u64,
-    /// For one owner; a sandbox without an owner is under no such cap.
+    /// Maximum for one owner; it does not apply to a sandbox without an owner.
     pub max_sandboxes_per_owner: u64,
 }
 
-/// How many sandboxes are active (`creating`, `running` or `destroying`).
+/// Number of active sandboxes (`creating`, `running` or `destroying`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Active {
-    /// Over all owners.
+    /// Number over all owners together.
     pub total: u64,
-    /// Of the owner who asks; `None` when nobody in particular does.
+    /// Number of the requesting owner; `None` without an owner.
     pub owner: Option<u64>,
 }
 
-/// What is active, and the caps over it.
+/// Active sandboxes, and the caps on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Room {
-    /// What is active.
+    /// Number of active sandboxes.
     pub active: Active,
-    /// The caps that hold for whoever asks.
+    /// Caps of the requesting owner.
     pub caps: Caps,
 }
 
@@ -31,27 +31,28 @@ impl Room {
     /// Decides on one more sandbox.
     ///
     /// # Errors
-    /// As [`Caps::admit`].
+    /// The [`Denial`] of [`Caps::admit`].
     pub fn admit(&self) -> Result<(), Denial> {
         self.caps.admit(self.active)
     }
 }
 
-/// What there is no room in. The first that applies is named, in this order.
+/// The limit that refuses a sandbox. Of several, the first in this order is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denial {
-    /// The global cap.
+    /// The cap on all sandboxes.
     MaxSandboxes,
-    /// The owner's cap.
+    /// The cap on sandboxes of one owner.
     MaxSandboxesPerOwner,
     /// Every box that users share, in pool mode.
     PoolFull,
-    /// The boxes of the pool that hold this owner alone and are not full.
+    /// The owner's share of the pool's boxes, of which those count that hold this owner alone and
+    /// are not full.
     PoolShare,
 }
 
 impl Denial {
-    /// The reason of the API.
+    /// Returns the reason's name in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -64,7 +65,7 @@ impl Denial {
 }
 
 impl Caps {
-    /// Decides on one more sandbox beside those that are active.
+    /// Decides on one more sandbox beside the active ones.
     ///
     /// # Errors
     /// The [`Denial`] names the cap that is reached.

@@ -1,26 +1,26 @@
-//! Places that callers share among each other.
+//! Fair sharing of places among callers.
 
 use crate::{NoPlace, Places, Share};
 
-/// Part of the places that all callers at one address may have: more than a caller has,
-/// since several may be behind it, and never all.
+/// Share of the places that all callers at one address may have together: more than one caller has,
+/// since several may be behind it, but never all.
 const ADDRESS: Share = Share::times_free(4);
 
-/// Caller that something is done for, as numbers that mean nothing elsewhere.
+/// Caller that work is done for, as numbers without meaning elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Asker {
-    /// The owner, the key or the address that it is known by.
+    /// Owner, key or address that identifies the caller.
     pub caller: u64,
-    /// The address that it comes from.
+    /// Address that the caller connects from.
     pub address: u64,
 }
 
 impl Asker {
-    /// Decides on one more place of `all` for `asker`, beside those that are `taken`. What
-    /// the server itself wants, which is `None`, is bounded by the number of places alone.
+    /// Decides on one more place of `all` for `asker`, beside those that are `taken`. The server's
+    /// own work, which is `None`, is limited only by `all`.
     ///
     /// # Errors
-    /// [`NoPlace`] says what there is none in.
+    /// [`NoPlace`] names the limit that is reached.
     pub fn admit(
         asker: Option<Asker>,
         all: usize,
@@ -40,7 +40,7 @@ impl Asker {
 mod test {
     use super::*;
 
-    /// Returns the number of places that callers get who come again and again, in turn.
+    /// Returns the number of places that callers get in total if each in turn takes all it may.
     fn filled(callers: &[(u64, u64)], all: usize) -> usize {
         let mut taken = Vec::new();
         for (caller, address) in callers {

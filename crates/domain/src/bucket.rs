@@ -1,34 +1,34 @@
-//! How many requests one caller may make: a bucket of tokens that fills steadily.
+//! Rate limit of one caller: a bucket of tokens that fills steadily.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// What a token is counted in. A rate of `n` tokens a minute is then `n` parts a
-/// nanosecond, whatever `n` is, so nothing is ever rounded and nothing drifts.
+/// Units of a token. A rate of `n` tokens a minute is then exactly `n` units a nanosecond, so
+/// nothing is rounded and nothing drifts.
 const PARTS_PER_TOKEN: u64 = 60_000_000_000;
 
-/// How fast a bucket fills and how much it holds.
+/// Fill rate and capacity of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// Tokens that come in a minute.
+    /// Tokens added per minute.
     pub per_minute: NonZeroU32,
-    /// Tokens that a bucket holds.
+    /// Capacity of a bucket, in tokens.
     pub burst: NonZeroU32,
 }
 
 impl Rate {
     fn capacity(self) -> u64 {
-        // At most 2^32 of 6 * 10^10, which is less than 2^68: only a burst
-        // beyond any configuration is cut short.
+        // At most 2^32 times 6 * 10^10, which is less than 2^68: saturates only for a burst beyond
+        // any configuration.
         u64::from(self.burst.get()).saturating_mul(PARTS_PER_TOKEN)
     }
 
-    /// The time in which so many parts come, rounded up.
+    /// Returns the time in which `parts` units are added, rounded up.
     fn time_for(self, parts: u64) -> Duration {
         Duration::from_nanos(parts.div_ceil(u64::from(self.per_minute.get())))
     }
 
-    /// How long an empty bucket takes to be full.
+    /// Returns the time in which an empty bucket fills.
     #[must_use]
     pub fn time_to_fill(self) -> Duration {
         self.time_for(self.capacity())
@@ -37,61 +37,61 @@ impl Rate {
 
 /// The tokens of one caller.
 ///
-/// Time is how long ago some beginning was, the same for every call.
+/// Times are durations since any fixed instant, the same for all calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bucket {
-    /// The parts in it at `at_ns`.
+    /// Units in the bucket at `at_ns`.
     level: u64,
-    /// The latest time that was counted, in nanoseconds.
+    /// Latest time that was counted, in nanoseconds.
     at_ns: u64,
 }
 
-/// A bucket that has no whole token.
+/// A bucket without a whole token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the bucket is empty for another {wait:?}")]
 pub struct Empty {
-    /// After this time it has one, if nobody else takes it.
+    /// Time until the bucket has a token, if no other request takes it.
     pub wait: Duration,
 }
 
 impl Bucket {
-    /// A full one.
+    /// Creates a full bucket.
     #[must_use]
     pub fn full(rate: Rate, now: Duration) -> Self {
         Self { level: rate.capacity(), at_ns: nanos(now) }
     }
 
-    /// Takes a token; how many whole ones are left.
+    /// Takes a token and returns the number of whole ones left.
     ///
     /// # Errors
-    /// [`Empty`] if there is none; then nothing is taken.
+    /// [`Empty`] if there is none; the bucket then stays as it is.
     pub fn take(&mut self, rate: Rate, now: Duration) -> Result<u32, Empty> {
         self.look(rate, now)?;
         self.level -= PARTS_PER_TOKEN;
         Ok(self.tokens())
     }
 
-    /// Whether there is a token to take; how many whole ones there are.
+    /// Returns the number of whole tokens in the bucket without taking one.
     ///
     /// # Errors
     /// [`Empty`] if there is none.
     pub fn look(&mut self, rate: Rate, now: Duration) -> Result<u32, Empty> {
         let now_ns = nanos(now);
-        // A time before the latest one gives nothing, and takes nothing back.
+        // A time before the latest one adds nothing and removes nothing.
         let came = now_ns.saturating_sub(self.at_ns).saturating_mul(u64::from(rate.per_minute.get()));
         self.level = self.level.saturating_add(came).min(rate.capacity());
         self.at_ns = self.at_ns.max(now_ns);
         if self.level < PARTS_PER_TOKEN {
             let missing = rate.time_for(PARTS_PER_TOKEN - self.level);
-            // A clock that went back has to come here first.
+            // After a step back, the clock has to reach the latest time again first.
             let behind = Duration::from_nanos(self.at_ns - now_ns);
             return Err(Empty { wait: missing.saturating_add(behind) });
         }
         Ok(self.tokens())
     }
 
-    /// When it is full, if nobody takes from it: then it is like a new one, and
-    /// to forget it gives nobody anything.
+    /// Returns the time at which the bucket is full if no request takes from it. It then equals a
+    /// new one, so dropping it gives its caller no extra tokens.
     #[must_use]
     pub fn full_at(&self, rate: Rate) -> Duration {
         let missing = rate.time_for(rate.capacity().saturating_sub(self.level));
@@ -103,7 +103,7 @@ impl Bucket {
     }
 }
 
-/// 584 years of nanoseconds are enough for any process.
+/// Converts to nanoseconds; `u64` holds 584 years of them.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -149,7 +149,7 @@ mod test {
     fn a_rate_that_divides_no_minute_does_not_drift() {
         let rate = rate(7, 2);
         let mut bucket = Bucket::full(rate, ms(0));
-        // A look every millisecond for ten minutes.
+        // One attempt every millisecond for ten minutes.
         let taken = (0..=600_000).filter(|now| bucket.take(rate, ms(*now)).is_ok()).count();
         assert_eq!(taken, 72, "two, and seven a minute");
         let rate = self::rate(7, 1);

@@ -2,86 +2,86 @@
 
 use crate::{Quota, Resources};
 
-/// The share of the machine's memory that one sandbox may have, unless configured: the
-/// rest is for the host and the server, which the kernel would end else.
+/// Share of the machine's memory that one sandbox may have, unless configured: the rest is for the
+/// host and the server, which the kernel's OOM killer would end otherwise.
 const MEMORY_SHARE: (u64, u64) = (3, 4);
-/// The share of the disk that one sandbox may be promised, unless configured.
+/// Share of the disk that one sandbox may be promised, unless configured.
 const DISK_SHARE: (u64, u64) = (1, 2);
 
-/// A size as far as a request names it.
+/// The size fields of a request; `None` for those that it leaves out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AskedSize {
     /// Memory limit in mebibytes.
     pub memory_mb: Option<u32>,
-    /// Virtual CPUs.
+    /// Number of virtual CPUs.
     pub vcpus: Option<u32>,
-    /// Bound of an own file system in mebibytes; 0 for none.
+    /// Size limit of an own file system in mebibytes; 0 for none.
     pub disk_mb: Option<u32>,
 }
 
 /// The machine that boxes are made on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
-    /// Its memory in mebibytes.
+    /// Memory of the machine, in mebibytes.
     pub memory_mb: u64,
-    /// The CPUs that it runs on.
+    /// CPUs available on it.
     pub cpus: u64,
-    /// The size of the disk that boxes are kept on, in mebibytes.
+    /// Size of the disk that boxes are kept on, in mebibytes.
     pub disk_mb: u64,
 }
 
-/// The operator's ceilings; `None` leaves one to the machine.
+/// Ceilings that the operator configured; `None` derives one from the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Configured {
-    /// On memory, in mebibytes.
+    /// Ceiling on memory, in mebibytes.
     pub memory_mb: Option<u32>,
-    /// On virtual CPUs.
+    /// Ceiling on the number of virtual CPUs.
     pub vcpus: Option<u32>,
-    /// On the bound of a file system, in mebibytes.
+    /// Ceiling on the size of a file system, in mebibytes.
     pub disk_mb: Option<u32>,
 }
 
-/// Place where a box would be made.
+/// Machine on which a box would be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Site {
-    /// On this machine.
+    /// The machine of this server.
     Here,
-    /// On another one, which has ceilings of its own.
+    /// Another machine, which applies ceilings of its own.
     Elsewhere,
 }
 
-/// The rules on sizes: what is configured, and what the machine has.
+/// Configured ceilings and those of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeRules {
     configured: Configured,
     machine: Ceilings,
 }
 
-/// The largest size of one sandbox.
+/// Largest size of one sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ceilings {
     /// Memory limit in mebibytes.
     pub memory_mb: u32,
-    /// Virtual CPUs.
+    /// Number of virtual CPUs.
     pub vcpus: u32,
-    /// Bound of an own file system in mebibytes.
+    /// Size limit of an own file system in mebibytes.
     pub disk_mb: u32,
-    /// Set where every sandbox gets such a bound: a ceiling that was set on purpose would
-    /// mean nothing to one without.
+    /// True where every sandbox gets such a limit: a ceiling set on purpose would not apply to a
+    /// sandbox without one.
     pub always_bounds_disk: bool,
 }
 
-/// An explicit size above what is allowed.
+/// An explicit size above its ceiling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AboveCeiling {
-    /// The field of the request.
+    /// Field of the request.
     pub field: &'static str,
-    /// The most that it could have been.
+    /// Ceiling of the field.
     pub max: u32,
 }
 
 impl SizeRules {
-    /// Derives the rules from what is configured and what the machine has.
+    /// Derives the rules from the configuration and the machine.
     #[must_use]
     pub fn new(configured: Configured, machine: Machine) -> Self {
         let share = |all: u64, (part, of): (u64, u64)| all.saturating_mul(part) / of;
@@ -95,9 +95,9 @@ impl SizeRules {
         Self { configured, machine }
     }
 
-    /// Returns the ceilings of an owner with `quota`. A quota overrides what is
-    /// configured in both directions, but makes no machine larger: above what it has
-    /// goes only the operator's own figure.
+    /// Returns the ceilings of an owner with `quota`. A quota overrides the configuration in both
+    /// directions, up to what the machine has. Only the operator's own figure may exceed the
+    /// machine.
     #[must_use]
     pub fn of(&self, quota: &Quota, site: Site) -> Ceilings {
         let choose = |own: u32, configured: Option<u32>, machine: u32, most: u32| {
@@ -123,8 +123,8 @@ impl SizeRules {
 }
 
 impl Ceilings {
-    /// Returns the size of a sandbox. What is left out is `default`, lowered to the
-    /// ceiling: the caller did not choose it.
+    /// Returns the size of a sandbox. Fields that `asked` leaves out are taken from `default`,
+    /// lowered to the ceiling: the caller did not choose them.
     ///
     /// # Errors
     /// [`AboveCeiling`] names the first field whose explicit value is above its ceiling.
@@ -137,7 +137,7 @@ impl Ceilings {
         let memory_mb = choose("memory_mb", asked.memory_mb, default.memory_mb, self.memory_mb)?;
         let vcpus = choose("vcpus", asked.vcpus, default.vcpus, self.vcpus)?;
         let disk_mb = match (asked.disk_mb, choose("disk_mb", asked.disk_mb, default.disk_mb, self.disk_mb)?) {
-            // Without a bound is more than any bound.
+            // No limit is more than any limit.
             (Some(0), _) if self.always_bounds_disk => {
                 return Err(AboveCeiling { field: "disk_mb", max: self.disk_mb });
             }
@@ -147,7 +147,7 @@ impl Ceilings {
         Ok(Resources { memory_mb, vcpus, disk_mb, pids: default.pids })
     }
 
-    /// Returns whether a sandbox of this size may be.
+    /// Returns whether a sandbox of this size is within the ceilings.
     #[must_use]
     pub fn allow(&self, size: &Resources) -> bool {
         size.memory_mb <= self.memory_mb && size.vcpus <= self.vcpus && size.disk_mb <= self.disk_mb

@@ -1,25 +1,23 @@
-//! Durations as the API writes them: Go's `time.Duration` notation.
+//! Durations in the API's notation: Go's `time.Duration`.
 //!
-//! Source: <https://pkg.go.dev/time#ParseDuration>, narrowed to the units that
-//! the specification names (`ms`, `s`, `m`, `h`) and to values that are not
-//! negative.
+//! Source: <https://pkg.go.dev/time#ParseDuration>, narrowed to the units that the specification
+//! names (`ms`, `s`, `m`, `h`) and to non-negative values.
 
 use std::time::Duration;
 
-/// The longest duration that is accepted: 100 years, so that no sum of a
-/// timestamp and a duration can overflow.
+/// Longest accepted duration: 100 years, so that no sum of a timestamp and a duration can overflow.
 const MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Why a text is no duration. Each message says what would be one.
+/// The rule that the text of a duration breaks. Each message describes a valid one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// The text does not follow the notation.
     #[error("is not a duration; write numbers with units ms, s, m or h, such as 30s or 1h30m")]
     Malformed,
-    /// The text names a negative span.
+    /// The duration is negative.
     #[error("is negative; durations cannot be negative")]
     Negative,
-    /// The text names a span longer than anything the service could wait for.
+    /// The duration is longer than 100 years.
     #[error("is too long; the longest duration is 876000h")]
     TooLong,
 }
@@ -27,7 +25,7 @@ pub enum DurationError {
 /// Reads `90s`, `1h30m`, `1.5s`, `250ms`, and a bare `0`.
 ///
 /// # Errors
-/// [`DurationError`] says what is wrong with `text`; it does not repeat it.
+/// [`DurationError`] names the broken rule; it does not repeat `text`.
 pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     use DurationError::{Malformed, Negative, TooLong};
     if text == "0" {
@@ -68,7 +66,8 @@ fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !belongs(c)).unwrap_or(text.len()))
 }
 
-/// `whole.fraction` times `unit_ns`, digits below a nanosecond dropped.
+/// Returns `whole.fraction` times `unit_ns`; digits below a nanosecond are dropped. `None` on
+/// overflow.
 fn nanoseconds(whole: &str, fraction: &str, unit_ns: u128) -> Option<u128> {
     let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
     let mut total = whole.checked_mul(unit_ns)?;
@@ -80,9 +79,9 @@ fn nanoseconds(whole: &str, fraction: &str, unit_ns: u128) -> Option<u128> {
     Some(total)
 }
 
-/// Writes a duration in Go's form: `1h30m0s`, `1m0s`, `45s`, `1.5s`, `250ms`, `0s`.
-/// Below a millisecond it is a fraction of one, since [`parse_duration`] and the
-/// specification know no smaller unit.
+/// Writes a duration in Go's form: `1h30m0s`, `1m0s`, `45s`, `1.5s`, `250ms`, `0s`. Below a
+/// millisecond it is a fraction of one, since [`parse_duration`] and the specification know no
+/// smaller unit.
 #[must_use]
 pub fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();

@@ -1,34 +1,34 @@
-//! Names that callers and the service give to things.
+//! Identifiers of owners, sandboxes and stores.
 
 use std::fmt;
 
 use crate::text::is_hidden;
 
-/// The longest owner id, in characters.
+/// Maximum length of an owner id, in characters.
 const OWNER_CHARS_MAX: usize = 128;
 
-/// Who a sandbox is counted for.
+/// Identifier of the owner charged for a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(String);
 
-/// The rule that an owner id broke.
+/// The rule that an owner id breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidOwner {
-    /// Nothing is left after trimming.
+    /// The text is empty after trimming.
     #[error("the owner id is empty")]
     Empty,
-    /// More than 128 characters.
+    /// The id is longer than 128 characters.
     #[error("the owner id is longer than 128 characters")]
     TooLong,
-    /// A character that could be mistaken for a separator, or not be seen.
+    /// The id has whitespace, an invisible character, `/` or `\\`.
     #[error("the owner id may not contain whitespace, characters that cannot be seen, `/` or `\\`")]
     BadCharacter,
-    /// The name of a route where the routes of quotas have an owner.
+    /// The id is a path segment that the quota routes use in the place of an owner id.
     #[error("no owner can be called `summary`, which names a route of the quotas; choose another owner id")]
     Reserved,
 }
 
-/// Name that a path has in the place of an owner id.
+/// Path segment that the quota routes use in the place of an owner id.
 const RESERVED: &str = "summary";
 
 impl OwnerId {
@@ -53,14 +53,14 @@ impl OwnerId {
         Ok(Self(text.to_owned()))
     }
 
-    /// Takes an id from the store, which an earlier release may have accepted by
+    /// Wraps an id from the store without a check: an earlier release may have accepted it by
     /// looser rules.
     #[must_use]
     pub fn stored(text: String) -> Self {
         Self(text)
     }
 
-    /// The id as it was given, trimmed.
+    /// Returns the id as it was given, trimmed.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -73,11 +73,11 @@ impl fmt::Display for OwnerId {
     }
 }
 
-/// `sb-` and 16 characters of lower-case base32: 80 random bits.
+/// Identifier of a sandbox: `sb-` and 16 characters of lower-case base32, which are 80 random bits.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SandboxId(String);
 
-/// A text that no sandbox id ever looks like.
+/// A text that is not a sandbox id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a sandbox id")]
 pub struct InvalidSandboxId;
@@ -85,7 +85,7 @@ pub struct InvalidSandboxId;
 /// RFC 4648 base32, lower case. <https://www.rfc-editor.org/rfc/rfc4648#section-6>
 const BASE32: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// Base32 of 80 bits, without padding: always 16 characters.
+/// Encodes 80 bits as base32 without padding: always 16 characters.
 fn base32(entropy: [u8; 10]) -> String {
     let mut bits = 0u32;
     let mut held = 0u32;
@@ -107,14 +107,14 @@ fn is_token(text: &str, prefix: &str) -> bool {
 }
 
 impl SandboxId {
-    /// The id that 80 random bits make.
+    /// Makes an id of 80 random bits.
     #[must_use]
     pub fn from_entropy(entropy: [u8; 10]) -> Self {
         Self(format!("sb-{}", base32(entropy)))
     }
 
-    /// Accepts exactly what [`SandboxId::from_entropy`] makes, so that an id can
-    /// be used as a directory name without a further thought.
+    /// Accepts exactly the texts that [`SandboxId::from_entropy`] makes, so that an id is safe as
+    /// the name of a directory.
     ///
     /// # Errors
     /// [`InvalidSandboxId`] for anything else, prefixes of real ids too.
@@ -122,7 +122,7 @@ impl SandboxId {
         is_token(text, "sb-").then(|| Self(text.to_owned())).ok_or(InvalidSandboxId)
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -141,24 +141,24 @@ impl fmt::Debug for SandboxId {
     }
 }
 
-/// Which store a box belongs to; removal of orphans touches only its own.
+/// Identifier of a store. Removal of orphans touches only boxes that carry their own store's id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StoreId(String);
 
 impl StoreId {
-    /// The id that 80 random bits make: 16 characters of lower-case base32.
+    /// Makes an id of 80 random bits: 16 characters of lower-case base32.
     #[must_use]
     pub fn from_entropy(entropy: [u8; 10]) -> Self {
         Self(base32(entropy))
     }
 
-    /// Reads back what [`StoreId::from_entropy`] made; `None` for anything else.
+    /// Reads a text that [`StoreId::from_entropy`] made; `None` for anything else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         is_token(text, "").then(|| Self(text.to_owned()))
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,4 +1,4 @@
-//! Leases: who may act on a resource, until when.
+//! Leases: the right of one worker to act on a resource until an expiry.
 //!
 //! ```text
 //!            grant               renew (holder, unexpired)
@@ -6,12 +6,11 @@
 //!                        │ └────────────────┘
 //!                        │ time
 //!                        ▼
-//!                     expired ──grant──▶ held, by whoever asked
+//!                     expired ──grant──▶ held, by the one that asked
 //! ```
 //!
-//! Each step raises the generation. Who writes carries the generation, and
-//! whoever is written to refuses an older one than it has seen, so that a holder
-//! that was away cannot undo what happened meanwhile.
+//! Each step raises the generation. A writer sends its generation, and a receiver refuses one older
+//! than it has seen, so that a holder that was away cannot undo later writes.
 
 use std::time::Duration;
 
@@ -22,32 +21,32 @@ use crate::WorkerId;
 /// The right to act on a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// On what: a sandbox's id.
+    /// Resource: a sandbox's id.
     pub resource: String,
-    /// Who has it.
+    /// Worker that holds the lease.
     pub holder: WorkerId,
-    /// Rises with every grant and renewal.
+    /// Generation: rises with every grant and renewal.
     pub generation: u64,
-    /// From this instant it is over.
+    /// Instant from which the lease is expired.
     pub expires_at: Timestamp,
 }
 
-/// Why there is no lease for who asked.
+/// The reason for refusing a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseRefused {
-    /// Nobody was ever granted one, or it was given back.
+    /// None was ever granted, or it was given back.
     #[error("there is no lease on this resource")]
     Missing,
-    /// It is another's.
+    /// Another worker holds the lease.
     #[error("the lease is held by another worker")]
     Held,
-    /// It was the caller's, and is over.
+    /// It was the caller's, and has expired.
     #[error("the lease has expired")]
     Expired,
 }
 
 impl Lease {
-    /// A lease for `holder`, in place of the one there was.
+    /// Grants a lease to `holder`, in place of the one `before`.
     ///
     /// # Errors
     /// [`LeaseRefused::Held`] while another holds it.
@@ -66,24 +65,23 @@ impl Lease {
         }
     }
 
-    /// The lease on what nobody ever had one on.
+    /// Creates the first lease on a resource.
     #[must_use]
     pub fn first(resource: &str, holder: &WorkerId, now: Timestamp, ttl: Duration) -> Lease {
         Lease { resource: resource.to_owned(), holder: holder.clone(), generation: 1, expires_at: later(now, ttl) }
     }
 
-    /// A lease for `holder`, in place of one whose holder never heard of it and so
-    /// has nothing to give back.
+    /// Moves a lease to `holder` from one that never learned of it and so has nothing to give back.
     #[must_use]
     pub fn pass_on(before: Option<&Lease>, resource: &str, holder: &WorkerId, now: Timestamp, ttl: Duration) -> Lease {
         let generation = before.map_or(1, |lease| lease.generation + 1);
         Lease { generation, ..Lease::first(resource, holder, now, ttl) }
     }
 
-    /// The lease that `holder` has then, for `ttl` from `now`; may shorten.
+    /// Renews the lease of `holder` for `ttl` from `now`; may shorten it.
     ///
     /// # Errors
-    /// As [`LeaseRefused`] says.
+    /// [`LeaseRefused`] if there is none, another holds it, or it has expired.
     pub fn renew(
         found: Option<&Lease>,
         holder: &WorkerId,
@@ -100,7 +98,7 @@ impl Lease {
         Ok(Lease { generation: lease.generation + 1, expires_at: later(now, ttl), ..lease.clone() })
     }
 
-    /// Whether it is not over.
+    /// Returns whether it has not expired.
     #[must_use]
     pub fn is_valid(&self, now: Timestamp) -> bool {
         now < self.expires_at
@@ -159,7 +157,7 @@ mod test {
             steps in prop::collection::vec((any::<bool>(), 0u8..3, 0i64..80, 1u64..150), 1..60)
         ) {
             let mut stored: Option<Lease> = None;
-            // The last lease that each worker was told of, which is all it knows.
+            // The last lease that each worker received, which is all it knows.
             let mut known: Vec<Option<Lease>> = vec![None; 3];
             let mut now_ms = 0;
             for (grants, who, passed_ms, ttl_ms) in steps {

@@ -1,9 +1,10 @@
-//! The rules of Tidebox, and nothing else.
+//! Rules of Tidebox as pure functions.
 //!
-//! Everything here is a pure function of its arguments: no IO, no async, no
-//! clock (`now` is an argument) and no randomness (entropy is an argument), so
-//! nothing here can fail for a reason outside itself. The server applies these
-//! rules; the store and the tests ask the same functions.
+//! Every function here depends only on its arguments: no IO, no async, no clock (`now` is an
+//! argument) and no randomness (entropy is an argument), so none can fail for an external reason.
+//! The server applies these rules; the store and the tests call the same functions.
+
+#![warn(missing_docs)]
 
 mod admission;
 mod asker;

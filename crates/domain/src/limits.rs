@@ -1,29 +1,29 @@
-//! How long things may last.
+//! Limits on time: lifetimes of sandboxes and deadlines of commands.
 
 use std::time::Duration;
 
-/// The global defaults and maxima on time.
+/// Global defaults and maxima on time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// A sandbox's lifetime when the request names none.
+    /// Lifetime of a sandbox whose request names none.
     pub ttl_default: Duration,
-    /// The longest lifetime a request may ask for.
+    /// Longest lifetime that a request may ask for.
     pub ttl_max: Duration,
-    /// A command's deadline when the request names none.
+    /// Deadline of a command whose request names none.
     pub exec_timeout_default: Duration,
-    /// The longest deadline a request may ask for.
+    /// Longest deadline that a request may ask for.
     pub exec_timeout_max: Duration,
 }
 
-/// An explicit duration above what is allowed.
+/// An explicit duration above its maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AboveMaximum {
-    /// What would have been the most.
+    /// Maximum that the duration exceeds.
     pub max: Duration,
 }
 
 impl Limits {
-    /// The lifetime of a sandbox.
+    /// Returns the lifetime of a sandbox.
     ///
     /// # Errors
     /// [`AboveMaximum`] for an explicit value above the maximum. A default above
@@ -32,7 +32,7 @@ impl Limits {
         choose(requested, self.ttl_default, self.ttl_max)
     }
 
-    /// The deadline of a command; the rule is that of [`Limits::ttl`].
+    /// Returns the deadline of a command, by the rule of [`Limits::ttl`].
     ///
     /// # Errors
     /// [`AboveMaximum`] for an explicit value above the maximum.

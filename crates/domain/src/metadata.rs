@@ -7,17 +7,17 @@ use crate::text::is_hidden;
 /// String labels, bounded so that a list of sandboxes stays small.
 pub type Metadata = BTreeMap<String, String>;
 
-/// The most labels one sandbox may have.
+/// Maximum number of labels of one sandbox.
 const ENTRIES_MAX: usize = 64;
-/// The longest key, in bytes.
+/// Maximum length of a key, in bytes.
 const KEY_BYTES_MAX: usize = 128;
-/// The longest value, in bytes.
+/// Maximum length of a value, in bytes.
 const VALUE_BYTES_MAX: usize = 4096;
-/// The most bytes of all keys and values together: they are in every row, every
-/// list and every event of the sandbox, and 64 of the longest would be 270 KB.
+/// Maximum size of all keys and values together, in bytes: they are in every row, list and event of
+/// the sandbox, and 64 of the longest would be 270 KB.
 const BYTES_MAX: usize = 16 * 1024;
 
-/// The rule that the labels broke.
+/// The rule that labels break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidMetadata {
     /// More than 64 labels.
@@ -38,7 +38,7 @@ impl InvalidMetadata {
     /// Checks the labels of a request.
     ///
     /// # Errors
-    /// The broken rule.
+    /// [`InvalidMetadata`] names the broken rule.
     pub fn check(metadata: &Metadata) -> Result<(), Self> {
         if metadata.len() > ENTRIES_MAX {
             return Err(Self::TooMany);

@@ -1,23 +1,22 @@
-//! Who waits for room, and in which order they get it.
+//! Queue of spawns that wait for room, and the order in which they get it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 
 use crate::OwnerId;
 
-/// A place in the queue. Lower ones came first.
+/// Position in the queue; a lower one came first.
 pub type Ticket = u64;
 
-/// First come, first served; but an owner who is at its own cap does not hold
-/// up other owners, and a kind of place of which there is none does not hold up
-/// those who want another kind.
+/// A queue that serves the first waiter first, with two exceptions: an owner at its own cap does
+/// not block other owners, and a kind of place that is exhausted does not block waiters for another
+/// kind.
 ///
-/// Those of one owner who want one kind (`K`) are a line, in order. An owner, and
-/// a kind, is *held* while there is no room for it, for a reason (`R`). The first
-/// of all that stand at the head of a line whose owner and kind are not held is
-/// next. A wake-up does not look at everybody who waits: joining, leaving and
-/// holding a kind cost the logarithm of the queue's length, the other steps one
-/// such step for each kind.
+/// The waiters of one owner for one kind (`K`) are a line, in order. An owner or a kind is *held*
+/// while there is no room for it, for a reason (`R`). Next is the lowest ticket among the heads of
+/// the lines whose owner and kind are not held. A wake-up does not visit every waiter: joining,
+/// leaving and holding a kind cost the logarithm of the queue's length, the other steps one such
+/// step for each kind.
 #[derive(Debug)]
 pub struct Queue<T, K, R> {
     waiting: BTreeMap<Ticket, Waiting<T, K>>,
@@ -35,53 +34,53 @@ struct Waiting<T, K> {
     item: T,
 }
 
-/// An owner of whom somebody waits.
+/// An owner with at least one waiter.
 #[derive(Debug)]
 struct Owner<K, R> {
-    /// The kinds that its lines are for.
+    /// Kinds that the owner has a line for.
     kinds: HashSet<K>,
     held: Option<R>,
 }
 
-/// A kind that somebody waits for.
+/// A kind with at least one waiter.
 #[derive(Debug)]
 struct Kind<R> {
-    /// How many lines are for it.
+    /// Number of lines for it.
     lines: usize,
-    /// The heads of those of them whose owner is not held.
+    /// Heads of the lines whose owner is not held.
     heads: BTreeSet<Ticket>,
     held: Option<R>,
 }
 
-/// The places in the queue, and how they are shared.
+/// Size of the queue, and each owner's share of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Places {
-    /// The most that may wait at once.
+    /// Maximum number of waiters.
     pub all: usize,
-    /// The most of one owner; `None` leaves it to which others wait.
+    /// Maximum number of waiters of one owner; `None` derives it from the free places.
     pub of_one: Option<usize>,
 }
 
-/// Why one more may not wait.
+/// The limit that refuses another waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoPlace {
-    /// All places are taken.
+    /// The queue is full.
     Queue,
-    /// The owner has its share of them.
+    /// The owner has reached its share.
     Share,
 }
 
 impl Places {
-    /// Decides on one more who waits, beside `waiting` of all owners and `own` of the
-    /// same one. Those without an owner count as one.
+    /// Decides on another waiter, beside `waiting` of all owners and `own` of the same one. Waiters
+    /// without an owner count as one owner.
     ///
-    /// Unless it is configured, the share is as many places as it leaves free: half of
-    /// them for one owner alone, a third each for two, and so on. So the first to come
-    /// cannot take all, and an owner without any finds one while fewer others wait than
-    /// the number of places can be halved.
+    /// Unless it is configured, an owner's share is as many places as it leaves free: half of them
+    /// for one owner alone, a third each for two, and so on. So the first owner cannot take all,
+    /// and an owner without any finds one while fewer others wait than the number of places can be
+    /// halved.
     ///
     /// # Errors
-    /// [`NoPlace`] says what there is none in.
+    /// [`NoPlace`] names the limit that is reached.
     pub fn admit(&self, waiting: usize, own: usize) -> Result<(), NoPlace> {
         let free = self.all.saturating_sub(waiting);
         if free == 0 {
@@ -104,19 +103,19 @@ impl<T, K, R> Default for Queue<T, K, R> {
 }
 
 impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
-    /// How many wait.
+    /// Returns the number of waiters.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether nobody waits.
+    /// Returns whether the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Takes a place. `ticket` is one that was never used before.
+    /// Adds a waiter. `ticket` must never have been used before.
     pub fn join(&mut self, ticket: Ticket, owner: Option<OwnerId>, kind: K, item: T) {
         self.change_line(&owner, &kind, |line| {
             line.insert(ticket);
@@ -124,7 +123,7 @@ impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
         self.waiting.insert(ticket, Waiting { owner, kind, item });
     }
 
-    /// Gives a place up, because room was found or nobody waits for it any more.
+    /// Removes a waiter, because room was found or its caller gave up, and returns it.
     pub fn leave(&mut self, ticket: Ticket) -> Option<T> {
         let Waiting { owner, kind, item } = self.waiting.remove(&ticket)?;
         self.change_line(&owner, &kind, |line| {
@@ -133,25 +132,25 @@ impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
         Some(item)
     }
 
-    /// Who is next.
+    /// Returns the next waiter to try.
     #[must_use]
     pub fn first(&self) -> Option<(Ticket, &T)> {
         let ticket = *self.firsts.first()?;
         self.waiting.get(&ticket).map(|waiting| (ticket, &waiting.item))
     }
 
-    /// Who has waited longest, whether or not it is held.
+    /// Returns the waiter with the lowest ticket, held or not.
     #[must_use]
     pub fn oldest(&self) -> Option<(Ticket, &T)> {
         self.waiting.first_key_value().map(|(ticket, waiting)| (*ticket, &waiting.item))
     }
 
-    /// Who holds `ticket`.
+    /// Returns the waiter with `ticket`.
     pub fn get_mut(&mut self, ticket: Ticket) -> Option<&mut T> {
         self.waiting.get_mut(&ticket).map(|waiting| &mut waiting.item)
     }
 
-    /// Why `ticket` is not tried, if its owner or its kind is held.
+    /// Returns the reason why the owner or the kind of `ticket` is held, if one of them is.
     #[must_use]
     pub fn why_held(&self, ticket: Ticket) -> Option<&R> {
         let Waiting { owner, kind, .. } = self.waiting.get(&ticket)?;
@@ -159,15 +158,14 @@ impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
         owner.or_else(|| self.kinds.get(kind)?.held.as_ref())
     }
 
-    /// The owner of `ticket` is at its cap: its lines wait for
-    /// [`Queue::release_owner`].
+    /// Holds the owner of `ticket`, which is at its cap, until [`Queue::release_owner`].
     pub fn hold_owner(&mut self, ticket: Ticket, why: R) {
         if let Some(Waiting { owner, .. }) = self.waiting.get(&ticket) {
             self.set_held(&owner.clone(), Some(why));
         }
     }
 
-    /// There is no place of the kind that `ticket` wants: all who want it wait for
+    /// Holds the kind that `ticket` wants, of which no place is left, until
     /// [`Queue::release_kinds`].
     pub fn hold_kind(&mut self, ticket: Ticket, why: R) {
         if let Some(Waiting { kind, .. }) = self.waiting.get(&ticket) {
@@ -175,12 +173,12 @@ impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
         }
     }
 
-    /// The owner may have room again.
+    /// Releases an owner, which may have room again.
     pub fn release_owner(&mut self, owner: &OwnerId) {
         self.set_held(&Some(owner.clone()), None);
     }
 
-    /// There may be room again for any kind.
+    /// Releases all kinds, which may have room again.
     pub fn release_kinds(&mut self) {
         let held = self.kinds.iter().filter(|(_, kind)| kind.held.is_some());
         let held: Vec<K> = held.map(|(name, _)| name.clone()).collect();
@@ -219,8 +217,8 @@ impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
             known.kinds.insert(kind.clone());
         } else {
             known.kinds.remove(kind);
-            // An owner without anybody who waits is forgotten, so that they cannot
-            // grow with every owner that ever came.
+            // Entries of owners without waiters are dropped, so that the map does not grow with
+            // every owner ever seen.
             if known.kinds.is_empty() {
                 self.owners.remove(owner);
             }
@@ -358,7 +356,7 @@ mod test {
     }
 
     proptest! {
-        /// Greedy owners who take all they get, in any order, leave one to who comes.
+        /// Owners that take all they get, in any order, leave a place to a new one.
         #[test]
         fn a_newcomer_finds_a_place_beside_three_greedy_owners(
             all in 16..200usize, asks in prop::collection::vec(0..3usize, 0..600),
@@ -376,7 +374,7 @@ mod test {
     }
 
     proptest! {
-        /// Against a list that is searched from the front.
+        /// Compares the queue with a list that is searched from the front.
         #[test]
         fn the_queue_does_what_a_list_would(steps in prop::collection::vec((0..8u8, 0..4u8, 0..3u8), 1..200)) {
             let names = ["a", "b", "c", "d"];

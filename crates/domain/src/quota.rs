@@ -1,4 +1,4 @@
-//! What one owner may do where it differs from what everybody may.
+//! Quotas: limits of one owner that differ from the global ones.
 
 use std::time::Duration;
 
@@ -7,27 +7,27 @@ use crate::{Caps, Limits};
 /// The limits of one owner. Zero inherits the global value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quota {
-    /// The most active sandboxes.
+    /// Maximum number of active sandboxes.
     pub max_sandboxes: u64,
-    /// The longest lifetime of a sandbox; whole seconds.
+    /// Longest lifetime of a sandbox; whole seconds.
     pub max_ttl: Duration,
-    /// The longest deadline of a command; whole seconds.
+    /// Longest deadline of a command; whole seconds.
     pub max_exec_timeout: Duration,
-    /// The most memory of one sandbox, in mebibytes.
+    /// Maximum memory of one sandbox, in mebibytes.
     pub max_memory_mb: u32,
-    /// The most virtual CPUs of one sandbox.
+    /// Maximum number of virtual CPUs of one sandbox.
     pub max_vcpus: u32,
-    /// The largest file system of one sandbox, in mebibytes.
+    /// Maximum size of one sandbox's file system, in mebibytes.
     pub max_disk_mb: u32,
 }
 
-/// A duration that a quota cannot hold.
+/// A duration that is not a whole number of seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be whole seconds, such as 90s or 1h30m; 0s inherits the global value")]
 pub struct FractionalSeconds;
 
 impl Quota {
-    /// The most active sandboxes that a quota can name.
+    /// Largest value of `max_sandboxes`.
     pub const SANDBOXES_MAX: u64 = 1_000_000_000;
 
     /// Accepts whole seconds, zero included.
@@ -44,7 +44,7 @@ fn over<T: PartialEq>(own: T, global: T, inherits: T) -> T {
 }
 
 impl Limits {
-    /// The limits on time of an owner with `quota`.
+    /// Returns the limits on time of an owner with `quota`.
     #[must_use]
     pub fn under(self, quota: &Quota) -> Limits {
         Limits {
@@ -56,7 +56,7 @@ impl Limits {
 }
 
 impl Caps {
-    /// The caps of an owner with `quota`.
+    /// Returns the caps of an owner with `quota`.
     #[must_use]
     pub fn under(self, quota: &Quota) -> Caps {
         Caps { max_sandboxes_per_owner: over(quota.max_sandboxes, self.max_sandboxes_per_owner, 0), ..self }

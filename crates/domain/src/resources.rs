@@ -1,41 +1,40 @@
-//! What a sandbox may use.
+//! Size of a sandbox.
 
 /// The size of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Resources {
     /// Memory limit in mebibytes.
     pub memory_mb: u32,
-    /// Virtual CPUs.
+    /// Number of virtual CPUs.
     pub vcpus: u32,
-    /// Bound of an own file system in mebibytes; 0 for no bound of its own.
+    /// Size limit of an own file system in mebibytes; 0 for none.
     pub disk_mb: u32,
-    /// The most processes and threads at once.
+    /// Maximum number of processes and threads at once.
     pub pids: u32,
 }
 
-/// A size outside what makes sense.
+/// A size outside the accepted range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{field} must be between {min} and {max}")]
 pub struct InvalidResource {
-    /// The field of the request.
+    /// Field of the request.
     pub field: &'static str,
-    /// The smallest value that is accepted.
+    /// Smallest accepted value.
     pub min: u32,
-    /// The largest value that is accepted.
+    /// Largest accepted value.
     pub max: u32,
 }
 
 impl Resources {
-    /// The least and the most memory, in mebibytes: below it not even a shell and the
-    /// agent fit. The upper bounds here keep every product with 1,048,576 or 100,000
-    /// far from an overflow.
+    /// Range of memory, in mebibytes: below it not even a shell and the agent fit. The upper bounds
+    /// here keep every product with 1,048,576 or 100,000 far from an overflow.
     pub const MEMORY_MB: (u32, u32) = (16, 16_777_216);
-    /// The fewest and the most virtual CPUs.
+    /// Range of the number of virtual CPUs.
     pub const VCPUS: (u32, u32) = (1, 1024);
-    /// The least and the most of a file system's bound, in mebibytes.
+    /// Range of the size limit of a file system, in mebibytes.
     pub const DISK_MB: (u32, u32) = (0, 16_777_216);
 
-    /// Checks the size against what any runtime could make of it.
+    /// Checks that every field is in the range that runtimes accept.
     ///
     /// # Errors
     /// [`InvalidResource`] names the first field out of range.

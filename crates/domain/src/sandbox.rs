@@ -1,4 +1,4 @@
-//! Where a sandbox is in its life.
+//! States of a sandbox, and the transitions between them.
 
 use std::fmt;
 
@@ -16,52 +16,51 @@ use std::fmt;
 /// that a reconciler finishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// The provider has been, or is about to be, asked for a box.
+    /// The provider is being asked for a box, or is about to be.
     Creating,
-    /// The box answers.
+    /// The box is up and answers its provider.
     Running,
-    /// The provider has been, or is about to be, asked to remove the box.
+    /// The provider is being asked to remove the box, or is about to be.
     Destroying,
-    /// Nothing of it is left but the row.
+    /// Only the row is left.
     Destroyed,
-    /// It ended by a fault; the reason is kept. Counts nowhere.
+    /// A fault ended it; the reason is kept. It counts towards no limit.
     Failed,
 }
 
-/// What can happen to a sandbox.
+/// An event in the life of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
     /// The provider made the box.
     Started,
-    /// The lifetime was set anew.
+    /// A new lifetime was set.
     Extended,
-    /// Somebody or something wants it gone.
+    /// Its removal was requested, by a caller or by the service.
     StopRequested,
-    /// The provider says that nothing of it is left.
+    /// The provider reports that nothing of it is left.
     Stopped,
-    /// It could not be made, or was ended by a fault that the caller should see.
+    /// It could not be made, or a fault that the caller should see ended it.
     Broke,
 }
 
-/// Why a sandbox is being removed.
+/// The reason for removing a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StopReason {
-    /// A caller asked.
+    /// A caller requested it.
     Requested,
-    /// Its lifetime is over.
+    /// The lifetime is over.
     Expired,
-    /// Its provider no longer has the box.
+    /// The provider no longer has the box.
     Vanished,
-    /// Nobody was left to receive it: its caller went away meanwhile.
+    /// The caller of its spawn disconnected before the answer.
     Abandoned,
     /// The process that was making it died.
     Unfinished,
 }
 
 impl StopReason {
-    /// Whether the reason still holds for a sandbox as it is stored. Who looks
-    /// for what is to be removed looks first and asks then; in between, a
-    /// lifetime may be extended, or a box be finished.
+    /// Returns whether the reason still holds for a sandbox as it is stored. A removal is decided
+    /// first and applied later; in between, the lifetime may be extended, or the box be finished.
     #[must_use]
     pub fn holds(self, state: State, is_over: bool) -> bool {
         match self {
@@ -72,22 +71,22 @@ impl StopReason {
     }
 }
 
-/// An event that does not fit the state it met.
+/// An event that its state does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a sandbox that is {from} cannot follow {event:?}")]
 pub struct InvalidTransition {
-    /// The state that the event met.
+    /// State that the event met.
     pub from: State,
-    /// The event.
+    /// Event that was refused.
     pub event: Event,
 }
 
 impl State {
-    /// Every state.
+    /// All states, in the order of their life.
     pub const ALL: [State; 5] = [State::Creating, State::Running, State::Destroying, State::Destroyed, State::Failed];
 
-    /// The state after `event`. Total and pure: the store, the service and the
-    /// tests all ask this one function.
+    /// Returns the state after `event`. Total and pure: the store, the service and the tests all
+    /// call this function.
     ///
     /// # Errors
     /// [`InvalidTransition`] for an event that cannot happen in this state.
@@ -97,7 +96,7 @@ impl State {
             (S::Creating, E::Started) | (S::Running, E::Extended) => Ok(S::Running),
             // Destroy is idempotent.
             (S::Creating | S::Running | S::Destroying, E::StopRequested) => Ok(S::Destroying),
-            // A failed one holds nothing, and must not take up a place again on its way out.
+            // A failed sandbox holds no place, and must not take one again while it is removed.
             (S::Failed | S::Destroyed, E::StopRequested) | (S::Destroying | S::Destroyed, E::Stopped) => {
                 Ok(S::Destroyed)
             }
@@ -106,13 +105,13 @@ impl State {
         }
     }
 
-    /// Whether it takes up a place under the caps.
+    /// Returns whether it counts towards the caps.
     #[must_use]
     pub fn is_active(self) -> bool {
         matches!(self, State::Creating | State::Running | State::Destroying)
     }
 
-    /// The word for it in the API and in the store.
+    /// Returns the state's name in the API and in the store.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -124,7 +123,7 @@ impl State {
         }
     }
 
-    /// Reads the word back.
+    /// Reads a name that [`State::as_str`] wrote.
     #[must_use]
     pub fn parse(text: &str) -> Option<State> {
         State::ALL.into_iter().find(|state| state.as_str() == text)

@@ -1,25 +1,23 @@
-//! Shares of a budget that many draw on.
+//! Shares of a budget that many holders draw on.
 
-/// The part of a budget that one holder may have: up to so many times what it
-/// leaves free.
+/// The part of a budget that one holder may have: up to `times` what it leaves free.
 ///
-/// The bound moves with the load (a *dynamic threshold*, known from switches that
-/// share one buffer among their ports). A holder alone gets most of the budget,
-/// and is held to less the more there are; whatever any number of them hold, some
-/// is left for one that comes new.
+/// The limit moves with the load (a *dynamic threshold*, known from switches that share one buffer
+/// among their ports). One holder alone gets most of the budget, and each gets less the more there
+/// are. Some is always left for a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     times: u64,
 }
 
 impl Share {
-    /// The share of those that may hold `times` what is left free.
+    /// Creates a share of up to `times` what is left free.
     #[must_use]
     pub const fn times_free(times: u64) -> Self {
         Self { times }
     }
 
-    /// Says whether one who holds `held` may take `more` of the `free` that is left.
+    /// Returns whether a holder of `held` may take `more` of the `free` that is left.
     #[must_use]
     pub const fn admits(self, free: u64, held: u64, more: u64) -> bool {
         match free.checked_sub(more) {
@@ -37,7 +35,7 @@ mod test {
 
     const SHARE: Share = Share::times_free(2);
 
-    /// Lets each of `holders` take `step` in turns for as long as it may; what they hold.
+    /// Lets each of `holders` take `step` in turns while it may; returns their holdings.
     fn fill(total: u64, holders: usize, step: u64) -> Vec<u64> {
         let mut held = vec![0; holders];
         loop {
@@ -76,7 +74,7 @@ mod test {
             let total = 1 << 20;
             let held = fill(total, holders, step);
             let free = total - held.iter().sum::<u64>();
-            // Of k holders, each leaves a part of 2k + 1.
+            // With k holders, each leaves at least one part in 2k + 1.
             prop_assert!(free >= total / (2 * holders as u64 + 1));
             prop_assert!(SHARE.admits(free, 0, free / 2));
         }

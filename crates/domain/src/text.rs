@@ -1,16 +1,16 @@
-//! Text that people read, compare and copy.
+//! Rules for text that people read, compare and copy.
 
 use icu_properties::props::{DefaultIgnorableCodePoint, GeneralCategory};
 use icu_properties::{CodePointMapData, CodePointSetData};
 
-/// The longest name of an image, in bytes: a host, a repository of 255, a tag of
-/// 128, a digest.
+/// Maximum length of an image's name, in bytes: a host, a repository of 255, a tag of 128, a
+/// digest.
 const IMAGE_BYTES_MAX: usize = 512;
-/// The longest name of a provider, in bytes.
+/// Maximum length of a provider's name, in bytes.
 const PROVIDER_BYTES_MAX: usize = 64;
 
-/// Returns whether a character cannot be seen, moves those beside it, or means
-/// something else to each reader: two names that differ by it look alike.
+/// Returns whether a character is invisible, moves the characters beside it, or has no common
+/// meaning: two names that differ by it look alike.
 pub(crate) fn is_hidden(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control();
@@ -28,30 +28,31 @@ pub(crate) fn is_hidden(c: char) -> bool {
     is_without_meaning || CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c)
 }
 
-/// The rule that the name of an image or of a provider broke.
+/// The rule that the name of an image or of a provider breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// An image without a name, one over 512 bytes, or one with spaces or hidden characters.
+    /// An image's name that is empty, over 512 bytes, or has whitespace or invisible characters.
     #[error("`image` must be 1 to 512 bytes without whitespace and characters that cannot be seen")]
     Image,
-    /// A provider without a name, or one that no provider has.
+    /// A provider's name that is empty, over 64 bytes, or has whitespace or invisible characters.
     #[error("`provider` must be 1 to 64 bytes without whitespace and characters that cannot be seen")]
     Provider,
 }
 
 impl InvalidName {
-    /// Checks the name of an image before any provider is asked.
+    /// Checks the name of an image before any provider sees it.
     ///
     /// # Errors
-    /// [`InvalidName::Image`].
+    /// [`InvalidName::Image`] if it is empty, too long, or has whitespace or invisible characters.
     pub fn check_image(name: &str) -> Result<(), Self> {
         if fits(name, IMAGE_BYTES_MAX) { Ok(()) } else { Err(Self::Image) }
     }
 
-    /// Checks the name of a provider that may come later.
+    /// Checks the name of a provider, which need not exist yet.
     ///
     /// # Errors
-    /// [`InvalidName::Provider`].
+    /// [`InvalidName::Provider`] if it is empty, too long, or has whitespace or invisible
+    /// characters.
     pub fn check_provider(name: &str) -> Result<(), Self> {
         if fits(name, PROVIDER_BYTES_MAX) { Ok(()) } else { Err(Self::Provider) }
     }

@@ -1,18 +1,18 @@
-//! Workers: who may run a sandbox, and which of them does.
+//! Workers, and the choice of one for a sandbox.
 
 use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// The longest id, in bytes.
+/// Maximum length of an id, in bytes.
 const ID_BYTES_MAX: usize = 128;
 
-/// Names a worker: fit for a path, a header and a configuration key.
+/// Identifier of a worker: fit for a path, a header and a configuration key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(String);
 
-/// A text that names no worker.
+/// A text that is not a worker id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a worker id is 1 to 128 letters, digits, `.`, `_` or `-`, and neither `.` nor `..`")]
 pub struct InvalidWorkerId;
@@ -21,7 +21,7 @@ impl WorkerId {
     /// Reads an id.
     ///
     /// # Errors
-    /// [`InvalidWorkerId`] says what one looks like.
+    /// [`InvalidWorkerId`] describes a valid one.
     pub fn parse(text: &str) -> Result<Self, InvalidWorkerId> {
         let fits = (1..=ID_BYTES_MAX).contains(&text.len())
             && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
@@ -29,19 +29,19 @@ impl WorkerId {
         if fits { Ok(Self(text.to_owned())) } else { Err(InvalidWorkerId) }
     }
 
-    /// The id of the server itself, which no other worker may take.
+    /// Returns the id of the server itself, which no other worker may take.
     #[must_use]
     pub fn local() -> Self {
         Self("local".to_owned())
     }
 
-    /// Whether it is the server itself.
+    /// Returns whether it is the server itself.
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.0 == "local"
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -54,22 +54,22 @@ impl fmt::Display for WorkerId {
     }
 }
 
-/// What a worker says of itself.
+/// State that a worker reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WorkerStatus {
-    /// It takes sandboxes.
+    /// It accepts sandboxes.
     Online,
-    /// It keeps those it has and takes no more.
+    /// It keeps the sandboxes that it has and accepts no more.
     Draining,
-    /// It cannot work.
+    /// It cannot run sandboxes.
     Unhealthy,
 }
 
 impl WorkerStatus {
-    /// Every status.
+    /// All states that a worker can report.
     pub const ALL: [WorkerStatus; 3] = [WorkerStatus::Online, WorkerStatus::Draining, WorkerStatus::Unhealthy];
 
-    /// The word for it in the API and in the store.
+    /// Returns the state's name in the API and in the store.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -79,54 +79,55 @@ impl WorkerStatus {
         }
     }
 
-    /// Reads the word back.
+    /// Reads a name that [`WorkerStatus::as_str`] wrote.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == text)
     }
 }
 
-/// The most active sandboxes that a worker takes; 0 means no limit.
+/// Maximum number of active sandboxes that a worker accepts; 0 means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
-    /// Over all owners.
+    /// Maximum over all owners together.
     pub max_sandboxes: u64,
-    /// For one owner.
+    /// Maximum for any one owner.
     pub max_sandboxes_per_owner: u64,
 }
 
-/// Whether a worker that was last heard at `last_heartbeat` may be gone.
+/// Returns whether a worker whose last heartbeat was at `last_heartbeat` is silent for `after` or
+/// longer.
 #[must_use]
 pub fn is_stale(last_heartbeat: Timestamp, now: Timestamp, after: Duration) -> bool {
     let silent_ms = now.as_millisecond().saturating_sub(last_heartbeat.as_millisecond());
     u128::try_from(silent_ms).is_ok_and(|silent_ms| silent_ms >= after.as_millis())
 }
 
-/// A worker, seen by a sandbox that looks for a place.
+/// A worker, as the placement of a sandbox sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which.
+    /// Id of the worker.
     pub id: WorkerId,
-    /// What it says of itself.
+    /// State that it reports.
     pub status: WorkerStatus,
-    /// Whether it may be gone.
+    /// True if its last heartbeat is too old.
     pub stale: bool,
-    /// Whether it has the provider that is asked for.
+    /// True if it has the requested provider.
     pub offers: bool,
-    /// What it takes.
+    /// Maximum load that it accepts.
     pub capacity: Capacity,
-    /// The active sandboxes that it runs.
+    /// Number of active sandboxes that it runs.
     pub active: u64,
-    /// Those among them of the owner who asks; `None` when nobody in particular does.
+    /// Number of those that belong to the requesting owner; `None` without an owner.
     pub owner_active: Option<u64>,
 }
 
 impl Candidate {
-    /// Whether it may run one more.
+    /// Returns whether it may run one more sandbox.
     #[must_use]
     pub fn is_eligible(&self) -> bool {
         let full = |cap: u64, used: u64| cap != 0 && used >= cap;
-        // The server's own capacity for one owner is what quotas override.
+        // The server's own capacity for one owner is a default that quotas override.
         let owner_cap = if self.id.is_local() { 0 } else { self.capacity.max_sandboxes_per_owner };
         self.status == WorkerStatus::Online
             && !self.stale
@@ -136,7 +137,7 @@ impl Candidate {
     }
 }
 
-/// The eligible worker with the fewest active sandboxes; of several, the first by id.
+/// Returns the eligible worker with the fewest active sandboxes; of several, the first by id.
 #[must_use]
 pub fn choose(candidates: &[Candidate]) -> Option<&WorkerId> {
     let eligible = candidates.iter().filter(|candidate| candidate.is_eligible());

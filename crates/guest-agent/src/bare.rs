@@ -1,10 +1,10 @@
-//! What the kernel alone takes for the work behind a spawn and an exec: the
-//! baseline that `tidebox bench` prints beside what it measures.
+//! Cost of the kernel's work behind a spawn and an exec: the baseline that `tidebox bench` prints
+//! beside its measurements.
 //!
-//! `bare spawn <count> <folder>` makes so many namespaces with an overlay of
-//! `/usr`, a `/proc` and an own root, executes a static program that ends at once, and
-//! waits; `bare exec <count>` starts `/usr/bin/true` and waits. Both print one
-//! line of JSON: `{"mode","count","p50_us","p95_us","p99_us"}`.
+//! `bare spawn <count> <folder>` makes namespaces with an overlay of `/usr`, a `/proc` and an own
+//! root, executes a static program that ends at once, and waits, `count` times. `bare exec <count>`
+//! starts `/usr/bin/true` and waits. Both print one line of JSON:
+//! `{"mode","count","p50_us","p95_us","p99_us"}`.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -17,12 +17,12 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, moun
 
 use crate::launch::{CloneFlags, Cloned, clone3, execute, wait_for};
 
-/// More would only take longer.
+/// Maximum count: more would only take longer.
 const COUNT_MAX: usize = 100_000;
-/// What [`execute`] runs in the end: this program, in a mode that ends at once.
+/// Argument with which [`execute`] runs this program, in a mode that ends at once.
 const TRUE: &str = "true";
 
-/// Runs `bare`; `args` is what follows it.
+/// Runs `bare`; `args` are the arguments after it.
 pub fn run(mut args: impl Iterator<Item = String>) -> ExitCode {
     let (mode, count, folder) = (args.next(), args.next(), args.next());
     if mode.as_deref() == Some(TRUE) {
@@ -58,7 +58,7 @@ fn measure(count: usize, mut once: impl FnMut() -> Result<(), String>) -> Result
     Ok(times)
 }
 
-/// `times` is sorted and not empty.
+/// Returns the line of JSON. `times` is sorted and not empty.
 fn summary(mode: &str, times: Vec<u128>) -> String {
     let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
     let (count, p50, p95, p99) = (times.len(), at(50), at(95), at(99));
@@ -85,7 +85,7 @@ fn spawn(folder: &str) -> Result<(), String> {
                 Ok(()) => execute(&program, &[c"tidebox-agent".into(), c"bare".into(), c"true".into()], &[]),
                 Err(errno) => errno,
             };
-            // A code of an exit holds eight bits, and so do all errors that can come.
+            // An exit code holds eight bits, and so do all errors that are possible here.
             std::process::exit(errno.raw_os_error())
         }
         Cloned::Parent(pid) => match wait_for(pid).map_err(|errno| format!("wait: {errno}"))? {

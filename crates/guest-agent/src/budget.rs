@@ -1,5 +1,4 @@
-//! The memory that all answers together may take, so that questions alone cannot
-//! end a small box.
+//! Memory budget of all answers together, so that requests alone cannot end a small box.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,36 +11,36 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::failure::{Result, exhausted, internal, invalid};
 
-/// The share of a box's memory that answers may take. Nearly all of it is the commands'.
+/// Divisor of a box's memory for answers. Nearly all of the memory is for commands.
 const SHARE_OF_MEMORY: usize = 8;
-/// Enough for a directory of ten thousand entries, in the smallest box and where the
-/// memory of the box is not known.
+/// Minimum of the budget: enough for a directory of ten thousand entries, in the smallest box and
+/// where the memory of the box is not known.
 const BYTES_MIN: usize = 2 * 1024 * 1024;
-/// The largest single answer takes about so much: a search with as many paths, and as
-/// many directories before it, as it may have.
+/// Maximum of the budget: about the size of the largest single answer, a search that found and
+/// visited the maximum number of paths and directories.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Taken by an answer without a turn. As many file operations as run at once take no
-/// more than [`BYTES_MIN`] in this way.
+/// Bytes of an answer that need no turn. The maximum number of file operations at once take no more
+/// than [`BYTES_MIN`] in this way.
 const UNCOUNTED_BYTES: usize = 16 * 1024;
-/// The longest wait for other answers to end.
+/// Longest wait for other answers to end.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// A list grows by no less than this.
+/// Minimum growth of a list, in bytes.
 const STEP_BYTES: usize = 4096;
-/// A list grows by this part of itself, so that it is not copied too often.
+/// Divisor of a list's length for its growth, so that it is not copied too often.
 const STEP_PART: usize = 4;
 
-/// What is left for answers.
+/// Budget of all answers, and the bytes left of it.
 #[derive(Debug)]
 pub(crate) struct Budget {
     whole: usize,
     left: Cell<usize>,
     freed: Notify,
-    /// One large answer is gathered at a time: two that each waited for what the
-    /// other holds would wait for ever.
+    /// Turn to gather a large answer, one at a time: two that each wait for the other's bytes would
+    /// wait for ever.
     turns: Arc<Semaphore>,
 }
 
-/// What one answer takes; given back when it is dropped.
+/// Bytes of one answer; returned to the budget when dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Rc<Budget>,
@@ -50,7 +49,7 @@ pub(crate) struct Share {
 }
 
 impl Budget {
-    /// Makes the budget of a box with so many mebibytes of memory; 0 if that is not known.
+    /// Makes the budget of a box with `memory_mb` mebibytes of memory; 0 if that is not known.
     pub(crate) fn of(memory_mb: u32) -> Rc<Budget> {
         let memory = usize::try_from(memory_mb).unwrap_or(usize::MAX).saturating_mul(1024 * 1024);
         let whole = (memory / SHARE_OF_MEMORY).clamp(BYTES_MIN, BYTES_MAX);
@@ -58,13 +57,13 @@ impl Budget {
         Rc::new(Budget { whole, left: Cell::new(whole), freed: Notify::new(), turns })
     }
 
-    /// Gives the size of the pieces of a file, of which `count` may wait to be sent,
-    /// and which are no larger than `most`.
+    /// Returns the size of the pieces of a file, at most `most`, when up to `count` pieces wait to
+    /// be sent.
     pub(crate) fn piece_bytes(&self, count: usize, most: usize) -> usize {
         (self.whole / count.max(1)).min(most)
     }
 
-    /// Begins an answer.
+    /// Begins an answer without any bytes.
     pub(crate) fn share(self: &Rc<Budget>) -> Share {
         Share { budget: Rc::clone(self), bytes: 0, turn: None }
     }
@@ -75,10 +74,11 @@ fn counted(bytes: usize) -> usize {
 }
 
 impl Share {
-    /// Takes `bytes` more, and waits a while for other answers to end if they are not there.
+    /// Takes `bytes` more, and waits for other answers to end if too few are left.
     ///
     /// # Errors
-    /// Invalid if no answer may be so large, exhausted if other answers do not end.
+    /// Invalid if an answer may never be so large, exhausted if other answers do not end within 10
+    /// seconds.
     pub(crate) async fn take(&mut self, bytes: usize) -> Result<()> {
         let wanted = self.bytes.saturating_add(bytes);
         let more = counted(wanted) - counted(self.bytes);
@@ -129,7 +129,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.budget.left.set(self.budget.left.get() + counted(self.bytes));
-        // Only the answer whose turn it is waits for this.
+        // Only the answer that has the turn waits for this.
         self.budget.freed.notify_one();
     }
 }

@@ -1,5 +1,5 @@
-//! The console of the box: what background processes wrote after the command
-//! that started them had ended, and what the agent has to say itself.
+//! Console of the box: output of background processes after the command that started them had
+//! ended, and messages of the agent.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,10 +11,10 @@ use crate::budget::Share;
 use crate::failure::Result;
 use crate::serve::rows::Rows;
 
-/// What is longer is cut into several lines.
+/// Maximum length of a line, in bytes; a longer one is split.
 const LINE_BYTES_MAX: usize = 8 * 1024;
 
-/// The newest lines.
+/// The newest lines of the console.
 #[derive(Debug, Default)]
 pub(crate) struct Console {
     ring: RefCell<Ring>,
@@ -27,7 +27,7 @@ struct Ring {
 }
 
 impl Console {
-    /// Adds a line.
+    /// Adds a line and drops the oldest ones beyond the limits.
     pub(crate) fn push(&self, line: String) {
         let mut ring = self.ring.borrow_mut();
         ring.bytes += line.len();
@@ -38,7 +38,7 @@ impl Console {
         }
     }
 
-    /// Gives the newest `count` lines, oldest first.
+    /// Returns the newest `count` lines, oldest first.
     ///
     /// # Errors
     /// Exhausted if other answers take all the memory that there is for them.
@@ -48,7 +48,7 @@ impl Console {
         share.take(bytes).await?;
         share.gathered();
         let ring = self.ring.borrow();
-        // What was written while this waited is left out, so that the share covers it.
+        // Lines written while this waited are left out, so that the share covers the answer.
         let mut lines: Vec<Rc<str>> = Vec::new();
         let mut left = bytes;
         for line in ring.lines.iter().rev().take(count) {
@@ -78,14 +78,14 @@ impl Rows for Newest {
     }
 }
 
-/// Cuts what one process writes into lines.
+/// Splitter of one process's output into lines.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     begun: Vec<u8>,
 }
 
 impl Lines {
-    /// Gives every line that `bytes` completes to `console`.
+    /// Adds every line that `bytes` completes to `console`.
     pub(crate) fn feed(&mut self, bytes: &[u8], console: &Console) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, complete) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
@@ -104,7 +104,7 @@ impl Lines {
         }
     }
 
-    /// Gives what has no end of line yet to `console`.
+    /// Adds the rest, which has no end of line yet, to `console`.
     pub(crate) fn finish(mut self, console: &Console) {
         if !self.begun.is_empty() {
             self.end(console);

@@ -1,4 +1,4 @@
-//! Descriptors that come to us as numbers, and descriptors to wait for.
+//! Descriptors passed by number, and descriptors to wait for.
 
 #![expect(unsafe_code, reason = "numbers of descriptors and their registration have no safe interface")]
 
@@ -9,11 +9,11 @@ use rustix::io::FdFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// The first that is not a standard stream.
+/// First descriptor that is not a standard stream.
 const FIRST: RawFd = 3;
 
-/// Takes over a descriptor that the command line names, before anything else is
-/// opened, and each once. No command inherits it.
+/// Takes ownership of a descriptor that the command line names. Must be called before anything else
+/// is opened, and once for each. No command inherits it.
 ///
 /// # Errors
 /// If it is a standard stream or not open.
@@ -23,12 +23,11 @@ pub(crate) fn take(fd: RawFd) -> io::Result<OwnedFd> {
     }
     // SAFETY: only borrowed to ask the kernel whether it is open.
     rustix::io::fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::CLOEXEC)?;
-    // SAFETY: it is open, and who started us opened it for us alone.
+    // SAFETY: it is open, and the process that started this one opened it for this one alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A standard stream under a number that no command gets, for waiting without
-/// blocking.
+/// Duplicates a standard stream to a number that no command gets, in non-blocking mode.
 ///
 /// # Errors
 /// If it is not open.
@@ -38,11 +37,11 @@ pub(crate) fn standard(stream: &dyn AsFd) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The process that connected to a unix socket, as a descriptor that never means
-/// another.
+/// Returns a pidfd of the process that connected to a unix socket; unlike a pid it never means
+/// another process.
 ///
 /// # Errors
-/// If the kernel cannot tell, or the process has ended and been waited for.
+/// If the kernel does not support it, or the process has ended and been waited for.
 pub(crate) fn peer_process(socket: &impl AsFd) -> io::Result<OwnedFd> {
     let mut process: RawFd = -1;
     let mut len = libc::socklen_t::try_from(size_of::<RawFd>()).map_err(io::Error::other)?;
@@ -54,11 +53,11 @@ pub(crate) fn peer_process(socket: &impl AsFd) -> io::Result<OwnedFd> {
     if asked < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made it for us alone.
+    // SAFETY: the kernel has just made it, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(process) })
 }
 
-/// A descriptor whose reader can be woken.
+/// Registers a descriptor so that its reader is woken.
 ///
 /// # Errors
 /// If the kernel has no memory for it.

@@ -34,22 +34,21 @@ use crate::oom;
 use crate::serve::Agent;
 use crate::users::Ids;
 
-/// So long after its main process has ended an exec waits for children that hold
-/// its pipes.
+/// Time that an exec waits, after its main process has ended, for children that hold its pipes.
 const GRACE: Duration = Duration::from_millis(250);
-/// A client sends the first frame together with the request.
+/// Longest wait for the first frame, which a client sends together with the request.
 const START_WAIT: Duration = Duration::from_secs(30);
-/// So long a program may take to be executed before it counts as running anyway:
-/// it may have stopped its reaper, which would have told.
+/// Longest wait for a program to be executed. Then it counts as running anyway: it may have stopped
+/// its reaper, which would have reported.
 const BEGIN_WAIT: Duration = Duration::from_secs(5);
-/// The exit code at the deadline.
+/// Exit code at the deadline.
 const CODE_TIMED_OUT: i32 = 124;
-/// The exit code of signal 9, also of a command whose reaper was killed.
+/// Exit code of signal 9, also of a command whose reaper was killed.
 const CODE_KILLED: i32 = 137;
 
-/// Runs what `body` asks for: tells `begun` whether it runs, and its number, then
-/// gives its frames to `to`. When the other end of `to` is dropped before the last frame,
-/// everything is killed.
+/// Runs the command that `body` describes: sends to `begun` its number, or the failure, then its
+/// frames to `to`. When the receiver of `to` is dropped before the last frame, everything is
+/// killed.
 pub(crate) async fn run(
     agent: Rc<Agent>,
     body: Incoming,
@@ -70,7 +69,7 @@ pub(crate) async fn run(
     let (command, refused) = match begins.await {
         Ok(begins) => begins,
         Err(failure) => {
-            // If nobody listens any more, nobody misses it.
+            // If the receiver is gone, the client is too.
             let _ = begun.send(Err(failure));
             return;
         }
@@ -87,7 +86,7 @@ pub(crate) async fn run(
     }
 }
 
-/// The exit code of a program that was not executed, and why it was not.
+/// Exit code of a program that was not executed, and the kernel's reason.
 type NotExecuted = (i32, Errno);
 
 async fn first(input: &mut Input) -> Result<Exec> {
@@ -104,7 +103,7 @@ struct Command {
     started: Instant,
     oom_kills_before: u64,
     stdin: Option<pipe::Sender>,
-    /// What a terminal gives as well.
+    /// Output; of a terminal, stderr too.
     stdout: pipe::Receiver,
     /// `None` with a terminal.
     stderr: Option<pipe::Receiver>,
@@ -139,11 +138,11 @@ impl Command {
         })
     }
 
-    /// Waits until the program is executed, but not past the command's deadline.
-    /// One that cannot be is the command's own failure, with an exit code.
+    /// Waits until the program is executed, at most until the command's deadline. A program that
+    /// cannot be executed is an outcome of the command, with an exit code.
     ///
     /// # Errors
-    /// Everything else that keeps the command from running.
+    /// Every other reason that keeps the command from running.
     async fn begin(&mut self, agent: &Agent, abandoned: impl Future<Output = ()>) -> Result<Option<NotExecuted>> {
         let wait = BEGIN_WAIT.min(Duration::from_millis(self.exec.timeout_ms));
         let first = tokio::select! {
@@ -157,7 +156,7 @@ impl Command {
         match first {
             Some(Report::Refused(step, errno)) => {
                 let code = plan::code_of_refusal(&self.exec, step, errno)?;
-                // What follows says that the process is past its execution.
+                // The next report confirms that the process is past its execution.
                 let _ = read_report(&self.report, &self.reaper).await;
                 Ok(Some((code, errno)))
             }
@@ -165,7 +164,7 @@ impl Command {
         }
     }
 
-    /// Until the last byte of output; `None` if the client has gone.
+    /// Runs until the last byte of output was sent; `None` if the client has gone.
     async fn run(
         self,
         agent: &Rc<Agent>,
@@ -211,7 +210,7 @@ impl Command {
                 code
             }
             (None, Some(Report::Exited(status))) => code(status),
-            // Somebody has killed the reaper, and with it goes all that it had.
+            // The reaper was killed, and with it every process below it.
             (None, _) => CODE_KILLED,
         };
         let Some(left) = streams.finish(&phase).await else {
@@ -225,24 +224,23 @@ impl Command {
     }
 }
 
-/// The pipes that somebody still held when the exec ended.
+/// Pipes that other processes still held when the exec ended.
 type Left = (Option<pipe::Receiver>, Option<pipe::Receiver>);
 
-/// The streams of a command while something else is waited for.
+/// Streams of a command, moved while another event is awaited.
 struct Streams<'a, Outputs, Stdin> {
     outputs: Pin<&'a mut Outputs>,
     stdin: Pin<&'a mut Stdin>,
     stdin_ended: bool,
-    /// Filled when both outputs have ended.
+    /// Set when both outputs have ended.
     left: Option<Left>,
     to: &'a mpsc::Sender<Bytes>,
 }
 
-/// Why a wait is over.
+/// Reason for the end of a wait.
 enum Until<T> {
     Done(T),
     Deadline,
-    /// The client has gone.
     Abandoned,
 }
 
@@ -261,8 +259,8 @@ impl<Outputs: Future<Output = Left>, Stdin: Future<Output = ()>> Streams<'_, Out
         }
     }
 
-    /// After the end of the main process: until the pipes are drained, or until
-    /// what is in them after [`GRACE`] has been sent. `None` if the client has gone.
+    /// Moves output after the end of the main process: until the pipes are drained, or until the
+    /// bytes in them after [`GRACE`] have been sent. `None` if the client has gone.
     async fn finish(mut self, phase: &watch::Sender<Phase>) -> Option<Left> {
         phase.send_replace(Phase::Ended);
         let mut deadline = Some(tokio::time::Instant::now() + GRACE);
@@ -282,7 +280,7 @@ impl<Outputs: Future<Output = Left>, Stdin: Future<Output = ()>> Streams<'_, Out
     }
 }
 
-/// What the reaper says; `None` if it ended without a word.
+/// Reads the reaper's report; `None` if it ended without one.
 async fn read_report(pipe: &pipe::Receiver, reaper: &Reaper) -> Option<Report> {
     loop {
         pipe.readable().await.ok()?;
@@ -301,7 +299,7 @@ async fn read_report(pipe: &pipe::Receiver, reaper: &Reaper) -> Option<Report> {
     }
 }
 
-/// What the reaper says last: how the main process ended.
+/// Reads the reaper's last report: the end of the main process.
 async fn read_end(pipe: &pipe::Receiver, reaper: &Reaper) -> Option<Report> {
     loop {
         match read_report(pipe, reaper).await {
@@ -311,12 +309,12 @@ async fn read_end(pipe: &pipe::Receiver, reaper: &Reaper) -> Option<Report> {
     }
 }
 
-/// The exit code of a status as `waitpid` gives it.
+/// Returns the exit code of a status as `waitpid` gives it.
 fn code(status: i32) -> i32 {
     if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
 }
 
-/// Why a program was not executed, as a shell would say it.
+/// Returns the reason why a program was not executed, in a shell's words.
 fn complaint(exec: &Exec, errno: Errno) -> String {
     let program = exec.argv.first().map_or("", String::as_str);
     match errno {
@@ -325,14 +323,14 @@ fn complaint(exec: &Exec, errno: Errno) -> String {
     }
 }
 
-/// Says on stderr why a program was not executed.
+/// Writes the reason why a program was not executed to stderr.
 async fn complain(exec: &Exec, errno: Errno, to: &mpsc::Sender<Bytes>) {
     let text = format!("tidebox: {}\n", complaint(exec, errno));
-    // If nobody listens any more, nobody misses it.
+    // If the receiver is gone, the client is too.
     let _ = to.send(encode(Kind::Stderr, text.as_bytes())).await;
 }
 
-/// Background processes go on writing; from now on to the console.
+/// Moves the further output of background processes to the console.
 fn keep_draining(agent: &Rc<Agent>, (stdout, stderr): Left, permit: OwnedSemaphorePermit) {
     // The descriptors count as those of a command until the pipes are closed.
     let permit = Rc::new(permit);
@@ -345,7 +343,7 @@ fn keep_draining(agent: &Rc<Agent>, (stdout, stderr): Left, permit: OwnedSemapho
     }
 }
 
-/// The pipes of a command, or its terminal: our ends and theirs.
+/// Pipes of a command, or its terminal: the agent's ends and the command's.
 struct Pipes {
     theirs: Ends,
     stdin: Option<OwnedFd>,
@@ -368,7 +366,7 @@ impl Pipes {
             (rustix::io::fcntl_dupfd_cloexec(&agent.dev_null, 3)?, None)
         };
         for ours in [Some(&stdout), Some(&stderr), Some(&report), stdin.as_ref()].into_iter().flatten() {
-            // Only our ends: a command expects to wait for its own.
+            // Only the agent's ends: a command expects its own to block.
             rustix::io::ioctl_fionbio(ours, true)?;
         }
         let theirs = Ends {
@@ -381,7 +379,7 @@ impl Pipes {
         Ok(Pipes { theirs, stdin, stdout, stderr: Some(stderr), report, terminal: None })
     }
 
-    /// A terminal in the place of all three streams.
+    /// Opens a terminal in place of all three streams.
     fn open_terminal(size: TerminalSize, ids: Option<&Ids>) -> Result<Pipes> {
         let (ours, theirs) = terminal::open(size, ids)?;
         let room = plan::no_room;

@@ -1,60 +1,60 @@
-//! The kernel's refusals in the words of the protocol.
+//! Mapping of the kernel's errors to those of the protocol.
 
 use guest_protocol::{Failure, FailureKind};
 use rustix::io::Errno;
 
-/// What the parts of the agent answer with.
+/// Result of the agent's operations.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
 fn failure(kind: FailureKind, message: impl Into<String>) -> Failure {
     Failure { kind, message: message.into() }
 }
 
-/// The request makes no sense here.
+/// Returns the failure of a request that is invalid here.
 pub(crate) fn invalid(message: impl Into<String>) -> Failure {
     failure(FailureKind::Invalid, message)
 }
 
-/// There is no such file.
+/// Returns the failure of a request for a file that does not exist.
 pub(crate) fn not_found(message: impl Into<String>) -> Failure {
     failure(FailureKind::NotFound, message)
 }
 
-/// The box has nothing left of something.
+/// Returns the failure of a request for which the box has no resource left.
 pub(crate) fn exhausted(message: impl Into<String>) -> Failure {
     failure(FailureKind::Exhausted, message)
 }
 
-/// This box can never do it.
+/// Returns the failure of a request that this box can never carry out.
 pub(crate) fn not_supported(message: impl Into<String>) -> Failure {
     failure(FailureKind::NotSupported, message)
 }
 
-/// The agent is at fault.
+/// Returns the failure of the agent itself.
 pub(crate) fn internal(message: impl Into<String>) -> Failure {
     failure(FailureKind::Internal, message)
 }
 
-/// What the kernel said about `subject`, a path mostly.
+/// Returns the failure for the kernel's error on `subject`, mostly a path.
 pub(crate) fn refused(subject: &str, errno: Errno) -> Failure {
     let kind = match errno {
         Errno::NOENT => FailureKind::NotFound,
         Errno::NOSPC | Errno::DQUOT => FailureKind::NoSpace,
         Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN => FailureKind::Exhausted,
         Errno::IO | Errno::FAULT | Errno::BADF | Errno::NOSYS => FailureKind::Internal,
-        // What is left says that this path, this kind of file or this permission does not fit.
+        // All other errors mean that this path, kind of file or permission does not fit.
         _ => FailureKind::Invalid,
     };
     failure(kind, format!("{subject}: {}", reason(errno)))
 }
 
-/// Like [`refused`] for a path that is looked up: one that leads through a file
-/// that is no directory does not exist.
+/// Returns the failure like [`refused`], for a path that is looked up: one that leads through a
+/// file that is not a directory does not exist.
 pub(crate) fn lookup_refused(subject: &str, errno: Errno) -> Failure {
     if errno == Errno::NOTDIR { refused(subject, Errno::NOENT) } else { refused(subject, errno) }
 }
 
-/// The kernel's answer as people know it.
+/// Returns the text of a kernel error.
 pub(crate) fn reason(errno: Errno) -> String {
     let text = match errno {
         Errno::NOENT => "no such file or directory",

@@ -1,5 +1,5 @@
-//! Files of the box, as the box's user. The kernel resolves every path inside the
-//! box. Work is done in pieces with other tasks' turns between them.
+//! Files of the box, as the box's user. The kernel resolves every path inside the box. Work is done
+//! in pieces, with other tasks' turns between them.
 
 pub(crate) mod acting;
 mod copy;
@@ -20,12 +20,12 @@ use rustix::io::Errno;
 use self::path::{check, name_of, normal};
 use crate::failure::{Result, invalid, lookup_refused, refused};
 
-/// The permission bits.
+/// Maximum of the permission bits.
 const MODE_MAX: u32 = 0o7777;
 /// Entries of a directory between two turns of other tasks.
 const ENTRIES_PER_TURN: usize = 128;
 
-/// One file, directory or link itself.
+/// Describes one file, directory or link; a link is not followed.
 pub(crate) fn stat(request: &PathOnly) -> Result<FileInfo> {
     let path = check(&request.path)?;
     let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| lookup_refused(path, errno))?;
@@ -52,7 +52,7 @@ fn check_mode(mode: u32) -> Result<()> {
     if mode <= MODE_MAX { Ok(()) } else { Err(invalid("the mode must be at most 7777 (octal)")) }
 }
 
-/// What is known of a file; `entry` below `dir` is where a link is read.
+/// Describes a file; a link is read as `entry` below `dir`.
 fn describe(name: String, path: String, stat: &Stat, dir: impl AsFd, entry: &[u8]) -> FileInfo {
     let kind = FileType::from_raw_mode(stat.st_mode);
     let is_symlink = kind == FileType::Symlink;
@@ -61,7 +61,7 @@ fn describe(name: String, path: String, stat: &Stat, dir: impl AsFd, entry: &[u8
     info_of(name, path, target, stat.st_mode, u64::try_from(stat.st_size).unwrap_or(0), modified_ms(stat))
 }
 
-/// Puts together what is known of a file; `st_mode` is with its type.
+/// Builds the description of a file; `st_mode` includes its type.
 fn info_of(name: String, path: String, target: Option<String>, st_mode: u32, size: u64, modified_ms: i64) -> FileInfo {
     let kind = FileType::from_raw_mode(st_mode);
     FileInfo {
@@ -82,12 +82,12 @@ fn modified_ms(stat: &Stat) -> i64 {
     i64::try_from(ms).unwrap_or(if ms < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// Whether something is at `path`; a link is something too.
+/// Returns whether a file of any kind, a link included, is at `path`.
 fn exists(path: &str) -> bool {
     !matches!(statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT | Errno::NOTDIR))
 }
 
-/// The kernel's answer when `path` should have been a directory.
+/// Returns the failure for `path`, which should have been a directory.
 fn directory_refused(path: &str, errno: Errno) -> guest_protocol::Failure {
     if errno == Errno::NOTDIR && !exists(path) { refused(path, Errno::NOENT) } else { refused(path, errno) }
 }

@@ -1,7 +1,7 @@
-//! What every box has, whatever its image has or has not.
+//! Files and directories that every box has, made where an image lacks them.
 //!
-//! Runs in the box, as its root, before anything of the image does: whatever the
-//! image has put in the way, links above all, leads nowhere but into the box.
+//! Runs in the box, as its root, before anything of the image does: nothing that the image has put
+//! in the way, links above all, leads out of the box.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,13 +17,13 @@ use crate::failure::reason;
 use crate::files::make_dir_and_parents;
 use crate::users::{self, Ids};
 
-/// Where commands start if nobody says otherwise.
+/// Directory of commands if neither the request nor the image names one.
 const WORKSPACE: &str = "/workspace";
 /// Directories that programs expect, and their modes.
 const DIRS: [(&str, u32); 4] = [("/etc", 0o755), ("/run", 0o755), ("/tmp", 0o1777), (WORKSPACE, 0o755)];
 
-/// Makes what is missing and leaves what is there. Gives a sentence for each thing
-/// that cannot be made.
+/// Makes what is missing and leaves what exists. Returns a sentence for each item that cannot be
+/// made.
 pub(crate) fn furnish(boot: &Boot) -> Vec<String> {
     let mut faults = Vec::new();
     let mut note = |what: &str, outcome: Result<(), Errno>| {
@@ -56,7 +56,7 @@ pub(crate) fn furnish(boot: &Boot) -> Vec<String> {
     faults
 }
 
-/// What is there and leads to no directory makes way.
+/// Makes a directory, in place of a file that does not lead to one.
 fn make_dir(path: &str, mode: u32) -> Result<(), Errno> {
     let mode = Mode::from_raw_mode(mode);
     let made = match mkdir(path, mode) {
@@ -67,9 +67,9 @@ fn make_dir(path: &str, mode: u32) -> Result<(), Errno> {
         made => made,
     };
     match made {
-        // Whatever our own umask is.
+        // The mode does not depend on the process's umask.
         Ok(()) => fchmod(open_dir(path)?, mode),
-        // Also from file systems that nobody may write to and that have it already.
+        // Also on read-only file systems that have the directory already.
         Err(_) if leads_to_a_directory(path) => Ok(()),
         Err(errno) => Err(errno),
     }
@@ -97,13 +97,13 @@ fn fill(path: &str, content: &str) -> Result<(), Errno> {
         Ok(_) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno),
     }
-    // What is no regular file any more must not hold us up.
+    // A file that is not a regular one any more must not block.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::from_raw_mode(0o644))?);
     (&file).write_all(content.as_bytes()).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Gives a directory to a user; a link itself stays whose it is.
+/// Gives a directory to a user; a link itself keeps its owner.
 fn give_away(path: &str, ids: &Ids) -> Result<(), Errno> {
     let dir = match open_dir(path) {
         Err(Errno::LOOP | Errno::NOTDIR) => return Ok(()),

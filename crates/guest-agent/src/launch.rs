@@ -1,13 +1,12 @@
-//! The launcher: makes one native box and becomes nothing.
+//! The launcher: makes one native box and exits.
 //!
-//! Namespace work happens here, in a freshly executed process with one thread,
-//! and never in the server, which has many. The launcher clones the first
-//! process of the box as a child of the *server* (`CLONE_PARENT`), gives it its
-//! ids, control groups and mounts, says "go", and ends. The child builds the
-//! box's root, gives up its powers and executes the agent.
+//! Namespace work happens here, in a freshly executed process with one thread, and never in the
+//! server, which has many. The launcher clones the first process of the box as a child of the
+//! *server* (`CLONE_PARENT`), gives it its ids, control groups and mounts, sends "go", and exits.
+//! The child builds the box's root, drops its capabilities and executes the agent.
 //!
-//! Order is what keeps this safe: the pid is on disk before the box runs
-//! anything, and a child that is never told to go sees end of file and exits.
+//! The order makes this safe: the pid is on disk before the box runs anything, and a child that
+//! never receives "go" reads end of file and exits.
 
 mod child;
 mod devices;
@@ -34,14 +33,14 @@ pub(crate) use privileges::{become_user, limit_resources};
 pub(crate) use shares::{Part, bound_each};
 pub(crate) use syscall::{CloneFlags, Cloned, clone3, duplicate_to, execute, wait_for};
 
-/// Adds to the system call filter of a box that somebody else has made what such
-/// filters lack.
+/// Adds the rules that are missing in the usual filters of container runtimes to the filter of this
+/// process.
 pub(crate) fn add_filter() -> Result<(), Errno> {
     syscall::install_filter(&seccomp::addition())
 }
 
-/// Descriptors of our own start here, so that they never collide with those
-/// that the agent is given.
+/// First number of the launcher's own descriptors, so that they never collide with those passed to
+/// the agent.
 const OWN_FDS_FROM: i32 = 16;
 
 /// A step that the kernel refused.
@@ -51,7 +50,7 @@ pub(crate) struct Refused {
     errno: Errno,
 }
 
-/// Names the step that a kernel call belongs to.
+/// Conversion of an error to [`Refused`], with the name of its step.
 pub(crate) trait At<T> {
     /// Turns the error into [`Refused`].
     fn at(self, step: &str) -> Result<T, Refused>;
@@ -72,7 +71,7 @@ impl<T> At<T> for Result<T, std::io::Error> {
     }
 }
 
-/// What the server handed to the launcher.
+/// Descriptors that the server passed to the launcher.
 struct Handed {
     control: OwnedFd,
     listener: OwnedFd,
@@ -83,7 +82,7 @@ struct Handed {
 pub fn run() -> ExitCode {
     let handed = match take_descriptors() {
         Ok(handed) => handed,
-        // Nobody to tell: descriptor 0 is not what the contract says.
+        // The error cannot be reported: descriptor 0 is not the expected socket.
         Err(_) => return ExitCode::FAILURE,
     };
     let outcome = read_order(handed.control.as_fd()).and_then(|launch: Launch| parent::make(&launch, &handed));
@@ -96,7 +95,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Moves descriptors 0 to 2 out of the way.
+/// Moves descriptors 0 to 2 to higher numbers.
 fn take_descriptors() -> Result<Handed, Errno> {
     let own = |fd: BorrowedFd<'_>| fcntl_dupfd_cloexec(fd, OWN_FDS_FROM);
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
@@ -109,7 +108,7 @@ fn take_descriptors() -> Result<Handed, Errno> {
     Ok(handed)
 }
 
-/// Moves a descriptor that must not be in the way of the agent's.
+/// Moves a descriptor to a number that the agent's descriptors do not use.
 fn own(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     fcntl_dupfd_cloexec(&fd, OWN_FDS_FROM)
 }
@@ -132,7 +131,7 @@ fn report(control: BorrowedFd<'_>, report: &LaunchReport) -> Result<(), Errno> {
     line.push(b'\n');
     let mut rest = line.as_slice();
     while !rest.is_empty() {
-        // A server that is gone must not end us by a signal.
+        // A server that is gone must not end this process by a signal.
         let n = rustix::net::send(control, rest, rustix::net::SendFlags::NOSIGNAL)?;
         rest = &rest[n..];
     }
@@ -141,6 +140,6 @@ fn report(control: BorrowedFd<'_>, report: &LaunchReport) -> Result<(), Errno> {
 
 fn report_failure(control: BorrowedFd<'_>, refused: Refused) {
     let failed = LaunchReport::Failed { step: refused.step, errno: refused.errno.raw_os_error() };
-    // If the server is gone there is nobody left to care.
+    // If the server is gone, there is nowhere to report to.
     let _ = report(control, &failed);
 }

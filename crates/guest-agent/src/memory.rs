@@ -1,4 +1,4 @@
-//! Gives memory back after bursts, since a box lives long and mostly idles.
+//! Return of heap memory to the kernel after bursts, since a box lives long and is mostly idle.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// Requests mostly come in groups, and trimming costs some hundred microseconds.
+/// Idle time before a trim: requests mostly come in groups, and trimming costs some hundred
+/// microseconds.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// Counts what is going on.
+/// Count of the requests in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     running: Cell<usize>,
@@ -17,19 +18,19 @@ pub(crate) struct Activity {
     idle: Notify,
 }
 
-/// Something that is going on.
+/// A request in progress.
 #[derive(Debug)]
 pub(crate) struct Active(Rc<Activity>);
 
 impl Activity {
-    /// Something begins; it ends when the answer is dropped.
+    /// Counts a request, which ends when the answer is dropped.
     pub(crate) fn begin(self: &Rc<Self>) -> Active {
         self.running.set(self.running.get() + 1);
         self.begun.set(self.begun.get() + 1);
         Active(Rc::clone(self))
     }
 
-    /// Gives the heap back to the kernel whenever it has been quiet for a while.
+    /// Returns free heap memory to the kernel after each idle period.
     pub(crate) async fn trim_when_idle(self: Rc<Self>) {
         loop {
             self.idle.notified().await;

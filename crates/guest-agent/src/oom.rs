@@ -1,18 +1,18 @@
-//! The count of kills by the memory limit.
+//! Count of kills by the memory limit.
 
 use std::os::fd::OwnedFd;
 
-/// `memory.oom_control` and `memory.events` are far shorter.
+/// Size of the buffer; `memory.oom_control` and `memory.events` are far shorter.
 const FILE_BYTES_MAX: usize = 1024;
 
-/// How often the memory limit has killed something in the box; 0 if nobody counts.
+/// Returns the number of kills by the memory limit in the box; 0 without a file that counts them.
 pub(crate) fn kills(events: Option<&OwnedFd>) -> u64 {
     let mut buffer = [0; FILE_BYTES_MAX];
     let read = events.and_then(|fd| rustix::io::pread(fd, &mut buffer[..], 0).ok());
     read.and_then(|len| buffer.get(..len)).map_or(0, parse)
 }
 
-/// Both versions of control groups have a line `oom_kill <count>`.
+/// Parses the line `oom_kill <count>`, which both versions of control groups have.
 fn parse(text: &[u8]) -> u64 {
     let lines = text.split(|byte| *byte == b'\n');
     let count = lines.filter_map(|line| line.strip_prefix(b"oom_kill ")).next();

@@ -1,5 +1,5 @@
-//! The way into a container for a server that comes later: started there from
-//! outside, it connects its standard streams to the agent's socket.
+//! Relay into a container for a later server: a process started there from outside, which connects
+//! its standard streams to the agent's socket.
 
 use std::fs::File;
 use std::io::{self, Cursor, IoSliceMut};
@@ -20,15 +20,15 @@ use tokio::net::unix::pipe;
 use crate::descriptor::standard;
 use crate::launch::duplicate_to;
 
-/// What is moved at once.
+/// Bytes moved at once.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// An agent that runs says its first words at once.
+/// Longest wait for the agent's first bytes, which it sends at once.
 const FIRST_WORDS_WAIT: Duration = Duration::from_secs(10);
 
 /// Runs until one side has ended.
 pub(crate) fn run() -> ExitCode {
-    // Who could look into this process could speak to the agent through it.
+    // A process that could inspect this one could use its connection to the agent.
     if set_dumpable_behavior(DumpableBehavior::NotDumpable).is_err() {
         return ExitCode::FAILURE;
     }
@@ -43,7 +43,7 @@ pub(crate) fn run() -> ExitCode {
 
 async fn relay() -> io::Result<()> {
     let (input, output) = (standard(&io::stdin())?, standard(&io::stdout())?);
-    // What keeps the streams open ends with this process, and nothing else does.
+    // The null device replaces the streams, so that only this process keeps them open.
     let null = File::options().read(true).write(true).open("/dev/null")?;
     for number in 0..=1 {
         duplicate_to(&null, number)?;
@@ -55,16 +55,15 @@ async fn relay() -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let (from_agent, to_agent) = UnixStream::from_std(stream)?.into_split();
     let from_agent = first.chain(from_agent);
-    // Either end is the end: a connection that is half closed is of no use to HTTP/2.
+    // The end of either side is the end: a half-closed connection is of no use to HTTP/2.
     tokio::select! {
         moved = pump(input, to_agent) => moved,
         moved = pump(from_agent, output) => moved,
     }
 }
 
-/// Connects to `path`, so that each word that comes carries who sends it. The kernel
-/// adds that as a word is sent, so it has to be asked for before the other side can
-/// send any.
+/// Connects to `path`, with the sender's credentials on each message. The kernel adds them when a
+/// message is sent, so they have to be enabled before the other side can send any.
 fn connect(path: &str) -> io::Result<std::os::unix::net::UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_passcred(&socket, true)?;
@@ -72,13 +71,12 @@ fn connect(path: &str) -> io::Result<std::os::unix::net::UnixStream> {
     Ok(socket.into())
 }
 
-/// Waits for what the agent says first, before it has heard a word from here, and
-/// makes sure that it comes from process 1: the box's root can put a socket of its
-/// own in the agent's place.
+/// Waits for the agent's first bytes, which it sends unasked, and checks that they come from
+/// process 1: the box's root can put a socket of its own in the agent's place.
 fn first_words(stream: &std::os::unix::net::UnixStream) -> io::Result<Cursor<Vec<u8>>> {
     let strange = || io::Error::other("this is not the socket of process 1");
     let own = getpid();
-    // gVisor tells the number of the process that asks instead.
+    // gVisor returns the pid of the process that asks instead.
     if ![Pid::INIT, own].contains(&sockopt::socket_peercred(stream)?.pid) {
         return Err(strange());
     }
@@ -119,7 +117,7 @@ mod test {
         let stream = connect(path.to_str().expect("a path of text")).expect("there is a listener");
         let (mut theirs, _) = listener.accept().expect("it connects");
         theirs.write_all(b"words").expect("it is connected");
-        // The listener is this process, which gVisor would say of any.
+        // The listener is this process, which gVisor would report for any.
         assert!(first_words(&stream).is_err());
         drop(theirs);
         assert!(first_words(&stream).is_err());

@@ -1,4 +1,4 @@
-//! The agent: its start, its state, and the connections it accepts.
+//! The agent: its start, its state, and the connections that it accepts.
 
 mod body;
 mod route;
@@ -36,39 +36,39 @@ use crate::memory::Activity;
 use crate::traced::{self, Ties};
 use crate::{exec, furnish, turns, watchdog};
 
-/// The server keeps one connection, and opens another when it was restarted.
+/// Maximum number of connections. The server keeps one, and opens another after a restart.
 const CONNECTIONS_MAX: usize = 64;
-/// Commands at once, those too whose children still write to the console.
+/// Maximum number of commands at once, including those whose children still write to the console.
 const EXECS_MAX: usize = 1024;
-/// A command has up to four pipes, or a terminal three times and a pipe, of which
-/// the other ends are open for a moment.
+/// Descriptors of a command: up to four pipes, or three copies of a terminal and a pipe. Their
+/// other ends are open for a moment.
 const DESCRIPTORS_PER_EXEC: usize = 4;
-/// For connections, files that are being transferred, `/proc`, and the runtime.
+/// Descriptors for connections, files that are being transferred, `/proc`, and the runtime.
 const DESCRIPTORS_RESERVED: usize = 256;
-/// File operations at once. A reader that stands still keeps its place until the
-/// server gives it up.
+/// Maximum number of file operations at once. A stalled reader keeps its place until the server
+/// cancels the operation.
 const FILE_OPERATIONS_MAX: usize = 128;
-/// Streams of one connection: all commands and files, and some short questions.
+/// Maximum number of streams of one connection: all commands and files, and some short requests.
 const STREAMS_MAX: u32 = 2048;
-/// What may be on its way to us on one stream.
+/// Bytes that the server may have in flight on one stream.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
-/// What may be on its way to us on all streams of a connection together: enough
-/// for all that a server has at once, or a few commands that do not read their
-/// stdin would stop everybody else's.
+/// Bytes that the server may have in flight on all streams of a connection together: enough for all
+/// that a server has at once. Otherwise a few commands that do not read their stdin would block the
+/// stdin of all others.
 const CONNECTION_WINDOW_BYTES: u32 = 576 * 1024 * 1024;
-/// Fewer and larger frames are cheaper on a unix socket, and far cheaper below a
-/// tracer.
+/// Large frames: fewer of them are cheaper on a unix socket, and far cheaper below a tracer.
 const FRAME_BYTES_MAX: u32 = 256 * 1024;
-/// What HTTP/2 takes from a stream before the other side has taken it from us.
+/// Bytes that HTTP/2 buffers of a stream before the client has received them.
 const SEND_BUFFER_BYTES: usize = 512 * 1024;
-/// A path of 4,096 bytes, encoded for a header, has up to nine times as many.
+/// Maximum size of a request's headers: a path of 4,096 bytes, encoded for a header, takes up to
+/// nine times as many.
 const HEADERS_BYTES_MAX: u32 = 128 * 1024;
-/// A client may drop so many requests before we have looked at them.
+/// Maximum number of requests that a client may reset before the agent has handled them.
 const UNSEEN_RESETS_MAX: usize = 2048;
-/// When there is no descriptor for another connection.
+/// Pause before the next accept when no descriptor is left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What all parts of the agent share. There is one thread, so nothing is locked.
+/// State that all parts of the agent share. There is one thread, so nothing is locked.
 #[derive(Debug)]
 pub(crate) struct Agent {
     pub(crate) boot: Boot,
@@ -78,9 +78,9 @@ pub(crate) struct Agent {
     pub(crate) console: Console,
     pub(crate) oom_events: Option<OwnedFd>,
     pub(crate) dev_null: OwnedFd,
-    /// To the tracer that the box is made by, if one does.
+    /// Connection to the tracer, if the box is made by one.
     pub(crate) ties: Option<Ties>,
-    /// The limit on descriptors that commands get: the one we were started with.
+    /// Limit on descriptors that commands get: the one that the agent was started with.
     pub(crate) descriptors: Rlimit,
     deadline: Deadline,
     activity: Rc<Activity>,
@@ -98,30 +98,31 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     run_until_end(boot, Ways { listener, from_outside_only: false, first: None, turns }, oom_events)
 }
 
-/// What comes first, whatever the agent is started with. `None` if that makes no sense.
+/// Prepares the process, in every mode of the agent. `None` if `boot` cannot be parsed or the
+/// process cannot be protected.
 fn begin(boot: &str) -> Option<Boot> {
     let boot = serde_json::from_str::<Boot>(boot).ok()?;
-    // No other process of the box may look into this one, whoever it runs as. A
-    // tracer must, and that one is a process of the box's user.
+    // No other process of the box may inspect this one, even as the same user. A tracer must, and
+    // it is a process of the box's user.
     if boot.traced.is_none() {
         set_dumpable_behavior(DumpableBehavior::NotDumpable).ok()?;
     }
-    // Matters only where the agent is not process 1 anyway.
+    // Only needed where the agent is not process 1.
     let _ = set_child_subreaper(Some(getpid()));
     umask(Mode::WGRP | Mode::WOTH);
     Some(boot)
 }
 
-/// How servers reach the agent.
+/// Sockets through which servers reach the agent.
 #[derive(Debug)]
 struct Ways {
     /// A listening unix socket.
     listener: OwnedFd,
-    /// The box's own processes can find the socket, and are not answered.
+    /// True if the box's own processes can find the socket; their connections are then closed.
     from_outside_only: bool,
-    /// The connection that is there from the start.
+    /// Connection that is open from the start.
     first: Option<stdio::Stdio>,
-    /// The listener of the system call filter, where calls wait for their turn.
+    /// Listener of the system call filter, on which calls wait for their turn.
     turns: Option<OwnedFd>,
 }
 
@@ -136,7 +137,7 @@ fn run_until_end(boot: Boot, ways: Ways, oom_events: Option<OwnedFd>) -> ExitCod
     }
 }
 
-/// Until the deadline.
+/// Serves until the deadline, or until a task that the agent needs has failed.
 async fn serve(
     boot: Boot,
     ways: Ways,
@@ -197,22 +198,22 @@ async fn serve(
     let accepting = spawn_local(accept(Rc::clone(&agent), listener, from_outside_only));
     tokio::select! {
         ended = agent.deadline.wait() => ended?,
-        // An agent that cannot reap, or cannot accept, is of no use.
+        // Without reaping or accepting, the agent cannot work.
         ended = reaping => ended??,
         ended = accepting => ended??,
         ended = following => ended??,
     }
-    // The kernel ends everything with process 1; elsewhere it is for us to do.
+    // With process 1 the kernel ends all processes. Elsewhere the agent has to.
     if agent.pid != 1 {
         reapers::kill_all(&agent).await;
     }
     Ok(())
 }
 
-/// Allows the agent as many descriptors as it may have. Gives what was before.
+/// Raises the agent's limit on descriptors to its maximum and returns the previous limit.
 fn raise_descriptors() -> Rlimit {
     let before = getrlimit(Resource::Nofile);
-    // Without, fewer commands can run at once.
+    // On failure, fewer commands can run at once.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, maximum: before.maximum });
     before
 }
@@ -235,7 +236,7 @@ async fn accept(agent: Rc<Agent>, listener: UnixListener, from_outside_only: boo
     }
 }
 
-/// Speaks to whoever is at the other end of `io`, until that goes away.
+/// Serves the client at the other end of `io` until it disconnects.
 async fn connection(
     agent: Rc<Agent>,
     io: impl AsyncRead + AsyncWrite + Unpin + 'static,
@@ -245,11 +246,11 @@ async fn connection(
         let agent = Rc::clone(&agent);
         async move { Ok::<_, Infallible>(route::answer(&agent, request).await) }
     });
-    // A client that goes away is ordinary, and there is nobody to tell of it.
+    // A client that disconnects is normal, and there is nowhere to report it.
     let _ = builder.serve_connection(TokioIo::new(io), service).await;
 }
 
-/// What is the same for every connection.
+/// Creates the HTTP/2 settings that all connections share.
 fn builder() -> http2::Builder<Local> {
     let mut builder = http2::Builder::new(Local);
     builder
@@ -263,7 +264,7 @@ fn builder() -> http2::Builder<Local> {
     builder
 }
 
-/// Runs the tasks of a connection on the agent's only thread.
+/// Executor that runs the tasks of a connection on the agent's only thread.
 #[derive(Debug, Clone, Copy)]
 struct Local;
 

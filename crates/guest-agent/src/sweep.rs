@@ -1,11 +1,9 @@
-//! Ending a box that has no pid namespace: whatever its processes did to slip
-//! away, none of them lives on.
+//! Ending of a box that has no pid namespace, however its processes try to escape.
 //!
-//! A box with an id of its own is all that runs with that id, and one signal
-//! reaches all of it. Of any other box the tracer is stopped first: a process below
-//! it gets no further than to its next system call, so nothing new can start. Then
-//! everything that descends from the roots of the box, or is traced by them, is
-//! killed, and the roots last.
+//! A box with an id of its own consists of all processes with that id, and one signal reaches all
+//! of them. Of any other box the tracer is stopped first: a process below it gets no further than
+//! to its next system call, so nothing new can start. Then all descendants and tracees of the roots
+//! of the box are killed, and the roots last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,18 +16,18 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, getuid, kill_process, wa
 
 use crate::launch::{become_user, read_order, start_time};
 
-/// What the kernel does not end in this time hangs in a device.
+/// Longest wait for the kernel to end the processes; one that takes longer hangs in a device.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// Between two looks at what still lives.
+/// Interval between checks for processes that still live.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// Rounds in a row without anything new before the tracer is killed too: a clone
-/// that was under way shows in the one after.
+/// Rounds in a row without a new process before the tracer is killed too: a clone in progress shows
+/// in the next round.
 const CALM_ROUNDS: u32 = 2;
 
 /// Runs the sweep mode.
 pub(crate) fn run() -> ExitCode {
     let Ok(order) = read_order::<Sweep>(std::io::stdin().as_fd()) else { return ExitCode::FAILURE };
-    // A number that belongs to another process by now is none of ours.
+    // A pid that belongs to another process by now is not the box's.
     let known = order.roots.iter().filter_map(|(pid, started)| {
         let pid = Pid::from_raw(i32::try_from(*pid).ok()?)?;
         (start_time(pid).ok()? == *started).then_some(pid.as_raw_nonzero().get())
@@ -42,10 +40,10 @@ pub(crate) fn run() -> ExitCode {
     if ended { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Ends everything that runs with the id of this process, which is nobody else's,
-/// but this process. Whether all has ended.
+/// Ends all processes with the id of this process, which only the box has, except this process.
+/// Returns whether all have ended.
 pub(crate) fn end_user(id: u32) -> bool {
-    // Asked once more, since the signal spares nobody.
+    // Checked again, since the signal reaches every process of this user.
     if id == 0 || getuid().as_raw() != id {
         return false;
     }
@@ -63,8 +61,8 @@ pub(crate) fn end_user(id: u32) -> bool {
     }
 }
 
-/// Ends all that descends from `roots` or is traced by them, and the roots, but
-/// not this process. Whether all has ended.
+/// Ends all descendants and tracees of `roots`, and the roots, except this process. Returns whether
+/// all have ended.
 pub(crate) fn end_below(roots: &[i32]) -> bool {
     let (begun, own) = (Instant::now(), getpid().as_raw_nonzero().get());
     let others: Vec<i32> = roots.iter().copied().filter(|pid| *pid != own).collect();
@@ -75,7 +73,7 @@ pub(crate) fn end_below(roots: &[i32]) -> bool {
         reap();
         let now = processes();
         let mut all = members(&now, roots);
-        // What has lost its parent meanwhile is still known.
+        // Processes that have lost their parent meanwhile are still known.
         all.extend(killed.iter().filter(|pid| now.get(*pid).is_some_and(|process| process.lives)));
         all.remove(&own);
         let is_new = all.iter().any(|pid| !killed.contains(pid));
@@ -115,7 +113,7 @@ fn processes() -> BTreeMap<i32, Process> {
 }
 
 fn parse(status: &[u8]) -> Option<Process> {
-    // The name on the first line may hold anything but an end of line.
+    // The name on the first line may contain anything but an end of line.
     let text = String::from_utf8_lossy(status);
     let field = |name: &str| text.lines().skip(1).find_map(|line| line.strip_prefix(name)).map(str::trim);
     let first = |name: &str| field(name).and_then(|value| value.split_ascii_whitespace().next());
@@ -128,7 +126,7 @@ fn parse(status: &[u8]) -> Option<Process> {
     })
 }
 
-/// The living processes below or traced by `roots`, without these.
+/// Returns the living processes below or traced by `roots`, without the roots.
 fn members(all: &BTreeMap<i32, Process>, roots: &[i32]) -> BTreeSet<i32> {
     let mut found: BTreeSet<i32> = roots.iter().copied().collect();
     loop {
@@ -150,7 +148,7 @@ fn reap() {
 
 fn send(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid).filter(|pid| pid.as_raw_nonzero().get() > 1) {
-        // One that has ended needs no signal.
+        // A process that has ended needs no signal.
         let _ = kill_process(pid, signal);
     }
 }

@@ -1,4 +1,4 @@
-//! An agent below a tracer: what it does otherwise than one that the kernel keeps.
+//! Differences of an agent below a tracer from one in namespaces.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,22 +17,22 @@ use crate::exec::reapers;
 use crate::exec::tree::{Tree, children_now};
 use crate::serve::Agent;
 
-/// A longer note is none.
+/// Maximum length of a note, in bytes.
 const NOTE_BYTES_MAX: u64 = 4096;
-/// What has not ended by then is left to the end of the box.
+/// Longest wait for processes to end; then they are left to the end of the box.
 const END_WAIT: Duration = Duration::from_secs(5);
-/// Between two looks at what still lives.
+/// Interval between checks for processes that still live.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// What an agent holds for as long as it lives.
+/// Connection to the tracer, held while the agent lives.
 #[derive(Debug)]
 pub(crate) struct Ties {
-    /// That it is open says that the agent lives; what is written into it, what it wants.
+    /// FIFO whose open end shows that the agent lives; requests are written into it.
     life: File,
 }
 
-/// Takes the descriptors, before the runtime opens its own: what the agent holds,
-/// and the notes.
+/// Takes the descriptors, before the runtime opens its own: the agent's end of the FIFO, and the
+/// notes.
 pub(crate) fn tie(traced: &Traced) -> std::io::Result<(Ties, OwnedFd)> {
     let notes = take(traced.notes_fd)?;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -40,14 +40,14 @@ pub(crate) fn tie(traced: &Traced) -> std::io::Result<(Ties, OwnedFd)> {
     Ok((Ties { life: life.into() }, notes))
 }
 
-/// Does what the notes say, until there are none any more.
+/// Carries out the notes, until the pipe ends.
 pub(crate) async fn follow(agent: Rc<Agent>, notes: OwnedFd) -> std::io::Result<()> {
     let mut notes = BufReader::new(pipe::Receiver::from_owned_fd_unchecked(notes)?);
     let mut line = Vec::new();
     loop {
         line.clear();
         if (&mut notes).take(NOTE_BYTES_MAX).read_until(b'\n', &mut line).await? == 0 {
-            // Without its watch the box would go on unbounded.
+            // Without the tracer mode the box would have no limits.
             return Ok(());
         }
         let Ok(note) = serde_json::from_slice::<Note>(&line) else { continue };
@@ -77,8 +77,8 @@ pub(crate) async fn kill(agent: &Agent, ties: &Ties, tree: &Tree) {
         for root in roots.into_iter().filter(|root| !asked.contains(root)).collect::<Vec<_>>() {
             let Ok(mut line) = serde_json::to_vec(&EndTree { root }) else { return };
             line.push(b'\n');
-            // A line is written whole or, while the FIFO is full, not at all; then it
-            // is asked for once more.
+            // A line is written whole or, while the FIFO is full, not at all; then the request is
+            // repeated.
             if (&ties.life).write(&line).is_ok() {
                 asked.push(root);
             }

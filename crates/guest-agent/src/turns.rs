@@ -1,10 +1,9 @@
-//! Turns of system calls for which the kernel takes a lock of the whole host.
+//! Turns for system calls for which the kernel takes a lock of the whole host.
 //!
-//! The list of interfaces and the groups that a socket belongs to lie below one lock of
-//! all network namespaces, which every box needs while it is made. Hundreds of processes
-//! that wait for it would have that take seconds. So the filter of a box has such a call
-//! wait here, and one after the other goes on. Programs notice nothing: they ask for
-//! interfaces a few times in their lives.
+//! The list of interfaces and the groups that a socket belongs to are protected by one lock of all
+//! network namespaces, which the making of every box needs. With hundreds of processes waiting for
+//! it, that takes seconds. So the filter of a box makes such a call wait here, and one after the
+//! other continues. Programs do not notice: they ask for interfaces a few times in their lives.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,25 +15,25 @@ use tokio::io::unix::AsyncFd;
 
 use crate::descriptor::readable;
 
-/// The pause after each: the kernel needs some microseconds for such a call, so that all
-/// boxes of a host together leave its lock free for most of the time.
+/// Pause after each call: the kernel needs some microseconds for one, so all boxes of a host
+/// together leave its lock free for most of the time.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// `SECCOMP_IOCTL_NOTIF_RECV` and `SECCOMP_IOCTL_NOTIF_SEND`.
+/// The ioctl numbers `SECCOMP_IOCTL_NOTIF_RECV` and `SECCOMP_IOCTL_NOTIF_SEND`.
 const RECEIVE: libc::Ioctl = 0xc050_2100u32 as libc::Ioctl;
 const SEND: libc::Ioctl = 0xc018_2101u32 as libc::Ioctl;
-/// `SECCOMP_USER_NOTIF_FLAG_CONTINUE`. What a call may do was decided by the filter, so
-/// that nothing rests on arguments that its process might change meanwhile.
+/// The flag `SECCOMP_USER_NOTIF_FLAG_CONTINUE`. The filter has already decided what the call may
+/// do, so nothing depends on arguments that its process might change meanwhile.
 const CONTINUE: u32 = 1;
 
-/// `struct seccomp_notif` of the kernel, of which only the id matters here.
+/// The kernel's `struct seccomp_notif`, of which only the id matters here.
 #[repr(C)]
 struct Call {
     id: u64,
     rest: [u64; 9],
 }
 
-/// `struct seccomp_notif_resp` of the kernel.
+/// The kernel's `struct seccomp_notif_resp`.
 #[repr(C)]
 struct Answer {
     id: u64,
@@ -43,7 +42,7 @@ struct Answer {
     flags: u32,
 }
 
-/// Lets one call after the other go on, for as long as the box lives.
+/// Lets one call after the other continue, until the listener fails.
 pub(crate) async fn give(listener: OwnedFd) {
     let Ok(listener) = readable(listener) else { return };
     while next(&listener).await.is_ok() {
@@ -51,18 +50,18 @@ pub(crate) async fn give(listener: OwnedFd) {
     }
 }
 
-/// Waits for a call and lets it go on.
+/// Waits for a call and lets it continue.
 async fn next(listener: &AsyncFd<OwnedFd>) -> io::Result<()> {
     loop {
         let mut ready = listener.readable().await?;
-        // To receive waits where there is nothing.
+        // Receiving blocks where there is no call.
         if !has_call(listener.get_ref())? {
             ready.clear_ready();
             continue;
         }
         match receive(listener.get_ref()) {
             Ok(id) => return let_go_on(listener.get_ref(), id),
-            // Its process has ended.
+            // The calling process has ended.
             Err(Errno::NOENT | Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -91,7 +90,7 @@ fn let_go_on(listener: &OwnedFd, id: u64) -> io::Result<()> {
     // SAFETY: the kernel reads one seccomp_notif_resp, whose size is asserted above.
     let sent = unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), SEND, &raw const answer) };
     match if sent < 0 { Err(last_error()) } else { Ok(()) } {
-        // Its process has ended meanwhile.
+        // The calling process has ended meanwhile.
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
     }

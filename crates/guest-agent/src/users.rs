@@ -1,5 +1,5 @@
-//! Who a command runs as. `/etc/passwd` and `/etc/group` of the box are read
-//! here and not by the C library, whose name service would load code of the box.
+//! Users of commands. `/etc/passwd` and `/etc/group` of the box are parsed here and not by the C
+//! library, whose name service would load code of the box.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,23 +8,23 @@ use guest_protocol::{Boot, Failure};
 
 use crate::failure::{Result, invalid, not_supported};
 
-/// More of `/etc/passwd` or `/etc/group` than this is not read.
+/// Maximum number of bytes read from `/etc/passwd` or `/etc/group`.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// The kernel takes 65,536; no box of ours has that many.
+/// Maximum number of groups. The kernel accepts 65,536; no box here has that many.
 const GROUPS_MAX: usize = 1024;
-/// Means "no change" to the kernel, so it is nobody's id.
+/// The id that means "no change" to the kernel, so no user has it.
 const NO_ID: u32 = u32::MAX;
 
-/// The ids of a command and where it is at home.
+/// Ids and home directory of a command's user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct User {
-    /// `None` leaves the ids of the agent.
+    /// `None` keeps the ids of the agent.
     pub(crate) ids: Option<Ids>,
     /// `HOME`, if the environment has none.
     pub(crate) home: String,
 }
 
-/// What the command's process becomes.
+/// Ids that the command's process takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ids {
     pub(crate) uid: u32,
@@ -39,17 +39,17 @@ struct Account<'a> {
     home: &'a str,
 }
 
-/// The user that the image names, if that means anything here.
+/// Returns the user that the image names, unless the box has a single user.
 pub(crate) fn of_image(boot: &Boot) -> Option<&str> {
     boot.defaults.user.as_deref().filter(|user| !user.is_empty() && !boot.single_user)
 }
 
-/// The user `asked` for (`name`, `uid`, `name:group` or `uid:gid`), else the
-/// image's, else the agent's own.
+/// Returns the user `asked` for (`name`, `uid`, `name:group` or `uid:gid`), else the image's, else
+/// the agent's own.
 ///
 /// # Errors
-/// Invalid for a name that is not in the box; not supported for any but the
-/// agent's own user in a box with a single user.
+/// Invalid for a name that is not in the box; not supported for any but the agent's own user in a
+/// box with a single user.
 pub(crate) fn resolve(asked: Option<&str>, boot: &Boot) -> Result<User> {
     let passwd = read("/etc/passwd");
     let Some(user) = asked.or(of_image(boot)) else {
@@ -69,23 +69,23 @@ pub(crate) fn resolve(asked: Option<&str>, boot: &Boot) -> Result<User> {
         return Err(not_supported(if own.0 == 0 {
             "this box has no user but root: it was made without privileges on its host"
         } else {
-            "commands run as the user of this slot and as nobody else: the box is shared"
+            "commands can run only as the user of this slot: the box is shared"
         }));
     }
     Ok(User { ids: None, home })
 }
 
-/// A file of users or groups of the box; empty if there is none that makes sense.
+/// Reads a file of users or groups of the box; empty if it is missing or not a regular file.
 pub(crate) fn read(path: &str) -> String {
     let mut bytes = Vec::new();
-    // A box need not have either file; then numbers still work.
+    // A box may lack either file; then numeric ids still work.
     if let Ok(file) = open_regular(path) {
         let _ = file.take(FILE_BYTES_MAX).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The box may have put a FIFO there, which must not hold up the agent.
+/// Opens a regular file. The box may have put a FIFO there, which must not block the agent.
 fn open_regular(path: &str) -> rustix::io::Result<File> {
     use rustix::fs::{FileType, Mode, OFlags, fstat, open};
     let fd = open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
@@ -146,7 +146,7 @@ fn accounts(passwd: &str) -> impl Iterator<Item = Account<'_>> {
     })
 }
 
-/// Name, id and members of each group.
+/// Returns the name, id and members of each group.
 fn groups(group: &str) -> impl Iterator<Item = (&str, u32, &str)> {
     group.lines().filter_map(|line| {
         let mut fields = line.split(':');

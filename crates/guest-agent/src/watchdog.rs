@@ -1,4 +1,4 @@
-//! The limit on memory where no control group holds it.
+//! Memory limit where no control group enforces it.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -9,11 +9,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::exec::tree::{Processes, resident_kb};
 use crate::serve::Agent;
 
-/// A process that fills 1 GiB per second gets 150 MiB past the limit.
+/// Interval of checks. A process that fills 1 GiB per second gets 150 MiB past the limit.
 const PERIOD: Duration = Duration::from_millis(150);
 
-/// Kills the largest process of a command whenever the box takes more than
-/// `limit_mb`.
+/// Kills the largest process of a command whenever the box takes more than `limit_mb` mebibytes.
 pub(crate) async fn run(agent: Rc<Agent>, limit_mb: u32) {
     loop {
         tokio::time::sleep(PERIOD).await;
@@ -41,7 +40,7 @@ fn check(agent: &Agent, limit_kb: u64) {
     let size_kb = size_of(&pid);
     reaper.memory_killed.set(true);
     if let Some(target) = Pid::from_raw(pid) {
-        // One that has just ended needs no killing.
+        // A process that has just ended needs no signal.
         let _ = kill_process(target, Signal::KILL);
     }
     agent.console.push(format!(

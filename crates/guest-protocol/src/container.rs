@@ -1,17 +1,16 @@
-//! What a provider and the agent agree on where the agent is the first process
-//! of somebody else's container.
+//! Agreement between a provider and the agent where the agent is the first process of a container
+//! of another runtime.
 //!
-//! The agent is started as `agent stdio <boot>`. Its descriptors 0 and 1 are the
-//! first connection, and [`AGENT_SOCKET`] takes all later ones, which come from
-//! outside: from the server itself, or through `agent relay`, started in the
-//! container from there.
+//! The agent is started as `agent stdio <boot>`. Its descriptors 0 and 1 are the first connection.
+//! [`AGENT_SOCKET`] takes all later ones, which come from outside: from the server itself, or
+//! through `agent relay`, which is started in the container from there.
 
-/// Where the agent's program is mounted, for reading only.
+/// Directory that the agent's program is mounted on, read-only.
 pub const AGENT_DIR: &str = "/.tidebox";
-/// The agent's program.
+/// Path of the agent's program.
 pub const AGENT_PROGRAM: &str = "/.tidebox/agent";
-/// A small tmpfs that the agent can write to, whatever the root allows.
+/// Mount point of a small tmpfs that the agent can write to, even if the root is read-only.
 pub const AGENT_RUN_DIR: &str = "/.tidebox/run";
-/// Where the agent listens. Nobody but a process that is outside of the
-/// container, or was started from there, is answered.
+/// Path of the socket that the agent listens on. It answers only processes outside the container,
+/// or started from there.
 pub const AGENT_SOCKET: &str = "/.tidebox/run/agent.sock";

@@ -1,31 +1,31 @@
-//! The framing of a command's streams: one byte for the kind, four for the
-//! length of the payload (big endian), then the payload.
+//! Framing of a command's streams: one byte for the kind, four for the length of the payload (big
+//! endian), then the payload.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// The largest payload of one frame, in bytes. A start frame holds arguments
-/// and environment, which the kernel bounds at 2 MiB by default.
+/// Largest payload of one frame, in bytes. A start frame holds arguments and environment, which the
+/// kernel bounds at 2 MiB by default.
 pub const PAYLOAD_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The length of kind and length.
+/// Length of a frame's kind and length, in bytes.
 pub const HEADER_BYTES: usize = 5;
 
-/// What a frame carries.
+/// Kind of a frame's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// To the agent, once and first: JSON of [`crate::Exec`].
+    /// JSON of [`crate::Exec`], to the agent: the first frame, sent once.
     Start,
-    /// To the agent: raw bytes for stdin. The end of the request body, or
-    /// [`Kind::StdinEnd`], is the end of stdin.
+    /// Raw bytes for stdin, to the agent. Stdin ends with the request body or with
+    /// [`Kind::StdinEnd`].
     Stdin,
-    /// To the agent: stdin ends here.
+    /// End of stdin, to the agent.
     StdinEnd,
-    /// From the agent: raw bytes of stdout.
+    /// Raw bytes of stdout, from the agent.
     Stdout,
-    /// From the agent: raw bytes of stderr.
+    /// Raw bytes of stderr, from the agent.
     Stderr,
-    /// From the agent, once and last: JSON of [`crate::Exit`].
+    /// JSON of [`crate::Exit`], from the agent: the last frame, sent once.
     Exit,
-    /// From the agent, instead of an exit: JSON of [`crate::Failure`].
+    /// JSON of [`crate::Failure`], from the agent, instead of an exit.
     Failure,
 }
 
@@ -39,16 +39,16 @@ const KINDS: [(u8, Kind); 7] = [
     (20, Kind::Failure),
 ];
 
-/// One frame.
+/// A frame of a command's streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What the payload is.
+    /// Kind of the payload.
     pub kind: Kind,
-    /// At most [`PAYLOAD_BYTES_MAX`].
+    /// Content of at most [`PAYLOAD_BYTES_MAX`] bytes.
     pub payload: Bytes,
 }
 
-/// Bytes that are no frame.
+/// The fault of bytes that are not a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// A kind that this version does not know.
@@ -59,7 +59,7 @@ pub enum Malformed {
     Size(usize),
 }
 
-/// The five bytes before a payload of `len` bytes.
+/// Returns the five bytes before a payload of `len` bytes.
 #[must_use]
 pub fn header(kind: Kind, len: usize) -> [u8; HEADER_BYTES] {
     debug_assert!(len <= PAYLOAD_BYTES_MAX);
@@ -68,10 +68,10 @@ pub fn header(kind: Kind, len: usize) -> [u8; HEADER_BYTES] {
     [code, a, b, c, d]
 }
 
-/// Reads what [`header`] made: the kind and the length of the payload.
+/// Parses the bytes that [`header`] made: the kind and the length of the payload.
 ///
 /// # Errors
-/// [`Malformed`]; the stream is of no use from there on.
+/// [`Malformed`]; the rest of the stream cannot be read.
 pub fn parse_header(head: [u8; HEADER_BYTES]) -> Result<(Kind, usize), Malformed> {
     let [code, len @ ..] = head;
     let kind = KINDS.iter().find(|(c, _)| *c == code).map(|(_, kind)| *kind).ok_or(Malformed::Kind(code))?;
@@ -79,7 +79,7 @@ pub fn parse_header(head: [u8; HEADER_BYTES]) -> Result<(Kind, usize), Malformed
     if len > PAYLOAD_BYTES_MAX { Err(Malformed::Size(len)) } else { Ok((kind, len)) }
 }
 
-/// A whole frame as bytes.
+/// Encodes a whole frame.
 #[must_use]
 pub fn encode(kind: Kind, payload: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(HEADER_BYTES + payload.len());
@@ -88,28 +88,28 @@ pub fn encode(kind: Kind, payload: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// Cuts a byte stream into frames. Holds at most one incomplete frame.
+/// Splitter of a byte stream into frames. Holds at most one incomplete frame.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: BytesMut,
 }
 
 impl Decoder {
-    /// Adds what was received.
+    /// Appends bytes that were received.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Whether the stream stops between two frames.
+    /// Returns whether the bytes so far end between two frames.
     #[must_use]
     pub fn is_at_boundary(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// Takes the next frame, if it is whole.
+    /// Removes and returns the next frame; `None` until it is complete.
     ///
     /// # Errors
-    /// [`Malformed`]; the stream is of no use from there on.
+    /// [`Malformed`]; the rest of the stream cannot be read.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, Malformed> {
         let Some((head, _)) = self.buffer.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let (kind, len) = parse_header(*head)?;

@@ -1,10 +1,9 @@
-//! What the server and the agent in a box say to each other.
+//! Protocol between the server and the agent in a box.
 //!
-//! HTTP/2 over one byte stream that the provider supplies. Every request
-//! carries [`VERSION_HEADER`]; an agent that speaks another version answers
-//! `505` with its own in the same header. Requests and answers are JSON, file
-//! contents are raw bytes, and a command's streams are [`frame`]s. Failures
-//! are an HTTP status of 400 or above with a [`Failure`] as body.
+//! HTTP/2 over one byte stream that the provider supplies. Every request carries
+//! [`VERSION_HEADER`]; an agent of another version answers `505` with its own in the same header.
+//! Requests and answers are JSON, file contents are raw bytes, and a command's streams are
+//! [`frame`]s. A failure is an HTTP status of 400 or above with a [`Failure`] as body.
 //!
 //! | method and path | query or body | answer |
 //! |---|---|---|
@@ -25,6 +24,8 @@
 //! `GET /file` takes its [`ReadFile`] in [`REQUEST_HEADER`] too: JSON,
 //! percent-encoded outside printable ASCII, so that any path fits a header.
 
+#![warn(missing_docs)]
+
 mod container;
 pub mod frame;
 mod launch;
@@ -40,44 +41,44 @@ pub use launch::{
 };
 pub use trace::{Bounds, EndTree, Note, Sweep, Trace, Traced};
 
-/// The version of this protocol. Server and agent are built together and only
-/// meet others when a box outlives an upgrade of the server.
+/// Version of this protocol. Server and agent are built together; their versions differ only when a
+/// box outlives an upgrade of the server.
 ///
-/// Since 2 the agent knows the defaults of commands, and the server no longer
-/// adds them. Since 3 a command can have a terminal, and be controlled.
+/// Since 2 the agent knows the defaults of commands, and the server no longer adds them. Since 3 a
+/// command can have a terminal, and be controlled.
 pub const VERSION: u32 = 3;
-/// Carries [`VERSION`] on every request, and on an answer of 505.
+/// Header with [`VERSION`] on every request, and on an answer of 505.
 pub const VERSION_HEADER: &str = "tidebox-protocol";
-/// Carries the JSON of requests whose body is file content.
+/// Header with the JSON of requests whose body is file content.
 pub const REQUEST_HEADER: &str = "tidebox-request";
-/// Carries the [`FileInfo`] (JSON, encoded like [`REQUEST_HEADER`]) of a file that is being read.
+/// Header with the [`FileInfo`] of a file that is being read: JSON, encoded like
+/// [`REQUEST_HEADER`].
 pub const FILE_HEADER: &str = "tidebox-file";
 
-/// Carries the number of a running command on the answer to its start; no other
-/// command of the agent ever has the same.
+/// Header with the number of a running command, on the answer to its start. An agent never uses a
+/// number twice.
 pub const COMMAND_HEADER: &str = "tidebox-command";
 
-/// The largest JSON answer that the server accepts from an agent, in bytes:
-/// 10,000 paths of 4 KiB.
+/// Largest JSON answer that the server accepts from an agent, in bytes: 10,000 paths of 4 KiB.
 pub const ANSWER_BYTES_MAX: usize = 48 * 1024 * 1024;
-/// What JSON takes for one entry of a list besides name, path and target, in bytes.
+/// Bytes that JSON takes for one entry of a list besides name, path and target.
 pub const ENTRY_BYTES: usize = 160;
-/// All entries of a list together, in bytes, each with [`ENTRY_BYTES`]. JSON may need
-/// more than one byte for one of theirs.
+/// Largest sum of the entries of a list, in bytes, each with [`ENTRY_BYTES`]: a third of an answer,
+/// since JSON may need more than one byte for one of theirs.
 pub const LIST_BYTES_MAX: usize = ANSWER_BYTES_MAX / 3;
-/// The most entries that one list gives.
+/// Maximum number of entries of one list.
 pub const LIST_ENTRIES_MAX: usize = LIST_BYTES_MAX / ENTRY_BYTES;
-/// The most paths that one glob gives.
+/// Maximum number of paths of one glob.
 pub const GLOB_RESULTS_MAX: usize = 10_000;
-/// The most console lines that are kept and given.
+/// Maximum number of console lines that are kept and returned.
 pub const CONSOLE_LINES_MAX: usize = 10_000;
-/// All console lines that are kept and given together, in bytes.
+/// Maximum size of all console lines that are kept and returned, in bytes.
 pub const CONSOLE_BYTES_MAX: usize = 1024 * 1024;
-/// The longest path, in bytes, as the kernel has it.
+/// Longest path, in bytes: the kernel's `PATH_MAX`.
 pub const PATH_BYTES_MAX: usize = 4096;
 
-/// Why `path` can be no path in any box, in words for who asked; `None` if it can be one.
-/// Both sides ask, since neither believes the other.
+/// Returns the fault of a `path` that no box can have, as a message for the caller; `None` if it is
+/// a valid path. Both sides check, since neither trusts the other.
 #[must_use]
 pub fn path_fault(path: &str) -> Option<String> {
     if path.is_empty() {
@@ -93,107 +94,106 @@ pub fn path_fault(path: &str) -> Option<String> {
     }
 }
 
-/// What an agent says of itself.
+/// Versions of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// [`VERSION`] of the agent.
+    /// Protocol version: [`VERSION`] of the agent.
     pub protocol: u32,
-    /// The release that the agent was built with.
+    /// Release that the agent was built with.
     pub version: String,
 }
 
-/// When the box ends by itself, should no server come back.
+/// Time at which the box ends by itself unless a server extends it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deadline {
-    /// Milliseconds from now. The sender adds the grace it wants.
+    /// Milliseconds from now. The sender adds the grace that it wants.
     pub in_ms: u64,
 }
 
 /// A command to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exec {
-    /// The program and its arguments; never empty. A program without a slash is
-    /// looked up in the `PATH` that the command gets.
+    /// Program and its arguments; never empty. A program without a slash is looked up in the `PATH`
+    /// that the command gets.
     pub argv: Vec<String>,
-    /// The environment of the sandbox and the request. The agent adds what is
-    /// missing of [`Defaults::env`], and `PATH`, `HOME`, `LANG` and `TERM`.
+    /// Environment of the sandbox and the request. The agent adds the variables of
+    /// [`Defaults::env`] that are missing, and `PATH`, `HOME`, `LANG` and `TERM`.
     pub env: BTreeMap<String, String>,
-    /// The directory to start in; absolute, resolved inside the box. `None` for
-    /// [`Defaults::workdir`].
+    /// Directory to start in; absolute, resolved inside the box. `None` for [`Defaults::workdir`].
     #[serde(default)]
     pub workdir: Option<String>,
-    /// `name`, `uid`, `name:group` or `uid:gid`; `None` for [`Defaults::user`].
+    /// User to run as: `name`, `uid`, `name:group` or `uid:gid`; `None` for [`Defaults::user`].
     #[serde(default)]
     pub user: Option<String>,
-    /// After so many milliseconds the whole process tree is killed.
+    /// Deadline in milliseconds from the start; at it, the whole process tree is killed.
     pub timeout_ms: u64,
-    /// Whether stdin frames will follow. Without, stdin is `/dev/null`.
+    /// True if stdin frames will follow. Otherwise stdin is `/dev/null`.
     pub stdin: bool,
-    /// A terminal instead of pipes: what is written to it comes as stdout alone,
-    /// and the end of stdin is typed into it.
+    /// Size of a terminal to use instead of pipes: all output then comes as stdout, and the end of
+    /// stdin is typed into the terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,
 }
 
-/// How large a terminal is.
+/// Size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalSize {
-    /// Characters in a line.
+    /// Columns: characters in a line.
     pub cols: u16,
-    /// Lines.
+    /// Rows: lines of the screen.
     pub rows: u16,
 }
 
-/// What is to be done to a running command. It does not wait behind its stdin.
+/// A request to a running command. It does not wait behind the command's stdin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Control {
-    /// Which, from [`COMMAND_HEADER`].
+    /// Number of the command, from [`COMMAND_HEADER`].
     pub command: u64,
-    /// What.
+    /// Action to apply to the command.
     pub action: Action,
 }
 
-/// What can be done to a running command.
+/// An action on a running command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Its terminal gets another size.
+    /// A new size of the command's terminal.
     Resize(TerminalSize),
-    /// The processes in the foreground of its terminal get this signal; without a
-    /// terminal, the command's own process group.
+    /// A signal for the processes in the foreground of the command's terminal; without a terminal,
+    /// for the command's own process group.
     Signal(i32),
 }
 
-/// How a command ended.
+/// Outcome of a command that has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// The command's own code, 128+n for signal n, 124 at the deadline, 126 not
-    /// executable, 127 not found.
+    /// Exit code: the command's own, 128+n for signal n, 124 at the deadline, 126 not executable,
+    /// 127 not found.
     pub code: i32,
-    /// The deadline ended it.
+    /// True if the deadline ended the command.
     #[serde(default)]
     pub timed_out: bool,
-    /// The memory limit ended it or one of its children.
+    /// True if the memory limit ended the command or one of its children.
     #[serde(default)]
     pub oom_killed: bool,
-    /// From start to end of the main process, in microseconds.
+    /// Duration from start to end of the main process, in microseconds.
     pub duration_us: u64,
 }
 
-/// Which file to read, and which part of it.
+/// A file to read, and the part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadFile {
-    /// Absolute path.
+    /// Absolute path of the file.
     pub path: String,
-    /// The first byte.
+    /// Position of the first byte.
     #[serde(default)]
     pub offset: u64,
-    /// At most so many bytes; `None` for all that follow.
+    /// Maximum number of bytes; `None` for all that follow.
     #[serde(default)]
     pub length: Option<u64>,
 }
 
-/// Where the body goes.
+/// Destination of the request's body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteFile {
     /// Absolute path. Missing parents are made with mode 0755.
@@ -203,82 +203,83 @@ pub struct WriteFile {
     pub mode: Option<u32>,
 }
 
-/// A removal.
+/// A file or directory to remove.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delete {
     /// Absolute path; a link itself is removed, not what it points to.
     pub path: String,
-    /// Also directories that are not empty.
+    /// True to remove directories that are not empty too.
     pub recursive: bool,
 }
 
-/// A move; an existing file at the new path is replaced, as `rename(2)` does.
+/// A path to move; an existing file at the new path is replaced, as `rename(2)` does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rename {
-    /// Absolute path.
+    /// Absolute path of the source.
     pub old_path: String,
-    /// Absolute path. Missing parents are made with mode 0755.
+    /// Absolute path of the destination. Missing parents are made with mode 0755.
     pub new_path: String,
 }
 
-/// A change of permission bits.
+/// New permission bits of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chmod {
-    /// Absolute path.
+    /// Absolute path of the file.
     pub path: String,
-    /// At most 0o7777.
+    /// Permission bits, at most 0o7777.
     pub mode: u32,
 }
 
-/// A request that is a path.
+/// A request that consists of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathOnly {
-    /// Absolute path.
+    /// Absolute path in the box.
     pub path: String,
 }
 
-/// A search by name.
+/// A search for paths by a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Glob {
     /// Absolute pattern of `*`, `?`, `[...]`, `{a,b}` and `**`.
     pub pattern: String,
 }
 
-/// A look at the console.
+/// A request for lines of the console.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Console {
-    /// The newest so many lines.
+    /// Maximum number of lines; the newest are returned.
     pub lines: usize,
 }
 
-/// A file or directory; a link is described itself, not what it points to.
+/// A file, directory or symbolic link; a link is not followed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileInfo {
-    /// The last component; `/` for the root.
+    /// Last component of the path; `/` for the root.
     pub name: String,
-    /// Absolute path as it was asked for, without `.` and `..`.
+    /// Absolute path as requested, without `.` and `..`.
     pub path: String,
-    /// Bytes.
+    /// Size in bytes, as in `st_size`.
     pub size: u64,
-    /// Whether it is a directory.
+    /// True for a directory.
     pub is_dir: bool,
-    /// Whether it is a symbolic link.
+    /// True for a symbolic link.
     pub is_symlink: bool,
-    /// Where a symbolic link points.
+    /// Target of a symbolic link; `None` for anything else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Milliseconds since 1970-01-01 UTC; negative before.
+    /// Time of the last change of its content, in milliseconds since 1970-01-01 UTC; negative
+    /// before.
     pub modified_ms: i64,
-    /// The lowest twelve bits of `st_mode`.
+    /// Permission bits: the lowest twelve bits of `st_mode`.
     pub mode: u32,
 }
 
-/// Why an agent did not do what was asked.
+/// Error of a request to an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What a caller can tell apart.
+    /// Kind of the error, for programs.
     pub kind: FailureKind,
-    /// What is wrong, for the caller.
+    /// Fault of the request or the box, as a message for the caller.
     pub message: String,
 }
 
@@ -286,22 +287,22 @@ pub struct Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
-    /// The request makes no sense, or the box's own permissions forbid it.
+    /// The request is invalid, or the box's own permissions forbid it.
     Invalid,
-    /// There is no such file.
+    /// The file does not exist.
     NotFound,
     /// The box's file system is full.
     NoSpace,
-    /// The box has no process, descriptor or memory left for it.
+    /// The box has no process, descriptor or memory left for the request.
     Exhausted,
-    /// This box cannot do it whatever the request says.
+    /// This box cannot do it for any request.
     NotSupported,
-    /// A fault of the agent.
+    /// The agent itself failed.
     Internal,
 }
 
 impl FailureKind {
-    /// The HTTP status that carries it.
+    /// Returns the HTTP status of the kind.
     #[must_use]
     pub fn status(self) -> u16 {
         match self {

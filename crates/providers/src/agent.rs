@@ -1,9 +1,9 @@
-//! The server's side of the protocol between server and agent: a [`Guest`] made
-//! of one byte stream to the agent in a box.
+//! The server's side of the protocol between server and agent: a [`Guest`] on top of one byte
+//! stream to the agent in a box.
 //!
-//! An agent runs beside code that nobody has reviewed, so whatever it says is
-//! taken as hostile: every size and every wait has a bound here, and an answer
-//! that makes no sense fails the request that it answers and nothing else.
+//! An agent runs beside untrusted code, so its messages are treated as hostile. Every size and
+//! every wait has a bound here, and an answer that makes no sense fails only the request that it
+//! answers.
 
 mod array;
 mod connection;
@@ -32,13 +32,13 @@ use self::request::{LONG_WAIT, SHORT_WAIT};
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, Interactive, OutputStream, Result};
 
-/// JSON takes at most six bytes for one of a line, and three between two lines.
+/// Largest JSON of a console answer: at most six bytes for each byte of a line, and three between
+/// two lines.
 const CONSOLE_ANSWER_BYTES_MAX: usize = 6 * CONSOLE_BYTES_MAX + 3 * CONSOLE_LINES_MAX + 2;
 
 /// The inside of a box, reached through its agent.
 ///
-/// The connection ends when the guest and every stream that came from it have
-/// been dropped.
+/// The connection ends when the guest and all its streams have been dropped.
 pub struct AgentGuest {
     connection: Arc<Connection>,
 }
@@ -50,12 +50,12 @@ impl fmt::Debug for AgentGuest {
 }
 
 impl AgentGuest {
-    /// Speaks to the agent at the other end of `io`.
+    /// Connects to the agent at the other end of `io`.
     ///
     /// # Errors
-    /// [`Error::Gone`] if the other end closes, [`Error::Unavailable`] if it
-    /// speaks another version, [`Error::Failed`] if it says nothing for half
-    /// a minute or nothing that makes sense.
+    /// [`Error::Gone`] if the other end closes, [`Error::Unavailable`] if it speaks another
+    /// version of the protocol, [`Error::Failed`] if it sends nothing for 30 seconds or nothing
+    /// that makes sense.
     pub async fn connect(io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<AgentGuest> {
         const ACTION: &str = "reach the agent";
         let hello = async {
@@ -71,7 +71,7 @@ impl AgentGuest {
             .unwrap_or_else(|_| Err(Error::failed(ACTION, "the agent does not answer")))
     }
 
-    /// Whether the connection has ended, so that only another one is of use.
+    /// Returns whether the connection has ended. A new one is needed then.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.connection.is_closed()

@@ -1,10 +1,10 @@
-//! Errors in full, for a log.
+//! Errors with their causes, for the log.
 
 use std::error::Error;
 use std::fmt;
 
-/// An error and all its causes on one line. What a cause only repeats is said
-/// once.
+/// An error and all its causes on one line. A cause that the text before already contains is left
+/// out.
 #[derive(Debug, Clone, Copy)]
 pub struct Chain<'a>(pub &'a (dyn Error + 'static));
 

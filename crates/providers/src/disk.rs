@@ -1,4 +1,4 @@
-//! The disk of this host: what boxes take of it, and what is free.
+//! Disk of this host: usage by boxes, and free space.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,20 +13,20 @@ pub struct DiskUsage {
     /// Files, directories and everything else that takes an inode. A box with a file
     /// system of its own takes next to none of the host's.
     pub entries: u64,
-    /// Whether there was more than could be counted in time.
+    /// True if there was more than could be counted in time.
     pub is_cut: bool,
 }
 
-/// A disk that boxes lie on.
+/// Disk that boxes lie on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoxDisk {
-    /// A folder on it.
+    /// Folder on that disk.
     pub dir: PathBuf,
-    /// Whether a box with `disk_mb` lies on it too, and not in memory.
+    /// True if a box with `disk_mb` lies on it too, and not in memory.
     pub holds_bounded: bool,
 }
 
-/// Free space and inodes of a file system, as far as they need no privilege.
+/// Free space and inodes of a file system for unprivileged users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Free space in bytes.
@@ -36,10 +36,10 @@ pub struct Room {
 }
 
 impl Room {
-    /// Returns what is free of the file system that `path` is on.
+    /// Returns the free space of the file system that `path` is on.
     ///
     /// # Errors
-    /// If the file system cannot be asked.
+    /// If `statvfs` fails.
     pub fn of(path: &Path) -> io::Result<Room> {
         let stat = rustix::fs::statvfs(path)?;
         Ok(Room {
@@ -49,9 +49,9 @@ impl Room {
     }
 }
 
-/// Returns what a refusal of the disk that boxes lie on means to the caller.
+/// Converts an I/O error of the disk that boxes lie on; a full disk becomes [`Error::Full`].
 pub(crate) fn refused(action: &'static str, error: io::Error) -> Error {
-    // No room for bytes and none for files are the same to the kernel.
+    // The kernel reports a lack of bytes and a lack of inodes with the same error.
     let is_full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded].contains(&error.kind());
     if is_full { full() } else { Error::failed(action, error) }
 }

@@ -1,65 +1,68 @@
-//! Why a provider did not do what was asked.
+//! Errors of providers.
 
-/// The result of a provider's work.
+#![warn(missing_docs)]
+
+/// Result of a provider's method.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a caller can tell apart. Texts in `Invalid`, `TooLarge`, `NotFound`, `NotSupported`,
-/// `Conflict`, `Full` and `Exhausted` are ours and meant for the caller; what a backend said is
-/// only ever a source, for the log.
+/// Errors, by the cases that a caller can tell apart. The texts of `Invalid`, `TooLarge`,
+/// `NotFound`, `NotSupported`, `Conflict`, `Full` and `Exhausted` are written here, for the API's
+/// client. A backend's message is only ever a source, for the log.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request makes no sense to this box: a bad path, a wrong kind of file,
-    /// a permission that the box itself refuses.
+    /// The request cannot be carried out in this box: a bad path, a wrong kind of file, a
+    /// permission that the box itself refuses.
     #[error("{0}")]
     Invalid(String),
-    /// What was sent is larger than may be; the text says what sets the bound.
+    /// The content exceeds a size limit; the text names what sets it.
     #[error("{0}")]
     TooLarge(String),
-    /// There is no such file in the box.
+    /// The box has no such file.
     #[error("{0}")]
     NotFound(String),
-    /// Somebody else's change stands in the way, such as a later holder of the
-    /// box's lease. The box may well be there.
+    /// A concurrent change conflicts with the request, such as one by a later holder of the box's
+    /// lease. The box may still exist.
     #[error("{0}")]
     Conflict(String),
-    /// The provider holds no such box (any more).
+    /// The provider does not hold the box, or no longer does.
     #[error("the box is gone")]
     Gone,
-    /// The provider cannot do this whatever the request says.
+    /// The provider can never do this, independently of the request's values.
     #[error("{0}")]
     NotSupported(String),
-    /// The box's file system is full.
+    /// The file system of the box is full.
     #[error("no space left in the box")]
     NoSpace,
-    /// The host's own disk, or the place that was set aside on it, is full.
+    /// The host's disk is full, or the part of it that is reserved for this use.
     #[error("{0}")]
     Full(String),
-    /// The box has used up what it may have of something.
+    /// The box has reached its limit on some resource.
     #[error("{0}")]
     Exhausted(String),
     /// The provider cannot work on this host at the moment.
     #[error("the provider is not available: {0}")]
     Unavailable(String),
-    /// The image cannot be had at the moment, such as from a registry that does not answer.
+    /// The image is unavailable at the moment, for instance because a registry does not answer.
     #[error("the image is not available: {0}")]
     NoImage(String),
-    /// Whoever should have made a box was certainly not asked for it, so that
-    /// another may be asked; why it was not.
+    /// The service that makes the boxes certainly did not receive the request, so another one may
+    /// be asked. The inner error is the cause.
     #[error(transparent)]
     NotAsked(Box<Error>),
-    /// The provider failed.
+    /// The provider or its backend failed.
     #[error("the provider failed to {action}")]
     Failed {
-        /// What it was about to do, as an infinitive.
+        /// Action that failed, as an infinitive.
         action: &'static str,
-        /// What the backend said.
+        /// Cause as the backend reported it.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl Error {
-    /// The same error; one for which what was sent is to blame, in other words.
+    /// Rewrites the text of an error that the request's content caused, and returns any other
+    /// error as it is.
     pub(crate) fn reworded(self, words: impl FnOnce(String) -> String) -> Self {
         if let Error::Invalid(text) = self {
             Error::Invalid(words(text))
@@ -70,12 +73,13 @@ impl Error {
         }
     }
 
-    /// The same error, of the image that a box needs and not of the provider.
+    /// Attributes unavailability to the image that a box needs, not to the provider. Returns any
+    /// other error as it is.
     pub(crate) fn of_image(self) -> Self {
         if let Error::Unavailable(text) = self { Error::NoImage(text) } else { self }
     }
 
-    /// A failure of the backend while it was about to `action`.
+    /// Makes a failure of the backend while it was about to `action`.
     pub fn failed(action: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Error::Failed { action, source: source.into() }
     }

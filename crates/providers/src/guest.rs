@@ -1,4 +1,6 @@
-//! The inside of a box.
+//! The inside of a box: commands, files and the console.
+
+#![warn(missing_docs)]
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,52 +18,52 @@ use crate::{Result, Signal};
 /// The highest permission bits.
 pub(crate) const MODE_MAX: u32 = 0o7777;
 
-/// The most of one stream out of a box that waits here for a reader that has
-/// stopped, in bytes.
+/// The most bytes of one stream out of a box that are buffered here for a reader that has
+/// stopped.
 pub const STREAM_BYTES_MAX: usize = 512 * 1024;
 
-/// Raw bytes in pieces. Dropping it stops whoever produces them.
+/// Raw bytes in pieces. Dropping the stream stops its producer.
 pub type ByteStream = BoxStream<'static, Result<Bytes>>;
 
-/// What a command writes, in order per stream, and at last how it ended.
-/// Dropping it kills the command with all its descendants.
+/// Output of a command, in order per stream, with the exit as its last event. Dropping it kills
+/// the command with all its descendants.
 pub type OutputStream = BoxStream<'static, Result<OutputEvent>>;
 
 /// A command to run in a box.
 pub struct Command {
     /// The program and its arguments; never empty.
     pub argv: Vec<String>,
-    /// The environment of the request and the sandbox; the guest adds what every
-    /// process needs (`PATH`, `HOME`, `LANG`, `TERM`) where unset.
+    /// Environment of the request and of the sandbox. The guest adds the variables that every
+    /// process needs (`PATH`, `HOME`, `LANG`, `TERM`) if they are unset.
     pub env: BTreeMap<String, String>,
-    /// Absolute path; `None` for the box's own default.
+    /// Absolute path of the working directory; `None` for the box's default.
     pub workdir: Option<String>,
     /// `name`, `uid`, `name:group` or `uid:gid`; `None` for the box's own user.
     pub user: Option<String>,
-    /// After this the whole process tree is killed.
+    /// Time after which the whole process tree is killed.
     pub timeout: Duration,
-    /// `None` is an empty stdin.
+    /// Input of the command; `None` for an empty stdin.
     pub stdin: Option<ByteStream>,
-    /// A terminal instead of three streams: all that is written comes as stdout,
-    /// the end of stdin is typed into it, and `TERM` is `xterm-256color` where
-    /// nobody says otherwise.
+    /// Size of a terminal that replaces the three streams; `None` for no terminal. All output
+    /// then comes as stdout, the end of stdin is typed into the terminal, and `TERM` is
+    /// `xterm-256color` unless `env` sets it.
     pub terminal: Option<TerminalSize>,
 }
 
-/// How large a terminal is.
+/// Size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TerminalSize {
-    /// Characters in a line, at least 1.
+    /// Characters per line, at least 1.
     pub cols: u16,
-    /// Lines, at least 1.
+    /// Number of lines, at least 1.
     pub rows: u16,
 }
 
 /// A command that can be controlled while it runs.
 pub struct Interactive {
-    /// What it writes, and how it ends. Dropping it kills the command.
+    /// Output and exit of the command. Dropping it kills the command.
     pub output: OutputStream,
-    /// What else can be done to it.
+    /// Control of the terminal's size, and of signals.
     pub control: Arc<dyn Control>,
 }
 
@@ -71,92 +73,92 @@ impl fmt::Debug for Interactive {
     }
 }
 
-/// What can be done to a running command besides writing to its stdin. It waits
-/// neither for a command that does not read nor for a reader that has stopped,
-/// and is without effect after the end.
+/// Control of a running command besides its stdin. A call waits neither for a command that does
+/// not read nor for a reader that has stopped, and has no effect after the end.
 #[async_trait]
 pub trait Control: fmt::Debug + Send + Sync {
-    /// Gives the terminal another size, of which its foreground is told.
+    /// Resizes the terminal and notifies its foreground processes.
     ///
-    /// - Of a command without a terminal it is [`crate::Error::Invalid`].
+    /// - A command without a terminal is [`crate::Error::Invalid`].
     async fn resize(&self, size: TerminalSize) -> Result<()>;
 
-    /// Sends a signal to the processes in the foreground of the terminal, or to
-    /// the command's own process group where there is no terminal.
+    /// Sends a signal to the foreground processes of the terminal, or to the command's own
+    /// process group if there is no terminal.
     async fn signal(&self, signal: Signal) -> Result<()>;
 }
 
 impl fmt::Debug for Command {
-    /// Without the environment, which may hold secrets.
+    /// Omits the environment, which may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Command").field("argv", &self.argv).field("workdir", &self.workdir).finish_non_exhaustive()
     }
 }
 
-/// One thing that a running command did.
+/// An event of a running command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutputEvent {
-    /// It wrote to stdout; never empty.
+    /// Bytes written to stdout; never empty.
     Stdout(Bytes),
-    /// It wrote to stderr; never empty.
+    /// Bytes written to stderr; never empty.
     Stderr(Bytes),
-    /// It ended. Nothing follows.
+    /// End of the command, the last event.
     Exit(ExitStatus),
 }
 
-/// How a command ended.
+/// Result of a command that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExitStatus {
-    /// The command's own code, 128+n for signal n, 124 at the deadline, 126 not
-    /// executable, 127 not found.
+    /// Exit code of the command: its own, 128+n for signal n, 124 at the deadline, 126 if not
+    /// executable, 127 if not found.
     pub code: i32,
-    /// The deadline ended it.
+    /// True if the deadline ended it.
     pub timed_out: bool,
-    /// The memory limit ended it or one of its children.
+    /// True if the memory limit ended it or one of its children.
     pub oom_killed: bool,
-    /// From start to end of the main process.
+    /// Time from the start to the end of the main process.
     pub duration: Duration,
 }
 
-/// A file or directory; a link is described itself, not what it points to.
+/// Metadata of a file or directory. For a link it describes the link, not its target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileInfo {
-    /// The last component; `/` for the root.
+    /// Last component of the path; `/` for the root.
     pub name: String,
     /// Absolute path, without `.` and `..`.
     pub path: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Whether it is a directory.
+    /// True for a directory.
     pub is_dir: bool,
-    /// Whether it is a symbolic link.
+    /// True for a symbolic link.
     pub is_symlink: bool,
-    /// Where a symbolic link points.
+    /// Target of a symbolic link; `None` for anything else.
     pub target: Option<String>,
-    /// When its content changed last.
+    /// Time of the last change of the content.
     pub modified: Timestamp,
-    /// The lowest twelve bits of the mode.
+    /// Lowest twelve bits of the mode.
     pub mode: u32,
 }
 
 impl FileInfo {
-    /// Whether there can be such a file: what others say of theirs is checked.
+    /// Checks whether such a file can exist. Agents and other services are not trusted to
+    /// describe only such files.
     pub(crate) fn can_be(&self) -> bool {
         let is_root = self.path == "/" && self.name == "/";
         let name_fits = is_root || !self.name.is_empty() && !self.name.contains(['/', '\0']);
         let target_fits = self.target.as_ref().is_none_or(|target| !target.contains('\0'));
-        // The path of a directory's entry may be longer than what can be asked for.
+        // An entry's path may exceed the limit on requested paths: a directory's path and a name.
         let path_fits =
             self.path.starts_with('/') && self.path.len() <= 2 * PATH_BYTES_MAX && !self.path.contains('\0');
         name_fits && target_fits && path_fits && self.mode <= MODE_MAX
     }
 }
 
-/// A file that is being read.
+/// A file opened for reading.
 pub struct FileContent {
-    /// The file as it was when it was opened.
+    /// Metadata of the file at the time it was opened.
     pub info: FileInfo,
-    /// The bytes asked for; fewer if the file ends before.
+    /// The requested bytes; fewer if the file ends earlier.
     pub bytes: ByteStream,
 }
 
@@ -166,76 +168,77 @@ impl fmt::Debug for FileContent {
     }
 }
 
-/// Everything that happens inside a box.
+/// Commands and files inside a box.
 ///
-/// Paths are absolute and resolved inside the box, by the box, as its user:
-/// no path and no link reaches the host. A path that is relative, empty, over
-/// 4,096 bytes, or holds a NUL is [`crate::Error::Invalid`]; one that does not
-/// exist is [`crate::Error::NotFound`]; a full box is [`crate::Error::NoSpace`];
-/// and a box that has ended is [`crate::Error::Gone`].
+/// Paths are absolute and resolved inside the box, by the box, as its user: no path and no link
+/// reaches the host. A path that is relative, empty, longer than 4,096 bytes, or contains a NUL
+/// is [`crate::Error::Invalid`]. A path that does not exist is [`crate::Error::NotFound`]. A full
+/// box is [`crate::Error::NoSpace`], and a box that has ended is [`crate::Error::Gone`].
 #[async_trait]
 pub trait Guest: fmt::Debug + Send + Sync {
     /// Runs a command.
     ///
-    /// - stdout and stderr come apart, byte for byte, and a reader that stops
-    ///   reading stops the command and nothing else.
-    /// - A program that does not exist is exit code 127, one that cannot be
-    ///   executed 126, a signal n 128+n; none of these is an error.
-    /// - At the deadline every descendant is killed, those too that left the
-    ///   session or the process group, and the code is 124 with `timed_out`.
-    /// - It ends when the main process has ended and its pipes are drained or
-    ///   250 ms have passed; children left behind go on until the box ends.
+    /// - stdout and stderr arrive separately, byte for byte. A reader that stops reading stops
+    ///   the command and nothing else.
+    /// - A program that does not exist is exit code 127, one that cannot be executed 126, and one
+    ///   ended by signal n 128+n; none of these is an error.
+    /// - At the deadline every descendant is killed, including those that left the session or the
+    ///   process group, and the exit has code 124 and `timed_out`.
+    /// - The stream ends when the main process has ended and its pipes are drained or 250 ms have
+    ///   passed. Children left behind keep running until the box ends.
     /// - Dropping the stream kills the command and its descendants.
     /// - A working directory that does not exist is [`crate::Error::Invalid`].
     async fn exec(&self, command: Command) -> Result<OutputStream>;
 
-    /// Runs a command that can be controlled while it runs; else as [`Guest::exec`].
+    /// Runs a command that can be controlled while it runs. Otherwise the same as
+    /// [`Guest::exec`].
     ///
-    /// - A provider without terminals, or one that cannot control what runs,
-    ///   answers [`crate::Error::NotSupported`].
+    /// - A provider without terminals, or one that cannot control a running command, returns
+    ///   [`crate::Error::NotSupported`].
     async fn exec_interactive(&self, command: Command) -> Result<Interactive>;
 
-    /// Reads a regular file, from byte `offset`, at most `length` bytes.
+    /// Reads at most `length` bytes of a regular file, starting at byte `offset`.
     ///
-    /// - Follows links inside the box.
+    /// - Links are followed inside the box.
     /// - Anything but a regular file is [`crate::Error::Invalid`], without waiting.
     async fn read_file(&self, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent>;
 
-    /// Writes a file whole or not at all.
+    /// Writes a file, completely or not at all.
     ///
-    /// - Missing parents are made with mode 0755.
-    /// - `mode` of `None` keeps that of an existing file, else it is 0644.
-    /// - A failure of `content` leaves what was there before, and no other file.
+    /// - Missing parent directories are made with mode 0755.
+    /// - A `mode` of `None` keeps the mode of an existing file; a new file gets 0644.
+    /// - A failure of `content` leaves the previous file, and no other file.
     async fn write_file(&self, path: &str, mode: Option<u32>, content: ByteStream) -> Result<()>;
 
-    /// Removes a file, a link itself, or a directory.
+    /// Removes a file, a directory or a link.
     ///
     /// - A directory that is not empty is [`crate::Error::Invalid`] unless `recursive`.
-    /// - Does not follow links.
+    /// - Links are not followed: the link itself is removed.
     async fn delete(&self, path: &str, recursive: bool) -> Result<()>;
 
-    /// The entries of a directory, sorted by name, links not followed.
+    /// Lists the entries of a directory, sorted by name, without following links.
     async fn list(&self, path: &str) -> Result<Vec<FileInfo>>;
 
-    /// One file, directory or link itself.
+    /// Returns the metadata of one file or directory, or of a link itself.
     async fn stat(&self, path: &str) -> Result<FileInfo>;
 
-    /// Moves a file or directory; an existing file at `new` is replaced.
+    /// Moves a file or directory. An existing file at `new` is replaced.
     async fn rename(&self, old: &str, new: &str) -> Result<()>;
 
-    /// Sets permission bits (at most 0o7777); follows links.
+    /// Sets permission bits (at most 0o7777). Links are followed.
     async fn chmod(&self, path: &str, mode: u32) -> Result<()>;
 
-    /// The paths that match `*`, `?`, `[...]`, `{a,b}` and `**`, sorted.
+    /// Returns the paths that match `*`, `?`, `[...]`, `{a,b}` and `**`, sorted.
     ///
-    /// - None is an empty list.
-    /// - More than 10,000 are [`crate::Error::Invalid`].
+    /// - No match is an empty list.
+    /// - More than 10,000 matches are [`crate::Error::Invalid`].
     async fn glob(&self, pattern: &str) -> Result<Vec<String>>;
 
-    /// The newest `lines` console lines: what the box's first process and its
-    /// background processes wrote.
+    /// Returns the newest `lines` lines of the console: the output of the box's first process and
+    /// of its background processes.
     async fn console(&self, lines: usize) -> Result<Vec<String>>;
 
-    /// Tells the box to end by itself `after` from now, should no server come.
+    /// Sets the box's deadline to `after` from now. The box ends by itself then, even if no
+    /// server is running.
     async fn set_deadline(&self, after: Duration) -> Result<()>;
 }

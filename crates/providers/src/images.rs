@@ -1,5 +1,5 @@
-//! The image store: images of registries and archives, unpacked and shared by
-//! every provider that needs a root file system on disk.
+//! Image store: images from registries and archives, unpacked and shared by every provider that
+//! needs a root file system on disk.
 
 mod config;
 pub(crate) mod desk;
@@ -39,7 +39,7 @@ use registry::Registries;
 use shelf::Shelf;
 use trees::{Bounds, Compression, Layer, Trees};
 
-/// The store. Clones are handles of the same one.
+/// Image store. Clones are handles of the same one.
 #[derive(Debug, Clone)]
 pub struct Images {
     inner: Arc<Store>,
@@ -52,97 +52,96 @@ struct Store {
     trees: Trees,
     registries: Registries,
     pulls: Pulls,
-    /// One for each blob and tree that somebody is writing.
+    /// One lock for each blob and tree being written, by digest.
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
     shelf: Mutex<Shelf>,
-    /// Taken by whoever removes images.
+    /// Held while images are removed.
     removals: tokio::sync::Mutex<()>,
 }
 
-/// An image that is in the store.
+/// Image in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    /// The digest of its manifest, `sha256:…`.
+    /// Digest of the manifest, `sha256:…`.
     pub digest: String,
-    /// Its names in full, such as `docker.io/library/python:3.12`, sorted. Empty for
-    /// one that only boxes still hold.
+    /// Full names, such as `docker.io/library/python:3.12`, sorted. Empty if no name refers to it
+    /// any more.
     pub names: Vec<String>,
-    /// What it is made for, such as `linux/amd64` or `linux/arm/v7`.
+    /// Platform, such as `linux/amd64` or `linux/arm/v7`.
     pub platform: String,
-    /// When it was made, in RFC 3339, if it says so.
+    /// Creation time in RFC 3339, if the image states one.
     pub created: Option<String>,
-    /// How many layers it has.
+    /// Number of its layers.
     pub layers: usize,
-    /// What has to be downloaded for it, in bytes.
+    /// Size of the download, in bytes.
     pub size_bytes: u64,
-    /// What its files take, unpacked, in bytes. Files that several images have
-    /// count in each.
+    /// Size of its files, unpacked, in bytes. A file that several images have counts in each.
     pub unpacked_bytes: u64,
-    /// How many boxes hold it.
+    /// Number of boxes that hold it.
     pub boxes: usize,
-    /// When a box was last made of it, or it was pulled or imported.
+    /// Time of the last box made of it, or of its pull or import.
     pub used_at: Option<SystemTime>,
 }
 
-/// Everything the store knows of an image.
+/// Image with the details of its configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detail {
-    /// What the list shows.
+    /// Image as listed by [`Images::list`].
     pub image: Image,
-    /// What it says of running it.
+    /// Settings for running it.
     pub run: Run,
-    /// Its labels.
+    /// Labels from its configuration.
     pub labels: BTreeMap<String, String>,
-    /// The digest of its configuration, which Docker calls the image's id.
+    /// Digest of its configuration, which Docker calls the image's id.
     pub config_digest: String,
-    /// Its layers, the lowest first.
+    /// Layers, the lowest first.
     pub layers: Vec<LayerDetail>,
 }
 
-/// A layer as the manifest has it.
+/// Layer as the manifest lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerDetail {
-    /// The digest of the layer as it is downloaded.
+    /// Digest of the layer as it is downloaded.
     pub digest: String,
-    /// Its size as it is downloaded, in bytes.
+    /// Size as it is downloaded, in bytes.
     pub size_bytes: u64,
-    /// Its media type.
+    /// Media type stated by the manifest.
     pub media_type: String,
 }
 
-/// How far a pull is.
+/// Progress of a pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
-    /// The registry is asked what the image is.
+    /// Registry being asked for the manifest.
     Resolving,
-    /// Layers are coming in.
+    /// Layers being downloaded from the registry.
     Downloading {
-        /// Bytes that are here, those of earlier attempts and of other images too.
+        /// Bytes in the store, including those of earlier attempts and of other images.
         bytes: u64,
-        /// Bytes that the image has.
+        /// Bytes of all layers and the configuration.
         bytes_total: u64,
     },
-    /// Layers are being unpacked.
+    /// Layers being unpacked to disk.
     Unpacking {
-        /// Bytes of its layers that were unpacked so far, as they were downloaded.
+        /// Bytes of the layers unpacked so far, counted as they were downloaded.
         bytes: u64,
     },
-    /// The image is here. Nothing follows.
+    /// Image ready in the store; the last item.
     Done(Image),
 }
 
-/// What a clean-up removed.
+/// Result of a clean-up.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pruned {
-    /// The digests of the images that went.
+    /// Digests of the removed images.
     pub images: Vec<String>,
-    /// Bytes that are free again.
+    /// Bytes freed on disk.
     pub freed_bytes: u64,
 }
 
 impl Images {
-    /// Opens the store in `config.dir`, or makes one there, and removes what a crash
-    /// left unfinished. Blocks.
+    /// Opens the store in `config.dir`, creating it if needed, and removes what a crash left
+    /// unfinished. Blocks.
     ///
     /// # Errors
     /// If the folder cannot be read or written.
@@ -165,23 +164,23 @@ impl Images {
         Ok(Images { inner: Arc::new(store) })
     }
 
-    /// The image of this name, for a box: pulled if it has to be, and held. Waits no
-    /// longer than `config.pull_timeout`; a pull goes on after that.
+    /// Returns the image of this name for a box, held so that it stays. Pulls it if needed, and
+    /// waits at most `config.pull_timeout`; the pull continues after that.
     ///
-    /// `name` may be the digest of an image that is here.
+    /// `name` may be the digest of an image in the store.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name, an image or a login that will not do, whatever the
-    /// wait; [`Error::Unavailable`] for a registry that does not answer, or when the time
-    /// is over; [`Error::Full`] if there is no room for it.
+    /// [`Error::Invalid`] for a name, an image or a login that no retry fixes;
+    /// [`Error::Unavailable`] if the registry does not answer or the wait is over;
+    /// [`Error::Full`] if there is no room for the image.
     pub async fn take(&self, name: &str) -> Result<Held> {
         self.take_for(name, None).await
     }
 
-    /// The same for a caller, who shares the places for pulls with others.
+    /// Does the same for a caller, which shares the slots for pulls with others.
     ///
     /// # Errors
-    /// As [`Images::take`], and [`Error::Unavailable`] where it has its share of them.
+    /// As [`Images::take`], and [`Error::Unavailable`] if the caller has its share of them.
     pub async fn take_for(&self, name: &str, asker: Option<Asker>) -> Result<Held> {
         let store = &self.inner;
         let name = match Wanted::parse(name)? {
@@ -220,32 +219,31 @@ impl Images {
         store.wait(&name, pull).await
     }
 
-    /// Holds an image again, by the digest that [`Held::digest`] gave. `None` if it is
-    /// not here.
+    /// Holds an image again, by the digest that [`Held::digest`] returned. `None` if it is not in
+    /// the store.
     #[must_use]
     pub fn hold(&self, digest: &str) -> Option<Held> {
         self.inner.hold(digest)
     }
 
-    /// Asks the registry for this image, and downloads and unpacks what is not here.
+    /// Asks the registry for this image, and downloads and unpacks what is not in the store.
     ///
-    /// Several pulls of one name are one download. It goes on when the stream is
-    /// dropped, until another needs its place. The last item is [`Progress::Done`] or an
-    /// error.
+    /// Several pulls of one name share one download. It continues after the stream is dropped,
+    /// until another pull needs its slot. The last item is [`Progress::Done`] or an error.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a bad name. Items of the stream: as [`Images::take`].
     pub async fn pull(&self, name: &str) -> Result<BoxStream<'static, Result<Progress>>> {
         let (progress, interest) = self.pull_for(name, None).await?;
-        // Kept by the stream.
+        // The stream keeps the interest alive.
         Ok(progress.map(move |step| (step, &interest).0).boxed())
     }
 
-    /// The same for a caller, who shares the places for pulls with others. The pull does
+    /// Does the same for a caller, which shares the slots for pulls with others. The pull does
     /// not give way while the interest is held.
     ///
     /// # Errors
-    /// As [`Images::pull`], and [`Error::Unavailable`] where it has its share of them.
+    /// As [`Images::pull`], and [`Error::Unavailable`] if the caller has its share of them.
     pub async fn pull_for(
         &self,
         name: &str,
@@ -256,23 +254,22 @@ impl Images {
         Ok((pull::watching(pull), interest))
     }
 
-    /// Takes images in from an archive: what `docker save` writes, a tar of an OCI
-    /// layout, or a tar of a root file system, each plain, gzip or zstd. Without a
-    /// `name` the archive has to name its images itself. It ends when nobody waits for it
-    /// any more.
+    /// Imports images from an archive: the output of `docker save`, a tar of an OCI layout, or a
+    /// tar of a root file system, each plain, gzip or zstd. Without a `name` the archive has to
+    /// name its images itself. The import ends when the future is dropped.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a bad name or archive; [`Error::TooLarge`] for what is larger
-    /// than an image may be; [`Error::Full`] if there is no room for it.
+    /// [`Error::Invalid`] for a bad name or archive; [`Error::TooLarge`] for one larger than an
+    /// image may be; [`Error::Full`] if there is no room for it.
     pub async fn import(&self, name: Option<&str>, archive: ByteStream) -> Result<Vec<Image>> {
         self.import_for(name, archive, None).await
     }
 
-    /// The same for a caller, who shares the places for imports with others.
+    /// Does the same for a caller, which shares the slots for imports with others.
     ///
     /// # Errors
-    /// As [`Images::import`], and [`Error::Unavailable`] where there is no place, or it has
-    /// its share of them.
+    /// As [`Images::import`], and [`Error::Unavailable`] if no slot is free or the caller has its
+    /// share of them.
     pub async fn import_for(
         &self,
         name: Option<&str>,
@@ -283,7 +280,7 @@ impl Images {
         self.inner.import(name, archive, asker).await
     }
 
-    /// Every image, by name.
+    /// Lists all images, by name.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -291,8 +288,8 @@ impl Images {
         self.inner.blocking("list images", |store| store.images()).await
     }
 
-    /// The digest of the image of this name or digest, if it is here. Reads nothing
-    /// from disk.
+    /// Returns the digest of the image with this name or digest, if it is in the store. Reads
+    /// nothing from disk.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a bad name.
@@ -300,27 +297,26 @@ impl Images {
         Ok(self.inner.find(&Wanted::parse(name)?).ok())
     }
 
-    /// The image of this name or digest.
+    /// Returns the details of the image with this name or digest.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a bad name; [`Error::NotFound`] if it is not here.
+    /// [`Error::Invalid`] for a bad name; [`Error::NotFound`] if it is not in the store.
     pub async fn inspect(&self, name: &str) -> Result<Detail> {
         let digest = self.inner.find(&Wanted::parse(name)?)?;
         self.inner.blocking("read an image", move |store| store.detail(&digest)).await
     }
 
-    /// Takes a name from its image, and removes the image with its last name. With a
-    /// digest, removes the image with all its names. A pull of that name ends.
+    /// Removes a name from its image, and the image with its last name. Given a digest, removes
+    /// the image with all its names. A pull of that name is ended.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a bad name; [`Error::NotFound`] if it is not here;
+    /// [`Error::Invalid`] for a bad name; [`Error::NotFound`] if it is not in the store;
     /// [`Error::Conflict`] while a box or a pull holds it.
     pub async fn remove(&self, name: &str) -> Result<()> {
         self.inner.remove(Wanted::parse(name)?).await
     }
 
-    /// Removes images that have no name and that nobody holds; with `all`, those that
-    /// have one too.
+    /// Removes images that have no name and no holder; with `all`, also those with a name.
     ///
     /// # Errors
     /// If the store cannot be written.
@@ -328,13 +324,14 @@ impl Images {
         self.inner.prune(all).await
     }
 
-    /// The store's own folder.
+    /// Returns the store's folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.inner.config.dir
     }
 
-    /// Returns what the images take that nothing holds, shared files counted once for each.
+    /// Returns the disk usage of images without a holder. A shared file counts in each of its
+    /// images.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -342,8 +339,8 @@ impl Images {
         self.inner.idle_usage().await
     }
 
-    /// Removes images that nothing holds, the longest unused first, until the disk has
-    /// more free than `config.reserve`.
+    /// Removes images without a holder, the longest unused first, until more of the disk is free
+    /// than `config.reserve`.
     ///
     /// # Errors
     /// If the store cannot be written.
@@ -351,21 +348,21 @@ impl Images {
         self.inner.make_room().await
     }
 
-    /// Ends pulls and imports that are under way, and waits for it. What is here of them stays and
-    /// is gone on with.
+    /// Ends running pulls and imports, and waits until they have ended. Partial downloads of
+    /// pulls stay and are resumed by the next pull.
     pub async fn close(&self) {
         self.inner.pulls.close().await;
     }
 }
 
 impl Store {
-    /// Whether its registry is asked for this image although it is here.
+    /// Returns whether the registry is asked for this image although it is in the store.
     fn asks_always(&self, name: &Name) -> bool {
-        // What a digest means never changes.
+        // The content of a digest never changes.
         self.config.pull == PullPolicy::Always && name.digest().is_none()
     }
 
-    /// Makes work one that is waited for at the end, also if its caller has gone.
+    /// Wraps `work` so that [`Images::close`] waits for it, even after its caller has gone.
     fn waited_for<T, W: FnOnce(&Store) -> T>(self: &Arc<Self>, work: W) -> impl FnOnce() -> T + use<T, W> {
         let (store, under_way) = (Arc::clone(self), self.pulls.tasks.token());
         move || {
@@ -375,7 +372,7 @@ impl Store {
         }
     }
 
-    /// Does work that blocks, out of the way of what does not.
+    /// Runs blocking work off the async threads.
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         action: &'static str,
@@ -387,7 +384,7 @@ impl Store {
         }
     }
 
-    /// Does work that keeps a processor busy for long, one thread beside few others.
+    /// Runs CPU-heavy work on its own thread, of which few run at a time.
     async fn long_work<T: Send + 'static>(
         self: &Arc<Self>,
         action: &'static str,
@@ -397,7 +394,7 @@ impl Store {
         done.await.map_err(|error| Error::failed(action, error))?
     }
 
-    /// Fails unless the disk has more free than what has to stay so.
+    /// Fails unless more of the disk is free than the reserve.
     fn room(&self) -> Result<()> {
         room(&self.config.dir, self.config.reserve)
     }
@@ -407,7 +404,7 @@ impl Store {
 impl ImageSource for Images {
     async fn check_image(&self, image: &str) -> Result<()> {
         match self.find(image)? {
-            // It knows why nobody may be asked for it.
+            // The error of `take` gives the reason why no registry is asked.
             None if self.inner.config.pull == PullPolicy::Never => self.take(image).await.map(drop),
             _ => Ok(()),
         }
@@ -424,12 +421,12 @@ impl ImageSource for Images {
     }
 }
 
-/// Whether the disk has no room, be it for bytes or for files.
+/// Returns whether the error means that the disk has no room, for bytes or for files.
 fn is_full(error: &io::Error) -> bool {
     [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge].contains(&error.kind())
 }
 
-/// What a fault of the store's disk means to the caller.
+/// Converts an I/O error of the store's disk; a full disk becomes [`Error::Full`].
 fn disk(action: &'static str, error: io::Error) -> Error {
     if !is_full(&error) {
         return Error::failed(action, error);
@@ -440,7 +437,7 @@ fn disk(action: &'static str, error: io::Error) -> Error {
     )
 }
 
-/// Fails unless the disk of `dir` has more free than what has to stay so.
+/// Fails unless more of the disk of `dir` is free than the reserve.
 fn room(dir: &Path, reserve: Reserve) -> Result<()> {
     let room = free(dir)?;
     if reserve.is_free(room) {
@@ -456,18 +453,18 @@ fn room(dir: &Path, reserve: Reserve) -> Result<()> {
     )))
 }
 
-/// Returns what is free of the disk of `dir`.
+/// Returns the free space of the disk of `dir`.
 fn free(dir: &Path) -> Result<Room> {
     Room::of(dir).map_err(|error| disk("see how much room there is for images", error))
 }
 
-/// An image that is on disk, whole, and stays there while this is held.
+/// Complete image on disk, which is not removed while this is held.
 #[derive(Debug, Clone)]
 pub struct Held {
     inner: Arc<Inner>,
 }
 
-/// One for all boxes that hold the same image; the store counts them.
+/// State shared by all handles of one image; the store counts them.
 #[derive(Debug)]
 struct Inner {
     digest: String,
@@ -475,17 +472,17 @@ struct Inner {
     run: Run,
 }
 
-/// What an image says of running it.
+/// Settings of an image for running it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Run {
     /// Environment, working directory and user.
     pub defaults: Defaults,
-    /// Its entry point with its command; empty if it has neither.
+    /// Entry point followed by the command; empty if the image has neither.
     pub entrypoint: Vec<String>,
 }
 
 impl Run {
-    /// Refuses a spawn of `image` that asks for an entry point where there is none.
+    /// Refuses a spawn of `image` that asks for its entry point if it has none.
     pub(crate) fn check(&self, image: &str, entrypoint: bool) -> Result<()> {
         if entrypoint && self.entrypoint.is_empty() {
             return Err(Error::Invalid(format!(
@@ -497,20 +494,20 @@ impl Run {
 }
 
 impl Held {
-    /// The digest of its manifest, `sha256:…`: what to write down to hold it again.
+    /// Returns the digest of the manifest, `sha256:…`, by which the image can be held again.
     #[must_use]
     pub fn digest(&self) -> &str {
         &self.inner.digest
     }
 
-    /// Its root file system: one directory that nobody ever changes, owned as the
-    /// image says where we are root, and all ours otherwise.
+    /// Returns the root file system: a directory that is never changed. If the server runs as
+    /// root, files have the image's owners; otherwise they belong to the server's user.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.inner.root
     }
 
-    /// What it says of running it.
+    /// Returns the settings for running the image.
     #[must_use]
     pub fn run(&self) -> &Run {
         &self.inner.run

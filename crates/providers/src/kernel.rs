@@ -1,14 +1,14 @@
-//! What the kernel of this host has once for all boxes, and counts to no limit of one.
+//! Kernel resources of this host that all boxes share and that no limit of a single box covers.
 
-/// Something of the kernel that boxes share.
+/// Kernel resource shared by all boxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KernelShare {
-    /// Bytes that wait in connections which no program has accepted.
+    /// Bytes queued in connections that no program has accepted.
     TcpBytes,
-    /// Connections that were closed with data which the other end does not take.
+    /// Connections closed with data that the other end does not take.
     TcpOrphans,
     /// Open files, sockets and timers.
     OpenFiles,
-    /// Files that are watched by `epoll`: the kernel counts them for a user of the host.
+    /// Files watched by `epoll`: the kernel counts them per user of the host.
     Watches,
 }

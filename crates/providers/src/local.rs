@@ -1,4 +1,4 @@
-//! What the providers share that make boxes on this host themselves.
+//! Parts shared by the providers that make boxes on this host themselves.
 
 pub(crate) mod agent_file;
 pub(crate) mod boxes;

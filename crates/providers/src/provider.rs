@@ -1,4 +1,6 @@
-//! What a runtime must do.
+//! The contract of a runtime, and the types that it exchanges with the server.
+
+#![warn(missing_docs)]
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,216 +11,215 @@ use domain::{Asker, Metadata, Resources, SandboxId};
 
 use crate::{BoxDisk, DiskUsage, Guest, KernelShare, Result, Slots};
 
-/// What to make.
+/// Parameters for making a box.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// The image's name, such as `host`.
+    /// Name of the image, such as `host`.
     pub image: String,
-    /// The size.
+    /// Memory, processors, processes and disk of the box.
     pub resources: Resources,
-    /// Whether to start the image's entry point beside the agent. Its output is the
-    /// console.
+    /// True to start the image's entry point beside the agent. Its output goes to the console.
     pub entrypoint: bool,
-    /// Labels; only `mock` reads them.
+    /// Labels of the sandbox. Only `mock` acts on them.
     pub metadata: Metadata,
-    /// How long the box may live without hearing from a server.
+    /// Time until the box ends by itself, unless a server sets a new deadline before.
     pub lifetime: Duration,
-    /// The caller that it is made for, who shares the places for pulls of images with
-    /// others; `None` for the server itself.
+    /// Caller that the box is made for; it shares the places for image pulls with other callers.
+    /// `None` for the server itself.
     pub asker: Option<Asker>,
 }
 
-/// How a box is kept apart from the host.
+/// Separation of a box from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
-    /// A machine of its own.
+    /// A virtual machine with a kernel of its own.
     Vm,
     /// The host's kernel, with namespaces.
     Container,
-    /// None worth the name.
+    /// No separation to rely on.
     None,
 }
 
-/// Who holds a limit.
+/// Enforcer of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitKind {
-    /// The kernel: no process can get past it.
+    /// The kernel: no process can exceed the limit.
     Hard,
-    /// The box watches itself.
+    /// The box itself, which watches its use.
     Soft,
-    /// Nobody.
+    /// No enforcer: the limit is not applied.
     None,
 }
 
-/// A part of the time that a start took.
+/// A phase of a start, with its duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Phase {
     /// `image`, `box` or `agent`.
     pub name: &'static str,
-    /// How long it took.
+    /// Duration of the phase.
     pub took: Duration,
 }
 
-/// A box that has been made.
+/// Outcome of a successful start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Started {
-    /// What took how long, in order.
+    /// Phases of the start with their durations, in order.
     pub phases: Vec<Phase>,
 }
 
 /// A box that a provider holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Whose it is.
+    /// Sandbox that the box belongs to.
     pub id: SandboxId,
-    /// Whether it can still be used. One that is not only wants removing.
+    /// True while the box can be used. One that cannot be used only needs to be removed.
     pub alive: bool,
 }
 
-/// Whether a provider can work on this host now.
+/// A provider's ability to work on this host now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Health {
-    /// Why not, and what to do about it; `None` when it can.
+    /// Reason why the provider cannot work, and the remedy; `None` while it can.
     pub error: Option<String>,
 }
 
-/// What an operator wants to know of a provider, for its detail and `doctor`.
+/// Properties of a provider that its API detail and `doctor` show to an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// How its boxes are kept apart from the host.
+    /// Separation of its boxes from the host.
     pub isolation: Isolation,
-    /// `runtime`, as the API calls it: `namespaces`, `memory`, …
+    /// `runtime` of the API: `namespaces`, `memory`, …
     pub runtime: String,
-    /// `network_mode`, as the API calls it: `loopback`, `none`, …
+    /// `network_mode` of the API: `loopback`, `none`, …
     pub network_mode: String,
-    /// Who holds which limit: `memory_mb`, `vcpus`, `pids`, `disk_mb`.
+    /// Limits with their enforcers: `memory_mb`, `vcpus`, `pids`, `disk_mb`.
     pub limits: Vec<(&'static str, LimitKind)>,
-    /// What this host lacks, a sentence each, with what to do about it.
+    /// Features that this host lacks, a sentence each, with the remedy.
     pub missing: Vec<String>,
 }
 
-/// A service that makes the boxes of a provider, as it was when
-/// [`Provider::health`] was asked last.
+/// A service that makes the boxes of a provider, as of the last call of [`Provider::health`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Backend {
-    /// Its version; empty while it has never answered.
+    /// Version of the service; empty until it first answers.
     pub version: String,
-    /// The runtimes that it has to make boxes with, sorted: `runc`, `runsc`, …
+    /// Runtimes with which it can make boxes, sorted: `runc`, `runsc`, …
     pub runtimes: Vec<String>,
-    /// `runtime_count`, as the API calls it: how many boxes of ours it holds.
+    /// `runtime_count` of the API: number of this server's boxes that it holds.
     pub runtime_count: u32,
 }
 
-/// Where images come from, as it concerns whoever waits for a box made of one.
-/// None of this asks a registry.
+/// A source of images, as seen by a caller that waits for a box. No method asks a registry.
 #[async_trait]
 pub trait ImageSource: fmt::Debug + Send + Sync {
-    /// What can be said against this image before a box is made of it.
+    /// Checks an image before a box is made of it.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] for what is no name, or for an image that is not here
-    /// and that nobody may be asked for.
+    /// [`crate::Error::Invalid`] if the text is no image name, or if the image is not on this
+    /// host and no registry may be asked for it.
     async fn check_image(&self, image: &str) -> Result<()>;
 
-    /// Whether a box of this image waits for a registry.
+    /// Returns whether a box of this image has to wait for a registry.
     async fn is_awaited(&self, image: &str) -> bool;
 
-    /// What the name means here, `sha256:…`. `None` while the image is not here.
+    /// Returns the digest that the name stands for on this host, `sha256:…`, or `None` while the
+    /// image is not here.
     async fn digest(&self, image: &str) -> Option<String>;
 }
 
 /// A runtime that can hold sandboxes.
 ///
-/// Every implementation passes [`crate::conformance`]: each bullet here and in
-/// [`Guest`] is a case there.
+/// Every implementation passes [`crate::conformance`]: each bullet here and in [`Guest`] is
+/// tested by a case there.
 #[async_trait]
 pub trait Provider: fmt::Debug + Send + Sync {
-    /// Its name in the API and in the configuration.
+    /// Returns the provider's name in the API and in the configuration.
     fn name(&self) -> &str;
 
-    /// What an operator wants to know.
+    /// Returns the properties that an operator sees.
     fn facts(&self) -> Facts;
 
-    /// Whether it can work now. Answers within a second; within four where
+    /// Checks whether the provider can work now. Answers within one second, or within four if
     /// another machine has to be asked and does not answer.
     async fn health(&self) -> Health;
 
-    /// The image that an omitted name means.
+    /// Returns the image that an omitted name stands for.
     fn default_image(&self) -> &str;
 
-    /// Where the images of its boxes come from; `None` where they come from nowhere,
-    /// or where another service gets them. The image `host` is in none. There is no
-    /// default, so that a provider around another one cannot forget it.
+    /// Returns the source of the images of its boxes, or `None` if they have none or if another
+    /// service gets them. The image `host` is in no source. There is no default implementation,
+    /// so that a provider around another one cannot forget it.
     ///
-    /// - An image that a box was made of is here, and nobody has to wait for it.
-    /// - One that it does not have is not here.
+    /// - An image that a box was made of is on this host, and no start has to wait for it.
+    /// - An image that the provider does not have is not on this host.
     fn images(&self) -> Option<&dyn ImageSource>;
 
-    /// Whether `spec` asks only for what this provider enforces.
+    /// Checks that `spec` asks only for what this provider enforces.
     ///
-    /// - An image that it cannot have is [`crate::Error::Invalid`], naming it; where a
-    ///   registry has to be asked for that, the start says it.
-    /// - An option it cannot enforce is [`crate::Error::NotSupported`], naming the option.
+    /// - An image that it cannot have is [`crate::Error::Invalid`], naming the image. If only a
+    ///   registry can answer that, [`Provider::start`] returns the error.
+    /// - An option that it cannot enforce is [`crate::Error::NotSupported`], naming the option.
     fn check(&self, spec: &Spec) -> Result<()>;
 
     /// Makes a box, ready for [`Provider::guest`].
     ///
-    /// - Idempotent by `id`: a repeat finds the box that runs.
+    /// - Idempotent by `id`: a repeat finds the running box.
     /// - On error nothing is left behind.
     /// - Dropping the future leaves nothing that [`Provider::stop`] does not remove.
     async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started>;
 
-    /// Removes a box and everything it held.
+    /// Removes a box and everything that it held.
     ///
-    /// [`crate::Error::Unavailable`] means that the service behind it did not answer in
-    /// time, or is away: some of the box may be there still, and whoever wants it gone
-    /// asks again, with growing pauses. So does the server with everything that is
-    /// `destroying`. After another error asking again may help too; no promise rests on it.
+    /// [`crate::Error::Unavailable`] means that the service behind the provider did not answer in
+    /// time or cannot be reached. Parts of the box may remain, and the caller has to retry with
+    /// growing pauses, as the server does for every sandbox in the state `destroying`. A retry
+    /// may also help after another error, but nothing is promised.
     ///
-    /// - An absent one is a success, twice is a success, two at once are a success.
+    /// - Stopping a box that does not exist succeeds; so do a repeat and two calls at once.
     /// - Commands in the box end, and their streams end with [`crate::Error::Gone`].
     async fn stop(&self, id: &SandboxId) -> Result<()>;
 
-    /// Every box of ours that this provider holds, known to the store or not.
+    /// Lists every box of this store that the provider holds, whether or not the store has a row
+    /// for it.
     ///
-    /// - Never one of another store.
-    /// - One whose first process has ended is there, not alive, until it is stopped.
+    /// - A box of another store is never listed.
+    /// - A box whose first process has ended is listed as not alive until it is stopped.
     async fn inventory(&self) -> Result<Vec<Found>>;
 
-    /// The inside of a box.
+    /// Returns the inside of a box.
     ///
-    /// - A box that is not there is [`crate::Error::Gone`].
+    /// - A box that does not exist is [`crate::Error::Gone`].
     /// - Works on boxes that an earlier process started, if they outlive it.
     async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>>;
 
-    /// The service behind it; `None` where the provider itself makes the boxes.
+    /// Returns the service behind the provider, or `None` if the provider makes the boxes itself.
     fn backend(&self) -> Option<Backend> {
         None
     }
 
-    /// How several users share a box; `None` where they cannot.
+    /// Returns the means to share a box among several users, or `None` if boxes cannot be shared.
     fn slots(&self) -> Option<&dyn Slots> {
         None
     }
 
-    /// Returns the disk of this host that boxes lie on. `None` where they take none of
-    /// it, or where that cannot be seen.
+    /// Returns the disk of this host that holds the boxes, or `None` if they use none of it or if
+    /// that cannot be seen.
     fn disk(&self) -> Option<BoxDisk> {
         None
     }
 
-    /// Measures what a box takes of this host's disk, for ending the one that fills it.
-    /// `None` where boxes take none of it.
+    /// Measures the space that a box uses on this host's disk, so that the box which fills the
+    /// disk can be ended. Returns `None` if boxes use none of it.
     ///
-    /// - What a box writes is counted, be it in files or in entries.
+    /// - All that a box writes is counted, both bytes of files and directory entries.
     /// - A file that was removed and is still open is counted.
     async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
         let _ = id;
         None
     }
 
-    /// Measures what a box takes of the kernel of this host that counts to no limit of
-    /// the box, for ending the one that takes most. `None` where that cannot be seen.
+    /// Measures the use of a resource of the host's kernel that no limit of the box covers, so
+    /// that the box which uses most can be ended. Returns `None` if that cannot be seen.
     ///
     /// - Open files of a box are counted.
     async fn kernel_usage(&self, id: &SandboxId, share: KernelShare) -> Option<u64> {
@@ -226,11 +227,11 @@ pub trait Provider: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Waits until nothing of what was stopped is left to clean up.
+    /// Waits until the cleanup after stopped boxes is complete.
     async fn idle(&self) {}
 }
 
-/// The `capabilities` of the API, derived from what is implemented.
+/// Returns the `capabilities` of the API, derived from what the provider implements.
 #[must_use]
 pub fn capabilities(provider: &dyn Provider) -> Vec<&'static str> {
     let mut capabilities = vec!["spawn", "exec", "exec_stream", "files", "console", "health"];

@@ -1,12 +1,12 @@
-//! Removing what a box or an image leaves on disk, however hostile it is.
+//! Removal of the directory trees of boxes and images, however hostile they are.
 //!
-//! A guest, or a layer, can nest directories so deep that no path reaches the end, and that
-//! a descriptor for each level would be more than a process may have. So every
-//! sub-directory is first moved up, beside its parent, and emptied there: no
-//! recursion, one descriptor, short paths. Links are removed, never followed.
+//! A guest or a layer can nest directories so deep that no path reaches the end, and that one
+//! descriptor for each level exceeds the limit of a process. So every subdirectory is first moved
+//! up, beside its parent, and emptied there: no recursion, one descriptor, short paths. Links are
+//! removed, never followed.
 //!
-//! Two may remove the same tree at once, such as a server and the one that replaces
-//! it: whatever one has taken away or moved up is no error for the other.
+//! Two processes may remove the same tree at once, such as a server and the one that replaces it.
+//! An entry that the other has removed or moved up is no error.
 
 use std::fs;
 use std::io;
@@ -16,8 +16,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-/// Removes the directory `root`, whose content nobody but other removals changes any
-/// more.
+/// Removes the directory `root`. Only other removals may change its content meanwhile.
 pub(crate) fn remove_tree(root: &Path) -> io::Result<()> {
     match root.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -27,12 +26,12 @@ pub(crate) fn remove_tree(root: &Path) -> io::Result<()> {
     }
     absent_is_fine(unlock(root))?;
     let mut lifted = Lifted { root, count: 0, surprises: 0 };
-    // What is moved up during a pass may or may not be seen by it.
+    // A pass may or may not see what was moved up during it.
     while !lifted.pass()? {}
     Ok(())
 }
 
-/// So often may somebody else move something into what has just been emptied.
+/// Most times that another removal may move something into a directory just emptied.
 const SURPRISES_MAX: u32 = 10_000;
 
 struct Lifted<'a> {
@@ -42,8 +41,8 @@ struct Lifted<'a> {
 }
 
 impl Lifted<'_> {
-    /// Removes what is seen below the root, and the root if that is nothing; whether
-    /// the root has gone.
+    /// Removes what it sees below the root, and the root if that is nothing; returns whether the
+    /// root is gone.
     fn pass(&mut self) -> io::Result<bool> {
         let mut empty = true;
         for_each(self.root, |path, is_dir| {
@@ -53,7 +52,7 @@ impl Lifted<'_> {
         Ok(empty && self.remove_dir(self.root)?)
     }
 
-    /// Removes a directory right below the root; its own directories move up.
+    /// Removes a directory right below the root; its subdirectories move up.
     fn empty_out(&mut self, dir: &Path) -> io::Result<()> {
         unlock(dir)?;
         for_each(dir, |path, is_dir| {
@@ -62,7 +61,7 @@ impl Lifted<'_> {
         self.remove_dir(dir).map(drop)
     }
 
-    /// Removes an empty directory; `false` if somebody else has put something there.
+    /// Removes an empty directory; returns `false` if another removal has put something there.
     fn remove_dir(&mut self, dir: &Path) -> io::Result<bool> {
         match absent_is_fine(fs::remove_dir(dir)) {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && self.surprises < SURPRISES_MAX => {
@@ -78,7 +77,7 @@ impl Lifted<'_> {
             let target: PathBuf = self.root.join(format!(".lifted-{}", self.count));
             self.count += 1;
             match renameat_with(CWD, dir, CWD, &target, RenameFlags::NOREPLACE) {
-                // The guest had the same idea for a name.
+                // The guest may have used the name.
                 Err(Errno::EXIST) => {}
                 other => return other.map_err(io::Error::from),
             }
@@ -86,8 +85,8 @@ impl Lifted<'_> {
     }
 }
 
-/// Calls `deed` with every entry of `dir`, and whether that is a directory; one that has
-/// gone has none.
+/// Calls `deed` with every entry of `dir` and whether it is a directory. A missing `dir` has no
+/// entries.
 fn for_each(dir: &Path, mut deed: impl FnMut(&Path, bool) -> io::Result<()>) -> io::Result<()> {
     absent_is_fine(fs::read_dir(dir).and_then(|mut entries| {
         entries.try_for_each(|entry| {
@@ -105,7 +104,8 @@ fn absent_is_fine(outcome: io::Result<()>) -> io::Result<()> {
     outcome.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-/// Without privileges the modes that a guest sets hold for us too.
+/// Makes a directory accessible: without root, the modes that a guest sets apply to this process
+/// too.
 fn unlock(dir: &Path) -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -123,7 +123,7 @@ mod test {
     fn a_tree_too_deep_for_any_path_is_removed() {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().join("box");
-        // Built from the inside out: each level is put into a new one.
+        // Built from the inside out: each level is moved into a new one.
         fs::create_dir(&root).unwrap();
         let (inner, outer) = (root.join("inner"), root.join("outer"));
         fs::create_dir(&inner).unwrap();

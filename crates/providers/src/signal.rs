@@ -1,18 +1,18 @@
 //! Signals by name.
 
-/// Their names in the order of their numbers on Linux, from 1.
+/// Names in the order of their numbers on Linux, from 1.
 const NAMES: [&str; 31] = [
     "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM",
     "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO",
     "PWR", "SYS",
 ];
 
-/// A signal of Linux, other than those for real time.
+/// A signal of Linux, except the real-time signals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signal(u8);
 
 impl Signal {
-    /// The signal of this name, with `SIG` before it or without.
+    /// Returns the signal with this name, with or without the prefix `SIG`.
     #[must_use]
     pub fn named(name: &str) -> Option<Signal> {
         let name = name.strip_prefix("SIG").unwrap_or(name);
@@ -20,13 +20,13 @@ impl Signal {
         u8::try_from(at + 1).ok().map(Signal)
     }
 
-    /// Its number.
+    /// Returns the signal's number on Linux.
     #[must_use]
     pub fn number(self) -> i32 {
         i32::from(self.0)
     }
 
-    /// Its name, without `SIG`.
+    /// Returns the name, without `SIG`.
     #[must_use]
     pub fn name(self) -> &'static str {
         NAMES.get(usize::from(self.0) - 1).copied().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The guest made of a byte stream, against agents that lie, flood, stall and die.
+//! Tests of the guest over a byte stream, with agents that lie, flood, stall and die.
 
 mod test {
     use std::collections::BTreeMap;
@@ -43,10 +43,10 @@ mod test {
         text(&format!(r#"{{"protocol":{VERSION},"version":"test"}}"#))
     }
 
-    /// Dropping it cuts the connection.
+    /// Task of an agent. Dropping it cuts the connection.
     struct Agent(JoinSet<()>);
 
-    /// An agent that answers as `answer` says.
+    /// Connects to an agent that answers every request with `answer`.
     async fn connect(
         answer: impl Fn(Request<Incoming>) -> Answer + Clone + Send + 'static,
     ) -> (providers::Result<AgentGuest>, Agent) {
@@ -65,7 +65,8 @@ mod test {
         (AgentGuest::connect(ours).await, Agent(agent))
     }
 
-    /// An agent that says hello and then answers everything as `answer` says.
+    /// Connects to an agent that answers `/hello` correctly and every other request with
+    /// `answer`.
     async fn guest(answer: impl Fn(Request<Incoming>) -> Answer + Clone + Send + 'static) -> (Arc<AgentGuest>, Agent) {
         let (guest, agent) = connect(move |request| match request.uri().path() {
             "/hello" => async { hello() }.boxed(),
@@ -75,7 +76,8 @@ mod test {
         (Arc::new(guest.expect("the agent answers")), agent)
     }
 
-    /// An agent whose commands write `frames`, and then end the stream.
+    /// Runs a command whose agent sends `frames` and then ends the stream, and returns all
+    /// events.
     async fn exec_gives(frames: Vec<Bytes>) -> Vec<providers::Result<OutputEvent>> {
         let (guest, _agent) = guest(move |_| {
             let frames = frames.clone();
@@ -142,7 +144,7 @@ mod test {
         assert!(is_failed(&guest.read_file("/a", 0, None).await.map(|_| ())));
         assert!(is_failed(&guest.exec(command()).await.map(|_| ())));
         assert!(is_failed(&guest.write_file("/a", None, stream::empty().boxed()).await));
-        // It is the request that failed, not the connection.
+        // The request failed, not the connection.
         assert!(!guest.is_closed());
     }
 
@@ -329,7 +331,7 @@ mod test {
             let last = events.fold(None, |_, event| async { Some(event) }).await.unwrap();
             let Ok(OutputEvent::Exit(exit)) = &last else { panic!("{last:?}") };
             assert!(exit.timed_out && exit.code == 124, "{exit:?}");
-            // The deadline of 60 s, and the 10 s of grace.
+            // The deadline of 60 s and the grace of 10 s.
             assert!((69..=71).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
         }
     }
@@ -420,13 +422,13 @@ mod test {
         let mut output = guest.exec(Command { stdin: Some(stdin.boxed()), ..command() }).await.unwrap();
         let mut reader = JoinSet::new();
         reader.spawn(async move { output.next().await });
-        // The window is full when nothing more is asked for.
+        // The window is full when no more content is requested.
         let mut pieces = 0;
         while let Ok(Some(())) = tokio::time::timeout(Duration::from_millis(300), asks.recv()).await {
             pieces += 1;
         }
         assert!((1..200).contains(&pieces), "{pieces} pieces");
-        // And with the output goes the stdin.
+        // Dropping the output also drops the stdin.
         drop(reader);
         assert!(tokio::time::timeout(Duration::from_secs(5), asks.recv()).await.unwrap().is_none());
     }

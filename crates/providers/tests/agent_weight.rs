@@ -1,5 +1,5 @@
-//! The memory that the answers of a hostile agent take. Alone in its process, since
-//! it is the process that is weighed.
+//! Memory that the answers of a hostile agent use. The tests have a process of their own, since
+//! its memory is measured.
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
@@ -23,7 +23,7 @@ mod test {
     use tokio::sync::Mutex;
     use tokio::task::JoinSet;
 
-    /// One measures at a time.
+    /// Lock that lets one test measure at a time.
     static SCALES: Mutex<()> = Mutex::const_new(());
 
     type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -32,7 +32,7 @@ mod test {
     const ENTRY: &str =
         r#"{"name":"a","path":"/a","size":1,"is_dir":false,"is_symlink":false,"modified_ms":0,"mode":420}"#;
 
-    /// An array of so many bytes that repeats `element`.
+    /// Returns an array of about `bytes` bytes that repeats `element`.
     fn array(element: &str, bytes: usize) -> Body {
         let element = format!("{element},");
         let piece = Bytes::from(element.repeat(65536 / element.len()));
@@ -43,7 +43,7 @@ mod test {
         StreamBody::new(frames).boxed_unsync()
     }
 
-    /// An agent that answers each question with an array of `bytes`.
+    /// Connects to an agent that answers each request with an array of `bytes` bytes.
     async fn guest(bytes: usize) -> (Arc<AgentGuest>, JoinSet<()>) {
         let (ours, theirs) = tokio::io::duplex(256 * 1024);
         let mut agent = JoinSet::new();
@@ -72,9 +72,9 @@ mod test {
         found.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
     }
 
-    /// How much memory `work` takes at its worst.
+    /// Runs `work` and returns the peak of its memory use, in bytes.
     async fn weigh<T>(work: impl Future<Output = T>) -> (T, usize) {
-        // From now on the kernel counts the peak anew.
+        // Resets the kernel's count of the peak.
         std::fs::write("/proc/self/clear_refs", "5").unwrap();
         let before = status("VmRSS");
         let done = work.await;
@@ -105,7 +105,7 @@ mod test {
     async fn large_answers_of_one_box_are_gathered_one_after_the_other() {
         const LISTS: usize = 24;
         let _scales = SCALES.lock().await;
-        // 80,000 entries, which an honest agent may give too.
+        // 80,000 entries, which an honest agent may return too.
         let (guest, _agent) = guest(8 * MIB).await;
         let one = async || guest.list("/").await.map(|entries| entries.len());
         let (alone, taken_alone) = weigh(one()).await;

@@ -1,5 +1,5 @@
-//! The whole suite through the protocol between server and agent: an agent in
-//! this process whose box is a mock one, over a byte stream in memory.
+//! The conformance suite through the protocol between server and agent. The agent runs in this
+//! process over a byte stream in memory, and its box is a mock one.
 
 mod test {
     use std::collections::HashMap;
@@ -48,7 +48,7 @@ mod test {
         Response::new(body(stream::iter([Ok(Bytes::from(bytes))])))
     }
 
-    /// A request's body, or why it broke off.
+    /// Returns a request's body as a stream, with the error if it breaks off.
     fn content(body: Incoming) -> ByteStream {
         BodyStream::new(body)
             .map_ok(|frame| frame.into_data().unwrap_or_default())
@@ -56,7 +56,7 @@ mod test {
             .boxed()
     }
 
-    /// The server's side of stdin, cut out of its frames again.
+    /// Returns the stdin that the server sent, decoded from its frames.
     fn stdin(body: Incoming, decoder: Decoder) -> ByteStream {
         stream::try_unfold((content(body), decoder), |(mut body, mut decoder)| async move {
             loop {
@@ -91,7 +91,7 @@ mod test {
     #[derive(Clone)]
     struct Agent {
         guest: Arc<dyn Guest>,
-        /// Cancelled when the box has ended, with which the connection ends.
+        /// Cancelled when the box has ended, which ends the connection.
         gone: CancellationToken,
     }
 
@@ -246,7 +246,7 @@ mod test {
                             Ok(frame::encode(Kind::Exit, &serde_json::to_vec(&exit).expect("it serializes")))
                         }
                         Err(error) => {
-                            // The connection ends with the box, before anything else is said.
+                            // The connection ends with the box, before anything else is sent.
                             gone.cancel();
                             std::future::pending::<()>().await;
                             Err(io::Error::other(error))
@@ -258,7 +258,7 @@ mod test {
         }
     }
 
-    /// Mock boxes that are spoken to through the protocol.
+    /// A provider of mock boxes that are reached through the protocol.
     #[derive(Debug)]
     struct Bridge {
         mock: Mock,
@@ -297,7 +297,7 @@ mod test {
         async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>> {
             let agent = Agent { guest: self.mock.guest(id).await?, gone: CancellationToken::new() };
             let (ours, theirs) = tokio::io::duplex(256 * 1024);
-            self.agents.lock().expect("nobody panicked").spawn(agent.serve(theirs));
+            self.agents.lock().expect("no task panicked").spawn(agent.serve(theirs));
             Ok(Arc::new(AgentGuest::connect(ours).await?))
         }
     }

@@ -1,4 +1,4 @@
-//! The suite that every provider passes, run on each of them.
+//! The conformance suite, run on each provider.
 
 mod test {
     use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What only boxes in memory do: fail on request, and run a small shell.
+//! Behaviour that only boxes in memory have: failures on request, and a small shell.
 
 mod test {
     use std::time::Duration;
@@ -67,7 +67,7 @@ mod test {
             assert_eq!(mock.inventory().await.unwrap(), []);
         }
         mock.start(&id(1), &spec).await.unwrap();
-        // Another box counts for itself.
+        // Attempts are counted per box.
         assert!(is_failed(&mock.start(&id(2), &spec).await));
     }
 

@@ -1,9 +1,9 @@
-//! Who gets the next free place: one task that asks the store, in order.
+//! Admission of spawns: one task that asks the store, in order of arrival.
 //!
-//! The store's transaction keeps the caps; this task keeps the order. Whoever
-//! asks takes a place in the queue first, so that nobody who comes later can
-//! get ahead, and leaves it at once when there is room. Nothing here is kept
-//! across a restart: those who wait are gone with their connections.
+//! The store's transaction enforces the caps; this task keeps the order. Every spawn takes a
+//! place in the queue first, so that no later spawn gets ahead of it, and leaves the queue at
+//! once if there is room. Nothing is kept across a restart: the connections of waiting clients
+//! are gone then.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -21,82 +21,81 @@ use crate::clock::{self, Clock};
 use crate::events::{EventType, Events};
 use crate::store::{self, Admitted, NewSandbox, Sandbox, Store};
 
-/// What happens to who finds no room.
+/// Rules for spawns that find no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueuePolicy {
-    /// Whether who is at a cap waits.
+    /// True if spawns over a cap wait.
     pub enabled: bool,
-    /// Whether who finds every shared box full waits.
+    /// True if spawns wait that find every shared box full.
     pub pool: bool,
-    /// How long one may wait.
+    /// Maximum wait.
     pub timeout: Duration,
-    /// The most that may wait at once, and the most of one owner.
+    /// Maximum number of waiting spawns, in total and of one owner.
     pub places: Places,
 }
 
 impl QueuePolicy {
-    /// Whether who is denied for this reason waits.
+    /// Returns whether a spawn denied for this reason waits.
     #[must_use]
     pub fn waits_for(&self, denial: Denial) -> bool {
         match denial {
             Denial::MaxSandboxes | Denial::MaxSandboxesPerOwner => self.enabled,
             Denial::PoolFull => self.pool,
-            // Its own sandboxes are what it waits for.
+            // The owner would wait for its own sandboxes.
             Denial::PoolShare => false,
         }
     }
 }
 
-/// Why somebody was not admitted.
+/// Reasons for which a spawn was not admitted.
 #[derive(Debug)]
 pub enum Refused {
-    /// A cap is reached, or every shared box full, and there is no queue for that.
+    /// A cap is reached, or every shared box is full, and spawns do not wait for that.
     Denied(Denial, Room),
     /// The queue is full.
     QueueFull(Denial, Room),
-    /// So many of the same owner wait, which is its share of the queue.
+    /// The owner's share of the queue is full, with this number of its spawns.
     ShareFull(Denial, Room, usize),
     /// No room came free in time.
     TimedOut(Denial, Room),
-    /// No worker may take it.
+    /// No worker is eligible.
     NoWorker,
-    /// There is a sandbox with the same idempotency key.
+    /// A sandbox with the same idempotency key exists.
     KeyTaken,
-    /// The store failed.
     Store(store::Error),
     /// The server is shutting down.
     Closed,
 }
 
-/// The figures of the queue since the start.
+/// Figures of the queue since the start of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Figures {
-    /// How many wait now.
+    /// Number of spawns that wait now.
     pub depth: u64,
-    /// How many had to wait. `queued = dequeued + timed_out + left + depth`.
+    /// Number of spawns that had to wait. `queued = dequeued + timed_out + left + depth`.
     pub queued: u64,
-    /// How many of them got a place.
+    /// Number of these that were admitted.
     pub dequeued: u64,
-    /// How many of them got none in time.
+    /// Number of these that timed out.
     pub timed_out: u64,
-    /// How many of them went away, or met an error, before either.
+    /// Number of these that ended otherwise: the caller disconnected, or an error occurred.
     pub left: u64,
-    /// How long those who got a place had waited, together.
+    /// Total wait of the admitted spawns.
     pub wait_total: Duration,
-    /// The longest of these waits.
+    /// Longest wait of an admitted spawn.
     pub wait_max: Duration,
 }
 
-/// A sandbox that was admitted.
+/// An admitted sandbox.
 #[derive(Debug)]
 pub struct Granted {
-    /// It, stored; its times count from the moment it was admitted.
+    /// The stored row; its times count from the admission.
     pub sandbox: Sandbox,
-    /// How long the store took to write it.
+    /// Duration of the store's transaction.
     pub stored: Duration,
 }
 
-/// Gives back a place whose owner went away with the answer under way.
+/// Guard that gives a place back if the caller goes away while the answer is under way.
 struct Unclaimed {
     id: SandboxId,
     claimed: bool,
@@ -106,19 +105,18 @@ struct Unclaimed {
 impl Drop for Unclaimed {
     fn drop(&mut self) {
         if !self.claimed {
-            // Whoever has gone from the service as a whole leaves a row that the
-            // reconciler finds.
+            // If the receiver is gone too, the reconciler finds the row.
             let _ = self.abandoned.send(self.id.clone());
         }
     }
 }
 
-/// Somebody who wants a place.
+/// A queued spawn.
 struct Asking {
     new: NewSandbox,
     ttl: Duration,
     answer: oneshot::Sender<Result<(Granted, Unclaimed), Refused>>,
-    /// Set once it had to wait.
+    /// Wait of the spawn, once it had to wait.
     waits: Option<Waits>,
 }
 
@@ -129,8 +127,8 @@ struct Waits {
     room: Room,
 }
 
-/// What places in shared boxes differ in: provider, image and size. `None` for who
-/// gets a box of its own.
+/// Provider, image and size, by which places in shared boxes differ. `None` for a sandbox with a
+/// box of its own.
 type Kind = Option<(String, String, [u32; 4])>;
 
 impl Asking {
@@ -149,7 +147,7 @@ enum Message {
     QuotaChanged(OwnerId),
 }
 
-/// The way to the task.
+/// Handle of the admission task.
 #[derive(Debug)]
 pub struct Admission {
     next: AtomicU64,
@@ -157,20 +155,19 @@ pub struct Admission {
     figures: Arc<Mutex<Figures>>,
 }
 
-/// What [`Admission::open`] makes.
+/// Result of [`Admission::open`].
 #[derive(Debug)]
 pub struct Opened<T> {
-    /// The way to the task.
     pub admission: Arc<Admission>,
-    /// The task itself.
+    /// Future to run as the task.
     pub task: T,
-    /// Sandboxes whose callers had gone when they were admitted: to be removed.
+    /// Sandboxes whose callers had gone before the answer, to be removed.
     pub abandoned: mpsc::UnboundedReceiver<SandboxId>,
-    /// Ends the task; whoever waits is told so.
+    /// Token that ends the task; waiting spawns are then refused with [`Refused::Closed`].
     pub stop: CancellationToken,
 }
 
-/// Tells the task that nobody waits any more, unless there was an answer.
+/// Guard that removes a spawn from the queue when its caller goes away before the answer.
 struct Place<'a> {
     admission: &'a Admission,
     ticket: Ticket,
@@ -186,7 +183,7 @@ impl Drop for Place<'_> {
 }
 
 impl Admission {
-    /// The parts of it. Nothing runs until the task is.
+    /// Creates the handle and the task. Nothing runs until the task is polled.
     #[expect(
         clippy::disallowed_methods,
         reason = "each message stands for a request or a change under way, which are bounded; some are sent on drop"
@@ -219,12 +216,12 @@ impl Admission {
         Opened { admission, task: task.run(), abandoned: left, stop }
     }
 
-    /// Asks for a place, and waits for one if there is a queue.
+    /// Requests a place, and waits for one if there is a queue.
     ///
-    /// Dropping the future gives the place up, wherever it is.
+    /// Dropping the future gives the place up, at any stage.
     ///
     /// # Errors
-    /// [`Refused`] says what stands in the way.
+    /// [`Refused`], with the reason.
     pub async fn admit(&self, new: NewSandbox, ttl: Duration) -> Result<Granted, Refused> {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
@@ -238,23 +235,23 @@ impl Admission {
         })
     }
 
-    /// A place of `owner` came free.
+    /// Reports that a place of `owner` came free.
     pub fn freed(&self, owner: Option<&OwnerId>) {
         self.send(Message::Freed(owner.cloned()));
     }
 
-    /// The quota of `owner` was saved or deleted.
+    /// Reports that the quota of `owner` was saved or deleted.
     pub fn quota_changed(&self, owner: &OwnerId) {
         self.send(Message::QuotaChanged(owner.clone()));
     }
 
-    /// The figures now.
+    /// Returns the current figures.
     pub fn figures(&self) -> Figures {
         *self.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn send(&self, message: Message) {
-        // A task that has ended has nobody left to serve.
+        // A task that has ended has no waiting spawns.
         let _ = self.messages.send(message);
     }
 }
@@ -269,11 +266,11 @@ struct Task {
     stop: CancellationToken,
     figures: Arc<Mutex<Figures>>,
     queue: Queue<Asking, Kind, (Denial, Room)>,
-    /// Those who have come since the last round: they have not waited yet.
+    /// Spawns that arrived since the last round and do not count as waiting yet.
     fresh: VecDeque<Ticket>,
-    /// How many of the queue do wait.
+    /// Number of queued spawns that count as waiting.
     waiting: usize,
-    /// The number of these by owner; each has one at least.
+    /// Number of waiting spawns by owner; entries are at least 1.
     waiting_of: HashMap<Option<OwnerId>, usize>,
 }
 
@@ -325,14 +322,14 @@ impl Task {
                 if let Some(owner) = owner {
                     self.queue.release_owner(&owner);
                 }
-                // Where a shared box went, one of any kind may be made.
+                // After a shared box is removed, a box of any kind can be made.
                 self.queue.release_kinds();
             }
             Message::QuotaChanged(owner) => self.queue.release_owner(&owner),
         }
     }
 
-    /// Takes somebody out of the queue; `change` counts it if it had to wait.
+    /// Removes a spawn from the queue; `change` updates the figures if it had to wait.
     fn leave(&mut self, ticket: Ticket, change: impl FnOnce(&mut Figures)) -> Option<Asking> {
         let asking = self.queue.leave(ticket)?;
         if asking.waits.is_some() {
@@ -348,8 +345,8 @@ impl Task {
         Some(asking)
     }
 
-    /// When the one who has waited longest has waited long enough. All may wait
-    /// equally long, so nobody's time is over before.
+    /// Returns the deadline of the spawn that has waited longest. All have the same maximum
+    /// wait, so no deadline is earlier.
     fn deadline(&self) -> Option<Instant> {
         let (_, oldest) = self.queue.oldest()?;
         Some(oldest.waits?.since + self.policy.timeout)
@@ -372,7 +369,7 @@ impl Task {
         }
     }
 
-    /// Gives out places until nobody who is next gets one.
+    /// Admits queued spawns in order, until none of the next can get a place.
     async fn serve(&mut self) {
         while let Some((ticket, asking)) = self.queue.first() {
             if asking.answer.is_closed() {
@@ -420,7 +417,7 @@ impl Task {
         }
     }
 
-    /// Whether others may still get a place.
+    /// Returns whether other spawns may still get a place.
     fn denied(&mut self, ticket: Ticket, denial: Denial, room: Room) -> bool {
         if !self.policy.waits_for(denial) {
             self.refuse(ticket, Refused::Denied(denial, room));
@@ -428,7 +425,7 @@ impl Task {
         }
         if let Some(asking) = self.queue.get_mut(ticket) {
             let since = asking.waits.map(|waits| waits.since);
-            // Those who are new begin to wait when this round is over.
+            // New spawns begin to wait at the end of this round.
             if let Some(since) = since {
                 asking.waits = Some(Waits { since, denial, room });
             }
@@ -457,7 +454,7 @@ impl Task {
         }
     }
 
-    /// All who are new begin to wait, or are sent away if there is no place in the queue.
+    /// Lets all new spawns wait, or refuses those for which the queue has no place.
     fn settle(&mut self, denial: Denial, room: Room) {
         while let Some(ticket) = self.fresh.pop_front() {
             self.begin_to_wait(ticket, denial, room);
@@ -471,8 +468,8 @@ impl Task {
         }
     }
 
-    /// Whoever is still new when a round is over was not tried, since somebody who
-    /// came before was denied the same.
+    /// Lets the new spawns of a finished round wait. They were not tried, since an earlier spawn
+    /// was denied for the same reason.
     fn settle_fresh(&mut self) {
         while let Some(ticket) = self.fresh.pop_front() {
             if let Some((denial, room)) = self.queue.why_held(ticket).copied() {
@@ -501,7 +498,7 @@ impl Task {
     }
 }
 
-/// Until `deadline`, if there is one.
+/// Waits until `deadline`; for ever if there is none.
 async fn at(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,

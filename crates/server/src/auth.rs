@@ -1,7 +1,7 @@
-//! Who asks: decided from the headers alone, without effects.
+//! Authentication: the principal of a request, decided from its headers alone, without effects.
 //!
-//! Keys are kept and compared as hashes, in constant time. Nothing in here can
-//! show one: what others may see of a key is its [`KeyId`].
+//! Keys are stored and compared as hashes, in constant time. No type here can show a key;
+//! outside of this module it appears as its [`KeyId`].
 
 mod key;
 pub mod token;
@@ -18,21 +18,21 @@ use worker::Workers;
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ADMIN_KEY: HeaderName = HeaderName::from_static("x-admin-api-key");
 
-/// Who makes a request.
+/// Authenticated caller of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Principal {
-    /// Somebody who showed no key, where none is asked for.
+    /// Caller without a key, where none is required.
     Anonymous,
-    /// Who has the API key.
+    /// Holder of the API key.
     ApiKey(KeyId),
-    /// Who has the key of `/admin/*`.
+    /// Holder of the admin key.
     Admin(KeyId),
-    /// The worker of this id.
+    /// Worker with this id.
     Worker(String),
 }
 
 impl Principal {
-    /// Which key was shown, as it may be written down.
+    /// Returns the id of the key that was sent, for logs and the audit history.
     #[must_use]
     pub fn key_id(&self) -> Option<&KeyId> {
         match self {
@@ -42,40 +42,39 @@ impl Principal {
     }
 }
 
-/// What a route asks of its caller.
+/// Access rule of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demand {
-    /// Nothing; a key only shows more.
+    /// No key. A key may reveal more.
     Nothing,
-    /// The API key while `auth.enabled`.
+    /// The API key, while `auth.enabled` is true.
     Key,
-    /// The key of `/admin/*`.
+    /// The admin key.
     AdminKey,
-    /// The API key, unless `auth.admin_only` closes this group.
+    /// As [`Demand::Key`], or the admin key if `auth.admin_only` lists this group.
     Group(RouteGroup),
 }
 
-/// What a caller has to show, as the configuration has it.
+/// Credential that a caller has to send under the current configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// Nothing.
     Nothing,
     /// The API key, or the admin key.
     Key,
-    /// The key of `/admin/*`.
+    /// The admin key.
     AdminKey,
 }
 
-/// Why a caller is not let through.
+/// Reason why a caller is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
-    /// What the caller should change. Never repeats what was sent.
+    /// Message for the caller: what to change. Never repeats what was sent.
     pub message: &'static str,
-    /// Which key was tried, if one was.
+    /// Id of the key that was tried, if one was.
     pub tried: Option<KeyId>,
 }
 
-/// The keys that are configured, and what they open.
+/// Configured keys, and the rules of what they open.
 #[derive(Debug, Clone)]
 pub struct Access {
     enabled: bool,
@@ -86,17 +85,17 @@ pub struct Access {
     workers: Workers,
 }
 
-/// The keys of one request.
+/// Keys in the headers of one request.
 #[derive(Debug, Default)]
 struct Shown<'a> {
-    /// `X-API-Key`, or its alias.
+    /// Key of `X-API-Key`, or of its alias `Authorization: Bearer`.
     api: Option<&'a [u8]>,
-    /// `X-Admin-API-Key`.
+    /// Key of `X-Admin-API-Key`.
     admin: Option<&'a [u8]>,
 }
 
 impl Access {
-    /// The rules of this configuration.
+    /// Builds the rules of this configuration.
     #[must_use]
     pub fn new(auth: &Auth) -> Access {
         Access {
@@ -109,10 +108,10 @@ impl Access {
         }
     }
 
-    /// Who asks, if they may have what `demand` guards.
+    /// Returns the caller, if it may use what `demand` guards.
     ///
     /// # Errors
-    /// [`Denied`] if they may not.
+    /// [`Denied`] if it may not.
     pub fn decide(&self, demand: Demand, headers: &HeaderMap) -> Result<Principal, Denied> {
         match demand {
             Demand::Nothing => Ok(self.known(headers).unwrap_or(Principal::Anonymous)),
@@ -127,13 +126,12 @@ impl Access {
                 }
                 Ok(principal)
             }
-            // Nothing is asked for, so a key that is not ours does no harm.
+            // No key is required, so a wrong one is ignored.
             Demand::Key | Demand::Group(_) => Ok(self.known(headers).unwrap_or(Principal::Anonymous)),
         }
     }
 
-    /// What [`Access::decide`] asks for before it lets anybody have what `demand`
-    /// guards.
+    /// Returns the credential that [`Access::decide`] requires for `demand`.
     #[must_use]
     pub fn asks(&self, demand: Demand) -> Asked {
         let has_keys = self.admin_key.is_some() || self.api_key.is_some();
@@ -145,26 +143,24 @@ impl Access {
         }
     }
 
-    /// Whether whoever asks is told everything: where no key is asked for, or
-    /// one was shown.
+    /// Returns whether the caller may see all details: where no key is required, or one was sent.
     #[must_use]
     pub fn tells_all(&self, principal: &Principal) -> bool {
         !self.enabled || matches!(principal, Principal::ApiKey(_) | Principal::Admin(_))
     }
 
-    /// Whether every route asks for a key.
+    /// Returns whether `auth.enabled` is true.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Whether a key decides what this request gets, so that the answer tells
-    /// whether it is right.
+    /// Returns whether the answer depends on a key, and so reveals whether the key is right.
     #[must_use]
     pub fn depends_on_key(&self, demand: Demand, headers: &HeaderMap) -> bool {
         match self.asks(demand) {
             Asked::Key | Asked::AdminKey => true,
-            // On the open routes a key shows more.
+            // On the open routes a key reveals more.
             Asked::Nothing if demand == Demand::Nothing && self.enabled => {
                 !matches!(shown(headers), Ok(Shown { api: None, admin: None }))
             }
@@ -172,14 +168,14 @@ impl Access {
         }
     }
 
-    /// Whether this is a key that was tried in vain where none was needed; it
-    /// counts as an attempt all the same, or such routes would tell keys.
+    /// Returns the refusal of a wrong key sent where none is required. It counts as an attempt
+    /// all the same: otherwise such routes could be used to guess keys.
     #[must_use]
     pub fn tried_in_vain(&self, headers: &HeaderMap) -> Option<Denied> {
         self.known(headers).err().filter(|_| self.enabled)
     }
 
-    /// The credentials of workers.
+    /// Returns the credentials of workers.
     #[must_use]
     pub fn workers(&self) -> &Workers {
         &self.workers
@@ -207,8 +203,8 @@ impl Access {
         }
     }
 
-    /// Whose keys these are. Every key that is shown must be right: one that is
-    /// wrong is a mistake that the caller should hear of.
+    /// Returns the caller that the keys identify. Every key that is sent must be right: a wrong
+    /// one is a mistake that the caller should learn of.
     fn known(&self, headers: &HeaderMap) -> Result<Principal, Denied> {
         let shown = shown(headers)?;
         let api = shown
@@ -228,10 +224,10 @@ impl Access {
         }
     }
 
-    /// Whose key this is.
+    /// Returns the holder of this key, or a refusal with the message `otherwise`.
     fn whose(&self, key: &[u8], otherwise: &'static str) -> Result<Principal, Denied> {
         let given = KeyHash::of_bytes(key);
-        // Both are compared always, so that the time does not tell which it was.
+        // Both are always compared, so that the time does not reveal which one matched.
         let is_admin = self.admin_key.as_ref().is_some_and(|known| known.matches(&given));
         let is_api = self.api_key.as_ref().is_some_and(|known| known.matches(&given));
         if is_admin || is_api && self.admin_key.is_none() && self.fallback {
@@ -248,7 +244,7 @@ fn denied(message: &'static str) -> Denied {
     Denied { message, tried: None }
 }
 
-/// Finds the keys, and refuses what can be read two ways.
+/// Finds the keys in the headers, and refuses ambiguous ones.
 fn shown(headers: &HeaderMap) -> Result<Shown<'_>, Denied> {
     let own = single(headers, &API_KEY, "`X-API-Key` is given twice; send it once", "`X-API-Key` is empty")?;
     let admin =
@@ -280,7 +276,7 @@ fn single<'a>(
     }
 }
 
-/// The key of `Authorization: Bearer`. Other schemes are a proxy's, not ours.
+/// Returns the key of `Authorization: Bearer`. Other schemes are meant for a proxy and ignored.
 fn bearer(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied> {
     let twice = "`Authorization` is given twice; send it once";
     let Some(value) = single(headers, &header::AUTHORIZATION, twice, "`Authorization` is empty")? else {

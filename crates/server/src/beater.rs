@@ -1,10 +1,9 @@
-//! What makes a server the worker of a control plane: it says that it is there,
-//! renews the leases on the sandboxes that were put here, and ends those whose
-//! lease it has lost.
+//! Worker role of a server: it sends heartbeats to its control plane, renews the leases on the
+//! sandboxes placed here, and ends those whose lease is lost.
 //!
-//! Until when a sandbox may run is stored before anything else happens, and
-//! counts from before the control plane was asked, on our own clock. So this
-//! side always stops first, also after a restart, and with nobody to ask.
+//! The time until which a sandbox may run is stored before anything else happens. It counts from
+//! before the control plane was asked, on this server's clock. So the worker always stops first,
+//! also after a restart, and without reaching the control plane.
 
 mod wire;
 
@@ -20,22 +19,22 @@ use crate::clock;
 use crate::config::{Secret, WorkerSelf};
 use crate::control::{Control, Held, hostname};
 
-/// How often leases that are lost for too long are looked for.
+/// Interval at which leases that are lost for too long are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How many leases are renewed at once.
+/// The most leases that are renewed at once.
 const AT_ONCE: usize = 8;
 /// The largest token file, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4096;
-/// How long the control plane may take to answer.
+/// Longest time for an answer of the control plane.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Why this server cannot be a worker. Texts are for the operator.
+/// Reason why this server cannot be a worker. Texts are for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// Nothing says whose worker it is.
+    /// No control plane is configured.
     #[error("no control plane is named; use --control-plane, or set `worker.control_plane`")]
     NoControlPlane,
-    /// It has nothing to show.
+    /// No token is configured.
     #[error("no credential; set `worker.token_file` or `worker.token`")]
     NoToken,
     /// The id cannot be used.
@@ -46,10 +45,10 @@ pub enum Fault {
     Client(#[from] client::Error),
 }
 
-/// What is shown to the control plane.
+/// Credential that is shown to the control plane.
 enum Token {
     Fixed(Secret),
-    /// Read for each request: a short-lived token is put there anew.
+    /// Read for each request, since a short-lived token is replaced from time to time.
     File(PathBuf),
 }
 
@@ -72,7 +71,7 @@ impl Token {
     }
 }
 
-/// The worker's side of the bond with its control plane.
+/// Connection of a worker to its control plane.
 pub struct Beater {
     id: WorkerId,
     client: client::Client,
@@ -80,7 +79,7 @@ pub struct Beater {
 }
 
 impl Beater {
-    /// Sets the bond up. Nothing is sent yet.
+    /// Prepares the connection. Nothing is sent yet.
     ///
     /// # Errors
     /// [`Fault`] says what to change.
@@ -102,12 +101,12 @@ impl Beater {
             client::Options { ca_file: own.ca_file.as_deref(), answer_max: ANSWER_MAX, ..client::Options::default() };
         let client = client::Client::open(&own.control_plane, options)?;
         if own.control_plane.starts_with("http://") && !client.is_local() {
-            tracing::warn!("the worker's token crosses the network where anybody can read it; use an https:// URL");
+            tracing::warn!("the worker's token crosses the network in the clear; use an https:// URL");
         }
         Ok(Self { id, client, token })
     }
 
-    /// Runs until told to stop.
+    /// Runs until `stop` is cancelled.
     pub async fn run(self, control: Arc<Control>, stop: CancellationToken) {
         let terms = control.policy().leases;
         let retry = terms.heartbeat_interval.min(terms.grace / 6);
@@ -140,13 +139,13 @@ impl Beater {
         }
     }
 
-    /// One round: says that we are there, and renews every lease.
+    /// Sends one heartbeat, and renews every lease.
     async fn beat(&self, control: &Control) -> Result<(), String> {
         let token = self.token.read().await?;
         let client = self.client.as_worker(self.id.as_str(), &token).map_err(|error| error.to_string())?;
         let offer = control.own_offer().await.map_err(|error| error.to_string())?;
         let beat = wire::heartbeat(offer);
-        // What may still run is renewed even if the heartbeat is refused.
+        // Leases are renewed even if the heartbeat is refused.
         let heard = client.heartbeat(self.id.as_str(), &beat).await.map_err(|error| error.to_string());
         let held = control.held().await.map_err(|error| error.to_string())?;
         let renewals: Vec<_> = held.iter().map(|held| self.renew(control, &client, held).boxed()).collect();

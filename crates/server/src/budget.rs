@@ -1,15 +1,14 @@
-//! How much memory all requests together may hold: one budget, counted in bytes.
+//! Memory budget of all requests together, counted in bytes.
 //!
-//! It counts what callers can make the server hold for as long as they like: the
-//! bodies that they send, the output that is collected for them, what waits for
-//! them to read it. A request takes its part *before* it holds the memory, and
-//! gives it back by dropping its [`Reservation`], so that nothing leaks and the
-//! figure is exact. What is refused is refused before any work is begun.
+//! It counts what callers can make the server hold for as long as they like: the bodies that
+//! they send, the output that is collected for them, and output that waits until they read it. A
+//! request takes its part *before* it holds the memory, and gives it back by dropping its
+//! [`Reservation`], so that nothing leaks and the count is exact. A request is refused before
+//! any of its work begins.
 //!
-//! One caller never gets all of it: it may hold a bounded multiple of what it
-//! leaves free ([`domain::Share`]). The same holds of all callers from one
-//! address, so that an owner per request, who costs nothing to make up, does not
-//! lift the bound.
+//! One caller never gets all of it: it may hold a bounded multiple of what it leaves free
+//! ([`domain::Share`]). The same holds for all callers from one address, so that an owner per
+//! request, which costs nothing to make up, does not lift the bound.
 //!
 //! What is bounded by the number of connections alone is not counted: the first
 //! few kilobytes of each head, body and answer, the buffers of TLS.
@@ -27,35 +26,34 @@ use tokio::time::Instant;
 use crate::auth::KeyId;
 use crate::figures::RequestMemory as Figures;
 
-/// The part of a caller,
+/// Share of a single caller.
 const CALLER: Share = Share::times_free(2);
-/// and of all callers at one address.
+/// Share of all callers at one address.
 const ADDRESS: Share = Share::times_free(4);
-/// How often one who waits looks again. Waking all of them at each byte that is
-/// given back would cost the more, the more of them wait.
+/// Interval at which a waiting request checks again. Waking all waiting requests at each byte
+/// that is given back would cost more the more there are.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Who takes from the budget.
+/// Identity that takes from the budget.
 #[derive(Debug, Clone, Copy, Hash)]
 pub enum Caller<'a> {
-    /// This owner.
     Owner(&'a OwnerId),
-    /// Who has this key.
+    /// Holder of this key.
     Key(&'a KeyId),
-    /// Who is at this address; `None` on the Unix socket.
+    /// Client at this address; `None` on the Unix socket.
     Address(Option<IpAddr>),
 }
 
-/// The caller may not hold more now.
+/// Refusal: the caller may not hold more now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the memory for requests is spent")]
 pub struct Spent;
 
-/// The memory of all requests.
+/// Memory budget of all requests.
 #[derive(Debug)]
 pub struct Budget {
     total: u64,
-    /// Makes keys that tell of no caller.
+    /// Hasher for the keys of `held`, from which no caller can be read.
     hasher: RandomState,
     state: Mutex<State>,
 }
@@ -66,18 +64,18 @@ struct State {
     peak: u64,
     refused: u64,
     truncated: u64,
-    /// What each holds that holds anything.
+    /// Bytes by holder, without holders of none.
     held: HashMap<u64, u64>,
 }
 
-/// What a caller takes by, for one request.
+/// Access of one request to the budget, in the name of its caller.
 #[derive(Debug, Clone)]
 pub struct Account {
     budget: Arc<Budget>,
     holders: Holders,
 }
 
-/// In whose name something is held: a caller, and all callers at its address.
+/// Holders that a reservation counts for: a caller, and all callers at its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holders {
     caller: u64,
@@ -85,7 +83,7 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Returns a number for each of both, that tells of neither.
+    /// Returns a number for each of the two, from which neither can be read.
     #[must_use]
     pub fn keys(self) -> [u64; 2] {
         [self.caller, self.address]
@@ -100,16 +98,16 @@ pub struct Reservation {
 }
 
 impl Budget {
-    /// A budget of so many bytes, of which nothing is used.
+    /// Creates a budget of `total` bytes, of which nothing is used.
     #[must_use]
     pub fn new(total: u64) -> Arc<Self> {
         Arc::new(Self { total, hasher: RandomState::new(), state: Mutex::default() })
     }
 
-    /// Returns what `caller` takes by, who is at `address`.
+    /// Returns the account of `caller`, who is at `address`.
     #[must_use]
     pub fn account(self: &Arc<Self>, caller: Caller<'_>, address: Option<IpAddr>) -> Account {
-        // The two never share an entry: an address that is a caller too is told apart.
+        // The two never share an entry, even if the caller is an address.
         let holders = Holders {
             caller: self.hasher.hash_one((0u8, caller)),
             address: self.hasher.hash_one((1u8, Caller::Address(address))),
@@ -117,7 +115,7 @@ impl Budget {
         Account { budget: Arc::clone(self), holders }
     }
 
-    /// Returns the present figures.
+    /// Returns the present counts.
     #[must_use]
     pub fn figures(&self) -> Figures {
         let state = self.lock();
@@ -131,7 +129,7 @@ impl Budget {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each statement leaves the state whole.
+        // Each statement leaves the state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -168,7 +166,7 @@ impl State {
 }
 
 impl Account {
-    /// Takes so many bytes.
+    /// Takes `bytes` from the budget.
     ///
     /// # Errors
     /// [`Spent`] if they would be more than the caller may hold now.
@@ -178,7 +176,7 @@ impl Account {
         Ok(reservation)
     }
 
-    /// Takes so many bytes as soon as the caller may hold them, if that is soon.
+    /// Takes `bytes` as soon as the caller may hold them, and waits no longer than `wait`.
     ///
     /// # Errors
     /// [`Spent`] if `wait` has passed.
@@ -188,31 +186,31 @@ impl Account {
         Ok(reservation)
     }
 
-    /// Returns a part without a byte, which may grow.
+    /// Returns a reservation of nothing, which may grow.
     #[must_use]
     pub fn nothing(&self) -> Reservation {
         Reservation { account: self.clone(), bytes: 0 }
     }
 
-    /// Says whether the caller may hold so many bytes more, without taking them.
+    /// Returns whether the caller may hold `bytes` more, without taking them.
     #[must_use]
     pub fn has_room(&self, bytes: usize) -> bool {
         self.reserve(bytes).is_ok()
     }
 
-    /// Returns in whose name it takes.
+    /// Returns the holders that it counts for.
     #[must_use]
     pub fn holders(&self) -> Holders {
         self.holders
     }
 
-    /// Returns the same caller as it shares places with others.
+    /// Returns the same caller as an asker, which shares places with others.
     #[must_use]
     pub fn asker(&self) -> Asker {
         Asker { caller: self.holders.caller, address: self.holders.address }
     }
 
-    /// Counts an output that was cut since its caller may hold no more.
+    /// Counts an output that was cut because its caller may hold no more.
     pub fn count_truncation(&self) {
         self.budget.lock().truncated += 1;
     }
@@ -223,17 +221,17 @@ impl Account {
 }
 
 impl Reservation {
-    /// Returns how many bytes it is.
+    /// Returns its size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
 
-    /// Takes so many bytes more.
+    /// Takes `bytes` more from the budget.
     ///
     /// # Errors
-    /// [`Spent`] if they would be more than the caller may hold now; what there
-    /// is stays.
+    /// [`Spent`] if they would be more than the caller may hold now; the reservation stays as it
+    /// was.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Spent> {
         if bytes > 0 {
             let Account { budget, holders } = &self.account;
@@ -243,10 +241,10 @@ impl Reservation {
         Ok(())
     }
 
-    /// Takes so many bytes more as soon as the caller may hold them, if that is soon.
+    /// Takes `bytes` more as soon as the caller may hold them, and waits no longer than `wait`.
     ///
     /// # Errors
-    /// [`Spent`] if `wait` has passed; what there is stays.
+    /// [`Spent`] if `wait` has passed; the reservation stays as it was.
     pub async fn grow_within(&mut self, bytes: usize, wait: Duration) -> Result<(), Spent> {
         let until = Instant::now() + wait;
         while self.grow(bytes).is_err() {
@@ -259,27 +257,27 @@ impl Reservation {
         Ok(())
     }
 
-    /// Takes so many bytes more, whatever the caller holds. For what has been done
-    /// and has to be told: nobody may be made to do it twice.
+    /// Takes `bytes` more, regardless of what the caller holds. For the result of work that is
+    /// done, so that no caller has to repeat it.
     pub fn grow_regardless(&mut self, bytes: usize) {
         let Account { budget, holders } = &self.account;
         budget.lock().add(*holders, bytes as u64);
         self.bytes += bytes as u64;
     }
 
-    /// Takes over what `other` is.
+    /// Takes over the bytes of `other`, which has the same holders.
     pub fn merge(&mut self, mut other: Reservation) {
         debug_assert_eq!(self.account.holders, other.account.holders);
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// Returns by what it was taken.
+    /// Returns the account from which it was taken.
     #[must_use]
     pub fn account(&self) -> &Account {
         &self.account
     }
 
-    /// Gives back all but so many bytes.
+    /// Gives back all but `bytes`.
     pub fn shrink_to(&mut self, bytes: usize) {
         let surplus = self.bytes.saturating_sub(bytes as u64);
         if surplus > 0 {

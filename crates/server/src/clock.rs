@@ -1,4 +1,4 @@
-//! The server's idea of now.
+//! The server's clock: monotonic, and started at the wall clock's time.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 
 use domain::Timestamp;
 
-/// A wall clock that disagrees with ours by more than this has been stepped.
+/// Difference from the server's clock above which the wall clock counts as stepped.
 pub const STEP_MIN: Duration = Duration::from_secs(5);
 
-/// Tells the time. Code that has effects takes it from here; pure code takes
-/// `now` as an argument.
+/// Source of time. Code that has effects takes the time from here; pure code takes `now` as an
+/// argument.
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// Now, in UTC, to the millisecond. Never goes back, and never jumps but by
-    /// [`Clock::follow`].
+    /// Returns the present time, in UTC, to the millisecond. It never goes back, and jumps only
+    /// by [`Clock::follow`].
     fn now(&self) -> Timestamp;
 
-    /// By how many milliseconds the wall clock has been stepped away from ours,
-    /// if by more than [`STEP_MIN`].
+    /// Returns by how many milliseconds the wall clock has been stepped away from this clock, if
+    /// by more than [`STEP_MIN`].
     fn step(&self) -> Option<i64>;
 
-    /// From now on [`Clock::now`] includes the step. The caller has moved what is
-    /// stored by the same amount: should we stop between the two, the next start
-    /// trusts what is stored and the wall clock, and they fit.
+    /// Includes the step in [`Clock::now`] from now on. The caller has moved the stored times by
+    /// the same amount: if the server stops between the two, the next start trusts the stored
+    /// times and the wall clock, which agree.
     fn follow(&self, step_ms: i64);
 }
 
@@ -66,20 +66,20 @@ fn wall_ms() -> i64 {
     Timestamp::now().as_millisecond()
 }
 
-/// The time so many milliseconds after 1970-01-01 UTC; the nearest that can be
-/// written where that lies beyond the calendar.
+/// Returns the time `ms` milliseconds after 1970-01-01 UTC; the nearest that can be written if
+/// that lies beyond the calendar.
 #[must_use]
 pub fn from_ms(ms: i64) -> Timestamp {
     Timestamp::from_millisecond(ms).unwrap_or(if ms < 0 { Timestamp::MIN } else { Timestamp::MAX })
 }
 
-/// From `now` until `at`; nothing when that has passed.
+/// Returns the time from `now` until `at`; zero when that has passed.
 #[must_use]
 pub fn between(now: Timestamp, at: Timestamp) -> Duration {
     Duration::from_millis(u64::try_from(at.as_millisecond().saturating_sub(now.as_millisecond())).unwrap_or(0))
 }
 
-/// `at` moved by `by`, to the millisecond.
+/// Returns `at` moved by `by`, to the millisecond.
 #[must_use]
 pub fn after(at: Timestamp, by: Duration) -> Timestamp {
     from_ms(at.as_millisecond().saturating_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX)))

@@ -1,15 +1,13 @@
-//! Configuration: what the operator may set, where it came from, and what is
-//! wrong with it.
+//! Configuration: the operator's settings, the source of each value, and the faults found.
 //!
-//! One table of keys (`key`) drives everything: how a key is read, which
-//! environment variable sets it, what is suggested for a misspelt one, and the
-//! example file. Layers, weakest first: built-in defaults,
-//! `~/.tidebox/config.yaml`, `./tidebox.yaml`, variables `TIDEBOX_*`. A file
-//! named on the command line replaces both files.
+//! The table of keys (`key`) gives each key's reader and environment variable, the suggestions
+//! for misspelt keys and the example file. Layers, weakest first: built-in defaults,
+//! `~/.tidebox/config.yaml`, `./tidebox.yaml`, variables `TIDEBOX_*`. A file named on the
+//! command line replaces both files.
 //!
-//! All faults are collected, so that an operator mends a file in one go. A key
-//! that the specification knows and this version does not build is a fault as
-//! well: who writes `auth.enabled: true` must not get an open server.
+//! All faults are collected, so that an operator corrects a file in one go. A key that the
+//! specification has and this version does not support is a fault too: an operator who writes
+//! `auth.enabled: true` must not get an open server.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -35,8 +33,7 @@ pub use secret::Secret;
 pub use settings::*;
 pub use show::{Setting, nested};
 
-/// What [`load`] looks at, so that it is a function of its argument and of the
-/// files that this names.
+/// Inputs of [`load`], which depends on nothing but these and the files that they name.
 #[derive(Debug, Clone)]
 pub struct Inputs {
     /// The file from the command line; replaces both usual files and must exist.
@@ -45,14 +42,14 @@ pub struct Inputs {
     pub home: Option<PathBuf>,
     /// The folder in which `tidebox.yaml` is looked for.
     pub current_dir: PathBuf,
-    /// All environment variables.
+    /// Environment variables; only those that start with `TIDEBOX_` are read.
     pub env: Vec<(OsString, OsString)>,
-    /// Whether the server runs as root.
+    /// True if the server runs as root, which changes the default of `data_dir`.
     pub is_root: bool,
 }
 
 impl Inputs {
-    /// The inputs of this process.
+    /// Collects the inputs of this process.
     #[must_use]
     pub fn from_process(config_file: Option<PathBuf>) -> Inputs {
         let env: Vec<_> = std::env::vars_os().collect();
@@ -60,7 +57,7 @@ impl Inputs {
         Inputs {
             config_file,
             home: home.filter(|home| home.is_absolute()),
-            // A folder that was removed below us holds no file to find.
+            // A working directory that has been removed holds no file to find.
             current_dir: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/nonexistent")),
             env,
             is_root: rustix::process::geteuid().is_root(),
@@ -71,13 +68,13 @@ impl Inputs {
 /// A configuration without faults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
-    /// The values.
+    /// Settings, with the defaults filled in.
     pub config: Config,
-    /// What the operator should know, one line each.
+    /// Warnings for the operator, one line each.
     pub warnings: Vec<String>,
-    /// Where each key that is not at its built-in default was set (last).
+    /// Source of each key that is not at its built-in default (the last that set it).
     pub sources: BTreeMap<String, Source>,
-    /// What was written for each key in `sources`; secrets are hidden.
+    /// Value written for each key in `sources`, with secrets hidden.
     values: BTreeMap<String, tree::Value>,
     home: Option<PathBuf>,
 }
@@ -100,7 +97,7 @@ pub fn load(inputs: &Inputs) -> Result<Loaded, Vec<Fault>> {
     Ok(Loaded { config, warnings, sources, values, home })
 }
 
-/// The files to read, weakest first, and whether each must exist.
+/// Returns the files to read, weakest first, and whether each must exist.
 fn files(inputs: &Inputs) -> Vec<(PathBuf, bool)> {
     if let Some(file) = &inputs.config_file {
         return vec![(inputs.current_dir.join(file), true)];
@@ -109,7 +106,7 @@ fn files(inputs: &Inputs) -> Vec<(PathBuf, bool)> {
     of_user.into_iter().chain([(inputs.current_dir.join("tidebox.yaml"), false)]).collect()
 }
 
-/// A configuration while its layers are laid over each other.
+/// Configuration under construction, layer by layer.
 #[derive(Debug)]
 struct Draft {
     config: Config,
@@ -121,7 +118,7 @@ struct Draft {
 }
 
 impl Draft {
-    /// The built-in defaults.
+    /// Starts with the built-in defaults.
     fn new(inputs: &Inputs) -> Draft {
         let mut draft = Draft {
             config: settings::blank(),
@@ -149,8 +146,7 @@ impl Draft {
         draft
     }
 
-    /// Lays one value over the weaker layers. `entry` is what stands for the
-    /// `*` in the key's name.
+    /// Lays one value over the weaker layers. `entry` replaces the `*` in the key's name.
     fn set(&mut self, key: &'static key::Key, entry: &str, value: &tree::Value, source: &Source) {
         let name = key.name.replace('*', entry);
         let at = key::At { home: self.home.as_deref(), entry };
@@ -159,7 +155,8 @@ impl Draft {
                 self.values.insert(name.clone(), if key.is_secret() { show::hidden(value) } else { value.clone() });
                 self.sources.insert(name, source.clone());
             }
-            // A secret in the wrong shape, or where its file's name belongs.
+            // The value may be a secret: one of the wrong type, or one in place of its file's
+            // name.
             Err(message) if key.is_secret() || key.is_beside_a_secret() => {
                 let message = message.split_once(", not ").map_or(message.clone(), |(must, _)| {
                     format!("{must}; what is there is not repeated, since it may be a secret")
@@ -174,7 +171,7 @@ impl Draft {
         self.faults.push(Fault::new(key, source.clone(), message));
     }
 
-    /// Where the value that `key` has now came from.
+    /// Returns the source of the value that `key` has now.
     fn source(&self, key: &str) -> Source {
         self.sources.get(key).cloned().unwrap_or(Source::Default)
     }

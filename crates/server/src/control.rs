@@ -1,5 +1,5 @@
-//! What the service does: one file a verb. The only part that decides; handlers
-//! ask it and translate.
+//! Operations of the service, one file each. All decisions are made here; HTTP handlers only
+//! translate requests and answers.
 
 mod admission;
 mod audit;
@@ -67,28 +67,21 @@ pub use workers::{LEASE_TTL_MAX, Seen, hostname};
 
 /// The worker that holds every sandbox of a single server.
 pub const LOCAL_WORKER: &str = "local";
-/// An agent ends its box by itself so long after the last end it was told.
+/// Time after the last expiry it was given at which an agent ends its box by itself.
 pub const ORPHAN_GRACE: Duration = Duration::from_secs(3600);
 
-/// The result of a verb.
+/// Result of an operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can be named and not be there.
+/// Kinds of objects that a request names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {
-    /// A sandbox.
     Sandbox,
-    /// A template.
     Template,
-    /// A provider.
     Provider,
-    /// A worker.
     Worker,
-    /// A lease.
     Lease,
-    /// An owner's quota.
     Quota,
-    /// An image.
     Image,
 }
 
@@ -106,39 +99,39 @@ impl fmt::Display for Resource {
     }
 }
 
-/// Why the service did not do what was asked. Texts are for the caller.
+/// Errors of an operation. Texts are for the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request makes no sense.
+    /// The request is malformed or has values out of bounds.
     #[error("{0}")]
     Invalid(String),
-    /// It asks for what the provider cannot do.
+    /// The provider does not support the request.
     #[error("{0}")]
     NotSupported(String),
-    /// What it names is not there.
+    /// The object that the request names does not exist.
     #[error("{0} `{1}` does not exist")]
     NotFound(Resource, String),
-    /// The provider that it names is not there.
+    /// The provider that the request names does not exist.
     #[error("there is no provider `{name}`; this server has {known}")]
     NoProvider {
-        /// The name in the request.
+        /// Name in the request.
         name: String,
-        /// Those that there are, each in backquotes.
+        /// Known providers, each in backquotes.
         known: String,
     },
-    /// There is no such file in the sandbox.
+    /// The sandbox has no such file.
     #[error("{0}")]
     NoFile(String),
-    /// What it makes is there already, or is in a state that forbids it.
+    /// The object exists already, or its state forbids the operation.
     #[error("{0}")]
     Conflict(String),
-    /// What was sent is larger than may be.
+    /// The body of the request is too large.
     #[error("{0}")]
     TooLarge(String),
     /// A cap or a maximum is reached.
     #[error("{0}")]
     LimitReached(String),
-    /// Nobody can do it now.
+    /// The request cannot be served now; a retry may succeed.
     #[error("{0}")]
     Unavailable(String),
     /// A file system in a box is full.
@@ -147,30 +140,25 @@ pub enum Error {
     /// A file system of the host is full.
     #[error("{0}")]
     Full(String),
-    /// What was waited for did not come.
+    /// The awaited event did not occur before the deadline.
     #[error("{0}")]
     Timeout(String),
-    /// A provider failed.
     #[error("the provider `{provider}` failed to {action}; the server's log has the cause")]
     Provider {
-        /// Which.
         provider: String,
-        /// What it was about to do.
+        /// Operation that failed, as a verb phrase.
         action: &'static str,
-        /// What it said.
         #[source]
         source: Arc<providers::Error>,
     },
     /// The image store failed.
     #[error("the image store failed to {action}; the server's log has the cause")]
     Images {
-        /// What it was about to do.
+        /// Operation that failed, as a verb phrase.
         action: &'static str,
-        /// What it said.
         #[source]
         source: Arc<providers::Error>,
     },
-    /// The store failed.
     #[error("the store is not available; the server's log has the cause")]
     Store(#[source] store::Error),
 }
@@ -185,74 +173,72 @@ impl From<store::Error> for Error {
     }
 }
 
-/// The limits and defaults that decisions follow.
+/// Limits and defaults of decisions.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// On time.
+    /// Limits on lifetimes and deadlines.
     pub limits: Limits,
-    /// On numbers.
+    /// Caps on the number of sandboxes.
     pub caps: Caps,
-    /// The size of a sandbox when a request leaves it out.
+    /// Size of a sandbox where a request leaves it out.
     pub resources: Resources,
-    /// On the size of one sandbox.
+    /// Rules on the size of one sandbox.
     pub sizes: SizeRules,
-    /// The provider whose boxes another service holds, if there is one.
+    /// Provider whose boxes another service runs, if one is configured.
     pub far_provider: Option<String>,
-    /// Whether a spawn that finds no room may wait for it.
+    /// Queue for spawns that find no room.
     pub queue: QueuePolicy,
-    /// How many boxes are shared, by how many; `None` when pool mode is off.
+    /// Bounds of the shared boxes; `None` when pool mode is off.
     pub pool: Option<PoolBounds>,
-    /// The image when a request leaves it out; `None` for the provider's own.
+    /// Image where a request leaves it out; `None` for the provider's default.
     pub image: Option<String>,
-    /// Bytes of each output stream that a buffered answer holds.
+    /// Maximum size of each output stream in a buffered answer, in bytes.
     pub output_bytes_max: usize,
-    /// How long rows of what has ended are kept.
+    /// Time for which rows of ended sandboxes are kept.
     pub retention: Duration,
-    /// How much of the audit history is kept.
+    /// Bounds of the audit history.
     pub audit: AuditBounds,
-    /// The most templates.
+    /// Maximum number of templates.
     pub templates_max: u64,
-    /// The most owners' quotas.
+    /// Maximum number of owners' quotas.
     pub quotas_max: u64,
-    /// Free disk below which the box that fills it is ended, in bytes.
+    /// Free disk space in bytes below which the box that uses most of it is ended.
     pub reserve_disk_bytes: u64,
-    /// Free inodes below which the box that takes the most is ended.
+    /// Number of free inodes below which the box that uses most of them is ended.
     pub reserve_inodes: u64,
-    /// How long workers are trusted without being heard.
+    /// Lease duration, grace period, and the age of a heartbeat that makes a worker stale.
     pub leases: Leases,
-    /// Whether other workers are configured.
+    /// True if other workers are configured.
     pub has_workers: bool,
 }
 
-/// How much of the audit history is kept.
+/// Bounds of the audit history.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditBounds {
-    /// How long.
     pub retention: Duration,
-    /// How many rows.
+    /// Maximum number of rows.
     pub entries_max: u64,
 }
 
 type Removal = Shared<BoxFuture<'static, std::result::Result<(), Arc<Error>>>>;
 
-/// The service.
+/// The service, shared by all handlers and background tasks.
 pub struct Control {
     store: Arc<dyn Store>,
     registry: Arc<Registry>,
     clock: Arc<dyn Clock>,
     policy: Policy,
-    /// What must finish although its caller has gone.
+    /// Tasks that must finish even if their caller has gone.
     tasks: TaskTracker,
-    /// Sandboxes that this process is making right now. A row that says
-    /// `creating` and is not here was left by a crash.
+    /// Sandboxes that this process is creating now. A row in state `creating` that is missing
+    /// here was left by a crash.
     making: Mutex<HashMap<SandboxId, ()>>,
-    /// Sandboxes that this process is removing right now, so that two callers
-    /// wait for one removal.
+    /// Sandboxes that this process is removing now. Concurrent callers wait for one removal.
     removing: Mutex<HashMap<SandboxId, Removal>>,
     events: Arc<Events>,
-    /// Rows that were written into the audit history since the start.
+    /// Number of rows written into the audit history since the start.
     audited: AtomicU64,
-    /// Who was refused in this minute.
+    /// Clients refused in the current minute.
     refusals: Refusals,
     operations: Operations,
     admission: Arc<Admission>,
@@ -272,7 +258,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Control {
-    /// Puts the parts together. Nothing runs until it is asked.
+    /// Creates the service from its parts, without starting any task.
     pub fn assemble(
         store: Arc<dyn Store>,
         registry: Arc<Registry>,
@@ -299,27 +285,27 @@ impl Control {
         })
     }
 
-    /// Now.
+    /// Returns the current time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// The limits and defaults in force.
+    /// Returns the limits and defaults in force.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The providers.
+    /// Returns the registry of providers.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// What must finish although its caller has gone.
+    /// Returns the tracker of tasks that must finish even if their caller has gone.
     pub fn tasks(&self) -> &TaskTracker {
         &self.tasks
     }
 
-    /// The figures of the spawn queue.
+    /// Returns the figures of the spawn queue.
     pub fn queue_figures(&self) -> QueueFigures {
         self.admission.figures()
     }
@@ -332,37 +318,37 @@ impl Control {
         self.clock.as_ref()
     }
 
-    /// Whether this process is making or removing any sandbox right now.
+    /// Returns whether this process is creating or removing any sandbox now.
     #[cfg(test)]
     pub(crate) fn is_busy(&self) -> bool {
         !lock(&self.making).is_empty() || !lock(&self.removing).is_empty()
     }
 
-    /// Whether this process is making or removing it right now.
+    /// Returns whether this process is creating or removing the sandbox now.
     pub(crate) fn is_in_hand(&self, id: &SandboxId) -> bool {
         lock(&self.making).contains_key(id) || lock(&self.removing).contains_key(id)
     }
 
-    /// Tells whoever listens; `data` is an object without secrets.
+    /// Publishes an event; `data` is an object without secrets.
     pub(crate) fn publish(&self, kind: EventType, sandbox: Option<&SandboxId>, data: serde_json::Value) {
         self.events.publish(kind, sandbox, self.now(), data);
     }
 
-    /// Tells that the reconciler did something by itself: what, in a word.
+    /// Publishes an action of the reconciler; `action` is one word.
     pub(crate) fn publish_action(&self, action: &str, sandbox: Option<&SandboxId>, mut data: serde_json::Value) {
         data["action"] = json!(action);
         self.publish(EventType::ReconcileAction, sandbox, data);
     }
 
-    /// What happened, for those who listen.
+    /// Returns the events of this server.
     pub fn events(&self) -> &Arc<Events> {
         &self.events
     }
 
-    /// Sets ids aside for events to come.
+    /// Reserves ids for future events.
     ///
     /// # Errors
-    /// If the store fails; then it is asked for again.
+    /// If the store fails; the caller then tries again.
     pub async fn reserve_event_ids(&self) -> Result<()> {
         self.events.take_ids(self.store.reserve_event_ids(ID_BLOCK).await?);
         Ok(())
@@ -373,7 +359,7 @@ impl Control {
         self.operations.record(operation, provider, succeeded, started.elapsed());
     }
 
-    /// Stores a change, and tells whoever waits for one or listens.
+    /// Stores a change, wakes the requests that wait for it and publishes its event.
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied> {
         let applied = self.store.apply(id, change.clone()).await?;
         if let Applied::Done { before, sandbox } = &applied
@@ -401,7 +387,7 @@ impl Control {
         Ok(applied)
     }
 
-    /// The sandbox if a request may see it: not destroyed, and not past its end.
+    /// Returns the sandbox if requests may see it: not destroyed, and not expired.
     async fn visible(&self, id: &str) -> Result<Sandbox> {
         let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
         let parsed = SandboxId::parse(id).map_err(|_| missing())?;
@@ -409,7 +395,7 @@ impl Control {
         if is_visible(&sandbox, self.now()) { Ok(sandbox) } else { Err(missing()) }
     }
 
-    /// The sandbox if commands and file operations can reach it.
+    /// Returns the sandbox if commands and file operations can reach it.
     async fn usable(&self, id: &str) -> Result<Sandbox> {
         let sandbox = self.visible(id).await?;
         match sandbox.state {
@@ -426,12 +412,12 @@ impl Control {
     }
 }
 
-/// What a change that was stored is to those who listen; a repetition is nothing.
+/// Returns the event of a stored change; `None` if it repeats an earlier one.
 fn event_of(change: &Change, before: State, after: State) -> Option<EventType> {
     match change {
         Change::Started => Some(EventType::SandboxRunning),
         Change::Extended { .. } => Some(EventType::SandboxExtended),
-        // A failed one was deleted.
+        // A failed sandbox was deleted.
         Change::StopRequested { .. } if before != after && after == State::Destroyed => {
             Some(EventType::SandboxDestroyed)
         }
@@ -442,17 +428,17 @@ fn event_of(change: &Change, before: State, after: State) -> Option<EventType> {
     }
 }
 
-/// Whether a request may see it.
+/// Returns whether requests may see the sandbox.
 fn is_visible(sandbox: &Sandbox, now: Timestamp) -> bool {
     sandbox.state != State::Destroyed && !has_expired(sandbox, now)
 }
 
-/// Whether its lifetime is over before it has ended otherwise. From that instant it
-/// is gone, whatever the clean-up has done so far.
+/// Returns whether the lifetime is over and the sandbox has not ended otherwise. It is invisible
+/// from that instant, however far its removal is.
 fn has_expired(sandbox: &Sandbox, now: Timestamp) -> bool {
     match sandbox.state {
         State::Creating | State::Running | State::Destroying => sandbox.expires_at <= now,
-        // A failed one ended before its time, and its reason is for whoever asks.
+        // A failed sandbox ended before its expiry, and callers may still read its error.
         State::Failed | State::Destroyed => false,
     }
 }

@@ -1,9 +1,9 @@
-//! What happened, for whoever listens.
+//! Events of the service, and the readers that follow them.
 //!
-//! Events are kept in one ring that all readers share and read by id, so that a
-//! slow reader costs nobody anything: it finds that events are gone and is told
-//! how many. Ids rise across restarts, because they are taken from blocks that
-//! the store has set aside before the first of them is used.
+//! Events are kept in one ring that all readers share and read by id, so that a slow reader
+//! delays nothing else: it finds that events are gone, and how many. Ids rise across restarts,
+//! because they are taken from blocks that the store has set aside before the first of them is
+//! used.
 
 mod readers;
 mod subscription;
@@ -22,13 +22,12 @@ use readers::Readers;
 pub use readers::Full;
 pub use subscription::{Filter, Next, Subscription};
 
-/// How many events are kept for readers that come back.
+/// The most events that are kept for readers that come back.
 pub const HISTORY_MAX: usize = 1000;
-/// How many readers there may be at once: each holds a connection, and each is
-/// woken by every event.
+/// The most readers at once: each holds a connection, and each is woken by every event.
 pub const SUBSCRIBERS_MAX: usize = 512;
-/// How many ids the store sets aside at once. While fewer than these are left,
-/// the next block is asked for.
+/// Number of ids that the store sets aside at once. While fewer than these are left, the next
+/// block is requested.
 pub const ID_BLOCK: u64 = 1024;
 
 /// The kinds of events.
@@ -36,7 +35,7 @@ pub const ID_BLOCK: u64 = 1024;
 pub enum EventType {
     /// A sandbox was admitted and is being made.
     SandboxCreated,
-    /// A sandbox answers.
+    /// A sandbox is ready and answers.
     SandboxRunning,
     /// A sandbox has a new end.
     SandboxExtended,
@@ -84,7 +83,7 @@ pub enum EventType {
     ImageFailed,
     /// An image, or one of its names, was removed.
     ImageRemoved,
-    /// A worker is there.
+    /// A worker has registered or is heard of again.
     WorkerOnline,
     /// A worker has not been heard of.
     WorkerStale,
@@ -95,7 +94,6 @@ pub enum EventType {
 }
 
 impl EventType {
-    /// Every kind.
     pub const ALL: [EventType; 29] = {
         use EventType as E;
         [
@@ -131,13 +129,13 @@ impl EventType {
         ]
     };
 
-    /// The kind of this name.
+    /// Returns the kind of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
-    /// Its name in the API.
+    /// Returns its name in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         use EventType as E;
@@ -175,33 +173,29 @@ impl EventType {
     }
 }
 
-/// Something that happened.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// Rises from event to event, across restarts too.
+    /// Number that rises from event to event, across restarts too.
     pub id: u64,
-    /// What.
     pub kind: EventType,
-    /// To which sandbox, if to one.
+    /// Sandbox that it happened to, if any.
     pub sandbox: Option<SandboxId>,
-    /// When.
     pub at: Timestamp,
-    /// What else there is to know: an object.
+    /// Details of the event: an object.
     pub data: Value,
 }
 
-/// How much was told, and to how many.
+/// Counts of events and of their readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Readers that are there now.
     pub subscribers: u64,
-    /// Events that are kept now.
+    /// Events that are kept at present.
     pub history_size: u64,
-    /// Events since the start of the process, those too that are no longer kept.
+    /// Events since the start of the process, including those that are no longer kept.
     pub events_total: u64,
 }
 
-/// The latest events, and who reads them.
+/// Latest events, and their readers.
 #[derive(Debug)]
 pub struct Events {
     history: Mutex<History>,
@@ -214,16 +208,16 @@ pub struct Events {
 
 #[derive(Debug)]
 struct History {
-    /// In the order of their ids.
+    /// Events in the order of their ids.
     ring: VecDeque<Arc<Event>>,
     /// The first id of this process.
     first: u64,
-    /// The id of the event to come.
+    /// Id of the next event.
     next: u64,
     /// The first id that is not set aside.
     end: u64,
     total: u64,
-    /// Events that came while no id was left. Readers find as many ids missing.
+    /// Events that came while no id was left. For readers, the same number of ids is missing.
     unnumbered: u64,
 }
 
@@ -242,8 +236,8 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Tells whoever listens. Waits for nobody: not for a slow reader, and not
-    /// for the store. An event for which no id is left is told to readers as lost.
+    /// Publishes an event. Waits neither for a slow reader nor for the store. An event for which
+    /// no id is left is reported to readers as lost.
     pub fn publish(&self, kind: EventType, sandbox: Option<&SandboxId>, at: Timestamp, data: Value) {
         let (latest, is_low) = {
             let mut history = self.lock();
@@ -273,15 +267,15 @@ impl Events {
         }
     }
 
-    /// Takes ids that are set aside for this process for good.
+    /// Takes a block of ids that the store has set aside for this process for good.
     pub fn take_ids(&self, block: Range<u64>) {
         let mut history = self.lock();
         if history.end == 1 {
             history.first = block.start;
         }
         if history.end != block.start {
-            // What was left of the block before is not used: ids in between are
-            // another's.
+            // The rest of the block before is not used: the ids in between are not this
+            // process's.
             history.next = block.start;
         }
         history.end = block.end;
@@ -293,7 +287,7 @@ impl Events {
         self.latest.send_replace(latest);
     }
 
-    /// The present figures.
+    /// Returns the present counts.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let subscribers = self.readers().count() as u64;
@@ -301,18 +295,18 @@ impl Events {
         Counts { subscribers, history_size: history.ring.len() as u64, events_total: history.total }
     }
 
-    /// Ends every reader, and those to come.
+    /// Ends every reader, present and future.
     pub fn close(&self) {
         self.closed.cancel();
     }
 
     fn readers(&self) -> MutexGuard<'_, Readers> {
-        // Each statement leaves the counts whole.
+        // Each statement leaves the counts consistent.
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, History> {
-        // Each statement leaves the history whole.
+        // Each statement leaves the history consistent.
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -27,5 +27,5 @@ pub mod worker_token;
 pub use process::Memory;
 pub use run::{Failure, Options, run};
 
-/// The release.
+/// Version of this release of Tidebox.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,13 +1,13 @@
-//! How often what was done, how it went, and how long it took.
+//! Statistics of operations: counts, outcomes and durations.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What the service does, for its figures.
+/// Operation that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
-    /// A sandbox was asked for.
+    /// A sandbox was requested.
     Spawn,
     /// A command was run to its end.
     Exec,
@@ -38,7 +38,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Its name in the API.
+    /// Returns its name in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -60,8 +60,8 @@ impl Operation {
     }
 }
 
-/// Upper bounds of the classes that durations are counted in: from what a call
-/// into a box takes up to the longest deadline of a command by default.
+/// Upper bounds of the classes in which durations are counted: from the duration of a call into
+/// a box up to the default of the longest deadline of a command.
 pub const BOUNDS: [Duration; 18] = [
     Duration::from_micros(500),
     Duration::from_millis(1),
@@ -86,20 +86,17 @@ pub const BOUNDS: [Duration; 18] = [
 /// Durations, counted in classes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Histogram {
-    /// How many lie above the bound before and up to this one of [`BOUNDS`].
+    /// Number of durations above the bound before and up to this one of [`BOUNDS`].
     classes: [u64; BOUNDS.len()],
-    /// How many there are.
     pub count: u64,
-    /// Their sum.
     pub total: Duration,
-    /// The shortest; zero without any.
+    /// Shortest duration; zero without any.
     pub min: Duration,
-    /// The longest.
     pub max: Duration,
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Counts one duration in its class.
     pub fn observe(&mut self, took: Duration) {
         if let Some(class) = BOUNDS.iter().position(|bound| took <= *bound) {
             self.classes[class] += 1;
@@ -110,13 +107,13 @@ impl Histogram {
         self.count += 1;
     }
 
-    /// The mean; zero without any.
+    /// Returns the mean; zero without any.
     #[must_use]
     pub fn mean(&self) -> Duration {
         mean(self.total, self.count)
     }
 
-    /// Each bound, with how many lie at or below it.
+    /// Returns each bound, with the number of durations at or below it.
     pub fn cumulative(&self) -> impl Iterator<Item = (Duration, u64)> {
         let mut below = 0;
         BOUNDS.into_iter().zip(self.classes).map(move |(bound, count)| {
@@ -126,26 +123,24 @@ impl Histogram {
     }
 }
 
-/// `total` shared out among `count`; zero among none.
+/// Returns `total` divided by `count`; zero for a count of zero.
 #[must_use]
 pub fn mean(total: Duration, count: u64) -> Duration {
     let ns = total.as_nanos().checked_div(u128::from(count)).unwrap_or(0);
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
-/// How one operation went on one provider.
+/// Outcomes and durations of one operation on one provider.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// How often it went well.
     pub succeeded: u64,
-    /// How often it did not.
     pub failed: u64,
-    /// How long it took, either way.
+    /// Durations of all, successful or not.
     pub latency: Histogram,
 }
 
-/// The figures of every operation on every provider since the start. There are
-/// as many as there are operations and providers: nothing a caller sends adds one.
+/// Statistics of every operation on every provider since the start. Their number is that of
+/// operations and providers: nothing a caller sends adds one.
 #[derive(Debug, Default)]
 pub struct Operations {
     tallies: Mutex<BTreeMap<(Operation, String), Tally>>,
@@ -153,7 +148,7 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// Counts one.
+    /// Counts one operation with its outcome and duration.
     pub fn record(&self, operation: Operation, provider: &str, succeeded: bool, took: Duration) {
         let mut all = lock(&self.tallies);
         let tally = all.entry((operation, provider.to_owned())).or_default();
@@ -161,7 +156,7 @@ impl Operations {
         tally.latency.observe(took);
     }
 
-    /// Counts the parts of the time that a spawn took.
+    /// Counts the durations of the phases of a spawn.
     pub fn record_phases(&self, provider: &str, phases: impl IntoIterator<Item = (&'static str, Duration)>) {
         let mut all = lock(&self.phases);
         for (phase, took) in phases {
@@ -169,14 +164,14 @@ impl Operations {
         }
     }
 
-    /// What was counted: operation, provider, how it went.
+    /// Returns the counts of each operation on each provider.
     #[must_use]
     pub fn tallies(&self) -> Vec<(Operation, String, Tally)> {
         let all = lock(&self.tallies);
         all.iter().map(|((operation, provider), tally)| (*operation, provider.clone(), tally.clone())).collect()
     }
 
-    /// How long the parts of spawns took: phase, provider, times.
+    /// Returns the durations of each phase of spawns on each provider.
     #[must_use]
     pub fn phases(&self) -> Vec<(&'static str, String, Histogram)> {
         let all = lock(&self.phases);

@@ -1,11 +1,11 @@
-//! The process itself: what the kernel and the allocator say of it.
+//! Resource use of this process, from the kernel and the allocator.
 
 use std::time::Duration;
 
 use domain::Timestamp;
 use rustix::process::{Resource, getrlimit};
 
-/// What the allocator holds, in bytes.
+/// Memory held by the allocator, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Memory {
     /// In use by the program.
@@ -16,46 +16,43 @@ pub struct Memory {
     pub resident: u64,
 }
 
-/// What the kernel says of this process. What it does not tell is left out.
+/// Resource use as the kernel reports it; `None` for what it does not report.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Usage {
-    /// Bytes in memory.
     pub resident_bytes: Option<u64>,
     /// Bytes of address space.
     pub virtual_bytes: Option<u64>,
     /// Time on a processor, its own and the kernel's for it.
     pub cpu: Option<Duration>,
-    /// Open descriptors.
     pub open_fds: Option<u64>,
-    /// The most descriptors that may be open; none for no limit.
+    /// The most descriptors that may be open; `None` for no limit.
     pub max_fds: Option<u64>,
-    /// Threads.
     pub threads: Option<u64>,
 }
 
-/// This process.
+/// Start of this process, and its allocator.
 #[derive(Debug)]
 pub struct Process {
-    /// When it began to serve.
+    /// Time at which it began to serve.
     pub started_at: Timestamp,
     memory: fn() -> Memory,
 }
 
 impl Process {
-    /// The process, that began at `started_at` and asks its allocator by `memory`.
+    /// Takes the time at which the process began, and the function that asks its allocator.
     #[must_use]
     pub fn start(started_at: Timestamp, memory: fn() -> Memory) -> Self {
         Self { started_at, memory }
     }
 
-    /// What the allocator holds now.
+    /// Returns what the allocator holds now.
     #[must_use]
     pub fn memory(&self) -> Memory {
         (self.memory)()
     }
 
-    /// What the kernel says now. Reads a few small files that are none, and
-    /// takes microseconds.
+    /// Returns what the kernel reports now. Reads a few small files of `/proc`, which takes
+    /// microseconds.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let stat = std::fs::read_to_string("/proc/self/stat").ok();
@@ -66,9 +63,10 @@ impl Process {
     }
 }
 
-/// Reads `/proc/<pid>/stat`: <https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html>.
+/// Parses `/proc/<pid>/stat`, described at
+/// <https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html>.
 fn parse(stat: &str) -> Option<Usage> {
-    // The name before may hold spaces and brackets; the third field is the first after it.
+    // The name before it may hold spaces and brackets; the third field is the first after it.
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
@@ -84,10 +82,10 @@ fn parse(stat: &str) -> Option<Usage> {
     })
 }
 
-/// What Go calls this system.
+/// Go's name of this operating system.
 pub const GOOS: &str = "linux";
 
-/// What Go calls this machine: <https://go.dev/doc/install/source#environment>.
+/// Returns Go's name of this architecture: <https://go.dev/doc/install/source#environment>.
 #[must_use]
 pub fn goarch() -> &'static str {
     match std::env::consts::ARCH {

@@ -1,10 +1,9 @@
-//! How fast callers may ask: a bucket of tokens for each of them.
+//! Rate limit: a bucket of tokens for each caller.
 //!
-//! Who a caller is is kept as a salted hash only. The number of buckets is
-//! bounded, and a bucket is forgotten only once it is full again, when it is as
-//! good as a new one: so no crowd of made-up callers can push anybody's empty
-//! bucket out and have it come back full. Callers for whom there is no room
-//! share buckets by their address.
+//! The identity of a caller is kept as a salted hash only. The number of buckets is bounded, and
+//! a bucket is forgotten only once it is full again, when it is equal to a new one: so made-up
+//! callers cannot push out another caller's empty bucket and have it come back full. Callers for
+//! which there is no room share buckets by their address.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -21,37 +20,35 @@ use crate::auth::KeyId;
 use crate::config::{self, RateKey};
 use crate::figures::RateLimit as Figures;
 
-/// The most callers that have a bucket of their own: about 10 MB.
+/// The most callers with a bucket of their own: about 10 MB.
 const BUCKETS_MAX: usize = 65_536;
-/// The buckets that all others share, by address.
+/// Number of buckets that all others share, by address.
 const SHARED_BUCKETS: usize = 1024;
-/// How many buckets are looked at in one go, so that nobody waits for long.
+/// The most buckets that are checked under one lock, so that no request waits for long.
 const PRUNED_AT_ONCE: usize = 1024;
-/// The least time between two times of telling that requests are refused.
+/// Least time between two reports of refused requests.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// Whose bucket a request takes from.
+/// Identity whose bucket a request takes from.
 #[derive(Clone, Copy)]
 pub enum Caller<'a> {
-    /// This owner's.
     Owner(&'a OwnerId),
-    /// That of whoever has this key.
+    /// Holder of this key.
     Key(&'a KeyId),
-    /// That of whoever is at this address; `None` on the Unix socket.
+    /// Client at this address; `None` on the Unix socket.
     Address(Option<IpAddr>),
-    /// That of attempts to get in without the right key, from this address.
+    /// Attempts to get in without the right key, from this address.
     Attempts(Option<IpAddr>),
-    /// That of attempts to pass for a worker, from this address.
+    /// Attempts to pass for a worker, from this address.
     WorkerAttempts(Option<IpAddr>),
 }
 
-/// A request that comes too early.
+/// Refusal of a request that comes too early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooFast {
-    /// How long the caller has to wait.
+    /// Time that the caller has to wait.
     pub wait: Duration,
-    /// How many requests were refused since it was told last, if it is time to
-    /// tell it again.
+    /// Number of requests refused since the last report, if the next one is due.
     pub untold: Option<u64>,
 }
 
@@ -63,18 +60,19 @@ pub struct RateLimiter {
     cleanup_interval: Duration,
     buckets_max: usize,
     started: Instant,
-    /// Without it, a list of known owners or addresses would tell whose a key is.
+    /// Salt of the hashes. Without it, a list of known owners or addresses would reveal the
+    /// caller behind a hash.
     salt: [u8; 32],
     state: Mutex<State>,
 }
 
-/// A caller that cannot be read.
+/// Salted hash of a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Key([u8; 16]);
 
 struct State {
     buckets: HashMap<Key, Kept>,
-    /// The same buckets by when they are full.
+    /// The same buckets, by the time at which they are full.
     by_full: BTreeSet<(Duration, Key)>,
     shared: Vec<Bucket>,
     figures: Figures,
@@ -89,7 +87,7 @@ struct Kept {
 }
 
 impl RateLimiter {
-    /// The limiter of this configuration; `None` if there is no limit.
+    /// Returns the limiter of this configuration; `None` if there is no limit.
     #[must_use]
     pub fn new(config: &config::RateLimit) -> Option<Self> {
         config.enabled.then(|| Self::with_room(config, BUCKETS_MAX))
@@ -117,19 +115,19 @@ impl RateLimiter {
         }
     }
 
-    /// Whose bucket a request takes from.
+    /// Returns the identity by which requests share a bucket.
     #[must_use]
     pub fn key_by(&self) -> RateKey {
         self.key_by
     }
 
-    /// How many requests a caller may make in a minute.
+    /// Returns the number of requests that a caller may make in a minute.
     #[must_use]
     pub fn per_minute(&self) -> u32 {
         self.rate.per_minute.get()
     }
 
-    /// Takes a token of `caller`, who is at `address`; how many are left.
+    /// Takes a token of `caller`, who is at `address`, and returns how many are left.
     ///
     /// # Errors
     /// [`TooFast`] if there is none.
@@ -137,7 +135,7 @@ impl RateLimiter {
         self.take_at(caller, address, self.started.elapsed())
     }
 
-    /// Whether `caller` has a token left.
+    /// Checks that `caller` has a token left.
     ///
     /// # Errors
     /// [`TooFast`] if there is none.
@@ -145,14 +143,14 @@ impl RateLimiter {
         self.look_at(caller, address, self.started.elapsed())
     }
 
-    /// What it did since the start.
+    /// Returns its counts since the start.
     #[must_use]
     pub fn figures(&self) -> Figures {
         let state = self.lock();
         Figures { active_buckets: state.buckets.len() as u64, ..state.figures }
     }
 
-    /// Forgets idle callers from time to time, for ever.
+    /// Forgets idle callers at regular intervals, forever.
     pub async fn keep_small(&self) {
         loop {
             tokio::time::sleep(self.cleanup_interval).await;
@@ -193,7 +191,7 @@ impl RateLimiter {
         let mut from = Bound::Unbounded;
         loop {
             let state = &mut *self.lock();
-            // Those that are not full yet must stay, however long they are idle.
+            // Buckets that are not full yet must stay, however long they are idle.
             let full = state.by_full.range((from, Bound::Included((now, Key([u8::MAX; 16])))));
             let full: Vec<(Duration, Key)> = full.take(PRUNED_AT_ONCE).copied().collect();
             let Some(last) = full.last() else { return };
@@ -221,7 +219,7 @@ impl RateLimiter {
         Key(key)
     }
 
-    /// Which of the shared buckets is that of `address`.
+    /// Returns which of the shared buckets is that of `address`.
     fn shared(&self, address: Option<IpAddr>) -> usize {
         let Key([high, low, ..]) = self.key(Caller::Address(address));
         usize::from(u16::from_be_bytes([high, low])) % SHARED_BUCKETS
@@ -232,7 +230,7 @@ impl RateLimiter {
     }
 }
 
-/// Only the number of callers; not even their hashes are for a log.
+/// Output of the rate alone: not even the hashes of callers belong in a log.
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimiter").field("rate", &self.rate).finish_non_exhaustive()
@@ -240,7 +238,7 @@ impl fmt::Debug for RateLimiter {
 }
 
 impl State {
-    /// Whether `key` has a bucket, or may have a new one.
+    /// Returns whether `key` has a bucket, or may have a new one.
     fn has_room_for(&mut self, key: Key, buckets_max: usize, now: Duration) -> bool {
         if self.buckets.len() < buckets_max || self.buckets.contains_key(&key) {
             return true;
@@ -285,13 +283,13 @@ impl State {
     }
 }
 
-/// The rate of a configuration.
+/// Returns the rate of a configuration.
 fn rate(config: &config::RateLimit) -> Rate {
     let at_least_one = |number| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
     Rate { per_minute: at_least_one(config.requests_per_minute), burst: at_least_one(config.burst) }
 }
 
-/// Unlike for every two addresses, and for none.
+/// Returns bytes that differ for any two addresses, and for none.
 fn octets(address: Option<IpAddr>) -> Vec<u8> {
     match address {
         None => Vec::new(),

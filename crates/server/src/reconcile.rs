@@ -1,9 +1,9 @@
-//! What finishes what was begun: by timer, without input, idempotent. Start-up
-//! has no special path: what a crash left is found here like anything else.
+//! The reconciler completes unfinished work: by timer, without input, and idempotent. Start-up
+//! has no special path, since the reconciler finds all that a crash left.
 //!
-//! What needs only the store is one task. Each provider has tasks of its own, as
-//! has everything else that asks one: a provider that does not answer harms
-//! nothing but its own boxes.
+//! One task does the work that needs only the store. Each provider has its own tasks, and so has
+//! all other work that calls a provider. A provider that does not answer thus affects only its
+//! own boxes.
 
 mod disk;
 mod kernel;
@@ -23,22 +23,23 @@ use tokio_util::sync::CancellationToken;
 use self::removals::{Doomed, Removals};
 use crate::control::{Control, Result, Sandbox};
 
-/// How often rows are looked at: expiry is followed by removal within a second.
+/// Interval of the row checks: an expired sandbox is removed within a second.
 const ROWS_EVERY: Duration = Duration::from_millis(500);
-/// How often the rows of refused keys are brought up to date.
+/// Interval at which the rows of refused keys are updated.
 const REFUSALS_EVERY: Duration = Duration::from_secs(5);
-/// How often what has ended long ago is forgotten.
+/// Interval at which old rows of ended sandboxes are deleted.
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
-/// The pause before ids for events are asked for again, after the store failed.
+/// Pause before event ids are requested again after the store failed.
 const IDS_RETRY: Duration = Duration::from_secs(1);
-/// How often it is seen whether the store's files are larger than what is in them.
+/// Interval at which free pages of the store's files are looked for.
 const SPACE_EVERY: Duration = Duration::from_secs(5);
-/// The pause between two steps that give space back: those who write go first.
+/// Pause between two steps that free pages, so that other writers go first.
 const SPACE_PAUSE: Duration = Duration::from_millis(20);
-/// Rows that expire per look. What is doomed by it is no more among them.
+/// Maximum number of expired rows per query. Expired rows are then `destroying`, and not found
+/// again.
 const BATCH: u32 = 256;
 
-/// Runs until told to stop. `data_dir` is the disk whose free space is watched.
+/// Runs until cancelled. `data_dir` is on the disk whose free space is watched.
 pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: CancellationToken) {
     let mut jobs = JoinSet::new();
     jobs.spawn(look_at_rows(Arc::clone(&control)));
@@ -53,14 +54,14 @@ pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: Canc
     }
     tokio::select! {
         () = stop.cancelled() => {}
-        // None ends by itself unless it panics, and then the service ends as a whole.
+        // No job ends unless it panics, and then the whole service ends.
         _ = jobs.join_next() => {}
     }
-    // Between any two steps of theirs, as a crash would; the next start goes on.
+    // Jobs end between any two steps, as in a crash; the next start continues.
     jobs.shutdown().await;
 }
 
-/// What needs only the store, and the removals that follow from it.
+/// Does the work that needs only the store, and begins the removals that follow from it.
 async fn look_at_rows(control: Arc<Control>) {
     let mut removals = Removals::default();
     let mut rows = interval(ROWS_EVERY);
@@ -85,7 +86,7 @@ async fn tidy_the_pool(control: Arc<Control>) {
     }
 }
 
-/// Keeps the store's files no larger than what is in them.
+/// Shrinks the store's files to the size of their contents.
 async fn give_space_back(control: Arc<Control>) {
     let mut look = interval(SPACE_EVERY);
     loop {
@@ -109,8 +110,8 @@ fn report(job: &'static str, outcome: Result<()>) {
     }
 }
 
-/// Keeps ids at hand for the events to come, until told to stop. Beside the
-/// other jobs, since no slow provider may hold it up.
+/// Reserves ids for future events until cancelled. Separate from the other jobs, since no slow
+/// provider may delay it.
 pub async fn number_events(control: Arc<Control>, stop: CancellationToken) {
     let keep = async {
         loop {
@@ -130,7 +131,7 @@ pub async fn number_events(control: Arc<Control>, stop: CancellationToken) {
     }
 }
 
-/// Looks at everything once, now.
+/// Runs every check once, now.
 #[cfg(test)]
 pub(crate) async fn settle(control: &Arc<Control>) {
     let mut removals = Removals::default();
@@ -149,11 +150,11 @@ fn interval(every: Duration) -> tokio::time::Interval {
 }
 
 async fn sweep_rows(control: &Arc<Control>, removals: &mut Removals) -> Result<()> {
-    // Nothing is judged by the time before this is done.
+    // Expiry is not judged before a step of the clock is handled.
     follow_clock(control).await?;
     report("silence", control.notice_silence().await);
     report("leases", control.settle_leases().await);
-    // Before those that are new: what is removed again is what was left.
+    // Rows in `destroying` before new ones, so that only these count as left over.
     let left = control.store().in_state(State::Destroying, u32::MAX).await?;
     removals.keep(&left.iter().map(|sandbox| &sandbox.id).collect());
     let left = left.into_iter().filter(|sandbox| !control.is_in_hand(&sandbox.id) && removals.is_due(&sandbox.id));
@@ -161,7 +162,7 @@ async fn sweep_rows(control: &Arc<Control>, removals: &mut Removals) -> Result<(
     for id in control.store().due(control.now(), BATCH).await? {
         doomed.extend(doom(control, &id, StopReason::Expired, None).await);
     }
-    // One that is being made by nobody was being made when we died.
+    // A row in `creating` that no task of this process works on was left by a crash.
     for sandbox in control.store().in_state(State::Creating, u32::MAX).await? {
         doomed.extend(doom(control, &sandbox.id, StopReason::Unfinished, Some("unfinished_removed")).await);
     }
@@ -169,7 +170,7 @@ async fn sweep_rows(control: &Arc<Control>, removals: &mut Removals) -> Result<(
     Ok(())
 }
 
-/// Writes that a sandbox is to be removed, unless somebody works on it.
+/// Stores that a sandbox is to be removed, unless a task of this process works on it.
 async fn doom(control: &Control, id: &SandboxId, reason: StopReason, action: Option<&'static str>) -> Option<Doomed> {
     if control.is_in_hand(id) {
         return None;
@@ -182,10 +183,10 @@ async fn doom(control: &Control, id: &SandboxId, reason: StopReason, action: Opt
     Some(Doomed { sandbox: sandbox?, action })
 }
 
-/// Deadlines move with a wall clock that somebody sets.
+/// Shifts stored deadlines when the wall clock was set.
 async fn follow_clock(control: &Control) -> Result<()> {
     if let Some(step_ms) = control.clock().step() {
-        // Nothing between these two: what has moved already must not look expired.
+        // Nothing between these two steps: shifted times must not look expired.
         let moved = control.store().shift_times(step_ms).await?;
         control.clock().follow(step_ms);
         control.publish_action("clock_followed", None, json!({"step_ms": step_ms, "sandboxes": moved}));

@@ -33,36 +33,36 @@ use crate::rate_limit::RateLimiter;
 use crate::store::{Kept, KeptRows, PoolBounds, Sandbox, Sqlite, Store};
 use crate::{VERSION, reconcile};
 
-/// How long work that outlives its request may take once we are told to stop.
+/// Longest time for work that outlives its request, once the server is to stop.
 const FINISH_MAX: Duration = Duration::from_secs(10);
-/// Longest time for the removal of all boxes at the end of a server that was started
-/// with `--destroy-on-exit`.
+/// Longest time for the removal of all boxes at the end of a server that was started with
+/// `--destroy-on-exit`.
 const DESTROY_MAX: Duration = Duration::from_secs(60);
-/// Boxes that are removed at once then.
+/// The most boxes that are removed at once at that end.
 const DESTROYS_AT_ONCE: usize = 16;
 
-/// What the command line says beside the configuration.
+/// Options of the command line that are not in the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Whether to remove every sandbox on the way out.
+    /// True to remove every sandbox at the end.
     pub destroy_on_exit: bool,
-    /// Whether to work for the control plane that the configuration names.
+    /// True to work for the control plane that the configuration names.
     pub as_worker: bool,
-    /// Asks the allocator of the program what it holds.
+    /// Function that asks the program's allocator what it holds.
     pub memory: fn() -> Memory,
-    /// Called once, when the server is ready.
+    /// Function that is called once, when the server is ready.
     pub ready: fn(),
 }
 
-/// Why the service could not start, or had to stop. Texts are for the operator.
+/// Reason why the service could not start, or had to stop. Texts are for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// A directory or file cannot be used.
     #[error("cannot use `{path}`: {source}; set `data_dir` to a directory of yours")]
     DataDir {
-        /// Which.
+        /// Directory or file that cannot be used.
         path: String,
-        /// Why.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
@@ -72,13 +72,13 @@ pub enum Failure {
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}; set `server.host` and `server.port`")]
     Listen {
-        /// Where.
+        /// Address that was to be listened on.
         address: SocketAddr,
-        /// Why.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
-    /// TLS cannot be spoken.
+    /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] http::TlsFault),
     /// The Unix socket cannot be listened on.
@@ -90,37 +90,37 @@ pub enum Failure {
     /// The image store cannot be opened.
     #[error("cannot open the image store `{path}`: {source}; see that `data_dir` is a folder of this user's")]
     Images {
-        /// Its folder.
+        /// Folder of the image store.
         path: String,
-        /// Why.
+        /// Error of the image store.
         #[source]
         source: providers::Error,
     },
-    /// A provider that must be there cannot be.
+    /// A required provider cannot be set up.
     #[error("cannot set up the provider `{name}`: {source}")]
     Provider {
-        /// Which.
+        /// Name of the provider.
         name: &'static str,
-        /// Why.
+        /// Error of the provider.
         #[source]
         source: providers::Error,
     },
     /// A worker of the configuration cannot be used.
     #[error("cannot set up the worker `{id}`: {source}; see `workers.{id}`")]
     Worker {
-        /// Which.
+        /// Id of the worker.
         id: String,
-        /// Why.
+        /// Error of the worker's client.
         #[source]
         source: providers::Error,
     },
-    /// A second signal came before all that the first one begins had ended.
+    /// A second signal came before the shutdown that the first one began had ended.
     #[error("ended at once by a second signal; the next start finishes what was under way")]
     Hurried,
-    /// It cannot be the worker that it is told to be.
+    /// The server cannot work for a control plane.
     #[error("cannot be a worker: {0}")]
     AsWorker(#[from] beater::Fault),
-    /// The operating system refused a thing that always works.
+    /// The operating system refused a call that normally succeeds.
     #[error("cannot start: {0}")]
     System(#[source] std::io::Error),
     /// A part of the service ended by itself.
@@ -154,7 +154,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let beater = options.as_worker.then(|| Beater::open(&config.worker)).transpose()?;
     let mut policy = policy(&config);
     if beater.is_some() {
-        // A control plane asks for a while more than the lifetime that it gives.
+        // A control plane requests a while more than the lifetime that it grants.
         policy.limits.ttl_max += ORPHAN_GRACE;
     }
     let Opened { admission, task: admitting, abandoned, stop: stop_admitting } =
@@ -223,7 +223,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let ending = async {
         stop.cancel();
         control.events().close();
-        // Whoever waits for room is told so at once, and does not hold up the rest.
+        // Spawns that wait for room are refused at once, and do not delay the rest.
         stop_admitting.cancel();
         while admission.join_next().await.is_some() {}
         while serving.join_next().await.is_some() {}
@@ -236,7 +236,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
             tracing::warn!(error = %Chain(&error), "some refused keys are not counted");
         }
         let finished = async {
-            // Pulls are gone on with by the next start.
+            // The next start continues the pulls.
             images.close().await;
             tasks.wait().await;
             for entry in control.registry().entries() {
@@ -255,12 +255,12 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     died.map_or(Ok(()), |part| Err(Failure::Died(part)))
 }
 
-/// Opens what the configuration names; nothing is answered yet.
+/// Opens the listeners that the configuration names; nothing is answered yet.
 async fn listen(config: &Config, address: SocketAddr) -> Result<Listeners, Failure> {
     raise_descriptor_limit();
     let tls = match &config.server.tls {
         config::Tls { cert_file: Some(cert), key_file: Some(key) } => Some(Tls::load(cert, key)?),
-        // One without the other is a fault of the configuration.
+        // One file without the other is a fault of the configuration.
         config::Tls { .. } => None,
     };
     let tcp = TcpListener::bind(address).await.map_err(|source| Failure::Listen { address, source })?;
@@ -268,16 +268,16 @@ async fn listen(config: &Config, address: SocketAddr) -> Result<Listeners, Failu
     Ok(Listeners { tcp, tls, unix })
 }
 
-/// Takes as many descriptors as the system allows. The usual 1,024 are kept
-/// that low for programs that `select`; boxes have a bound of their own.
+/// Raises the limit on open descriptors to the most that the system allows. The usual 1,024 is
+/// kept low for programs that use `select`; boxes have a limit of their own.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
-    // Refused, the limit stays as it was, and the bound on connections follows it.
+    // If this is refused, the limit stays as it was, and the bound on connections follows it.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// Makes the data directory, for us alone, and takes it.
+/// Creates the data directory, for the server's user alone, and locks it.
 fn prepare(data_dir: &Path) -> Result<File, Failure> {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
     let failed = |path: &Path| {
@@ -351,8 +351,8 @@ fn policy(config: &Config) -> Policy {
     }
 }
 
-/// Listens for signals from the call on, so that one that comes right after
-/// "ready" finds its handler.
+/// Waits for SIGTERM or SIGINT. Listens from the call on, so that a signal right after "ready"
+/// finds its handler.
 fn told_to_stop() -> impl Future<Output = ()> {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     async move {

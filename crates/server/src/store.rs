@@ -1,7 +1,7 @@
-//! What must not be lost.
+//! Durable state: sandboxes, leases, quotas, templates, pool places and the audit history.
 //!
-//! A method is one whole transaction, conditional on what it read, so that no
-//! rule can be raced. Every engine passes the same suite, `suite`.
+//! Each method is one transaction, conditional on the rows it read, so that no rule can be
+//! raced. Every engine passes the same test suite, `suite`.
 
 mod audit;
 mod pool;
@@ -25,13 +25,13 @@ pub use audit::{AuditEntry, AuditFilter, AuditStore, NewAuditEntry};
 pub use pool::{PoolBounds, PoolCounts, PoolHost, PoolPlace, PoolStore};
 pub use sqlite::Sqlite;
 
-/// How long an [`IdempotencyKey`] names its sandbox.
+/// Time for which an [`IdempotencyKey`] refers to its sandbox.
 pub const KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// The result of a transaction.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a transaction did not happen.
+/// Reasons for which a transaction failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The engine failed or cannot be reached.
@@ -45,18 +45,19 @@ pub enum Error {
         "the store has schema version {found}, this release knows up to {known}: use the release that wrote it, or a later one"
     )]
     TooNew {
-        /// What the store says.
+        /// Schema version of the file.
         found: i64,
-        /// What this release can read.
+        /// Highest schema version that this release can read.
         known: i64,
     },
 }
 
 impl Error {
-    /// Says whether the disk with the database has no room for what was to be written.
+    /// Returns whether the error means that the disk with the database is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        // SQLITE_FULL, and SQLITE_IOERR_SHMSIZE, whose file is made longer by the kernel alone.
+        // SQLITE_FULL, and SQLITE_IOERR_SHMSIZE: the kernel alone extends the shared-memory
+        // file.
         const CODES: [&str; 2] = ["13", "4874"];
         let Error::Engine(sqlx::Error::Database(error)) = self else { return false };
         error.code().is_some_and(|code| CODES.contains(&code.as_ref()))
@@ -66,67 +67,56 @@ impl Error {
 /// A sandbox, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
-    /// Its name.
     pub id: SandboxId,
-    /// Where it is in its life.
     pub state: State,
     /// The provider that runs it.
     pub provider: String,
-    /// The image.
     pub image: String,
-    /// The size.
     pub resources: Resources,
-    /// Labels.
     pub metadata: Metadata,
-    /// Whom it counts for.
+    /// Owner charged for the sandbox.
     pub owner: Option<OwnerId>,
     /// The worker that holds it.
     pub worker: String,
-    /// When it was asked for.
+    /// Time of the spawn request.
     pub created_at: Timestamp,
     /// From this instant it is gone for every request.
     pub expires_at: Timestamp,
-    /// When it was destroyed or failed.
+    /// Time at which it was destroyed or failed.
     pub ended_at: Option<Timestamp>,
-    /// Why it failed, in words for the caller.
+    /// Reason of the failure, worded for the caller.
     pub error: Option<String>,
 }
 
-/// Something that happened to a sandbox, with what is to be stored of it.
+/// A state change of a sandbox, with the values to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// The box answers.
+    /// The box started and answers.
     Started,
-    /// A new lifetime, asked for at `now`; refused when the old one was over by then.
+    /// A new lifetime; refused if the old one had expired by `now`.
     Extended {
-        /// The new end.
         expires_at: Timestamp,
-        /// When it was asked for.
+        /// Time of the request.
         now: Timestamp,
     },
-    /// It is to be removed; refused when the reason no longer holds.
+    /// A request to remove the sandbox; refused if `reason` no longer holds.
     StopRequested {
-        /// Why.
         reason: StopReason,
-        /// When it was asked for.
+        /// Time of the request.
         now: Timestamp,
     },
-    /// Nothing of it is left.
-    Stopped {
-        /// When.
-        at: Timestamp,
-    },
-    /// A fault ended it.
+    /// The removal of the box finished.
+    Stopped { at: Timestamp },
+    /// A fault ended the sandbox.
     Broke {
-        /// In words for the caller.
+        /// Text for the caller.
         error: String,
-        /// When.
         at: Timestamp,
     },
 }
 
 impl Change {
-    /// The event that the rules know it by.
+    /// Returns the event of the domain's state machine.
     #[must_use]
     pub fn event(&self) -> Event {
         match self {
@@ -139,18 +129,18 @@ impl Change {
     }
 }
 
-/// What became of a [`Change`].
+/// Outcome of a [`Change`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Applied {
     /// There is no such sandbox.
     Missing,
-    /// The rules forbid it in the state the sandbox is in; nothing was changed.
+    /// The state machine forbids it in the sandbox's state; nothing was changed.
     Refused(InvalidTransition),
-    /// It is stored.
+    /// The change was stored.
     Done {
-        /// The state before.
+        /// State before the change.
         before: State,
-        /// The sandbox as it is now.
+        /// Sandbox after the change.
         sandbox: Box<Sandbox>,
     },
 }
@@ -158,93 +148,87 @@ pub enum Applied {
 /// A named spawn request, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
-    /// Its name.
     pub name: String,
-    /// The values it gives.
+    /// Values for requests that name it.
     pub values: TemplateValues,
-    /// When it was first saved.
+    /// Time of the first save.
     pub created_at: Timestamp,
-    /// When it was last saved.
+    /// Time of the last save.
     pub updated_at: Timestamp,
 }
 
-/// The values of a template; those left out are the server's defaults.
+/// Values of a template; for those left out, the server's defaults apply.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TemplateValues {
-    /// The image.
     pub image: Option<String>,
-    /// The provider.
     pub provider: Option<String>,
     /// Memory limit in mebibytes.
     pub memory_mb: Option<u32>,
-    /// Virtual CPUs.
     pub vcpus: Option<u32>,
-    /// Bound of an own file system in mebibytes.
+    /// Size bound of the sandbox's own file system in mebibytes.
     pub disk_mb: Option<u32>,
-    /// Whether the image's entry point is started.
+    /// True if the image's entry point is started.
     pub entrypoint: Option<bool>,
-    /// Lifetime.
     pub ttl: Option<std::time::Duration>,
-    /// Labels.
     pub metadata: Metadata,
 }
 
-/// What became of a new row of a table that is bounded.
+/// Outcome of an insert into a bounded table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inserted {
-    /// It is stored.
+    /// The row was stored.
     Done,
     /// Its name is taken.
     Taken,
-    /// There are as many as there may be.
+    /// The table holds its maximum of rows.
     Full,
 }
 
-/// Bounds on the rows of sandboxes that have ended. Beyond them the oldest are
-/// forgotten, of the owner that has the most: what one owner ends costs no other
-/// one its rows, unless it goes by very many names.
+/// Bounds on the rows of sandboxes that have ended. Beyond them the oldest rows of the owner
+/// with the most rows are removed. Sandboxes of one owner therefore do not displace rows of
+/// another, unless one client uses very many owner names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kept {
-    /// On those in state `failed`.
+    /// Bounds on rows in state `failed`.
     pub failed: KeptRows,
-    /// On those in state `destroyed`.
+    /// Bounds on rows in state `destroyed`.
     pub destroyed: KeptRows,
 }
 
 /// Bounds on rows of one state; each at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeptRows {
-    /// The most of all owners together, and of none.
+    /// Maximum for all owners together, rows without an owner included.
     pub total: u64,
-    /// The most of one owner.
+    /// Maximum for one owner.
     pub per_owner: u64,
 }
 
-/// A caller's own name for a request, so that repeating it makes nothing twice.
+/// A caller's own name for a request, which makes a retry return the first sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyKey {
-    /// The name; counts for each owner apart.
+    /// The name, unique per owner.
     pub key: String,
-    /// What was asked for, hashed: the same name must ask for the same.
+    /// Hash of the request. A key used again must come with the same request.
     pub request: String,
 }
 
-/// A sandbox that wants to be admitted.
+/// A sandbox to be admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSandbox {
     /// The row, in state `creating`.
     pub sandbox: Sandbox,
     /// The global caps; the owner's quota is read with them.
     pub caps: Caps,
-    /// The caller's name for the request.
+    /// The caller's key for the request.
     pub key: Option<IdempotencyKey>,
-    /// Where it may go.
+    /// Workers that it may be placed on.
     pub placing: workers::Placing,
-    /// The place that it needs in a shared box, in pool mode.
+    /// Place that it needs in a shared box, in pool mode.
     pub pool: Option<PoolPlace>,
 }
 
-/// Whether a sandbox was admitted.
+/// Outcome of an admission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admitted {
     /// It is stored, and leased to this worker.
@@ -253,169 +237,164 @@ pub enum Admitted {
     NoWorker,
     /// A cap is reached.
     Denied(Denial, Room),
-    /// There is a sandbox with this [`IdempotencyKey`].
+    /// A sandbox with this [`IdempotencyKey`] exists.
     KeyTaken,
 }
 
-/// What to list.
+/// Filter of a list; absent fields do not restrict it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListFilter {
-    /// Only of this owner.
     pub owner: Option<OwnerId>,
-    /// Only in this state.
     pub state: Option<State>,
-    /// Only of this provider.
     pub provider: Option<String>,
-    /// Only with these labels.
+    /// Labels that a sandbox must all have.
     pub metadata: Metadata,
-    /// At most so many.
+    /// Maximum number of rows.
     pub limit: Option<u32>,
-    /// Only what comes after this place.
+    /// Position after which the list starts.
     pub after: Option<Place>,
 }
 
-/// A place in the list.
+/// A position in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// When the sandbox there was made, in milliseconds since 1970.
+    /// Creation time of the sandbox at this position, in milliseconds since 1970.
     pub created_at_ms: i64,
-    /// Orders those of the same millisecond.
+    /// Row number, which orders sandboxes of the same millisecond.
     pub row: i64,
 }
 
-/// A part of the list.
+/// One page of the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The sandboxes, newest first.
+    /// Sandboxes, newest first.
     pub sandboxes: Vec<Sandbox>,
-    /// Where the next part begins; `None` at the end.
+    /// Position of the next page; `None` on the last page.
     pub next: Option<Place>,
 }
 
-/// How many sandboxes there are, of those that are not purged.
+/// Numbers of stored sandboxes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Active ones.
+    /// Active sandboxes.
     pub active: u64,
-    /// All by state.
+    /// Sandboxes by state.
     pub by_state: BTreeMap<String, u64>,
-    /// Active ones by provider.
+    /// Active sandboxes by provider.
     pub by_provider: BTreeMap<String, u64>,
-    /// Active ones by worker.
+    /// Active sandboxes by worker.
     pub by_worker: BTreeMap<String, u64>,
 }
 
 /// An owner's quota, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerQuota {
-    /// Whose.
     pub owner: OwnerId,
-    /// What it says.
     pub quota: Quota,
-    /// When it was first saved.
+    /// Time of the first save.
     pub created_at: Timestamp,
-    /// When it was last saved.
+    /// Time of the last save.
     pub updated_at: Timestamp,
 }
 
-/// How many quotas say what.
+/// Numbers of stored quotas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QuotaSummary {
-    /// All.
+    /// Quotas of all kinds.
     pub total: u64,
-    /// Those with an own cap.
+    /// Quotas with their own cap on sandboxes.
     pub with_max_sandboxes: u64,
-    /// Those with an own longest lifetime.
+    /// Quotas with their own maximum lifetime.
     pub with_max_ttl: u64,
-    /// Those with an own longest deadline.
+    /// Quotas with their own maximum command deadline.
     pub with_max_exec_timeout: u64,
 }
 
-/// The transactions.
+/// Transactions of the store.
 #[async_trait]
 pub trait Store: AuditStore + PoolStore + workers::Workers + fmt::Debug + Send + Sync {
-    /// Names this store, for as long as it exists.
+    /// Returns the id of this store, which stays the same for as long as the store exists.
     fn id(&self) -> &StoreId;
 
-    /// Stores a sandbox in state `creating`, unless a cap is reached, and leases
-    /// it to the worker that the rules choose.
+    /// Stores a sandbox in state `creating`, unless a cap is reached, and leases it to the
+    /// worker that the placement rules choose.
     ///
-    /// - Two at once never get past a cap together.
-    /// - One without an owner is under no owner's cap.
-    /// - Costs the same whatever number is active.
-    /// - With [`NewSandbox::pool`], it takes a place in the fullest open box of the
-    ///   same provider, image and size, else in a new one; many at once never get
-    ///   past a bound together.
-    /// - A key older than [`KEY_LIFETIME`], or whose sandbox failed or was
-    ///   removed before anybody had it, is free.
+    /// - Concurrent calls never exceed a cap together.
+    /// - A sandbox without an owner is under no owner's cap.
+    /// - The cost does not depend on the number of active sandboxes.
+    /// - With [`NewSandbox::pool`], it takes a place in the fullest open box of the same
+    ///   provider, image and size, else in a new one. Concurrent calls never exceed a bound
+    ///   together.
+    /// - A key is free if it is older than [`KEY_LIFETIME`], or if its sandbox failed or was
+    ///   removed before any caller received it.
     async fn admit(&self, new: &NewSandbox) -> Result<Admitted>;
 
-    /// What is active, and the caps over `owner`.
+    /// Returns the active sandboxes, and the caps that apply to `owner`.
     async fn room(&self, owner: Option<&OwnerId>, caps: Caps) -> Result<Room>;
 
-    /// The request and the sandbox that go by the owner's `key` at `now`.
+    /// Returns the request and the sandbox of the owner's `key` at `now`.
     async fn keyed(&self, owner: Option<&OwnerId>, key: &str, now: Timestamp) -> Result<Option<(String, SandboxId)>>;
 
-    /// How many sandboxes there are of what.
+    /// Returns the numbers of sandboxes.
     async fn counts(&self) -> Result<Counts>;
 
-    /// One sandbox, destroyed ones too while their row is kept.
+    /// Returns one sandbox, also a destroyed one while its row is kept.
     async fn sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>>;
 
-    /// Those that a request may see at `now`, newest first.
+    /// Returns a page of the sandboxes that a request may see at `now`, newest first.
     async fn sandboxes(&self, filter: &ListFilter, now: Timestamp) -> Result<Page>;
 
-    /// Those that are `creating` or `running` and whose lifetime is over by
-    /// `now`, the longest over first, at most `limit`.
+    /// Returns sandboxes in state `creating` or `running` whose lifetime ended by `now`, the
+    /// earliest end first, at most `limit`.
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<SandboxId>>;
 
-    /// Those in `state`, the oldest first, at most `limit`.
+    /// Returns sandboxes in `state`, the oldest first, at most `limit`.
     async fn in_state(&self, state: State, limit: u32) -> Result<Vec<Sandbox>>;
 
-    /// Returns those that run on `worker`, of this `provider` or of any, without reading
-    /// more of them than that.
+    /// Returns the running sandboxes on `worker`, of one `provider` or of all, and reads no
+    /// other rows.
     async fn running(&self, worker: &str, provider: Option<&str>) -> Result<Vec<SandboxId>>;
 
-    /// Whether what was written can be read, and more could be written.
+    /// Checks that the store can be read and written.
     async fn check(&self) -> Result<()>;
 
-    /// Applies what happened, if the rules allow it in the state that is stored.
+    /// Applies a change, if the state machine allows it in the stored state.
     ///
-    /// What has ended by it counts against [`Kept`], and takes the place of an
-    /// older one; that costs the same whatever number is kept.
+    /// A sandbox that ends counts against [`Kept`], and replaces an older row. The cost does not
+    /// depend on the number of rows.
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied>;
 
-    /// Moves every time that is compared with now by `by_ms`: the ends of sandboxes
-    /// that have one to come, the ends of leases, and the last heartbeats. How
-    /// many sandboxes.
+    /// Shifts all times that are compared with the clock by `by_ms`: future ends of sandboxes,
+    /// ends of leases, and last heartbeats. Returns the number of sandboxes shifted.
     async fn shift_times(&self, by_ms: i64) -> Result<u64>;
 
-    /// Forgets what ended before `before`, what is beyond [`Kept`], and old
-    /// [`IdempotencyKey`]s; how many sandboxes. Others can write in between.
+    /// Deletes sandboxes that ended before `before` or are beyond [`Kept`], and old
+    /// [`IdempotencyKey`]s. Returns the number of sandboxes deleted. Other writers can run in
+    /// between.
     async fn purge_ended(&self, before: Timestamp, now: Timestamp) -> Result<u64>;
 
     /// Stores a new template, unless there are `rows_max`.
     async fn insert_template(&self, template: &Template, rows_max: u64) -> Result<Inserted>;
 
-    /// Replaces a template's values; what is stored then, or `None` if there is no such template.
+    /// Replaces a template's values. Returns the stored row, or `None` if there is no such
+    /// template.
     async fn update_template(&self, name: &str, values: &TemplateValues, at: Timestamp) -> Result<Option<Template>>;
 
-    /// One template.
     async fn template(&self, name: &str) -> Result<Option<Template>>;
 
-    /// Templates by name, those after `after`, at most `limit`.
+    /// Returns templates by name, those after `after`, at most `limit`.
     async fn templates(&self, after: Option<&str>, limit: u32) -> Result<Vec<Template>>;
 
     /// Removes a template; `false` if there is none.
     async fn delete_template(&self, name: &str) -> Result<bool>;
 
-    /// Sets aside so many numbers that event ids are made of; no two calls, in
-    /// this process or a later one, get the same, and later ones get higher ones.
-    /// Not even a power cut undoes it.
+    /// Reserves `count` numbers for event ids. No two calls, in this process or a later one,
+    /// return the same number, and later calls return higher ones. The reservation survives a
+    /// power failure.
     async fn reserve_event_ids(&self, count: u64) -> Result<Range<u64>>;
 
-    /// Saves an owner's quota whole; what is stored then. `None` if it would be a
-    /// new one and there are `rows_max`.
+    /// Stores an owner's quota, replacing all of its values. Returns the stored row, or `None`
+    /// if it would be a new one and there are `rows_max`.
     async fn save_quota(
         &self,
         owner: &OwnerId,
@@ -424,22 +403,21 @@ pub trait Store: AuditStore + PoolStore + workers::Workers + fmt::Debug + Send +
         rows_max: u64,
     ) -> Result<Option<OwnerQuota>>;
 
-    /// An owner's quota.
     async fn quota(&self, owner: &OwnerId) -> Result<Option<OwnerQuota>>;
 
-    /// Quotas by owner, those after `after`, at most `limit`.
+    /// Returns quotas by owner, those after `after`, at most `limit`.
     async fn quotas(&self, after: Option<&OwnerId>, limit: u32) -> Result<Vec<OwnerQuota>>;
 
-    /// How many quotas say what.
+    /// Returns the numbers of quotas.
     async fn quota_summary(&self) -> Result<QuotaSummary>;
 
     /// Removes an owner's quota; `false` if there is none.
     async fn delete_quota(&self, owner: &OwnerId) -> Result<bool>;
 
-    /// Gives some of what is free inside the files back to the disk, so little that
-    /// others who write hardly wait; whether there is more.
+    /// Returns a few free pages of the files to the disk; few, so that other writers hardly
+    /// wait. Returns whether there are more.
     async fn give_back(&self) -> Result<bool>;
 
-    /// Writes out what is pending and lets go of the files.
+    /// Writes pending changes and closes the files.
     async fn close(&self);
 }

@@ -1,4 +1,4 @@
-//! The whole service below HTTP, against a world that breaks.
+//! Tests of the whole service below HTTP, with injected faults.
 
 pub(crate) mod lab;
 mod simulation;

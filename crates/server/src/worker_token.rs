@@ -1,5 +1,4 @@
-//! Making and looking at signed worker tokens, from the configuration alone:
-//! no server has to run.
+//! Signing and inspection of worker tokens from the configuration alone: no server has to run.
 
 use std::time::Duration;
 
@@ -9,14 +8,14 @@ use crate::auth::token::{self, AUDIENCE, Claims, Fault, LIFETIME_MAX, Scope, Sco
 use crate::clock::{Clock, SteadyClock, from_ms};
 use crate::config::Auth;
 
-/// A token that was made.
+/// A newly signed token.
 #[derive(Clone)]
 pub struct Minted {
     /// The token itself: a secret while it lives.
     pub token: String,
-    /// Its name, for `auth.worker_revoked_token_ids`.
+    /// Id of the token, for `auth.worker_revoked_token_ids`.
     pub jti: String,
-    /// Until when it counts, RFC 3339.
+    /// Time at which it expires, RFC 3339.
     pub expires_at: String,
 }
 
@@ -26,40 +25,39 @@ impl std::fmt::Debug for Minted {
     }
 }
 
-/// What a token says, and what a server with this configuration would say of it.
+/// Contents of a token, and whether a server with this configuration would accept it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspected {
-    /// Why it would be refused; `None` if it would be accepted.
+    /// Reason why it would be refused; `None` if it would be accepted.
     pub refusal: Option<&'static str>,
-    /// What it says, as far as it can be read; to be believed only if it would
-    /// be accepted.
+    /// Claims, as far as they can be read; to be trusted only if the token would be accepted.
     pub claims: Option<Said>,
 }
 
-/// The claims of a token in words.
+/// Claims of a token as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
-    /// Whose it is.
+    /// Id of the worker that it is for.
     pub worker_id: String,
-    /// Its name.
+    /// Id of the token.
     pub jti: String,
-    /// Whom it is for.
+    /// Audience that it is for.
     pub audience: String,
-    /// When it was made, RFC 3339.
+    /// Time at which it was signed, RFC 3339.
     pub issued_at: String,
-    /// From when on it counts, RFC 3339, if it says so.
+    /// Time from which it is valid, RFC 3339, if it states one.
     pub not_before: Option<String>,
-    /// Until when it counts, RFC 3339.
+    /// Time at which it expires, RFC 3339.
     pub expires_at: String,
-    /// What it lets its worker do.
+    /// Names of the scopes that it grants.
     pub scopes: Vec<&'static str>,
 }
 
-/// Makes a token for the worker `id` that lives for `lifetime` (such as `5m`)
-/// from now on, with these scopes, or with all if there are none.
+/// Signs a token for the worker `id` that is valid for `lifetime` (such as `5m`) from now on,
+/// with these scopes, or with all if there are none.
 ///
 /// # Errors
-/// A text that says what to change.
+/// A text that states what to change.
 pub fn mint(auth: &Auth, id: &str, lifetime: &str, scopes: &[String]) -> Result<Minted, String> {
     let Some(key) = &auth.worker_signing_key else {
         return Err(
@@ -90,7 +88,7 @@ pub fn mint(auth: &Auth, id: &str, lifetime: &str, scopes: &[String]) -> Result<
     Ok(Minted { token: token::sign(&claims, key), expires_at: time(claims.exp), jti: claims.jti })
 }
 
-/// Looks at a token as a server with this configuration would.
+/// Inspects a token as a server with this configuration would.
 #[must_use]
 pub fn inspect(auth: &Auth, text: &str) -> Inspected {
     let keys: Vec<_> = auth.worker_signing_key.iter().chain(&auth.worker_signing_keys).collect();
@@ -119,7 +117,7 @@ fn said(claims: Claims) -> Said {
     }
 }
 
-/// Seconds since 1970 in words; the end of the calendar where they lie beyond.
+/// Formats seconds since 1970 as RFC 3339; the end of the calendar if they lie beyond.
 fn time(seconds: i64) -> String {
     format!("{:.0}", from_ms(seconds.saturating_mul(1000)))
 }
@@ -137,7 +135,7 @@ mod test {
     use super::*;
     use crate::config::{Config, Inputs, load};
 
-    /// The configuration with these variables.
+    /// Returns the configuration with these variables.
     fn config(variables: &[(&str, &str)]) -> Config {
         let env = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
         let folder = "/nonexistent".into();

@@ -1,4 +1,4 @@
-//! `tidebox audit`: who asked for what.
+//! `tidebox audit`: the history of audited requests.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use crate::failure::Result;
 use crate::output::{stdout, table};
 use crate::values::or_dash;
 
-/// Rows per request: the most that the API gives at once.
+/// Rows per request: the API's limit.
 const PAGE_MAX: u32 = 1000;
 
 /// Print the audit history, newest first
@@ -46,7 +46,6 @@ pub struct AuditArgs {
     csv: bool,
 }
 
-/// Prints the rows.
 pub async fn run(context: &Context, args: AuditArgs) -> Result {
     let AuditArgs { actor, action, method, status, path, since, until, limit, csv } = args;
     let mut asked = AuditQuery { actor, action, method, status, path, since, until, limit: None, cursor: None };
@@ -60,7 +59,7 @@ pub async fn run(context: &Context, args: AuditArgs) -> Result {
         if csv {
             let (text, next) = context.client.audit_csv(&asked).await?;
             asked.cursor = next;
-            // The header is there once.
+            // The output has one header row, that of the first page.
             let text = if is_first { &text } else { text.split_once("\r\n").map_or("", |(_, rest)| rest) };
             stdout(text.as_bytes())?;
         } else {

@@ -1,7 +1,7 @@
-//! `tidebox bench`: how fast a server is, beside what the kernel alone takes.
+//! `tidebox bench`: the speed of a server, beside what the kernel alone takes.
 //!
-//! Baseline and server are measured in turns, round by round, so that a noisy
-//! machine slows both; only the ratios say something.
+//! Baseline and server are measured in turns, round by round, so that a noisy machine slows both;
+//! only the ratios are comparable.
 
 mod baseline;
 mod boxes;
@@ -42,30 +42,30 @@ pub struct BenchArgs {
     /// Provider; the server's default if left out
     #[arg(long, value_name = "NAME")]
     provider: Option<String>,
-    /// Where the bare kernel makes its boxes; on the file system of the server's data for a fair ratio
+    /// Directory for the bare kernel's boxes; on the file system of the server's data for a fair ratio
     #[arg(long, value_name = "DIR", default_value = "/tmp")]
     baseline_dir: PathBuf,
 }
 
-/// How much is measured.
+/// Number of measurements of each kind.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
-    /// How often baseline and server take turns.
+    /// Turns of baseline and server.
     rounds: usize,
     /// Spawns and destroys in a round.
     spawns: usize,
     /// Commands of each kind, and reads of a sandbox, in a round.
     calls: usize,
-    /// Boxes made at once.
+    /// Boxes made at once, for each burst.
     bursts: &'static [usize],
-    /// Bytes of a transfer, and how often each is made.
+    /// Bytes of a transfer, and the number of times each is made.
     transfer: (u64, usize),
 }
 
 const FULL: Plan = Plan { rounds: 5, spawns: 10, calls: 40, bursts: &[50, 200], transfer: (1 << 30, 2) };
 const QUICK: Plan = Plan { rounds: 2, spawns: 5, calls: 20, bursts: &[20], transfer: (64 << 20, 1) };
 
-/// What the rounds gather.
+/// Measurements of all rounds.
 #[derive(Debug, Default)]
 struct Measured {
     get: Samples,
@@ -77,7 +77,7 @@ struct Measured {
     bare_exec: Vec<Percentiles>,
 }
 
-/// Measures, cleans up, reports.
+/// Measures, removes the boxes, and prints the report.
 pub async fn run(context: &Context, args: &BenchArgs) -> Result {
     let mut signals = Signals::listen()?;
     let boxes = Boxes::new(&context.client, args.image.clone(), args.provider.clone());
@@ -85,7 +85,7 @@ pub async fn run(context: &Context, args: &BenchArgs) -> Result {
         exit = signals.next() => Err(Failure::silent(exit)),
         report = measure(context, args, &boxes) => report,
     };
-    // Whatever happened, nothing of it stays; a second signal ends even this.
+    // The boxes are removed after a failure and after a signal too; a second signal ends this.
     tokio::select! {
         exit = signals.next() => return Err(Failure::silent(exit)),
         cleaned = boxes.remove_all() => if let Err(error) = cleaned {
@@ -107,7 +107,7 @@ async fn measure(context: &Context, args: &BenchArgs, boxes: &Boxes<'_>) -> Resu
     let mut baseline =
         Baseline::new(&args.baseline_dir).map_err(|error| Failure::io("the baseline cannot run", &error))?;
 
-    // Kept for all commands; it also warms up what is slow only once.
+    // Kept for all commands; spawning it also warms up what is slow only once.
     let sandbox = boxes.spawn().await?;
     memory.sample("idle, one box");
     let mut measured = Measured::default();
@@ -172,7 +172,7 @@ async fn measure_calls(context: &Context, id: &str, count: usize, measured: &mut
     Ok(())
 }
 
-/// Runs `true`, in the shell as `sh -c true`.
+/// Runs `true`, in the shell as `sh -c true`, and fails unless it exits with 0.
 async fn must_succeed(context: &Context, id: &str, mode: ExecMode) -> Result<()> {
     let request = ExecRequest { command: "true".to_owned(), mode, ..ExecRequest::default() };
     match context.client.exec(id, request).await?.exit_code {

@@ -1,4 +1,4 @@
-//! What can be asked for, and who does it.
+//! The arguments of the command line, and their dispatch to the subcommands.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::{
     prune, run, serve, spawn, template, version, worker,
 };
 
-/// Disposable sandboxes for code that nobody has reviewed.
+/// Disposable sandboxes for unreviewed code.
 #[derive(Debug, Parser)]
 #[command(name = "tidebox", version, propagate_version = false, arg_required_else_help = true, term_width = 100)]
 #[command(after_help = "Start with `tidebox serve`, then `tidebox run host -- uname -a`.\n\n\
@@ -28,7 +28,7 @@ pub struct CommandLine {
     command: Command,
 }
 
-/// Where `tidebox serve` listens unless it is told otherwise.
+/// Default address of `tidebox serve`.
 const DEFAULT_URL: &str = "http://127.0.0.1:7423";
 
 /// Options of every subcommand.
@@ -66,7 +66,7 @@ struct Global {
         help_heading = "General"
     )]
     ca_file: Option<PathBuf>,
-    /// Whom requests count for
+    /// Owner that requests count for
     #[arg(
         long,
         global = true,
@@ -76,7 +76,7 @@ struct Global {
         help_heading = "General"
     )]
     user_id: Option<String>,
-    /// How answers are printed
+    /// Format of answers
     #[arg(long, global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT", help_heading = "General")]
     output: Format,
 }
@@ -92,7 +92,7 @@ enum Command {
     Version(version::VersionArgs),
 }
 
-/// What speaks to a server. The others must work whatever is said about one.
+/// Subcommands that speak to a server. The others must work with any `--url`.
 #[derive(Debug, Subcommand)]
 enum Remote {
     Run(run::RunArgs),
@@ -114,12 +114,10 @@ enum Remote {
     Bench(bench::BenchArgs),
 }
 
-/// What a subcommand works with.
+/// Client and output of a subcommand.
 #[derive(Debug)]
 pub struct Context {
-    /// The server.
     pub client: Client,
-    /// Where answers go.
     pub output: Output,
 }
 
@@ -138,7 +136,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The whole command line, as `--help` and completion show it.
+/// Returns the whole command line, as `--help` and completion show it.
 pub fn command() -> clap::Command {
     CommandLine::command()
 }
@@ -156,7 +154,7 @@ fn do_as_asked(asked: CommandLine, output: Output) -> Result {
 }
 
 fn speak(global: &Global, remote: Remote, output: Output) -> Result {
-    // An empty variable is one that is not set.
+    // An empty variable counts as unset.
     let given = |value: &Option<String>| value.clone().filter(|value| !value.trim().is_empty());
     let url = Some(global.url.as_str()).filter(|url| !url.trim().is_empty()).unwrap_or(DEFAULT_URL);
     let (api_key, user_id) = (given(&global.api_key), given(&global.user_id));
@@ -174,7 +172,7 @@ fn speak(global: &Global, remote: Remote, output: Output) -> Result {
         .build()
         .map_err(|error| Failure::io("the runtime does not start", &error))?;
     let result = runtime.block_on(dispatch(remote, &context));
-    // A thread may still wait for stdin; nobody waits for it.
+    // A thread may still read stdin; the process does not wait for it.
     runtime.shutdown_background();
     result
 }
@@ -201,8 +199,8 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
     }
 }
 
-/// Help and version go to stdout; faults to stderr, as JSON if that was asked
-/// for as far as one can tell.
+/// Prints help and version to stdout, and faults to stderr; as JSON if the arguments seem to ask
+/// for it.
 fn misunderstood(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let wants_json =
@@ -213,7 +211,7 @@ fn misunderstood(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
         let message = text.trim().strip_prefix("error: ").unwrap_or(text.trim());
         note(&serde_json::json!({ "code": "usage", "message": message }).to_string());
     } else if error.print().is_err() {
-        // Nobody reads; the exit code says it all.
+        // Stderr is closed; the exit code still reports the fault.
     }
     ExitCode::from(if is_help { 0 } else { 2 })
 }

@@ -1,4 +1,4 @@
-//! `tidebox completion`: what a shell needs to complete our words.
+//! `tidebox completion`: completion scripts for shells.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,6 @@ pub struct CompletionArgs {
     shell: Shell,
 }
 
-/// Prints the script.
 pub fn run(args: &CompletionArgs) -> Result {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command_line::command(), "tidebox", &mut script);

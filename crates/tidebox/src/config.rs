@@ -1,4 +1,4 @@
-//! `tidebox config`: what a server would run with, and whether it should.
+//! `tidebox config`: the configuration that a server would run with, and its faults.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ enum Command {
     Show(show::ShowArgs),
 }
 
-/// Which layers are read: the same as by `tidebox serve`.
+/// Layers of the configuration: the same as those of `tidebox serve`.
 #[derive(Debug, Args)]
 struct Layers {
     /// Configuration file, instead of ./tidebox.yaml and ~/.tidebox/config.yaml
@@ -38,10 +38,9 @@ impl Layers {
     }
 }
 
-/// The configuration has a fault, as `tidebox serve` would say.
+/// Exit code for a configuration with faults, as `tidebox serve` has it.
 const EXIT_FAULT: u8 = 2;
 
-/// Does what was asked with the configuration.
 pub fn run(args: &ConfigArgs, output: Output) -> Result {
     match &args.command {
         Command::Lint(args) => lint::run(args, output),

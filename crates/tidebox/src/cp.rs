@@ -23,10 +23,10 @@ use crate::signals::Signals;
     tar c src | tidebox cp - sb-…:/tmp/src.tar"
 )]
 pub struct CpArgs {
-    /// What to copy
+    /// Source
     #[arg(value_name = "SRC")]
     source: String,
-    /// Where to
+    /// Destination
     #[arg(value_name = "DST")]
     destination: String,
 }
@@ -34,15 +34,14 @@ pub struct CpArgs {
 /// One side of a copy.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// `-`.
+    /// Stdin or stdout, written `-`.
     Standard,
-    /// A file here.
+    /// A file on this machine.
     Local(PathBuf),
     /// A file in a box.
     Remote { id: String, path: String },
 }
 
-/// Copies.
 pub async fn run(context: &Context, args: &CpArgs) -> Result {
     let (source, destination) = (place(&args.source)?, place(&args.destination)?);
     let mut signals = Signals::listen()?;
@@ -57,7 +56,7 @@ pub async fn run(context: &Context, args: &CpArgs) -> Result {
         }
     };
     tokio::select! {
-        // Leaving drops the unfinished copy, so that no half of a file stays.
+        // Returning drops the unfinished copy, so that no partial file stays.
         exit = signals.next() => Err(Failure::silent(exit)),
         result = copy => result.map(|()| ExitCode::SUCCESS),
     }
@@ -106,7 +105,7 @@ async fn upload(client: &Client, from: &Place, id: &str, path: &str) -> Result<(
     let path = in_directory(client, id, path, local).await?;
     let size = metadata.is_file().then_some(metadata.len());
     client.write_file(id, &path, file, size).await?;
-    // An upload has no mode of its own, so the x bits follow it.
+    // An upload carries no mode, so the x bits are set after it.
     let mode = metadata.permissions().mode();
     if metadata.is_file() && mode & 0o111 != 0 {
         client.chmod_file(id, &path, &format!("{:o}", mode & 0o777)).await?;
@@ -114,7 +113,7 @@ async fn upload(client: &Client, from: &Place, id: &str, path: &str) -> Result<(
     Ok(())
 }
 
-/// Where a local file goes: into `path` under its own name if that is a
+/// Returns the path to write in the box: `path`, or below it under the local name if it is a
 /// directory.
 async fn in_directory(client: &Client, id: &str, path: &str, local: &Path) -> Result<String> {
     let into = path.ends_with('/') || client.stat_file(id, path).await.is_ok_and(|there| there.is_dir);
@@ -145,8 +144,8 @@ async fn download(client: &Client, id: &str, path: &str, to: &Place) -> Result<(
         let mut file = tokio::fs::OpenOptions::new().write(true).open(&local).await.map_err(failed)?;
         return pour(content, &mut file, failed).await;
     }
-    // Beside the target and renamed at the end: what is there stays until the
-    // new content is whole. Links keep pointing at what they point at.
+    // Written beside the target and renamed at the end: the old content stays until the new
+    // content is whole. A link keeps its target.
     let local = tokio::fs::canonicalize(&local).await.unwrap_or(local.clone());
     let directory = local.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mode = there.map_or(0o666, |there| there.permissions().mode() & 0o777);
@@ -161,7 +160,7 @@ async fn download(client: &Client, id: &str, path: &str, to: &Place) -> Result<(
     Ok(())
 }
 
-/// The file to write here: in a directory, under the name it has in the box.
+/// Returns the local file to write: in a directory, under the name that it has in the box.
 fn target(local: &Path, path: &str) -> Result<PathBuf> {
     let trailing = local.as_os_str().as_encoded_bytes().ends_with(b"/");
     if !local.is_dir() {

@@ -17,7 +17,7 @@ pub struct DestroyArgs {
     ids: Vec<String>,
 }
 
-/// Removes each; one that cannot be removed does not save the others.
+/// Removes each sandbox; a failure does not stop the others.
 pub async fn run(context: &Context, args: &DestroyArgs) -> Result {
     let mut exit = 0;
     for id in &args.ids {

@@ -1,4 +1,4 @@
-//! `tidebox doctor`: what this host and its server can do, and what is missing.
+//! `tidebox doctor`: the abilities of this host and its server, and what is missing.
 
 mod local;
 
@@ -20,39 +20,35 @@ use crate::output::harmless;
 )]
 pub struct DoctorArgs {}
 
-/// How something stands.
+/// Level of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
     Ok,
-    /// Works, but less well than it could.
+    /// Works, but could do more.
     Warn,
-    /// Does not work.
     Missing,
 }
 
-/// One thing that was looked at.
+/// One finding about the host or the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it is about: a provider's name, or `host` or `server`.
+    /// Provider's name, or `host` or `server`.
     pub area: String,
-    /// How it stands.
     pub level: Level,
-    /// What was seen.
     pub fact: String,
-    /// What to install or change for more.
+    /// Change or installation that gives more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
 impl Finding {
-    /// Something that is as it should be.
+    /// Makes a finding without a defect.
     pub fn ok(area: &str, fact: impl Into<String>) -> Finding {
         Finding { area: area.to_owned(), level: Level::Ok, fact: fact.into(), remedy: None }
     }
 
-    /// Something that is not, and what to do about it.
+    /// Makes a finding with a defect and its remedy.
     pub fn lacking(area: &str, level: Level, fact: impl Into<String>, remedy: impl Into<String>) -> Finding {
         Finding { area: area.to_owned(), level, fact: fact.into(), remedy: Some(remedy.into()) }
     }
@@ -64,7 +60,7 @@ struct Report {
     server: Vec<Finding>,
 }
 
-/// Looks, and prints what it saw.
+/// Prints the findings about this host and the server.
 pub async fn run(context: &Context, _args: &DoctorArgs) -> Result {
     let (ready, server) = server_findings(&context.client).await;
     let report = Report { local: local::local_findings().await, server };
@@ -92,14 +88,14 @@ fn shown(finding: &Finding) -> String {
     text
 }
 
-/// Whether any provider lacks nothing here.
+/// Returns whether any provider lacks nothing on this host.
 fn can_make_boxes(local: &[Finding]) -> bool {
     let lacks = |area: &str| local.iter().any(|finding| finding.area == area && finding.level == Level::Missing);
     local.iter().any(|finding| finding.area != "host" && !lacks(&finding.area))
 }
 
-/// What the server says about itself, and whether it can make boxes; none if it
-/// is not there to be asked.
+/// Returns the findings about the server, and whether it can make boxes; `None` if the connection
+/// to it fails.
 async fn server_findings(client: &Client) -> (Option<bool>, Vec<Finding>) {
     let ready = match client.ready().await {
         Ok(ready) => ready,
@@ -135,7 +131,7 @@ async fn server_findings(client: &Client) -> (Option<bool>, Vec<Finding>) {
         Err(error) => findings.push(Finding::lacking(
             "providers",
             Level::Warn,
-            "the server does not tell about its providers",
+            "the server does not report its providers",
             crate::failure::Failure::from(error).said().map(|(_, message)| message.to_owned()).unwrap_or_default(),
         )),
     }

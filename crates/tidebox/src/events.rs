@@ -1,4 +1,4 @@
-//! `tidebox events`: what happens, a line each.
+//! `tidebox events`: the events of a server, one line each.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::command_line::Context;
 use crate::failure::Result;
 use crate::output::{Format, harmless, stdout};
 
-/// The pause before a stream that was cut is taken up again; doubles up to [`RETRY_MAX`].
+/// The pause before the client reconnects a stream that was cut; doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(500);
-/// The longest pause.
+/// The longest pause before a reconnection.
 const RETRY_MAX: Duration = Duration::from_secs(15);
 
 /// Print what has happened, one line per event
@@ -33,7 +33,6 @@ pub struct EventsArgs {
     follow: bool,
 }
 
-/// Prints the events.
 pub async fn run(context: &Context, args: EventsArgs) -> Result {
     let mut asked = EventQuery {
         types: args.types,
@@ -41,7 +40,7 @@ pub async fn run(context: &Context, args: EventsArgs) -> Result {
         after: Some(args.after.unwrap_or(0)),
         only_kept: !args.follow,
     };
-    // Who asks for all that is kept knows that there was more.
+    // Without --after all that is kept is asked for, so a gap before it is expected.
     let mut hides_gap = args.after.is_none();
     let mut pause = RETRY_MIN;
     let mut stream = context.client.events(&asked).await?;
@@ -66,7 +65,7 @@ pub async fn run(context: &Context, args: EventsArgs) -> Result {
     }
 }
 
-/// Prints up to the end of the stream, and says whether it ended by an error.
+/// Prints events until the stream ends, and returns the error if it ended by one.
 async fn print(
     context: &Context,
     stream: &mut EventStream,
@@ -104,7 +103,7 @@ fn line(format: Format, event: &Event) -> String {
     }
 }
 
-/// Whether it may be over in a moment.
+/// Returns whether the error may be gone after a retry.
 fn is_passing(error: &client::Error) -> bool {
     match error {
         client::Error::Connect { .. } | client::Error::Timeout { .. } | client::Error::Cut { .. } => true,

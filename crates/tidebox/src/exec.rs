@@ -1,4 +1,4 @@
-//! `tidebox exec`: run a command in a sandbox, as if it ran here.
+//! `tidebox exec`: running a command in a sandbox, as if it ran here.
 
 mod stdin;
 
@@ -32,7 +32,7 @@ pub struct ExecArgs {
     command: CommandArgs,
 }
 
-/// What to run, and how.
+/// Command to run, with its environment, user, deadline and stdin.
 #[derive(Debug, Args)]
 pub struct CommandArgs {
     /// Run this line by /bin/sh
@@ -64,18 +64,18 @@ pub struct CommandArgs {
     words: Vec<String>,
 }
 
-/// Runs the command and becomes its exit code.
+/// Runs the command and exits with its exit code.
 pub async fn run(context: &Context, args: ExecArgs) -> Result {
     let request = request(context, args.command).await.map_err(Failure::of_exec)?;
     let mut signals = Signals::listen().map_err(Failure::of_exec)?;
     tokio::select! {
-        // Leaving hangs up, and hanging up ends the command.
+        // Returning closes the connection, which ends the command.
         exit = signals.next() => Err(Failure::silent(exit)),
         result = perform(context, &args.id, request) => result.map(ExitCode::from).map_err(Failure::of_exec),
     }
 }
 
-/// What to ask for, with stdin read.
+/// Builds the request, reading stdin to its end.
 pub async fn request(context: &Context, args: CommandArgs) -> Result<ExecRequest> {
     let env = string_map("--env", &args.env)?;
     let (command, arguments, mode) = match args.line {
@@ -106,7 +106,7 @@ pub async fn request(context: &Context, args: CommandArgs) -> Result<ExecRequest
     })
 }
 
-/// Runs the command, prints what it writes, and returns its exit code.
+/// Runs the command, prints its output, and returns its exit code.
 pub async fn perform(context: &Context, id: &str, request: ExecRequest) -> Result<u8> {
     match context.output.format {
         Format::Table => stream(&context.client, id, request).await,
@@ -139,17 +139,17 @@ where
                 let written = async { stdout.write_all(&bytes).await.and(stdout.flush().await) }.await;
                 written.map_err(|error| Failure::stdout(&error))?;
             }
-            // A stderr that nobody reads must not end the command's stdout.
+            // A closed stderr must not end the command's stdout.
             ExecEvent::Stderr(bytes) => {
                 let _ = async { stderr.write_all(&bytes).await.and(stderr.flush().await) }.await;
             }
             ExecEvent::Exit(exit) => return Ok(exit),
         }
     }
-    Err(Failure::new("connection_cut", "the command's end was not told"))
+    Err(Failure::new("connection_cut", "the command's exit code did not arrive"))
 }
 
-/// What the size limit means here.
+/// Explains the size limit, which stdin has exceeded.
 fn explained(error: client::Error) -> Failure {
     match error {
         client::Error::TooLarge { .. } => stdin::too_large(),
@@ -163,8 +163,8 @@ fn explained(error: client::Error) -> Failure {
     }
 }
 
-/// The command's own code. One that no process of this system could have is
-/// none of the command's.
+/// Returns the command's own exit code, or [`EXEC_FAILED`] for a code that no process of this
+/// system could have.
 fn exit_code(code: i32) -> u8 {
     u8::try_from(code).unwrap_or(EXEC_FAILED)
 }

@@ -16,7 +16,6 @@ pub struct ExtendArgs {
     ttl: String,
 }
 
-/// Sets the lifetime.
 pub async fn run(context: &Context, args: &ExtendArgs) -> Result {
     let sandbox = context.client.extend(&args.id, &args.ttl).await?;
     context.output.print(&sandbox, |sandbox| {

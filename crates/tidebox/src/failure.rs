@@ -1,52 +1,51 @@
-//! What went wrong, for the person at the terminal and for the calling script.
+//! Failures, for the person at the terminal and for the calling script.
 
 use std::process::ExitCode;
 
-/// A failure of the service, of the connection, or of this machine.
+/// Exit code for a failure of the service, of the connection, or of this machine.
 const FAILED: u8 = 1;
-/// The command line makes no sense.
+/// Exit code for wrong usage of the command line.
 const USAGE: u8 = 2;
-/// `exec` or `run` itself failed: not the command in the box, whose own codes
-/// lie beside it.
+/// Exit code if `exec` or `run` itself failed, not the command in the box, whose own codes lie
+/// beside it.
 pub const EXEC_FAILED: u8 = 125;
-/// What a shell reports for a program that writes to a pipe nobody reads.
+/// Exit code that a shell reports for a program ended by SIGPIPE.
 const BROKEN_PIPE: u8 = 128 + 13;
 
-/// Why a subcommand did not do what it was asked.
+/// Failure of a subcommand.
 #[derive(Debug)]
 pub struct Failure {
-    /// What the process exits with.
+    /// Exit code of the process.
     exit: u8,
-    /// What a program can tell apart; none if there is nothing to say.
+    /// Code for programs and message for people; absent if there is nothing to say.
     said: Option<(String, String)>,
 }
 
-/// What every subcommand returns.
+/// Result of every subcommand.
 pub type Result<T = ExitCode> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// A failure with a code for programs and a message for people.
+    /// Makes a failure with a code for programs and a message for people.
     pub fn new(code: &str, message: impl Into<String>) -> Failure {
         Failure { exit: FAILED, said: Some((code.to_owned(), message.into())) }
     }
 
-    /// The command line makes no sense; `message` says what would.
+    /// Makes a failure of wrong usage; `message` says what would be right.
     pub fn usage(message: impl Into<String>) -> Failure {
         Failure { exit: USAGE, said: Some(("usage".to_owned(), message.into())) }
     }
 
-    /// Ends without a word, since the one who asked knows.
+    /// Makes a failure without a message, for a user who knows the reason.
     pub fn silent(exit: u8) -> Failure {
         Failure { exit, said: None }
     }
 
-    /// Something on this machine failed while doing `what`.
+    /// Makes a failure of this machine while doing `what`.
     pub fn io(what: impl std::fmt::Display, error: &std::io::Error) -> Failure {
         Failure::new("io_error", format!("{what}: {error}"))
     }
 
-    /// Writing to stdout failed. A reader that has gone, such as `head`, is no
-    /// reason to complain.
+    /// Makes a failure of writing to stdout. It is silent if the reader has gone, such as `head`.
     pub fn stdout(error: &std::io::Error) -> Failure {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
             Failure::silent(BROKEN_PIPE)
@@ -55,19 +54,18 @@ impl Failure {
         }
     }
 
-    /// The same, told apart from what a command in a box returns.
+    /// Changes the exit code to [`EXEC_FAILED`], to differ from what a command in a box returns.
     #[must_use]
     pub fn of_exec(self) -> Failure {
         Failure { exit: if self.exit == FAILED { EXEC_FAILED } else { self.exit }, ..self }
     }
 
-    /// What the process exits with.
+    /// Returns the exit code of the process.
     pub fn exit(&self) -> u8 {
         self.exit
     }
 
-    /// The code for programs and the message for people, unless there is
-    /// nothing to say.
+    /// Returns the code for programs and the message for people, unless there is nothing to say.
     pub fn said(&self) -> Option<(&str, &str)> {
         self.said.as_ref().map(|(code, message)| (code.as_str(), message.as_str()))
     }
@@ -89,7 +87,7 @@ impl From<client::Error> for Failure {
     }
 }
 
-/// What to do about an error of the server, where its message cannot know it.
+/// Returns what to do about an error of the server, where the server's message cannot know it.
 fn hint(code: &str) -> Option<&'static str> {
     match code {
         "unauthorized" => Some("give the key by --api-key or TIDEBOX_API_KEY"),

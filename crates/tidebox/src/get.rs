@@ -18,14 +18,13 @@ pub struct GetArgs {
     id: String,
 }
 
-/// Prints the sandbox.
 pub async fn run(context: &Context, args: &GetArgs) -> Result {
     let sandbox = context.client.sandbox(&args.id).await?;
     context.output.print(&sandbox, described)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// All about a sandbox, a line each.
+/// Describes a sandbox, a line for each field.
 pub fn described(sandbox: &Sandbox) -> String {
     let mut lines = vec![
         ("id", sandbox.id.clone()),

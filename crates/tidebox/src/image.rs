@@ -1,4 +1,4 @@
-//! `tidebox image`: what boxes are made of.
+//! `tidebox image`: the images that boxes are made of.
 
 mod progress;
 
@@ -45,7 +45,7 @@ enum Command {
     Import {
         /// File, or - for stdin
         file: PathBuf,
-        /// What to call the image; needed if the archive does not say
+        /// Name for the image; needed if the archive does not say
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
     },
@@ -73,7 +73,6 @@ enum Command {
     },
 }
 
-/// Does what was asked with images.
 pub async fn run(context: &Context, args: ImageArgs) -> Result {
     let Context { client, output } = context;
     match args.command {
@@ -94,7 +93,7 @@ pub async fn run(context: &Context, args: ImageArgs) -> Result {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fetches an image, and shows on stderr how it goes.
+/// Pulls an image and shows the progress on stderr.
 async fn pull(client: &Client, output: Output, name: &str) -> Result<()> {
     let mut steps = client.pull_image(name).await?;
     let mut shown = Shown::new(output);
@@ -144,18 +143,18 @@ async fn import(client: &Client, output: Output, file: &std::path::Path, name: O
     Ok(client.import_images(name, opened, size).await?)
 }
 
-/// The name that a person would use, or the digest.
+/// Returns the first name, or the digest of an image without a name.
 fn called(image: &Image) -> String {
     harmless(image.names.first().unwrap_or(&image.digest))
 }
 
-/// A line for each name that the image has now: it may have had others before.
+/// Returns a line for each name that the image has now; it may have had others before.
 fn all_names(image: &Image) -> Vec<String> {
     let names = if image.names.is_empty() { std::slice::from_ref(&image.digest) } else { &image.names };
     names.iter().map(|name| format!("{}\n", harmless(name))).collect()
 }
 
-/// A row for each name.
+/// Formats a table with a row for each name.
 fn listed(images: &[Image]) -> String {
     let header = ["NAME", "DIGEST", "SIZE", "UNPACKED", "PLATFORM", "BOXES", "LAST USED"];
     let rows = images.iter().flat_map(|image| {
@@ -175,7 +174,7 @@ fn listed(images: &[Image]) -> String {
     table(&header, rows)
 }
 
-/// As much of a digest as tells images apart on one server.
+/// Returns the first 12 hex digits of a digest, which tell images apart on one server.
 fn short(digest: &str) -> String {
     digest.strip_prefix("sha256:").unwrap_or(digest).chars().take(12).collect()
 }

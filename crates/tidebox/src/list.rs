@@ -1,4 +1,4 @@
-//! `tidebox list`: the sandboxes there are.
+//! `tidebox list`: the sandboxes of the server.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,6 @@ use crate::values::{labels, or_dash};
 #[command(visible_alias = "ls")]
 pub struct ListArgs {}
 
-/// Prints the sandboxes.
 pub async fn run(context: &Context, _args: &ListArgs) -> Result {
     let sandboxes = context.client.list().await?;
     context.output.print(&sandboxes, |sandboxes| {

@@ -14,7 +14,7 @@ use crate::output::harmless;
 pub struct LogsArgs {
     /// The sandbox
     id: String,
-    /// How many lines; the server's default (100) if left out
+    /// Number of lines; the server's default (100) if left out
     #[arg(short = 'n', long, value_name = "N")]
     lines: Option<u32>,
 }
@@ -25,7 +25,7 @@ pub async fn run(context: &Context, args: &LogsArgs) -> Result {
     let to_terminal = std::io::stdout().is_terminal();
     context.output.print(&lines, |lines| {
         lines.iter().fold(String::new(), |mut text, line| {
-            // A file gets what the box wrote; a terminal only what can do no harm.
+            // A file gets the box's exact output; a terminal gets it without control characters.
             text.push_str(&if to_terminal { harmless(line) } else { line.clone() });
             text.push('\n');
             text

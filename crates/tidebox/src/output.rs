@@ -1,4 +1,4 @@
-//! What is printed: tables for people, the API's JSON for programs.
+//! Output: tables for people, the API's JSON for programs.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 
-/// How answers are printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// Columns for people.
@@ -18,10 +17,9 @@ pub enum Format {
     Json,
 }
 
-/// Where answers and complaints go.
+/// Printer of answers and errors.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
-    /// How answers are printed.
     pub format: Format,
 }
 
@@ -39,7 +37,7 @@ impl Output {
         stdout(text.as_bytes())
     }
 
-    /// Tells on stderr why nothing came of it.
+    /// Prints a failure on stderr, unless it has no message.
     pub fn complain(self, failure: &Failure) {
         let Some((code, message)) = failure.said() else { return };
         let line = match self.format {
@@ -49,7 +47,7 @@ impl Output {
         note(&line);
     }
 
-    /// Tells on stderr something besides the answer, unless a program reads.
+    /// Prints a line on stderr beside the answer, unless the format is JSON.
     pub fn remark(self, line: &str) {
         if self.format == Format::Table {
             note(line);
@@ -63,21 +61,20 @@ pub fn stdout(bytes: &[u8]) -> Result<()> {
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| Failure::stdout(&error))
 }
 
-/// Writes a line to stderr. That stderr is closed is nothing that could be told.
+/// Writes a line to stderr. A closed stderr is ignored: there is no other place to report it.
 pub fn note(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
-/// Whether a person sees stderr.
+/// Returns whether stderr is a terminal.
 pub fn stderr_is_terminal() -> bool {
     std::io::stderr().is_terminal()
 }
 
-/// Columns with a header. Cells come from servers and boxes: see [`harmless`].
+/// Formats columns with a header. Cells come from servers and boxes: see [`harmless`].
 pub fn table<R: IntoIterator<Item = String>>(header: &[&str], rows: impl IntoIterator<Item = R>) -> String {
     let mut table = Table::new();
-    // No borders, no colours, no wrapping: one line per thing, for eyes and for
-    // `grep` alike.
+    // No borders, no colours, no wrapping: one line per thing, for people and for `grep` alike.
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(header);
     for row in rows {
@@ -89,7 +86,7 @@ pub fn table<R: IntoIterator<Item = String>>(header: &[&str], rows: impl IntoIte
     table.trim_fmt()
 }
 
-/// Names and values, a pair per line.
+/// Formats names and values, a pair per line.
 pub fn pairs(pairs: impl IntoIterator<Item = (&'static str, String)>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -102,8 +99,8 @@ pub fn pairs(pairs: impl IntoIterator<Item = (&'static str, String)>) -> String 
     table.trim_fmt()
 }
 
-/// The text with everything made visible that would move a terminal's cursor,
-/// change its state, or reorder what is read.
+/// Returns the text with everything made visible that would move a terminal's cursor, change its
+/// state, or reorder what is read.
 pub fn harmless(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
         let reorders = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -1,4 +1,4 @@
-//! `tidebox provider`: what can hold boxes.
+//! `tidebox provider`: the providers of the server.
 
 use std::process::ExitCode;
 
@@ -32,7 +32,6 @@ enum Command {
     Test,
 }
 
-/// Does what was asked with providers.
 pub async fn run(context: &Context, args: ProviderArgs) -> Result {
     let Context { client, output } = context;
     match args.command {

@@ -1,4 +1,4 @@
-//! `tidebox prune`: remove what has expired.
+//! `tidebox prune`: removal of expired sandboxes.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,6 @@ use crate::failure::Result;
 #[derive(Debug, Args)]
 pub struct PruneArgs {}
 
-/// Removes them.
 pub async fn run(context: &Context, _args: &PruneArgs) -> Result {
     let answer = context.client.prune().await?;
     context.output.print(&answer, |answer| match answer.pruned {

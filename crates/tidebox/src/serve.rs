@@ -23,26 +23,26 @@ pub struct ServeArgs {
     pub destroy_on_exit: bool,
 }
 
-/// The configuration makes no sense.
+/// Exit code for a configuration with faults.
 const EXIT_CONFIGURATION: u8 = 2;
-/// The server could not start, or a part of it ended by itself.
+/// Exit code if the server could not start, or a part of it ended by itself.
 const EXIT_FAILED: u8 = 1;
 
-/// Runs until told to stop.
+/// Runs the server until a signal stops it.
 pub fn run(args: &ServeArgs) -> Result {
     run_as(args.config.clone(), Role { destroy_on_exit: args.destroy_on_exit, ..Role::default() }, |_| {})
 }
 
-/// What the server is to be.
+/// Role of the server, which the command line sets.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Role {
-    /// It removes its boxes when it stops.
+    /// True if the server removes its boxes when it stops.
     pub destroy_on_exit: bool,
-    /// It works for a control plane.
+    /// True if the server works for a control plane.
     pub as_worker: bool,
 }
 
-/// The same with what the command line changes in the configuration.
+/// Runs the server with `change` applied to the configuration.
 pub fn run_as(file: Option<PathBuf>, role: Role, change: impl FnOnce(&mut Config)) -> Result {
     let mut loaded = match config::load(&Inputs::from_process(file)) {
         Ok(loaded) => loaded,
@@ -62,7 +62,7 @@ pub fn run_as(file: Option<PathBuf>, role: Role, change: impl FnOnce(&mut Config
     let Role { destroy_on_exit, as_worker } = role;
     let options = Options { destroy_on_exit, as_worker, memory: memory::figures, ready: memory::forget_start };
     let ended = runtime.block_on(server::run(loaded.config, options));
-    // What did not finish in time is not waited for once more; the next start cleans up.
+    // Tasks that did not finish in time are not waited for again; the next start cleans up.
     runtime.shutdown_background();
     match ended {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -70,11 +70,11 @@ pub fn run_as(file: Option<PathBuf>, role: Role, change: impl FnOnce(&mut Config
     }
 }
 
-/// Says what is wrong, a line each, and how the process ends.
+/// Writes each line to stderr and returns the exit code.
 fn complain(exit: u8, lines: &[String]) -> Result {
     let mut stderr = std::io::stderr().lock();
     for line in lines {
-        // Nobody may be there to read it; the exit code says the same.
+        // Stderr may be closed; the exit code says the same.
         let _ = writeln!(stderr, "tidebox: {line}");
     }
     Ok(ExitCode::from(exit))

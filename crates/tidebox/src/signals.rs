@@ -1,12 +1,12 @@
-//! Being told to stop.
+//! Signals that stop the process.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{Failure, Result};
 
-/// Listens for the signals by which a person or a supervisor ends a program.
-/// From its making on they no longer end this one by themselves. What is ignored
-/// already (by `nohup`, or in a script's background) stays so.
+/// Listener for the signals by which a person or a supervisor ends a program. From its making on
+/// they no longer end this process by themselves. Signals ignored already (by `nohup`, or in a
+/// script's background) stay ignored.
 #[derive(Debug)]
 pub struct Signals {
     interrupt: Option<Signal>,
@@ -15,7 +15,6 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Starts to listen.
     pub fn listen() -> Result<Signals> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = ignored(&status);
@@ -32,7 +31,7 @@ impl Signals {
         })
     }
 
-    /// The next signal, as the exit code that tells of it. Safe to cancel.
+    /// Waits for the next signal and returns the exit code for it, 128 plus its number. Cancel safe.
     pub async fn next(&mut self) -> u8 {
         tokio::select! {
             () = received(&mut self.interrupt) => 128 + 2,
@@ -42,7 +41,7 @@ impl Signals {
     }
 }
 
-/// Never, for a signal that is not listened for.
+/// Waits for the signal; never returns if it is not listened for.
 async fn received(signal: &mut Option<Signal>) {
     let received = match signal {
         Some(signal) => signal.recv().await,
@@ -57,7 +56,7 @@ fn bit(kind: SignalKind) -> u64 {
     1 << (kind.as_raw_value() - 1)
 }
 
-/// The ignored signals, a bit each, as the kernel lists them.
+/// Returns the ignored signals, a bit each, as the kernel lists them.
 fn ignored(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! `tidebox spawn`: make a sandbox and keep it.
+//! `tidebox spawn`: a sandbox that stays.
 
 use std::process::ExitCode;
 
@@ -18,7 +18,7 @@ pub struct SpawnArgs {
     image: Option<String>,
     #[command(flatten)]
     resources: Resources,
-    /// Whom the box counts for; --user-id wins over it
+    /// Owner that the box counts for; --user-id wins over it
     #[arg(long, value_name = "ID")]
     owner: Option<String>,
     /// Template whose values are the defaults
@@ -26,14 +26,13 @@ pub struct SpawnArgs {
     template: Option<String>,
 }
 
-/// Makes the sandbox.
 pub async fn run(context: &Context, args: SpawnArgs) -> Result {
     let sandbox = context.client.spawn(&request(args.image, &args.resources, args.owner, args.template)?).await?;
     report(context, &sandbox)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What to ask for.
+/// Builds the spawn request.
 pub fn request(
     image: Option<String>,
     resources: &Resources,
@@ -54,8 +53,8 @@ pub fn request(
     })
 }
 
-/// The ID alone on stdout, so that a script can keep it; the rest for a person
-/// who looks.
+/// Prints the ID alone on stdout, so that a script can keep it; the rest on stderr if that is a
+/// terminal.
 pub fn report(context: &Context, sandbox: &Sandbox) -> Result<()> {
     context.output.print(sandbox, |sandbox| harmless(&sandbox.id))?;
     if stderr_is_terminal() {

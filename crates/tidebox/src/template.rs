@@ -43,7 +43,7 @@ enum Command {
     Spawn {
         #[command(flatten)]
         named: Named,
-        /// Whom the box counts for; --user-id wins over it
+        /// Owner that the box counts for; --user-id wins over it
         #[arg(long, value_name = "ID")]
         owner: Option<String>,
     },
@@ -60,7 +60,6 @@ struct Named {
     resources: Resources,
 }
 
-/// Does what was asked with templates.
 pub async fn run(context: &Context, args: TemplateArgs) -> Result {
     let Context { client, output } = context;
     match args.command {

@@ -5,7 +5,7 @@ use clap::Args;
 
 use crate::failure::{Failure, Result};
 
-/// What a box is made of, but for its image.
+/// Options of a box other than its image.
 #[derive(Debug, Clone, Args)]
 pub struct Resources {
     /// Provider that runs the box; the server's default if left out
@@ -32,14 +32,14 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// The labels; absent if none was given.
+    /// Returns the labels; `None` if none was given.
     pub fn metadata(&self) -> Result<Option<StringMap>> {
         let map = string_map("--metadata", &self.metadata)?;
         Ok((!map.is_empty()).then_some(map))
     }
 }
 
-/// Reads `KEY=VALUE`; the value may be empty and have further equals signs.
+/// Parses `KEY=VALUE`; the value may be empty and have further equals signs.
 pub fn pair(text: &str) -> std::result::Result<(String, String), String> {
     match text.split_once('=') {
         Some(("", _)) => Err("the key before `=` is empty".to_owned()),
@@ -48,7 +48,7 @@ pub fn pair(text: &str) -> std::result::Result<(String, String), String> {
     }
 }
 
-/// The pairs as a map; a key given twice is refused, since one would be lost.
+/// Returns the pairs as a map; a key given twice is refused, since one would be lost.
 pub fn string_map(flag: &str, pairs: &[(String, String)]) -> Result<StringMap> {
     let mut map = StringMap::default();
     for (key, value) in pairs {
@@ -59,12 +59,12 @@ pub fn string_map(flag: &str, pairs: &[(String, String)]) -> Result<StringMap> {
     Ok(map)
 }
 
-/// Labels in one cell.
+/// Formats labels for one cell.
 pub fn labels(map: &StringMap) -> String {
     map.0.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
 
-/// An optional value in a cell.
+/// Formats an optional value for a cell.
 pub fn or_dash<T: ToString>(value: Option<&T>) -> String {
     value.map_or_else(|| "-".to_owned(), T::to_string)
 }

@@ -1,4 +1,4 @@
-//! `tidebox version`: which release this is.
+//! `tidebox version`: the release of this program.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use crate::output::Output;
 #[derive(Debug, Args)]
 pub struct VersionArgs {}
 
-/// Prints the release of this program; `tidebox doctor` tells the server's.
+/// Prints the release of this program; `tidebox doctor` shows the server's.
 pub fn run(_args: &VersionArgs, output: Output) -> Result {
     let version = env!("CARGO_PKG_VERSION");
     output.print(&serde_json::json!({ "version": version }), |_| format!("tidebox {version}"))?;

@@ -1,5 +1,4 @@
-//! `tidebox worker`: a server that runs boxes for another one, and what concerns
-//! such servers.
+//! `tidebox worker`: a server that runs boxes for a control plane, and the tokens of such servers.
 
 use std::path::PathBuf;
 
@@ -38,7 +37,6 @@ enum Command {
     Token(token::TokenArgs),
 }
 
-/// Does what was asked with workers.
 pub fn run(args: &WorkerArgs, output: Output) -> Result {
     if let Some(Command::Token(args)) = &args.command {
         return token::run(args, output);

@@ -1,5 +1,4 @@
-//! Commands that run, by number: what can be done to them besides writing to
-//! their stdin, and does not wait behind it.
+//! Running commands by number, and requests to them that do not wait behind their stdin.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -28,7 +27,7 @@ struct Running {
     terminal: Option<Rc<OwnedFd>>,
 }
 
-/// A command in the list; dropping it takes it out.
+/// A command in the list; dropping it removes it.
 #[derive(Debug)]
 pub(super) struct Listed<'a> {
     commands: &'a Commands,
@@ -48,7 +47,7 @@ impl Drop for Listed<'_> {
 }
 
 impl Commands {
-    /// Lists a command under a number that none had before.
+    /// Lists a command under a number that was never used before.
     pub(super) fn add(&self, reaper: Rc<Reaper>, terminal: Option<Rc<OwnedFd>>) -> Listed<'_> {
         let number = self.last.get() + 1;
         self.last.set(number);
@@ -56,11 +55,11 @@ impl Commands {
         Listed { commands: self, number }
     }
 
-    /// Does what is asked. To a command that has ended nothing is done, since the
-    /// end and the question may cross.
+    /// Carries out a request. A command that has already ended is left alone, since its end and the
+    /// request may cross.
     ///
     /// # Errors
-    /// Invalid for what can never be done to this command.
+    /// Invalid for an action that is never possible on this command.
     pub(crate) fn control(&self, control: Control) -> Result<()> {
         let Some(running) = self.by_number.borrow().get(&control.command).cloned() else { return Ok(()) };
         match control.action {
@@ -85,12 +84,12 @@ impl Running {
         if self.reaper.is_gone() {
             return;
         }
-        // A number says little: the box has a say in which group is in the
-        // foreground, and one that has ended may have given its number away.
+        // A group's number alone proves little: the box decides which group is in the foreground,
+        // and the number of one that has ended may have been reused.
         let processes = Processes::read();
         let group = groups.into_iter().flatten().find(|group| processes.has_group_below(self.reaper.pid, *group));
         if let Some(group) = group.and_then(Pid::from_raw).filter(|group| group.as_raw_nonzero().get() > 1) {
-            // What has ended meanwhile needs no signal.
+            // Processes that have ended meanwhile need no signal.
             let _ = kill_process_group(group, signal);
         }
     }

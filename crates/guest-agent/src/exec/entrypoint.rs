@@ -1,5 +1,4 @@
-//! The image's entry point: a command without a client, whose output is the
-//! console.
+//! The image's entry point: a command without a client, whose output is the console.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -29,7 +28,7 @@ pub(crate) fn start(agent: &Rc<Agent>) {
     });
 }
 
-/// Until its main process has ended: how it did.
+/// Runs until the main process has ended and returns how it did.
 async fn run(agent: &Rc<Agent>, argv: Vec<String>) -> Result<String, Failure> {
     let permit = Arc::clone(&agent.execs).try_acquire_owned();
     let permit = permit.map_err(|_| exhausted("the box runs as many commands as it can"))?;
@@ -45,14 +44,14 @@ async fn run(agent: &Rc<Agent>, argv: Vec<String>) -> Result<String, Failure> {
     let mut command = Command::start(agent, exec)?;
     let refused = command.begin(agent, pending()).await?;
     let Command { exec, reaper, oom_kills_before, stdout, stderr, report, .. } = command;
-    // Its children may hold the pipes for longer than it lives.
+    // Children may hold the pipes for longer than the main process lives.
     let mut outputs = JoinSet::new();
     for pipe in [Some(stdout), stderr].into_iter().flatten() {
         let agent = Rc::clone(agent);
         outputs.spawn_local(async move { drain(pipe, &agent.console).await });
     }
     let end = read_end(&report, &reaper).await;
-    // So that its last words come before ours.
+    // So that its last output comes before the agent's message.
     let all = async { while outputs.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(GRACE, all).await;
     spawn_local(async move {
@@ -70,7 +69,7 @@ async fn run(agent: &Rc<Agent>, argv: Vec<String>) -> Result<String, Failure> {
             format!("was ended by signal {}{why}", libc::WTERMSIG(status))
         }
         Some(Report::Exited(status)) => format!("ended with exit code {}{why}", libc::WEXITSTATUS(status)),
-        // Somebody has killed the reaper, and with it goes all that it had.
+        // The reaper was killed, and with it every process below it.
         _ => "was ended from inside the box".to_owned(),
     })
 }

@@ -1,4 +1,4 @@
-//! From a request to what the fork needs: checks, users, the search path.
+//! Preparation of a command for the fork: checks, users, the search path.
 
 use std::ffi::CString;
 
@@ -12,23 +12,23 @@ use super::spawn::{Plan, Step};
 use crate::failure::{Result, exhausted, internal, invalid, reason, refused};
 use crate::users;
 
-/// What every process needs, besides `HOME`, which depends on the user.
+/// Variables that every process needs, besides `HOME`, which depends on the user.
 const ENV: [(&str, &str); 3] =
     [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8"), ("TERM", "xterm")];
-/// What the terminal of a command is, unless somebody says otherwise.
+/// Type of a command's terminal, unless the request or the image sets it.
 const TERMINAL: (&str, &str) = ("TERM", "xterm-256color");
-/// Where a command starts if neither it nor the image says otherwise.
+/// Directory of a command if neither the request nor the image names one.
 const WORKDIR: &str = "/workspace";
-/// The longest name of a file in any file system of Linux.
+/// Longest name of a file in any file system of Linux.
 const NAME_BYTES_MAX: usize = 255;
-/// More places to look at are an attack or a mistake.
+/// Maximum number of directories in `PATH` that are tried; more are an attack or a mistake.
 const PATH_ENTRIES_MAX: usize = 1024;
 
-/// Checks `exec` and prepares it. What it left to the image is in it afterwards:
-/// the working directory and the user.
+/// Checks `exec` and prepares it. Afterwards `exec` contains the working directory and the user
+/// that it left to the image.
 ///
 /// # Errors
-/// Invalid for what no kernel can execute and for users that the box does not have.
+/// Invalid if no kernel can execute it, or for users that the box does not have.
 pub(super) fn plan(exec: &mut Exec, boot: &Boot, descriptors: Rlimit) -> Result<Plan> {
     let program = exec.argv.first().filter(|program| !program.is_empty());
     let program = program.ok_or_else(|| invalid("the command is empty"))?;
@@ -61,12 +61,12 @@ pub(super) fn plan(exec: &mut Exec, boot: &Boot, descriptors: Rlimit) -> Result<
     Ok(plan)
 }
 
-/// The image's directory, unless that says nothing.
+/// Returns the image's directory, or [`WORKDIR`] if that is absent, empty or `/`.
 pub(crate) fn default_workdir(boot: &Boot) -> &str {
     boot.defaults.workdir.as_deref().filter(|dir| !matches!(*dir, "" | "/")).unwrap_or(WORKDIR)
 }
 
-/// What the request says, then the image, then what every process needs.
+/// Returns the request's variables, over the image's, over those that every process needs.
 fn environment<'a>(
     asked: &'a BTreeMap<String, String>,
     boot: &'a Boot,
@@ -83,8 +83,8 @@ fn c_string(text: impl Into<Vec<u8>>, what: &str) -> Result<CString> {
     CString::new(text).map_err(|_| invalid(format!("{what} holds a NUL")))
 }
 
-/// What to try to execute, in this order. What cannot be a path is left out: it
-/// does not exist.
+/// Returns the paths to try to execute, in this order. Texts that cannot be a path are left out: no
+/// such file exists.
 fn candidates(program: &str, path: &str) -> Vec<CString> {
     if program.contains('/') {
         return CString::new(program).into_iter().collect();
@@ -98,11 +98,11 @@ fn candidates(program: &str, path: &str) -> Vec<CString> {
     programs.filter_map(|candidate| CString::new(candidate).ok()).collect()
 }
 
-/// What a refusal before the execution means: an exit code, as a shell has it, or
-/// a failure of the request.
+/// Maps a refusal before the execution to an exit code, as a shell has it, or to a failure of the
+/// request.
 ///
 /// # Errors
-/// Everything but a program that is not there or cannot be executed.
+/// Every refusal except that a program does not exist or cannot be executed.
 pub(super) fn code_of_refusal(exec: &Exec, step: Step, errno: Errno) -> Result<i32> {
     Err(match (step, errno) {
         (_, Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => no_room(errno),
@@ -123,7 +123,7 @@ pub(super) fn code_of_refusal(exec: &Exec, step: Step, errno: Errno) -> Result<i
     })
 }
 
-/// The failure of a fork or of a pipe.
+/// Returns the failure of a fork or of a pipe.
 pub(super) fn no_room(errno: Errno) -> Failure {
     match errno {
         Errno::AGAIN => exhausted("the box has reached its limit of processes"),

@@ -1,6 +1,5 @@
-//! The children of the agent: one reaper for each command that still has
-//! processes. Whatever else becomes a child of the agent has lost its reaper by
-//! force and is killed.
+//! Children of the agent: one reaper for each command that still has processes. Any other process
+//! that becomes a child of the agent has lost its reaper by force and is killed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -15,40 +14,39 @@ use super::tree::{Tree, kill};
 use crate::descriptor;
 use crate::serve::Agent;
 
-/// Waits also for children that were made to end with another signal than
-/// `SIGCHLD`.
+/// Option to wait also for children that were made to end with another signal than `SIGCHLD`.
 const WAIT_ALL: WaitOptions = WaitOptions::from_bits_retain(libc::__WALL as u32);
-/// Many times the size of what the kernel tells about a signal.
+/// Many times the size of the kernel's record of a signal.
 const SIGNALS_BYTES: usize = 1024;
 
-/// The process that looks after a command and all that descends from it.
+/// The process that supervises a command and all its descendants.
 #[derive(Debug)]
 pub(crate) struct Reaper {
     pub(crate) pid: i32,
-    /// The watchdog has killed one of its processes.
+    /// True once the watchdog has killed one of its processes.
     pub(crate) memory_killed: Cell<bool>,
-    /// The number of the command's process, once it is known.
+    /// Pid of the command's process, once it is known.
     pub(super) main: Cell<Option<i32>>,
     gone: Cell<bool>,
 }
 
 impl Reaper {
-    /// Whether it has ended, so that its number means nothing any more.
+    /// Returns whether it has ended, so that its pid may mean another process.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.get()
     }
 }
 
-/// All reapers that live.
+/// Reapers that have not ended, by pid.
 #[derive(Debug, Default)]
 pub(crate) struct Reapers {
     by_pid: RefCell<HashMap<i32, Rc<Reaper>>>,
-    /// Somebody else's child has turned up, or may have.
+    /// Notified when a child without a reaper has appeared, or may have.
     strangers: Notify,
 }
 
 impl Reapers {
-    /// Notes a reaper that has just been forked.
+    /// Records a reaper that has just been forked.
     pub(crate) fn add(&self, pid: i32) -> Rc<Reaper> {
         let reaper =
             Rc::new(Reaper { pid, memory_killed: Cell::new(false), main: Cell::new(None), gone: Cell::new(false) });
@@ -68,14 +66,14 @@ impl Reapers {
         self.by_pid.borrow().values().cloned().collect()
     }
 
-    /// Takes every child that has ended.
+    /// Waits for every child that has ended.
     fn reap(&self) {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WAIT_ALL) {
             let reaper = self.by_pid.borrow_mut().remove(&pid.as_raw_nonzero().get());
             if let Some(reaper) = &reaper {
                 reaper.gone.set(true);
             }
-            // A reaper that ends by itself has no children left.
+            // A reaper that exits by itself has no children left.
             if reaper.is_none() || !status.exited() {
                 self.strangers.notify_one();
             }
@@ -97,7 +95,7 @@ pub(crate) async fn reap(agent: Rc<Agent>) -> std::io::Result<()> {
     }
 }
 
-/// Kills what has lost its reaper.
+/// Kills processes that have lost their reaper.
 pub(crate) async fn kill_strangers(agent: Rc<Agent>) {
     loop {
         agent.reapers.strangers.notified().await;
@@ -105,8 +103,8 @@ pub(crate) async fn kill_strangers(agent: Rc<Agent>) {
     }
 }
 
-/// Ends every command; for an agent that is not process 1 and whose own end
-/// would leave them running.
+/// Ends every command, for an agent that is not process 1 and whose own end would leave them
+/// running.
 pub(crate) async fn kill_all(agent: &Agent) {
     for reaper in agent.reapers.all() {
         kill(agent, &Tree::Command(reaper)).await;

@@ -1,8 +1,8 @@
 //! The fork of a command: agent → reaper → command.
 //!
-//! The agent has one thread, so its forked copies may do what is written here;
-//! still they make system calls only, on what was prepared before. The command
-//! is begun on its reaper's memory, as `vfork(2)` would do it.
+//! The agent has one thread, so its forked copies may run any code here; still they make only
+//! system calls, on data prepared before. The command starts on its reaper's memory, as `vfork(2)`
+//! does it.
 
 #![expect(unsafe_code, reason = "fork, exec and signals have no safe interface")]
 
@@ -15,16 +15,16 @@ use rustix::process::Rlimit;
 
 use crate::users::Ids;
 
-/// Where the pipe to the agent is in the command's process until it executes.
+/// Descriptor of the pipe to the agent in the command's process until it executes.
 const REPORT_FD: RawFd = 3;
-/// The highest that there can be. gVisor takes a larger number for a negative one.
+/// Highest descriptor. gVisor takes a larger number for a negative one.
 const DESCRIPTOR_MAX: u32 = i32::MAX.cast_unsigned();
-/// What every signal mask of ours fits in.
+/// Size of the kernel's signal masks.
 const KERNEL_SIGSET_BYTES: usize = 8;
-/// One report: two native integers.
+/// Size of one report: two native integers.
 pub(super) const REPORT_BYTES: usize = 8;
 
-/// What the command's process still had to do when the kernel refused.
+/// Step that the command's process was at when the kernel refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub(super) enum Step {
@@ -32,29 +32,29 @@ pub(super) enum Step {
     Fork = 1,
     /// Session, limits and descriptors.
     Prepare = 2,
-    /// Change of ids.
+    /// Change of user and group ids.
     User = 3,
-    /// Change of directory.
+    /// Change to the working directory.
     Workdir = 4,
-    /// Execution.
+    /// Execution of the program.
     Execute = 5,
 }
 
-/// What the pipe says: first whether the command has begun, then how it ended.
+/// A message of the pipe: first the start of the command, then its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Report {
-    /// The command has not begun. `Begun` and `Exited` follow all the same,
-    /// unless it was the fork that was refused.
+    /// The command has not started. `Begun` and `Exited` follow all the same, unless the fork was
+    /// refused.
     Refused(Step, Errno),
-    /// The process, of this number, is past its execution.
+    /// The process with this pid is past its execution.
     Begun(i32),
-    /// How the main process ended, as `waitpid` gives it.
+    /// Status of the main process at its end, as `waitpid` gives it.
     Exited(i32),
 }
 
 const EXITED: i32 = 100;
 const BEGUN: i32 = 101;
-/// What the command's process needs until its execution, many times over.
+/// Size of the stack until the execution, many times more than needed.
 const STACK_BYTES: usize = 64 * 1024;
 
 impl Report {
@@ -73,16 +73,16 @@ impl Report {
     }
 }
 
-/// Everything that the command's process needs, before the fork.
+/// All that the command's process needs, prepared before the fork.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// What to execute, tried in this order.
+    /// Paths to execute, tried in this order.
     pub(super) candidates: Vec<CString>,
     pub(super) argv: Vec<CString>,
     pub(super) env: Vec<CString>,
     pub(super) workdir: CString,
     pub(super) ids: Option<Ids>,
-    /// The limit on descriptors that the agent itself was started with.
+    /// Limit on descriptors that the agent itself was started with.
     pub(super) descriptors: Rlimit,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Ends {
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
     pub(super) report: OwnedFd,
-    /// Whether stdin is a terminal, which the command is to control.
+    /// True if stdin is a terminal, which becomes the command's controlling one.
     pub(super) is_terminal: bool,
 }
 
@@ -101,15 +101,15 @@ struct Pointers<'a> {
     plan: &'a Plan,
     argv: Vec<*const c_char>,
     env: Vec<*const c_char>,
-    /// `/bin/sh`, room for the program, the arguments: for a script without `#!`.
+    /// `/bin/sh`, a slot for the program, and the arguments, for a script without `#!`.
     shell_argv: Vec<*const c_char>,
     fds: [RawFd; 4],
     is_terminal: bool,
-    /// The command's process runs on it while it shares the reaper's memory.
+    /// Stack of the command's process while it shares the reaper's memory.
     stack: Vec<u128>,
 }
 
-/// Forks the reaper, which forks the command. Gives the reaper's pid.
+/// Forks the reaper, which forks the command. Returns the reaper's pid.
 pub(super) fn spawn(plan: &Plan, ends: &Ends) -> Result<i32, Errno> {
     let null = [ptr::null()];
     let pointers = |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).collect::<Vec<_>>();
@@ -124,8 +124,7 @@ pub(super) fn spawn(plan: &Plan, ends: &Ends) -> Result<i32, Errno> {
     };
     let arguments = prepared.argv.get(1..).unwrap_or(&null);
     prepared.shell_argv = [&[c"/bin/sh".as_ptr(), ptr::null()], arguments].concat();
-    // SAFETY: the agent has one thread, so the copy is whole; it never returns
-    // from `reaper`.
+    // SAFETY: the agent has one thread, so the copy is whole; it never returns from `reaper`.
     match unsafe { libc::fork() } {
         -1 => Err(last_errno()),
         0 => unsafe { reaper(&mut prepared) },
@@ -133,11 +132,11 @@ pub(super) fn spawn(plan: &Plan, ends: &Ends) -> Result<i32, Errno> {
     }
 }
 
-/// The reaper: every descendant of the command that loses its parent becomes
-/// its child, and it goes on until the last one has ended.
+/// Runs the reaper: every descendant of the command that loses its parent becomes its child, and it
+/// goes on until the last one has ended.
 ///
 /// # Safety
-/// To be called in a forked copy of a process with one thread.
+/// Must be called in a forked copy of a process with one thread.
 unsafe fn reaper(prepared: &mut Pointers<'_>) -> ! {
     let [_, _, _, report] = prepared.fds;
     // SAFETY: system calls on memory of this process, which lives until it ends.
@@ -147,8 +146,8 @@ unsafe fn reaper(prepared: &mut Pointers<'_>) -> ! {
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_NAME, c"tidebox-reaper".as_ptr(), 0, 0, 0);
         let score = inheritable_score(&prepared.fds);
-        // A copy of our memory would only be thrown away at the execution, so the
-        // command's process borrows it, and we go on when it has executed or ended.
+        // A copy of this memory would only be discarded at the execution, so the command's process
+        // borrows it, and the reaper continues when that has executed or ended.
         let stack = prepared.stack.as_mut_ptr_range().end.cast();
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         let main = libc::clone(command, stack, flags, (&raw mut *prepared).cast());
@@ -174,10 +173,10 @@ unsafe fn reaper(prepared: &mut Pointers<'_>) -> ! {
     }
 }
 
-/// The command's process until it executes. `prepared` is a `Pointers`.
+/// Runs the command's process until it executes. `prepared` is a `Pointers`.
 extern "C" fn command(prepared: *mut c_void) -> c_int {
-    // SAFETY: the reaper, whose memory this is, sleeps until we have executed or
-    // ended; the pointers end with null.
+    // SAFETY: the reaper, whose memory this is, sleeps until this process has executed or ended;
+    // the pointers end with null.
     unsafe {
         let prepared = &mut *prepared.cast::<Pointers<'_>>();
         prepare(prepared);
@@ -194,7 +193,7 @@ extern "C" fn command(prepared: *mut c_void) -> c_int {
     }
 }
 
-/// Session, signals, limits and descriptors.
+/// Sets session, signals, limits and descriptors.
 ///
 /// # Safety
 /// As for [`command`].
@@ -211,8 +210,8 @@ unsafe fn prepare(prepared: &Pointers<'_>) {
         libc::umask(0o022);
         first_to_kill();
         check(report, Step::Prepare, libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit));
-        // The agent never has its own descriptors below 3, so that none of
-        // these is overwritten before it was copied.
+        // The agent never has its own descriptors below 3, so none of these is overwritten before
+        // it was copied.
         check(report, Step::Prepare, libc::dup2(stdin, 0));
         check(report, Step::Prepare, libc::dup2(stdout, 1));
         check(report, Step::Prepare, libc::dup2(stderr, 2));
@@ -226,7 +225,7 @@ unsafe fn prepare(prepared: &Pointers<'_>) {
     }
 }
 
-/// When memory runs out, the kernel takes a command and not the agent.
+/// Makes the kernel choose a command and not the agent when memory runs out.
 ///
 /// # Safety
 /// As for [`command`].
@@ -235,22 +234,21 @@ unsafe fn first_to_kill() {
     unsafe {
         let fd = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         if fd >= 0 {
-            // A box whose kernel refuses this works all the same.
+            // A box whose kernel refuses this still works.
             libc::write(fd, c"1000".as_ptr().cast(), 4);
             libc::close(fd);
         }
     }
 }
 
-/// Like [`first_to_kill`] where the agent is not root: the kernel hides the
-/// files in `/proc` of a process that nobody may look into from all but root, so
-/// the reaper shows itself for a moment, and the command inherits what it sets.
-/// Another process of the same user may take it over in this moment, so it keeps
-/// nothing of the agent but `kept`, which is the command's anyway.
-/// Gives the file to take it back with, or -1.
+/// Does the same as [`first_to_kill`] where the agent is not root. The kernel hides the files in
+/// `/proc` of a process that is not dumpable from all but root, so the reaper becomes dumpable for
+/// a moment, and the command inherits the score. Another process of the same user may take over the
+/// reaper in this moment, so it keeps no descriptor of the agent but `kept`, which the command gets
+/// anyway. Returns the file to reset the score with, or -1.
 ///
 /// # Safety
-/// To be called in the reaper.
+/// Must be called in the reaper.
 unsafe fn inheritable_score(kept: &[RawFd; 4]) -> RawFd {
     // SAFETY: system calls on static strings; the reaper needs no other descriptor.
     unsafe {
@@ -268,7 +266,7 @@ unsafe fn inheritable_score(kept: &[RawFd; 4]) -> RawFd {
     }
 }
 
-/// Tries the candidates; comes back with the refusal that says most.
+/// Tries the candidates; returns the most specific error.
 ///
 /// # Safety
 /// As for [`command`].
@@ -344,7 +342,7 @@ unsafe fn close_all_but(kept: RawFd) {
     }
 }
 
-/// Closes everything but `kept`, which the command's process needs.
+/// Closes all descriptors except `kept`, which the command's process needs.
 ///
 /// # Safety
 /// Nothing may use any other descriptor any more.
@@ -390,11 +388,10 @@ fn last_errno() -> Errno {
     Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
 
-/// A descriptor that can be read when a child has ended; `SIGCHLD` is blocked from
-/// here on.
+/// Returns a descriptor that can be read when a child has ended; `SIGCHLD` is blocked from here on.
 pub(super) fn child_signals() -> std::io::Result<OwnedFd> {
-    // SAFETY: the sets are initialised by the C library before they are used, and
-    // a descriptor that the kernel has just made belongs to nobody else.
+    // SAFETY: the sets are initialised by the C library before they are used, and a descriptor that
+    // the kernel has just made has no other owner.
     unsafe {
         let mut signals = std::mem::zeroed();
         libc::sigemptyset(&raw mut signals);
@@ -407,8 +404,8 @@ pub(super) fn child_signals() -> std::io::Result<OwnedFd> {
     }
 }
 
-/// Stops every process of the box but this one, if this is process 1; anywhere
-/// else it would reach processes that are none of ours.
+/// Stops every process of the box but this one, if this is process 1; anywhere else it would reach
+/// processes outside the box.
 pub(super) fn stop_all_others() {
     if rustix::process::getpid().is_init() {
         // SAFETY: takes no pointer.

@@ -1,4 +1,4 @@
-//! The streams of a command between its pipes, or its terminal, and HTTP/2.
+//! Transfer between the pipes of a command, or its terminal, and HTTP/2.
 
 use std::time::Duration;
 
@@ -16,34 +16,35 @@ use super::terminal;
 use crate::console::{Console, Lines};
 use crate::failure::{Result, invalid};
 
-/// The first read; most commands write less.
+/// Size of the first read; most commands write less.
 const READ_BYTES_FIRST: usize = 16 * 1024;
-/// One read of a command that writes much. Below a tracer each call costs as much
-/// as a copy of 100 kB.
+/// Size of a read of a command that writes much. Below a tracer each call costs as much as a copy
+/// of 100 kB.
 const READ_BYTES_MAX: usize = 256 * 1024;
-/// One read of what goes to the console; a pipe holds as much.
+/// Size of a read of output for the console; a pipe holds as much.
 const CONSOLE_BYTES_MAX: usize = 64 * 1024;
-/// Less than this is worth a little patience after the first time.
+/// Size below which a piece waits for more, after the first one.
 const SMALL_BYTES: usize = 4 * 1024;
-/// So long may a small piece wait for company if one has just been sent.
+/// Longest wait of a small piece for more if one has just been sent.
 const PATIENCE: Duration = Duration::from_millis(1);
-/// A background process that writes all the time gets 64 KiB each so often.
+/// Pause after each read for the console: a background process that writes all the time gets 64 KiB
+/// per pause.
 const CONSOLE_PAUSE: Duration = Duration::from_millis(5);
 
-/// How far an exec has come.
+/// Phase of an exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     /// The main process runs.
     Running,
     /// The main process has ended; its children may hold the pipes.
     Ended,
-    /// What is in the pipes now is the last that is sent.
+    /// The bytes in the pipes now are the last that are sent.
     Finishing,
 }
 
-/// Sends what a pipe gives, if there is one, until it ends or the exec does. Gives
-/// the pipe back if somebody still holds its other end. Of a terminal, the end is
-/// an error that says that nobody has it open any more.
+/// Sends the output of a pipe, if there is one, until it ends or the exec does. Returns the pipe if
+/// another process still holds its other end. The end of a terminal is an error, which means that
+/// no process has it open any more.
 pub(super) async fn pump(
     pipe: Option<pipe::Receiver>,
     kind: Kind,
@@ -74,8 +75,8 @@ pub(super) async fn pump(
             let ended = phase.wait_for(|phase| *phase >= Phase::Ended);
             let _ = tokio::time::timeout_at(sent + PATIENCE, ended).await;
         }
-        // The room comes before the bytes, so that a reader who has stopped leaves
-        // them in the pipe, where they stop the writer.
+        // The room comes before the bytes, so that a stalled reader leaves them in the pipe, where
+        // they block the writer.
         let room = to.reserve().await.ok()?;
         match read(&pipe, kind, at_once.min(last.unwrap_or(at_once))) {
             Ok(None) => return None,
@@ -85,7 +86,7 @@ pub(super) async fn pump(
                 if len == at_once && at_once < READ_BYTES_MAX {
                     at_once *= 4;
                     if at_once == READ_BYTES_MAX {
-                        // Without, each read gets what the usual size holds.
+                        // Otherwise each read gets only what a pipe of the usual size holds.
                         let _ = fcntl_setpipe_size(&pipe, READ_BYTES_MAX);
                     }
                 }
@@ -101,12 +102,12 @@ pub(super) async fn pump(
     }
 }
 
-/// How many bytes wait in the pipe.
+/// Returns the number of bytes in the pipe.
 fn available(pipe: &pipe::Receiver) -> usize {
     ioctl_fionread(pipe).map_or(0, |len| usize::try_from(len).unwrap_or(usize::MAX))
 }
 
-/// One frame and the length of its payload, or `None` at the end.
+/// Reads one frame and the length of its payload, or `None` at the end.
 fn read(pipe: &pipe::Receiver, kind: Kind, at_most: usize) -> std::io::Result<Option<(Bytes, usize)>> {
     let mut frame = BytesMut::with_capacity(HEADER_BYTES + at_most);
     frame.put_bytes(0, HEADER_BYTES);
@@ -117,12 +118,12 @@ fn read(pipe: &pipe::Receiver, kind: Kind, at_most: usize) -> std::io::Result<Op
     if let Some(head) = frame.first_chunk_mut() {
         *head = header(kind, len);
     }
-    // Small frames may wait in great numbers, and must not hold large buffers.
+    // Small frames may queue in great numbers, and must not hold large buffers.
     let frame = if len < at_most / 2 { Bytes::copy_from_slice(&frame) } else { frame.freeze() };
     Ok(Some((frame, len)))
 }
 
-/// Moves what background processes write to the console until the last of them ends.
+/// Moves the output of background processes to the console until the last of them ends.
 pub(super) async fn drain(pipe: pipe::Receiver, console: &Console) {
     let mut lines = Lines::default();
     let mut buffer = Vec::new();
@@ -143,7 +144,7 @@ pub(super) async fn drain(pipe: pipe::Receiver, console: &Console) {
     lines.finish(console);
 }
 
-/// The frames that the client sends.
+/// Frames that the client sends.
 #[derive(Debug)]
 pub(super) struct Input {
     body: Incoming,
@@ -155,10 +156,10 @@ impl Input {
         Input { body, decoder: Decoder::default() }
     }
 
-    /// The next frame; `None` at the end of the body or when the client has gone.
+    /// Returns the next frame; `None` at the end of the body or when the client has gone.
     ///
     /// # Errors
-    /// Invalid for bytes that are no frame.
+    /// Invalid for bytes that are not a frame.
     pub(super) async fn next(&mut self) -> Result<Option<Frame>> {
         loop {
             let frame = self.decoder.next_frame().map_err(|malformed| invalid(malformed.to_string()))?;
@@ -172,10 +173,10 @@ impl Input {
         }
     }
 
-    /// Writes the client's stdin frames to the command, as fast as it reads. What
-    /// comes after the command has closed its stdin is taken and dropped.
+    /// Writes the client's stdin frames to the command, as fast as it reads. Bytes that come after
+    /// the command has closed its stdin are dropped.
     pub(super) async fn pump(mut self, mut stdin: Stdin) {
-        // Frames of other kinds make no sense here, and nobody waits for them.
+        // Frames of other kinds are ignored.
         while let Ok(Some(frame)) = self.next().await {
             match frame.kind {
                 Kind::Stdin => stdin.write(&frame.payload).await,
@@ -187,13 +188,13 @@ impl Input {
     }
 }
 
-/// Where a command reads.
+/// Stdin of a command.
 #[derive(Debug)]
 pub(super) struct Stdin {
     /// `None` after its end.
     to: Option<pipe::Sender>,
     is_terminal: bool,
-    /// Whether a line has been begun and not ended.
+    /// True after a line was begun and not ended.
     within_line: bool,
 }
 
@@ -212,8 +213,8 @@ impl Stdin {
         }
     }
 
-    /// Closes a pipe. A terminal stays open, so its end is typed into it: once to
-    /// give away the line that was begun, and once for an end.
+    /// Closes a pipe. A terminal stays open, so its end is typed into it: once to submit the line
+    /// that was begun, and once for an end.
     async fn end(&mut self) {
         let Some(to) = self.to.take() else { return };
         if self.is_terminal {

@@ -1,4 +1,4 @@
-//! Terminals of commands: a pair of ends, of which the command gets one.
+//! Terminals of commands: pairs of ends, of which the command gets one.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,21 +13,21 @@ use rustix::termios::{
 use crate::failure::{Result, exhausted, not_supported, reason};
 use crate::users::Ids;
 
-/// Where the kernel gives terminals out,
+/// Path of the device that creates terminals.
 const MULTIPLEXER: &str = "/dev/ptmx";
-/// and its number. The box may have put something else there.
+/// Major and minor number of that device. The box may have put another file there.
 const MULTIPLEXER_DEVICE: (u32, u32) = (5, 2);
-/// What ends a text that is typed, unless the terminal was told otherwise: Ctrl-D.
+/// Character that ends typed text unless the terminal has another one set: Ctrl-D.
 const END_KEY: u8 = 4;
 
-/// A new terminal: our end, and the command's, which belongs to its user.
+/// Opens a terminal: the agent's end, and the command's, which belongs to its user.
 ///
 /// # Errors
-/// Not supported where the box has no terminals; exhausted where it has no more.
+/// Not supported where the box has no terminals; exhausted where none is left.
 pub(super) fn open(size: TerminalSize, ids: Option<&Ids>) -> Result<(OwnedFd, OwnedFd)> {
     let pair = pair().map_err(refused)?;
     set_size(&pair.0, size).map_err(refused)?;
-    // For what is only a comfort, no command is refused.
+    // No command is refused for lack of a convenience.
     if let Ok(mut modes) = tcgetattr(&pair.1) {
         // So that a character of several bytes is deleted as one.
         modes.input_modes |= InputModes::IUTF8;
@@ -41,7 +41,7 @@ pub(super) fn open(size: TerminalSize, ids: Option<&Ids>) -> Result<(OwnedFd, Ow
 }
 
 fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
-    // Whatever the box has put there, opening it neither waits nor makes it ours.
+    // These flags neither wait nor make a file that the box has put there the controlling terminal.
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let ours = rustix::fs::open(MULTIPLEXER, flags, Mode::empty())?;
     let found = fstat(&ours)?;
@@ -51,8 +51,8 @@ fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
         return Err(Errno::NODEV);
     }
     unlockpt(&ours)?;
-    // gVisor has no such call, and its terminals control nothing that it is asked for here:
-    // they are refused as a whole.
+    // gVisor has no such call, and its terminals do not support the controls used here: they are
+    // refused as a whole.
     let theirs = ioctl_tiocgptpeer(&ours, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     // Never in the place of a standard stream.
     Ok((rustix::io::fcntl_dupfd_cloexec(&ours, 3)?, rustix::io::fcntl_dupfd_cloexec(&theirs, 3)?))
@@ -70,12 +70,12 @@ fn refused(errno: Errno) -> Failure {
     }
 }
 
-/// Gives a terminal another size; who is in its foreground is told by the kernel.
+/// Sets the size of a terminal; the kernel signals the foreground processes.
 pub(super) fn set_size(terminal: impl AsFd, size: TerminalSize) -> Result<(), Errno> {
     tcsetwinsize(terminal, Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 })
 }
 
-/// The keys that end what is typed into a terminal.
+/// Returns the keys that end typed input of a terminal.
 pub(super) fn end_keys(terminal: impl AsFd, within_line: bool) -> Vec<u8> {
     let modes = tcgetattr(terminal).ok();
     let key = modes.as_ref().map_or(END_KEY, |modes| modes.special_codes[SpecialCodeIndex::VEOF]);

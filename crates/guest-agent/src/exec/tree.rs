@@ -1,4 +1,4 @@
-//! Trees of processes: finding all that descends from a process, and ending it.
+//! Process trees: finding all descendants of a process, and ending them.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -13,19 +13,19 @@ use super::spawn::stop_all_others;
 use crate::serve::Agent;
 use crate::traced;
 
-/// A tree that still moves after so many rounds of stopping is stopped together
-/// with all else in the box.
+/// Rounds of stopping after which a tree that still moves is stopped together with all else in the
+/// box.
 const STOP_ROUNDS_MAX: usize = 32;
-/// Quick passes in each round. A process that forks and ends at once lives for
-/// a tenth of a millisecond, and one pass takes less than that.
+/// Quick passes in each round. A process that forks and ends at once lives for a tenth of a
+/// millisecond, and one pass takes less than that.
 const STOP_PASSES: usize = 16;
-/// What the kernel does not end in this time (it hangs in a device, say) is left
-/// to the end of the box.
+/// Longest wait for the kernel to end a tree. A process that does not end in this time (it hangs in
+/// a device, say) is left to the end of the box.
 const KILL_WAIT: Duration = Duration::from_secs(5);
-/// Between two looks at what still lives.
+/// Interval between checks for processes that still live.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// One process as the kernel shows it.
+/// A process as the kernel shows it.
 #[derive(Debug, Clone, Copy)]
 struct Process {
     pid: i32,
@@ -36,12 +36,13 @@ struct Process {
 }
 
 impl Process {
-    /// A process whose first thread has ended shows as a zombie while others run.
+    /// Returns whether the process runs. One whose first thread has ended shows as a zombie while
+    /// others run.
     fn lives(&self) -> bool {
         !matches!(self.state, b'Z' | b'X') || self.threads > 1
     }
 
-    /// Stopped, or where it can start nothing before it is.
+    /// Returns whether it is stopped, or can start nothing before it is.
     fn rests(&self) -> bool {
         matches!(self.state, b'T' | b't' | b'D') || !self.lives()
     }
@@ -65,7 +66,7 @@ impl Processes {
         Processes { children }
     }
 
-    /// The living processes below `roots`, without these.
+    /// Returns the living processes below `roots`, without the roots.
     pub(crate) fn below(&self, roots: &[i32]) -> Vec<i32> {
         self.descendants(roots).filter(Process::lives).map(|process| process.pid).collect()
     }
@@ -76,7 +77,7 @@ impl Processes {
         let mut pending = roots.to_vec();
         while let Some(pid) = pending.pop() {
             for process in self.children.get(&pid).into_iter().flatten() {
-                // Numbers may be used again while `/proc` is read.
+                // Pids may be reused while `/proc` is read.
                 if seen.insert(process.pid) {
                     found.push(*process);
                     pending.push(process.pid);
@@ -90,7 +91,7 @@ impl Processes {
         self.children.values().flatten()
     }
 
-    /// Whether a living process below `root` is in the process group `group`.
+    /// Returns whether a living process below `root` is in the process group `group`.
     pub(crate) fn has_group_below(&self, root: i32, group: i32) -> bool {
         self.descendants(&[root]).any(|process| process.group == group && process.lives())
     }
@@ -100,7 +101,7 @@ impl Processes {
     }
 }
 
-/// `pid (name) state parent group … threads …`; the name may hold anything.
+/// Parses `pid (name) state parent group … threads …`; the name may contain anything.
 fn parse_stat(pid: i32, stat: &[u8]) -> Option<Process> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
@@ -112,7 +113,7 @@ fn parse_stat(pid: i32, stat: &[u8]) -> Option<Process> {
     Some(Process { pid, parent, group, state, threads })
 }
 
-/// What a process takes for itself, in KiB.
+/// Returns the anonymous and shared resident memory of a process, in KiB.
 pub(crate) fn resident_kb(pid: i32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let values = status.lines().filter_map(|line| {
@@ -122,19 +123,19 @@ pub(crate) fn resident_kb(pid: i32) -> Option<u64> {
     Some(values.sum())
 }
 
-/// A tree to end.
+/// A process tree to end.
 #[derive(Debug, Clone)]
 pub(crate) enum Tree {
-    /// Everything below a reaper, and then the reaper.
+    /// All processes below a reaper, and then the reaper.
     Command(Rc<Reaper>),
-    /// Children of the agent that are no reapers, and everything below them:
-    /// somebody has killed the reaper that they belonged to.
+    /// Children of the agent that are not reapers, and everything below them: the reaper that they
+    /// belonged to was killed.
     Adopted,
 }
 
 impl Tree {
-    /// Stops what is seen of the tree as soon as it is seen, since it may be gone
-    /// by the time that all of `/proc` is read.
+    /// Stops the visible part of the tree process by process as it is found, since processes may be
+    /// gone by the time that all of `/proc` is read.
     fn stop_quickly(&self, agent: &Agent) {
         let mut pending = match self {
             Tree::Command(reaper) if reaper.is_gone() => return,
@@ -154,7 +155,7 @@ impl Tree {
 
     fn members(&self, agent: &Agent, processes: &Processes) -> Vec<Process> {
         match self {
-            // The number of a reaper that has been reaped may mean another process.
+            // The pid of a reaper that has been reaped may mean another process.
             Tree::Command(reaper) if reaper.is_gone() => Vec::new(),
             Tree::Command(reaper) => processes.descendants(&[reaper.pid]).collect(),
             Tree::Adopted => {
@@ -169,7 +170,7 @@ impl Tree {
     }
 }
 
-/// The children of a process at this moment, if the kernel tells.
+/// Returns the children of a process at this moment, if the kernel lists them.
 pub(crate) fn children_now(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -178,11 +179,11 @@ pub(crate) fn children_now(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Ends `tree`, whatever it does against it.
+/// Ends `tree`, even if it resists.
 ///
-/// First everything is stopped, round by round until nothing new appears, since
-/// what is stopped can start nothing. Then everything is killed. The reaper stays
-/// until the end, so that nothing slips out of the tree.
+/// First everything is stopped, round by round until nothing new appears, since a stopped process
+/// starts none. Then everything is killed. The reaper stays until the end, so that no process
+/// leaves the tree.
 pub(crate) async fn kill(agent: &Agent, tree: &Tree) {
     if let Some(ties) = &agent.ties {
         return traced::kill(agent, ties, tree).await;
@@ -216,7 +217,7 @@ pub(crate) async fn kill(agent: &Agent, tree: &Tree) {
     }
 }
 
-/// Stops the members of `tree`. Whether nothing in it moves any more.
+/// Stops the members of `tree`. Returns whether all of them rest.
 async fn stop(agent: &Agent, tree: &Tree) -> bool {
     let mut known = HashSet::new();
     for _ in 0..STOP_ROUNDS_MAX {
@@ -240,8 +241,8 @@ async fn stop(agent: &Agent, tree: &Tree) -> bool {
     false
 }
 
-/// Stops every process of the box in one step that no fork can slip through.
-/// Gives those that are not of `tree` and ran before.
+/// Stops every process of the box in one step that no fork escapes. Returns those that are not in
+/// `tree` and ran before.
 fn stop_all(agent: &Agent, tree: &Tree) -> Vec<i32> {
     let rested: HashSet<i32> = {
         let before = Processes::read();
@@ -255,7 +256,7 @@ fn stop_all(agent: &Agent, tree: &Tree) -> Vec<i32> {
 }
 
 fn send(pid: i32, signal: Signal) {
-    // Process 1 and the agent are in no tree; one that has ended needs no signal.
+    // Process 1 and the agent are in no tree; a process that has ended needs no signal.
     if let Some(pid) = Pid::from_raw(pid).filter(|pid| pid.as_raw_nonzero().get() > 1) {
         let _ = kill_process(pid, signal);
     }

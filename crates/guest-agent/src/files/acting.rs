@@ -1,9 +1,8 @@
 //! File work as the user of the image.
 //!
-//! The agent is root in the box, and its one thread takes the image's user as its
-//! effective user for as long as a piece of work runs, and no longer: between two
-//! pieces other requests have their turn. The kernel takes the powers away with
-//! the effective id and gives them back with it.
+//! The agent is root in the box. Its one thread takes the image's user as its effective user only
+//! while a piece of work runs: between two pieces other requests have their turn. The kernel drops
+//! the capabilities with the effective id and restores them with it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,15 +16,15 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use crate::failure::{Result, invalid, reason};
 use crate::users::{self, Ids};
 
-/// Whoever file work is done as.
+/// User that file work is done as.
 #[derive(Debug, Clone)]
 pub(crate) struct Actor {
-    /// `None` for the agent itself.
+    /// `None` for the agent's own user.
     ids: Option<Ids>,
 }
 
 impl Actor {
-    /// The user of the image, as the box knows it now.
+    /// Returns the user of the image, as the box's files define it now.
     ///
     /// # Errors
     /// Invalid if the box has no such user.
@@ -59,7 +58,7 @@ impl Actor {
     }
 }
 
-/// Work whose every step is done as the user, its end included.
+/// Work whose every step is done as the user, its drop included.
 struct Acting<F> {
     ids: Ids,
     work: Option<Pin<Box<F>>>,
@@ -85,15 +84,15 @@ impl<T, F: Future<Output = Result<T>>> Future for Acting<F> {
 
 impl<F> Drop for Acting<F> {
     fn drop(&mut self) {
-        // What was begun is taken back, and that too is the user's work. If it
-        // cannot be, nothing was begun.
+        // Dropping the work reverts what it began, also as the user. If the agent cannot become the
+        // user, no step has run.
         if let (Some(work), Ok(_turn)) = (self.work.take(), Turn::begin(&self.ids)) {
             drop(work);
         }
     }
 }
 
-/// While it lives this process acts as the user.
+/// Guard while which this process acts as the user.
 struct Turn {
     groups: Vec<Gid>,
 }
@@ -104,7 +103,7 @@ impl Turn {
         let groups = getgroups().map_err(refused)?;
         let theirs: Vec<Gid> = ids.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
         set_thread_groups(&theirs).map_err(refused)?;
-        // From here on the end of the turn takes back what was done.
+        // From here on the drop of the turn reverts the changes.
         let turn = Turn { groups };
         let (uid, gid) = (getuid(), getgid());
         set_thread_res_gid(gid, Gid::from_raw(ids.gid), gid).map_err(refused)?;
@@ -116,12 +115,12 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let (uid, gid) = (getuid(), getgid());
-        // The user first: with it the powers come back that the others take.
+        // The user first: its capabilities are needed for the other changes.
         let back = set_thread_res_uid(uid, uid, uid)
             .and_then(|()| set_thread_res_gid(gid, gid, gid))
             .and_then(|()| set_thread_groups(&self.groups));
         if back.is_err() {
-            // An agent that is not itself any more must not serve another request.
+            // An agent with the wrong ids must not serve another request.
             abort();
         }
     }

@@ -1,4 +1,4 @@
-//! What a move does where the kernel cannot: between two file systems of the box.
+//! Moves between two file systems of the box, where the kernel cannot rename.
 
 use std::os::fd::OwnedFd;
 
@@ -13,14 +13,13 @@ use super::path::split;
 use super::write::{Place, Temporary};
 use crate::failure::{Result, invalid, refused};
 
-/// Copied at once; other tasks have their turn after each.
+/// Bytes copied at once; other tasks have their turn after each piece.
 const PIECE_BYTES: usize = 256 * 1024;
 
 /// Copies a regular file to `new` and removes `old`.
 ///
 /// # Errors
-/// Invalid for anything but a regular file: a copy of a tree cannot take its place
-/// at once.
+/// Invalid for anything but a regular file: a copy of a tree cannot replace its target atomically.
 pub(super) async fn move_across(old: &str, new: &str) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let across = || {
@@ -44,7 +43,7 @@ pub(super) async fn move_across(old: &str, new: &str) -> Result<()> {
     {
         return Err(refused(new, Errno::ISDIR));
     }
-    // Its owner and mode come from the file that is moved, not from the one replaced.
+    // Owner and mode come from the file that is moved, not from the one replaced.
     let place = Place { dir, name: name.to_owned(), old: None };
     copy(&source, &stat, &place).await.map_err(|errno| refused(new, errno))?;
     unlinkat(CWD, old, AtFlags::empty()).map_err(|errno| refused(old, errno))

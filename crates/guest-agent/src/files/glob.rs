@@ -1,4 +1,4 @@
-//! Searching by name.
+//! Search for paths by a pattern.
 
 use std::borrow::Cow;
 
@@ -12,21 +12,21 @@ use crate::budget::Share;
 use crate::failure::{Result, invalid};
 use crate::serve::rows::Rows;
 
-/// Entries that one search looks at.
+/// Maximum number of entries that one search visits.
 const VISITED_MAX: usize = 1_000_000;
-/// Paths of directories that wait to be looked into, all together.
+/// Maximum size of all paths of directories that wait to be searched, in bytes.
 const PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// What a path that waits takes besides its bytes: its place in the list, and the
-/// allocator's own.
+/// Bytes that a waiting path takes besides its text: its entry in the list, and the allocator's
+/// overhead.
 const PENDING_ENTRY_BYTES: usize = 48;
-/// Made up by the kernel, endless, and of no interest unless named.
+/// Directories of virtual, endless files, searched only if the pattern names them.
 const KERNEL_DIRS: [&[u8]; 3] = [b"/proc", b"/sys", b"/dev"];
 
-/// The paths that match, sorted, in one block of memory.
+/// Paths that match, sorted, in one block of memory.
 #[derive(Debug)]
 pub(crate) struct Found {
     texts: Vec<u8>,
-    /// Where each path begins, and its length.
+    /// Start and length of each path.
     paths: Vec<(u32, u32)>,
     next: usize,
     share: Share,
@@ -67,7 +67,7 @@ impl Rows for Found {
 /// Searches for the paths that match.
 ///
 /// # Errors
-/// Invalid for a pattern that makes no sense, or that asks for too much.
+/// Invalid for a malformed pattern, or one that exceeds the limits.
 pub(crate) async fn glob(request: &Glob, share: Share) -> Result<Found> {
     let pattern = Pattern::parse(&request.pattern)?;
     let mut found = Found { texts: Vec::new(), paths: Vec::new(), next: 0, share };
@@ -87,7 +87,7 @@ pub(crate) async fn glob(request: &Glob, share: Share) -> Result<Found> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         // The start is named by the caller, and may be a link.
         let follow = if dir == pattern.start.as_bytes() { OFlags::empty() } else { OFlags::NOFOLLOW };
-        // What cannot be looked into holds no matches.
+        // A directory that cannot be read has no matches.
         let Ok(fd) = open(dir.as_slice(), flags | follow, Mode::empty()) else { continue };
         let Ok(mut entries) = Dir::new(fd) else { continue };
         while let Some(Ok(entry)) = entries.read() {
@@ -135,7 +135,7 @@ fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     [dir, b"/", name].concat()
 }
 
-/// Not every file system says what its entries are.
+/// Returns whether an entry is a directory. Not every file system reports the type with the name.
 fn is_dir(path: &[u8], kind: FileType) -> bool {
     if kind != FileType::Unknown {
         return kind == FileType::Directory;
@@ -146,12 +146,12 @@ fn is_dir(path: &[u8], kind: FileType) -> bool {
 
 struct Pattern {
     text: String,
-    /// The directory before the first component that is not literal.
+    /// Directory before the first component that is not literal.
     start: String,
     is_literal: bool,
-    /// The components, if each of them stands for exactly one of a path.
+    /// Components, if each of them stands for exactly one of a path.
     parts: Option<Vec<String>>,
-    /// No match has more components than this.
+    /// Maximum number of components of a match.
     depth_max: usize,
 }
 
@@ -186,7 +186,7 @@ impl Pattern {
         fast_glob::glob_match(&self.text, path)
     }
 
-    /// Whether a path below the directory `path` may match.
+    /// Returns whether a path below the directory `path` may match.
     fn may_match_below(&self, path: &[u8]) -> bool {
         let is_kernels = KERNEL_DIRS.contains(&path) && !KERNEL_DIRS.contains(&self.start.as_bytes());
         let depth = path.iter().filter(|byte| **byte == b'/').count();

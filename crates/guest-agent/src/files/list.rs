@@ -1,4 +1,4 @@
-//! Listing.
+//! Listing of a directory.
 
 use guest_protocol::{ENTRY_BYTES, FileInfo, LIST_BYTES_MAX, PathOnly};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, open, readlinkat, statat};
@@ -11,13 +11,13 @@ use crate::budget::Share;
 use crate::failure::{Result, invalid, refused};
 use crate::serve::rows::Rows;
 
-/// The entries of a directory, sorted by name, as few bytes each as can be: a
-/// directory of forty thousand is described in a box of 64 MiB.
+/// Entries of a directory, sorted by name, in as few bytes as possible: a directory of forty
+/// thousand entries is listed in a box of 64 MiB.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    /// The path of the directory, without a slash at its end.
+    /// Path of the directory, without a slash at its end.
     dir: String,
-    /// Names and targets, one behind the other.
+    /// Names and link targets, one after the other.
     texts: Vec<u8>,
     entries: Vec<Entry>,
     next: usize,
@@ -26,17 +26,17 @@ pub(crate) struct Listing {
 
 #[derive(Debug)]
 struct Entry {
-    /// Where in the texts the name begins; the target of a link follows it.
+    /// Start of the name in the texts; the target of a link follows it.
     at: u32,
     name_len: u16,
     target_len: u16,
-    /// With the type of the file.
+    /// Mode with the type of the file.
     mode: u32,
     size: u64,
     modified_ms: i64,
 }
 
-/// Describes the entries of a directory. A link in it is described itself.
+/// Describes the entries of a directory; links are not followed.
 pub(crate) async fn list(request: &PathOnly, share: Share) -> Result<Listing> {
     let path = check(&request.path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -1,15 +1,15 @@
-//! Paths as text. What they lead to is the kernel's to say.
+//! Paths as text. Only the kernel resolves them.
 
 use guest_protocol::path_fault;
 
 use crate::failure::{Result, invalid};
 
-/// Refuses what can be no path in any box.
+/// Refuses a path that no box can have.
 pub(super) fn check(path: &str) -> Result<&str> {
     path_fault(path).map_or(Ok(path), |fault| Err(invalid(fault)))
 }
 
-/// `path` without `.`, `..` and doubled slashes.
+/// Returns `path` without `.`, `..` and doubled slashes.
 pub(super) fn normal(path: &str) -> String {
     let mut parts = Vec::new();
     for part in path.split('/') {
@@ -24,15 +24,15 @@ pub(super) fn normal(path: &str) -> String {
     format!("/{}", parts.join("/"))
 }
 
-/// The last component of a normal path.
+/// Returns the last component of a normal path.
 pub(super) fn name_of(normal: &str) -> &str {
     normal.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("/")
 }
 
-/// The directory of a path, with a slash at its end, and the name in it.
+/// Returns the directory of a path, with a slash at its end, and the name in it.
 ///
 /// # Errors
-/// Invalid for a path whose last component names a directory in any case.
+/// Invalid for a path whose last component can only be a directory.
 pub(super) fn split(path: &str) -> Result<(&str, &str)> {
     let trimmed = path.trim_end_matches('/');
     let (dir, name) = trimmed.split_at(trimmed.rfind('/').map_or(0, |slash| slash + 1));

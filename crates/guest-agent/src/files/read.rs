@@ -1,4 +1,4 @@
-//! Reading.
+//! Reading of files.
 
 use std::os::fd::OwnedFd;
 use std::task::{Context, Poll};
@@ -13,25 +13,25 @@ use super::describe;
 use super::path::{check, name_of, normal};
 use crate::failure::{Result, invalid, lookup_refused, refused};
 
-/// The largest piece; other tasks have their turn after each.
+/// Maximum size of a piece; other tasks have their turn after each.
 pub(crate) const PIECE_BYTES: usize = 256 * 1024;
-/// The highest offset that the kernel takes.
+/// Highest offset that the kernel accepts.
 const OFFSET_MAX: u64 = i64::MAX.cast_unsigned();
 
-/// What is left to read of a file.
+/// The part of a file that was not read yet.
 #[derive(Debug)]
 pub(crate) struct Content {
     file: OwnedFd,
     offset: u64,
     left: u64,
     piece_bytes: usize,
-    /// Others have had their turn since the last piece.
+    /// True if other tasks have had their turn since the last piece.
     rested: bool,
     _permit: OwnedSemaphorePermit,
 }
 
-/// Opens a regular file, and nothing else, without waiting for anybody. It is read in
-/// pieces of `piece_bytes`.
+/// Opens a file without blocking, and only if it is a regular one. It is read in pieces of
+/// `piece_bytes`.
 pub(crate) fn open(
     request: &ReadFile,
     piece_bytes: usize,
@@ -48,19 +48,19 @@ pub(crate) fn open(
     if kind != FileType::RegularFile {
         return Err(invalid(format!("{path}: not a regular file")));
     }
-    // No file reaches further: there is nothing there to read.
+    // No file is longer, so a later offset reads nothing.
     let offset = request.offset.min(OFFSET_MAX);
     let shown = normal(path);
     let info = describe(name_of(&shown).to_owned(), shown, &stat, &file, b"");
-    // Files that the kernel makes up have no size but an end. All others end
-    // where they ended when they were described.
+    // Virtual files of the kernel have the size 0 but content. All others end where they ended when
+    // they were described.
     let rest = if info.size == 0 { OFFSET_MAX } else { info.size.saturating_sub(offset) };
     let left = request.length.unwrap_or(u64::MAX).min(rest);
     Ok((info, Content { file, offset, left, piece_bytes, rested: true, _permit: permit }))
 }
 
 impl Content {
-    /// The next piece; `None` at the end.
+    /// Returns the next piece; `None` at the end.
     pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<std::io::Result<Bytes>>> {
         if self.left == 0 {
             return Poll::Ready(None);

@@ -1,5 +1,5 @@
-//! Removal. A tree may have any depth, so that nothing here grows with it but one
-//! small record for each level.
+//! Removal of files and trees. A tree may have any depth, so only one small record is kept for each
+//! level.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,11 +13,11 @@ use super::path::{check, split};
 use super::{ENTRIES_PER_TURN, exists};
 use crate::failure::{Result, invalid, lookup_refused, refused};
 
-/// A record is 16 bytes.
+/// Maximum depth of a tree; a level takes 16 bytes.
 const LEVELS_MAX: usize = 1_000_000;
-/// A directory that is filled as fast as it is emptied is given up.
+/// Maximum number of retries when the tree is changed during its removal.
 const ROUNDS_MAX: usize = 1_000;
-/// What the kernel gives of a directory at once.
+/// Size of the buffer for entries of a directory.
 const ENTRIES_BYTES: usize = 16 * 1024;
 const OPEN_DIR: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
@@ -34,7 +34,7 @@ pub(crate) async fn delete(request: &Delete) -> Result<()> {
         Err(errno) => return Err(lookup_refused(path, errno)),
     };
     if is_link_or_file {
-        // `/file/` names no file, but the slash is taken for a slip of the pen.
+        // `/file/` is not the path of a file, but the trailing slash is accepted.
         return Ok(());
     }
     match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
@@ -44,7 +44,7 @@ pub(crate) async fn delete(request: &Delete) -> Result<()> {
             tree.empty(path).await?;
             match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
                 Ok(()) => Ok(()),
-                // Somebody else was faster.
+                // Another process has removed it first.
                 Err(Errno::NOENT) if !exists(path) => Ok(()),
                 Err(errno) => Err(refused(path, errno)),
             }
@@ -56,7 +56,7 @@ pub(crate) async fn delete(request: &Delete) -> Result<()> {
     }
 }
 
-/// What tells one directory from another.
+/// Device and inode, which tell one directory from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -70,21 +70,21 @@ impl Identity {
     }
 }
 
-/// A walk through a tree with one open directory.
+/// A walk through a tree that keeps one directory open.
 struct Tree {
     here: OwnedFd,
-    /// The directories from the top down to here, to know them again on the way up.
+    /// Directories from the top down to the current one, to check the way up.
     levels: Vec<Identity>,
     removed: usize,
 }
 
-/// What happened to the entries of a directory.
+/// Result of removing entries of a directory.
 enum Found {
-    /// There is nothing left that can be seen.
+    /// No visible entry is left.
     Nothing,
-    /// A directory with something in it.
+    /// The directory with this name is not empty.
     Full(Vec<u8>),
-    /// Something was removed, and there may be more.
+    /// Entries were removed, and there may be more.
     More,
 }
 
@@ -112,7 +112,7 @@ impl Tree {
                             self.levels.push(Identity::of(dir.as_fd()).map_err(|errno| tree_refused(path, errno))?);
                             self.here = dir;
                         }
-                        // Replaced or removed meanwhile: look again.
+                        // Replaced or removed meanwhile: try again.
                         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                             rounds += 1;
                         }
@@ -124,8 +124,8 @@ impl Tree {
                     let Some(above) = self.levels.last() else { return Ok(()) };
                     let up = openat(&self.here, "..", OPEN_DIR, Mode::empty());
                     let up = up.map_err(|errno| tree_refused(path, errno))?;
-                    // Somebody may have moved the directory that we are in, and
-                    // what is above now is not ours to remove.
+                    // A process may have moved the current directory, and the directory above it
+                    // now must not be touched.
                     if Identity::of(up.as_fd()) != Ok(*above) {
                         return Err(moved());
                     }
@@ -138,7 +138,7 @@ impl Tree {
         }
     }
 
-    /// Removes what the kernel gives at once of the directory's entries.
+    /// Removes the entries that the kernel returns at once.
     fn remove_some(&mut self) -> Result<Found, Errno> {
         rustix::fs::seek(&self.here, rustix::fs::SeekFrom::Start(0))?;
         let mut buffer = [MaybeUninit::uninit(); ENTRIES_BYTES];

@@ -1,4 +1,4 @@
-//! Moving.
+//! Moves of files and directories.
 
 use guest_protocol::Rename;
 use rustix::fs::{CWD, renameat};
@@ -9,7 +9,7 @@ use super::path::{check, split};
 use super::write::Parents;
 use crate::failure::{Result, invalid, refused};
 
-/// Moves a file, a link itself, or a directory; what `rename(2)` replaces is replaced.
+/// Moves a file, a link itself, or a directory; replaces what `rename(2)` replaces.
 pub(crate) async fn rename(request: &Rename) -> Result<()> {
     let (old, new) = (check(&request.old_path)?, check(&request.new_path)?);
     split(old)?;

@@ -1,4 +1,4 @@
-//! Writing: all or nothing, by a temporary file that takes the place of the old one.
+//! Writing of files, all or nothing: a temporary file replaces the old one.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -17,23 +17,23 @@ use super::check_mode;
 use super::path::{check, split};
 use crate::failure::{Result, invalid, refused};
 
-/// Written at once; other tasks have their turn after each.
+/// Bytes written at once; other tasks have their turn after each piece.
 const PIECE_BYTES: usize = 256 * 1024;
-/// As many as the kernel follows.
+/// Maximum number of links to follow, as in the kernel.
 const LINKS_MAX: usize = 40;
-/// Of a file that was not there before.
+/// Mode of a new file.
 const MODE_DEFAULT: u32 = 0o644;
-/// Of missing parents.
+/// Mode of missing parents.
 const MODE_PARENTS: u32 = 0o755;
-/// Bits that say whose powers a program has.
+/// The set-user-id and set-group-id bits.
 const SET_ID_BITS: u32 = 0o6000;
-/// For names of temporary files; nobody has so many.
+/// Attempts to find an unused name for a temporary file.
 const NAME_TRIES_MAX: usize = 16;
 
 /// Writes `body` as a file.
 ///
 /// # Errors
-/// After one the old file is there as before, and nothing else.
+/// After any error the old file is unchanged and no new one exists.
 pub(crate) async fn write(request: &WriteFile, body: Incoming) -> Result<()> {
     let path = check(&request.path)?;
     request.mode.map_or(Ok(()), check_mode)?;
@@ -49,7 +49,7 @@ pub(crate) async fn write(request: &WriteFile, body: Incoming) -> Result<()> {
     Ok(())
 }
 
-/// A file below another file can neither be there nor be made.
+/// Returns the failure of a write. A directory that is gone makes the request invalid.
 fn write_refused(path: &str, errno: Errno) -> guest_protocol::Failure {
     match errno {
         Errno::NOENT => invalid(format!("{path}: its directory is gone")),
@@ -74,11 +74,11 @@ async fn fill(temporary: &Temporary<'_>, path: &str, mut body: Incoming) -> Resu
     Ok(())
 }
 
-/// Where the file is, after all links: a directory and a name in it.
+/// Location of the file, after all links: a directory and a name in it.
 pub(super) struct Place {
     pub(super) dir: OwnedFd,
     pub(super) name: String,
-    /// What is there now: a regular file, if anything.
+    /// Existing regular file, if there is one.
     pub(super) old: Option<Stat>,
 }
 
@@ -112,8 +112,8 @@ impl Place {
     }
 }
 
-/// Whether the file itself may be written to: who may write to its directory only
-/// can replace it all the same, but that would not be writing.
+/// Returns whether the file itself may be written to. With write permission on the directory alone
+/// the file could be replaced, but that is not a permission to write it.
 fn may_write(dir: &OwnedFd, name: &str) -> bool {
     if geteuid().is_root() {
         return true;
@@ -122,7 +122,7 @@ fn may_write(dir: &OwnedFd, name: &str) -> bool {
     !matches!(openat(dir, name, flags, Mode::empty()), Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
-/// Like [`split`], also for the relative target of a link.
+/// Splits a path like [`split`], also the relative target of a link.
 fn split_any(path: &str) -> Result<(&str, &str)> {
     if path.ends_with('/') {
         return Err(invalid(format!("{path}: is a directory")));
@@ -130,13 +130,13 @@ fn split_any(path: &str) -> Result<(&str, &str)> {
     if path.contains('/') { split(path) } else { Ok(("", path)) }
 }
 
-/// Opens the directory `path`, from `from` if it is relative, making what is missing.
+/// Opens the directory `path`, from `from` if it is relative, and makes missing ones.
 fn open_dir(from: Option<&OwnedFd>, path: &str, parents: &mut Parents) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let base = from.map_or(CWD, AsFd::as_fd);
     let path = if path.is_empty() { "." } else { path };
     match openat(base, path, flags, Mode::empty()) {
-        // Relative targets of links are in directories that are there.
+        // Relative link targets are in directories that exist.
         Err(Errno::NOENT) if path.starts_with('/') => {
             parents.make(path)?;
             open(path, flags, Mode::empty())
@@ -145,14 +145,14 @@ fn open_dir(from: Option<&OwnedFd>, path: &str, parents: &mut Parents) -> Result
     }
 }
 
-/// Directories that were made for the file; removed again unless they are kept.
+/// Directories that were made for the file; removed again unless kept.
 #[derive(Debug, Default)]
 pub(super) struct Parents {
     made: Vec<String>,
 }
 
 impl Parents {
-    /// Makes what is missing of `dir`, which is absolute.
+    /// Makes the missing directories of `dir`, which is absolute.
     pub(super) fn make(&mut self, dir: &str) -> Result<(), Errno> {
         let ends = dir.char_indices().filter(|(at, c)| *c == '/' && *at > 0).map(|(at, _)| at);
         let whole = (!dir.ends_with('/')).then_some(dir.len());
@@ -160,7 +160,7 @@ impl Parents {
             match mkdir(prefix, Mode::from_raw_mode(MODE_PARENTS)) {
                 Ok(()) => self.made.push(prefix.to_owned()),
                 Err(Errno::EXIST | Errno::ISDIR) => {}
-                // Also from file systems that nobody may write to and that have it already.
+                // Also on read-only file systems that have the directory already.
                 Err(errno) => match statat(CWD, prefix, AtFlags::empty()) {
                     Ok(_) => {}
                     Err(_) => return Err(errno),
@@ -170,7 +170,7 @@ impl Parents {
         Ok(())
     }
 
-    /// The directories stay.
+    /// Keeps the directories that were made.
     pub(super) fn keep(mut self) {
         self.made.clear();
     }
@@ -179,13 +179,13 @@ impl Parents {
 impl Drop for Parents {
     fn drop(&mut self) {
         for dir in self.made.iter().rev() {
-            // One that others use by now is not empty, and stays.
+            // One that other processes use by now is not empty, and stays.
             let _ = unlinkat(CWD, dir, AtFlags::REMOVEDIR);
         }
     }
 }
 
-/// A file that nobody knows yet; removed unless it takes its place.
+/// A file under a temporary name; removed unless it replaces the target.
 pub(super) struct Temporary<'a> {
     dir: &'a OwnedFd,
     name: String,
@@ -220,15 +220,14 @@ impl<'a> Temporary<'a> {
         Ok(())
     }
 
-    /// Takes the place of the old file, with its owner, and its mode unless there
-    /// is a new one.
+    /// Replaces the old file, with its owner, and its mode unless there is a new one.
     pub(super) fn replace(mut self, place: &Place, mode: Option<u32>) -> Result<(), Errno> {
         let mut kept = MODE_DEFAULT;
         if let Some(old) = &place.old {
             kept = old.st_mode & super::MODE_MAX;
-            // The owner first: a change of it takes setuid bits away.
+            // The owner first: a change of it clears setuid bits.
             match fchown(&self.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid))) {
-                // Somebody else's that we may write to: what is written is ours.
+                // Another user's file that this user may write to: the new file is this user's.
                 Err(Errno::PERM) => kept &= !SET_ID_BITS,
                 outcome => outcome?,
             }
@@ -243,7 +242,7 @@ impl<'a> Temporary<'a> {
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         if !self.placed {
-            // If the box has removed it already, all is well.
+            // The box may have removed it already.
             let _ = unlinkat(self.dir, &self.name, AtFlags::empty());
         }
     }

@@ -22,23 +22,23 @@ const OOM_EVENTS_FD: i32 = 4;
 /// Number under which the agent finds the listener of the system call filter.
 const TURNS_FD: i32 = 5;
 
-/// What the launcher has ready for the first process.
+/// Resources that the launcher has opened for the first process.
 pub(super) struct Given {
-    /// The count of memory kills.
+    /// File that counts kills by the memory limit.
     pub(super) oom_events: Option<OwnedFd>,
-    /// Copy of the mount that the count was opened through. The last one to be closed
-    /// waits for every processor: let that be the launcher's, for which nothing waits.
+    /// Copy of the mount that the file was opened through. Closing the last copy waits for every
+    /// processor: the launcher closes it, since nothing waits for the launcher.
     pub(super) oom_mount: Option<OwnedFd>,
-    /// What goes to `/dev`, if it could be made.
+    /// Detached mount for `/dev`, if it could be made.
     pub(super) devices: Option<OwnedFd>,
 }
 
-/// Never comes back: the process becomes the agent, or ends.
+/// Becomes the agent, or exits; never returns.
 pub(super) fn run(launch: &Launch, handed: &Handed, channel: OwnedFd, mut given: Given) -> ! {
     drop(given.oom_mount.take());
     let mounts = match wait_for_go(channel.as_fd()) {
         Ok(mounts) => mounts,
-        // The launcher is gone without a word: there shall be no box.
+        // The launcher is gone without "go": the box is not made.
         Err(_) => std::process::exit(1),
     };
     drop(channel);
@@ -83,13 +83,13 @@ fn prepare(
     let Given { oom_events, devices, oom_mount: _ } = given;
     syscall::reset_signals();
     become_root(launch)?;
-    // After the groups were joined, so that they are all that the box can see.
+    // After the groups were joined, so that the box sees only what is below them.
     syscall::unshare_cgroup_namespace().at("make a control group namespace")?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     root::enter(launch, mounts, devices)?;
     if let Some(slot) = &launch.slot {
         if launch.furnish {
-            // What it cannot make, no command can be told here; most need none of it.
+            // Commands cannot be given its faults here; most need none of these files.
             drop(furnish::furnish(&Boot { single_user: true, defaults: launch.defaults.clone(), ..Boot::default() }));
         }
         slot::settle(slot)?;
@@ -105,15 +105,15 @@ fn prepare(
     arguments(launch, oom_events.is_some(), is_heard)
 }
 
-/// Installs the system call filter. Returns whether the agent hears of calls that wait
-/// for their turn: the kernel lets a process have one listener, and the server may run
-/// below another's.
+/// Installs the system call filter. Returns whether the agent is the listener of calls that wait
+/// for their turn: the kernel allows a process one listener, and the server may run below another
+/// filter that has one.
 fn install_filter() -> Result<bool, Refused> {
     const STEP: &str = "install the system call filter";
     let program = |walls| seccomp::program(walls).map_err(|_| Errno::TOOBIG).at("build the system call filter");
     match syscall::install_filter_with_listener(&program(seccomp::Walls::Kernel)?) {
         Ok(listener) => {
-            // It may have been made under that very number, and would close there.
+            // The listener may have this very number already, and would be closed at the execution.
             let listener = own(listener).at(STEP)?;
             syscall::duplicate_to(&listener, TURNS_FD).at(STEP)?;
             Ok(true)
@@ -123,7 +123,7 @@ fn install_filter() -> Result<bool, Refused> {
     }
 }
 
-/// Takes the ids of the box's root instead of the host's, which mean nothing here.
+/// Takes the ids of the box's root instead of the host's, which are not mapped here.
 fn become_root(launch: &Launch) -> Result<(), Refused> {
     let (uid, gid) = (Uid::ROOT, Gid::ROOT);
     if launch.id_base.is_some() {
@@ -148,7 +148,7 @@ fn hand_over(handed: &Handed, oom_events: Option<&OwnedFd>) -> Result<(), Errno>
     Ok(())
 }
 
-/// The agent's command line and environment.
+/// Returns the agent's command line and environment.
 fn arguments(launch: &Launch, has_oom_events: bool, is_heard: bool) -> Result<(Vec<CString>, Vec<CString>), Refused> {
     let boot = Boot {
         listener_fd: LISTENER_FD,
@@ -161,7 +161,7 @@ fn arguments(launch: &Launch, has_oom_events: bool, is_heard: bool) -> Result<(V
         holds_slots: launch.holds_slots,
         defaults: launch.defaults.clone(),
         entrypoint: launch.entrypoint.clone(),
-        // The agent of a slot could not: it has no powers.
+        // The agent of a slot cannot: it has no capabilities.
         furnish: launch.furnish && launch.slot.is_none(),
         traced: None,
     };

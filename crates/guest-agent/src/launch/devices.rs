@@ -1,4 +1,4 @@
-//! `/proc` and `/dev` of a box.
+//! The mounts `/proc` and `/dev` of a box.
 
 use std::os::fd::OwnedFd;
 
@@ -10,19 +10,19 @@ use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
 use super::root::{attach_one, make_dir, make_file, text};
 use super::{At, Part, Refused, shares};
 
-/// Settings and controls of the kernel: to be read, at most.
+/// Settings and controls of the kernel in `/proc`, mounted read-only.
 const READ_ONLY: [&str; 5] = ["sys", "bus", "fs", "irq", "pressure"];
-/// Files that tell about the host or act on it.
+/// Files that show the state of the host or act on it.
 const MASKED_FILES: [&str; 9] =
     ["kcore", "keys", "timer_list", "sched_debug", "kmsg", "sysrq-trigger", "cmdline", "locks", "diskstats"];
-/// Directories that tell about the host.
+/// Directories that show the state of the host.
 const MASKED_DIRS: [&str; 3] = ["acpi", "scsi", "asound"];
-/// Devices that hold nothing and harm nobody, with their numbers.
+/// Harmless devices without content, with their numbers.
 pub(super) const DEVICES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
-/// The bounds of `/dev` itself, where a box may make files.
+/// Mount options of `/dev` itself, which limit the files that a box may make there.
 pub(super) const TREE: [(&str, &str); 3] = [("mode", "0755"), ("size", "64k"), ("nr_inodes", "64")];
-/// The terminals of a box: all containers of a host have some three thousand
+/// Maximum number of terminals of a box: all containers of a host have some three thousand
 /// together.
 const TERMINALS_MAX: u32 = 64;
 /// Names that programs expect in `/dev`.
@@ -36,7 +36,7 @@ pub(super) const LINKS: [(&str, &str); 5] = [
 
 /// Mounts the box's own view of processes at `target`.
 ///
-/// `null` is what covers files: nothing of the host's.
+/// `null` is the file that covers masked files: the box's null device or an empty file.
 pub(super) fn mount_proc(target: &str, null: &str, launch: &Launch) -> Result<(), Refused> {
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", target, "proc", plain, None).at("mount /proc")?;
@@ -61,7 +61,7 @@ pub(super) fn mount_proc(target: &str, null: &str, launch: &Launch) -> Result<()
     Ok(())
 }
 
-/// Whether there is something to mount on: kernels differ in what `/proc` has.
+/// Returns whether the target exists: kernels differ in the content of `/proc`.
 fn exists(outcome: Result<(), Errno>) -> Result<bool, Errno> {
     match outcome {
         Ok(()) => Ok(true),
@@ -84,7 +84,7 @@ pub(super) fn mount_dev(target: &str, shm_mb: u32, own: Option<OwnedFd>) -> Resu
     }
     let options = text(format!("newinstance,ptmxmode=0666,mode=0620,max={TERMINALS_MAX}"))?;
     mount("devpts", &pts, "devpts", plain, options.as_c_str()).at("mount /dev/pts")?;
-    // Each empty file takes kernel memory too, so files are bounded with bytes.
+    // Each empty file takes kernel memory too, so the number of files is limited like the bytes.
     let options = text(format!("mode=1777,size={shm_mb}m,nr_inodes={}", shm_mb.saturating_mul(256)))?;
     mount("tmpfs", &shm, "tmpfs", plain | MountFlags::NODEV, options.as_c_str()).at("mount /dev/shm")?;
     rustix::fs::chmod(&shm, Mode::from_raw_mode(0o1777)).at("mount /dev/shm")
@@ -105,7 +105,7 @@ fn bind_devices(target: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Makes an empty file in `dir`, which is not there yet, that nobody can change.
+/// Makes an empty file in `dir`, a new directory, that no process can change.
 pub(super) fn make_empty(dir: &str) -> Result<String, Refused> {
     const STEP: &str = "make an empty file";
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;

@@ -1,8 +1,8 @@
-//! Devices of a box's own.
+//! Device nodes of a box's own.
 //!
-//! A device that is bound from the host is the host's very file: who locks or
-//! watches it does so for all boxes and for the host. So each box has nodes of its
-//! own, which only the host's root can make.
+//! A device that is bind-mounted from the host is the host's own file: locks and watches on it
+//! apply to all boxes and to the host. So each box has nodes of its own, which only the host's root
+//! can make.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,8 +14,8 @@ use rustix::process::umask;
 use super::devices::{DEVICES, LINKS, TREE};
 use super::{At, Refused, own};
 
-/// Makes what goes to `/dev`, attached nowhere, as the user whose it is to be.
-/// `None` if this root may make no devices.
+/// Makes a detached mount for `/dev`, as the user who will own it. `None` if this root may make no
+/// devices.
 pub(super) fn make() -> Result<Option<OwnedFd>, Refused> {
     let before = umask(Mode::empty());
     let made = tree();

@@ -1,4 +1,4 @@
-//! The launcher's own half: everything that needs the host's powers.
+//! The launcher's own half: everything that needs the host's capabilities.
 
 use std::fs;
 use std::io::{IoSlice, Write};
@@ -21,12 +21,12 @@ use super::child::{self, Given};
 use super::syscall::{self, CloneFlags, Cloned};
 use super::{At, Handed, Refused, nodes, own, privileges, report, shares, slot};
 
-/// How many ids a box has of its own.
+/// Number of ids that a box has of its own.
 const IDS: u32 = 65_536;
-/// The most mounts that one box is sent; the kernel passes 253 descriptors at once.
+/// Maximum number of mounts sent to one box; the kernel passes 253 descriptors at once.
 pub(super) const MOUNTS_MAX: usize = 64;
 
-/// Makes the box and tells its first process to go.
+/// Makes the box and sends "go" to its first process.
 pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
     let opened = launch.oom_events.as_deref().map(open_unnamed).transpose().at("open the count of memory kills")?;
     let (oom_events, oom_mount) = opened.unzip();
@@ -57,7 +57,7 @@ pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
             let outcome = leave_owner(launch, pid)
                 .and_then(|namespace| send_off(launch, handed, pid, namespace.as_ref(), ours.as_fd()));
             if outcome.is_err() {
-                // It waits for us, so its pid cannot be anybody else's.
+                // The process waits for the launcher, so its pid cannot have been reused.
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
             outcome
@@ -65,7 +65,7 @@ pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
     }
 }
 
-/// Opens the user namespace as the one who has made it, and becomes root again.
+/// Opens the user namespace as the user who made it, and becomes root again.
 fn leave_owner(launch: &Launch, pid: Pid) -> Result<Option<OwnedFd>, Refused> {
     if launch.id_base.is_none() {
         return Ok(None);
@@ -94,12 +94,12 @@ fn send_off(
     go(channel, &all).at("tell the box to go")
 }
 
-/// Between the launcher and the first process of what it makes.
+/// Makes the socket pair between the launcher and the first process of the box or slot.
 pub(super) fn channel() -> Result<(OwnedFd, OwnedFd), Refused> {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).at("make a socket pair")
 }
 
-/// Detached mounts of all layers and of the storage, with the ids of a user namespace.
+/// Returns detached mounts of all layers and of the storage, with the ids of a user namespace.
 pub(super) fn mounts(launch: &Launch, user_namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Refused> {
     let layers = launch.overlays.iter().flat_map(|overlay| &overlay.lower);
     let mut mounts = layers.map(|lower| lower_mount(lower, user_namespace)).collect::<Result<Vec<_>, _>>()?;
@@ -116,10 +116,9 @@ pub(super) fn open(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Opens a file for reading, of which a link in `/proc` shows the name alone: the box
-/// can read the agent's, and where its control group is on the host is none of its
-/// business. With it comes the copy of the mount that it was opened through, if one
-/// could be made.
+/// Opens a file for reading so that its link in `/proc` shows only the name: the box can read the
+/// agent's links, and must not learn where its control group is on the host. Also returns the copy
+/// of the mount that the file was opened through, if one could be made.
 fn open_unnamed(path: &str) -> Result<(OwnedFd, Option<OwnedFd>), Errno> {
     let (dir, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -133,8 +132,8 @@ fn open_unnamed(path: &str) -> Result<(OwnedFd, Option<OwnedFd>), Errno> {
 
 /// Joins the groups of version 1 and opens the one of version 2.
 ///
-/// `0` into `tasks` moves this one thread; `cgroup.procs` would take a lock of
-/// the whole kernel, which makes the slowest starts three times slower.
+/// `0` into `tasks` moves this one thread; `cgroup.procs` would take a lock of the whole kernel,
+/// which makes the slowest starts three times slower.
 fn join_cgroups(launch: &Launch) -> Result<Option<OwnedFd>, Refused> {
     let mut unified = None;
     for cgroup in &launch.cgroups {
@@ -148,8 +147,8 @@ fn join_cgroups(launch: &Launch) -> Result<Option<OwnedFd>, Refused> {
     Ok(unified)
 }
 
-/// Keeps the box on so many processors, where no control group does. Which ones
-/// depends on our pid, so that boxes do not crowd on the first.
+/// Limits the box to `vcpus` processors, where no control group does. The choice depends on the
+/// pid, so that boxes do not crowd on the first processors.
 pub(super) fn limit_processors(vcpus: u32) -> Result<(), Refused> {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     if vcpus == 0 {
@@ -184,22 +183,22 @@ fn map_ids(launch: &Launch, pid: Pid) -> Result<(), Refused> {
     }
 }
 
-/// Writes down who the first process is, so that a later server finds it. The
-/// start time tells it apart from a later process with the same number.
+/// Records the pid of the first process, so that a later server finds it. The start time
+/// distinguishes it from a later process with the same pid.
 pub(super) fn record(launch: &Launch, pid: Pid) -> Result<(), Refused> {
     let started = start_time(pid)?;
     fs::write(format!("{}/pid", launch.dir), format!("{pid} {started}\n")).at("record the pid")
 }
 
-/// When a process started, in clock ticks since boot.
+/// Returns the start time of a process, in clock ticks since boot.
 pub(crate) fn start_time(pid: Pid) -> Result<u64, Refused> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).at("read the start time")?;
-    // The name in parentheses may hold anything, so count from its end.
+    // The name in parentheses may contain anything, so count from its end.
     let started = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
     started.ok_or(Errno::BADMSG).at("read the start time")
 }
 
-/// A detached mount of a host directory that shows host root's files as the box's.
+/// Returns a detached mount of a host directory that shows host root's files as the box's.
 fn lower_mount(path: &str, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
     let mount =
         open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC).at("take a layer")?;
@@ -207,7 +206,7 @@ fn lower_mount(path: &str, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Re
     Ok(mount)
 }
 
-/// A detached mount of what holds the box's changes; `None` if the box makes it.
+/// Returns a detached mount of the box's storage; `None` if the box makes it.
 fn storage_mount(launch: &Launch) -> Result<Option<OwnedFd>, Refused> {
     let mount = match &launch.storage {
         Storage::TmpfsMb(_) => return Ok(None),
@@ -221,8 +220,8 @@ fn storage_mount(launch: &Launch) -> Result<Option<OwnedFd>, Refused> {
     Ok(Some(mount))
 }
 
-/// Mounts an image without attaching it anywhere on the host: the mount, and the
-/// loop device below it, go with the box.
+/// Mounts an image without attaching it anywhere on the host: the mount, and the loop device below
+/// it, end with the box.
 fn image_mount(file: &str) -> Result<OwnedFd, Refused> {
     let image = open(file, OFlags::RDWR).at("open the box's image")?;
     let (_device, path) = syscall::attach_loop(&image).at("attach the box's image")?;
@@ -246,7 +245,7 @@ fn prepare_storage(launch: &Launch, storage: BorrowedFd<'_>) -> Result<(), Refus
     for overlay in &launch.overlays {
         for path in [overlay.name.clone(), format!("{}/upper", overlay.name), format!("{}/work", overlay.name)] {
             match rustix::fs::mkdirat(storage, path.as_str(), Mode::from_raw_mode(0o755)) {
-                // The server has some ready.
+                // The server may have made them in advance.
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno).at("make the box's storage"),
             }
@@ -256,7 +255,7 @@ fn prepare_storage(launch: &Launch, storage: BorrowedFd<'_>) -> Result<(), Refus
     Ok(())
 }
 
-/// Sends the word and the mounts to the child.
+/// Sends "go" and the mounts to the child.
 pub(super) fn go(channel: BorrowedFd<'_>, mounts: &[OwnedFd]) -> Result<(), Errno> {
     if mounts.len() > MOUNTS_MAX {
         return Err(Errno::TOOBIG);

@@ -1,4 +1,4 @@
-//! What the box's root may do, which is little, and how much of it.
+//! Capabilities and resource limits of the box's root.
 
 use guest_protocol::SoftLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -9,8 +9,8 @@ use rustix::thread::{
 
 use super::{At, Refused};
 
-/// What installing packages and running services as several users needs, all
-/// of it only over the box's own files and processes.
+/// Capabilities needed to install packages and to run services as several users, all of them only
+/// over the box's own files and processes.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -19,22 +19,22 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::NET_BIND_SERVICE);
-/// As many open files as build tools want, and no more than a table of 512 KiB.
+/// Maximum number of open files: as many as build tools want, with a table of at most 512 KiB.
 const OPEN_FILES_MAX: u64 = 65_536;
-/// The one size at which the kernel also starts no program that takes core dumps,
-/// which would be root on the host. At 0 it starts one.
+/// Size limit of core dumps: the only one at which the kernel also starts no program that takes
+/// core dumps, which would be root on the host. At 0 it starts one.
 const CORE_BYTES: u64 = 1;
-/// How readily the kernel ends a box when memory runs out: before the services of
-/// the host. Commands are ended still more readily.
+/// Score at which the kernel ends a box when memory runs out: before the services of the host.
+/// Commands have a higher one.
 const OOM_SCORE: i32 = 500;
-/// At least so much more readily than the server.
+/// Minimum distance to the server's score.
 const OOM_SCORE_ABOVE_SERVER: i32 = 100;
-/// The kernel knows no more than this.
+/// Highest score that the kernel accepts.
 const OOM_SCORE_MAX: i32 = 1000;
-/// Kernels number capabilities from 0 to less than this.
+/// End of the range of capability numbers, which starts at 0.
 const CAPABILITIES_END: u32 = 64;
 
-/// Gives up every capability but [`KEPT`], for good; as the user of a slot, all.
+/// Drops every capability but [`KEPT`], irrevocably; as the user of a slot, all.
 pub(super) fn give_up(user: Option<u32>) -> Result<(), Refused> {
     let kept = if user.is_some() { CapabilitySet::empty() } else { KEPT };
     for number in 0..CAPABILITIES_END {
@@ -61,8 +61,7 @@ pub(super) fn give_up(user: Option<u32>) -> Result<(), Refused> {
     set_no_new_privs(true).at("give up new privileges")
 }
 
-/// Becomes a user of the host, with its group and no other, and so without any
-/// power.
+/// Becomes a user of the host, with its group and no other, and so without any capability.
 pub(crate) fn become_user(id: u32) -> Result<(), Refused> {
     let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
     set_thread_groups(&[]).at("give up groups")?;
@@ -70,8 +69,8 @@ pub(crate) fn become_user(id: u32) -> Result<(), Refused> {
     set_thread_res_uid(uid, uid, uid).at("become the user of the box")
 }
 
-/// Has the kernel end this process, and what comes of it, before the server. Is
-/// called with the powers of the server, or a box could take it back.
+/// Makes the kernel's OOM killer choose this process and its descendants before the server. Must be
+/// called with the server's capabilities, or a box could revert it.
 pub(super) fn end_before_the_server() -> Result<(), Refused> {
     const FILE: &str = "/proc/self/oom_score_adj";
     const STEP: &str = "set the oom score";
@@ -80,7 +79,7 @@ pub(super) fn end_before_the_server() -> Result<(), Refused> {
     std::fs::write(FILE, score.to_string()).at(STEP)
 }
 
-/// Bounds what control groups do not count.
+/// Sets the limits on resources that control groups do not count.
 pub(crate) fn limit_resources(soft: &SoftLimits) -> Result<(), Refused> {
     let bound = |resource, most: u64| {
         let most = getrlimit(resource).maximum.map_or(most, |hard| hard.min(most));

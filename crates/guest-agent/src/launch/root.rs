@@ -1,4 +1,4 @@
-//! The box's file system tree, and the way into it.
+//! The box's file system tree, and the switch to it.
 
 use std::ffi::CString;
 use std::fs;
@@ -14,11 +14,11 @@ use rustix::mount::{
 
 use super::{At, Refused, devices};
 
-/// Directories that any Linux has; the first that can be covered is where the
-/// box's tree is put together. The cover goes with the old root.
+/// Directories that every Linux has. The box's tree is built over the first that can be covered;
+/// the cover disappears with the old root.
 const STAGES: [&str; 5] = ["/tmp", "/run", "/mnt", "/srv", "/var"];
 
-/// A name that is one component long leads to this or to nothing.
+/// Flags to open a directory itself: a name of one component leads to it or to nothing.
 const DIRECTORY_ITSELF: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Builds the tree and makes it the root of this process and its namespace.
@@ -37,8 +37,8 @@ pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>, devices: Option<O
         let lower: Vec<String> = layers.by_ref().take(overlay.lower.len()).collect();
         mount_overlay(&root, stage, overlay, &lower)?;
     }
-    // Put together here, where nothing of an image is in the way. The kernel gives
-    // no new view of processes once the old one is unmounted.
+    // Built here, where no file of an image is in the way. The kernel allows no new view of
+    // processes once the old one is unmounted.
     let (proc, dev) = (format!("{stage}/proc"), format!("{stage}/dev"));
     make_dir(&dev)?;
     let null = if devices.is_some() { format!("{dev}/null") } else { devices::make_empty(&format!("{stage}/empty"))? };
@@ -51,8 +51,8 @@ pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>, devices: Option<O
     pivot(&root)
 }
 
-/// Moves a mount to the directory `name` of the box's root, whatever an image has
-/// there: what is no directory makes way for one, and no link is followed.
+/// Moves a mount to the directory `name` of the box's root. A file that is not a directory is
+/// replaced by one, and no link is followed.
 fn move_into(mount: &str, root: &OwnedFd, name: &str) -> Result<(), Errno> {
     let target = match openat(root, name, DIRECTORY_ITSELF, Mode::empty()) {
         Err(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => {
@@ -67,7 +67,7 @@ fn move_into(mount: &str, root: &OwnedFd, name: &str) -> Result<(), Errno> {
     move_mount(CWD, mount, target.as_fd(), "", MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-/// Without privileges the child takes the layers itself, as they are.
+/// Takes the layers in the child, as they are, for a launcher without privileges.
 fn own_mounts(launch: &Launch) -> Result<Vec<OwnedFd>, Refused> {
     // Mounts below a layer are locked to it, so they must come along.
     const RECURSIVE: u32 = 0x8000;
@@ -94,8 +94,8 @@ fn cover() -> Result<&'static str, Refused> {
     Err(last).at("find a place to build the box")
 }
 
-/// Attaches what was sent: a layer each, then the storage. A detached mount
-/// cannot be a layer: the kernel wants one in our own namespace.
+/// Attaches the received mounts: the layers, then the storage. A detached mount cannot be a layer:
+/// the kernel wants one in the process's own namespace.
 fn attach(stage: &str, launch: &Launch, mounts: Vec<OwnedFd>) -> Result<Vec<String>, Refused> {
     let count: usize = launch.overlays.iter().map(|overlay| overlay.lower.len()).sum();
     let storage = format!("{stage}/storage");
@@ -134,8 +134,8 @@ fn mount_storage(target: &str, size_mb: u32, launch: &Launch) -> Result<(), Refu
     Ok(())
 }
 
-/// `volatile`: what is thrown away need not be written through when it ends.
-/// `userxattr`: the only attributes that a user namespace may set.
+/// Mounts an overlay. `volatile`: discarded changes need not be synced at the end. `userxattr`: the
+/// only attributes that a user namespace may set.
 fn mount_overlay(root: &str, stage: &str, overlay: &Overlay, lower: &[String]) -> Result<(), Refused> {
     let (lower, name) = (lower.join(":"), &overlay.name);
     let options = text(format!(

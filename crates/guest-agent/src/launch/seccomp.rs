@@ -1,9 +1,8 @@
-//! The system call filter of a box: what has no use in a box, and a long record
-//! of kernel faults, is refused.
+//! System call filter of a box: refuses calls that have no use in a box and a long record of kernel
+//! faults.
 //!
-//! The kernel runs the filter once for every call number when it is installed,
-//! so the numbers are a balanced tree of comparisons: about seven steps each
-//! instead of seventy.
+//! The kernel runs the filter once for every call number when it is installed, so the numbers are a
+//! balanced tree of comparisons: about seven steps each instead of seventy.
 
 mod rules;
 #[cfg(test)]
@@ -16,8 +15,8 @@ use rules::{
     RARE_PROTOCOLS, Rule, SOCKET_PROGRAMS, Setting, Span, TCP_REFUSED, TYPING,
 };
 
-/// What the kernel hands to a filter: number, architecture, instruction pointer,
-/// and six arguments of 64 bits.
+/// Offsets in the kernel's input of a filter: number, architecture, instruction pointer, and six
+/// arguments of 64 bits.
 const NUMBER_OFFSET: u32 = 0;
 const ARCHITECTURE_OFFSET: u32 = 4;
 const ARGUMENTS_OFFSET: u32 = 16;
@@ -27,45 +26,44 @@ const ARCHITECTURE: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xC000_00B7;
 
-/// Architectures that this kernel runs programs of, and how they number
-/// `setrlimit` and `prlimit64`.
+/// Architectures whose programs this kernel runs, with their numbers of `setrlimit` and
+/// `prlimit64`.
 #[cfg(target_arch = "x86_64")]
 const LIMIT_CALLS: [(u32, u32, u32); 2] = [(ARCHITECTURE, 160, 302), (0x4000_0003, 75, 340)];
 #[cfg(target_arch = "aarch64")]
 const LIMIT_CALLS: [(u32, u32, u32); 2] = [(ARCHITECTURE, 164, 261), (0x4000_0028, 75, 369)];
-/// Numbers of `io_setup`; programs of `x86_64` with short pointers have one of their
-/// own.
+/// Numbers of `io_setup`; programs of `x86_64` with short pointers have one of their own.
 #[cfg(target_arch = "x86_64")]
 const REQUEST_CALLS: [&[u32]; 2] = [&[206, 543], &[245]];
 #[cfg(target_arch = "aarch64")]
 const REQUEST_CALLS: [&[u32]; 2] = [&[0], &[243]];
-/// The bit in the numbers of programs of `x86_64` with short pointers.
+/// Bit in the call numbers of programs of `x86_64` with short pointers.
 const X32: u32 = 0x4000_0000;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
-/// The call waits until the listener of the filter lets it go on.
+/// Answer that makes the call wait until the listener of the filter lets it continue.
 const ASK: u32 = libc::SECCOMP_RET_USER_NOTIF;
 
 /// A jump of a filter that does not fit its eight bits.
 #[derive(Debug)]
 pub(super) struct TooLong;
 
-/// A refusal with this error.
+/// Returns the answer that refuses a call with this error.
 const fn refuse(errno: i32) -> u32 {
     libc::SECCOMP_RET_ERRNO | errno.unsigned_abs()
 }
 
-/// What keeps a box in, besides the filter.
+/// Isolation of a box besides the filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walls {
-    /// Namespaces, with a listener that lets calls for which the kernel takes a lock of
-    /// the whole host go on one at a time.
+    /// Namespaces, with a listener that lets calls for which the kernel takes a lock of the whole
+    /// host continue one at a time.
     Kernel,
-    /// Namespaces alone: those calls are refused.
+    /// Namespaces without a listener: those calls are refused.
     Unheard,
-    /// A tracer that rewrites the paths of system calls. It has no namespaces, so the
-    /// networks are those of the host, and its programs may ask for them.
+    /// A tracer that rewrites the paths of system calls. The box has no namespaces, so the networks
+    /// are those of the host, and its programs may query them.
     Tracer,
 }
 
@@ -80,7 +78,7 @@ impl Walls {
     }
 }
 
-/// The whole filter.
+/// Builds the whole filter.
 pub(super) fn program(walls: Walls) -> Result<Vec<sock_filter>, TooLong> {
     let mut rules = match walls {
         Walls::Kernel | Walls::Unheard => rules::rules(),
@@ -94,21 +92,21 @@ pub(super) fn program(walls: Walls) -> Result<Vec<sock_filter>, TooLong> {
         answer(KILL),
         load(NUMBER_OFFSET),
         jump(libc::BPF_JGT, KNOWN_LAST, 0, 1),
-        // A C library takes this as an old kernel. The numbers of x32 lie here too.
+        // A C library takes this for an old kernel. The numbers of x32 are above the limit too.
         answer(refuse(libc::ENOSYS)),
     ];
     program.extend(tree(&ranges(&rules), walls.slowed())?);
     Ok(program)
 }
 
-/// From `first` on, up to the next range.
+/// Range of call numbers from `first` up to the next range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Range {
     first: u32,
     check: Check,
 }
 
-/// Cuts all numbers into ranges with one treatment each.
+/// Divides all numbers into ranges with one check each.
 fn ranges(sorted: &[Rule]) -> Vec<Range> {
     let mut ranges = vec![Range { first: 0, check: Check::Allow }];
     for rule in sorted {
@@ -118,8 +116,8 @@ fn ranges(sorted: &[Rule]) -> Vec<Range> {
     ranges
 }
 
-/// Adds a range; one that starts where the last one does replaces it, and one
-/// that treats alike is part of it.
+/// Adds a range. One that starts where the last one does replaces it, and one with the same check
+/// extends it.
 fn push(ranges: &mut Vec<Range>, range: Range) {
     if ranges.last().is_some_and(|last| last.first == range.first) {
         ranges.pop();
@@ -148,7 +146,7 @@ fn tree(ranges: &[Range], slowed: u32) -> Result<Vec<sock_filter>, TooLong> {
     }
 }
 
-/// The instructions that decide on one range; each way ends in an answer.
+/// Returns the instructions that decide on one range; each path ends in an answer.
 fn check(check: Check, slowed: u32) -> Result<Vec<sock_filter>, TooLong> {
     Ok(match check {
         Check::Allow => vec![answer(ALLOW)],
@@ -179,8 +177,8 @@ fn listed(argument: u32, values: &[u32], found: u32, not_found: u32) -> Result<V
     Ok(code)
 }
 
-/// Local and internet sockets, and the one netlink protocol that programs use to
-/// list interfaces.
+/// Allows local and internet sockets, and the one netlink protocol that programs use to list
+/// interfaces.
 fn socket() -> Vec<sock_filter> {
     let [unix, inet, inet6, netlink] =
         [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(i32::unsigned_abs);
@@ -202,8 +200,7 @@ fn socket() -> Vec<sock_filter> {
     ]
 }
 
-/// Typing for others and questions to drivers are refused, those about interfaces
-/// are slowed.
+/// Refuses input to terminals of others and requests to drivers; slows requests about interfaces.
 fn ioctl(slowed: u32) -> Vec<sock_filter> {
     let [input, paste] = TYPING;
     let typing = [Span(input, input), Span(paste, paste)];
@@ -212,14 +209,14 @@ fn ioctl(slowed: u32) -> Vec<sock_filter> {
         &[
             (&typing, refuse(libc::EPERM)),
             (&INTERFACES_SLOWED, slowed),
-            // As a loopback interface answers.
+            // The answer of a loopback interface.
             (&INTERFACES_REFUSED, refuse(libc::EOPNOTSUPP)),
         ],
     )
 }
 
 fn set_option(slowed: u32) -> Result<Vec<sock_filter>, TooLong> {
-    // As a kernel that was built without.
+    // The answer of a kernel that was built without the option.
     let absent = refuse(libc::ENOPROTOOPT);
     by_level([
         (libc::SOL_SOCKET, listed(2, &SOCKET_PROGRAMS, refuse(libc::EPERM), ALLOW)?),
@@ -229,7 +226,7 @@ fn set_option(slowed: u32) -> Result<Vec<sock_filter>, TooLong> {
     ])
 }
 
-/// Decides on an option of a socket by the code of its level.
+/// Decides on an option of a socket by the code for its level.
 fn by_level<const N: usize>(levels: [(i32, Vec<sock_filter>); N]) -> Result<Vec<sock_filter>, TooLong> {
     let mut code = vec![load_argument(1)];
     for (level, decides) in levels {
@@ -241,7 +238,7 @@ fn by_level<const N: usize>(levels: [(i32, Vec<sock_filter>); N]) -> Result<Vec<
     Ok(code)
 }
 
-/// Gives the answer that belongs to the span which the argument lies in.
+/// Returns code that answers by the span in which the argument lies.
 fn by_span(argument: u32, answers: &[(&[Span], u32)]) -> Vec<sock_filter> {
     let mut code = vec![load_argument(argument)];
     for (spans, value) in answers {
@@ -258,9 +255,9 @@ fn by_span(argument: u32, answers: &[(&[Span], u32)]) -> Vec<sock_filter> {
     code
 }
 
-/// Answers a change of the size of core dumps as if it was made: programs that
-/// hold secrets set it to 0 and end when they cannot. Who also wants the old size
-/// would read what nobody has written, and is refused.
+/// Answers a change of the size of core dumps as if it was made: programs that hold secrets set it
+/// to 0 and exit when they cannot. A call that also asks for the old size would read memory that
+/// was not written, and is refused.
 fn core_limit(setting: Setting) -> Vec<sock_filter> {
     let is_core = |argument| [load_argument(argument), jump(libc::BPF_JEQ, libc::RLIMIT_CORE, 1, 0), answer(ALLOW)];
     let (done, refused) = (answer(refuse(0)), answer(refuse(libc::EPERM)));
@@ -286,8 +283,8 @@ fn core_limit(setting: Setting) -> Vec<sock_filter> {
     }
 }
 
-/// The filter of a box whose walls are another's, which adds what is missing in
-/// most of them. Programs of 32 bits have other numbers.
+/// Builds the filter of a box that another runtime isolates, with the rules that most of their
+/// filters lack. Programs of 32 bits have other numbers.
 pub(super) fn addition() -> Vec<sock_filter> {
     let mut program = vec![load(ARCHITECTURE_OFFSET)];
     let mut rest: Vec<sock_filter> = Vec::new();
@@ -295,7 +292,7 @@ pub(super) fn addition() -> Vec<sock_filter> {
         let old_code = core_limit(Setting::Old);
         let mut code = vec![load(NUMBER_OFFSET), instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, !X32, 0, 0)];
         for number in requests {
-            // Requests are counted for the whole host, as in the filter of our own boxes.
+            // Requests are counted for the whole host, as in the filter of native boxes.
             code.extend([jump(libc::BPF_JEQ, *number, 0, 1), answer(refuse(libc::ENOSYS))]);
         }
         code.push(jump(libc::BPF_JEQ, *old, 0, u8::try_from(old_code.len()).unwrap_or(0)));
@@ -315,8 +312,8 @@ pub(super) fn addition() -> Vec<sock_filter> {
     program
 }
 
-/// Loads the low half of an argument. The kernel itself looks at no more of
-/// those that are checked here.
+/// Loads the low half of an argument. The kernel itself reads no more of those that are checked
+/// here.
 fn load_argument(argument: u32) -> sock_filter {
     let low_half = if cfg!(target_endian = "big") { 4 } else { 0 };
     load(ARGUMENTS_OFFSET + 8 * argument + low_half)

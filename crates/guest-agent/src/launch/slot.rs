@@ -1,13 +1,13 @@
 //! Slots: places for several users in one box.
 //!
-//! A slot is made as a box is, from outside, and with namespaces of its own, so
-//! that neither the box nor anything in it needs a power for that. But it joins
-//! the box's user namespace, where it gets a user of its own, and the box's pid
-//! namespace lies around its own: what ends the box ends the slot.
+//! A slot is made as a box is, from outside, and with namespaces of its own, so that neither the
+//! box nor anything in it needs a capability for that. But it joins the box's user namespace, where
+//! it gets a user of its own, and its pid namespace is a child of the box's: the end of the box
+//! ends the slot.
 //!
-//! A child of the launcher enters these two, makes the slot's first process and
-//! ends, which leaves that process to the agent of the box, and so to somebody
-//! who takes its exit whatever became of the server.
+//! A child of the launcher enters these two, makes the slot's first process and exits, which
+//! reparents that process to the agent of the box. So its exit is always reaped, even without the
+//! server.
 
 use std::fs;
 use std::io::{self, IoSliceMut, Write};
@@ -27,16 +27,16 @@ use super::syscall::{self, CloneFlags, Cloned};
 use super::{At, Handed, Refused, parent, report_failure, shares};
 use crate::users;
 
-/// What the first process of a slot says before it waits.
+/// Message of a slot's first process before it waits.
 const UP: &[u8] = b"up";
-/// The name of a slot's user. All have the same: none sees another.
+/// Name of a slot's user, the same in all slots: none sees another.
 const USER: &str = "user";
-/// Where that user is at home.
+/// Home directory of that user.
 const HOME: &str = "/home/user";
-/// Where commands start.
+/// Directory that commands start in.
 const WORKSPACE: &str = "/workspace";
 
-/// Makes the slot and tells its first process to go.
+/// Makes the slot and sends "go" to its first process.
 pub(super) fn make(
     launch: &Launch,
     slot: &Slot,
@@ -66,13 +66,13 @@ pub(super) fn make(
         .and_then(|()| parent::report_pid(handed, pid))
         .and_then(|()| parent::go(ours.as_fd(), &mounts).at("tell the slot to go"));
     if outcome.is_err() {
-        // It waits for us, so its pid cannot be anybody else's.
+        // The process waits for the launcher, so its pid cannot have been reused.
         let _ = rustix::process::kill_process(pid, Signal::KILL);
     }
     outcome
 }
 
-/// The namespaces of the box.
+/// Namespaces of the box.
 struct Host {
     user: OwnedFd,
     pid: OwnedFd,
@@ -84,7 +84,7 @@ impl Host {
         let pid = i32::try_from(slot.host_pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH).at(STEP)?;
         let open = |name| parent::open(&format!("/proc/{pid}/ns/{name}"), OFlags::RDONLY).at(STEP);
         let host = Host { user: open("user")?, pid: open("pid")? };
-        // Read after opening: what the descriptors hold can no longer change.
+        // Read after opening: the namespaces behind the descriptors can no longer change.
         if parent::start_time(pid)? != slot.host_started {
             return Err(Errno::SRCH).at(STEP);
         }
@@ -92,13 +92,13 @@ impl Host {
     }
 }
 
-/// The child of the launcher: never comes back.
+/// Runs the child of the launcher; never returns.
 fn between(launch: &Launch, handed: &Handed, host: &Host, channel: OwnedFd, given: Given) -> ! {
     let entered = move_into_link_name_space(host.user.as_fd(), Some(LinkNameSpaceType::User)).at("enter the box");
     let cloned = entered.and_then(|()| syscall::clone3(CloneFlags::BOX, libc::SIGCHLD, None).at("make namespaces"));
     match cloned {
         Ok(Cloned::Child) => {
-            // Without a launcher there shall be no slot, and waiting for it says so.
+            // Without a launcher there must be no slot; the wait for it then fails.
             let _ = send(&channel, UP, SendFlags::NOSIGNAL);
             child::run(launch, handed, channel, given)
         }
@@ -110,8 +110,8 @@ fn between(launch: &Launch, handed: &Handed, host: &Host, channel: OwnedFd, give
     }
 }
 
-/// Waits for the first word of the slot's first process, with which the kernel
-/// tells its number as we see it.
+/// Waits for the first message of the slot's first process. The kernel adds the process's pid as
+/// the launcher sees it.
 fn first_process(channel: BorrowedFd<'_>) -> Result<Pid, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -126,12 +126,12 @@ fn first_process(channel: BorrowedFd<'_>) -> Result<Pid, Errno> {
     pid.ok_or(Errno::SRCH)
 }
 
-/// Gives the slot's user a name, a home and a workspace that nobody else enters.
-/// Runs as the box's root, in the slot's own root.
+/// Gives the slot's user a name, and a home and a workspace that no other user can enter. Runs as
+/// the box's root, in the slot's own root.
 pub(super) fn settle(slot: &Slot) -> Result<(), Refused> {
     for file in ["/etc/passwd", "/etc/group"] {
         let known = users::read(file);
-        // Another file: an image may have anything in its place, a pipe for one.
+        // A new file: an image may have anything in its place, such as a pipe.
         fs::remove_file(file).or_else(absent).at("write the users")?;
         let mut written = fs::File::create_new(file).at("write the users")?;
         written.write_all(with_user(&known, file, slot.uid).as_bytes()).at("write the users")?;
@@ -145,12 +145,12 @@ pub(super) fn settle(slot: &Slot) -> Result<(), Refused> {
     Ok(())
 }
 
-/// An image need not have either file.
+/// Ignores a missing file: an image may lack either.
 fn absent(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// The lines of `file` with the slot's user in place of whoever had its name.
+/// Returns the lines of `file` with the slot's user in place of any user of that name.
 fn with_user(known: &str, file: &str, id: u32) -> String {
     let is_passwd = file.ends_with("passwd");
     let lines = known.lines().filter(|line| line.split(':').next() != Some(USER));

@@ -1,4 +1,4 @@
-//! The kernel calls that no library we use has.
+//! System calls that no library in use offers.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -6,18 +6,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// Namespaces and ways of [`clone3`].
+/// Namespaces and further flags of [`clone3`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CloneFlags(u64);
 
 impl CloneFlags {
-    /// A process like any other.
+    /// A process without namespaces of its own.
     pub(crate) const NONE: Self = Self(0);
     pub(crate) const USER: Self = Self(libc::CLONE_NEWUSER as u64);
     pub(crate) const BOX: Self = Self(
         (libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS) as u64,
     );
-    /// The child becomes a sibling, so that whoever started us can wait for it.
+    /// The child becomes a sibling, so that the launcher's parent can wait for it.
     pub(crate) const PARENT: Self = Self(libc::CLONE_PARENT as u64);
 
     pub(crate) const fn and(self, other: Self) -> Self {
@@ -25,11 +25,11 @@ impl CloneFlags {
     }
 }
 
-/// Who we are after [`clone3`].
+/// The process in which [`clone3`] has returned.
 pub(crate) enum Cloned {
-    /// The new process.
+    /// The new process, with a copy of the memory.
     Child,
-    /// The old one, with the new one's pid.
+    /// The old process, with the new one's pid.
     Parent(Pid),
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn clone3(flags: CloneFlags, exit_signal: i32, cgroup: Option<Borrowe
     }
 }
 
-/// Shows everything below a detached mount with the ids of a user namespace.
+/// Maps everything below a detached mount to the ids of a user namespace.
 pub(crate) fn idmap_mount(mount: impl AsFd, user_namespace: impl AsFd) -> Result<(), Errno> {
     const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
     const AT_RECURSIVE: u32 = 0x8000;
@@ -104,7 +104,7 @@ pub(crate) fn idmap_mount(mount: impl AsFd, user_namespace: impl AsFd) -> Result
     check(answer).map(drop)
 }
 
-/// Enters a new control group namespace, whose root is where we are now.
+/// Enters a new control group namespace, whose root is the current group.
 pub(crate) fn unshare_cgroup_namespace() -> Result<(), Errno> {
     #[expect(unsafe_code, reason = "unshare has no safe form")]
     // SAFETY: no descriptor table is unshared.
@@ -113,7 +113,7 @@ pub(crate) fn unshare_cgroup_namespace() -> Result<(), Errno> {
     }
 }
 
-/// Executes an open file. Only comes back with an error.
+/// Executes an open file. Returns only on an error.
 pub(crate) fn execute(file: impl AsFd, argv: &[CString], env: &[CString]) -> Errno {
     let pointers = |strings: &[CString]| {
         strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
@@ -142,28 +142,28 @@ pub(crate) fn close_at_exec_from(first: u32) -> Result<(), Errno> {
     check(answer).map(drop)
 }
 
-/// Makes `fd` also known as `number`, and kept at the next execution.
+/// Duplicates `fd` to `number`, which stays open at the next execution.
 pub(crate) fn duplicate_to(fd: impl AsFd, number: i32) -> Result<(), Errno> {
     #[expect(unsafe_code, reason = "the number is fixed by the contract with the agent")]
-    // SAFETY: numbers below `OWN_FDS_FROM` belong to nobody in this process.
+    // SAFETY: numbers below `OWN_FDS_FROM` have no owner in this process.
     let answer = unsafe { libc::dup2(fd.as_fd().as_raw_fd(), number) };
     check(answer.into()).map(drop)
 }
 
-/// Gives every signal its default action, whoever started the server ignored.
+/// Resets every signal to its default action, including signals that the server's parent ignored.
 pub(crate) fn reset_signals() {
     // `struct sigaction` of the kernel: handler, flags, restorer and mask, all zero.
     let default = [0u64; 4];
     for signal in 1..=64 {
         #[expect(unsafe_code, reason = "the C library hides two signals that can be ignored all the same")]
-        // SAFETY: SIG_DFL runs no code of ours. The two signals that cannot be set are refused.
+        // SAFETY: SIG_DFL runs no code of this process. The two signals that cannot be set are refused.
         unsafe {
             libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null::<u8>(), 8);
         }
     }
 }
 
-/// Takes the loopback interface of this network namespace up.
+/// Sets the loopback interface of this network namespace up.
 pub(crate) fn raise_loopback() -> Result<(), Errno> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
     /// `struct ifreq` of the kernel with flags in its union.
@@ -181,18 +181,17 @@ pub(crate) fn raise_loopback() -> Result<(), Errno> {
     check(answer.into()).map(drop)
 }
 
-/// Installs a filter on this process and all that it becomes.
+/// Installs a filter on this process and its descendants.
 pub(crate) fn install_filter(program: &[libc::sock_filter]) -> Result<(), Errno> {
     install(program, 0).map(drop)
 }
 
-/// Does the same, and returns the listener that hears of calls which the filter has
-/// wait.
+/// Installs a filter and returns its listener, which receives the calls that the filter makes wait.
 pub(crate) fn install_filter_with_listener(program: &[libc::sock_filter]) -> Result<OwnedFd, Errno> {
     let fd = install(program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
     let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
     #[expect(unsafe_code, reason = "no library offers seccomp with a filter")]
-    // SAFETY: the kernel has just made it for us alone.
+    // SAFETY: the kernel has just made it, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -212,12 +211,12 @@ pub(crate) fn attach_loop(file: impl AsFd) -> Result<(OwnedFd, CString), Errno> 
     const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
     const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
     const LO_FLAGS_AUTOCLEAR: u32 = 4;
-    /// Past the page cache of the host, which no group of a box is charged for and
-    /// which threads of the kernel fill for it. The kernel leaves it out where the file
-    /// system of the file cannot do it.
+    /// Direct I/O, past the page cache of the host, which no control group of a box is charged for
+    /// and which kernel threads fill for it. The kernel ignores the flag where the file system of
+    /// the file does not support it.
     const LO_FLAGS_DIRECT_IO: u32 = 16;
-    /// Another process may take the free device first; so many losses in a row
-    /// mean something else is wrong.
+    /// Attempts to get a device: another process may take the free one first, but repeated losses
+    /// mean that something else is wrong.
     const ATTEMPTS_MAX: u32 = 64;
     /// `struct loop_config` of the kernel; the flags lie in its `loop_info64`.
     #[repr(C)]
@@ -258,7 +257,7 @@ pub(crate) fn attach_loop(file: impl AsFd) -> Result<(OwnedFd, CString), Errno> 
     Err(Errno::BUSY)
 }
 
-/// Waits for a child of ours and gives its exit code.
+/// Waits for a child and returns its exit code.
 pub(crate) fn wait_for(pid: Pid) -> Result<i32, Errno> {
     let ended = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?;
     Ok(ended.and_then(|(_, status)| status.exit_status()).unwrap_or(libc::EINTR))

@@ -1,10 +1,9 @@
-//! The tracer mode: starts PRoot, and looks after the box from outside.
+//! The tracer mode: starts PRoot and supervises the box from outside.
 //!
-//! It becomes the box's user, PRoot its child, and the agent PRoot's. It holds the
-//! bounds, at full speed, since nobody traces it. Whatever loses its parent in
-//! the box becomes its child at last, so that it can end everything when PRoot or
-//! the agent has ended: what PRoot no longer traces would go on as an ordinary
-//! process of the host.
+//! It becomes the box's user, PRoot its child, and the agent PRoot's. It enforces the limits, at
+//! full speed, since no tracer slows it. A process that loses its parent in the box finally becomes
+//! its child, so that it can end everything when PRoot or the agent has ended: without PRoot these
+//! would continue as ordinary processes of the host.
 
 mod bounds;
 mod requests;
@@ -34,16 +33,16 @@ use super::{
 };
 use crate::sweep;
 
-/// Where PRoot, and so the agent, has the listening socket.
+/// Number of the listening socket in PRoot, and so in the agent.
 const LISTENER_FD: i32 = 3;
-/// Where it has the count of kills by the memory limit.
+/// Number of the file that counts kills by the memory limit.
 const OOM_EVENTS_FD: i32 = 4;
-/// Where it has the notes.
+/// Number of the pipe with the notes.
 const NOTES_FD: i32 = 5;
-/// Where the agent holds the FIFO open.
+/// Name of the FIFO that the agent holds open.
 const LIFE: &str = "life";
-/// PRoot, this mode, and the agent with the processes that look after its
-/// commands are none of the guest's.
+/// Processes of the box that do not count towards the guest's limit: PRoot, this mode, and the
+/// agent with its reapers.
 const OWN_PROCESSES: u32 = 16;
 
 /// Runs the tracer mode.
@@ -63,7 +62,7 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// Moves descriptors 0 and 1 out of the way.
+/// Moves descriptors 0 and 1 to higher numbers.
 fn take_descriptors() -> Result<(OwnedFd, OwnedFd), Errno> {
     let own = |fd: BorrowedFd<'_>| fcntl_dupfd_cloexec(fd, OWN_FDS_FROM);
     let taken = (own(std::io::stdin().as_fd())?, own(std::io::stdout().as_fd())?);
@@ -79,13 +78,13 @@ struct Watched {
     id: Option<u32>,
     proot: Pid,
     proot_fd: OwnedFd,
-    /// Ends when the agent does.
+    /// Reading end of the FIFO, which the agent's end closes.
     life: OwnedFd,
     requests: Requests,
     watch: Watch,
 }
 
-/// What PRoot is given.
+/// Descriptors that PRoot gets.
 struct Given<'a> {
     listener: &'a OwnedFd,
     oom_events: OwnedFd,
@@ -94,7 +93,7 @@ struct Given<'a> {
 
 fn start(trace: &Trace, control: &OwnedFd, listener: &OwnedFd) -> Result<Watched, Refused> {
     syscall::reset_signals();
-    // A signal to the server's terminal is not for its boxes.
+    // Signals of the server's terminal must not reach its boxes.
     setsid().at("start a session")?;
     let path = |name: &str| format!("{}/{name}", trace.dir);
     let open = |name: &str, flags| {
@@ -121,7 +120,7 @@ fn start(trace: &Trace, control: &OwnedFd, listener: &OwnedFd) -> Result<Watched
             let watch = Watch::new(trace.bounds, trace.id.is_some(), count, our_notes, root);
             let outcome = settle(trace, control.as_fd(), ours.as_fd(), proot);
             if outcome.is_err() {
-                // It waits for us, so its pid cannot be anybody else's.
+                // The process waits for this one, so its pid cannot have been reused.
                 let _ = kill_process(proot, Signal::KILL);
             }
             let proot_fd = outcome?;
@@ -130,7 +129,7 @@ fn start(trace: &Trace, control: &OwnedFd, listener: &OwnedFd) -> Result<Watched
     }
 }
 
-/// Writes down who is who, gives up all power, and lets the child go.
+/// Records the pids, drops all capabilities, and lets the child continue.
 fn settle(trace: &Trace, control: BorrowedFd<'_>, child: BorrowedFd<'_>, proot: Pid) -> Result<OwnedFd, Refused> {
     let line = |pid: Pid| Ok(format!("{pid} {}\n", start_time(pid)?));
     fs::write(format!("{}/pid", trace.dir), line(getpid())? + &line(proot)?).at("record the pids")?;
@@ -145,10 +144,10 @@ fn settle(trace: &Trace, control: BorrowedFd<'_>, child: BorrowedFd<'_>, proot: 
     Ok(proot_fd)
 }
 
-/// The child: only comes back with an error.
+/// Runs the child; returns only on an error.
 fn become_proot(trace: &Trace, channel: OwnedFd, given: &Given<'_>) -> Refused {
     if child::wait_for_go(channel.as_fd()).is_err() {
-        // There shall be no box.
+        // The parent is gone: the box is not made.
         std::process::exit(1);
     }
     match prepare(trace, given) {
@@ -186,7 +185,7 @@ fn prepare(trace: &Trace, given: &Given<'_>) -> Result<Command, Refused> {
     let filter = seccomp::program(seccomp::Walls::Tracer).map_err(|_| Errno::TOOBIG);
     let filter = filter.at("build the system call filter")?;
     trace.id.map_or(Ok(()), become_user)?;
-    // PRoot kills what it traces before it ends by this signal.
+    // PRoot kills its tracees before it ends by this signal.
     set_parent_process_death_signal(Some(Signal::QUIT)).at("end with the tracer mode")?;
     set_no_new_privs(true).at("give up new privileges")?;
     syscall::install_filter(&filter).at("install the system call filter")?;
@@ -203,7 +202,7 @@ fn limit_files(disk_mb: u32) -> Result<(), Errno> {
 }
 
 impl Watched {
-    /// Holds the bounds until PRoot or the agent ends, and then ends all.
+    /// Enforces the limits until PRoot or the agent ends, and then ends everything.
     fn until_the_end(mut self) -> ExitCode {
         loop {
             let wait = self.watch.look(self.proot.as_raw_nonzero().get());
@@ -220,7 +219,7 @@ impl Watched {
         if ended { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
-    /// Waits for something to do, but not longer than `wait`.
+    /// Waits for a request, for the end, or for at most `wait`.
     fn wait(&self, wait: Option<Duration>) -> Waited {
         let wait = wait.map(|wait| Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
@@ -229,7 +228,7 @@ impl Watched {
         let mut fds = [PollFd::new(&self.proot_fd, PollFlags::IN), PollFd::new(&self.life, PollFlags::IN)];
         match poll(&mut fds, wait.as_ref()) {
             Ok(0) | Err(Errno::INTR) => Waited::Time,
-            // A wait that cannot be is as good as an end.
+            // Without a way to wait the limits cannot be enforced.
             Err(_) => Waited::End,
             Ok(_) if fds[0].revents().is_empty() && fds[1].revents() == PollFlags::IN => Waited::Requests,
             Ok(_) => Waited::End,
@@ -237,10 +236,10 @@ impl Watched {
     }
 }
 
-/// Why a wait is over.
+/// Reason for the end of a wait.
 enum Waited {
     Time,
-    /// The agent wants something.
+    /// The agent has sent requests.
     Requests,
     /// `PRoot` or the agent has ended.
     End,

@@ -1,4 +1,4 @@
-//! The bodies of answers.
+//! Bodies of answers.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,16 +10,15 @@ use tokio::sync::mpsc;
 use crate::files::read::Content;
 use crate::memory::Active;
 
-/// What an answer carries.
+/// Body of an answer.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// A whole.
     Whole(Option<Bytes>),
-    /// The frames of a command.
+    /// Frames of a command.
     Frames(mpsc::Receiver<Bytes>, #[expect(dead_code, reason = "counts as long as it lives")] Active),
-    /// An array that takes more than one piece.
+    /// A JSON array that takes more than one piece.
     Rows(super::rows::Body),
-    /// What is in a file.
+    /// Content of a file.
     File(Content, #[expect(dead_code, reason = "counts as long as it lives")] Active),
 }
 

@@ -1,4 +1,4 @@
-//! Which request is which.
+//! Routing of requests to the parts of the agent.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,15 +26,15 @@ use crate::files::acting::Actor;
 use crate::memory::Active;
 use crate::{exec, files};
 
-/// Two paths of 4,096 bytes, each byte written as an escape of JSON.
+/// Maximum size of a JSON request: two paths of 4,096 bytes, each byte written as an escape of
+/// JSON.
 const REQUEST_BYTES_MAX: usize = 64 * 1024;
-/// Frames of a command between its task and its connection.
+/// Number of frames queued between a command's task and its connection.
 const QUEUE_FRAMES: usize = 2;
-/// JSON in a header: everything but printable ASCII is encoded, and the sign of
-/// the encoding itself.
+/// Characters that are encoded in a JSON header: all but printable ASCII, and the percent sign
+/// itself.
 const HEADER_SET: &AsciiSet = &CONTROLS.add(b'%');
 
-/// Answers one request.
 pub(super) async fn answer(agent: &Rc<Agent>, request: Request<Incoming>) -> Response<Answer> {
     let ours = VERSION.to_string();
     if request.headers().get(VERSION_HEADER).is_none_or(|theirs| theirs.as_bytes() != ours.as_bytes()) {
@@ -66,7 +66,7 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
         }
         _ => {}
     }
-    // Most take a moment, so that those beyond the bound wait for their turn.
+    // Most operations are short, so those beyond the limit wait instead of failing.
     let permit = Arc::clone(&agent.file_operations).acquire_owned().await;
     let permit = permit.map_err(|error| internal(error.to_string()))?;
     let actor = Actor::of(&agent.boot)?;
@@ -116,8 +116,8 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
     }
 }
 
-/// The head of the answer goes out as soon as the program is executed, or tells
-/// why it is not; what happens then is in the frames.
+/// Starts a command. The head of the answer is sent once the program is executed, or reports why it
+/// is not. Its output and its end are in the frames.
 async fn run(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response<Answer>> {
     if agent.boot.holds_slots {
         return Err(not_supported("this box is there for its slots: run commands in one of them"));

@@ -1,5 +1,4 @@
-//! Answers that are arrays, written piece by piece, so that their JSON is never
-//! held as a whole.
+//! Answers that are JSON arrays, written in pieces so that the whole JSON is never in memory.
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -11,21 +10,20 @@ use super::body::Answer;
 use crate::failure::{Result, internal};
 use crate::memory::Active;
 
-/// A piece ends with the row that makes it this long.
+/// Size at which a piece ends, after the row that reaches it.
 const PIECE_BYTES: usize = 32 * 1024;
 
-/// What an array is made of. It holds its share of the budget.
+/// Elements of an array answer. They hold their share of the budget.
 pub(crate) trait Rows: fmt::Debug + 'static {
-    /// One element.
     type Row<'a>: Serialize
     where
         Self: 'a;
 
-    /// Gives the next element; `None` at the end.
+    /// Returns the next element; `None` at the end.
     fn next(&mut self) -> Option<Self::Row<'_>>;
 }
 
-/// Makes a body of `rows`: at once if one piece holds them all, as most do.
+/// Makes a body of `rows`: a whole one if a single piece holds them all, as most do.
 pub(super) fn answer(rows: impl Rows, active: Active) -> Result<Answer> {
     let mut array = Array { rows, place: Place::Begin };
     let first = array.piece().map_err(|error| internal(error.to_string()))?;
@@ -35,18 +33,18 @@ pub(super) fn answer(rows: impl Rows, active: Active) -> Result<Answer> {
     Ok(Answer::Rows(Body { first, rest: Box::new(array), rested: true, _active: active }))
 }
 
-/// The JSON of an array that takes more than one piece.
+/// JSON of an array that takes more than one piece.
 #[derive(Debug)]
 pub(crate) struct Body {
     first: Option<Bytes>,
     rest: Box<dyn Pieces>,
-    /// Others have had their turn since the last piece.
+    /// True if other tasks have had their turn since the last piece.
     rested: bool,
     _active: Active,
 }
 
 impl Body {
-    /// Gives the next piece; `None` at the end.
+    /// Returns the next piece; `None` at the end.
     pub(super) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<std::io::Result<Bytes>>> {
         if let Some(first) = self.first.take() {
             self.rested = false;

@@ -1,9 +1,9 @@
-//! The agent as the first process of somebody else's container, such as an
-//! Engine's: its standard streams are the first connection.
+//! The agent as the first process of a container that another runtime makes, such as a Docker
+//! Engine. Its standard streams are the first connection.
 //!
-//! Whatever a server that has died left half-written in those streams stays
-//! there, so they carry one connection only. Later ones come through
-//! [`crate::relay`] and a socket, each whole from its first byte.
+//! Data that a dead server left half-written in those streams stays there, so they carry one
+//! connection only. Later ones come through [`crate::relay`] and a socket, each whole from its
+//! first byte.
 
 use std::fs::File;
 use std::io;
@@ -25,34 +25,34 @@ use crate::descriptor::peer_process;
 use crate::descriptor::standard;
 use crate::launch::{Part, add_filter, bound_each, duplicate_to, limit_resources};
 
-/// Where control groups of version 2 and 1 count kills by the memory limit, as
-/// Engines show them in a container.
+/// Files in which control groups of version 2 and 1 count kills by the memory limit, as Engines
+/// mount them in a container.
 const OOM_EVENTS: [&str; 2] = ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"];
-/// The standard streams do not end when the server does, so it is asked whether
-/// it is there.
+/// Interval of pings: the standard streams do not end when the server does.
 const PING_PERIOD: Duration = Duration::from_secs(10);
-/// A server that has not answered for so long is gone, and its commands end.
+/// Time without an answer to a ping after which the server counts as gone and its commands are
+/// ended.
 const PING_WAIT: Duration = Duration::from_secs(20);
-/// The mode of the agent's socket.
+/// Mode of the agent's socket.
 const EVERYBODY_CONNECTS: Mode =
     Mode::RUSR.union(Mode::WUSR).union(Mode::RGRP).union(Mode::WGRP).union(Mode::ROTH).union(Mode::WOTH);
-/// More of a `stat` file is not needed.
+/// Enough of a `stat` file to reach the parent's pid.
 const STAT_BYTES_MAX: usize = 512;
 
 /// Runs the agent; `boot` is its second argument.
 pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     let Some(boot) = boot.and_then(begin) else { return ExitCode::FAILURE };
-    // Whoever made the container has set limits too, and some kernels know fewer.
+    // The container's maker has set limits too, and some kernels know fewer of them.
     let _ = limit_resources(&SoftLimits::default());
     let _ = bound_each(Part::HALF);
-    // A profile of the operator's may have a filter refuse to be added to.
+    // A profile set by the operator may have a filter that refuses further ones.
     let _ = add_filter();
     let oom_events = OOM_EVENTS
         .iter()
         .find_map(|path| rustix::fs::open(*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok());
     let Ok(first) = Stdio::take() else { return ExitCode::FAILURE };
     let Ok(listener) = UnixListener::bind(AGENT_SOCKET) else { return ExitCode::FAILURE };
-    // The relay is a user without powers. Others that connect get no answer.
+    // The relay is a user without privileges. Other processes that connect get no answer.
     if chmod(AGENT_SOCKET, EVERYBODY_CONNECTS).is_err() {
         return ExitCode::FAILURE;
     }
@@ -63,7 +63,7 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     )
 }
 
-/// The standard streams as a connection.
+/// A connection over the standard streams.
 #[derive(Debug)]
 pub(super) struct Stdio {
     input: OwnedFd,
@@ -71,7 +71,7 @@ pub(super) struct Stdio {
 }
 
 impl Stdio {
-    /// Takes the standard streams, and leaves the null device in their place.
+    /// Takes the standard streams and leaves the null device in their place.
     fn take() -> io::Result<Stdio> {
         let stdio = Stdio { input: standard(&io::stdin())?, output: standard(&io::stdout())? };
         let null = File::options().read(true).write(true).open("/dev/null")?;
@@ -81,11 +81,11 @@ impl Stdio {
         Ok(stdio)
     }
 
-    /// Until the server goes away.
+    /// Serves until the server disconnects.
     pub(super) async fn serve(self, agent: Rc<Agent>) {
         let input = pipe::Receiver::from_owned_fd_unchecked(self.input);
         let output = pipe::Sender::from_owned_fd_unchecked(self.output);
-        // Without them there is still the socket.
+        // On failure there is still the socket.
         let (Ok(input), Ok(output)) = (input, output) else { return };
         let mut builder = builder();
         builder.timer(TokioTimer::new()).keep_alive_interval(PING_PERIOD).keep_alive_timeout(PING_WAIT);
@@ -93,22 +93,22 @@ impl Stdio {
     }
 }
 
-/// Tells whether the process at the other end is outside of the container, where it
-/// has no number of ours, or was started from there: its parent then has none.
+/// Returns whether the process at the other end is outside the container, where it has no pid in
+/// this namespace, or was started from there: its parent then has none.
 pub(super) fn is_from_outside(stream: &UnixStream) -> bool {
     let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
     pid.is_some_and(|pid| pid == 0 || parent(pid) == Some(0) && is_still_there(stream))
 }
 
-/// Tells whether the process that connected has not ended, so that its number was
-/// not another's when its parent was looked up.
+/// Returns whether the process that connected is still alive, so that its pid did not belong to
+/// another when its parent was looked up.
 fn is_still_there(stream: &UnixStream) -> bool {
     match peer_process(stream) {
         Ok(process) => {
             let mut ended = [PollFd::new(&process, PollFlags::IN)];
             matches!(poll(&mut ended, Some(&Timespec::default())), Ok(0))
         }
-        // Kernels before 6.5, and gVisor, know processes by their numbers only.
+        // Kernels before 6.5, and gVisor, identify processes by pid only.
         Err(error) => error.raw_os_error() == Some(libc::ENOPROTOOPT),
     }
 }
@@ -118,7 +118,7 @@ fn parent(pid: i32) -> Option<i32> {
     let file = rustix::fs::open(format!("/proc/{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let len = rustix::io::read(file, &mut buffer[..]).ok()?;
     let stat = String::from_utf8_lossy(buffer.get(..len)?).into_owned();
-    // The name in parentheses may hold anything, so count from its end.
+    // The name in parentheses may contain anything, so count from its end.
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 

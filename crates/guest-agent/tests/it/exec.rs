@@ -1,4 +1,4 @@
-//! What a command is given and what its end is.
+//! Environment, descriptors and end of a command.
 
 use guest_protocol::FailureKind;
 

@@ -1,4 +1,4 @@
-//! An agent of its own for each test, and the client that speaks to it.
+//! An agent for each test, and the client that speaks to it.
 
 use std::convert::Infallible;
 use std::fs;
@@ -27,9 +27,9 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// No condition that a test waits for takes longer, on any machine.
+/// The longest wait for a condition, on any machine.
 pub const WAIT: Duration = Duration::from_secs(20);
-/// In the environment of every command of a test, to find what is left of it.
+/// Variable in the environment of every command of a test, by which leftover processes are found.
 pub const MARK: &str = "TIDEBOX_TEST_MARK";
 const HEADER_SET: &AsciiSet = &CONTROLS.add(b'%');
 
@@ -38,7 +38,7 @@ pub type RequestBody = UnsyncBoxBody<Bytes, Infallible>;
 /// A running agent with one connection to it.
 pub struct Agent {
     pub child: Child,
-    /// A folder of the test's own.
+    /// The test's own folder.
     pub dir: TempDir,
     sender: SendRequest<RequestBody>,
     socket: PathBuf,
@@ -61,8 +61,8 @@ impl Agent {
         let socket = dir.path().join("agent.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         boot.listener_fd = 3;
-        // A shell gives the socket its number: one that this process passed on by
-        // itself would be passed on to the agents of all other tests too.
+        // A shell gives the socket its number: a descriptor that this process passed on by itself
+        // would be inherited by the agents of all other tests too.
         let child = Command::new("/bin/sh")
             .args(["-c", r#"exec "$0" agent "$1" 3<&0 </dev/null"#])
             .arg(program())
@@ -78,7 +78,8 @@ impl Agent {
         Agent { child, dir, sender, socket, tasks }
     }
 
-    /// Starts one whose image says this; what it says may name the folder of the test.
+    /// Starts an agent with the defaults and the entry point of an image; `image` is given the folder
+    /// of the test.
     pub async fn start_image(image: impl FnOnce(&str) -> (Defaults, Option<Vec<String>>)) -> Agent {
         Agent::start_in(|dir| {
             let (defaults, entrypoint) = image(dir);
@@ -87,7 +88,7 @@ impl Agent {
         .await
     }
 
-    /// A second connection.
+    /// Opens a further connection to the agent.
     pub async fn connect(&mut self) -> SendRequest<RequestBody> {
         connect(&self.socket, &mut self.tasks).await
     }
@@ -96,7 +97,7 @@ impl Agent {
         i32::try_from(self.child.id()).unwrap()
     }
 
-    /// A path in the folder of the test.
+    /// Returns a path in the folder of the test.
     pub fn path(&self, name: &str) -> String {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
@@ -124,7 +125,7 @@ impl Agent {
         self.dir.path().to_str().unwrap().to_owned()
     }
 
-    /// Starts a command and gives its stream; stdin ends at once.
+    /// Starts a command and returns its stream; stdin ends at once.
     pub async fn open(&mut self, exec: &Exec) -> Running {
         let start = encode(Kind::Start, &serde_json::to_vec(exec).unwrap());
         self.open_with(Full::new(start).boxed_unsync()).await
@@ -173,13 +174,13 @@ impl Agent {
         within(self.sender.send_request(request.body(body).unwrap())).await.unwrap()
     }
 
-    /// Asks with JSON and reads JSON.
+    /// Sends a JSON request and reads the JSON answer.
     pub async fn ask<T: DeserializeOwned>(&mut self, path: &str, request: &impl Serialize) -> Result<T, Failure> {
         let body = Full::new(Bytes::from(serde_json::to_vec(request).unwrap())).boxed_unsync();
         answer(self.send("POST", path, body, &[]).await).await
     }
 
-    /// Ends the agent in the ordinary way and checks that nothing is left.
+    /// Ends the agent by its deadline and checks that nothing is left.
     pub async fn end(mut self) {
         let pid = self.pid();
         eventually("there is no zombie", || children_in_state(pid, 'Z').is_empty()).await;
@@ -194,7 +195,7 @@ impl Agent {
         assert!(left.is_empty(), "left behind: {left:?}");
     }
 
-    /// The commands of this test that live, and their descendants.
+    /// Returns the living commands of this test and their descendants.
     pub fn alive(&self) -> Vec<i32> {
         alive(&self.mark())
     }
@@ -206,7 +207,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // What a failed test leaves.
+        // Cleans up after a failed test.
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -221,8 +222,8 @@ impl Drop for Agent {
     }
 }
 
-/// The program under test: the one that cargo has built beside these tests, or
-/// another build of it.
+/// Returns the path of the agent under test: the one that cargo has built beside these tests, or
+/// the one in `TIDEBOX_TEST_AGENT`.
 fn program() -> PathBuf {
     std::env::var_os("TIDEBOX_TEST_AGENT").map_or_else(|| env!("CARGO_BIN_EXE_guest-agent").into(), PathBuf::from)
 }
@@ -242,7 +243,7 @@ async fn connect(socket: &Path, tasks: &mut JoinSet<()>) -> SendRequest<RequestB
     sender
 }
 
-/// A body of what is sent to a channel.
+/// A body made of the bytes that are sent to a channel.
 pub struct Pieces(pub mpsc::Receiver<Bytes>);
 
 impl Body for Pieces {
@@ -254,7 +255,7 @@ impl Body for Pieces {
     }
 }
 
-/// JSON in a header.
+/// Encodes a request as JSON in a header.
 pub fn header(request: &impl Serialize) -> (&'static str, String) {
     (REQUEST_HEADER, utf8_percent_encode(&serde_json::to_string(request).unwrap(), HEADER_SET).to_string())
 }
@@ -272,20 +273,20 @@ pub async fn answer<T: DeserializeOwned>(response: Response<Incoming>) -> Result
 
 /// The stream of a command. Dropping it hangs up.
 pub struct Running {
-    /// Its frames, if it was started.
+    /// Frames of the command, if it was started.
     body: Option<Incoming>,
-    /// Why it was not.
+    /// Reason if the command was not started.
     refusal: Option<Failure>,
     decoder: Decoder,
 }
 
-/// What a command wrote and how it ended.
+/// Output and end of a command.
 #[derive(Debug)]
 pub struct Output {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
     pub end: Result<Exit, Failure>,
-    /// How many frames of output there were.
+    /// Number of frames of output.
     pub frames: usize,
 }
 
@@ -349,7 +350,7 @@ pub async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(WAIT, future).await.expect("it takes too long")
 }
 
-/// Waits for a condition that nothing tells of.
+/// Polls until a condition holds; fails after [`WAIT`].
 pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
@@ -366,14 +367,14 @@ fn pids() -> impl Iterator<Item = i32> {
     fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok())
 }
 
-/// State and parent of a process.
+/// Returns the state and parent of a process.
 fn state(pid: i32) -> Option<(char, i32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// The children of `parent` that are in `wanted`.
+/// Returns the children of `parent` in the state `wanted`.
 pub fn children_in_state(parent: i32, wanted: char) -> Vec<i32> {
     pids().filter(|pid| state(*pid) == Some((wanted, parent))).collect()
 }

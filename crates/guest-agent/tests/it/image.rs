@@ -1,4 +1,4 @@
-//! What an image says of its commands, and what they and the files get of it.
+//! The defaults of an image, and how they apply to commands and files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use crate::files::kind;
 use crate::harness::{Agent, MARK, Pieces, WAIT, answer, eventually, header, within};
 
-/// Nobody of the machine's, with a group that is nobody's either.
+/// Uid and gid without an entry on the machine.
 const USER: &str = "4711:4712";
 const UID: u32 = 4711;
 const GID: u32 = 4712;
@@ -23,7 +23,7 @@ fn env(dir: &str, pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.chain([(MARK.to_owned(), dir.to_owned())]).collect()
 }
 
-/// Nothing but what a request must say.
+/// Makes a command with the required fields only.
 fn bare(script: &str) -> Exec {
     Exec {
         argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
@@ -36,7 +36,7 @@ fn bare(script: &str) -> Exec {
     }
 }
 
-/// An agent whose image names [`USER`], in a folder that everybody may enter.
+/// Starts an agent whose image names [`USER`], in a folder that all users may enter.
 async fn agent_with_user() -> Agent {
     let agent = Agent::start_image(|dir| {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
@@ -72,7 +72,7 @@ async fn a_command_gets_what_the_image_says_and_the_request_wins() {
     let output = agent.exec(&bare("echo $FOO $LANG $TERM $HOME; pwd; hello")).await;
     let expected = format!("bar de xterm /root\n{}\nhello of the image\n", agent.path("bin"));
     assert_eq!(output.out(), expected, "{output:?}");
-    // The program itself is looked for on the image's path too.
+    // The program itself is looked up on the image's path too.
     let found = agent.exec(&Exec { argv: vec!["hello".to_owned()], ..bare("") }).await;
     assert_eq!(found.out(), "hello of the image\n");
     let asked = Exec {
@@ -177,7 +177,7 @@ async fn what_the_image_user_may_not_do_a_file_operation_may_not_either() {
     fs::set_permissions(&foreign, fs::Permissions::from_mode(0o4666)).unwrap();
     agent.write(&foreign, None, "x").await.unwrap();
     let mode = fs::metadata(&foreign).unwrap().permissions().mode() & 0o7777;
-    assert_eq!((owner(&foreign), mode), ((UID, GID), 0o666), "nobody's powers go with another's content");
+    assert_eq!((owner(&foreign), mode), ((UID, GID), 0o666), "set-uid does not stay on another's content");
     assert_eq!(agent.glob(&agent.path("closed/*")).await.unwrap(), Vec::<String>::new());
     agent.end().await;
 }
@@ -200,7 +200,7 @@ async fn an_upload_that_breaks_off_is_taken_back_as_its_user_and_the_agent_is_it
     upload.spawn(async move { second.send_request(request).await });
     sender.send(Bytes::from(vec![7; 100_000])).await.unwrap();
     eventually("the upload has begun", || fs::exists(agent.path("own/deep")).unwrap()).await;
-    // Others have their turn meanwhile, as themselves.
+    // Commands of other users run meanwhile, with their own ids.
     for _ in 0..20 {
         let as_root = Exec { user: Some("0:0".to_owned()), ..bare("id -u; grep -c . /proc/1/environ >&2; id -G") };
         assert_eq!(agent.exec(&as_root).await.out(), "0\n0\n");

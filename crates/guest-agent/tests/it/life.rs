@@ -1,4 +1,4 @@
-//! The agent itself: its version, its end, what guests can see of it.
+//! The agent itself: its version, its end, and what guests can see of it.
 
 use std::io::Write;
 use std::os::fd::AsRawFd;

@@ -1,5 +1,4 @@
-//! The agent as the server meets it: the real program, as an ordinary process,
-//! spoken to over a unix socket.
+//! The agent as the server uses it: the real program, as an ordinary process, over a unix socket.
 #![expect(clippy::unwrap_used, reason = "these are tests; the helpers are too")]
 
 mod exec;

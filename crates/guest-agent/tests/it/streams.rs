@@ -9,7 +9,7 @@ use crate::harness::{Agent, within};
 
 const MIB: usize = 1024 * 1024;
 
-/// Bytes that no cut or swap leaves as they are.
+/// Makes bytes in which every cut or swap shows.
 fn pattern(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -62,7 +62,7 @@ async fn a_reader_that_stops_reading_stops_only_its_own_command() {
     assert!(output.stdout == sent);
     let rss = rss_kb(agent.pid());
     assert!(rss < 16 * 1024, "{rss} KiB");
-    // The one who stopped may come back.
+    // A client that stopped reading may continue.
     let mut len = 2;
     while let Some((kind, payload)) = within(stopped.next()).await {
         if kind == Kind::Exit {
@@ -137,7 +137,7 @@ async fn stdin_ends_with_its_frame_with_the_body_and_without_either() {
     let (stdin, running) = agent.open_with_stdin(&exec).await;
     stdin.send(encode(Kind::Stdin, b"one")).await.unwrap();
     stdin.send(encode(Kind::StdinEnd, b"")).await.unwrap();
-    // What comes after the end goes nowhere.
+    // Input after its end is dropped.
     stdin.send(encode(Kind::Stdin, b"two")).await.unwrap();
     assert_eq!(running.finish().await.out(), "oneend\n");
     let (stdin, running) = agent.open_with_stdin(&exec).await;

@@ -46,8 +46,8 @@ async fn neither_ignored_signals_nor_being_stopped_help() {
 #[tokio::test]
 async fn a_fork_bomb_is_killed_while_it_goes_on() {
     let mut agent = Agent::start().await;
-    // Each process starts another and ends, so that the tree never rests; it
-    // would go on for far longer than the test.
+    // Each process starts another and ends, so that the tree never rests; it would go on for far
+    // longer than the test.
     let script = r#"exec python3 -c '
 import os, time
 end = time.monotonic() + 15
@@ -95,7 +95,7 @@ async fn a_background_child_goes_on_and_writes_to_the_console() {
         assert!(started.elapsed() < WAIT);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // It is below its reaper, not below the agent.
+    // The process is a child of its reaper, not of the agent.
     assert_eq!(children(agent.pid()).len(), 1);
     agent.end().await;
 }
@@ -107,7 +107,7 @@ async fn an_exec_does_not_wait_long_for_children_that_hold_its_pipes() {
     assert_eq!(agent.run("sleep 1000 & exit 7").await.code(), 7);
     let took = started.elapsed();
     assert!((Duration::from_millis(240)..Duration::from_secs(3)).contains(&took), "{took:?}");
-    // One that holds nothing is not waited for at all.
+    // A child that holds no pipe is not waited for at all.
     let output = agent.run("sleep 1000 >/dev/null 2>&1 </dev/null & exit 7").await;
     assert_eq!(output.code(), 7);
     agent.end().await;
@@ -166,7 +166,7 @@ async fn orphans_are_reaped() {
 #[tokio::test]
 async fn many_commands_leave_nothing() {
     let mut agent = Agent::start().await;
-    // The first command shows that the connection is there, which counts too.
+    // The first command shows that the connection is open, which counts too.
     assert_eq!(agent.run("true").await.code(), 0);
     let pid = agent.pid();
     eventually("nothing is a child", || children(pid).is_empty()).await;

@@ -1,4 +1,4 @@
-//! Who commands run as.
+//! The users that commands run as.
 
 use guest_protocol::{Boot, Exec, FailureKind};
 

@@ -1,7 +1,7 @@
-//! Answers that are arrays of JSON, taken element by element as they arrive.
+//! Answers that are JSON arrays, parsed element by element as they arrive.
 //!
-//! A whole answer would be held as text and once more as what it means, which for
-//! an array of empty strings takes ten times the memory of the text.
+//! A buffered answer would be held twice, as text and parsed; for an array of empty strings the
+//! parsed form takes ten times the memory of the text.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use super::connection::{Connection, request};
 use super::request::{DESCRIPTION_BYTES_MAX, succeed, within};
 use crate::{Error, Result};
 
-/// Held of an answer while others of the same box are gathered as well.
+/// Bytes that one answer may hold while others of the same box are gathered as well.
 const SMALL_BYTES: usize = 64 * 1024;
-/// The longest wait of an answer for the larger one that is being gathered.
+/// The longest wait of a large answer for another one that is being gathered.
 const TURN_WAIT: Duration = Duration::from_secs(10);
 
-/// How much an agent may answer.
+/// Limits on an answer of an agent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// Bytes of JSON.
+    /// Size of the JSON, in bytes.
     pub(super) text: usize,
-    /// Elements.
+    /// Number of elements.
     pub(super) count: usize,
 }
 
 impl Connection {
-    /// Sends `question`, and gives each element of the answer to `take`, which returns
-    /// the bytes that are held for it from then on.
+    /// Sends `question` and passes each element of the answer to `take`, which returns the number
+    /// of bytes that are held for the element from then on.
     ///
     /// # Errors
-    /// Those of `take`; failed for an answer beyond `bounds`; exhausted while another
-    /// answer takes all that answers of one box may.
+    /// The errors of `take`; [`Error::Failed`] for an answer beyond `bounds`;
+    /// [`Error::Exhausted`] while another large answer of the same box is being gathered.
     pub(super) async fn gather<T: DeserializeOwned>(
         &self,
         action: &'static str,
@@ -91,7 +91,7 @@ fn crowded() -> Error {
     Error::Exhausted("another large answer of this box is under way; ask again when it has ended".to_owned())
 }
 
-/// Cuts the text of an array into its elements, and holds no more than one.
+/// A splitter of a JSON array into its elements. Holds at most one element.
 #[derive(Debug, Default)]
 struct Elements {
     place: Place,
@@ -104,19 +104,17 @@ struct Elements {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Before the array.
     #[default]
     Before,
-    /// Where an element or the end may come.
+    /// An element or the end may follow.
     First,
-    /// Where an element must come, or goes on.
+    /// An element must follow, or goes on.
     Element,
-    /// Behind the array.
     After,
 }
 
 impl Elements {
-    /// Takes a piece of text. `None` if it is that of no array.
+    /// Feeds a piece of text. Returns `None` if the text is not an array.
     fn feed(&mut self, piece: &[u8], mut take: impl FnMut(&[u8]) -> Result<()>) -> Option<Result<()>> {
         for byte in piece {
             let is_space = byte.is_ascii_whitespace();
@@ -146,7 +144,7 @@ impl Elements {
         Some(Ok(()))
     }
 
-    /// Adds a byte to the element. What the element is, its own parser says.
+    /// Adds a byte to the element. The element's own parser checks its contents.
     fn go_on(&mut self, byte: u8) -> Option<()> {
         if self.element.len() >= DESCRIPTION_BYTES_MAX {
             return None;
@@ -175,7 +173,7 @@ mod test {
 
     use super::*;
 
-    /// The elements of `text`, fed in pieces of `size`.
+    /// Returns the elements of `text`, fed in pieces of `size` bytes.
     fn cut(text: &str, size: usize) -> Option<Vec<Value>> {
         let (mut elements, mut found) = (Elements::default(), Vec::new());
         for piece in text.as_bytes().chunks(size) {

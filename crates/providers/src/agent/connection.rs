@@ -1,8 +1,8 @@
 //! One HTTP/2 connection to an agent.
 //!
-//! The streams are taken from `h2` itself, since what hyper puts above it sends
-//! each body in a task of its own: a stream is then only reset when that task
-//! ends, and one that waits for a command to read its stdin does not.
+//! The streams are those of `h2`, not of hyper, which sends each body in a task of its own. Such
+//! a stream is only reset when that task ends, and a task that waits for a command to read its
+//! stdin does not end.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -21,38 +21,38 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Error, Result, STREAM_BYTES_MAX};
 
-/// How much of one stream may be on its way, in bytes: enough that a stream is
-/// not slowed by the round trip. A reader that has stopped holds so much.
+/// Flow-control window of one stream, in bytes: large enough that the round trip does not slow a
+/// stream down. A reader that has stopped holds at most this much.
 const STREAM_WINDOW_BYTES: u32 = STREAM_BYTES_MAX as u32;
-/// The most commands and file reads at once. Their readers are callers, who may
-/// stop reading.
+/// The most concurrent commands and file reads. Their readers are callers, who may stop reading.
 const STREAMS_MAX: u32 = 512;
-/// The most large answers of one box that are gathered at once: an agent answers as
-/// much as it may to whatever it is asked.
+/// The most large answers of one box that are gathered at once: an agent may answer any request
+/// with as much as its limit allows.
 const LARGE_ANSWERS_MAX: usize = 1;
-/// Room for short answers beside [`STREAMS_MAX`] streams that nobody reads:
-/// were the connection's window smaller than the sum, a few stopped readers
-/// would stop everything else.
+/// Window of the connection: room for short answers beside [`STREAMS_MAX`] streams that are not
+/// being read. If it were smaller than the sum of their windows, a few stopped readers would stop
+/// everything else.
 const CONNECTION_WINDOW_BYTES: u32 = (STREAMS_MAX + 64) * STREAM_WINDOW_BYTES;
-/// Fewer, larger frames: one holds all that an agent reads at once, with its head.
+/// Largest frame, in bytes. One holds all that an agent reads at once, with its head, so that
+/// frames are few.
 const FRAME_BYTES_MAX: u32 = 256 * 1024 + HEADER_BYTES as u32;
-/// What may wait to be written for one stream, in bytes.
+/// The most bytes waiting to be written for one stream.
 const SEND_BUFFER_BYTES: usize = 1024 * 1024;
-/// A path, a name and a link's target of 4 KiB each, every byte written as six.
+/// Largest headers: a path, a name and a link's target of 4 KiB each, every byte encoded as six.
 const HEADERS_BYTES_MAX: u32 = 128 * 1024;
 
-/// The connection; dropping it closes the byte stream.
+/// A connection to an agent; dropping it closes the byte stream.
 pub(super) struct Connection {
     sender: SendRequest<Bytes>,
     streams: Arc<Semaphore>,
     large_answers: Semaphore,
     closed: CancellationToken,
-    /// The one task that reads and writes the byte stream.
+    /// Task that reads and writes the byte stream.
     _driver: JoinSet<()>,
 }
 
 impl Connection {
-    /// Shakes hands over `io`.
+    /// Performs the HTTP/2 handshake over `io`.
     pub(super) async fn open(io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Connection> {
         let (sender, connection) = Builder::new()
             .initial_window_size(STREAM_WINDOW_BYTES)
@@ -82,29 +82,29 @@ impl Connection {
         })
     }
 
-    /// Whether the byte stream has ended.
+    /// Returns whether the byte stream has ended.
     pub(super) fn is_closed(&self) -> bool {
         self.closed.is_cancelled()
     }
 
-    /// A place for a command, whose output a caller reads at its own speed.
+    /// Acquires a permit for a command, whose output a caller reads at its own speed.
     pub(super) fn command_permit(&self) -> Result<OwnedSemaphorePermit> {
         Arc::clone(&self.streams).try_acquire_owned().map_err(|_| crowded())
     }
 
-    /// A place for a file read. Others end soon, so this one waits a while.
+    /// Acquires a permit for a file read, waiting at most `wait`: other reads end soon.
     pub(super) async fn read_permit(&self, wait: Duration) -> Result<OwnedSemaphorePermit> {
         let permit = tokio::time::timeout(wait, Arc::clone(&self.streams).acquire_owned()).await;
         permit.ok().and_then(std::result::Result::ok).ok_or_else(crowded)
     }
 
-    /// A place for an answer that takes much memory until it is whole.
+    /// Waits for the permit for an answer that takes much memory until it is complete.
     pub(super) async fn large_answer(&self) -> Result<SemaphorePermit<'_>> {
         self.large_answers.acquire().await.map_err(|_| Error::Gone)
     }
 
-    /// Sends the head of a request. Dropping all that comes from it resets the
-    /// stream, which tells the agent that nobody waits any more.
+    /// Sends the head of a request. Dropping all parts of the result resets the stream, which
+    /// cancels the request in the agent.
     pub(super) async fn begin(
         &self,
         action: &'static str,
@@ -130,7 +130,7 @@ fn crowded() -> Error {
     Error::Exhausted(format!("{STREAMS_MAX} commands and file reads are running in this box; end some first"))
 }
 
-/// The head of a request; the host in it means nothing.
+/// Builds the head of a request. The host in its URI has no meaning.
 pub(super) fn request(action: &'static str, method: Method, path: &str) -> Result<Request<()>> {
     Request::builder()
         .method(method)
@@ -140,25 +140,25 @@ pub(super) fn request(action: &'static str, method: Method, path: &str) -> Resul
         .map_err(|error| Error::failed(action, error))
 }
 
-/// The body of a request.
+/// Body of a request.
 pub(super) struct Outgoing {
     action: &'static str,
     stream: SendStream<Bytes>,
 }
 
 impl Outgoing {
-    /// Sends `bytes`, which are few enough to be held here until the agent takes them.
+    /// Sends `bytes`, which are few enough to be buffered here until the agent takes them.
     pub(super) fn put(&mut self, bytes: Bytes, is_last: bool) -> Result<()> {
         match self.stream.send_data(bytes, is_last) {
             Ok(()) => Ok(()),
-            // The agent may have answered already; that answer says more.
+            // The agent may have answered already, and its answer is more precise.
             Err(error) if !error.is_io() && !error.is_go_away() => Ok(()),
             Err(error) => Err(fault(self.action, error)),
         }
     }
 
-    /// Waits until the agent takes something, and sends that much from the front
-    /// of `bytes`. Gives `false` when the agent takes nothing more.
+    /// Waits until the agent accepts some bytes, and sends that many from the front of `bytes`.
+    /// Returns `false` when the agent accepts no more.
     pub(super) async fn put_some(&mut self, bytes: &mut Bytes) -> Result<bool> {
         self.stream.reserve_capacity(bytes.len());
         while self.stream.capacity() == 0 {
@@ -174,17 +174,17 @@ impl Outgoing {
     }
 }
 
-/// The body of an answer.
+/// Body of an answer.
 pub(super) struct Incoming {
     stream: RecvStream,
-    /// What the last piece has taken of the window.
+    /// Bytes of the window that the last piece used.
     taken: usize,
 }
 
 impl Incoming {
-    /// The next piece, never empty; `None` at the end. May be dropped and called again.
-    /// The one before is taken for gone: until then it is a part of the window, so
-    /// that a reader that has stopped holds no more than that.
+    /// Returns the next piece, never empty, or `None` at the end. Cancel-safe. Releases the
+    /// window of the piece before, which counts until then, so that a reader that has stopped
+    /// holds at most one window.
     pub(super) async fn piece(&mut self, action: &'static str) -> Result<Option<Bytes>> {
         loop {
             let taken = std::mem::take(&mut self.taken);
@@ -197,7 +197,7 @@ impl Incoming {
                         return Ok(Some(piece));
                     }
                 }
-                // The answer was whole, and the agent does not want the rest of the request.
+                // The answer was complete, and the agent does not want the rest of the request.
                 Some(Err(error)) if error.reason() == Some(Reason::NO_ERROR) && error.is_reset() => return Ok(None),
                 Some(Err(error)) => return Err(fault(action, error)),
             }
@@ -205,7 +205,7 @@ impl Incoming {
     }
 }
 
-/// Tells a connection that has ended from a request that failed.
+/// Distinguishes a connection that has ended from a request that failed.
 fn fault(action: &'static str, error: h2::Error) -> Error {
     if error.is_io() || error.is_go_away() { Error::Gone } else { Error::failed(action, error) }
 }

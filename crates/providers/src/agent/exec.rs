@@ -1,4 +1,4 @@
-//! Commands: streams of frames to the agent and from it.
+//! Commands, as streams of frames to the agent and from it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -23,17 +23,16 @@ use crate::{
 };
 
 const ACTION: &str = "run a command";
-/// How long a reader waits, all in all, after the deadline of a command for its
-/// agent to say that it ended.
+/// The total time that a reader waits after a command's deadline for the agent to report its end.
 const GRACE: Duration = Duration::from_secs(10);
-/// What may still come after that: more than fits the pipe and all windows.
+/// The most bytes of output after the deadline: more than fit the pipe and all windows.
 const LATE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Exit code of a command that its deadline ended, as `timeout` of GNU coreutils has it.
+/// Exit code of a command that reached its deadline, the same as that of GNU coreutils'
+/// `timeout`.
 const DEADLINE_CODE: i32 = 124;
-/// The longest description of an exit or a failure.
+/// The longest description of an exit or a failure, in bytes.
 const LAST_BYTES_MAX: usize = 64 * 1024;
 
-/// Starts a command.
 pub(super) async fn exec(connection: &Arc<Connection>, command: Command) -> Result<OutputStream> {
     Ok(start(connection, command).await?.0)
 }
@@ -45,7 +44,7 @@ pub(super) async fn exec_interactive(connection: &Arc<Connection>, command: Comm
     Ok(Interactive { output, control: Arc::new(ByNumber { connection: Arc::clone(connection), number }) })
 }
 
-/// Starts a command. Gives the number by which its agent knows it.
+/// Starts a command. Also returns the number by which the agent identifies it.
 async fn start(connection: &Arc<Connection>, command: Command) -> Result<(OutputStream, Option<u64>)> {
     let permit = connection.command_permit()?;
     let (start, timeout, stdin) = start_frame(command)?;
@@ -78,7 +77,7 @@ async fn start(connection: &Arc<Connection>, command: Command) -> Result<(Output
     Ok((output.boxed(), number))
 }
 
-/// A running command, as its agent knows it.
+/// Control of a running command by its number in the agent.
 struct ByNumber {
     connection: Arc<Connection>,
     number: u64,
@@ -112,7 +111,7 @@ fn wire_size(TerminalSize { cols, rows }: TerminalSize) -> guest_protocol::Termi
     guest_protocol::TerminalSize { cols, rows }
 }
 
-/// The first frame, the time-out and stdin of `command`.
+/// Encodes the first frame of `command`, and returns it with the time-out and stdin.
 fn start_frame(command: Command) -> Result<(Bytes, Duration, Option<ByteStream>)> {
     let Command { argv, env, workdir, user, timeout, stdin, terminal } = command;
     check_command(&argv, &env)?;
@@ -126,7 +125,7 @@ fn start_frame(command: Command) -> Result<(Bytes, Duration, Option<ByteStream>)
     Ok((frame::encode(Kind::Start, &json), timeout, stdin))
 }
 
-/// Refuses what no kernel can execute.
+/// Refuses a command that no kernel can execute.
 pub(crate) fn check_command(argv: &[String], env: &BTreeMap<String, String>) -> Result<()> {
     let invalid = |message: &str| Err(Error::Invalid(message.to_owned()));
     if argv.first().is_none_or(String::is_empty) {
@@ -141,22 +140,22 @@ pub(crate) fn check_command(argv: &[String], env: &BTreeMap<String, String>) -> 
     Ok(())
 }
 
-/// What a command is given to read. The agent takes it at the speed of the
-/// command, and nothing is asked of the content before the last piece is taken.
+/// Stdin of a command, sent at the speed of the command. The next piece is not read from
+/// `content` before the agent has taken the last one.
 struct Stdin {
     outgoing: Outgoing,
     content: ByteStream,
-    /// Heads and payloads that the agent has not taken yet.
+    /// Frame heads and payloads that the agent has not taken yet.
     frames: VecDeque<Bytes>,
 }
 
 impl Stdin {
-    /// Sends on until the end. May be dropped and called again.
+    /// Sends until the end. Cancel-safe.
     async fn send(&mut self) -> Result<()> {
         loop {
             while let Some(next) = self.frames.front_mut() {
                 if !self.outgoing.put_some(next).await? {
-                    // The command takes no more; its output says why.
+                    // The command takes no more; its output has the reason.
                     return Ok(());
                 }
                 if next.is_empty() {
@@ -171,7 +170,7 @@ impl Stdin {
     }
 }
 
-/// Heads and payloads, without a copy of the payload.
+/// Makes frame heads and payloads, without copying the payloads.
 fn stdin_frames(mut piece: Bytes) -> Vec<Bytes> {
     let mut frames = Vec::with_capacity(2);
     while !piece.is_empty() {
@@ -182,24 +181,24 @@ fn stdin_frames(mut piece: Bytes) -> Vec<Bytes> {
     frames
 }
 
-/// When the agent has to end the command. One past what a clock can hold is none.
+/// Returns the time at which the agent has to end the command. A time beyond the clock's range
+/// becomes one 136 years ahead.
 fn deadline(timeout: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(u64::from(u32::MAX)))
 }
 
-/// A running command. Its stdin is sent while its output is read: a reader that
-/// has stopped stops both. Dropping it resets the HTTP/2 stream, at which the agent
-/// kills the command.
+/// A running command. Its stdin is sent while its output is read, so a reader that has stopped
+/// stops both. Dropping it resets the HTTP/2 stream, and the agent then kills the command.
 struct Output {
     incoming: Incoming,
-    /// `None` after its end.
+    /// Input that is still to be sent; `None` after its end.
     stdin: Option<Stdin>,
     frames: Frames,
     begun: Instant,
     ends_at: Instant,
-    /// How long the reader has waited after that; one that comes back late still
-    /// gets what waits for it.
+    /// Time that the reader has waited after the deadline. A reader that comes back late still
+    /// gets the buffered output.
     late_wait: Duration,
     late_bytes: usize,
     _permit: OwnedSemaphorePermit,
@@ -207,7 +206,7 @@ struct Output {
 }
 
 impl Output {
-    /// The next event; nothing follows an exit or an error.
+    /// Returns the next event. Nothing follows an exit or an error.
     async fn next(&mut self) -> Result<OutputEvent> {
         loop {
             if let Some(event) = self.frames.next_event()? {
@@ -218,7 +217,8 @@ impl Output {
         }
     }
 
-    /// Receives the next piece; `None` once the command should have ended long ago.
+    /// Receives the next piece. Returns `None` if the grace after the command's deadline has
+    /// passed, or if more than [`LATE_BYTES_MAX`] have arrived in it.
     async fn receive(&mut self) -> Result<Option<Bytes>> {
         loop {
             let from = Instant::now().max(self.ends_at);
@@ -229,7 +229,7 @@ impl Output {
                     None => std::future::pending().await,
                 }
             };
-            // Neither comes first: a command that writes without a pause reads, too.
+            // No fixed order: a command that writes without a pause also reads.
             let either = async {
                 tokio::select! {
                     piece = self.incoming.piece(ACTION) => piece.map(Some),
@@ -262,9 +262,9 @@ impl Output {
         }
     }
 
-    /// Returns the end of a command whose agent says nothing of it after its deadline,
-    /// such as one that processes of its own box hold up. The reader goes now, at which
-    /// the agent kills the command when it comes to that.
+    /// Returns an exit for a command whose agent does not report its end after the deadline, for
+    /// instance because processes of the box hold the agent up. The stream is dropped next, so
+    /// the agent kills the command as soon as it can.
     fn given_up(&self) -> OutputEvent {
         tracing::warn!("an agent has not confirmed the end of a command that reached its deadline");
         OutputEvent::Exit(ExitStatus {
@@ -276,27 +276,26 @@ impl Output {
     }
 }
 
-
-/// Cuts what arrives into events, without copying or holding back any output.
+/// Parser of frames into events. Output is neither copied nor held back.
 #[derive(Default)]
 struct Frames {
     arrived: Bytes,
     head: [u8; HEADER_BYTES],
     head_filled: usize,
-    /// The frame that is being received: its kind and how much is to come.
+    /// Kind of the frame that is being received, and the number of bytes still to come.
     current: Option<(Kind, usize)>,
-    /// The payload of an exit or a failure, which only make sense as a whole.
+    /// Payload of an exit or a failure, which can only be parsed as a whole.
     last: Vec<u8>,
 }
 
 impl Frames {
-    /// Takes what arrived, after everything before it was taken out.
+    /// Adds the next piece, after all events of the one before were taken out.
     fn feed(&mut self, piece: Bytes) {
         debug_assert!(self.arrived.is_empty());
         self.arrived = piece;
     }
 
-    /// The next event, or `None` when more has to arrive.
+    /// Returns the next event, or `None` when more has to arrive.
     fn next_event(&mut self) -> Result<Option<OutputEvent>> {
         loop {
             let Some((kind, left)) = self.current else {
@@ -329,7 +328,7 @@ impl Frames {
         }
     }
 
-    /// Reads the head of a frame; `false` when more has to arrive.
+    /// Reads the head of a frame. Returns `false` when more has to arrive.
     fn begin_frame(&mut self) -> Result<bool> {
         let taken = (HEADER_BYTES - self.head_filled).min(self.arrived.len());
         self.arrived.copy_to_slice(&mut self.head[self.head_filled..self.head_filled + taken]);
@@ -346,7 +345,7 @@ impl Frames {
         Ok(true)
     }
 
-    /// What the last frame says.
+    /// Parses the payload of the last frame.
     fn end(&mut self, kind: Kind) -> Result<OutputEvent> {
         if kind == Kind::Failure {
             let found: Failure = serde_json::from_slice(&self.last).map_err(|error| Error::failed(ACTION, error))?;

@@ -1,4 +1,4 @@
-//! Requests that are one JSON text and are answered with another.
+//! Requests with a JSON body and a JSON answer.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use serde::de::DeserializeOwned;
 use super::connection::{Connection, Incoming, request};
 use crate::{Error, Result};
 
-/// The longest wait for what takes an agent a moment.
+/// The longest wait for an operation that takes an agent a moment.
 pub(super) const SHORT_WAIT: Duration = Duration::from_secs(30);
-/// The longest wait for what may go through a whole file system.
+/// The longest wait for an operation that may walk a whole file system.
 pub(super) const LONG_WAIT: Duration = Duration::from_secs(300);
-/// The largest description of one thing, such as a file: a path, a name and a
-/// link's target of 4 KiB each, every byte written as six.
+/// The largest description of one thing, such as a file, in bytes: a path, a name and a link's
+/// target of 4 KiB each, every byte encoded as six.
 pub(super) const DESCRIPTION_BYTES_MAX: usize = 128 * 1024;
-/// The longest text of an agent that is given to a caller, in characters.
+/// The longest text of an agent that is passed on to a caller, in characters.
 const MESSAGE_CHARS_MAX: usize = 1024;
 
 impl Connection {
-    /// Sends `question` and reads the answer, both as JSON. What may be longer than
-    /// [`DESCRIPTION_BYTES_MAX`] is an array, see [`Connection::gather`].
+    /// Sends `question` and parses the answer, both as JSON. Answers that may exceed
+    /// [`DESCRIPTION_BYTES_MAX`] are arrays; see [`Connection::gather`].
     pub(super) async fn ask<T: DeserializeOwned>(
         &self,
         action: &'static str,
@@ -48,7 +48,7 @@ impl Connection {
         within(action, wait, answer).await
     }
 
-    /// Sends `question` as JSON, for an answer that says nothing.
+    /// Sends `question` as JSON and ignores the body of the answer.
     pub(super) async fn order(
         &self,
         action: &'static str,
@@ -60,7 +60,7 @@ impl Connection {
     }
 }
 
-/// Waits for `answer`, but not longer than `wait`.
+/// Waits for `answer`, for at most `wait`.
 pub(super) async fn within<T>(
     action: &'static str,
     wait: Duration,
@@ -69,12 +69,12 @@ pub(super) async fn within<T>(
     tokio::time::timeout(wait, answer).await.unwrap_or_else(|_| Err(late(action)))
 }
 
-/// An agent that let a wait pass.
+/// Makes the error of an agent that did not answer in time.
 pub(super) fn late(action: &'static str) -> Error {
     Error::failed(action, "the agent did not answer in time")
 }
 
-/// Turns an answer that tells of a failure into that failure.
+/// Turns an answer that reports a failure into an error.
 pub(super) async fn succeed(action: &'static str, response: Response<Incoming>) -> Result<Response<Incoming>> {
     let status = response.status();
     if status.is_success() {
@@ -91,7 +91,7 @@ pub(super) async fn succeed(action: &'static str, response: Response<Incoming>) 
     }
 }
 
-/// What a caller is told of a failure in the box.
+/// Converts a failure in the box to the caller's error.
 pub(super) fn failure(action: &'static str, failure: Failure) -> Error {
     let message = printable(&failure.message);
     match failure.kind {
@@ -104,7 +104,7 @@ pub(super) fn failure(action: &'static str, failure: Failure) -> Error {
     }
 }
 
-/// An agent of another release.
+/// Makes the error for an agent of another release.
 pub(super) fn other_version(version: &str) -> Error {
     Error::Unavailable(format!(
         "the agent in the box speaks protocol version {version} and this server speaks {VERSION}; \
@@ -112,12 +112,13 @@ pub(super) fn other_version(version: &str) -> Error {
     ))
 }
 
-/// The text of an agent, short and without anything that a terminal would obey.
+/// Shortens a text of an agent and replaces its control characters, which a terminal would
+/// interpret.
 fn printable(text: &str) -> String {
     text.chars().take(MESSAGE_CHARS_MAX).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Reads a whole body of at most `bytes_max`.
+/// Reads a complete body of at most `bytes_max`.
 async fn collect(action: &'static str, mut body: Incoming, bytes_max: usize) -> Result<Bytes> {
     let mut first = Bytes::new();
     let mut all = BytesMut::new();

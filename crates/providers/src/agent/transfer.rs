@@ -1,4 +1,4 @@
-//! File contents on their way into a box and out of it.
+//! Transfers of file contents into a box and out of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use super::request::{SHORT_WAIT, succeed, within};
 use super::wire::{file_info, from_header, to_header};
 use crate::{ByteStream, Error, FileContent, Result};
 
-/// The longest time in which an agent may neither take nor give a byte.
+/// The longest time without a byte in either direction.
 const STALL_MAX: Duration = Duration::from_secs(60);
-/// The most bytes of a file that says it has none, as those of `/proc` do.
+/// The most bytes of a file whose stated size is 0, such as those of `/proc`.
 const UNSIZED_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 const READ: &str = "read a file";
 const WRITE: &str = "write a file";
 
-/// The head of a request whose body is file content.
+/// Builds the head of a request whose body is file content.
 fn head(action: &'static str, method: Method, details: &impl Serialize) -> Result<http::Request<()>> {
     let mut message = request(action, method, "/file")?;
     let header = to_header(details).ok_or_else(|| Error::failed(action, "the request fits no header"))?;
@@ -31,7 +31,7 @@ fn head(action: &'static str, method: Method, details: &impl Serialize) -> Resul
     Ok(message)
 }
 
-/// Begins to read a file.
+/// Opens a file for reading.
 pub(super) async fn read(connection: &Arc<Connection>, details: ReadFile) -> Result<FileContent> {
     let permit = connection.read_permit(SHORT_WAIT).await?;
     let message = head(READ, Method::GET, &details)?;
@@ -61,7 +61,7 @@ pub(super) async fn read(connection: &Arc<Connection>, details: ReadFile) -> Res
     Ok(FileContent { info, bytes: bytes.boxed() })
 }
 
-/// What is left of a file that is being read.
+/// Rest of a file that is being read.
 struct Content {
     incoming: Incoming,
     left: u64,
@@ -70,7 +70,8 @@ struct Content {
 }
 
 impl Content {
-    /// The next piece. A file that grew meanwhile ends where it ended when it was opened.
+    /// Returns the next piece. A file that grew meanwhile ends at the size it had when it was
+    /// opened.
     async fn next(&mut self) -> Result<Option<Bytes>> {
         if self.left == 0 {
             return Ok(None);
@@ -82,8 +83,8 @@ impl Content {
     }
 }
 
-/// Writes a file. Whatever ends this early resets the stream, and an agent keeps
-/// nothing of a content whose end it has not seen.
+/// Writes a file. An early end resets the stream, and an agent discards content whose end it has
+/// not seen.
 pub(super) async fn write(connection: &Connection, details: &WriteFile, content: ByteStream) -> Result<()> {
     let message = head(WRITE, Method::PUT, details)?;
     let (mut answer, mut outgoing) = within(WRITE, SHORT_WAIT, connection.begin(WRITE, message)).await?;
@@ -98,7 +99,8 @@ pub(super) async fn write(connection: &Connection, details: &WriteFile, content:
     within(WRITE, SHORT_WAIT, succeed(WRITE, response)).await.map(|_| ())
 }
 
-/// Sends a content at the speed of the agent. The content itself may take its time.
+/// Sends the content at the speed of the agent. There is no limit on the wait for `content`
+/// itself.
 async fn send(outgoing: &mut Outgoing, mut content: ByteStream) -> Result<()> {
     while let Some(piece) = content.next().await {
         let mut piece = piece?;

@@ -1,4 +1,4 @@
-//! Checks on what goes to an agent and on what comes from it.
+//! Checks on data sent to an agent and received from it.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use serde::de::DeserializeOwned;
 use crate::guest::MODE_MAX;
 use crate::{Error, FileInfo, Result};
 
-/// What JSON in a header is encoded for: everything but printable ASCII (the
-/// encoder always takes what is not ASCII), and the sign of the encoding itself.
+/// Characters that are encoded when JSON goes into a header: all but printable ASCII (the encoder
+/// always encodes non-ASCII bytes), and the sign of the encoding itself.
 const HEADER_SET: &AsciiSet = &CONTROLS.add(b'%');
 
-/// Refuses what can be no path in any box, before the box is asked.
+/// Refuses text that is no path in any box, before the box is asked.
 pub(crate) fn check_path(path: &str) -> Result<()> {
     path_fault(path).map_or(Ok(()), |fault| Err(Error::Invalid(fault)))
 }
 
-/// Refuses what are no permission bits.
+/// Refuses numbers that are no permission bits.
 pub(crate) fn check_mode(mode: u32) -> Result<()> {
     if mode <= MODE_MAX { Ok(()) } else { Err(Error::Invalid("the mode must be at most 7777 (octal)".to_owned())) }
 }
 
-/// What an agent says of a file, if that makes sense.
+/// Converts an agent's description of a file, or fails if no such file can exist.
 pub(super) fn file_info(action: &'static str, info: guest_protocol::FileInfo) -> Result<FileInfo> {
-    // The guest may give its files any time, so one out of range is no fault.
+    // The box's code may set any modification time, so one out of range is no fault of the agent.
     let modified = Timestamp::from_millisecond(info.modified_ms).unwrap_or(if info.modified_ms < 0 {
         Timestamp::MIN
     } else {
@@ -46,20 +46,20 @@ pub(super) fn file_info(action: &'static str, info: guest_protocol::FileInfo) ->
     if info.can_be() { Ok(info) } else { Err(Error::failed(action, "the agent described a file that cannot be")) }
 }
 
-/// `value` as JSON that fits a header.
+/// Encodes `value` as JSON for a header.
 pub(super) fn to_header(value: &impl Serialize) -> Option<http::HeaderValue> {
     let json = serde_json::to_string(value).ok()?;
     let encoded = utf8_percent_encode(&json, HEADER_SET).to_string();
     http::HeaderValue::try_from(encoded).ok()
 }
 
-/// Reads back what [`to_header`] made.
+/// Decodes a value that [`to_header`] encoded.
 pub(super) fn from_header<T: DeserializeOwned>(value: &http::HeaderValue) -> Option<T> {
     let json = percent_decode_str(value.to_str().ok()?).decode_utf8().ok()?;
     serde_json::from_str(&json).ok()
 }
 
-/// Whole milliseconds, as many as fit.
+/// Returns whole milliseconds, at most `u64::MAX`.
 pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,11 +1,11 @@
-//! What questions alone may take of a box.
+//! Memory of a box that large answers use.
 
 use futures_util::future::join_all;
 
 use super::{Case, Lab, case};
 use crate::{Error, Spec};
 
-/// The box is small, and the directory far larger than most.
+/// Memory of the small box. The directory is far larger than most.
 const MEMORY_MB: u32 = 64;
 const ENTRIES: usize = 40_000;
 const NAME_BYTES: usize = 100;
@@ -49,11 +49,11 @@ async fn large_lists(lab: Lab) {
 async fn full_console(lab: Lab) {
     const LOOKS: usize = 200;
     let inside = lab.start_as(&small(&lab)).await;
-    // Each byte of it takes six of an answer.
+    // Each of these bytes is encoded as six in an answer.
     let fill =
         "(until [ -e go ]; do sleep 0.05; done; head -c 1000000 /dev/zero | tr '\\0' '\\1'; echo; echo filled) & true";
     assert_eq!(inside.sh(fill).await.code(), 0);
-    // What is written from now on is not the command's any more.
+    // Output written from now on no longer belongs to the command.
     inside.write("/workspace/go", "").await;
     super::lab::eventually("the console is full", || async {
         inside.guest.console(1).await.unwrap().last().is_some_and(|line| line == "filled")

@@ -1,12 +1,12 @@
-//! What boxes take of this host's disk.
+//! Measurement of the host's disk that boxes use.
 
 use super::lab::{Inside, eventually, sh};
 use super::{Case, Lab, case};
 use crate::{Command, DiskUsage};
 
-/// Bytes that no box takes by itself, and a file system may show a little differently.
+/// Bytes that no box uses by itself. File systems report them with small deviations.
 const MUCH: u64 = 20 << 20;
-/// Entries that no box makes by itself.
+/// Number of entries that no box makes by itself.
 const MANY: u64 = 500;
 
 pub(super) fn cases() -> Vec<Case> {

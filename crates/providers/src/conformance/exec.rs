@@ -1,4 +1,4 @@
-//! How commands start and end.
+//! Starts and ends of commands.
 
 use std::time::Duration;
 
@@ -155,7 +155,7 @@ async fn large_stdin(lab: Lab) {
     passes(&lab.start().await, &noise(3_000_000)).await;
 }
 
-/// Checks that `cat` gives back what it reads.
+/// Checks that `cat` returns its input.
 async fn passes(inside: &super::lab::Inside, content: &[u8]) {
     let ran = inside.run(Command { stdin: Some(pieces(content)), ..argv(&["cat"]) }).await;
     assert!(ran.stdout == content, "{} bytes became {}", content.len(), ran.stdout.len());
@@ -185,7 +185,7 @@ async fn timeout(lab: Lab) {
     let ran = soon("a command past its deadline", inside.run(command)).await;
     assert_eq!((ran.code(), ran.exit.timed_out, ran.text()), (124, true, "before\n"));
     assert!(ran.exit.duration >= Duration::from_millis(250) && ran.exit.duration < Duration::from_secs(5), "{ran:?}");
-    // A code of 124 by itself is no deadline.
+    // An exit code of 124 alone does not mean a deadline.
     assert!(!inside.sh("exit 124").await.exit.timed_out);
 }
 
@@ -197,7 +197,8 @@ async fn timeout_kills_detached(lab: Lab) {
     stays_absent(&inside, "/tmp/late").await;
 }
 
-/// Waits longer than the children in these cases do.
+/// Checks that a process left behind does not make `path`, waiting longer than the processes in
+/// these cases do.
 async fn stays_absent(inside: &super::lab::Inside, path: &str) {
     assert_eq!(inside.sh("sleep 1.5").await.code(), 0);
     assert!(!inside.exists(path).await, "a process went on and made {path}");
@@ -208,7 +209,7 @@ async fn timeout_kills_stopped(lab: Lab) {
 }
 
 async fn timeout_kills_deaf(lab: Lab) {
-    // Not seen anywhere else, since some boxes show the processes of the host.
+    // An argument that no other process has, since some boxes show the processes of the host.
     let time = format!("1000.{}", std::process::id());
     let inside = timeout_kills(
         lab,
@@ -248,7 +249,7 @@ async fn hang_up_with_stdin(lab: Lab) {
     let script = "echo begun; sleep 1; echo x > /tmp/late; cat";
     let mut output = inside.guest.exec(Command { stdin, ..sh(script) }).await.unwrap();
     assert_eq!(output.next().await.unwrap().unwrap(), OutputEvent::Stdout("begun\n".into()));
-    // Read on, so that stdin is sent until its buffers are full.
+    // Reads on, so that stdin is sent until its buffers are full.
     let _ = tokio::time::timeout(Duration::from_millis(200), output.next()).await;
     drop(output);
     stays_absent(&inside, "/tmp/late").await;
@@ -267,13 +268,13 @@ async fn duration(lab: Lab) {
     let inside = lab.start().await;
     let slow = inside.sh("sleep 0.4").await.exit.duration;
     assert!(slow >= Duration::from_millis(400) && slow < Duration::from_secs(5), "{slow:?}");
-    // What children left behind is not counted.
+    // The time of children left behind is not counted.
     let quick = inside.sh("sleep 3 & true").await.exit.duration;
     assert!(quick < Duration::from_secs(2), "{quick:?}");
 }
 
 async fn open_files(lab: Lab) {
     let inside = lab.start().await;
-    // The fourth is the folder that `ls` reads.
+    // Descriptor 3 is the folder that `ls` reads.
     assert_eq!(inside.run(argv(&["ls", "/proc/self/fd"])).await.text(), "0\n1\n2\n3\n");
 }

@@ -1,4 +1,4 @@
-//! Single files.
+//! Operations on single files.
 
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
@@ -81,7 +81,7 @@ async fn many(lab: Lab) {
     for content in join_all(paths.iter().map(async |path| inside.read(path).await == path.as_bytes())).await {
         assert!(content);
     }
-    // And a thousand at once into one file leave one of them.
+    // A thousand writes at once into one file leave one of the contents.
     join_all(paths.iter().map(|path| inside.write("/workspace/one", path))).await;
     assert!(paths.contains(&String::from_utf8(inside.read("/workspace/one").await).unwrap()));
     assert_eq!(inside.guest.list("/workspace").await.unwrap().len(), 2);
@@ -131,7 +131,7 @@ async fn atomic(lab: Lab) {
     for path in ["/workspace/file", "/workspace/new"] {
         assert!(is_invalid(soon("a write that fails", inside.guest.write_file(path, None, broken())).await));
     }
-    // A writer who goes away in the middle.
+    // A writer that is dropped in the middle.
     let stuck = pieces(&noise(500_000)).chain(stream::pending()).boxed();
     let write = inside.guest.write_file("/workspace/file", None, stuck);
     assert!(tokio::time::timeout(std::time::Duration::from_millis(200), write).await.is_err());
@@ -197,7 +197,7 @@ async fn only_regular(lab: Lab) {
     for path in ["/workspace/fifo", "/workspace/link", "/dev/zero", "/dev/random"] {
         assert!(is_invalid(soon(path, inside.guest.read_file(path, 0, None)).await), "{path}");
     }
-    // A file of the kernel has no size and yet a content.
+    // A file of the kernel has a size of 0 and yet content.
     assert!(inside.read("/proc/self/status").await.starts_with(b"Name:"));
 }
 
@@ -235,7 +235,7 @@ async fn no_utf8(lab: Lab) {
         inside.guest.glob("/workspace/d/*").await.unwrap(),
         ["/workspace/d/a\u{fffd}", "/workspace/d/plain", "/workspace/d/z"]
     );
-    // What is shown is no name of it, and nothing else is taken for it.
+    // The shown name is a replacement, which finds neither this file nor another.
     assert!(is_absent(inside.guest.stat("/workspace/d/a\u{fffd}").await));
     assert_eq!(inside.read("/workspace/d/plain").await, b"y\n");
     inside.guest.delete("/workspace/d", true).await.unwrap();

@@ -1,5 +1,5 @@
-//! Boxes of real images: what these say of running them is heeded, and a request
-//! wins over it. The two images are those of the crate `fixtures`, module `suite`.
+//! Boxes of real images: their settings for running are applied, and a request overrides them.
+//! The two images are those of the crate `fixtures`, module `suite`.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The text that a command line writes which must succeed.
+/// Runs a command line that must succeed, and returns its output.
 async fn text(inside: &Inside, script: &str) -> String {
     let ran = inside.sh(script).await;
     assert_eq!(ran.code(), 0, "{script}: {}", String::from_utf8_lossy(&ran.stderr));
@@ -92,7 +92,7 @@ async fn files(lab: Lab) {
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     let refused = inside.guest.delete("/srv/secret", false).await;
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
-    // Nothing of a file that was refused stays.
+    // A refused write leaves no temporary file.
     assert_eq!(inside.guest.glob("/etc/.tidebox*").await.unwrap(), Vec::<String>::new());
 }
 

@@ -1,4 +1,4 @@
-//! What the cases work with.
+//! Tools for the cases.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,21 +13,21 @@ use futures_util::{StreamExt, stream};
 
 use crate::{ByteStream, Command, Error, ExitStatus, Guest, OutputEvent, Provider, Result, Slots, Spec};
 
-/// The deadline of commands that should end by themselves.
+/// Deadline of commands that should end by themselves.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a box is stopped again when its backend does not answer in time.
+/// The most retries of a stop while the backend does not answer in time.
 const STOPS_MAX: usize = 3;
-/// The longest wait for what must come true.
+/// The longest wait for a condition.
 const EVENTUALLY: Duration = Duration::from_secs(10);
 
-/// What some cases need of a provider.
+/// Features of a provider that some cases need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// Boxes run real programs: a POSIX shell and the usual commands.
     Processes,
     /// Commands can run as another user than the box's own.
     Users,
-    /// There are images that it does not have; see [`Lab::unknown_image`].
+    /// An image that the provider does not have is known; see [`Lab::unknown_image`].
     Images,
     /// Boxes can be made of images that the tests build; see [`Lab::images`].
     RealImages,
@@ -59,7 +59,7 @@ pub enum Need {
     HostKernel,
     /// Boxes lie on this host's disk; see [`Provider::disk`].
     Disk,
-    /// What processes of a box hold open can be seen from outside.
+    /// Files that processes of a box hold open can be seen from outside.
     HeldFiles,
     /// The suite brings a program for the processors of the boxes.
     OwnProgram,
@@ -68,7 +68,7 @@ pub enum Need {
 type Reopen = Arc<dyn Fn() -> BoxFuture<'static, Arc<dyn Provider>> + Send + Sync>;
 type Kill = Arc<dyn Fn(SandboxId) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// A provider under test, and what the suite may do with it. Clones share it.
+/// A provider under test, with the suite's means to act on it. Clones share it.
 #[derive(Clone)]
 pub struct Lab {
     provider: Arc<dyn Provider>,
@@ -89,7 +89,7 @@ impl fmt::Debug for Lab {
 }
 
 impl Lab {
-    /// A provider that holds no box, and what most boxes are to be.
+    /// Makes a lab for a provider that holds no box. `spec` is that of most boxes.
     pub fn new(provider: Arc<dyn Provider>, spec: Spec) -> Lab {
         Lab {
             provider,
@@ -104,50 +104,49 @@ impl Lab {
         }
     }
 
-    /// Says that the provider lacks something by its nature, and why.
+    /// Declares that the provider lacks a feature by its nature, and why.
     #[must_use]
     pub fn without(mut self, need: Need, reason: &'static str) -> Lab {
         self.lacks.push((need, reason));
         self
     }
 
-    /// Names an image that the provider does not have.
+    /// Sets the name of an image that the provider does not have.
     #[must_use]
     pub fn unknown_image(mut self, image: &str) -> Lab {
         self.unknown_image = Some(image.to_owned());
         self
     }
 
-    /// Names two images that the provider has: those of the crate `fixtures`, module
-    /// `suite`, `full` and `scratch`.
+    /// Sets the names of two images that the provider has: `full` and `scratch` of the crate
+    /// `fixtures`, module `suite`.
     #[must_use]
     pub fn images(mut self, full: &str, scratch: &str) -> Lab {
         self.images = Some((full.to_owned(), scratch.to_owned()));
         self
     }
 
-    /// Gives a way to make a second instance over the same boxes, as a new
-    /// process would.
+    /// Sets the function that opens a second instance over the same boxes, as a new process
+    /// would.
     #[must_use]
     pub fn reopen(mut self, reopen: impl Fn() -> BoxFuture<'static, Arc<dyn Provider>> + Send + Sync + 'static) -> Lab {
         self.reopen = Some(Arc::new(reopen));
         self
     }
 
-    /// Gives a way to end the first process of a box behind the provider's back.
+    /// Sets the function that ends the first process of a box behind the provider's back.
     #[must_use]
     pub fn kill(mut self, kill: impl Fn(SandboxId) -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Lab {
         self.kill = Some(Arc::new(kill));
         self
     }
 
-    /// The provider.
     #[must_use]
     pub fn provider(&self) -> &dyn Provider {
         &*self.provider
     }
 
-    /// Why cases with this need are skipped; `None` if they are not.
+    /// Returns why cases with this need are skipped, or `None` if they are not.
     pub(super) fn lacks(&self, need: Need) -> Option<String> {
         let is_missing = match need {
             Need::Images => self.unknown_image.is_none(),
@@ -182,13 +181,13 @@ impl Lab {
         Spec { image: self.unknown_image.clone().expect("the need was checked"), ..self.spec() }
     }
 
-    /// A box of the image that says all that one can say.
+    /// Returns the spec of a box whose image has every setting.
     pub(super) fn full_image(&self) -> Spec {
         let (full, _) = self.images.clone().expect("the need was checked");
         Spec { image: full, ..self.spec() }
     }
 
-    /// A box of the image that has next to nothing in it.
+    /// Returns the spec of a box whose image has next to nothing in it.
     pub(super) fn scratch_image(&self) -> Spec {
         let (_, scratch) = self.images.clone().expect("the need was checked");
         Spec { image: scratch, ..self.spec() }
@@ -202,14 +201,14 @@ impl Lab {
         (self.kill.as_ref().expect("the need was checked"))(id.clone()).await;
     }
 
-    /// An id that was not used before; its box is stopped after the case.
+    /// Returns a new id. Its box is stopped after the case.
     pub(super) fn id(&self) -> SandboxId {
         let id = self.slot_id();
         self.made.lock().unwrap_or_else(PoisonError::into_inner).push(id.clone());
         id
     }
 
-    /// An id that was not used before, for a slot, which goes with its box.
+    /// Returns a new id for a slot, which is removed with its box.
     pub(super) fn slot_id(&self) -> SandboxId {
         let mut entropy = [0; 10];
         entropy[..4].copy_from_slice(&std::process::id().to_be_bytes());
@@ -217,30 +216,29 @@ impl Lab {
         SandboxId::from_entropy(entropy)
     }
 
-    /// A new box.
+    /// Starts a box with the usual spec.
     pub(super) async fn start(&self) -> Inside {
         self.start_as(&self.spec).await
     }
 
-    /// A new box as `spec` has it.
+    /// Starts a box with this spec.
     pub(super) async fn start_as(&self, spec: &Spec) -> Inside {
         let id = self.id();
         self.provider.start(&id, spec).await.unwrap_or_else(|error| panic!("a box starts: {}", crate::Chain(&error)));
         self.dial(id).await
     }
 
-    /// The inside of a box that runs.
+    /// Opens the inside of a running box.
     pub(super) async fn dial(&self, id: SandboxId) -> Inside {
         let guest = self.provider.guest(&id).await.expect("a box that runs has an inside");
         Inside { id, guest }
     }
 
-    /// The slots of the provider.
     pub(super) fn slots(&self) -> &dyn Slots {
         self.provider.slots().expect("the need was checked")
     }
 
-    /// What a box for some slots of the usual size is to be.
+    /// Returns the spec of a box with room for eight slots of the usual size.
     pub(super) fn roomy(&self) -> Spec {
         const SLOTS: u32 = 8;
         let one = self.spec.resources;
@@ -250,28 +248,28 @@ impl Lab {
         Spec { resources, ..self.spec() }
     }
 
-    /// A new box that holds slots.
+    /// Starts a box that holds slots.
     pub(super) async fn host(&self) -> SandboxId {
         let id = self.id();
         self.slots().start_host(&id, &self.roomy()).await.expect("a box for slots starts");
         id
     }
 
-    /// A new slot.
+    /// Adds a slot with the usual spec.
     pub(super) async fn slot(&self, host: &SandboxId) -> Inside {
         let id = self.slot_id();
         self.slots().add(host, &id, &self.spec).await.expect("a slot is added");
         self.dial_slot(host, id).await
     }
 
-    /// The inside of a slot.
+    /// Opens the inside of a slot.
     pub(super) async fn dial_slot(&self, host: &SandboxId, id: SandboxId) -> Inside {
         let guest = self.slots().slot_guest(host, &id).await.expect("a slot has an inside");
         Inside { id, guest }
     }
 
-    /// Stops every box of the case that has ended. It asks again where a backend is
-    /// unavailable, as [`Provider::stop`] says one has to.
+    /// Stops every box of a case that has ended. Retries while the backend is unavailable, as
+    /// [`Provider::stop`] requires.
     pub(super) async fn stop_all(&self) -> Result<(), String> {
         let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
         for id in made {
@@ -288,7 +286,7 @@ impl Lab {
     }
 }
 
-/// What a command wrote, and how it ended.
+/// Output and exit of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ran {
     pub(super) stdout: Vec<u8>,
@@ -371,12 +369,12 @@ impl Inside {
     }
 }
 
-/// A command line.
+/// Makes the command for a shell script.
 pub(super) fn sh(script: &str) -> Command {
     argv(&["/bin/sh", "-c", script])
 }
 
-/// A program and its arguments.
+/// Makes the command for a program and its arguments.
 pub(super) fn argv(argv: &[&str]) -> Command {
     Command {
         argv: argv.iter().map(|&arg| arg.to_owned()).collect(),
@@ -389,13 +387,13 @@ pub(super) fn argv(argv: &[&str]) -> Command {
     }
 }
 
-/// Bytes as a stream of uneven pieces.
+/// Returns the bytes as a stream of uneven pieces.
 pub(super) fn pieces(bytes: &[u8]) -> ByteStream {
     let pieces: Vec<Result<Bytes>> = bytes.chunks(50_001).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
     stream::iter(pieces).boxed()
 }
 
-/// Bytes in which every position is different from its neighbours.
+/// Returns pseudorandom bytes, in which a wrong offset shows.
 pub(super) fn noise(len: usize) -> Vec<u8> {
     let mut state: u32 = 1;
     let mut next = || {
@@ -415,7 +413,7 @@ pub(super) async fn eventually<F: Future<Output = bool>>(what: &str, mut conditi
     tokio::time::timeout(EVENTUALLY, wait).await.unwrap_or_else(|_| panic!("never came true: {what}"));
 }
 
-/// Waits for what must not take long.
+/// Waits for `work`, which must be quick.
 pub(super) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(EVENTUALLY, work).await.unwrap_or_else(|_| panic!("took too long: {what}"))
 }

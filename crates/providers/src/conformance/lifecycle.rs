@@ -1,4 +1,4 @@
-//! Boxes come and go.
+//! Starts and stops of boxes, and the inventory.
 
 use std::time::Duration;
 
@@ -130,7 +130,7 @@ async fn dropped_start(lab: Lab) {
         let _ = tokio::time::timeout(Duration::from_micros(wait_us), lab.provider().start(&id, &spec)).await;
         lab.provider().stop(&id).await.unwrap();
         assert_eq!(lab.provider().inventory().await.unwrap(), [], "dropped after {wait_us} µs");
-        // And nothing of it stands in the way of another one.
+        // Nothing is left that blocks another box with this id.
         lab.provider().start(&id, &spec).await.unwrap();
         lab.provider().stop(&id).await.unwrap();
     }
@@ -145,7 +145,7 @@ async fn failed_start(lab: Lab) {
 
 async fn unknown_image(lab: Lab) {
     let (id, spec) = (lab.id(), lab.missing_image());
-    // Where a registry has to be asked, the start says it.
+    // If a registry has to be asked, the start returns the error.
     let refused = match lab.provider().check(&spec) {
         Ok(()) => lab.provider().start(&id, &spec).await.map(drop),
         refused => refused,
@@ -208,7 +208,7 @@ async fn reopened(lab: Lab) {
     assert!(found.iter().any(|found| found.id == inside.id && found.alive), "{found:?}");
     let guest = second.guest(&inside.id).await.unwrap();
     assert_eq!(guest.stat("/workspace/kept").await.unwrap().size, 4);
-    // Both can be used, and the second can remove what the first made.
+    // Both instances can use the box, and the second can remove it.
     assert_eq!(inside.sh("cat /workspace/kept").await.text(), "kept");
     second.stop(&inside.id).await.unwrap();
     assert_eq!(second.inventory().await.unwrap(), []);

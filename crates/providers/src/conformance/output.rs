@@ -1,4 +1,4 @@
-//! What commands write, and who reads it.
+//! Output of commands, and readers that stop.
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -69,7 +69,7 @@ async fn stopped_reader(lab: Lab) {
     assert_eq!(soon("another command", inside.sh("echo x")).await.text(), "x\n");
     soon("a file", inside.write("/workspace/f", "content")).await;
     assert_eq!(soon("a file", inside.read("/workspace/f")).await, b"content");
-    // And reading on goes on.
+    // Reading continues where it stopped.
     let mut received = 0;
     while received < 3_000_000 {
         match soon("more output", output.next()).await {
@@ -104,7 +104,7 @@ async fn endless(lab: Lab) {
 
 async fn many(lab: Lab) {
     let inside = lab.start().await;
-    // Each is a shell and a program of it, beside the agent.
+    // Each command is a shell and its child, besides the agent.
     let count = lab.spec().resources.pids.saturating_sub(8).div_euclid(3).min(50);
     let scripts: Vec<String> = (0..count).map(|n| format!("echo {n}; cat; exit {n}")).collect();
     let runs = scripts.iter().enumerate().map(|(n, script)| {

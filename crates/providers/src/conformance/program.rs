@@ -1,24 +1,23 @@
-//! A program of one system call, for boxes whose image has none that makes it.
+//! A program that makes one system call, for boxes whose image has none that makes it.
 
-/// Address of its one segment.
+/// Address of the program's only segment.
 const BASE: u64 = 0x40_0000;
 const HEADERS_BYTES: u64 = 64 + 56;
-/// The error that a program means to show, in place of an exit code.
+/// Number of the system call `exit`.
 const EXIT: u32 = 60;
 
-/// An argument of the call.
+/// An argument of the system call.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Argument {
-    /// A number.
     Number(u32),
-    /// The address of a text.
+    /// Address of this text.
     Text(&'static str),
 }
 
-/// Returns an executable file for `x86_64` that makes one call of four arguments: its
-/// exit code is 0 if the call succeeds, and else the error.
+/// Builds an executable file for `x86_64` that makes one system call of four arguments. Its exit
+/// code is 0 if the call succeeds, and otherwise the error number.
 pub(super) fn calling(number: u32, arguments: [Argument; 4]) -> Vec<u8> {
-    // mov $n,%esi; mov $n,%edx; mov $n,%r10d come after that of %edi.
+    // mov $n,%edi; mov $n,%esi; mov $n,%edx; mov $n,%r10d.
     const REGISTERS: [&[u8]; 4] = [&[0xbf], &[0xbe], &[0xba], &[0x41, 0xba]];
     // xor %edi,%edi; test %rax,%rax; jns +4; neg %eax; mov %eax,%edi; mov $60,%eax; syscall.
     const AFTER: [u8; 18] =
@@ -48,10 +47,10 @@ pub(super) fn calling(number: u32, arguments: [Argument; 4]) -> Vec<u8> {
     [headers(code.len() as u64), code].concat()
 }
 
-/// The headers of a program that is loaded whole and begins behind them.
+/// Builds the headers of a program that is loaded whole and starts after them.
 fn headers(code_bytes: u64) -> Vec<u8> {
     let mut file = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    // An executable file for x86_64.
+    // An executable file (2) for x86_64 (62).
     for half in [2u16, 62] {
         file.extend(half.to_le_bytes());
     }
@@ -60,11 +59,11 @@ fn headers(code_bytes: u64) -> Vec<u8> {
         file.extend(long.to_le_bytes());
     }
     file.extend(0u32.to_le_bytes());
-    // Bytes of the headers, and that there is one segment and no section.
+    // Sizes of the headers, one segment, no section.
     for half in [64u16, 56, 1, 64, 0, 0] {
         file.extend(half.to_le_bytes());
     }
-    // To load: readable and executable.
+    // A segment to load (1), readable and executable (5).
     for word in [1u32, 5] {
         file.extend(word.to_le_bytes());
     }

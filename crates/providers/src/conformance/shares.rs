@@ -1,4 +1,4 @@
-//! What a box takes, others still have.
+//! Shared resources of the host that one box must leave to others.
 
 use futures_util::StreamExt;
 
@@ -40,7 +40,7 @@ async fn terminals(lab: Lab) {
 async fn devices(lab: Lab) {
     let (one, other) = (lab.start().await, lab.start().await);
     for device in ["null", "zero", "full", "random", "urandom"] {
-        // Who has another file cannot wait for a lock on it.
+        // A process with another inode cannot wait for a lock on this one.
         let script = format!("stat -c %d:%i /dev/{device} && test -c /dev/{device}");
         let (ours, theirs) = (one.sh(&script).await, other.sh(&script).await);
         assert_eq!((ours.code(), theirs.code()), (0, 0), "{ours:?} {theirs:?}");
@@ -53,7 +53,7 @@ async fn core(lab: Lab) {
     for script in ["true", "ulimit -c 0", "ulimit -c unlimited", "ulimit -S -c 4096"] {
         let ran = inside.sh(&format!("{script} && grep -i 'core file size' /proc/self/limits")).await;
         assert_eq!(ran.code(), 0, "{script}: {ran:?}");
-        // The one limit at which no program of the host is started for it.
+        // The only limit at which the kernel starts no program of the host for a dump.
         let limits: Vec<&str> = ran.text().split_whitespace().skip(4).collect();
         assert_eq!(limits, ["1", "1", "bytes"], "{script}");
     }
@@ -61,7 +61,7 @@ async fn core(lab: Lab) {
 
 async fn groups(lab: Lab) {
     let inside = lab.start().await;
-    // The files of the agent as it reads them, and those of a command.
+    // The agent's files as it reads them itself, and those of a command.
     let of_the_agent = inside.read("/proc/self/cgroup").await;
     let of_a_command = inside.sh("cat /proc/self/cgroup /proc/1/cgroup").await;
     assert_eq!(of_a_command.code(), 0, "{of_a_command:?}");
@@ -79,17 +79,17 @@ async fn open_files(lab: Lab) {
     let before = count().await.expect("what a box has open is known");
     let script = format!("i=0; while [ $i -lt {PROCESSES} ]; do sleep 100 & i=$((i + 1)); done; wait");
     let mut output = inside.guest.exec(sh(&script)).await.unwrap();
-    // Each has its standard streams at least.
+    // Each process has at least its three standard streams.
     eventually("the files are counted", async || count().await.is_some_and(|now| now >= before + 3 * PROCESSES)).await;
     lab.provider().stop(&inside.id).await.unwrap();
     while output.next().await.is_some() {}
 }
 
-/// Calls of `x86_64` that make a shared segment, a set of semaphores and two kinds of
-/// queues for all programs that know a key or a name, if nothing has it yet.
+/// Returns programs for `x86_64` that make a shared segment, a set of semaphores and two kinds of
+/// queues under a fixed key or name, and fail if it is in use.
 fn makers() -> [(&'static str, Vec<u8>); 4] {
     const KEY: u32 = 0x7b0c_5eed;
-    /// To read, to write, to create, and only that.
+    /// Read, write, create, exclusively.
     const NEW: u32 = 0o3600;
     const OPEN_NEW: u32 = 0o302;
     let number = Number;
@@ -101,7 +101,7 @@ fn makers() -> [(&'static str, Vec<u8>); 4] {
     ]
 }
 
-/// Makes one of each in a box and returns the exit codes, which are errors.
+/// Runs each of the programs in a box and returns the exit codes, which are error numbers.
 async fn make_all(inside: &Inside) -> Vec<(&'static str, i32)> {
     let mut made = Vec::new();
     for (name, program) in makers() {

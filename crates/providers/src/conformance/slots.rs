@@ -1,4 +1,4 @@
-//! Users share a box, and nothing else.
+//! Users that share a box through slots.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ async fn apart(lab: Lab) {
     let (one, other) = (lab.slot(&host).await, lab.slot(&host).await);
     for path in ["/workspace/mine", "/tmp/mine", "/home/user/mine", "/var/tmp/mine", "/dev/shm/mine"] {
         match one.guest.write_file(path, None, super::lab::pieces(b"secret")).await {
-            // Not every kind of box has all of these.
+            // Not every kind of box has all of these folders.
             Ok(()) | Err(Error::Invalid(_) | Error::NotFound(_)) => {}
             Err(error) => panic!("{path}: {error}"),
         }
@@ -232,7 +232,7 @@ async fn stop_host(lab: Lab) {
     assert!(matches!(last, Some(Err(Error::Gone))), "{last:?}");
     ends_with_its_box(&lab, &host, &inside).await;
     assert_eq!(lab.slots().list(&host).await.unwrap(), []);
-    // Its slots may not come back with a box of the same name.
+    // Its slots must not come back with a box of the same id.
     lab.slots().start_host(&host, &lab.roomy()).await.unwrap();
     assert_eq!(lab.slots().list(&host).await.unwrap(), []);
 }
@@ -294,7 +294,7 @@ async fn deadline(lab: Lab) {
     .await;
     assert_eq!(other.sh("true").await.code(), 0);
     lab.slots().remove(&host, &inside.id).await.unwrap();
-    // A lifetime that is told at the start counts like any other.
+    // A lifetime set at the start counts like any other.
     let brief = Spec { lifetime: Duration::from_millis(300), ..lab.spec() };
     let id = lab.slot_id();
     lab.slots().add(&host, &id, &brief).await.unwrap();

@@ -38,12 +38,12 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A running command.
+/// A running command under test.
 struct Session {
     output: OutputStream,
     control: Arc<dyn Control>,
     stdin: mpsc::Sender<Bytes>,
-    /// All that it wrote.
+    /// All output so far.
     seen: String,
 }
 
@@ -69,7 +69,7 @@ impl Session {
         }
     }
 
-    /// Reads until `text` was written.
+    /// Reads until the output contains `text`.
     async fn until(&mut self, text: &str) {
         while !self.seen.contains(text) {
             let ended = self.next().await;
@@ -77,7 +77,7 @@ impl Session {
         }
     }
 
-    /// Reads to the end.
+    /// Reads to the end and returns the exit code.
     async fn end(&mut self) -> i32 {
         loop {
             if let Some(exit) = self.next().await {
@@ -95,7 +95,7 @@ impl Session {
     }
 }
 
-/// With a terminal.
+/// Gives the command a terminal.
 fn on_terminal(command: Command) -> Command {
     Command { terminal: Some(SIZE), ..command }
 }
@@ -103,8 +103,8 @@ fn on_terminal(command: Command) -> Command {
 async fn signal_ends(lab: Lab) {
     let inside = lab.start().await;
     for (name, code) in [("TERM", 143), ("SIGKILL", 137), ("INT", 130)] {
-        // Without a shell: one handles an interrupt, and some lose it while they start
-        // a child. Whoever has begun is past its execution.
+        // Without a shell: one handles an interrupt, and some lose it while they start a child. A
+        // command whose session has begun is past `execve`.
         let mut session = Session::begin(&inside, argv(&["sleep", "100"])).await;
         session.signal("CONT").await;
         session.signal(name).await;
@@ -130,7 +130,7 @@ async fn signal_passes_stdin(lab: Lab) {
     let command = Command { stdin, ..sh("echo ready; sleep 100") };
     let mut begun = inside.guest.exec_interactive(command).await.unwrap();
     assert_eq!(begun.output.next().await.unwrap().unwrap(), OutputEvent::Stdout("ready\n".into()));
-    // Read on, so that stdin is sent until its buffers are full.
+    // Reads on, so that stdin is sent until its buffers are full.
     let _ = tokio::time::timeout(Duration::from_millis(200), begun.output.next()).await;
     begun.control.signal(Signal::named("TERM").unwrap()).await.unwrap();
     let OutputEvent::Exit(exit) = soon("the end", begun.output.next()).await.unwrap().unwrap() else { panic!() };
@@ -165,7 +165,7 @@ async fn is_terminal(lab: Lab) {
     let env = [("TERM".to_owned(), "dumb".to_owned())].into();
     let ran = inside.run(Command { env, ..on_terminal(argv(&["printenv", "TERM"])) }).await;
     assert_eq!(ran.text(), "dumb\r\n");
-    // Each has one of its own, and none is left.
+    // Each command has a terminal of its own, and none is left.
     let name = "readlink /proc/self/fd/0";
     let ran = inside.run(on_terminal(sh(name))).await;
     assert!(ran.text().starts_with("/dev/pts/"), "{ran:?}");
@@ -179,7 +179,7 @@ async fn size(lab: Lab) {
     let mut session = Session::begin(&inside, on_terminal(sh(script))).await;
     session.until("ready").await;
     assert!(session.seen.starts_with("24 80\r\n"), "{}", session.seen);
-    // The `stty` of busybox believes no others.
+    // The `stty` of busybox accepts no other sizes.
     for (cols, rows) in [(132, 50), (2, 2), (29_999, 29_999)] {
         session.control.resize(TerminalSize { cols, rows }).await.unwrap();
         session.until(&format!("\r\n{rows} {cols}\r\n")).await;
@@ -197,7 +197,7 @@ async fn typing(lab: Lab) {
     }
     let ran = soon("nothing typed", inside.run(on_terminal(argv(&["cat"])))).await;
     assert_eq!((ran.code(), ran.text()), (0, ""));
-    // Whole characters are deleted.
+    // Whole characters are deleted, not single bytes.
     let mut session = Session::begin(&inside, on_terminal(sh("read line; echo \"<$line>\""))).await;
     session.key("aé\u{7f}b\n".as_bytes()).await;
     assert_eq!(session.end().await, 0);
@@ -209,7 +209,7 @@ async fn interrupt_key(lab: Lab) {
     let script = "trap 'echo caught' INT; echo ready; sleep 100; echo after; exit 5";
     let mut session = Session::begin(&inside, on_terminal(sh(script))).await;
     session.until("ready").await;
-    // The shell may not have come to `sleep` yet; then it is the next that ends it.
+    // The shell may not have started `sleep` yet; then a later interrupt ends it.
     while !session.seen.contains("after") {
         session.key(b"\x03").await;
         let _ = tokio::time::timeout(Duration::from_millis(200), session.until("after")).await;
@@ -225,7 +225,7 @@ async fn interrupt_key(lab: Lab) {
 
 async fn signal_in_terminal(lab: Lab) {
     let inside = lab.start().await;
-    // With job control, what runs in the foreground has a group of its own.
+    // With job control, the foreground process has a group of its own.
     let script = "set -m; echo ready; sh -c 'echo inner; sleep 100'; echo \"ended $?\"; exit 6";
     let mut session = Session::begin(&inside, on_terminal(sh(script))).await;
     session.until("inner").await;
@@ -239,7 +239,7 @@ async fn terminal_output(lab: Lab) {
     let expected: String = (1..=200_000).map(|number| format!("{number}\r\n")).collect();
     let ran = soon("much output", inside.run(on_terminal(argv(&["seq", "1", "200000"])))).await;
     assert!(ran.text() == expected, "{} bytes instead of {}", ran.stdout.len(), expected.len());
-    // A reader that has stopped stops the writer, and a signal reaches it all the same.
+    // A reader that has stopped stops the writer, and a signal still reaches it.
     let mut session = Session::begin(&inside, on_terminal(sh("echo ready; yes > /dev/tty; echo never"))).await;
     session.until("ready").await;
     tokio::time::sleep(Duration::from_millis(300)).await;

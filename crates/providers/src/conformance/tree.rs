@@ -76,14 +76,14 @@ async fn follow(lab: Lab) {
 
 async fn outside(lab: Lab) {
     let inside = lab.start().await;
-    // gVisor of 2022 loses its way at a link to a bare `/`, inside the box too.
+    // gVisor of 2022 fails at a link to a bare `/`, inside the box too.
     inside.sh("ln -s /etc/passwd abs; ln -s ../../../../../../../../etc/passwd up; ln -s /. root").await;
     let own = inside.sh("cat /etc/passwd").await.stdout;
     assert!(!own.is_empty());
     for path in ["/workspace/abs", "/workspace/up", "/workspace/root/etc/passwd", "/../../etc/passwd"] {
         assert!(inside.read(path).await == own, "{path} is not the box's own");
     }
-    // And writing through one changes the box's file, not the host's.
+    // Writing through a link changes the box's file, not the host's.
     let host = tokio::fs::read("/etc/passwd").await.unwrap();
     inside.write("/workspace/up", "mine").await;
     assert_eq!(inside.sh("cat /etc/passwd").await.text(), "mine");

@@ -1,5 +1,4 @@
-//! What this process remembers of boxes. Losing it costs questions, and nothing
-//! else.
+//! The boxes that this process remembers. If they are lost, the remote service is asked again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,20 +7,20 @@ use domain::SandboxId;
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-/// How many requests about one box are under way at once. Per box, so that one
-/// whose answers do not come holds up no other.
+/// The most concurrent requests about one box. The limit is per box, so that slow answers about
+/// one box do not delay others.
 const AT_ONCE: usize = 64;
 
-/// A sandbox over there that is a box of ours.
+/// The remote sandbox of a box.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
-    /// Its id over there.
+    /// Id at the remote service.
     pub(super) remote: String,
-    /// Bounds the requests about it.
+    /// Limit on concurrent requests about it.
     pub(super) permits: Arc<Semaphore>,
 }
 
-/// Every box that this process has heard of.
+/// Boxes that this process knows, and starts that are under way.
 #[derive(Debug, Default)]
 pub(super) struct Boxes {
     state: Mutex<State>,
@@ -34,7 +33,7 @@ struct State {
     generations: HashMap<SandboxId, u64>,
 }
 
-/// A start that is under way.
+/// Handle to a start that is under way.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Underway {
     ended: CancellationToken,
@@ -43,23 +42,24 @@ pub(super) struct Underway {
 }
 
 impl Underway {
-    /// Completes when the start has ended.
+    /// Waits until the start has ended.
     pub(super) fn ended(&self) -> WaitForCancellationFuture<'_> {
         self.ended.cancelled()
     }
 
-    /// Lets the start ask for nothing more; what it has asked for, it waits for.
+    /// Stops the start from sending more requests. It still waits for the answers to those
+    /// already sent.
     pub(super) fn unwant(&self) {
         self.unwanted.cancel();
     }
 
-    /// Lets the start hang up.
+    /// Makes the start drop its request.
     pub(super) fn give_up(&self) {
         self.given_up.cancel();
     }
 }
 
-/// The start itself, under way until dropped.
+/// A start; it counts as under way until dropped.
 #[derive(Debug)]
 pub(super) struct Starting<'a> {
     boxes: &'a Boxes,
@@ -68,12 +68,12 @@ pub(super) struct Starting<'a> {
 }
 
 impl Starting<'_> {
-    /// Whether the box is to be removed already.
+    /// Returns whether the box is to be removed already.
     pub(super) fn is_unwanted(&self) -> bool {
         self.underway.unwanted.is_cancelled()
     }
 
-    /// Works until told to give up; `None` then.
+    /// Runs `work` until it is done, or returns `None` once the start is given up.
     pub(super) async fn unless_given_up<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.underway.given_up.run_until_cancelled(work).await
     }
@@ -91,7 +91,7 @@ impl Boxes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a start, unless one is under way: then what is cancelled at its end.
+    /// Begins a start. If one is under way already, returns a token that is cancelled at its end.
     pub(super) fn begin(&self, id: &SandboxId) -> Result<Starting<'_>, CancellationToken> {
         let mut state = self.lock();
         if let Some(other) = state.starting.get(id) {
@@ -102,17 +102,17 @@ impl Boxes {
         Ok(Starting { boxes: self, id: id.clone(), underway })
     }
 
-    /// The start of this box that is under way.
+    /// Returns the start of this box that is under way, if any.
     pub(super) fn starting(&self, id: &SandboxId) -> Option<Underway> {
         self.lock().starting.get(id).cloned()
     }
 
-    /// What is remembered of a box.
+    /// Returns the remote sandbox of a box, if it is remembered.
     pub(super) fn known(&self, id: &SandboxId) -> Option<Known> {
         self.lock().known.get(id).cloned()
     }
 
-    /// Remembers a box.
+    /// Remembers the remote sandbox of a box.
     pub(super) fn remember(&self, id: &SandboxId, remote: &str) -> Known {
         let mut state = self.lock();
         if let Some(known) = state.known.get(id)
@@ -132,17 +132,16 @@ impl Boxes {
         state.generations.remove(id);
     }
 
-    /// Every box that is remembered.
+    /// Returns the ids of all remembered boxes.
     pub(super) fn ids(&self) -> Vec<SandboxId> {
         self.lock().known.keys().cloned().collect()
     }
 
-    /// The generation that requests about a box carry.
+    /// Returns the lease generation that requests about a box carry.
     pub(super) fn generation(&self, id: &SandboxId) -> Option<u64> {
         self.lock().generations.get(id).copied()
     }
 
-    /// Sets it.
     pub(super) fn set_generation(&self, id: &SandboxId, generation: u64) {
         self.lock().generations.insert(id.clone(), generation);
     }

@@ -1,4 +1,4 @@
-//! Commands: sent as one request, read as they write.
+//! Commands: one request each, with the output streamed back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,11 @@ use super::remote::Remote;
 use crate::{ByteStream, Command, Error, ExitStatus, OutputEvent, OutputStream, Result};
 
 const ACTION: &str = "run a command";
-/// How much later than its deadline a command may be told to have ended.
+/// The longest wait for a command's end to be reported after its deadline.
 const LATE_MAX: Duration = Duration::from_secs(30);
-/// The largest stdin: it is sent in the request, which has a bound of 1 MiB.
+/// The largest stdin, in bytes: it is part of the request, which is limited to 1 MiB.
 const STDIN_BYTES_MAX: usize = 1024 * 1024;
 
-/// Starts a command.
 pub(super) async fn exec(guest: &CustomGuest, command: Command) -> Result<OutputStream> {
     let Some((program, args)) = command.argv.split_first().filter(|(program, _)| !program.is_empty()) else {
         return Err(Error::Invalid("the command is empty; say what to run".to_owned()));
@@ -73,7 +72,7 @@ pub(super) async fn exec(guest: &CustomGuest, command: Command) -> Result<Output
     .boxed())
 }
 
-/// Refuses a terminal, which the request has no words for.
+/// Refuses a terminal, which the request cannot ask for.
 pub(super) fn check_streams(command: &Command) -> Result<()> {
     if command.terminal.is_none() {
         return Ok(());
@@ -81,7 +80,7 @@ pub(super) fn check_streams(command: &Command) -> Result<()> {
     Err(Error::NotSupported("the provider `custom` has no terminals; leave out `tty`".to_owned()))
 }
 
-/// All of stdin, within bounds.
+/// Reads all of stdin, up to [`STDIN_BYTES_MAX`].
 async fn whole(mut stdin: ByteStream) -> Result<Bytes> {
     let mut all = BytesMut::new();
     while let Some(piece) = stdin.next().await {
@@ -97,22 +96,22 @@ async fn whole(mut stdin: ByteStream) -> Result<Bytes> {
     Ok(all.freeze())
 }
 
-/// What comes of a command.
+/// Events of a running command.
 struct Output {
     remote: Arc<Remote>,
     known: Known,
     stream: ExecStream,
     started: Instant,
     deadline: Instant,
-    /// A line on stderr that may be the other service's own word on the end. Held
+    /// A line on stderr that may be the remote service's own message about the end. Held back
     /// until it is clear that the command wrote it.
     held: Option<Bytes>,
-    /// What follows the line that was held.
+    /// Event after the line that was held back.
     next: Option<Result<OutputEvent>>,
     ended: bool,
 }
 
-/// Whether these may be the other service's own words.
+/// Returns whether the bytes may be a message of the remote service itself.
 fn is_word(bytes: &[u8]) -> bool {
     bytes == api::SANDBOX_ENDED.as_bytes()
         || bytes == api::PROVIDER_FAILED.as_bytes()
@@ -120,7 +119,7 @@ fn is_word(bytes: &[u8]) -> bool {
 }
 
 impl Output {
-    /// What the other service says next. Its deadline is ours as well: a service
+    /// Waits for the next event, at most until the command's deadline and [`LATE_MAX`]: a service
     /// that only keeps the stream alive is not waited for.
     async fn event(&mut self) -> client::Result<Option<ExecEvent>> {
         let until = self.deadline.max(Instant::now()) + LATE_MAX;
@@ -175,7 +174,7 @@ impl Output {
         }
     }
 
-    /// What the end of the stream without an exit means.
+    /// Returns the error for a stream that ended without an exit.
     async fn cut(&mut self, error: client::Error) -> Error {
         if matches!(error, client::Error::Cut { .. }) {
             let ended = api::SANDBOX_ENDED.as_bytes();

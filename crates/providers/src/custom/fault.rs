@@ -1,31 +1,30 @@
-//! What a failure of the other service means here.
+//! Conversion of the remote service's failures into errors of this provider.
 
 use client::Error as Remote;
 
 use crate::Error;
 
-/// The most characters of the other service's words that reach a caller.
+/// The longest text of the remote service that reaches a caller, in characters.
 const WORDS_CHARS_MAX: usize = 300;
 
-/// Action of asking for a new box.
+/// Name of the action of requesting a new box.
 pub(super) const START: &str = "start a box";
 
-/// What a failed request about a box with this `generation` means.
+/// Converts the failure of a request about a box with this `generation`.
 ///
-/// The other service's codes decide. Its words are passed on where the API means
-/// them for the caller, who has something to change; all else that it said is
-/// only a source, for the log. What surely was not done is `Unavailable`, what
-/// may have been done is `Failed`.
+/// The error code decides. The message is passed on only if the API means it for a caller who can
+/// change something; any other message becomes a source, for the log. A request that was
+/// certainly not carried out is `Unavailable`; one that may have been is `Failed`.
 pub(super) fn fault(action: &'static str, generation: Option<u64>, error: Remote) -> Error {
     let Remote::Api { code, message, .. } = &error else { return without_answer(action, error) };
     let words = words(message);
     match code.as_str() {
         "bad_request" | "payload_too_large" => Error::Invalid(words),
         "not_supported" => Error::NotSupported(words),
-        // There is no box yet: its words are about what the spawn names,
+        // There is no box yet, so the message is about something that the request names.
         "not_found" if action == START => Error::Invalid(words),
         "not_found" => Error::Gone,
-        // or about the disk that boxes lie on.
+        // Without a box, the disk that holds the boxes is meant.
         "no_space" if action == START => Error::Full(words),
         "no_space" => Error::NoSpace,
         "resource_limit" => Error::Exhausted(format!("the service behind this provider is at a limit: {words}")),
@@ -60,7 +59,7 @@ fn without_answer(action: &'static str, error: Remote) -> Error {
     }
 }
 
-/// A stranger's words, on one line and not too many.
+/// Makes an untrusted text one line of at most [`WORDS_CHARS_MAX`] characters.
 pub(super) fn words(text: &str) -> String {
     let mut words: String = text.chars().take(WORDS_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if words.len() < text.len() {

@@ -1,4 +1,4 @@
-//! Files: read as they come, written in memory if small and as they come if not.
+//! Files: reads are streamed; writes are buffered if small and streamed if not.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,11 +17,11 @@ use super::guest::CustomGuest;
 use crate::guest::MODE_MAX;
 use crate::{ByteStream, Error, FileContent, FileInfo, Guest, Result};
 
-/// The largest file that is sent in one piece, with its mode. What is larger is
-/// sent as it comes, and gets its mode behind.
+/// The largest file that is sent in one request with its mode. A larger one is streamed, and its
+/// mode is set afterwards.
 const WHOLE_BYTES_MAX: usize = 1024 * 1024;
 
-/// What the other service says of a file, if that makes sense.
+/// Converts the remote service's description of a file, or fails if no such file can exist.
 pub(super) fn file_info(action: &'static str, info: api::FileInfo) -> Result<FileInfo> {
     let said = mode_of(&info.mode).zip(info.mod_time.parse::<Timestamp>().ok()).map(|(mode, modified)| FileInfo {
         name: info.name,
@@ -47,7 +47,7 @@ pub(super) async fn read(guest: &CustomGuest, path: &str, offset: u64, length: O
     let range = match (offset, length) {
         (0, None) => None,
         (start, None) => Some(Range { start, end: None }),
-        // No range is empty, so one byte is asked for and dropped.
+        // A range cannot be empty, so one byte is requested and dropped.
         (start, Some(length)) => Some(Range { start, end: Some(start.saturating_add(length.max(1) - 1)) }),
     };
     let client = &guest.remote.client;
@@ -68,14 +68,14 @@ pub(super) async fn read(guest: &CustomGuest, path: &str, offset: u64, length: O
             modified,
             mode,
         },
-        // A service that does not say so with the content.
+        // The service does not send the metadata with the content.
         _ => FileInfo { size, is_symlink: false, target: None, ..guest.stat(path).await? },
     };
     let bytes = if length == Some(0) { stream::empty().boxed() } else { pieces(ACTION, stream, length) };
     Ok(FileContent { info, bytes })
 }
 
-/// The content, but no more than was asked for.
+/// Returns the content, but no more than was requested.
 fn pieces(action: &'static str, stream: FileStream, length: Option<u64>) -> ByteStream {
     stream::unfold(Some((stream, length.unwrap_or(u64::MAX))), move |state| async move {
         let (mut stream, left) = state?;
@@ -136,13 +136,13 @@ async fn write_whole(guest: &CustomGuest, path: &str, mode: Option<u32>, content
     guest.ask(WRITE, client.write_file_whole(guest.sandbox(), &request)).await.map(|_| ())
 }
 
-/// Sends pieces as they come. Waits as long as they do, and for the answer as
-/// long as for any.
+/// Streams a file. Waits for `content` without a limit, and for each step of the service for at
+/// most the provider's time-out.
 async fn write_stream(guest: &CustomGuest, path: &str, content: ByteStream) -> Result<()> {
     let state = Arc::new(Upload { taken: Mutex::new(Some(Instant::now())), failure: Mutex::new(None) });
     let watched = Arc::clone(&state);
     let content = stream::unfold((content, watched), |(mut content, state)| async move {
-        // Until it comes, the wait is ours.
+        // Until the piece arrives, the service is not the one to wait for.
         state.set_taken(None);
         let piece = content.next().await;
         state.set_taken(Some(Instant::now()));
@@ -170,9 +170,9 @@ async fn write_stream(guest: &CustomGuest, path: &str, content: ByteStream) -> R
     }
 }
 
-/// How far an upload is.
+/// Progress of an upload.
 struct Upload {
-    /// When the other service took a piece last; `None` while it waits for ours.
+    /// Time when the remote service last took a piece; `None` while it waits for `content`.
     taken: Mutex<Option<Instant>>,
     failure: Mutex<Option<Error>>,
 }
@@ -182,7 +182,7 @@ impl Upload {
         *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }
 
-    /// Completes when the other service has done nothing for `timeout`.
+    /// Waits until the remote service has done nothing for `timeout`.
     async fn stalled(&self, timeout: Duration) {
         loop {
             let taken = *self.taken.lock().unwrap_or_else(PoisonError::into_inner);

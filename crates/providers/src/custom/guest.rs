@@ -1,4 +1,4 @@
-//! The inside of a sandbox over there.
+//! The inside of a remote sandbox.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::{
     TerminalSize,
 };
 
-/// The inside of a box.
+/// The inside of a box, reached through the remote service's API.
 pub(super) struct CustomGuest {
     pub(super) remote: Arc<Remote>,
     pub(super) id: SandboxId,
@@ -34,24 +34,24 @@ impl fmt::Debug for CustomGuest {
 }
 
 impl CustomGuest {
-    /// Its id over there.
+    /// Returns the id of the sandbox at the remote service.
     pub(super) fn sandbox(&self) -> &str {
         &self.known.remote
     }
 
-    /// For requests that change something.
+    /// Returns the client for requests that change something.
     pub(super) fn writing(&self) -> Result<Client> {
         self.remote.writing(&self.id)
     }
 
-    /// A place among the requests about this box.
+    /// Acquires one of the permits for requests about this box.
     pub(super) async fn permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>> {
         let permit = tokio::time::timeout(self.remote.timeout, self.known.permits.acquire()).await;
         let busy = || Error::Exhausted("too many operations are under way in this sandbox; try again later".to_owned());
         permit.map_err(|_| busy())?.map_err(|_| busy())
     }
 
-    /// Waits for an answer that belongs to this box.
+    /// Waits for an answer about this box, holding a permit.
     pub(super) async fn ask<T>(
         &self,
         action: &'static str,
@@ -61,7 +61,7 @@ impl CustomGuest {
         self.remote.within_of(action, self.remote.boxes.generation(&self.id), answer).await
     }
 
-    /// The same where `path` may be what is missing, and not the sandbox.
+    /// Waits for an answer like [`CustomGuest::ask`], where "not found" may also mean `path`.
     async fn ask_of<T>(
         &self,
         action: &'static str,
@@ -74,7 +74,7 @@ impl CustomGuest {
         }
     }
 
-    /// What "not found" means, which is the same word for both.
+    /// Returns the error for "not found", which the API uses for the path and for the sandbox.
     pub(super) async fn missing(&self, path: &str) -> Error {
         match self.remote.still_runs(&self.known).await {
             Ok(true) => Error::NotFound(format!("{path}: no such file or directory")),
@@ -84,7 +84,7 @@ impl CustomGuest {
     }
 }
 
-/// A command of another service, to which nothing can be done while it runs.
+/// Control of a remote command, which supports no operation.
 #[derive(Debug)]
 struct OutOfReach;
 
@@ -110,8 +110,8 @@ impl Guest for CustomGuest {
     async fn exec_interactive(&self, command: Command) -> Result<Interactive> {
         exec::check_streams(&command)?;
         let guest = CustomGuest { remote: Arc::clone(&self.remote), id: self.id.clone(), known: self.known.clone() };
-        // All of stdin goes with the request, so that there is none before its end,
-        // and whoever writes it must not wait for us.
+        // All of stdin goes with the request, so there is no request before its end. The writer
+        // of stdin must not have to wait for this call to return.
         let output = stream::once(async move { exec::exec(&guest, command).await }).try_flatten();
         Ok(Interactive { output: output.boxed(), control: Arc::new(OutOfReach) })
     }
@@ -184,7 +184,7 @@ impl Guest for CustomGuest {
     }
 
     async fn set_deadline(&self, after: Duration) -> Result<()> {
-        // No lifetime is shorter than the API can write.
+        // The API cannot express a shorter lifetime.
         let ttl = domain::format_duration(after.max(Duration::from_millis(1)));
         let client = self.writing()?;
         self.ask("set the deadline of a box", client.extend(self.sandbox(), &ttl)).await.map(|_| ())

@@ -1,4 +1,4 @@
-//! The other service: asking it, and finding our boxes in it.
+//! Requests to the remote service, and the search for this server's boxes in it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -12,16 +12,16 @@ use super::fault::{fault, words};
 use super::{ID_LABEL, STORE_LABEL};
 use crate::{Chain, Error, Facts, Isolation, LimitKind, Result};
 
-/// Sandboxes per request.
+/// Number of sandboxes per request.
 const PAGE: u32 = 100;
-/// The most pages of one list: a service that gives more goes round in circles.
+/// The most pages of one list. A service that returns more repeats itself endlessly.
 const PAGES_MAX: usize = 10_000;
-/// The longest check of the health.
+/// The longest wait of a health check.
 const HEALTH_WAIT: Duration = Duration::from_secs(4);
-/// The limits that a provider's detail tells of.
+/// Limits that a provider's detail reports.
 const LIMITS: [&str; 4] = ["memory_mb", "vcpus", "pids", "disk_mb"];
 
-/// The service, and what is remembered of it.
+/// The remote service, and the state that is kept about it.
 pub(super) struct Remote {
     pub(super) name: String,
     pub(super) client: Client,
@@ -32,13 +32,13 @@ pub(super) struct Remote {
     pub(super) facts: Mutex<Option<Facts>>,
 }
 
-/// Whether a sandbox can be used.
+/// Returns whether a sandbox can be used.
 pub(super) fn is_running(sandbox: &Sandbox) -> bool {
     sandbox.state == "running"
 }
 
 impl Remote {
-    /// Waits for an answer of the service, but not for ever.
+    /// Waits for an answer of the service, for at most the provider's time-out.
     pub(super) async fn within<T>(
         &self,
         action: &'static str,
@@ -47,7 +47,7 @@ impl Remote {
         self.within_of(action, None, answer).await
     }
 
-    /// The same for a request that carries the `generation` of a box.
+    /// Waits like [`Remote::within`], for a request that carries the `generation` of a box.
     pub(super) async fn within_of<T>(
         &self,
         action: &'static str,
@@ -59,12 +59,12 @@ impl Remote {
         answer.unwrap_or(Err(client::Error::Timeout { after })).map_err(|error| fault(action, generation, error))
     }
 
-    /// What an error of a request about no box in particular means.
+    /// Converts the error of a request that is about no particular box.
     pub(super) fn fault(&self, action: &'static str, error: client::Error) -> Error {
         fault(action, None, error)
     }
 
-    /// For requests that change something about a box.
+    /// Returns the client for requests that change a box.
     pub(super) fn writing(&self, id: &SandboxId) -> Result<Client> {
         match self.boxes.generation(id) {
             None => Ok(self.client.clone()),
@@ -75,13 +75,13 @@ impl Remote {
         }
     }
 
-    /// Whether a sandbox is the box `id` of ours.
+    /// Checks whether a sandbox is this server's box `id`.
     pub(super) fn is_ours(&self, sandbox: &Sandbox, id: &SandboxId) -> bool {
         let label = |name| sandbox.metadata.0.get(name).map(String::as_str);
         label(STORE_LABEL) == Some(self.label.as_str()) && label(ID_LABEL) == Some(id.as_str())
     }
 
-    /// Every sandbox with these labels, in whatever state.
+    /// Lists every sandbox with these labels, in any state.
     pub(super) async fn listed(&self, action: &'static str, labels: &[(&str, &str)]) -> Result<Vec<Sandbox>> {
         let list = async {
             let mut found = Vec::new();
@@ -90,13 +90,13 @@ impl Remote {
                 let filter =
                     Filter { metadata: labels, limit: Some(PAGE), cursor: cursor.as_deref(), ..Filter::default() };
                 let page = match self.client.list_page(&filter).await {
-                    // A service that does not know the filters.
+                    // An older service does not know the filters.
                     Err(error) if cursor.is_none() && error.is_code("bad_request") => {
                         Page { sandboxes: self.client.list().await?, next: None }
                     }
                     page => page?,
                 };
-                // One that does not know them may also give everything.
+                // An older service may ignore the filters and return every sandbox.
                 let has = |sandbox: &Sandbox, (name, value): &(&str, &str)| {
                     sandbox.metadata.0.get(*name).map(String::as_str) == Some(*value)
                 };
@@ -120,12 +120,12 @@ impl Remote {
         }
     }
 
-    /// The sandboxes that are this box.
+    /// Lists the sandboxes that are this box.
     async fn found(&self, id: &SandboxId) -> Result<Vec<Sandbox>> {
         self.listed("look for a box", &[(ID_LABEL, id.as_str()), (STORE_LABEL, &self.label)]).await
     }
 
-    /// The sandbox that is this box and runs.
+    /// Finds the running sandbox that is this box.
     ///
     /// # Errors
     /// [`Error::Gone`] if there is none.
@@ -137,7 +137,7 @@ impl Remote {
                     return Err(Error::failed(ACTION, "the other service answered with another sandbox"));
                 }
                 Ok(sandbox) if is_running(&sandbox) => return Ok(known),
-                // Another instance may have made it anew.
+                // Another instance of this provider may have made a new one.
                 Ok(_) | Err(Error::Gone) => {}
                 Err(error) => return Err(error),
             }
@@ -147,7 +147,7 @@ impl Remote {
         Ok(self.boxes.remember(id, &running.id))
     }
 
-    /// Whether a sandbox over there still runs.
+    /// Returns whether a remote sandbox still runs.
     pub(super) async fn still_runs(&self, known: &Known) -> Result<bool> {
         match self.within("look for a box", self.client.sandbox(&known.remote)).await {
             Ok(sandbox) => Ok(is_running(&sandbox)),
@@ -169,7 +169,7 @@ impl Remote {
                 Err(error) => Err(error),
             }
         };
-        // What is remembered needs no question.
+        // A remembered sandbox needs no search.
         if let Some(known) = self.boxes.known(id)
             && remove(&known.remote).await?
         {
@@ -181,7 +181,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Why the service cannot be used now; learns the facts by the way.
+    /// Returns the reason why the service cannot be used now, if any. Also learns the facts.
     pub(super) async fn trouble(&self) -> Option<String> {
         match tokio::time::timeout(HEALTH_WAIT, self.look()).await {
             Ok(Ok(())) => None,
@@ -213,8 +213,8 @@ impl Remote {
                 self.learn(provider).await;
                 Ok(())
             }
-            // The list of providers may be for administrators only; that our key
-            // is good, another route tells.
+            // The list of providers may be for administrators only. Another route shows whether
+            // the key is accepted.
             Err(error) if error.is_code("unauthorized") || error.is_code("forbidden") => {
                 let filter = Filter { metadata: &[(STORE_LABEL, &self.label)], limit: Some(1), ..Filter::default() };
                 self.client.list_page(&filter).await.map_err(told)?;
@@ -229,7 +229,7 @@ impl Remote {
         }
     }
 
-    /// The provider that our boxes are made by.
+    /// Returns the remote provider that makes this provider's boxes.
     fn chosen<'a>(&self, providers: &'a [ProviderHealth]) -> Result<&'a ProviderHealth, String> {
         match &self.provider {
             Some(name) => providers
@@ -247,7 +247,7 @@ impl Remote {
         *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts_of(detail));
     }
 
-    /// What is known of the provider over there.
+    /// Returns the facts of the remote provider.
     pub(super) fn facts(&self) -> Facts {
         let known = self.facts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         known.unwrap_or_else(|| Facts {

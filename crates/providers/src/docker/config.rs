@@ -1,4 +1,4 @@
-//! How to set the provider up.
+//! Configuration of the provider.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,66 +8,65 @@ use domain::StoreId;
 
 use crate::images::{PullPolicy, RegistryConfig};
 
-/// How to set the provider up. [`DockerConfig::new`] has the defaults.
+/// Configuration of the provider. [`DockerConfig::new`] has the defaults.
 #[derive(Debug, Clone)]
 pub struct DockerConfig {
-    /// Whose boxes these are. Containers of others on the same Engine are not touched.
+    /// Store that the boxes belong to. Containers of others on the same Engine are not touched.
     pub store_id: StoreId,
-    /// The Engine: a path or `unix://…`, or `tcp://host:port`. Empty for `DOCKER_HOST`
-    /// (with `DOCKER_TLS_VERIFY` and `DOCKER_CERT_PATH`, as Docker's own client has
-    /// them), and `/var/run/docker.sock` if that is not set.
+    /// Address of the Engine: a path or `unix://…`, or `tcp://host:port`. Empty for `DOCKER_HOST`
+    /// (with `DOCKER_TLS_VERIFY` and `DOCKER_CERT_PATH`, as in Docker's own client), and for
+    /// `/var/run/docker.sock` if that is not set.
     pub socket: String,
-    /// How to know an Engine on TCP, and be known by it; `None` for no TLS.
+    /// Certificates for an Engine on TCP; `None` for no TLS.
     pub tls: Option<DockerTls>,
-    /// The OCI runtime: `runc`, `runsc`, `kata` …; empty for the Engine's default.
+    /// OCI runtime: `runc`, `runsc`, `kata` …; empty for the Engine's default.
     pub runtime: String,
-    /// Docker's network mode: `none` (the default), `bridge`, or the name of a
-    /// network. `host` and `container:…` are refused, since they take a wall down.
+    /// Docker's network mode: `none` (the default), `bridge`, or the name of a network. `host`
+    /// and `container:…` are refused, since they break the isolation.
     pub network_mode: String,
-    /// A seccomp profile of Docker's form (JSON), in place of the Engine's own.
+    /// Seccomp profile in Docker's format (JSON), in place of the Engine's own.
     pub seccomp_profile: Option<PathBuf>,
-    /// The root of a box cannot be written; `/workspace`, `/tmp`, `/var/tmp` and `/run`
-    /// are in its memory.
+    /// True for boxes with a read-only root; `/workspace`, `/tmp`, `/var/tmp` and `/run` are in
+    /// their memory.
     pub read_only_rootfs: bool,
-    /// The most processes of a box, whatever its size says; `None` for what that says.
+    /// Limit on the processes of a box, which overrides that of its size; `None` for that of its
+    /// size.
     pub pids_limit: Option<u32>,
-    /// All of a box, its agent too, runs as this user (`name`, `uid`, `uid:gid`), and
-    /// nothing in it is root; empty for root with the capabilities below, and
-    /// commands as the image's user.
+    /// User that all of a box, its agent too, runs as (`name`, `uid`, `uid:gid`), with nothing in
+    /// it root; empty for root with the capabilities below, and commands as the image's user.
     pub user: String,
-    /// Capabilities, `CHOWN` or `CAP_CHOWN`, to take away from those that boxes have.
+    /// Capabilities, `CHOWN` or `CAP_CHOWN`, to remove from those that boxes have.
     pub dropped_caps: Vec<String>,
     /// Capabilities to add to those that boxes have.
     pub added_caps: Vec<String>,
-    /// What is mounted in memory, with Docker's options: `/cache` → `size=64m`.
+    /// Paths mounted in memory, with Docker's options: `/cache` → `size=64m`.
     pub tmpfs: BTreeMap<String, String>,
-    /// When a spawn asks the registry for its image.
+    /// Policy for pulling the image of a spawn.
     pub pull: PullPolicy,
-    /// The longest that a spawn waits for its image. The pull goes on after that.
+    /// Longest wait of a spawn for its image. The pull goes on after that.
     pub pull_timeout: Duration,
-    /// Logins, by host and port of the registry. Mirrors, plain HTTP and
-    /// certificates are settings of the Engine, which is who asks registries.
+    /// Logins, by host and port of the registry. Mirrors, plain HTTP and certificates are
+    /// settings of the Engine, which makes the requests.
     pub registries: BTreeMap<String, RegistryConfig>,
-    /// The only registries that the Engine is told to ask, by host and port; empty for any.
+    /// Registries that the Engine may be asked to pull from, by host and port; empty for any.
     pub allowed_registries: Vec<String>,
-    /// Docker's own `config.json`, for its logins and credential helpers; `None` to
-    /// read none.
+    /// Docker's own `config.json`, for its logins and credential helpers; `None` to read none.
     pub docker_config: Option<PathBuf>,
 }
 
 /// TLS of an Engine on TCP. All files are PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DockerTls {
-    /// Who signed the Engine's certificate.
+    /// Certificate authority of the Engine's certificate.
     pub ca: PathBuf,
-    /// Our certificate, for an Engine that asks for one.
+    /// Client certificate, for an Engine that asks for one.
     pub cert: Option<PathBuf>,
-    /// The key of our certificate.
+    /// Key of the client certificate.
     pub key: Option<PathBuf>,
 }
 
 impl DockerConfig {
-    /// What holds where nothing is configured.
+    /// Returns the default configuration for a store.
     #[must_use]
     pub fn new(store_id: StoreId) -> DockerConfig {
         DockerConfig {

@@ -1,4 +1,4 @@
-//! A box as a container.
+//! Container of a box.
 
 use std::collections::HashMap;
 
@@ -13,35 +13,36 @@ use super::config::DockerConfig;
 use super::image::Image;
 use crate::{Error, Result, Spec};
 
-/// Whose a container is.
+/// Label with the id of the store that a container belongs to.
 pub(super) const STORE_LABEL: &str = "tidebox.store";
-/// Which box it is.
+/// Label with the id of the sandbox.
 pub(super) const SANDBOX_LABEL: &str = "tidebox.sandbox";
 
-/// What installing packages and running services as several users needs, all of
-/// it only over the box's own files and processes. The same as on `native`.
+/// Capabilities for installing packages and for services with several users, which reach only the
+/// box's own files and processes. The same as on `native`.
 const CAPABILITIES: [&str; 8] =
     ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"];
-/// The period of processor limits, in microseconds.
+/// Period of processor limits, in microseconds.
 const CPU_PERIOD: i64 = 100_000;
-/// How readily the kernel of the Engine's machine ends a box when memory runs out:
-/// before its services. The same as on `native`.
+/// OOM score adjustment of a box: the kernel of the Engine's machine ends boxes before its
+/// services. The same as on `native`.
 const OOM_SCORE: i64 = 500;
-/// Bytes that one socket may hold of options, such as keys of signed connections,
-/// which no control group counts. The same as on `native`.
+/// Most bytes of options that one socket may hold, such as keys of signed connections, which no
+/// control group counts. The same as on `native`.
 const SOCKET_OPTION_BYTES_MAX: u32 = 8_192;
-/// The agent's own tmpfs holds a socket.
+/// Mount options of the agent's own tmpfs, which holds a socket.
 const RUN_DIR_OPTIONS: &str = "rw,noexec,nosuid,nodev,size=64k,mode=1777";
-/// In a box whose root cannot be written; the first gets half of the memory, the others an eighth.
+/// Folders in memory of a box with a read-only root: the first gets half of the memory, the
+/// others an eighth each.
 const WRITABLE: [&str; 4] = [WORKSPACE, "/tmp", "/var/tmp", "/run"];
 const WORKSPACE: &str = "/workspace";
 
-/// The name of a box's container: one box, one container, whoever asks.
+/// Returns the name of a box's container. It is unique, so that a second start finds the first.
 pub(super) fn name(store: &StoreId, id: &SandboxId) -> String {
     format!("tidebox-{}-{id}", store.as_str())
 }
 
-/// What is the same for every box, checked once.
+/// Settings common to every box, checked once.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
     capabilities: Vec<String>,
@@ -49,8 +50,10 @@ pub(super) struct Shape {
 }
 
 impl Shape {
+    /// Checks the configuration and reads the seccomp profile.
+    ///
     /// # Errors
-    /// [`Error::Invalid`] names the key that makes no sense.
+    /// [`Error::Invalid`] for a setting that is not valid, naming its key.
     pub(super) fn new(config: &DockerConfig) -> Result<Shape> {
         let network = config.network_mode.as_str();
         if network.is_empty() || network == "host" || network.starts_with("container:") {
@@ -100,7 +103,7 @@ fn capabilities(config: &DockerConfig) -> Result<Vec<String>> {
             "providers.docker.added_caps has {all}, which leaves no wall standing; name the capabilities"
         )));
     }
-    // Who is not root has none to begin with.
+    // A user other than root has none to begin with.
     let usual = CAPABILITIES.iter().filter(|_| config.user.is_empty()).map(|name| (*name).to_owned());
     let mut kept: Vec<String> = usual.chain(added).collect();
     kept.retain(|name| !dropped.contains(name) && !dropped.iter().any(|dropped| dropped == "ALL"));
@@ -109,17 +112,17 @@ fn capabilities(config: &DockerConfig) -> Result<Vec<String>> {
     Ok(kept)
 }
 
-/// Parts that a box is made of besides its configuration.
+/// Parts of a box besides its configuration.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Made<'a> {
     pub(super) image: &'a Image,
-    /// The name of the volume that holds the agent.
+    /// Name of the volume that holds the agent.
     pub(super) volume: &'a str,
-    /// The kernel has a bound for the options of sockets of one container.
+    /// True if the kernel has a limit on socket options for each container.
     pub(super) bounds_options: bool,
 }
 
-/// What the Engine is asked to make.
+/// Returns the request to create a container.
 pub(super) fn body(
     config: &DockerConfig,
     shape: &Shape,
@@ -136,11 +139,11 @@ pub(super) fn body(
         attach_stdin: Some(true),
         attach_stdout: Some(true),
         open_stdin: Some(true),
-        // The box outlives whoever is attached.
+        // The box must outlive the attached client.
         stdin_once: Some(false),
         entrypoint: Some(vec![AGENT_PROGRAM.to_owned(), "stdio".to_owned(), boot]),
         cmd: Some(Vec::new()),
-        // The image's own would be run in the box by the Engine, again and again.
+        // The image's own check would be run in the box by the Engine, again and again.
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
         image: Some(image.id.clone()),
         working_dir: Some("/".to_owned()),
@@ -162,7 +165,7 @@ fn host(config: &DockerConfig, shape: &Shape, spec: &Spec, made: &Made<'_>) -> H
         pids_limit: Some(config.pids_limit.unwrap_or(resources.pids).into()),
         init: Some(false),
         oom_score_adj: Some(OOM_SCORE),
-        // Everything that the agent says would be written to the Engine's disk.
+        // Any other driver would write the agent's output to the Engine's disk.
         log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
         network_mode: Some(config.network_mode.clone()),
         restart_policy: Some(RestartPolicy { name: Some(RestartPolicyNameEnum::NO), maximum_retry_count: None }),
@@ -184,7 +187,7 @@ fn host(config: &DockerConfig, shape: &Shape, spec: &Spec, made: &Made<'_>) -> H
     }
 }
 
-/// The volume that holds the agent.
+/// Returns the mount of the volume that holds the agent.
 pub(super) fn agent_mount(volume: &str, read_only: bool) -> Mount {
     Mount {
         target: Some(AGENT_DIR.to_owned()),

@@ -1,11 +1,10 @@
-//! The way to an agent that leaves the Engine out: to the agent's socket, through
-//! the view of the container that the kernel gives to who is on the same machine
-//! and may look at its processes.
+//! Direct connection to an agent without the Engine: to the agent's socket, through the
+//! container's root that the kernel shows under `/proc` to processes on the same machine that may
+//! inspect its processes.
 //!
-//! What the Engine relays goes through two processes and four pipes more, which
-//! took two thirds of the time of a large stream. Where there is no such way (an
-//! Engine elsewhere, a runtime with a kernel of its own, a server without the
-//! right) there is the Engine's.
+//! The Engine relays through two more processes and four more pipes, which took two thirds of the
+//! time of a large stream. Without a direct way (an Engine elsewhere, a runtime with a kernel of
+//! its own, a server without the permission) the Engine relays.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -17,22 +16,22 @@ use tokio::net::UnixStream;
 
 use crate::agent::AgentGuest;
 
-/// An agent that runs answers at once. Past this the Engine's way is tried, which
-/// waits longer.
+/// Limit for the agent's answer. A running agent answers at once; after the limit the Engine's
+/// way is tried, which waits longer.
 const ANSWER_WAIT: Duration = Duration::from_secs(3);
-/// More of a `cgroup` file is not read: a dozen lines with a path each.
+/// Most bytes read of a `cgroup` file: a dozen lines with a path each.
 const CGROUP_BYTES_MAX: usize = 16 * 1024;
 
-/// The first process of a container, as the Engine knows it.
+/// First process of a container, as the Engine reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FirstProcess {
-    /// The container's id: 64 hexadecimal digits.
+    /// Id of the container: 64 hexadecimal digits.
     pub(super) container: String,
-    /// Its number where the Engine is.
+    /// Pid on the Engine's machine.
     pub(super) pid: i32,
 }
 
-/// Reaches the agent. `None` if there is no such way.
+/// Connects to the agent; `None` if there is no direct way.
 pub(super) async fn reach(process: &FirstProcess) -> Option<AgentGuest> {
     let reached = tokio::time::timeout(ANSWER_WAIT, async {
         let stream = connect(process).await.map_err(|error| error.to_string())?;
@@ -50,16 +49,17 @@ pub(super) async fn reach(process: &FirstProcess) -> Option<AgentGuest> {
 
 async fn connect(process: &FirstProcess) -> io::Result<UnixStream> {
     let socket = socket(process)?;
-    // By the descriptor, which cannot become another file meanwhile.
+    // Through the descriptor, which cannot become another file meanwhile.
     let stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
-    // Whoever may write there can put a socket of its own in the agent's place.
+    // A process that may write there can put a socket of its own in the agent's place.
     if stream.peer_cred()?.pid() == Some(process.pid) { Ok(stream) } else { Err(strange("its socket is not its own")) }
 }
 
-/// The agent's socket, and nothing else whatever the box has put in its place.
+/// Opens the agent's socket. Anything else in its place is refused.
 fn socket(process: &FirstProcess) -> io::Result<OwnedFd> {
     let dir = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // Held open, it stays this process and never becomes a later one of the number.
+    // Held open, the descriptor stays with this process and never means a later one of the same
+    // pid.
     let held = openat(CWD, format!("/proc/{}", process.pid), dir, Mode::empty())?;
     if !is_of(&held, &process.container)? {
         return Err(strange("the Engine counts other processes than we do"));
@@ -75,14 +75,14 @@ fn socket(process: &FirstProcess) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Says whether a process with this number here is the container's.
+/// Returns whether the process with this pid here belongs to the container.
 pub(super) fn is_here(process: &FirstProcess) -> bool {
     let dir = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let held = openat(CWD, format!("/proc/{}", process.pid), dir, Mode::empty());
     held.is_ok_and(|held| is_of(&held, &process.container).unwrap_or(false))
 }
 
-/// Whether a process is in the container: the Engine names control groups by it.
+/// Returns whether a process is in the container: the Engine names control groups by its id.
 fn is_of(process: impl AsFd, container: &str) -> io::Result<bool> {
     let file = openat(process, "cgroup", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut groups = vec![0; CGROUP_BYTES_MAX];

@@ -1,4 +1,4 @@
-//! The Engine: what it is, and whether it can hold boxes.
+//! Description of the Engine, and whether it can hold boxes.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -14,50 +14,50 @@ use super::config::DockerConfig;
 use super::container::STORE_LABEL;
 use super::fault;
 
-/// The oldest version of the API that has all that is needed: Docker 20.10.
+/// Oldest version of the API that is sufficient: Docker 20.10.
 pub(super) const API_MIN: (u32, u32) = (1, 41);
-/// [`crate::Provider::health`] answers within a second.
+/// Limit for one description, so that [`crate::Provider::health`] answers within a second.
 const ASK_WAIT: Duration = Duration::from_millis(900);
-/// runc before this can be made to write outside of a box (CVE-2025-31133 and its kin).
+/// Oldest safe runc: earlier ones can be made to write outside of a box (CVE-2025-31133 and
+/// related).
 const RUNC_MIN: [u32; 3] = [1, 2, 8];
 
-/// The first kernel with a bound on the options of sockets for each network.
+/// First kernel with a limit on socket options for each network namespace.
 const OPTIONS_KERNEL_MIN: [u32; 2] = [6, 7];
 
-/// What an Engine says of itself.
+/// Description that an Engine gives of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct About {
     pub(super) version: String,
     /// Names of its OCI runtimes, sorted.
     pub(super) runtimes: Vec<String>,
     pub(super) default_runtime: String,
-    /// Its machine, as Go has it: `amd64`, `arm64`.
+    /// Architecture of its machine, in Go's names: `amd64`, `arm64`.
     pub(super) arch: String,
-    /// Containers can have a bound on their own file system.
+    /// True if containers can have a limit on their own file system.
     pub(super) bounds_disk: bool,
-    /// Memory, processor and process limits that it holds.
+    /// True for each limit that it holds: memory, processors, processes.
     pub(super) limits: [bool; 3],
-    /// Its control groups are of version 1, where a memory limit counts no buffers of
-    /// sockets.
+    /// True for control groups of version 1, where a memory limit counts no buffers of sockets.
     pub(super) groups_v1: bool,
-    /// Its kernel has a bound on the options of sockets for each network.
+    /// True if its kernel has a limit on socket options for each network namespace.
     pub(super) bounds_options: bool,
-    /// Where it keeps its containers, as it sees its machine.
+    /// Folder of its containers, as seen on its machine.
     pub(super) root_dir: PathBuf,
-    /// How many boxes of ours it has.
+    /// Number of this store's containers on it.
     pub(super) boxes: u32,
-    /// What it lacks, a sentence each, with what to do about it.
+    /// Missing features, a sentence each, with advice.
     pub(super) missing: Vec<String>,
 }
 
-/// The Engine as it was when it answered last, and why it cannot be used now.
+/// Last description of the Engine, and the reason why it cannot be used now.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     pub(super) about: Option<About>,
     pub(super) error: Option<String>,
 }
 
-/// Asks an Engine, and remembers what it said.
+/// Cache of the last answer of an Engine.
 #[derive(Debug, Default)]
 pub(super) struct Engine {
     seen: RwLock<Seen>,
@@ -72,7 +72,8 @@ impl Engine {
         self.seen().about
     }
 
-    /// Asks within a second. `None` if boxes can be made.
+    /// Asks the Engine within a second. Returns the reason why no box can be made; `None` if
+    /// boxes can be made.
     pub(super) async fn ask(&self, client: &Client, config: &DockerConfig, place: &str) -> Option<String> {
         let answer = tokio::time::timeout(ASK_WAIT, describe(client, config)).await;
         let answer = match answer {
@@ -163,14 +164,14 @@ fn about(version: &SystemVersion, info: SystemInfo, boxes: usize) -> About {
     }
 }
 
-/// Whether the numbers that `version` begins with are these or later ones.
+/// Returns whether the numbers that `version` begins with are `least` or later.
 fn is_at_least(version: &str, least: &[u32]) -> bool {
     let numbers = version.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
     let numbers: Vec<u32> = numbers.take(least.len()).collect();
     numbers.as_slice() >= least
 }
 
-/// Our own machine, as Go has it.
+/// Returns the architecture of this machine, in Go's names.
 pub(super) fn own_arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -179,7 +180,7 @@ pub(super) fn own_arch() -> &'static str {
     }
 }
 
-/// Why no box can be made there, and what to do about it.
+/// Returns the reason why no box can be made there, with advice; `None` if boxes can be made.
 fn unfit(about: &About, config: &DockerConfig) -> Option<String> {
     if about.arch != own_arch() {
         return Some(format!(

@@ -1,4 +1,4 @@
-//! What an Engine's refusals mean to a caller.
+//! Conversion of an Engine's refusals to errors for callers.
 
 use std::time::Duration;
 
@@ -6,22 +6,21 @@ use bollard::errors::Error as ClientError;
 
 use crate::Error;
 
-/// How long a look at the Engine may take, however busy it is.
+/// Limit for reading from the Engine, however busy it is.
 pub(super) const LOOK_WAIT: Duration = Duration::from_secs(10);
-/// How long a change may take. Starting a box on an Engine that makes many at
-/// once is what takes long.
+/// Limit for a change. Starting a box takes long on an Engine that makes many at once.
 pub(super) const CHANGE_WAIT: Duration = Duration::from_secs(60);
 
-/// What a caller can do about an Engine that has no disk left.
+/// Error text for an Engine with a full disk, with advice.
 pub(super) const FULL: &str =
     "the disk of the Docker Engine is full; remove images there (`docker image prune`) or make room on it";
 
-/// So much of what an Engine says gets into the log: some of it is what a registry
-/// said, or a path that a box has made, which may be anything.
+/// Most characters of an Engine's message in the log: parts of it come from a registry, or from a
+/// path that a box has made, which may be anything.
 pub(super) const SAID_CHARS_MAX: usize = 1000;
 
-/// Waits for the whole answer to a short call. One that does not come is as if
-/// the Engine could not be reached; whether the call was done is not known.
+/// Waits for the whole answer to a short call. A missing answer counts as an unreachable Engine;
+/// it is unknown whether the call was done.
 pub(super) async fn within<T>(
     wait: Duration,
     call: impl Future<Output = Result<T, ClientError>>,
@@ -29,7 +28,7 @@ pub(super) async fn within<T>(
     tokio::time::timeout(wait, call).await.unwrap_or(Err(ClientError::RequestTimeoutError))
 }
 
-/// The status and the text of an answer that is a refusal.
+/// Returns the status and the message of a refusal.
 pub(super) fn refusal(error: &ClientError) -> Option<(u16, &str)> {
     if let ClientError::DockerResponseServerError { status_code, message } = error {
         return Some((*status_code, message));
@@ -37,12 +36,12 @@ pub(super) fn refusal(error: &ClientError) -> Option<(u16, &str)> {
     None
 }
 
-/// The status of an answer that is a refusal.
+/// Returns the status of a refusal.
 pub(super) fn status(error: &ClientError) -> Option<u16> {
     refusal(error).map(|(status, _)| status)
 }
 
-/// The provider's own word for what went wrong while it was about to `action`.
+/// Converts an error of `action` into the provider's.
 pub(super) fn failed(action: &'static str, error: ClientError) -> Error {
     if is_unreachable(&error) {
         return Error::Unavailable(unreachable(&error));
@@ -57,7 +56,7 @@ pub(super) fn failed(action: &'static str, error: ClientError) -> Error {
     }
 }
 
-/// Whether the Engine itself was not reached, or went away.
+/// Returns whether the Engine was not reached, or went away.
 pub(super) fn is_unreachable(error: &ClientError) -> bool {
     matches!(
         error,
@@ -65,12 +64,12 @@ pub(super) fn is_unreachable(error: &ClientError) -> bool {
     )
 }
 
-/// Says that the Engine does not answer, and why.
+/// Returns the message that the Engine does not answer, with the cause.
 pub(super) fn unreachable(error: &ClientError) -> String {
     format!("the Docker Engine does not answer ({})", crate::Chain(error))
 }
 
-/// Whether the Engine has no disk left.
+/// Returns whether the message says that the Engine's disk is full.
 pub(super) fn is_full(message: &str) -> bool {
     message.contains("no space left on device") || message.contains("disk quota exceeded")
 }

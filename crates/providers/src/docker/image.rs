@@ -1,4 +1,4 @@
-//! Images of the Engine: what they say of running them, and how they get there.
+//! Images of the Engine: their run settings, and pulls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,18 +28,18 @@ use crate::images::pull::PULL_WAIT_MAX;
 use crate::images::{PullPolicy, Run};
 use crate::{Error, Result};
 
-/// What Docker calls its own registry in logins.
+/// Key of Docker's own registry in logins.
 const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
 
-/// An image that the Engine has.
+/// Image that the Engine has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Image {
-    /// The Engine's id of it: what a name means may change at any time.
+    /// Id on the Engine: a name may point to another image at any time.
     pub(super) id: String,
     pub(super) run: Run,
 }
 
-/// The name in full; refused before it becomes part of a path.
+/// Parses a name into its full form. A bad name is refused before it becomes part of a path.
 pub(super) fn name_of(name: &str) -> Result<Name> {
     if name == "host" {
         return Err(Error::Invalid(
@@ -56,7 +56,7 @@ pub(super) fn name_of(name: &str) -> Result<Name> {
     Name::parse(name)
 }
 
-/// What a failed pull says to everybody who waits for it.
+/// Error of a failed pull, cloned for every caller that waits for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Refused {
     Invalid(String),
@@ -80,14 +80,14 @@ impl From<Refused> for Error {
 
 type Outcome = watch::Receiver<Option<Result<(), Refused>>>;
 
-/// The images of one Engine, and the pulls that are under way.
+/// Images of one Engine, with its running pulls.
 #[derive(Debug, Default)]
 pub(super) struct Images {
     desk: Arc<Desk<Outcome>>,
 }
 
 impl Images {
-    /// The image `name`, pulled as the configuration says.
+    /// Returns the image `name`, pulled as the configuration says.
     pub(super) async fn take(
         self: &Arc<Self>,
         client: &Client,
@@ -123,7 +123,7 @@ impl Images {
         inspect(client, name).await?.ok_or_else(missing)
     }
 
-    /// Joins the pull of `name`, or begins one. It goes on when nobody waits, until
+    /// Joins the pull of `name`, or begins one. A pull goes on when all callers have left, until
     /// another needs its place.
     async fn pull(
         &self,
@@ -148,7 +148,7 @@ impl Images {
         };
         let (client, config) = (client.clone(), config.clone());
         tasks.spawn(async move {
-            // Who hangs up ends the Engine's own pull.
+            // Dropping the request ends the Engine's own pull.
             let pulled = tokio::select! {
                 pulled = tokio::time::timeout(PULL_WAIT_MAX, pull(&client, &config, &full)) => {
                     pulled.unwrap_or_else(|_| Err(Refused::NoImage(given_up(&full))))
@@ -197,7 +197,7 @@ async fn pull(client: &Client, config: &DockerConfig, name: &str) -> Result<(), 
     Ok(())
 }
 
-/// A login as the Engine takes it.
+/// Returns a login in the form that the Engine takes.
 fn credentials(registry: &str, login: &Login) -> DockerCredentials {
     let serveraddress = if is_docker_hub(registry) { DOCKER_HUB_KEY } else { registry };
     let empty = DockerCredentials { serveraddress: Some(serveraddress.to_owned()), ..DockerCredentials::default() };
@@ -259,7 +259,7 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
     if says(&["not found", "manifest unknown", "name unknown", "invalid reference format"]) {
         return Refused::Invalid(format!("the registry {registry} has no image `{name}`; check its name and tag"));
     }
-    // The Engine's own words name its resolver and repeat what a registry said, at any length.
+    // The Engine's own text names its resolver and repeats a registry's answer, at any length.
     let passing: [(&[&str], &str); 5] = [
         (&["connection refused"], "it refuses connections"),
         (&["no such host", "server misbehaving", "Temporary failure"], "its address is not found"),
@@ -275,7 +275,7 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
     Refused::Failed("the Engine could not pull it; the log has what it said".to_owned())
 }
 
-/// What the Engine says of an image; `None` if it has none of that name.
+/// Returns the Engine's image of this name; `None` if it has none.
 pub(super) async fn inspect(client: &Client, name: &str) -> Result<Option<Image>> {
     match fault::within(fault::LOOK_WAIT, client.inspect_image(name)).await {
         Ok(inspected) => read(name, inspected).map(Some),
@@ -287,7 +287,7 @@ pub(super) async fn inspect(client: &Client, name: &str) -> Result<Option<Image>
 fn read(name: &str, inspected: ImageInspect) -> Result<Image> {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let (os, arch) = (text(&inspected.os), text(&inspected.architecture));
-    // An image that was imported may say nothing.
+    // An imported image may have neither.
     if !matches!(os.as_str(), "linux" | "") || !arch.is_empty() && arch != own_arch() {
         return Err(Error::Invalid(format!(
             "the image `{name}` is for {os}/{arch}, and boxes here run linux/{}; name an image for linux/{0}",
@@ -344,7 +344,7 @@ mod test {
             let name = Name::parse(&format!("127.0.0.1:{}/image-{number}", number + 1)).unwrap();
             pulls.push(images.pull(&client, &config, &tasks, &name, None).await.unwrap());
         }
-        // No task has run yet: nothing was waited for.
+        // No task has run yet, since the test has not yielded.
         let refused = images.pull(&client, &config, &tasks, &name_of("127.0.0.1:99/another").unwrap(), None).await;
         let refused = refused.unwrap_err();
         assert!(matches!(&refused, Error::Unavailable(text) if text.contains("64 images")), "{refused}");

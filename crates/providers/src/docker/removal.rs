@@ -1,9 +1,9 @@
-//! The end of a container, and of all that it wrote.
+//! Removal of a container and of everything that it wrote.
 //!
-//! An Engine opens a descriptor for each level of a tree that it removes. A box can
-//! make one that is deeper than the Engine has descriptors: the Engine then answers
-//! nothing else for a moment, and the tree stays. So where its disk is this
-//! machine's, we remove what it cannot.
+//! An Engine opens a descriptor for each level of a tree that it removes. A box can make a tree
+//! deeper than the Engine has descriptors: the Engine then answers nothing else for a moment, and
+//! the tree stays. So where the Engine's disk is this machine's, the server removes such trees
+//! itself.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
 use super::{Inner, first_process, usage};
 use crate::{Result, removal};
 
-/// The longest wait for a container that somebody else removes just now.
+/// Longest wait for a container that another client is removing.
 const REMOVAL_WAIT: Duration = Duration::from_secs(20);
-/// How often to look whether it is gone.
+/// Pause between two attempts.
 const REMOVAL_PERIOD: Duration = Duration::from_millis(20);
 
 impl Inner {
@@ -43,7 +43,7 @@ impl Inner {
                     self.empty_root(client, name).await;
                     deadline = Instant::now() + REMOVAL_WAIT;
                 }
-                // Being removed by another, or held by something that ends just now.
+                // Being removed by another client, or in use by a process that is ending.
                 Some(409 | 500) if Instant::now() < deadline => tokio::time::sleep(REMOVAL_PERIOD).await,
                 _ => return Err(fault::failed("remove a box", error)),
             }
@@ -58,8 +58,8 @@ impl Inner {
         }
     }
 
-    /// Ends a container that has volumes of its own, and removes what lies in them: an
-    /// Engine that fails to remove a volume says so to none, and keeps it.
+    /// Ends a container that has volumes of its own, and removes their content: an Engine that
+    /// fails to remove a volume reports no error, and keeps it.
     async fn empty_volumes(&self, client: &Client, name: &str) {
         let Some(inspected) = self.inspected(client, name).await else { return };
         let volumes = usage::volumes(&inspected);
@@ -67,7 +67,8 @@ impl Inner {
             return;
         }
         let options = KillContainerOptionsBuilder::default().signal("KILL").build();
-        // One that does not run needs no end; one that cannot be ended is the removal's to tell.
+        // An error is no concern here: a stopped container needs no end, and the removal reports
+        // one that cannot be ended.
         let _ = within(CHANGE_WAIT, client.kill_container(name, Some(options))).await;
         if self.inspected(client, name).await.is_some_and(|inspected| first_process(&inspected).is_none()) {
             clear(volumes).await;
@@ -79,8 +80,8 @@ impl Inner {
     }
 }
 
-/// Removes trees that no process changes any more. An Engine whose folders are elsewhere has none
-/// of them here.
+/// Removes trees that no process changes any more. If the Engine's folders are on another
+/// machine, the paths do not exist here.
 async fn clear(trees: Vec<PathBuf>) {
     let work = move || trees.iter().try_for_each(|tree| removal::remove_tree(tree));
     if let Ok(Err(error)) = tokio::task::spawn_blocking(work).await {

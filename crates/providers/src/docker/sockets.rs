@@ -1,4 +1,4 @@
-//! The buffers of sockets, which control groups of version 1 count apart from memory.
+//! Buffers of sockets, which control groups of version 1 count apart from memory.
 
 use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use super::engine::About;
 use crate::native::cgroup;
 
 impl Inner {
-    /// Returns what the Engine lacks, and what we cannot do about it.
+    /// Returns what the Engine lacks, unbounded buffers of sockets included.
     pub(super) fn missing(&self, about: Option<About>) -> Vec<String> {
         let Some(about) = about else { return Vec::new() };
         let unbounded = about.groups_v1 && self.has_unbounded_sockets.load(Ordering::Relaxed);
@@ -19,8 +19,8 @@ impl Inner {
         about.missing.into_iter().chain(unbounded.then(|| sockets.to_owned())).collect()
     }
 
-    /// Bounds the buffers of a box's sockets where the Engine's control groups do not:
-    /// no runtime sets that bound any more.
+    /// Bounds the buffers of a box's sockets where the Engine's control groups do not: current
+    /// runtimes do not set that limit.
     pub(super) fn bound_sockets(&self, process: &FirstProcess, memory_mb: u32) {
         if !self.engine.about().is_some_and(|about| about.groups_v1) {
             return;

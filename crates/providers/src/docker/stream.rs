@@ -1,4 +1,4 @@
-//! The byte stream to an agent, through the Engine.
+//! Byte stream to an agent, through the Engine.
 
 use std::io;
 
@@ -13,15 +13,15 @@ use guest_protocol::AGENT_PROGRAM;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::io::StreamReader;
 
-/// As much as the Engine sends at once.
+/// Size of reads: as much as the Engine sends at once.
 const READ_BYTES: usize = 32 * 1024;
 
-/// Who may execute the agent and not read it, as [`super::volume`] writes it: the kernel
-/// lets no process of the box look into such a program, from its first instruction on.
+/// User that may execute the agent but not read it, with the mode that [`super::volume`] sets:
+/// the kernel lets no process of the box inspect such a program, from its first instruction on.
 const RELAY_USER: &str = "65534:65534";
 
-/// The standard streams of a container's first process. They are one connection,
-/// and whole only for who attaches before the container starts.
+/// Attaches to the standard streams of a container's first process. They are one connection, and
+/// complete only if attached before the container starts.
 pub(super) async fn attach(
     client: &Client,
     container: &str,
@@ -31,8 +31,8 @@ pub(super) async fn attach(
     Ok(join(output, input))
 }
 
-/// A new connection to the agent of a container that runs, through a process
-/// that is started there for it.
+/// Opens a connection to the agent of a running container, through a process that is started
+/// there for it.
 pub(super) async fn relay(
     client: &Client,
     container: &str,
@@ -53,8 +53,7 @@ pub(super) async fn relay(
     }
 }
 
-/// One stream of two: what goes in, and what comes out as frames, of which only
-/// stdout speaks for the agent.
+/// Joins input and output to one stream. Of the output frames, only stdout is the agent's.
 fn join(
     output: impl Stream<Item = Result<LogOutput, ClientError>> + Send + Unpin + 'static,
     input: impl AsyncWrite + Send + Unpin + 'static,

@@ -1,4 +1,4 @@
-//! What a container takes of this machine's disk.
+//! Disk and kernel usage of a container on this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,12 @@ use crate::local::kernel::kernel_usage;
 use crate::local::usage::usage;
 use crate::{DiskUsage, Guest, KernelShare};
 
-/// Files that the Engine keeps for each container beside its root, and that the
-/// container may write: no bound on its root counts them.
+/// Files that the Engine keeps for each container beside its root, and that the container may
+/// write: no limit on its root counts them.
 const OF_THE_ENGINE: [&str; 3] = ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"];
 
-/// Measures the container of a box on an Engine of this machine: its root, the
-/// volumes that its image names, and the files that the Engine keeps for it.
+/// Measures the container of a box on an Engine of this machine: its root, the volumes that its
+/// image names, and the files that the Engine keeps for it.
 pub(super) async fn measure(inner: &Inner, id: &SandboxId) -> Option<DiskUsage> {
     let (client, name) = (inner.client().ok()?, inner.name(id));
     let inspected = within(LOOK_WAIT, client.inspect_container(&name, None)).await.ok()?;
@@ -41,14 +41,14 @@ pub(super) async fn measure(inner: &Inner, id: &SandboxId) -> Option<DiskUsage> 
     Some(found)
 }
 
-/// Measures what the container of a box on an Engine of this machine takes of the kernel.
+/// Measures a kernel share of the container of a box on an Engine of this machine.
 pub(super) async fn of_kernel(inner: &Inner, id: &SandboxId, share: KernelShare) -> Option<u64> {
     let inspected = within(LOOK_WAIT, inner.client().ok()?.inspect_container(&inner.name(id), None)).await.ok()?;
     let process = first_process(&inspected).filter(direct::is_here)?;
     kernel_usage(u32::try_from(process.pid).ok()?, share).await
 }
 
-/// Returns the folder of all that a container wrote to its root.
+/// Returns the folder with everything that a container wrote to its root.
 pub(super) fn root(container: &ContainerInspectResponse) -> Option<PathBuf> {
     container.graph_driver.as_ref()?.data.get("UpperDir").map(PathBuf::from)
 }
@@ -60,14 +60,14 @@ pub(super) fn volumes(container: &ContainerInspectResponse) -> Vec<PathBuf> {
     sources.map(PathBuf::from).collect()
 }
 
-/// Paths of a container's files, as the Engine says.
+/// Paths of a container's files, as the Engine reports them.
 struct Paths {
     root: Option<PathBuf>,
     volumes: Vec<PathBuf>,
     files: Vec<PathBuf>,
 }
 
-/// Parts that can be seen from here: the Engine may have another view.
+/// Parts that the server could measure itself: the Engine may see other paths.
 #[derive(Debug, Default)]
 struct Sees {
     root: bool,

@@ -1,9 +1,8 @@
-//! The agent, put where containers can mount it.
+//! Volume with the agent, which containers mount.
 //!
-//! One volume for each store and agent, which boxes mount for reading only. To
-//! upload the agent to a volume of each box took a quarter of the time of a
-//! whole spawn (the Engine runs a process of its own to unpack it), and what
-//! is the box's own it could also change.
+//! There is one volume for each store and agent version, which boxes mount read-only. Uploading
+//! the agent to a volume of each box took a quarter of the time of a whole spawn, since the
+//! Engine runs a process of its own to unpack it, and a box could change its own volume.
 
 use std::collections::HashMap;
 
@@ -23,16 +22,16 @@ use super::container::{STORE_LABEL, agent_mount};
 use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
 use crate::native::agent_binary;
 
-/// Tells our volumes from those of others.
+/// Label of this program's volumes, with the digest of the agent.
 const AGENT_LABEL: &str = "tidebox.agent";
 
-/// The volume that holds this server's agent.
+/// Volume that holds this server's agent.
 #[derive(Debug)]
 pub(super) struct AgentVolume {
     name: String,
     digest: String,
     store: StoreId,
-    /// Whether it was filled since this server started.
+    /// True once it was filled since this server started.
     is_filled: Mutex<bool>,
 }
 
@@ -48,8 +47,8 @@ impl AgentVolume {
         &self.name
     }
 
-    /// Makes and fills it, unless this server has done so. `image` is any image of
-    /// the Engine: nothing of it runs.
+    /// Makes and fills the volume, unless this server has done so. `image` is any image of the
+    /// Engine; nothing of it runs.
     pub(super) async fn fill(&self, client: &Client, image: &str) -> Result<(), ClientError> {
         let mut is_filled = self.is_filled.lock().await;
         if *is_filled {
@@ -65,7 +64,7 @@ impl AgentVolume {
         };
         within(CHANGE_WAIT, client.create_volume(volume)).await?;
         let helper = format!("{}-upload", self.name);
-        // One that a server left which was killed.
+        // Left by a server that was killed.
         remove(client, &helper).await?;
         let body = ContainerCreateBody {
             image: Some(image.to_owned()),
@@ -92,19 +91,19 @@ impl AgentVolume {
         Ok(())
     }
 
-    /// Has it filled again: somebody has removed it.
+    /// Makes the next [`AgentVolume::fill`] fill it again, after it was removed.
     pub(super) async fn forget(&self) {
         *self.is_filled.lock().await = false;
     }
 
-    /// Volumes of earlier releases go once no box uses them.
+    /// Removes the volumes of earlier releases that no box uses any more.
     async fn remove_others(&self, client: &Client) {
         let filter =
             HashMap::from([("label", vec![format!("{STORE_LABEL}={}", self.store.as_str()), AGENT_LABEL.to_owned()])]);
         let options = ListVolumesOptionsBuilder::default().filters(&filter).build();
         let Ok(listed) = within(LOOK_WAIT, client.list_volumes(Some(options))).await else { return };
         for volume in listed.volumes.unwrap_or_default().into_iter().filter(|volume| volume.name != self.name) {
-            // One that is in use is refused, and tried again by the next server.
+            // The Engine refuses for one in use; the next server tries again.
             let _ = within(CHANGE_WAIT, client.remove_volume(&volume.name, None::<RemoveVolumeOptions>)).await;
         }
     }
@@ -118,18 +117,19 @@ async fn remove(client: &Client, container: &str) -> Result<(), ClientError> {
     }
 }
 
-/// The agent, and the folder in which it gets its tmpfs.
+/// Returns an archive of the agent and the folder on which its tmpfs is mounted.
 fn archive() -> std::io::Result<Vec<u8>> {
     let agent = agent_binary();
     let mut archive = tar::Builder::new(Vec::with_capacity(agent.len() + 4096));
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::Directory);
-    // Some runtimes give a tmpfs the mode of what it is mounted on.
+    // Some runtimes give a tmpfs the mode of its mount point.
     header.set_mode(0o1777);
     header.set_size(0);
     archive.append_data(&mut header, "run/", std::io::empty())?;
     let mut header = tar::Header::new_gnu();
-    // Not to be read: what a user without powers executes of it is closed to all others.
+    // Not readable: the kernel protects a process of an unprivileged user from others if its
+    // program is not readable.
     header.set_mode(0o111);
     header.set_size(agent.len() as u64);
     archive.append_data(&mut header, "agent", agent)?;

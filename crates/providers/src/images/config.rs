@@ -1,4 +1,4 @@
-//! How to set the store up.
+//! Configuration of the image store.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,37 +8,36 @@ use secrecy::SecretString;
 
 use crate::Room;
 
-/// How to set the store up.
+/// Settings of the image store.
 #[derive(Debug, Clone)]
 pub struct ImagesConfig {
-    /// The store's own folder, `<data>/images`.
+    /// Folder of the store, `<data>/images`.
     pub dir: PathBuf,
-    /// When a spawn asks the registry.
+    /// Policy of a spawn for asking the registry.
     pub pull: PullPolicy,
-    /// The longest that a spawn waits for its image. The pull goes on after that.
+    /// Longest wait of a spawn for its image. The pull continues after that.
     pub pull_timeout: Duration,
-    /// Images that nobody uses go, the longest unused first, when the store takes
-    /// more than so many bytes; 0 for no limit.
+    /// Size of the store, in bytes, above which unused images are removed, the longest unused
+    /// first; 0 for no limit.
     pub bytes_max: u64,
-    /// What is left free of the disk: no pull begins that would take it, and what comes
-    /// to it ends.
+    /// Part of the disk that images leave free. A pull that would need it is refused; one that
+    /// reaches it ends.
     pub reserve: Reserve,
-    /// The largest image that is taken, unpacked, in bytes.
+    /// Largest accepted image, in bytes, as downloaded and unpacked.
     pub image_bytes_max: u64,
-    /// How long a registry may be silent in the middle of an answer.
+    /// Longest silence of a registry in the middle of an answer.
     pub stall_timeout: Duration,
-    /// What is to be known of registries, by host and port: `docker.io`, `localhost:5000`.
+    /// Settings of registries, by host and port: `docker.io`, `localhost:5000`.
     pub registries: BTreeMap<String, RegistryConfig>,
-    /// The only registries that are asked, by host and port; empty for any. Mirrors
-    /// of these need not be named.
+    /// Registries that may be asked, by host and port; empty for any. Their mirrors need not be
+    /// listed.
     pub allowed_registries: Vec<String>,
-    /// Docker's own `config.json`, for its logins and credential helpers; `None` to
-    /// read none.
+    /// Docker's own `config.json`, read for logins and credential helpers; `None` to read none.
     pub docker_config: Option<PathBuf>,
 }
 
 impl ImagesConfig {
-    /// A store in `dir`, with the defaults of everything else.
+    /// Returns the settings for a store in `dir`, with defaults for everything else.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -59,46 +58,46 @@ impl ImagesConfig {
 /// Part of a disk that images leave free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reserve {
-    /// In bytes.
+    /// Bytes that stay free.
     pub bytes: u64,
-    /// In inodes, where the file system counts them.
+    /// Inodes that stay free, where the file system counts them.
     pub inodes: u64,
 }
 
 impl Reserve {
-    /// Nothing: images may take all of it.
+    /// Empty reserve: images may fill the disk.
     pub const NONE: Reserve = Reserve { bytes: 0, inodes: 0 };
 
-    /// Says whether `room` is more than this.
+    /// Returns whether `room` is more than this.
     #[must_use]
     pub fn is_free(&self, room: Room) -> bool {
         room.bytes > self.bytes && room.entries.is_none_or(|left| left > self.inodes)
     }
 }
 
-/// When a spawn asks the registry for its image.
+/// Policy of a spawn for asking the registry for its image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PullPolicy {
-    /// If the image is not here.
+    /// Asked only if the image is not in the store.
     Missing,
-    /// Never: the image is here or the spawn is refused.
+    /// Never asked: if the image is not in the store, the spawn is refused.
     Never,
-    /// Each time; what is here already is not downloaded again.
+    /// Asked on each spawn; what is in the store is not downloaded again.
     Always,
 }
 
-/// What is to be known of one registry.
+/// Settings of one registry.
 #[derive(Debug, Clone, Default)]
 pub struct RegistryConfig {
     /// Hosts that are asked first, in order, with the same paths.
     pub mirrors: Vec<String>,
-    /// Spoken to without TLS.
+    /// True to use HTTP without TLS.
     pub plain_http: bool,
-    /// User name; with it goes `password`. A `password` without a name is a token that
-    /// the registry itself takes.
+    /// User name that belongs to `password`. A `password` without a name is a token that the
+    /// registry itself takes.
     pub username: Option<String>,
-    /// Password or token.
+    /// Password, or a token if `username` is absent.
     pub password: Option<SecretString>,
-    /// A certificate (PEM) to trust besides the system's.
+    /// PEM file with certificates to trust besides the system's.
     pub ca_file: Option<PathBuf>,
 }

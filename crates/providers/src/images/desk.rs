@@ -1,5 +1,5 @@
-//! Pulls that are under way, by name: who has the places for them, and which of them
-//! gives way when another needs its place.
+//! Running pulls by name: the limits on their number, and the choice of the pull that gives way
+//! when another needs its slot.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -13,30 +13,29 @@ use tokio_util::sync::CancellationToken;
 use super::name::Name;
 use crate::{Error, Result};
 
-/// The most pulls at once, and the most of one registry: one that is slow does not keep
-/// the others out.
+/// Most pulls at once.
 pub(crate) const PULLS_MAX: usize = 64;
+/// Most pulls at once of one registry: a slow one does not keep the others out.
 const REGISTRY_PULLS_MAX: usize = 16;
 
-/// How long the address of a registry is asked for.
+/// Timeout for resolving the address of a registry.
 const RESOLVE_WAIT: Duration = Duration::from_secs(2);
 
-/// Registry that is asked, as far as it is known to be one: names that lead to one
-/// address are one.
+/// Registry as the limit counts it: names that resolve to one address are the same registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
     registry: String,
-    /// With a port on this machine, where each is a registry of its own.
+    /// Address, with a port only on loopback, where each port is a registry of its own.
     address: Option<(IpAddr, u16)>,
 }
 
 impl Origin {
-    /// Asks for the address that the registry of `name` has.
+    /// Resolves the address of the registry of `name`.
     pub(crate) async fn of(name: &Name) -> Origin {
         let registry = name.registry().to_owned();
         let target = if registry.contains(':') { registry.clone() } else { format!("{registry}:443") };
         let found = tokio::time::timeout(RESOLVE_WAIT, tokio::net::lookup_host(target)).await;
-        // The least of them is the same whatever order they come in.
+        // The least address does not depend on the order of the answer.
         let address = found.ok().and_then(std::result::Result::ok).and_then(Iterator::min);
         let address = address.map(|it| (it.ip().to_canonical(), if it.ip().is_loopback() { it.port() } else { 0 }));
         Origin { registry, address }
@@ -47,7 +46,7 @@ impl Origin {
     }
 }
 
-/// The pulls that are under way, each with what those who wait for it look at.
+/// Running pulls, each with the value that its waiters watch.
 #[derive(Debug)]
 pub(crate) struct Desk<T> {
     state: Mutex<State<T>>,
@@ -61,7 +60,7 @@ struct State<T> {
 
 #[derive(Debug)]
 struct Running<T> {
-    /// Rises with each pull.
+    /// Sequence number, which rises with each pull.
     number: u64,
     asker: Option<Asker>,
     origin: Origin,
@@ -71,13 +70,13 @@ struct Running<T> {
     watched: T,
 }
 
-/// Interest in a pull: while it is held, the pull does not give way.
+/// Interest in a pull. While one is held, the pull does not give way.
 #[derive(Debug, Clone)]
 pub struct Interest {
     _held: Arc<()>,
 }
 
-/// The place of a pull, for as long as its task lives.
+/// Slot of a pull, held while its task runs.
 #[derive(Debug)]
 pub(crate) struct Place<T: Clone> {
     desk: Arc<Desk<T>>,
@@ -88,33 +87,34 @@ pub(crate) struct Place<T: Clone> {
 impl<T: Clone> Drop for Place<T> {
     fn drop(&mut self) {
         let mut state = self.desk.lock();
-        // One that gave way may have been asked for again.
+        // A pull that gave way may have been started again under this name.
         if state.running.get(&self.name).is_some_and(|running| running.number == self.number) {
             state.running.remove(&self.name);
         }
     }
 }
 
-/// Pull that somebody wants.
+/// Request for a pull.
 #[derive(Debug)]
 pub(crate) struct Wanted<'a, T> {
     pub(crate) name: &'a str,
     pub(crate) asker: Option<Asker>,
     pub(crate) origin: Origin,
-    /// What is here already is pulled again whatever there is.
+    /// True if the pull counts for the limits. A new pull of an image already in the store does
+    /// not.
     pub(crate) is_bounded: bool,
-    /// What ends it.
+    /// Token that cancels it.
     pub(crate) stop: CancellationToken,
-    /// What those who wait for it look at.
+    /// Value that its waiters watch.
     pub(crate) watched: T,
 }
 
-/// Pull that was asked for.
+/// Outcome of a request for a pull.
 #[derive(Debug)]
 pub(crate) enum Begun<T: Clone> {
-    /// It is under way already.
+    /// Running pull of the same name.
     Joined(T, Interest),
-    /// It is to be begun.
+    /// Slot of a new pull, which the caller starts.
     New(Place<T>, Interest),
 }
 
@@ -129,23 +129,24 @@ impl<T: Clone> Desk<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins the pull of this name, if there is one.
+    /// Joins the running pull of this name, if there is one.
     pub(crate) fn join(&self, name: &str) -> Option<(T, Interest)> {
         self.lock().join(name)
     }
 
-    /// Returns what ends the pull of this name, and what those who wait look at.
+    /// Returns the token that cancels the pull of this name, and the value that its waiters
+    /// watch.
     pub(crate) fn find(&self, name: &str) -> Option<(CancellationToken, T)> {
         let state = self.lock();
         let running = state.running.get(name)?;
         Some((running.stop.clone(), running.watched.clone()))
     }
 
-    /// Joins the pull, or takes a place for it, if need be that of one that nothing waits
-    /// for any more, which ends.
+    /// Joins the running pull, or takes a slot for a new one. If no slot is free, a pull without
+    /// waiters gives way: it is cancelled.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if there is none.
+    /// [`Error::Unavailable`] if no slot is free and no pull gives way.
     pub(crate) fn begin(self: &Arc<Self>, wanted: Wanted<'_, T>) -> Result<Begun<T>> {
         let mut state = self.lock();
         if let Some((watched, interest)) = state.join(wanted.name) {
@@ -177,8 +178,8 @@ impl<T: Clone> State<T> {
         Some((running.watched.clone(), Interest { _held: Arc::clone(&running.interest) }))
     }
 
-    /// Makes a place among `all` of those that are `of` a kind: of the pulls that nothing
-    /// waits for, one of the caller that has most goes, the oldest first.
+    /// Makes sure that one of the `all` slots for pulls that match `of` is free. Of the pulls
+    /// without waiters, the oldest of the caller with the most pulls is cancelled.
     fn make_place(
         &mut self,
         all: usize,
@@ -196,7 +197,8 @@ impl<T: Clone> State<T> {
             let is_near = |other: Asker| asker.is_some_and(|asker| asker.address == other.address);
             let gives_way = taken()
                 .filter(|other| Arc::strong_count(&other.interest) == 1)
-                // From one who has some, those who have fewer keep theirs.
+                // A caller that has pulls displaces none of a caller with fewer, unless both have
+                // one address.
                 .filter(|other| own == 0 || other.asker.is_some_and(is_near) || count(other.asker) >= own)
                 .max_by_key(|other| (count(other.asker), Reverse(other.number)))
                 .map(|other| other.number);
@@ -234,7 +236,7 @@ mod test {
         desk.begin(Wanted { name, asker, origin, is_bounded: true, stop, watched: 0 })
     }
 
-    /// Begins pulls of registries that have one address each until there is no place.
+    /// Begins pulls, each of another registry, until no slot is free.
     fn fill(desk: &Arc<Desk<u32>>, of: Option<Asker>, kind: &str) -> Vec<Begun<u32>> {
         let places =
             (0..=64u8).map_while(|n| begin(desk, &format!("{kind}{n}"), of, origin(&format!("{kind}{n}"), None)).ok());
@@ -260,13 +262,13 @@ mod test {
         assert_eq!(held.len(), 64);
         let text = begin(&desk, "x", asker(1), origin("x", None)).unwrap_err().to_string();
         assert!(text.contains("64 images are being pulled"), "{text}");
-        // The caller of the third hangs up; its task lives on.
+        // The caller of the third pull hangs up; its task lives on.
         let Begun::New(place, interest) = held.remove(2) else { panic!() };
         let (stop, _) = desk.find("a2").unwrap();
         drop(interest);
         let kept = begin(&desk, "x", asker(1), origin("x", None)).unwrap();
         assert!(stop.is_cancelled() && desk.join("a2").is_none());
-        // What has given way takes no place from who asks for it again.
+        // A pull that gave way does not release the slot of the next one of its name.
         held.remove(0);
         let again = begin(&desk, "a2", asker(2), origin("a2", None)).unwrap();
         drop(place);

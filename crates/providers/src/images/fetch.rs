@@ -1,6 +1,6 @@
-//! Documents and blobs out of registries into the layout: each from the first source
-//! that has it, tried again when something passes by, gone on with where it broke off,
-//! and checked.
+//! Downloads of manifests and blobs from registries into the layout. Each comes from the first
+//! source that has it. Transient failures are retried, interrupted downloads are resumed, and
+//! digests are checked.
 
 use std::io;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use super::trees::stopped;
 use super::{Progress, Store, disk};
 use crate::{Error, Result};
 
-/// How often a source is asked while nothing comes of it.
+/// Most attempts at one source without progress.
 const ATTEMPTS_MAX: u32 = 4;
 
-/// How long the first pause between attempts is; each further one is twice as long.
+/// First pause between attempts; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// An attempt that brought so many bytes does not count as a failed one.
+/// Bytes in one attempt that count as progress and reset the number of attempts.
 const HEADWAY_BYTES: u64 = 1024 * 1024;
 
-/// A registry that sends less is given up, in bytes each second.
+/// Lowest accepted rate of a registry, in bytes per second.
 const BYTES_PER_SECOND_MIN: f64 = 10_000.0;
 
-/// So many bytes are collected before they are written.
+/// Bytes collected in memory before they are written.
 const WRITE_BYTES: usize = 1024 * 1024;
 
-/// Counts what has come in.
+/// Counter of downloaded bytes, which publishes the progress of a pull.
 #[derive(Debug)]
 pub(super) struct Meter {
     bytes: AtomicU64,
@@ -65,7 +65,7 @@ impl Meter {
 }
 
 impl Store {
-    /// A manifest or index; with its digest, no other one.
+    /// Downloads a manifest or index; given `digest`, only the one with that digest.
     pub(super) async fn document(
         &self,
         work: &Work,
@@ -97,7 +97,7 @@ impl Store {
         Err(told(last, &format!("`{name}`"), missing))
     }
 
-    /// Brings a blob of an image here, unless it is here already.
+    /// Downloads a blob of an image, unless it is in the layout already.
     pub(super) async fn blob(
         self: &Arc<Self>,
         work: &Arc<Work>,
@@ -108,7 +108,7 @@ impl Store {
     ) -> Result<()> {
         let digest = blob.digest().to_string();
         let turn = self.turn(&digest);
-        // Another pull may be at the same blob; then this one finds it.
+        // Another pull may be writing the same blob. When it is done, the blob is found below.
         let _turn = work.unless_stopped(turn.lock()).await?;
         let Some(mut ingest) = self.ingest(work, &digest, blob.size()).await? else {
             meter.add(blob.size());
@@ -132,7 +132,8 @@ impl Store {
                             let Some(again) = self.ingest(work, &digest, blob.size()).await? else { return Ok(()) };
                             ingest = again;
                             if std::mem::take(&mut mixed) {
-                                // What was here from before may be what is wrong.
+                                // The earlier part may be the wrong one, so this attempt does not
+                                // count.
                                 continue;
                             }
                             Fault::Broken(format!("`{}` sends another layer than was asked for", source.registry))
@@ -161,12 +162,12 @@ impl Store {
                 return Err(again(error));
             }
         }
-        // The name is right, since its manifest is there.
+        // The manifest is there, so the name is right.
         let missing = format!("the registry of {image} lacks a layer of it (`{digest}`); push the image again");
         Err(told(last, &format!("the layer `{digest}` of {image}"), missing))
     }
 
-    /// Begins to write a blob, or goes on with it; `None` if it is here.
+    /// Starts or resumes writing a blob; `None` if it is in the layout already.
     async fn ingest(self: &Arc<Self>, work: &Arc<Work>, digest: &str, size: u64) -> Result<Option<Ingest>> {
         loop {
             if work.has(digest, size) {
@@ -176,7 +177,7 @@ impl Store {
             let ingest = self.blocking("go on with a layer", move |_| Ok(writing.ingest(&digest, size))).await?;
             match ingest {
                 Ok(ingest) => return Ok(Some(ingest)),
-                // An import has it, for the moment.
+                // An import is writing it.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     work.unless_stopped(tokio::time::sleep(PAUSE)).await?;
                 }
@@ -186,7 +187,7 @@ impl Store {
         }
     }
 
-    /// One attempt: what came of it is written, however it ended.
+    /// Makes one attempt at a blob. The bytes received are written even if the attempt fails.
     async fn receive(
         self: &Arc<Self>,
         work: &Arc<Work>,
@@ -256,7 +257,7 @@ impl Store {
         let store = Arc::clone(self);
         let written = tokio::task::spawn_blocking(move || {
             let _turn = Turn::take();
-            // It was looked before the pull began; others write too.
+            // Checked before the pull began too, but others write meanwhile.
             if let Err(error) = store.room() {
                 return (ingest, Err(Fault::Ours(Arc::new(error))));
             }
@@ -273,7 +274,7 @@ impl Store {
         written.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
     }
 
-    /// Whoever has this lock is the only one to write the blob or tree of that digest.
+    /// Returns the lock whose holder is the only writer of the blob or tree with that digest.
     pub(super) fn turn(&self, digest: &str) -> Arc<Mutex<()>> {
         let mut turns = self.turns.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         turns.retain(|_, turn| turn.strong_count() > 0);
@@ -286,7 +287,7 @@ impl Store {
     }
 }
 
-/// How fast a layer comes. What we ourselves take to write it does not count.
+/// Transfer rate of a layer. Time spent on writing does not count.
 #[derive(Debug)]
 struct Pace {
     window: Duration,
@@ -295,13 +296,13 @@ struct Pace {
 }
 
 impl Pace {
-    /// A registry may be silent for so long, and is judged over twice the time.
+    /// Measures over windows of twice `stall_timeout`, the longest silence allowed.
     fn new(stall_timeout: Duration) -> Self {
         Self { window: 2 * stall_timeout, waited: Duration::ZERO, bytes: 0 }
     }
 
-    /// Counts bytes that were waited for; `false` if those of the latest window came too
-    /// slowly.
+    /// Counts bytes received after a wait of `waited`; returns `false` if the window that they
+    /// end was too slow.
     fn keeps(&mut self, waited: Duration, bytes: usize) -> bool {
         self.waited += waited;
         self.bytes = self.bytes.saturating_add(bytes as u64);
@@ -319,20 +320,21 @@ fn ours(error: io::Error) -> Fault {
     Fault::Ours(Arc::new(disk("write a layer", error)))
 }
 
-/// Waits before the next attempt; `false` if there is to be none.
+/// Waits before the next attempt; returns `false` if there is to be none.
 async fn pause(attempt: u32, fault: &Fault) -> bool {
     let Fault::Passing(_, asked) = fault else { return false };
     if attempt >= ATTEMPTS_MAX {
         return false;
     }
-    // Not in step with the others whom the same registry sent away.
+    // Jitter: the registry may have rejected other clients at the same time.
     let share = rand::rng().random_range(0.5..1.5);
     let pause = PAUSE.mul_f64(f64::from(1u32 << (attempt - 1)) * share);
     tokio::time::sleep(pause.max(*asked)).await;
     true
 }
 
-/// What the last fault means to the caller; `missing` if nobody has it.
+/// Converts the last fault into an error; `missing` is its text if no source has the document or
+/// blob.
 fn told(fault: Fault, what: &str, missing: String) -> Error {
     match fault {
         Fault::Missing => Error::Invalid(missing),

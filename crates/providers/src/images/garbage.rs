@@ -1,5 +1,5 @@
-//! What goes, and when: names, then images without one, then blobs and shared
-//! files that no image needs. Nothing that a box holds.
+//! Removal of names, then of images without a name, then of blobs and shared files that no image
+//! needs. What a box holds stays.
 
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
@@ -15,7 +15,7 @@ use super::{Image, Pruned, Store, disk, is_full};
 use crate::{DiskUsage, Error, Result};
 
 impl Store {
-    /// Takes a name from its image; without any name left the image goes.
+    /// Removes a name from its image, and the image with its last name.
     pub(super) async fn remove(self: &Arc<Self>, wanted: Wanted) -> Result<()> {
         let ended = match &wanted {
             Wanted::Name(name) => self.end_pull(&name.to_string()).await,
@@ -24,7 +24,7 @@ impl Store {
         let _removals = self.removals.lock().await;
         self.blocking("remove an image", move |store| {
             let digest = match store.find(&wanted) {
-                // All there was of it is the pull, which has ended.
+                // There was only the pull, which has ended.
                 Err(Error::NotFound(_)) if ended => return Ok(()),
                 found => found?,
             };
@@ -43,8 +43,7 @@ impl Store {
         .await
     }
 
-    /// Removes what nobody has a name for and nobody holds; with `all`, also what has a
-    /// name.
+    /// Removes images that have no name and no holder; with `all`, also those with a name.
     pub(super) async fn prune(self: &Arc<Self>, all: bool) -> Result<Pruned> {
         let _removals = self.removals.lock().await;
         self.blocking("prune images", move |store| {
@@ -60,7 +59,7 @@ impl Store {
         .await
     }
 
-    /// Removes blobs that no image needs, or of these `only` some.
+    /// Removes blobs that no image needs, limited to `only` if given.
     pub(super) async fn tidy(self: &Arc<Self>, only: Option<HashSet<String>>) {
         let _removals = self.removals.lock().await;
         if let Err(error) = self.blocking("tidy images", move |store| store.sweep(only.as_ref())).await {
@@ -68,8 +67,7 @@ impl Store {
         }
     }
 
-    /// Removes the images that were not used for the longest time, until the store is
-    /// within its bound.
+    /// Removes the longest unused images until the store is within `bytes_max`.
     pub(super) async fn evict(self: &Arc<Self>) {
         if self.config.bytes_max == 0 {
             return;
@@ -84,7 +82,7 @@ impl Store {
         if self.bytes()? <= self.config.bytes_max {
             return Ok(());
         }
-        // What nobody needs goes before what somebody may.
+        // Blobs and files that no image needs go before images that may be used again.
         self.sweep(None)?;
         for image in self.by_use()? {
             let bytes = self.bytes()?;
@@ -92,14 +90,15 @@ impl Store {
                 return Ok(());
             }
             if self.try_drop(&image.digest)? {
-                tracing::info!(digest = image.digest, names = ?image.names, "an image that nobody uses was removed");
+                tracing::info!(digest = image.digest, names = ?image.names, "an unused image was removed");
                 self.sweep(None)?;
             }
         }
         Ok(())
     }
 
-    /// Returns what the images take that nothing holds, shared files counted once for each.
+    /// Returns the disk usage of images without a holder. A shared file counts in each of its
+    /// images.
     pub(super) async fn idle_usage(self: &Arc<Self>) -> Result<DiskUsage> {
         self.blocking("measure the images", |store| {
             let mut idle = DiskUsage::default();
@@ -115,8 +114,8 @@ impl Store {
         .await
     }
 
-    /// Removes what no image needs, then the images that nothing holds and that were not
-    /// used for the longest time, until the disk has more free than the reserve.
+    /// Removes what no image needs, then images without a holder, the longest unused first, until
+    /// more of the disk is free than the reserve.
     pub(super) async fn make_room(self: &Arc<Self>) -> Result<Pruned> {
         let _removals = self.removals.lock().await;
         self.blocking("make room on the disk of the images", |store| {
@@ -143,14 +142,14 @@ impl Store {
         Ok(images)
     }
 
-    /// How much the store takes, in bytes, shared files counted once for each image.
+    /// Returns the size of the store, in bytes. A shared file counts in each of its images.
     fn bytes(&self) -> Result<u64> {
         let blobs = self.layout.bytes().map_err(|error| disk("measure the images", error))?;
         let trees = self.layout.manifests().into_keys().filter_map(|digest| self.trees.bytes(&digest));
         Ok(trees.fold(blobs, u64::saturating_add))
     }
 
-    /// Removes an image unless somebody has it in use.
+    /// Removes an image; returns `false` if it is in use.
     fn try_drop(&self, digest: &str) -> Result<bool> {
         match self.drop_image(digest) {
             Ok(()) => Ok(true),
@@ -159,8 +158,8 @@ impl Store {
         }
     }
 
-    /// Removes an image with all its names. The caller has the lock of removals, and
-    /// sweeps afterwards.
+    /// Removes an image with all its names. The caller holds the lock `removals`, and sweeps
+    /// afterwards.
     fn drop_image(&self, digest: &str) -> Result<()> {
         self.begin_removal(digest).map_err(|holders| {
             Error::Conflict(format!(
@@ -169,14 +168,14 @@ impl Store {
                 if holders == 1 { "it" } else { "them" },
             ))
         })?;
-        // A pull marks the manifest first and then looks whether it is being removed;
-        // here it is the other way round, so that one of them sees the other.
+        // A pull marks the manifest and then checks for a removal. Here the order is reversed, so
+        // that one of them sees the other.
         let done = if self.layout.is_fresh(digest) {
             Err(Error::Conflict(format!("`{digest}` is being pulled or imported; try again when that is over")))
         } else {
             let forgotten = match self.layout.forget(digest) {
-                // Not even for a word of what went: then it goes first. A crash between
-                // the two leaves a name, and whoever asks for that pulls it again.
+                // The disk is too full even for a new index, so the tree goes first. A crash
+                // between the two leaves a name; a client that asks for it pulls the image again.
                 Err(error) if is_full(&error) => self
                     .trees
                     .remove(digest)
@@ -191,11 +190,11 @@ impl Store {
         done
     }
 
-    /// Removes blobs, or of these `only` some, and shared files that no image needs;
-    /// gives the bytes that this freed. The caller has the lock of removals.
+    /// Removes blobs, limited to `only` if given, and shared files that no image needs; returns
+    /// the bytes freed. The caller holds the lock `removals`.
     fn sweep(&self, only: Option<&HashSet<String>>) -> Result<u64> {
         let fails = |error| disk("remove what no image needs", error);
-        // What a pull has from now on stays until this is over.
+        // What a pull has from now on stays until the sweep is over.
         let _sweeping = self.layout.sweeping();
         self.remove_strays().map_err(fails)?;
         let mut live = HashSet::new();
@@ -206,9 +205,9 @@ impl Store {
                     let blobs = known.manifest.layers().iter().chain([known.manifest.config()]);
                     live.extend(blobs.map(|blob| blob.digest().to_string()));
                 }
-                // Its layers are not known, and are pulled again with it.
+                // Its layers are unknown, and are pulled again with it.
                 Err(Error::Invalid(_) | Error::NotFound(_)) => {}
-                // A disk that fails now may not cost every layer.
+                // A failing disk must not cost every layer.
                 Err(error) => return Err(error),
             }
             live.insert(digest);
@@ -217,8 +216,9 @@ impl Store {
         Ok(blobs.saturating_add(self.trees.collect().map_err(fails)?))
     }
 
-    /// Removes trees that no image in the index has: a crash came before it was named,
-    /// or the index was lost. Not at the start, when boxes do not hold theirs yet.
+    /// Removes trees of images that are not in the index: a crash came before the image was
+    /// named, or the index was lost. Not for the start of the server, when boxes do not hold
+    /// their images yet.
     fn remove_strays(&self) -> io::Result<()> {
         let images = self.layout.manifests();
         for entry in fs::read_dir(self.config.dir.join("trees"))? {
@@ -238,9 +238,9 @@ impl Store {
         self.config.dir.join("used").join(digest.trim_start_matches("sha256:"))
     }
 
-    /// Notes that an image was used just now. It is no fault if that cannot be noted.
+    /// Records that an image was used just now. A failure is only logged.
     pub(super) fn touch(&self, digest: &str) {
-        // Not `UTIME_NOW`, which takes two uses within some milliseconds for one.
+        // `UTIME_NOW` would give two uses within some milliseconds the same time.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let touched =
             OpenOptions::new().create(true).truncate(false).write(true).open(self.used_path(digest)).and_then(|file| {
@@ -252,7 +252,7 @@ impl Store {
         }
     }
 
-    /// When an image was last used.
+    /// Returns the time of the last use of an image.
     pub(super) fn used_at(&self, digest: &str) -> Option<SystemTime> {
         fs::metadata(self.used_path(digest)).ok()?.modified().ok()
     }

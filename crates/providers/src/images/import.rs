@@ -1,9 +1,9 @@
-//! Images out of archives: what `docker save` writes, an OCI layout in a tar, or the
+//! Import of images from archives: the output of `docker save`, an OCI layout in a tar, or the
 //! files of one root directory.
 //!
-//! An archive comes as a stream and may have its table of contents at the end, so it
-//! is written down first. Whatever it says is checked as if a registry had said it:
-//! every blob goes into the layout under the digest of what it is.
+//! An archive comes as a stream and may have its table of contents at the end, so it is first
+//! written to a file. Its statements are checked like those of a registry: every blob goes into
+//! the layout under the digest of its content.
 
 mod place;
 
@@ -33,18 +33,18 @@ use super::{Image, Progress, Run, Store, disk};
 use crate::{ByteStream, Error, Result};
 use place::Place;
 
-/// The most images of one archive,
+/// Most images in one archive.
 const IMAGES_MAX: usize = 256;
-/// and the most names of all of them.
+/// Most names of all images in one archive.
 const NAMES_MAX: usize = 1024;
-/// How often it is looked whether there is room for more, in bytes.
+/// Bytes copied between two checks of the free space.
 const LOOK_BYTES: u64 = 4 << 20;
 
-/// What containerd and Docker call an image in full.
+/// Annotation in which containerd and Docker keep the full name of an image.
 const FULL_NAME: &str = "io.containerd.image.name";
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
-/// An archive that was written down. Dropped, it is removed.
+/// Archive written to a file, which is removed on drop.
 #[derive(Debug)]
 struct Spool {
     path: PathBuf,
@@ -52,12 +52,12 @@ struct Spool {
 
 impl Drop for Spool {
     fn drop(&mut self) {
-        // What stays is removed when the store is opened next.
+        // A file that stays is removed when the store is opened next.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// An image whose blobs are in the layout.
+/// Image whose blobs are in the layout.
 #[derive(Debug)]
 struct Ready {
     bytes: Vec<u8>,
@@ -66,7 +66,7 @@ struct Ready {
     names: Vec<Name>,
 }
 
-/// An image as `docker save` lists it.
+/// Image as `docker save` lists it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Saved {
@@ -76,14 +76,14 @@ struct Saved {
     layers: Vec<String>,
 }
 
-/// An archive with its table of contents, uncompressed.
+/// Uncompressed archive with its table of contents.
 struct Opened {
     file: File,
     contents: Contents,
 }
 
 impl Store {
-    /// Takes in the images of an archive; `name` is for the only one in it.
+    /// Imports the images of an archive; `name` is for the only one in it.
     pub(super) async fn import(
         self: &Arc<Self>,
         name: Option<Name>,
@@ -92,7 +92,7 @@ impl Store {
     ) -> Result<Vec<Image>> {
         let place = Place::take(self, asker)?;
         let stop = self.pulls.stop.child_token();
-        // Whoever sends it may hang up, and what blocks is told to end then.
+        // The client may hang up: dropping the guard stops the blocking work.
         let _hung_up = stop.clone().drop_guard();
         let store = Arc::clone(self);
         let importing = self.pulls.tasks.spawn(async move {
@@ -106,7 +106,8 @@ impl Store {
                     Ok(images)
                 }
                 Err(error) => {
-                    // Blobs of an archive that was no good are nobody's.
+                    // No image refers to the blobs of a failed import. On a full disk, all
+                    // unneeded blobs go.
                     let is_full = matches!(error, Error::Full(_));
                     store.tidy((!is_full).then_some(brought)).await;
                     Err(if store.pulls.stop.is_cancelled() { stopping() } else { error })
@@ -142,7 +143,7 @@ impl Store {
         Ok((images, all_held))
     }
 
-    /// A file for an archive, which a crash does not leave for long.
+    /// Returns a path for an archive, in the folder that the next start clears.
     fn spool(&self) -> Spool {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -181,7 +182,7 @@ impl Store {
     }
 }
 
-/// Reads one archive for an import.
+/// Reader of one archive for an import.
 #[derive(Clone, Copy)]
 struct Reader<'a> {
     store: &'a Store,
@@ -189,7 +190,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Finds out what an archive is, and puts what is in it into the layout.
+    /// Detects the kind of an archive and puts its content into the layout.
     fn archive(self, spool: &Spool, name: Option<Name>) -> Result<Vec<Ready>> {
         let _turn = Turn::take();
         let fails = |error| disk("read an archive", error);
@@ -213,12 +214,12 @@ impl Reader<'_> {
             file = self.uncompress(&mut file, compression, &mut plain)?;
         }
         let mut opened = Opened { file, contents };
-        // Docker writes both, and its own table has the names.
+        // Docker writes both, and its `manifest.json` has the names.
         let saved = if has_table { opened.saved()? } else { None };
         let ready = match saved {
             Some(saved) => self.docker_archive(&mut opened, saved, name),
             None if is_layout => self.layout_archive(&mut opened, name),
-            // A root directory may well have a file of that name.
+            // A root directory may contain a file named `manifest.json`.
             None => {
                 let Opened { mut file, contents } = opened;
                 return self.root_archive(&mut file, Compression::None, &contents, name).map(|ready| vec![ready]);
@@ -228,7 +229,7 @@ impl Reader<'_> {
         ready
     }
 
-    /// The same archive without its compression, since it is read here and there.
+    /// Writes the archive to a file without its compression, for random access.
     fn uncompress(self, file: &mut File, compression: Compression, spool: &mut Option<Spool>) -> Result<File> {
         let fails = |error| disk("write an archive", error);
         let spool = spool.insert(self.store.spool());
@@ -240,14 +241,14 @@ impl Reader<'_> {
         let mut left = LOOK_BYTES;
         while left == LOOK_BYTES {
             self.go_on()?;
-            // Its size was checked when it was read through.
+            // The first pass over the archive has checked the size.
             left = io::copy(&mut (&mut input).take(LOOK_BYTES), &mut plain)
                 .map_err(|error| if self.work.stop().is_cancelled() { stopped() } else { fails(error) })?;
         }
         Ok(plain)
     }
 
-    /// An archive of the files of a root directory: an image of one layer.
+    /// Imports an archive of the files of a root directory, as an image of one layer.
     fn root_archive(
         self,
         file: &mut File,
@@ -275,11 +276,11 @@ impl Reader<'_> {
         self.assemble(&config, vec![layer], vec![name])
     }
 
-    /// The images that `docker save` lists.
+    /// Imports the images that `docker save` lists.
     fn docker_archive(self, opened: &mut Opened, saved: Vec<Saved>, name: Option<Name>) -> Result<Vec<Ready>> {
         let names = names_of(name, &saved, |saved| saved.repo_tags.clone().unwrap_or_default())?;
         let mut ready = Vec::new();
-        // Several images may have one layer, and one image may have it several times.
+        // Several images may have the same layer, and one image may have it several times.
         let mut taken = HashMap::new();
         for (saved, names) in saved.iter().zip(names) {
             let image = shown(&names.first().map(Name::to_string).unwrap_or_default());
@@ -287,7 +288,7 @@ impl Reader<'_> {
             let rootfs = serde_json::from_slice::<ImageConfiguration>(&config)
                 .map_err(|_| Error::Invalid(format!("the configuration of {image} cannot be read")))?;
             let diff_ids = rootfs.rootfs().diff_ids();
-            // Before any of them is copied.
+            // Checked before any layer is copied.
             if saved.layers.len() > LAYERS_MAX {
                 return Err(Error::Invalid(format!(
                     "{image} cannot be used: it has {} layers, more than {LAYERS_MAX}",
@@ -332,14 +333,14 @@ impl Reader<'_> {
         Ok(ready)
     }
 
-    /// The images that the index of an OCI layout lists.
+    /// Imports the images that the index of an OCI layout lists.
     fn layout_archive(self, opened: &mut Opened, name: Option<Name>) -> Result<Vec<Ready>> {
         let index = opened.document("index.json")?;
         let index: ImageIndex = serde_json::from_slice(&index)
             .map_err(|_| Error::Invalid("the index.json of the archive is no index of images".to_owned()))?;
         let names = names_of(name, index.manifests(), |manifest| {
             let note = |key: &str| manifest.annotations().as_ref().and_then(|notes| notes.get(key)).cloned();
-            // A mere tag says nothing of whose it is.
+            // A bare tag does not name the repository.
             note(FULL_NAME).or(note(REF_NAME).filter(|name| name.contains([':', '/']))).into_iter().collect()
         })?;
         let mut ready = Vec::new();
@@ -369,7 +370,7 @@ impl Reader<'_> {
         Ok(ready)
     }
 
-    /// Puts a part of a file into the layout, as the layer that it is.
+    /// Puts a part of a file into the layout, as a layer.
     fn take_layer(self, file: &mut File, offset: u64, size: u64, compression: Compression) -> Result<Descriptor> {
         let fails = |error| disk("write a layer", error);
         let mut ingest = self.work.ingest_unknown().map_err(fails)?;
@@ -383,7 +384,7 @@ impl Reader<'_> {
         descriptor(media_type, size, &digest).map_err(fails)
     }
 
-    /// Puts a blob of an OCI layout into ours, checked.
+    /// Copies a blob from the archive's OCI layout into the store's, and checks its digest.
     fn take_blob(self, opened: &mut Opened, blob: &Descriptor) -> Result<()> {
         let digest = blob.digest().to_string();
         if self.work.has(&digest, blob.size()) {
@@ -395,7 +396,7 @@ impl Reader<'_> {
                 return Error::Invalid(format!("the archive's blob {} is not what its name says", shown(&digest)));
             }
             if error.kind() == io::ErrorKind::WouldBlock {
-                return Error::Unavailable(format!("somebody is writing {} just now; try again", shown(&digest)));
+                return Error::Unavailable(format!("another task is writing {} just now; try again", shown(&digest)));
             }
             disk("write a layer", error)
         };
@@ -405,7 +406,7 @@ impl Reader<'_> {
         ingest.commit().map(drop).map_err(fails)
     }
 
-    /// Copies a part of a file to where a blob is written.
+    /// Copies a part of a file into a blob.
     fn copy(self, file: &mut File, offset: u64, size: u64, ingest: &mut Ingest, action: &'static str) -> Result<()> {
         let fails = |error| disk(action, error);
         file.seek(SeekFrom::Start(offset)).map_err(fails)?;
@@ -427,7 +428,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Fails once nobody wants the archive any more, and where there is no room for more.
+    /// Fails once the import is stopped, or if there is no room for more.
     fn go_on(self) -> Result<()> {
         if self.work.stop().is_cancelled() {
             return Err(stopped());
@@ -435,7 +436,7 @@ impl Reader<'_> {
         self.store.room()
     }
 
-    /// Writes the manifest of an image that has none yet.
+    /// Writes a manifest for an image that has none.
     fn assemble(self, config: &[u8], layers: Vec<Descriptor>, names: Vec<Name>) -> Result<Ready> {
         let fails = |error| disk("write an image's configuration", error);
         let config = self.work.put_blob(MediaType::ImageConfig, config).map_err(fails)?;
@@ -452,7 +453,7 @@ impl Reader<'_> {
         self.ready(bytes, manifest, names)
     }
 
-    /// Checks what a pull would check.
+    /// Makes the checks of a pull: configuration, platform and settings for running it.
     fn ready(self, bytes: Vec<u8>, manifest: Box<ImageManifest>, names: Vec<Name>) -> Result<Ready> {
         let image = shown(&names.first().map(Name::to_string).unwrap_or_default());
         let config = self
@@ -474,7 +475,7 @@ impl Reader<'_> {
 }
 
 impl Opened {
-    /// The list of `docker save`; `None` if the file is something else.
+    /// Reads the list of `docker save`; `None` if the file is something else.
     fn saved(&mut self) -> Result<Option<Vec<Saved>>> {
         let Ok(saved) = serde_json::from_slice::<Vec<Saved>>(&self.document("manifest.json")?) else { return Ok(None) };
         if saved.is_empty() {
@@ -487,7 +488,7 @@ impl Opened {
         self.contents.find(path).ok_or_else(|| Error::Invalid(format!("{} is missing in the archive", shown(path))))
     }
 
-    /// A member that is read as a whole.
+    /// Reads a whole member, of at most [`DOCUMENT_BYTES_MAX`] bytes.
     fn document(&mut self, path: &str) -> Result<Vec<u8>> {
         let (offset, size) = self.place(path)?;
         if size > DOCUMENT_BYTES_MAX {
@@ -517,7 +518,7 @@ impl Opened {
         Ok((offset, size))
     }
 
-    /// A manifest of an OCI layout.
+    /// Reads a manifest of an OCI layout and checks its digest.
     fn blob_document(&mut self, blob: &Descriptor) -> Result<Vec<u8>> {
         self.blob_place(blob)?;
         let digest = blob.digest().to_string();
@@ -529,8 +530,8 @@ impl Opened {
     }
 }
 
-/// What each image of an archive is called: as it says itself, or as the caller does
-/// if there is only one.
+/// Returns the names of each image of an archive: the caller's `name` for the only image, or the
+/// names that the archive states.
 fn names_of<T>(name: Option<Name>, images: &[T], says: impl Fn(&T) -> Vec<String>) -> Result<Vec<Vec<Name>>> {
     if images.len() > IMAGES_MAX {
         return Err(Error::Invalid(format!("the archive holds {} images, more than {IMAGES_MAX}", images.len())));
@@ -563,7 +564,7 @@ fn names_of<T>(name: Option<Name>, images: &[T], says: impl Fn(&T) -> Vec<String
     }
 }
 
-/// The first bytes of a file, which afterwards is read from its beginning.
+/// Reads the first bytes of a file and rewinds it.
 fn head(file: &mut File) -> io::Result<Vec<u8>> {
     let mut start = Vec::new();
     file.take(HEAD as u64).read_to_end(&mut start)?;

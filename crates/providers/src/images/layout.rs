@@ -1,13 +1,11 @@
-//! The store's folder as an OCI image layout: blobs by digest, and an index that
-//! gives manifests their names.
+//! The store's folder as an OCI image layout: blobs by digest, and an index with the names of
+//! manifests.
 //!
-//! A blob is written beside the others, checked, and only then given its name,
-//! so that whatever is under `blobs/` is whole. The index is replaced as one
-//! file. A crash at any point leaves a layout that opens; what it cut off in
-//! `ingest/` goes on from there.
+//! A blob is written to `ingest/`, checked, and only then renamed, so everything under `blobs/`
+//! is complete. The index is replaced as one file. After a crash at any point the layout still
+//! opens, and partial downloads in `ingest/` are resumed.
 //!
-//! Everything here blocks, shortly but for the check of what a partial download
-//! holds already.
+//! All functions here block, shortly except for rehashing a partial download.
 
 mod work;
 
@@ -23,10 +21,10 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 pub(super) use work::{Ingest, Work};
 
-/// The annotation that names a manifest.
+/// Annotation with the name of a manifest.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
-/// The folder of an OCI layout.
+/// Handle of the folder of an OCI layout.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     inner: Arc<Inner>,
@@ -41,15 +39,15 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     manifests: Vec<Descriptor>,
-    /// Downloads that somebody is writing.
+    /// Digests of the downloads being written.
     ingests: HashSet<String>,
-    /// The last number that was given to a work or to a blob whose digest is not known yet.
+    /// Last number given to a `Work` or to a blob whose digest is not known yet.
     next: u64,
-    /// What each pull and import under way has written or found here: no manifest may
-    /// refer to it yet.
+    /// Digests that each running pull or import has written or found, by its number. No manifest
+    /// may refer to them yet.
     works: HashMap<u64, HashSet<String>>,
-    /// While it is looked what no image needs: what pulls and imports had that ended
-    /// meanwhile.
+    /// Digests of the pulls and imports that ended during the sweep; `None` while there is no
+    /// sweep.
     sweeping: Option<HashSet<String>>,
 }
 
@@ -58,7 +56,7 @@ impl State {
         self.works.values().chain(&self.sweeping).any(|fresh| fresh.contains(digest))
     }
 
-    /// One that nobody else has.
+    /// Returns a number that was not used before.
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -72,7 +70,7 @@ impl State {
 }
 
 impl Layout {
-    /// Opens the layout in `dir`, or makes one there.
+    /// Opens the layout in `dir`, creating it if needed.
     pub(super) fn open(dir: &Path) -> io::Result<Layout> {
         // Images may be private.
         DirBuilder::new().mode(0o700).recursive(true).create(dir)?;
@@ -91,7 +89,7 @@ impl Layout {
         }
         for entry in fs::read_dir(dir.join("ingest"))? {
             let entry = entry?;
-            // What had no digest yet cannot be found again.
+            // A blob without a digest cannot be resumed.
             if !is_hex(&entry.file_name().to_string_lossy()) {
                 fs::remove_file(entry.path())?;
             }
@@ -99,24 +97,25 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Where the blob is, or would be. The digest has to be a checked `sha256:…`.
+    /// Returns the path of the blob, whether it exists or not. The digest has to be a checked
+    /// `sha256:…`.
     pub(super) fn blob_path(&self, digest: &str) -> PathBuf {
         self.inner.blob_path(digest)
     }
 
-    /// Marks a pull or an import as under way: until it is over, nothing that it writes
-    /// or finds here is removed. It ends soon after `stop` is cancelled.
+    /// Registers a pull or an import. Until it ends, no blob that it writes or finds is removed.
+    /// It ends soon after `stop` is cancelled.
     pub(super) fn work(&self, stop: CancellationToken) -> Work {
         Work::new(self.clone(), stop)
     }
 
-    /// Begins to look what no image needs: until this is dropped, nothing that a pull or
-    /// an import has now is removed, also when that ends. One at a time.
+    /// Starts a sweep. Until the guard is dropped, no blob that a pull or an import has now is
+    /// removed, even if that ends. Only one sweep may run at a time.
     pub(super) fn sweeping(&self) -> work::Sweeping {
         work::Sweeping::new(self.clone())
     }
 
-    /// A blob's content, if it is here and has no more than `bytes_max` bytes.
+    /// Reads a blob; fails if it has more than `bytes_max` bytes.
     pub(super) fn read_blob(&self, digest: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
         let file = File::open(self.blob_path(digest))?;
         let mut bytes = Vec::new();
@@ -127,7 +126,7 @@ impl Layout {
         Ok(bytes)
     }
 
-    /// Gives a manifest a name, and takes it from whatever had it, which stays without
+    /// Gives a manifest a name, and takes it from the manifest that had it, which stays without
     /// that name.
     pub(super) fn set_ref(&self, name: &str, manifest: &Descriptor) -> io::Result<()> {
         self.inner.change(|manifests| {
@@ -138,14 +137,14 @@ impl Layout {
         })
     }
 
-    /// The digest of the manifest with this name.
+    /// Returns the digest of the manifest with this name.
     pub(super) fn find(&self, name: &str) -> Option<String> {
         let state = self.inner.lock();
         let found = state.manifests.iter().find(|manifest| name_of(manifest) == Some(name));
         found.map(|manifest| manifest.digest().to_string())
     }
 
-    /// Takes a name away; `false` if nothing had it. Its manifest stays.
+    /// Removes a name; returns `false` if no manifest had it. The manifest stays.
     pub(super) fn remove_ref(&self, name: &str) -> io::Result<bool> {
         let found = self.find(name).is_some();
         if found {
@@ -154,7 +153,7 @@ impl Layout {
         Ok(found)
     }
 
-    /// Every manifest with its names, sorted; some have none.
+    /// Returns every manifest by digest, with its names sorted; some have none.
     pub(super) fn manifests(&self) -> BTreeMap<String, BTreeSet<String>> {
         let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for manifest in &self.inner.lock().manifests {
@@ -164,21 +163,22 @@ impl Layout {
         all
     }
 
-    /// Takes a manifest out of the index, with all its names.
+    /// Removes a manifest from the index, with all its names.
     pub(super) fn forget(&self, digest: &str) -> io::Result<()> {
         self.inner.change(|manifests| {
             manifests.iter().filter(|manifest| manifest.digest().as_ref() != digest).cloned().collect()
         })
     }
 
-    /// Whether a pull or an import under way has written or found this.
+    /// Returns whether a running pull or import has written or found this digest, or one that
+    /// ended during the current sweep.
     pub(super) fn is_fresh(&self, digest: &str) -> bool {
         self.inner.lock().is_fresh(digest)
     }
 
-    /// Removes every blob but those in `live` and those that somebody is working
-    /// with, and every download that nobody is at, or of these `only` some; gives the
-    /// bytes that this freed.
+    /// Removes every blob except those in `live` and those in use by a running pull or import,
+    /// and every download that is not being written, limited to `only` if given. Returns the
+    /// bytes freed.
     pub(super) fn sweep(&self, live: &HashSet<String>, only: Option<&HashSet<String>>) -> io::Result<u64> {
         let spared = |digest: &String| only.is_some_and(|only| !only.contains(digest));
         let mut freed = 0;
@@ -202,7 +202,7 @@ impl Layout {
         Ok(freed)
     }
 
-    /// How much all blobs and partial downloads take, in bytes.
+    /// Returns the size of all blobs and partial downloads, in bytes.
     pub(super) fn bytes(&self) -> io::Result<u64> {
         let mut bytes = 0;
         for folder in ["blobs/sha256", "ingest"] {
@@ -242,7 +242,6 @@ impl Inner {
     }
 }
 
-/// Lower-case hex.
 struct Hex<'a>(&'a [u8]);
 
 impl std::fmt::LowerHex for Hex<'_> {
@@ -251,12 +250,12 @@ impl std::fmt::LowerHex for Hex<'_> {
     }
 }
 
-/// The digest of these bytes, `sha256:…`.
+/// Returns the digest of `bytes`, `sha256:…`.
 pub(super) fn sha256(bytes: &[u8]) -> String {
     format!("sha256:{:x}", Hex(Sha256::digest(bytes).as_slice()))
 }
 
-/// Whether this is the digest of something that the store can hold.
+/// Returns whether `digest` is a well-formed `sha256:…`, the only kind that the store holds.
 pub(crate) fn is_digest(digest: &str) -> bool {
     digest.strip_prefix("sha256:").is_some_and(is_hex)
 }
@@ -270,7 +269,8 @@ fn is_hex(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The part of a digest that names files. Never one that leads elsewhere.
+/// Returns the part of a digest that names files; a fixed name if it is malformed, so that it
+/// never leads out of the folder.
 fn hex(digest: &str) -> &str {
     let hex = digest.strip_prefix("sha256:").unwrap_or_default();
     if is_hex(hex) { hex } else { "no-digest" }
@@ -280,7 +280,7 @@ fn name_of(manifest: &Descriptor) -> Option<&str> {
     manifest.annotations().as_ref()?.get(REF_NAME).map(String::as_str)
 }
 
-/// A manifest as the index has it.
+/// Builds the index entry of a manifest.
 fn entry(manifest: &Descriptor, name: Option<&str>) -> Descriptor {
     let mut entry = Descriptor::new(manifest.media_type().clone(), manifest.size(), manifest.digest().clone());
     entry.set_platform(manifest.platform().clone());
@@ -288,7 +288,7 @@ fn entry(manifest: &Descriptor, name: Option<&str>) -> Descriptor {
     entry
 }
 
-/// The same manifests, none of them with this name.
+/// Returns the manifests without this name. One that had no other name stays, without any.
 fn without(manifests: &[Descriptor], name: &str) -> Vec<Descriptor> {
     let (those, mut others): (Vec<_>, Vec<_>) =
         manifests.iter().cloned().partition(|manifest| name_of(manifest) == Some(name));
@@ -309,8 +309,8 @@ fn remove(path: &Path) -> io::Result<u64> {
     }
 }
 
-/// The manifests that the index names. An index that cannot be read is put aside:
-/// its images can be pulled again, and a store that does not open helps nobody.
+/// Reads the manifests of the index. An index that cannot be read is put aside: its images can be
+/// pulled again, and the store still opens.
 fn read_index(path: &Path) -> io::Result<Vec<Descriptor>> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -334,7 +334,7 @@ fn read_index(path: &Path) -> io::Result<Vec<Descriptor>> {
     }
 }
 
-/// Writes a file so that a crash leaves the old one or the new one.
+/// Replaces a file so that a crash leaves either the old one or the new one.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;

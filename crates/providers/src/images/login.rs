@@ -1,5 +1,5 @@
-//! With which name and password a registry is asked: those of the configuration,
-//! else Docker's, from its `config.json` and its credential programs.
+//! Credentials for registries: those of the configuration, else Docker's, from its `config.json`
+//! and its credential helpers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -17,29 +17,29 @@ use super::config::RegistryConfig;
 use super::name::is_docker_hub;
 use crate::{Error, Result};
 
-/// How long a credential program may take.
+/// Timeout for a credential helper.
 const PROGRAM_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// The most that a credential program may say, in bytes.
+/// Largest output of a credential helper, in bytes.
 const PROGRAM_BYTES_MAX: u64 = 64 * 1024;
 
-/// The largest `config.json`, in bytes.
+/// Largest accepted `config.json`, in bytes.
 const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
 
-/// The user name by which Docker says that the secret is a token.
+/// User name by which Docker marks the secret as a token.
 const TOKEN_USER: &str = "<token>";
 
-/// What Docker calls its own registry where it keeps logins.
+/// Key under which Docker keeps the login for its own registry.
 const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
 
-/// Who we are to a registry.
+/// Credentials for one registry.
 #[derive(Clone)]
 pub(crate) enum Login {
-    /// A name and a password.
+    /// User name and password.
     Password { username: String, password: SecretString },
-    /// A token that buys others.
+    /// Identity token, which is exchanged for access tokens.
     Identity(SecretString),
-    /// A token that the registry itself takes.
+    /// Token that the registry itself takes.
     Bearer(SecretString),
 }
 
@@ -53,14 +53,14 @@ impl fmt::Debug for Login {
     }
 }
 
-/// Where logins are looked up.
+/// Sources of credentials for registries.
 #[derive(Debug)]
 pub(crate) struct Logins {
     registries: BTreeMap<String, RegistryConfig>,
     docker_config: Option<PathBuf>,
 }
 
-/// Docker's `config.json`, as far as it speaks of logins.
+/// Part of Docker's `config.json` about logins.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct DockerConfig {
@@ -79,7 +79,7 @@ struct Auth {
     registrytoken: Option<SecretString>,
 }
 
-/// What a credential program answers.
+/// Answer of a credential helper.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Answer {
@@ -92,7 +92,7 @@ impl Logins {
         Self { registries, docker_config }
     }
 
-    /// The login for a registry, by host and port; `None` to ask as nobody.
+    /// Returns the credentials for a registry, by host and port; `None` for anonymous access.
     ///
     /// Docker's files are read each time, so that `docker login` needs no restart.
     pub(crate) async fn find(&self, registry: &str) -> Result<Option<Login>> {
@@ -162,7 +162,7 @@ async fn read(path: &Path) -> Result<Option<DockerConfig>> {
         Err(error) => return Err(unreadable(&error.to_string())),
     };
     let bytes = bounded(file, CONFIG_BYTES_MAX).await.map_err(|error| unreadable(&error.to_string()))?;
-    // What exactly is wrong might quote a secret.
+    // The parser's error might quote a secret.
     serde_json::from_slice(&bytes).map(Some).map_err(|_| unreadable("it is no JSON as Docker writes it"))
 }
 
@@ -175,7 +175,7 @@ async fn bounded(from: impl AsyncRead + Unpin, bytes_max: u64) -> std::io::Resul
     Ok(bytes)
 }
 
-/// The entry for a registry, under any of the names that Docker has used.
+/// Returns the entry for a registry, under any of the names that Docker has used for it.
 fn of<'a, T>(entries: &'a HashMap<String, T>, registry: &str) -> Option<&'a T> {
     let direct = entries.get(registry);
     direct.or_else(|| {
@@ -191,7 +191,7 @@ fn means(key: &str, registry: &str) -> bool {
     host == registry || is_docker_hub(host) && is_docker_hub(registry)
 }
 
-/// Asks `docker-credential-<name>`; `None` if it knows none.
+/// Runs `docker-credential-<name>`; `None` if it has no credentials.
 async fn ask(name: &str, registry: &str) -> Result<Option<Login>> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     if name.is_empty() || !name.bytes().all(plain) {
@@ -213,7 +213,7 @@ async fn ask(name: &str, registry: &str) -> Result<Option<Login>> {
     let server = if is_docker_hub(registry) { DOCKER_HUB_KEY } else { registry };
     let talk = async {
         if let Some(mut stdin) = stdin {
-            // One that does not read has its answer all the same.
+            // A program that does not read its input may answer all the same.
             let _ = stdin.write_all(server.as_bytes()).await;
         }
         let Some(stdout) = stdout else { return Ok((Vec::new(), false)) };
@@ -226,7 +226,7 @@ async fn ask(name: &str, registry: &str) -> Result<Option<Login>> {
         Err(_) => return Err(fails(format!("it took longer than {} seconds", PROGRAM_WAIT_MAX.as_secs()))),
     };
     if !success {
-        // So the protocol says that there is none.
+        // The protocol's answer for missing credentials.
         if String::from_utf8_lossy(&said).contains("credentials not found") {
             return Ok(None);
         }

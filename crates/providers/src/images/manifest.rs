@@ -1,4 +1,4 @@
-//! What manifests and configurations of images say, read with suspicion.
+//! Parsing of manifests and configurations of images, which are untrusted.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,17 @@ use super::name::shown;
 use super::{Compression, Run};
 use crate::{Error, Result};
 
-/// The largest manifest, index or configuration, in bytes.
+/// Largest manifest, index or configuration, in bytes.
 pub(super) const DOCUMENT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// The most layers of an image.
+/// Most layers of one image.
 pub(super) const LAYERS_MAX: usize = 1024;
 
-/// The largest environment and entry point together, in bytes of JSON: a box's agent is
-/// told of them in one argument, of which the kernel takes 128 KiB with all that is
-/// beside it.
+/// Largest environment and entry point together, in bytes of JSON. A box's agent gets them in one
+/// argument, which the kernel limits to 128 KiB with all else that is in it.
 const RUN_BYTES_MAX: usize = 96 * 1024;
 
-/// What a registry is asked for.
+/// Media types accepted for a manifest or an index.
 pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, \
@@ -31,11 +30,11 @@ pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
 const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
-/// What the configuration of an image of a file system is.
+/// Media types of the configuration of a file system image.
 const CONFIGS: [&str; 2] =
     ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
 
-/// What a name leads to.
+/// Document that the name of an image leads to.
 #[derive(Debug)]
 pub(super) enum Document {
     Manifest(Box<ImageManifest>),
@@ -53,8 +52,8 @@ struct Kind {
 }
 
 impl Document {
-    /// Reads a manifest or an index. What it is, it says itself; a document that could
-    /// be read as both is refused.
+    /// Parses a manifest or an index, whichever its fields show. A document with the fields of
+    /// both is refused.
     pub(super) fn parse(bytes: &[u8], image: &str) -> Result<Document> {
         let broken = |why: &str| Error::Invalid(format!("the manifest of {image} cannot be used: {why}"));
         let kind: Kind = serde_json::from_slice(bytes).map_err(|_| broken("it is no JSON object"))?;
@@ -90,12 +89,12 @@ impl Document {
     }
 }
 
-/// The media type of a manifest, as a layout names it.
+/// Returns the media type of a manifest, OCI's if it states none.
 pub(super) fn media_type(manifest: &ImageManifest) -> MediaType {
     manifest.media_type().clone().unwrap_or(MediaType::ImageManifest)
 }
 
-/// Refuses what is no image of a file system, before anything of it is downloaded.
+/// Refuses a manifest that is not of a file system image, before any of its blobs is downloaded.
 fn check(manifest: &ImageManifest, image: &str) -> Result<()> {
     let refuse = |why: String| Err(Error::Invalid(format!("{image} cannot be used: {why}")));
     let config = manifest.config();
@@ -121,7 +120,7 @@ fn check(manifest: &ImageManifest, image: &str) -> Result<()> {
     Ok(())
 }
 
-/// How a layer is packed, or why it cannot be taken.
+/// Returns the compression of a layer, or the reason why the layer is not accepted.
 pub(super) fn compression(layer: &Descriptor) -> Result<Compression, String> {
     match layer.media_type().as_ref() {
         "application/vnd.oci.image.layer.v1.tar" | "application/vnd.docker.image.rootfs.diff.tar" => {
@@ -145,7 +144,7 @@ pub(super) fn compression(layer: &Descriptor) -> Result<Compression, String> {
 const FOREIGN: &str = "a layer may not be distributed, and its registry does not have it; \
     push the image with such layers included, or take another one";
 
-/// Reads the configuration that belongs to a manifest.
+/// Parses the configuration that belongs to a manifest.
 pub(super) fn configuration(bytes: &[u8], manifest: &ImageManifest, image: &str) -> Result<ImageConfiguration> {
     let broken = |why: &str| Error::Invalid(format!("the configuration of {image} cannot be used: {why}"));
     let config: ImageConfiguration =
@@ -165,7 +164,7 @@ pub(super) fn configuration(bytes: &[u8], manifest: &ImageManifest, image: &str)
 }
 
 impl Run {
-    /// What a configuration says of running the image.
+    /// Reads the settings for running the image from its configuration.
     pub(super) fn of(config: &ImageConfiguration, image: &str) -> Result<Run> {
         let Some(says) = config.config() else { return Ok(Run::default()) };
         let env: BTreeMap<String, String> = says
@@ -197,7 +196,7 @@ impl Run {
             .map_err(|error| Error::failed("read what an image says of running it", error))?;
         if said.len() > RUN_BYTES_MAX {
             return Err(Error::Invalid(format!(
-                "{image} cannot be used: its environment and entry point take {} bytes, and a box is told of \
+                "{image} cannot be used: its environment and entry point take {} bytes, and a box takes \
                  {RUN_BYTES_MAX} at most",
                 said.len()
             )));

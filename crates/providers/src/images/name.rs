@@ -1,4 +1,4 @@
-//! What callers call images.
+//! Names by which callers refer to images.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use oci_spec::distribution::{ParseError, Reference};
 use super::layout::is_digest;
 use crate::{Error, Result};
 
-/// The longest name, in bytes: a host, a repository of 255, a tag of 128, a digest.
+/// Longest name, in bytes: a host, a repository of 255, a tag of 128, a digest.
 const NAME_BYTES_MAX: usize = 512;
 
-/// The registry that names without a host belong to.
+/// Registry of names without a host.
 const DOCKER_HUB: &str = "docker.io";
 
-/// The image that somebody means.
+/// Image that a caller refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wanted {
     Name(Name),
-    /// The digest of the manifest of an image that is here.
+    /// Digest of the manifest of an image in the store.
     Digest(String),
 }
 
@@ -30,14 +30,14 @@ impl Wanted {
     }
 }
 
-/// The name of an image, in full: host, repository, tag or digest.
+/// Full name of an image: host, repository, tag or digest.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
     reference: Reference,
 }
 
 impl Name {
-    /// Reads a name as Docker does: `python` is `docker.io/library/python:latest`.
+    /// Parses a name as Docker does: `python` is `docker.io/library/python:latest`.
     pub(crate) fn parse(text: &str) -> Result<Name> {
         let invalid = |why: &str| Err(Error::Invalid(format!("{} is no name of an image: {why}", shown(text))));
         if text.is_empty() {
@@ -84,15 +84,15 @@ impl Name {
         Ok(Name { reference })
     }
 
-    /// Host and port of the registry, such as `docker.io`.
+    /// Returns the host and port of the registry, such as `docker.io`.
     pub(crate) fn registry(&self) -> &str {
         self.reference.registry()
     }
 
-    /// Refuses a registry that is not among those that may be asked; none means any.
+    /// Refuses a registry that is not in `allowed`; an empty list allows any.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names them.
+    /// [`Error::Invalid`], which lists the allowed registries.
     pub(crate) fn check_allowed(&self, allowed: &[String]) -> Result<()> {
         if allowed.is_empty() || allowed.iter().any(|registry| registry == self.registry()) {
             return Ok(());
@@ -104,17 +104,18 @@ impl Name {
         )))
     }
 
-    /// Such as `library/python`.
+    /// Returns the repository, such as `library/python`.
     pub(crate) fn repository(&self) -> &str {
         self.reference.repository()
     }
 
-    /// What the registry is asked for: the digest if there is one, else the tag.
+    /// Returns the version to request from the registry: the digest if there is one, else the
+    /// tag.
     pub(crate) fn version(&self) -> &str {
         self.digest().or(self.reference.tag()).unwrap_or("latest")
     }
 
-    /// The digest of the manifest, or of the index that leads to it.
+    /// Returns the digest of the manifest, or of the index that leads to it.
     pub(crate) fn digest(&self) -> Option<&str> {
         self.reference.digest()
     }
@@ -126,17 +127,17 @@ impl fmt::Display for Name {
     }
 }
 
-/// The host that answers for a registry.
+/// Returns the host that serves a registry.
 pub(super) fn host_of(registry: &str) -> &str {
     if registry == DOCKER_HUB { "registry-1.docker.io" } else { registry }
 }
 
-/// Whether this means Docker's own registry, which has several names.
+/// Returns whether this is Docker's own registry, which has several names.
 pub(crate) fn is_docker_hub(registry: &str) -> bool {
     matches!(registry, DOCKER_HUB | "index.docker.io" | "registry-1.docker.io")
 }
 
-/// What somebody wrote, so that it can stand in a message whatever it is.
+/// Quotes untrusted text for a message, escaped and cut after 100 characters.
 pub(super) fn shown(text: &str) -> String {
     const SHOWN_MAX: usize = 100;
     let mut shown: String = text.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect();

@@ -1,11 +1,11 @@
-//! For which machines an image is made.
+//! Platforms that images are made for.
 
 use std::env::consts;
 use std::fmt;
 
 use oci_spec::image::{Descriptor, ImageConfiguration, PlatformBuilder};
 
-/// What an image is made for, in Go's words.
+/// Platform of an image, in Go's names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Platform {
     pub(super) os: String,
@@ -14,7 +14,7 @@ pub(super) struct Platform {
 }
 
 impl Platform {
-    /// This machine.
+    /// Returns the platform of this machine.
     pub(super) fn host() -> Platform {
         let (architecture, variant) = match consts::ARCH {
             "x86_64" => ("amd64", None),
@@ -31,7 +31,7 @@ impl Platform {
         }
     }
 
-    /// What a configuration says.
+    /// Reads the platform from a configuration.
     pub(super) fn of(config: &ImageConfiguration) -> Platform {
         Platform {
             os: config.os().to_string(),
@@ -40,7 +40,7 @@ impl Platform {
         }
     }
 
-    /// The same as an index says it.
+    /// Converts it to the platform of an index entry.
     pub(super) fn for_index(&self) -> Option<oci_spec::image::Platform> {
         let platform = PlatformBuilder::default().os(self.os.as_str()).architecture(self.architecture.as_str());
         match &self.variant {
@@ -49,7 +49,8 @@ impl Platform {
         }
     }
 
-    /// How well what is made for `image` runs on this; `None` if it does not.
+    /// Rates how well an image for the platform `image` runs on this one, higher is better;
+    /// `None` if it does not run.
     fn suits(&self, image: &Platform) -> Option<u32> {
         if self.os != image.os || self.architecture != image.architecture {
             return None;
@@ -59,18 +60,18 @@ impl Platform {
         match self.architecture.as_str() {
             "arm64" => (level == 8).then_some(60),
             "arm" => (level <= 7).then_some(60 + level),
-            // What every such machine has, before what only newer ones have.
+            // An image for every such machine goes before one for newer machines only.
             "amd64" => (level <= amd64_level()).then_some(60 - level),
             _ => None,
         }
     }
 
-    /// Whether an image that says this of itself runs on the host.
+    /// Returns whether an image for the platform `image` runs on this one.
     pub(super) fn runs(&self, image: &Platform) -> bool {
         self.suits(image).is_some()
     }
 
-    /// The one of an index that is for this machine.
+    /// Chooses the manifest of an index that fits this platform best.
     pub(super) fn choose<'a>(&self, manifests: &'a [Descriptor]) -> Option<&'a Descriptor> {
         let mut best: Option<(u32, &Descriptor)> = None;
         for manifest in manifests {
@@ -83,13 +84,13 @@ impl Platform {
     }
 }
 
-/// The platforms that an index has, for a message.
+/// Formats the platforms of an index for a message.
 pub(super) fn offered(manifests: &[Descriptor]) -> String {
     const OFFERED_MAX: usize = 20;
     let mut names: Vec<String> = manifests
         .iter()
         .filter_map(named)
-        // Signatures and the like say that they are for none.
+        // Signatures and the like have the platform `unknown`.
         .filter(|platform| platform.os != "unknown")
         .map(|platform| super::name::shown(&platform.to_string()))
         .collect();
@@ -108,7 +109,7 @@ fn named(manifest: &Descriptor) -> Option<Platform> {
     })
 }
 
-/// The level of this processor as the ABI of x86-64 has them.
+/// Returns the level of this processor in the ABI of x86-64, 1 to 3.
 fn amd64_level() -> u32 {
     #[cfg(target_arch = "x86_64")]
     {

@@ -1,5 +1,4 @@
-//! Work that keeps processors busy for long: at a low priority, on few threads at a
-//! time, which take turns.
+//! CPU-heavy work: at a low priority, on few threads at a time, which take turns.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -10,15 +9,15 @@ use std::thread::{self, Thread};
 
 use tokio_util::sync::CancellationToken;
 
-/// The niceness of a thread that does such work: what has to be answered goes first.
+/// Niceness of a thread with such work, so that threads that answer requests go first.
 const NICENESS: i32 = 10;
-/// After so many bytes others have their turn.
+/// Bytes after which a thread gives its turn to a waiting one.
 const TURN_BYTES: u64 = 256 * 1024;
 
-/// The turns at the processors of this machine, for all stores of this process.
+/// Turns at the processors of this machine, for all stores of this process.
 static TURNS: LazyLock<Turns> = LazyLock::new(|| {
     let processors = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    // Of one image, one thread reads while another writes.
+    // One image takes two threads: one reads while the other writes.
     Turns { line: Mutex::new(Line { free: processors.max(2), waiting: VecDeque::new() }) }
 });
 
@@ -30,7 +29,7 @@ struct Turns {
 #[derive(Debug)]
 struct Line {
     free: usize,
-    /// Those that wait, the first to come first.
+    /// Waiting threads, in order of arrival.
     waiting: VecDeque<Waiting>,
 }
 
@@ -42,7 +41,7 @@ struct Waiting {
 
 impl Turns {
     fn lock(&self) -> MutexGuard<'_, Line> {
-        // Each statement leaves the line whole.
+        // Each statement leaves the queue consistent, so a poisoned lock can be used.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -65,7 +64,7 @@ impl Turns {
     fn give(&self) {
         let mut line = self.lock();
         match line.waiting.pop_front() {
-            // It is handed over: whoever comes just now is behind.
+            // The turn passes directly to the next thread, so that no newcomer overtakes it.
             Some(next) => {
                 next.is_next.store(true, Ordering::Release);
                 next.thread.unpark();
@@ -79,10 +78,10 @@ impl Turns {
     }
 }
 
-/// A turn of this thread, which ends when it is dropped.
+/// Turn of the current thread, released on drop.
 #[derive(Debug)]
 pub(super) struct Turn {
-    /// A turn is of one thread.
+    /// Marker that makes the type not `Send`: a turn belongs to one thread.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -100,14 +99,14 @@ impl Drop for Turn {
     }
 }
 
-/// Lets others have a turn, where this thread has one, after every [`TURN_BYTES`].
+/// Byte counter that gives a thread's turn to a waiting one after every [`TURN_BYTES`].
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     bytes: u64,
 }
 
 impl Pace {
-    /// Counts bytes that were worked on, and gives way if it is time and others wait.
+    /// Counts processed bytes, and gives up the turn if it is due and others wait.
     pub(super) fn count(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
         if self.bytes < TURN_BYTES {
@@ -121,7 +120,7 @@ impl Pace {
     }
 }
 
-/// A reader in the hands of a thread that has a turn, which ends when it is told to stop.
+/// Reader for a thread that has a turn. Reads fail once `stop` is cancelled.
 #[derive(Debug)]
 pub(super) struct Paced<'a, R> {
     input: R,
@@ -146,8 +145,8 @@ impl<R: Read> Read for Paced<'_, R> {
     }
 }
 
-/// Does work of this kind on a thread of its own, which a pool of threads would keep at
-/// its low priority. What it gives is sent even where nothing waits for it any more.
+/// Runs CPU-heavy work on its own thread, since a thread of a pool would keep the low priority.
+/// The work runs to its end even if its caller has gone.
 pub(super) async fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (send, receive) = tokio::sync::oneshot::channel();
     thread::Builder::new().name("images".to_owned()).spawn(move || {
@@ -159,7 +158,7 @@ pub(super) async fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 's
 
 /// Lowers the priority of this thread, and of those that it starts.
 fn be_nice() {
-    // Linux counts the niceness by thread, and no process may lower what it has.
+    // Linux counts niceness by thread, and a process may not lower its niceness.
     let own = rustix::process::getpriority_process(None).unwrap_or(0);
     if own < NICENESS {
         let _ = rustix::process::setpriority_process(None, NICENESS);

@@ -1,4 +1,4 @@
-//! Pulls: one task for each name, however many wait for it.
+//! Image pulls: one task for each name, however many clients wait for it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,35 +22,35 @@ use super::registry::Source;
 use super::{Bounds, Held, Image, Layer, Progress, Run, Store, disk, free};
 use crate::{Error, Result};
 
-/// The most layers of one image that come in at once.
+/// Most layers of one image downloaded at once.
 const LAYERS_AT_ONCE_MAX: usize = 3;
 
-/// How long a pull may take, whoever waits for it.
+/// Longest duration of a pull, whether clients wait for it or not.
 pub(crate) const PULL_WAIT_MAX: Duration = Duration::from_secs(6 * 3600);
 
-/// How far a pull is, for everybody who waits for it.
+/// State of a pull, shared by its waiters.
 #[derive(Debug, Clone)]
 pub(super) enum State {
     Going(Progress),
-    /// Held, so that those who wait for it find it here.
+    /// Image with a handle, so that the waiters find it in the store.
     Done(Image, Held),
     Failed(Arc<Error>),
 }
 
-/// The pulls that are under way.
+/// Running pulls and imports.
 #[derive(Debug, Default)]
 pub(super) struct Pulls {
     desk: Arc<Desk<watch::Receiver<State>>>,
-    /// Whom archives are taken in for just now.
+    /// Callers of the running imports.
     pub(super) imports: Mutex<Vec<Option<Asker>>>,
-    /// Those and imports, and what they do that blocks.
+    /// Tasks of pulls and imports, and their blocking work.
     pub(super) tasks: TaskTracker,
-    /// Ends them all.
+    /// Token that stops all of them.
     pub(super) stop: CancellationToken,
 }
 
 impl Pulls {
-    /// Ends them.
+    /// Stops pulls and imports and waits until they have ended.
     pub(super) async fn close(&self) {
         self.stop.cancel();
         self.tasks.close();
@@ -59,8 +59,8 @@ impl Pulls {
 }
 
 impl Store {
-    /// Joins the pull of this name, or begins it. While the interest is held, it does not
-    /// give way to others.
+    /// Joins the running pull of this name, or starts one. While the interest is held, the pull
+    /// does not give way to others.
     pub(super) async fn begin(
         self: &Arc<Self>,
         name: &Name,
@@ -93,7 +93,7 @@ impl Store {
         }
     }
 
-    /// Pulls on a task of its own.
+    /// Runs a pull on its own task.
     fn run(
         self: &Arc<Self>,
         name: Name,
@@ -109,14 +109,15 @@ impl Store {
             let brought = work.end();
             match &end {
                 Ok(_) => {}
-                // What there was no room for must not take the room of others.
+                // Blobs that the disk has no room for must not take the room of others.
                 Err(Error::Full(_)) => store.tidy(None).await,
-                // It is gone on with when somebody asks again,
+                // The next request for this image resumes the pull.
                 Err(Error::Unavailable(_) | Error::Failed { .. }) if !ended_by_hand() => {}
-                // and this is not.
+                // This pull is not resumed.
                 Err(_) => store.tidy(Some(brought)).await,
             }
-            // First this, so that whoever sees the end and asks again begins anew.
+            // Released first, so that a client that sees the end and asks again starts a new
+            // pull.
             drop(under_way);
             state.send_replace(match end {
                 Ok((image, held)) => {
@@ -132,7 +133,7 @@ impl Store {
         });
     }
 
-    /// A pull, and why it ended where it was ended.
+    /// Pulls within [`PULL_WAIT_MAX`]; if the pull was stopped, the error gives the reason.
     async fn pull_in_time(
         self: &Arc<Self>,
         name: &Name,
@@ -154,16 +155,16 @@ impl Store {
         pull.await.map_err(|_| Error::Unavailable(format!("the pull of `{name}` took too long")))
     }
 
-    /// Ends the pull of this name; `false` if there is none.
+    /// Ends the pull of this name; returns `false` if there is none.
     pub(super) async fn end_pull(&self, name: &str) -> bool {
         let Some((stop, mut state)) = self.pulls.desk.find(name) else { return false };
         stop.cancel();
-        // It is over, too, where nobody is left to say so.
+        // A closed channel means that the pull has ended, too.
         let _ = state.wait_for(|state| !matches!(state, State::Going(_))).await;
         true
     }
 
-    /// Waits for a pull, but not for ever.
+    /// Waits for a pull, at most `config.pull_timeout`.
     pub(super) async fn wait(&self, name: &Name, mut pull: watch::Receiver<State>) -> Result<Held> {
         let wait = async {
             loop {
@@ -215,7 +216,7 @@ impl Store {
                 super::name::shown(&platform.to_string())
             )));
         }
-        // Before the layers, which are large.
+        // Checked before the download of the layers, which are large.
         Run::of(&config, &shown)?;
         let mut seen = std::collections::HashSet::new();
         let layers: Vec<_> =
@@ -232,7 +233,7 @@ impl Store {
         self.keep(work, name, &bytes, &manifest, &config, state).await
     }
 
-    /// Asks what the name is, down to the manifest for this machine.
+    /// Resolves the name to the manifest for this machine.
     async fn resolve(&self, work: &Work, name: &Name, sources: &[Source]) -> Result<(Vec<u8>, Box<ImageManifest>)> {
         let image = format!("`{name}`");
         let bytes = self.document(work, name, sources, name.version(), name.digest()).await?;
@@ -263,7 +264,8 @@ impl Store {
         }
     }
 
-    /// What is to come, if there is room for it.
+    /// Returns the meter for a download; fails if the image is too large or there is no room for
+    /// it.
     fn measure(
         &self,
         work: &Work,
@@ -297,7 +299,7 @@ impl Store {
         Ok(Meter::new(total, state))
     }
 
-    /// Unpacks an image that is here, and gives it its name.
+    /// Unpacks an image whose blobs are in the layout, and gives it its name.
     pub(super) async fn keep(
         self: &Arc<Self>,
         work: &Arc<Work>,
@@ -320,14 +322,14 @@ impl Store {
             store.layout.set_ref(&key, &named).map_err(|error| disk("name an image", error))?;
             store.touch(held.digest());
             let mut image = store.image(held.digest())?;
-            // What holds it here is no box.
+            // The handle here belongs to no box.
             image.boxes = image.boxes.saturating_sub(1);
             Ok((image, held))
         })
         .await
     }
 
-    /// The layers of an image that is here, as they are unpacked.
+    /// Returns the layers of an image in the store, for unpacking.
     fn layers(&self, manifest: &ImageManifest, config: &ImageConfiguration) -> Result<Vec<Layer>> {
         let pairs = manifest.layers().iter().zip(config.rootfs().diff_ids());
         pairs
@@ -341,7 +343,7 @@ impl Store {
             .collect()
     }
 
-    /// Unpacks what is not unpacked yet, and holds it.
+    /// Unpacks an image, unless that is done already, and holds it.
     pub(super) async fn unpack(
         self: &Arc<Self>,
         work: &Arc<Work>,
@@ -352,7 +354,7 @@ impl Store {
         let turn = self.turn(digest);
         let _turn = work.unless_stopped(turn.lock()).await?;
         loop {
-            // Somebody may be removing just this image.
+            // A removal of this image may be running.
             self.removed(digest).await;
             let bounds = Bounds {
                 bytes_max: self.config.image_bytes_max,
@@ -379,7 +381,7 @@ impl Store {
     }
 }
 
-/// The pull's progress as a stream that ends with it.
+/// Returns the progress of a pull as a stream that ends with it.
 pub(super) fn watching(pull: watch::Receiver<State>) -> BoxStream<'static, Result<Progress>> {
     let items = futures_util::stream::unfold(Some((pull, true)), |watching| async move {
         let (mut pull, first) = watching?;
@@ -406,7 +408,7 @@ fn broke_off() -> Error {
     Error::failed("pull an image", "its task ended without a word")
 }
 
-/// A failure that many waited for, for one of them.
+/// Returns a copy of an error that several waiters share.
 pub(super) fn again(error: &Arc<Error>) -> Error {
     match &**error {
         Error::Invalid(text) => Error::Invalid(text.clone()),
@@ -425,7 +427,7 @@ pub(super) fn again(error: &Arc<Error>) -> Error {
     }
 }
 
-/// What somebody asked for and the store does not have.
+/// Returns the message for an image that is not in the store.
 pub(super) fn not_here(name: &str) -> String {
     format!("{} is not on this server", shown(name))
 }

@@ -1,5 +1,4 @@
-//! What is known in memory of the images that are here: what they say of
-//! themselves, and who holds them.
+//! In-memory catalog of the images in the store: their metadata and their holders.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -15,22 +14,22 @@ use super::pull::not_here;
 use super::{Detail, Held, Image, Inner, LayerDetail, Run, Store, disk};
 use crate::{Error, Result};
 
-/// What the store remembers of its images.
+/// Cached metadata and holders of images.
 #[derive(Debug, Default)]
 pub(super) struct Shelf {
     known: HashMap<String, Arc<Known>>,
     held: HashMap<String, Weak<Inner>>,
-    /// Images that are being removed: nobody may hold them any more.
+    /// Images being removed, which cannot be held any more.
     removing: HashSet<String>,
 }
 
-/// What an image says of itself.
+/// Manifest and configuration of an image.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) manifest: Box<ImageManifest>,
     config: ImageConfiguration,
     run: Run,
-    /// The size of its manifest, in bytes.
+    /// Size of its manifest, in bytes.
     manifest_bytes: u64,
 }
 
@@ -39,7 +38,7 @@ impl Store {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds an image that is unpacked here.
+    /// Holds an image that is unpacked in the store.
     pub(super) fn hold(&self, digest: &str) -> Option<Held> {
         if !is_digest(digest) {
             return None;
@@ -65,19 +64,19 @@ impl Store {
         Some(Held { inner })
     }
 
-    /// How many hold this image.
+    /// Returns the number of handles that hold this image.
     pub(super) fn holders(&self, digest: &str) -> usize {
         self.shelf().held.get(digest).map_or(0, Weak::strong_count)
     }
 
-    /// The images that somebody holds.
+    /// Returns the digests of the held images.
     pub(super) fn all_held(&self) -> Vec<String> {
         let shelf = self.shelf();
         shelf.held.iter().filter(|(_, held)| held.strong_count() > 0).map(|(digest, _)| digest.clone()).collect()
     }
 
-    /// From now on nobody can hold this image, until [`Store::is_removed`]; fails with
-    /// the number of those who do.
+    /// Refuses new holders of this image until [`Store::is_removed`]; fails with the number of
+    /// holders if there are any.
     pub(super) fn begin_removal(&self, digest: &str) -> Result<(), usize> {
         let mut shelf = self.shelf();
         let holders = shelf.held.get(digest).map_or(0, Weak::strong_count);
@@ -88,7 +87,7 @@ impl Store {
         Ok(())
     }
 
-    /// The removal is over, whatever came of it.
+    /// Ends the removal, successful or not.
     pub(super) fn is_removed(&self, digest: &str) {
         let mut shelf = self.shelf();
         shelf.removing.remove(digest);
@@ -96,14 +95,14 @@ impl Store {
         shelf.held.remove(digest);
     }
 
-    /// Waits until nobody is removing this image.
+    /// Waits until no removal of this image is running.
     pub(super) async fn removed(&self, digest: &str) {
         while self.shelf().removing.contains(digest) {
             let _removals = self.removals.lock().await;
         }
     }
 
-    /// What an image says of itself.
+    /// Returns the manifest and configuration of an image.
     pub(super) fn known(&self, digest: &str) -> Result<Arc<Known>> {
         self.known_in(&mut self.shelf(), digest)
     }
@@ -131,7 +130,7 @@ impl Store {
         Ok(known)
     }
 
-    /// The digest of an image that is here.
+    /// Returns the digest of an image in the store.
     pub(super) fn find(&self, wanted: &Wanted) -> Result<String> {
         let found = match wanted {
             Wanted::Name(name) => self.layout.find(&name.to_string()),
@@ -145,7 +144,7 @@ impl Store {
         })
     }
 
-    /// An image as the list shows it.
+    /// Returns an image as the list shows it.
     pub(super) fn image(&self, digest: &str) -> Result<Image> {
         let known = self.known(digest)?;
         let names = self.layout.manifests().remove(digest).unwrap_or_default();
@@ -163,13 +162,13 @@ impl Store {
         })
     }
 
-    /// Every image, by name; those without one come last.
+    /// Lists all images, by name; those without one come last.
     pub(super) fn images(&self) -> Result<Vec<Image>> {
         let mut images = Vec::new();
         for digest in self.layout.manifests().into_keys() {
             match self.image(&digest) {
                 Ok(image) => images.push(image),
-                // One that cannot be read does not hide the others.
+                // An image that cannot be read does not hide the others.
                 Err(error) => {
                     tracing::warn!(digest, error = %crate::Chain(&error), "an image here cannot be read");
                 }

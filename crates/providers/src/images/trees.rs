@@ -1,16 +1,15 @@
-//! Images unpacked: for each one root directory, its layers applied one after the
-//! other.
+//! Unpacked images: one root directory for each, with its layers applied in order.
 //!
 //! ```text
 //! trees/<digest of the manifest>/root/      the image's files
-//! trees/<digest of the manifest>/tree.json  what is known of them
+//! trees/<digest of the manifest>/tree.json  layers, number and size of the files
 //! files/…                                   hard links of the files, by content
-//! trash/…                                   what is being removed
+//! trash/…                                   directories being removed
 //! ```
 //!
-//! A tree is made beside the others and given its name when all of it is on disk.
-//! The folders are closed to everybody else: a tree may hold programs that give
-//! whoever runs them another identity.
+//! A tree is made beside the others and renamed once all of it is on disk. Other users cannot
+//! enter the folders: a tree may hold programs that run with another identity than their
+//! caller's.
 
 mod archive;
 mod contents;
@@ -42,10 +41,10 @@ use stream::Budget;
 pub(in crate::images) use stream::{decoder, stopped};
 use unpack::Unpacking;
 
-/// How a blob is compressed.
+/// Compression of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// Plain bytes without compression.
     None,
     /// One or more gzip members.
     Gzip,
@@ -53,34 +52,34 @@ pub enum Compression {
     Zstd,
 }
 
-/// A layer of an image: a tar archive.
+/// Layer of an image: a tar archive.
 #[derive(Debug, Clone)]
 pub struct Layer {
-    /// Where its blob is.
+    /// Path of its blob.
     pub path: PathBuf,
-    /// How the blob is compressed.
+    /// Compression of the blob.
     pub compression: Compression,
-    /// What the image's configuration says of its uncompressed content: `sha256:…`.
+    /// Digest of the uncompressed content, as the image's configuration states it: `sha256:…`.
     pub diff_id: String,
 }
 
-/// How much an image may be.
+/// Limits on the size of an image.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Uncompressed bytes of all its layers, with the holes of sparse files.
     pub bytes_max: u64,
     /// Files in all its layers.
     pub entries_max: u64,
-    /// What stays free of the disk.
+    /// Part of the disk that stays free.
     pub reserve: Reserve,
 }
 
 impl Bounds {
-    /// The most files that an image may have.
+    /// Most files of one image.
     pub const ENTRIES_MAX: u64 = 1_000_000;
 }
 
-/// What is known of a tree, beside it on disk.
+/// Metadata of a tree, stored beside its root.
 #[derive(Debug, Serialize, Deserialize)]
 struct About {
     layers: Vec<String>,
@@ -88,7 +87,7 @@ struct About {
     bytes: u64,
 }
 
-/// The unpacked images of a store. Clones are handles of the same ones.
+/// Unpacked images of a store. Clones are handles of the same ones.
 #[derive(Debug, Clone)]
 pub struct Trees {
     inner: Arc<Folders>,
@@ -99,13 +98,13 @@ struct Folders {
     trees: PathBuf,
     files: PathBuf,
     trash: PathBuf,
-    /// For names in `trash` that nobody else has.
+    /// Counter for unique names of unfinished and removed trees.
     next: AtomicU64,
 }
 
 impl Trees {
-    /// Opens the trees in the store's folder `dir`, or makes the folders for them,
-    /// and removes what is unfinished. Blocks.
+    /// Opens the trees in the store's folder `dir`, creating the folders if needed, and removes
+    /// unfinished ones. Blocks.
     ///
     /// # Errors
     /// If the folders cannot be made, read or cleaned.
@@ -127,8 +126,8 @@ impl Trees {
             }
         }
         if lost_power {
-            // What was linked there last may never have reached the disk. It costs
-            // the sharing of what is there, and nothing else.
+            // Files linked there last may never have reached the disk. Dropping all links costs
+            // only their sharing with later images.
             tracing::warn!("the machine stopped while an image was unpacked: its shared files are not used again");
             share::collect(&folders.files, true)?;
         } else if !unfinished.is_empty() {
@@ -140,25 +139,24 @@ impl Trees {
         Ok(Trees { inner: Arc::new(folders) })
     }
 
-    /// The root directory of the image with this manifest, `sha256:…`, if it is
-    /// unpacked.
+    /// Returns the root directory of the image with this manifest, `sha256:…`, if it is unpacked.
     #[must_use]
     pub fn find(&self, digest: &str) -> Option<PathBuf> {
         Some(self.inner.trees.join(hex_of(digest)?).join("root")).filter(|root| root.is_dir())
     }
 
-    /// Unpacks an image, and gives its root directory; does nothing if that is there
-    /// already. `progress` is told how many bytes of the layers' blobs were read. It ends
+    /// Unpacks an image and returns its root directory; does nothing if that exists already.
+    /// `progress` receives the number of bytes of the layers' blobs read so far. Unpacking ends
     /// soon after `stop` is cancelled.
     ///
-    /// Owners are as the image says where we are root, and all ours otherwise.
-    /// Device nodes are left out. Blocks.
+    /// If the server runs as root, files have the image's owners; otherwise they belong to the
+    /// server's user. Device nodes are left out. Blocks.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an image that is malformed, damaged, of more files than
-    /// `bounds` have or not what its configuration promises; [`Error::TooLarge`] for one
-    /// of more bytes; [`Error::Full`] if there is no room; [`Error::Unavailable`] when it
-    /// was stopped. Then nothing of it is left.
+    /// [`Error::Invalid`] for an image that is malformed, damaged, has more files than `bounds`
+    /// allow or differs from its configuration; [`Error::TooLarge`] for one of more bytes;
+    /// [`Error::Full`] if there is no room; [`Error::Unavailable`] if it was stopped. In each
+    /// case nothing of it is left.
     pub fn unpack(
         &self,
         digest: &str,
@@ -180,10 +178,10 @@ impl Trees {
         Ok(root.join("root"))
     }
 
-    /// Removes an image's tree; one that is not there is no error. Blocks.
+    /// Removes an image's tree; a missing one is no error. Blocks.
     ///
     /// # Errors
-    /// If the disk refuses.
+    /// If the tree cannot be moved or removed.
     pub fn remove(&self, digest: &str) -> io::Result<()> {
         let Some(hex) = hex_of(digest) else { return Ok(()) };
         let away = self.inner.unused(hex);
@@ -194,23 +192,23 @@ impl Trees {
         }
     }
 
-    /// Removes shared files that no image has any more; the bytes that this freed.
-    /// Blocks.
+    /// Removes shared files that no image has any more, and returns the bytes freed. Blocks.
     ///
     /// # Errors
-    /// If the disk refuses.
+    /// If the files cannot be read or removed.
     pub fn collect(&self) -> io::Result<u64> {
         share::collect(&self.inner.files, false)
     }
 
-    /// How large the image's files are together, if it is unpacked, in bytes. Files
-    /// that a later layer replaces or hides count too.
+    /// Returns the size of the image's files together, in bytes, if it is unpacked. Files that a
+    /// later layer replaces or hides count too.
     #[must_use]
     pub fn bytes(&self, digest: &str) -> Option<u64> {
         Some(self.usage(digest)?.bytes)
     }
 
-    /// Returns what the image's files take, if it is unpacked, counted as [`Trees::bytes`].
+    /// Returns the disk usage of the image's files, if it is unpacked, counted as in
+    /// [`Trees::bytes`].
     #[must_use]
     pub fn usage(&self, digest: &str) -> Option<DiskUsage> {
         let text = fs::read(self.inner.trees.join(hex_of(digest)?).join("tree.json")).ok()?;
@@ -219,7 +217,7 @@ impl Trees {
     }
 }
 
-/// Where an unfinished tree says during which run of the machine it was begun.
+/// File in an unfinished tree with the boot id of the machine when it was begun.
 const BOOT: &str = "boot";
 
 impl Folders {
@@ -227,13 +225,13 @@ impl Folders {
         self.trash.join(format!("{hex}.{}", self.next.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// A folder for a tree that is being made.
+    /// Makes the folders for a new tree.
     fn begin(&self, hex: &str) -> io::Result<Work> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let folder = self.trees.join(format!("unfinished-{number}-{hex}"));
         let work = Work { folder: closed_folder(&folder)?, trash: self.trash.join(format!("{hex}.{number}")) };
         closed_folder(&work.trash)?;
-        // On disk before anything is shared.
+        // Written to disk before any file is shared.
         let mut boot = File::create(work.folder.join(BOOT))?;
         boot.write_all(&this_boot())?;
         boot.sync_all()?;
@@ -243,11 +241,11 @@ impl Folders {
     }
 }
 
-/// A tree that is being made. Dropped, it is removed.
+/// Unfinished tree, removed on drop.
 #[derive(Debug)]
 struct Work {
     folder: PathBuf,
-    /// For what its layers remove.
+    /// Folder for files that its layers remove.
     trash: PathBuf,
 }
 
@@ -272,15 +270,15 @@ impl Work {
         Ok(About { layers, entries: seen.entries, bytes: seen.bytes })
     }
 
-    /// Gives the tree its place, once all of it is on disk.
+    /// Moves the tree to its place, once all of it is on disk.
     fn publish(self, place: &Path, about: &About) -> io::Result<()> {
         fs::write(self.folder.join("tree.json"), serde_json::to_vec(about)?)?;
-        // One call for the file system, where one for each file would take minutes.
+        // One call for the file system: one for each file would take minutes.
         rustix::fs::syncfs(File::open(&self.folder)?)?;
         fs::remove_file(self.folder.join(BOOT))?;
         match fs::rename(&self.folder, place) {
             Ok(()) => {}
-            // Somebody else was quicker with the same image.
+            // Another task has unpacked the same image meanwhile.
             Err(error) if place.join("root").is_dir() => drop(error),
             Err(error) => return Err(error),
         }
@@ -298,7 +296,7 @@ impl Drop for Work {
     }
 }
 
-/// Makes a folder that nobody else may enter, or closes the one that is there.
+/// Makes a folder that other users cannot enter, or closes the existing one.
 fn closed_folder(path: &Path) -> io::Result<PathBuf> {
     DirBuilder::new().mode(0o700).recursive(true).create(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
@@ -309,12 +307,12 @@ fn children(path: &Path) -> io::Result<Vec<PathBuf>> {
     fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect()
 }
 
-/// The part of a digest that names a folder; `None` for what is no digest.
+/// Returns the part of a digest that names a folder; `None` for a malformed digest.
 fn hex_of(digest: &str) -> Option<&str> {
     super::layout::is_digest(digest).then(|| digest.trim_start_matches("sha256:"))
 }
 
-/// What tells this run of the machine from the one before.
+/// Returns the boot id, which changes with each start of the machine.
 fn this_boot() -> Vec<u8> {
     fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The agent as a file that nothing can change.
+//! Agent program as a sealed file.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,18 +11,18 @@ use crate::{Error, Result};
 
 static AGENT: &[u8] = include_bytes!(env!("TIDEBOX_AGENT"));
 
-/// The agent program, for whoever wants to run one of its other modes.
+/// Returns the agent program, for callers that run one of its other modes.
 #[must_use]
 pub fn agent_binary() -> &'static [u8] {
     AGENT
 }
 
-/// The agent in memory, sealed: a box executes this very file, and no power in
-/// the world writes to it, not even through `/proc/<pid>/exe`.
+/// Agent in memory, sealed: a box executes this very file, and even root cannot write to it, not
+/// through `/proc/<pid>/exe` either.
 #[derive(Debug)]
 pub(crate) struct AgentFile {
     file: Arc<OwnedFd>,
-    /// Whose user it belongs to cannot make it a file that nobody executes.
+    /// True if the file's owner cannot remove its executable mode.
     stays_executable: bool,
 }
 
@@ -53,9 +53,8 @@ impl AgentFile {
         Ok(AgentFile { file: Arc::new(file.into()), stays_executable })
     }
 
-    /// Gives the file for one more box: the same one, unless a box could change the
-    /// mode of it. That is so where the kernel cannot seal it and boxes run as the
-    /// server's user.
+    /// Returns the file for one more box: the same one, unless a box could change its mode. That
+    /// is so where the kernel cannot seal the mode and boxes run as the server's user.
     pub(crate) fn for_a_box(&self) -> io::Result<AgentFile> {
         if self.stays_executable || rustix::process::geteuid().is_root() {
             return Ok(AgentFile { file: Arc::clone(&self.file), stays_executable: self.stays_executable });
@@ -63,7 +62,7 @@ impl AgentFile {
         Self::make(false)
     }
 
-    /// Where a child that has not closed its descriptors yet finds it.
+    /// Returns the path at which a child that has not closed its descriptors yet finds the file.
     pub(crate) fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.file.as_raw_fd())
     }

@@ -1,5 +1,4 @@
-//! The boxes of one provider: one change at a time for each, and a connection
-//! that is kept.
+//! Boxes of one provider, with a lock for changes and a kept connection for each.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,26 +12,26 @@ use crate::agent::AgentGuest;
 use crate::images::Held;
 use crate::{Error, Guest, Result};
 
-/// What is known of a box. All of it can be found again from disk.
+/// State of a box in memory. All of it can be found again from disk.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
-    /// Held while the box is being made or removed.
+    /// Lock held while the box is being made or removed.
     change: Arc<AsyncMutex<()>>,
     process: Mutex<Option<Arc<Process>>>,
-    /// What keeps its image on disk.
+    /// Hold that keeps its image on disk.
     image: Mutex<Option<Held>>,
-    /// The connection that is kept.
+    /// Kept connection to the agent.
     pub(crate) guest: AsyncMutex<Option<Arc<AgentGuest>>>,
 }
 
 impl Entry {
-    /// Whether it is being made or removed just now.
+    /// Returns whether the box is being made or removed.
     pub(crate) fn is_changing(&self) -> bool {
         self.change.try_lock().is_err()
     }
 
-    /// The first process; found by what is `recorded` of it, its number and its
-    /// start, if we did not start it. `None` if there is none any more.
+    /// Returns the first process; `None` if it has ended. A process that this server did not
+    /// start is found by its `recorded` pid and start time.
     pub(crate) fn process(&self, recorded: Option<(u32, u64)>) -> Result<Option<Arc<Process>>> {
         let mut known = locked(&self.process);
         if let Some(process) = &*known {
@@ -44,7 +43,7 @@ impl Entry {
         Ok(known.clone())
     }
 
-    /// Keeps the image on disk for as long as the box is known.
+    /// Keeps the image on disk until the entry is dropped.
     pub(crate) fn hold(&self, image: Option<Held>) {
         *locked(&self.image) = image;
     }
@@ -53,15 +52,14 @@ impl Entry {
         *locked(&self.process) = Some(process);
     }
 
-    /// Whether the box's first process runs, or is about to.
+    /// Returns whether the box's first process runs, or is about to.
     pub(crate) fn is_alive(&self, recorded: Option<(u32, u64)>) -> bool {
-        // One that is being made has no process yet.
+        // A box that is being made has no process yet.
         self.is_changing()
             || self.process(recorded).is_ok_and(|process| process.is_some_and(|process| !process.has_ended()))
     }
 
-    /// Keeps what was made, and takes the exit of its first process when it ends, so
-    /// that no zombie stays.
+    /// Keeps the process and the connection of a new box, and reaps the process when it ends.
     pub(crate) async fn settle(&self, process: Process, guest: AgentGuest, tasks: &TaskTracker) {
         let process = Arc::new(process);
         self.set_process(Arc::clone(&process));
@@ -69,7 +67,7 @@ impl Entry {
         tasks.spawn(async move { process.ended().await });
     }
 
-    /// The kept connection, or what `dial` makes if the first process runs.
+    /// Returns the kept connection, or what `dial` makes if the first process runs.
     pub(crate) async fn guest(
         &self,
         recorded: Option<(u32, u64)>,
@@ -89,12 +87,12 @@ impl Entry {
     }
 }
 
-/// A lock whose holders never leave half a change behind.
+/// Locks a mutex whose holders never leave a partial change behind.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Every box that somebody has asked for since the start.
+/// Boxes that were asked for since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Boxes {
     entries: Mutex<HashMap<SandboxId, Arc<Entry>>>,
@@ -109,12 +107,12 @@ impl Boxes {
         locked(&self.entries).get(id).cloned()
     }
 
-    /// Waits for the right to make or remove the box.
+    /// Waits for the lock that making or removing the box requires.
     pub(crate) async fn change(&self, id: &SandboxId) -> (Arc<Entry>, OwnedMutexGuard<()>) {
         loop {
             let entry = self.entry(id);
             let guard = Arc::clone(&entry.change).lock_owned().await;
-            // It may have been forgotten while we waited; then others hold another.
+            // The entry may have been forgotten during the wait; then others hold another one.
             if self.known(id).is_some_and(|current| Arc::ptr_eq(&current, &entry)) {
                 return (entry, guard);
             }

@@ -1,5 +1,5 @@
-//! Ranges of user and group ids, one for each box, so that a box's files and
-//! processes belong to nobody else on the host.
+//! Ranges of user and group ids, one for each box, so that no other user of the host owns a box's
+//! files and processes.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,14 +9,15 @@ use domain::StoreId;
 
 use crate::{Error, Result};
 
-/// How many ids a box has: all that a 16 bit program can name.
+/// Number of ids of a box: all that a 16 bit program can name.
 pub(crate) const IDS_PER_BOX: u32 = 65_536;
-/// Far above what hosts give to people and services, and to container engines.
+/// Start of the default range: far above what hosts give to people, services and container
+/// engines.
 const FIRST_DEFAULT: u32 = 0x4000_0000;
-/// As many boxes as a host can hold for some time to come.
+/// Number of ranges by default: at least as many as a host can hold boxes.
 const RANGES_DEFAULT: u32 = 8192;
 
-/// Hands out ranges.
+/// Allocator of id ranges, one for each box.
 #[derive(Debug, Clone)]
 pub(crate) struct IdPool {
     first: u32,
@@ -31,8 +32,8 @@ struct State {
 }
 
 impl IdPool {
-    /// `subids` is the first id and their count. Where to begin depends on the
-    /// store, so that two servers on one host do not start with the same ranges.
+    /// Returns a pool of `subids`, the first id and their count. The first range taken depends on
+    /// the store, so that two servers on one host do not start with the same ranges.
     pub(crate) fn new(subids: Option<(u32, u32)>, store: &StoreId) -> Result<IdPool> {
         let (first, count) = subids.unwrap_or((FIRST_DEFAULT, RANGES_DEFAULT * IDS_PER_BOX));
         let ranges = count / IDS_PER_BOX;
@@ -47,7 +48,7 @@ impl IdPool {
         Ok(IdPool { first, ranges, state: Arc::new(Mutex::new(State { used: HashSet::new(), next })) })
     }
 
-    /// The first id of a range that is nobody's.
+    /// Takes a free range, and returns its first id.
     pub(crate) fn take(&self) -> Result<u32> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for step in 0..self.ranges {
@@ -61,12 +62,12 @@ impl IdPool {
         Err(Error::Unavailable(format!("all {} ranges of user ids are in use", self.ranges)))
     }
 
-    /// A box that was found has this range.
+    /// Marks the range of a box that was found as used.
     pub(crate) fn mark(&self, base: u32) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).used.insert(base);
     }
 
-    /// Nothing of the box that had this range is left.
+    /// Frees the range of a box of which nothing is left.
     pub(crate) fn give_back(&self, base: u32) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).used.remove(&base);
     }

@@ -1,4 +1,4 @@
-//! What a box takes of the kernel that no control group counts, seen from the host.
+//! Kernel resources of a box that no control group counts, measured from the host.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -9,14 +9,13 @@ use std::path::{Path, PathBuf};
 use super::process::descendants;
 use crate::KernelShare;
 
-/// Memory of a connection that no program has accepted, besides what waits in it.
+/// Memory of a connection that no program has accepted, without the data that waits in it.
 const CONNECTION_BYTES: u64 = 2_600;
-/// No more rows of a network namespace are read: far more than make a box the one that
-/// takes most.
+/// Most rows read of a network namespace: far more than make a box the one that takes most.
 const ROWS_MAX: usize = 500_000;
-/// No more is read of the watches of one `epoll` descriptor: some hundreds of them.
+/// Most bytes read of the watches of one `epoll` descriptor: some hundreds of watches.
 const WATCHES_BYTES_MAX: u64 = 64 * 1024;
-/// No more descriptors of one process are looked at.
+/// Most descriptors of one process that are read.
 const DESCRIPTORS_MAX: usize = 100_000;
 
 fn measure(first: u32, share: KernelShare) -> u64 {
@@ -29,24 +28,24 @@ fn measure(first: u32, share: KernelShare) -> u64 {
     }
 }
 
-/// Measures the share of the box whose first process this is.
+/// Measures the share of the box whose first process is `first`.
 pub(crate) async fn kernel_usage(first: u32, share: KernelShare) -> Option<u64> {
     tokio::task::spawn_blocking(move || measure(first, share)).await.ok()
 }
 
-/// Row of `/proc/net/tcp`.
+/// Row of `/proc/net/tcp` or `/proc/net/tcp6`.
 #[derive(Debug, PartialEq, Eq)]
 struct Connection {
     state: u8,
     to_send: u64,
     received: u64,
-    /// Whether a program has a descriptor of it.
+    /// True if a program has a descriptor of it.
     is_held: bool,
 }
 
 impl Connection {
-    /// In columns: number, addresses, state, `to_send:received`, timer, retransmissions,
-    /// user, timeout, inode.
+    /// Parses a row with the columns number, addresses, state, `to_send:received`, timer,
+    /// retransmissions, user, timeout, inode.
     fn parse(row: &str) -> Option<Connection> {
         let mut fields = row.split_whitespace().skip(3);
         let state = u8::from_str_radix(fields.next()?, 16).ok()?;
@@ -56,8 +55,8 @@ impl Connection {
         Some(Connection { state, to_send: queue(to_send)?, received: queue(received)?, is_held })
     }
 
-    /// Returns the bytes that it holds if it was never accepted: one that is open, or
-    /// that only the other end has closed, and that no program has.
+    /// Returns the bytes that the connection holds if it was never accepted: no program has it,
+    /// and it is open or closed only by the other end.
     fn unaccepted_bytes(&self) -> u64 {
         const ESTABLISHED: u8 = 1;
         const CLOSE_WAIT: u8 = 8;
@@ -65,7 +64,7 @@ impl Connection {
         if waits { CONNECTION_BYTES + self.received } else { 0 }
     }
 
-    /// Says whether it is closed here and has data that the other end does not take.
+    /// Returns whether it is closed here and has data that the other end does not take.
     fn is_orphan(&self) -> bool {
         const FIN_WAIT_1: u8 = 4;
         const LAST_ACK: u8 = 9;
@@ -74,7 +73,7 @@ impl Connection {
     }
 }
 
-/// Returns the connections in every network namespace of these processes but our own,
+/// Returns the connections in every network namespace of these processes but the server's own,
 /// whose connections are those of the whole host.
 fn connections(processes: impl Iterator<Item = PathBuf>) -> impl Iterator<Item = Connection> {
     let namespace = |process: &Path| fs::read_link(process.join("ns/net")).ok();
@@ -90,7 +89,7 @@ fn connections(processes: impl Iterator<Item = PathBuf>) -> impl Iterator<Item =
 /// Returns the number of descriptors of a process.
 fn open_files(process: &Path) -> u64 {
     let dir = process.join("fd");
-    // The kernel says the number as the size from version 6.2 on.
+    // The kernel reports the number as the size from version 6.2 on.
     match fs::metadata(&dir).map(|metadata| metadata.size()) {
         Ok(0) => fs::read_dir(dir).map_or(0, |entries| entries.take(DESCRIPTORS_MAX).count() as u64),
         Ok(count) => count,
@@ -98,8 +97,8 @@ fn open_files(process: &Path) -> u64 {
     }
 }
 
-/// Returns the number of files that a process watches; of each descriptor no more than
-/// some hundreds, which tell a box that collects them from one that does not.
+/// Returns the number of files that a process watches, at most some hundreds for each descriptor:
+/// enough to recognize a box that collects them.
 fn watches(process: &Path) -> u64 {
     let entries = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().take(DESCRIPTORS_MAX);
     let polls = entries.filter(|entry| {

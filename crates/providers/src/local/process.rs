@@ -11,18 +11,18 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Also wait for children that do not signal their end, as those of the launcher.
+/// Option of `waitid` to include children that do not signal their end, as those of the launcher.
 const WALL: u32 = 0x4000_0000;
 
-/// Holds a process by descriptor, so that its number may be used again.
+/// Process held by a descriptor, which stays valid when its number is used again.
 #[derive(Debug)]
 pub(crate) struct Process {
     fd: AsyncFd<OwnedFd>,
 }
 
 impl Process {
-    /// The process with this number, if it is the one that started then.
-    /// `None` if that one has ended. Must be called within a runtime.
+    /// Finds the process with this number and start time; `None` if it has ended. Must be called
+    /// within a runtime.
     pub(crate) fn find(pid: u32, started: u64) -> std::io::Result<Option<Process>> {
         let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
         let fd = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -30,7 +30,7 @@ impl Process {
             Err(Errno::SRCH) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         };
-        // Read after opening: what the descriptor holds can no longer change.
+        // Read after opening: the process that the descriptor holds can no longer change.
         if start_time(pid) != Some(started) {
             return Ok(None);
         }
@@ -46,37 +46,36 @@ impl Process {
         }
     }
 
-    /// Whether it has ended, reaped or not.
+    /// Returns whether the process has ended, reaped or not.
     pub(crate) fn has_ended(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::new(self.fd.get_ref(), PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
-    /// Waits until it has ended, and takes its exit if it is a child of ours, so
-    /// that no zombie stays.
+    /// Waits until the process has ended, and reaps it if it is a child of this server.
     pub(crate) async fn ended(&self) {
-        // An error would mean that the runtime is going down.
+        // An error means that the runtime is shutting down.
         let _ = self.fd.readable().await;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::from_bits_retain(WALL);
-        // Another server's child is not ours to take, and is taken once only.
+        // Fails for a child of another server, and for one that was reaped before.
         let _ = waitid(WaitId::PidFd(self.fd.get_ref().as_fd()), options);
     }
 
-    /// Like [`Process::ended`], but gives up after `limit`.
+    /// Waits like [`Process::ended`], for at most `limit`. Returns whether the process has ended.
     pub(crate) async fn ended_within(&self, limit: Duration) -> bool {
         tokio::time::timeout(limit, self.ended()).await.is_ok()
     }
 }
 
-/// When a process started, in clock ticks since boot; `None` if it is no more.
+/// Returns the start time of a process, in clock ticks since boot; `None` if it is gone.
 fn start_time(pid: Pid) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // The name in parentheses may hold anything, so count from its end.
+    // The name in parentheses may contain anything, so fields are counted from its end.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Returns a process and all that come from it.
+/// Returns a process and all its descendants.
 pub(crate) fn descendants(first: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -88,7 +87,7 @@ pub(crate) fn descendants(first: u32) -> Vec<u32> {
     let mut found = vec![first];
     let mut next = 0;
     while let Some(pid) = found.get(next) {
-        // Taken out, so that numbers that were used again meanwhile make no circle.
+        // Taken out, so that reused numbers make no cycle.
         let more = children.remove(pid).unwrap_or_default();
         found.extend(more);
         next += 1;
@@ -96,10 +95,10 @@ pub(crate) fn descendants(first: u32) -> Vec<u32> {
     found
 }
 
-/// Returns the parent that a process has now.
+/// Returns the current parent of a process.
 fn parent(process: &Path) -> Option<u32> {
     let stat = fs::read(process.join("stat")).ok()?;
-    // The name before it may hold anything.
+    // The name before it may contain anything.
     let after = stat.iter().rposition(|byte| *byte == b')')?;
     std::str::from_utf8(&stat[after + 1..]).ok()?.split_whitespace().nth(1)?.parse().ok()
 }

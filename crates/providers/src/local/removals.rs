@@ -1,4 +1,4 @@
-//! Deleting what boxes leave, in the background.
+//! Background deletion of the remains of boxes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::removal;
 
-/// So many folders are deleted at once, so that deleting leaves the disk to others.
+/// Most folders deleted at the same time, so that deletion leaves the disk to other work.
 const REMOVALS_MAX: usize = 2;
 
-/// Names and paces what is deleted in the background.
+/// Queue of folders to delete in the background.
 #[derive(Debug)]
 pub(crate) struct Removals {
     slots: Arc<Semaphore>,
@@ -20,14 +20,13 @@ pub(crate) struct Removals {
 }
 
 impl Removals {
-    /// A name in the trash for what was called `name`, which no other provider of
-    /// this process has given.
+    /// Returns a name in the trash for `name`, unique among all providers of this process.
     pub(crate) fn name(name: &str) -> String {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         format!("{name}.{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// What runs in the background.
+    /// Returns the tracker of background work.
     pub(crate) fn tasks(&self) -> TaskTracker {
         self.tasks.clone()
     }
@@ -37,7 +36,7 @@ impl Removals {
         self.tasks.wait().await;
     }
 
-    /// Deletes what lies at `path`, and tells `done` whether all of it has gone.
+    /// Deletes the tree at `path`, then calls `done` with whether all of it is gone.
     pub(crate) fn discard(&self, path: PathBuf, done: impl FnOnce(bool) + Send + 'static) {
         let slots = Arc::clone(&self.slots);
         self.tasks.spawn(async move {
@@ -56,7 +55,7 @@ impl Removals {
 impl Default for Removals {
     fn default() -> Self {
         let tasks = TaskTracker::new();
-        // Closed, a tracker lets others wait for it, and takes new tasks all the same.
+        // A closed tracker can be waited for, and still takes new tasks.
         tasks.close();
         Removals { slots: Arc::new(Semaphore::new(REMOVALS_MAX)), tasks }
     }

@@ -1,4 +1,4 @@
-//! What a box takes of the disk, while it changes it.
+//! Disk usage of a box, measured while the box changes it.
 
 mod held;
 
@@ -16,20 +16,20 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, opena
 
 use crate::DiskUsage;
 
-/// Blocks are counted in this unit, whatever the file system's own is.
+/// Unit in which blocks are counted, on every file system.
 const BLOCK_BYTES: u64 = 512;
-/// After so many entries the count is given as it is: enough to see that the box
-/// fills the disk, and an end for one that makes entries while we count.
+/// Most entries counted: enough to see that the box fills the disk, and an end for a box that
+/// creates entries during the count. The count so far is returned.
 const ENTRIES_MAX: u64 = 2_000_000;
-/// How long the counting of one box may take. After that the count is given as it is.
+/// Limit for counting one box, after which the count so far is returned.
 const COUNTING_MAX: Duration = Duration::from_secs(4);
-/// Paths longer than this are shortened by opening a directory on the way; half
-/// of what the kernel takes, since one name can be 255 bytes.
+/// Path length above which a directory on the way is opened to shorten it: half of the kernel's
+/// limit, since one name can be 255 bytes.
 const PATH_BYTES_MAX: usize = 2048;
 
-/// Measures the tree at `path`, which a box is changing meanwhile. `first` is the
-/// box's first process, if the files that its processes hold open lie there too:
-/// what has lost its name takes its blocks until the last of them lets go.
+/// Measures the tree at `path`, which a box may be changing. `first` is the box's first process,
+/// if the files that its processes hold open lie there too: a deleted file keeps its blocks until
+/// the last process closes it.
 pub(crate) fn usage(path: &Path, first: Option<u32>) -> io::Result<DiskUsage> {
     let metadata = fs::symlink_metadata(path)?;
     let mut count = Count::new(Instant::now() + COUNTING_MAX);
@@ -45,12 +45,12 @@ pub(crate) fn usage(path: &Path, first: Option<u32>) -> io::Result<DiskUsage> {
     Ok(DiskUsage { bytes: count.blocks.saturating_mul(BLOCK_BYTES), entries: count.entries, is_cut: count.is_cut })
 }
 
-/// Sum of what has been counted so far.
+/// Sum of the entries counted so far.
 struct Count {
     blocks: u64,
     entries: u64,
     is_cut: bool,
-    /// Device and inode of what may be met again under another name.
+    /// Device and inode of entries that may be met again under another name.
     met: HashSet<(u64, u64)>,
     deadline: Instant,
 }
@@ -60,7 +60,7 @@ impl Count {
         Count { blocks: 0, entries: 0, is_cut: false, met: HashSet::new(), deadline }
     }
 
-    /// Counts an inode, once.
+    /// Counts an inode once.
     fn add(&mut self, stat: &Stat) {
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         if !is_dir && stat.st_nlink != 1 && !self.met.insert((stat.st_dev, stat.st_ino)) {
@@ -70,7 +70,7 @@ impl Count {
         self.blocks = self.blocks.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0));
     }
 
-    /// Says whether it has counted for long enough.
+    /// Returns whether a limit of the count is reached.
     fn is_over(&mut self) -> bool {
         self.is_cut = self.is_cut || self.entries >= ENTRIES_MAX || Instant::now() >= self.deadline;
         self.is_cut
@@ -79,7 +79,7 @@ impl Count {
     fn tree(&mut self, root: Arc<OwnedFd>) {
         let mut waiting = VecDeque::from([(root, PathBuf::from("."))]);
         while let Some((base, path)) = waiting.pop_back() {
-            // What the box has removed meanwhile takes nothing.
+            // Entries that the box has removed meanwhile take nothing.
             let Ok(dir) = open_below(&base, &path) else { continue };
             let (base, path) = if path.as_os_str().len() > PATH_BYTES_MAX {
                 let Ok(dir) = dir.try_clone() else { continue };
@@ -177,7 +177,7 @@ mod test {
         holder.wait().unwrap();
         assert_eq!(line, "ready\n");
         assert_eq!((none.bytes, none.entries), (0, 0));
-        // To see what is mapped takes root.
+        // Reading `map_files` requires root.
         let expected = if rustix::process::geteuid().is_root() { (8, 2) } else { (3, 1) };
         assert_eq!((all.bytes >> 20, all.entries), expected, "{all:?}");
     }

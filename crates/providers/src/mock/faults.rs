@@ -1,4 +1,4 @@
-//! The faults and delays that the labels of a box ask for.
+//! Faults and delays that the labels of a box request.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use domain::{Metadata, parse_duration};
 
 use crate::{Error, Result};
 
-/// What goes wrong with one box.
+/// Faults and delays of one box.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Faults {
     pub(super) start_delay: Option<Duration>,
@@ -23,7 +23,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Reads the labels that begin with `mock.`.
+    /// Parses the labels that begin with `mock.`.
     pub(super) fn parse(metadata: &Metadata) -> Result<Faults> {
         let mut faults = Faults::default();
         for (key, value) in metadata {

@@ -14,8 +14,8 @@ use crate::{Error, FileInfo, Result};
 const NAME_BYTES_MAX: usize = 255;
 /// The most links followed for one path, as the kernel has it.
 const LINKS_MAX: usize = 40;
-/// What a file takes besides its content, for its name too, so that empty ones
-/// are bounded.
+/// Bytes that a file uses besides its content, including its name, so that empty files are
+/// limited too.
 const NODE_BYTES: u64 = 256;
 
 #[derive(Debug, Clone)]
@@ -23,7 +23,6 @@ enum Kind {
     Directory(BTreeMap<String, Node>),
     File(BytesMut),
     Link(String),
-    /// `/dev/null`.
     Null,
 }
 
@@ -61,17 +60,16 @@ impl Node {
         }
     }
 
-    /// The node with everything below it.
+    /// Returns the size of the node with everything below it.
     fn footprint(&self) -> u64 {
         let below: u64 = self.entries().map_or(0, |entries| entries.values().map(Node::footprint).sum());
         NODE_BYTES + self.size() + below
     }
 }
 
-/// A path without links, `.` and `..`: the names from the root on.
+/// A path without links, `.` and `..`: the names from the root down.
 type Names = Vec<String>;
 
-/// The file system of a box.
 pub(super) struct FileSystem {
     root: Node,
     used: u64,
@@ -92,7 +90,7 @@ fn join(names: &[String]) -> String {
 }
 
 impl FileSystem {
-    /// What a new box has.
+    /// Makes the initial file system of a box.
     pub(super) fn new(bytes_max: u64, now: Now) -> Result<FileSystem> {
         let root = Node { kind: Kind::Directory(BTreeMap::new()), mode: 0o755, modified: now() };
         let mut fs = FileSystem { root, used: 0, bytes_max, now };
@@ -115,8 +113,7 @@ impl FileSystem {
         names.iter().try_fold(&mut self.root, |node, name| node.entries_mut()?.get_mut(name))
     }
 
-    /// Follows the links of `path`, the last one too if `follow`. What is not
-    /// there may still be made.
+    /// Follows the links of `path`, and the last one too if `follow`. The path need not exist.
     fn resolve(&self, path: &str, follow: bool) -> Result<Names> {
         check_path(path)?;
         let split = |path: &str| path.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect::<Vec<_>>();
@@ -176,7 +173,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes the directories of `names` that are not there.
+    /// Makes the missing directories of `names`.
     fn make_parents(&mut self, path: &str, names: &[String]) -> Result<()> {
         let now = (self.now)();
         for end in 1..=names.len() {
@@ -193,7 +190,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Puts a node into a directory that is there; what was there before goes.
+    /// Puts a node into an existing directory, replacing an entry of the same name.
     fn attach(&mut self, path: &str, names: &[String], node: Node) -> Result<()> {
         let now = (self.now)();
         let Some((name, parent)) = names.split_last() else { return invalid(path, "is a directory") };
@@ -215,13 +212,13 @@ impl FileSystem {
         self.attach(path, &names, node)
     }
 
-    /// The directories of a path, as `mkdir -p` makes them.
+    /// Makes the directories of a path, like `mkdir -p`.
     pub(super) fn make_dirs(&mut self, path: &str) -> Result<()> {
         let names = self.resolve(path, true)?;
         self.make_parents(path, &names)
     }
 
-    /// A symbolic link.
+    /// Makes a symbolic link.
     pub(super) fn link(&mut self, target: &str, path: &str) -> Result<()> {
         if self.existing(path, false).is_ok() {
             return invalid(path, "file exists");
@@ -229,17 +226,17 @@ impl FileSystem {
         self.put(path, Kind::Link(target.to_owned()), 0o777)
     }
 
-    /// Whether a directory is there.
+    /// Returns whether the path is a directory.
     pub(super) fn is_dir(&self, path: &str) -> bool {
         self.existing(path, true).is_ok_and(|(_, node)| node.is_dir())
     }
 
-    /// How many bytes of content still fit.
+    /// Returns the number of content bytes that still fit.
     pub(super) fn free(&self) -> u64 {
         self.bytes_max.saturating_sub(self.used)
     }
 
-    /// A regular file, whole.
+    /// Reads a whole regular file.
     pub(super) fn read(&self, path: &str) -> Result<(FileInfo, Bytes)> {
         let (names, node) = self.existing(path, true)?;
         match &node.kind {
@@ -249,7 +246,7 @@ impl FileSystem {
         }
     }
 
-    /// Whether reading or writing it does nothing.
+    /// Returns whether the path is `/dev/null`.
     pub(super) fn is_null(&self, path: &str) -> bool {
         self.existing(path, true).is_ok_and(|(_, node)| matches!(node.kind, Kind::Null))
     }
@@ -276,7 +273,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Adds to the end of a file that is there.
+    /// Appends to an existing file.
     pub(super) fn append(&mut self, path: &str, more: &[u8]) -> Result<()> {
         let names = self.resolve(path, true)?;
         if !matches!(self.get(&names), Some(Node { kind: Kind::File(_), .. })) {
@@ -293,7 +290,6 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Removes a file, a link itself, or a directory.
     pub(super) fn delete(&mut self, path: &str, recursive: bool) -> Result<()> {
         let (names, node) = self.existing(path, false)?;
         if !recursive && node.entries().is_some_and(|entries| !entries.is_empty()) {
@@ -314,19 +310,17 @@ impl FileSystem {
         Ok(node)
     }
 
-    /// The entries of a directory.
     pub(super) fn list(&self, path: &str) -> Result<Vec<FileInfo>> {
         let (names, node) = self.existing(path, true)?;
         let Some(entries) = node.entries() else { return invalid(path, "not a directory") };
         Ok(entries.iter().map(|(name, node)| info(&[&names[..], std::slice::from_ref(name)].concat(), node)).collect())
     }
 
-    /// A file, directory or link itself.
+    /// Returns the metadata of a file, a directory or a link itself.
     pub(super) fn stat(&self, path: &str) -> Result<FileInfo> {
         self.existing(path, false).map(|(names, node)| info(&names, node))
     }
 
-    /// Moves a file or directory.
     pub(super) fn rename(&mut self, old: &str, new: &str) -> Result<()> {
         let (from, node) = self.existing(old, false)?;
         let to = self.resolve(new, false)?;
@@ -352,7 +346,6 @@ impl FileSystem {
         self.attach(new, &to, node)
     }
 
-    /// Sets permission bits.
     pub(super) fn chmod(&mut self, path: &str, mode: u32) -> Result<()> {
         let names = self.resolve(path, true)?;
         let node = self.get_mut(&names).ok_or_else(|| absent(path))?;
@@ -360,7 +353,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The paths that match a pattern.
+    /// Returns the paths that match a pattern.
     pub(super) fn glob(&self, pattern: &str) -> Result<Vec<String>> {
         check_path(pattern)?;
         let mut found = Vec::new();

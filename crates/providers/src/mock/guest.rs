@@ -21,14 +21,13 @@ use super::shell::run;
 use crate::agent::{check_mode, check_path};
 use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, Interactive, OutputStream, Result, Spec};
 
-/// How large the file system is where the request sets no bound, in bytes.
+/// Size of the file system if the request sets no limit, in bytes.
 const DISK_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
 /// The longest console line, in bytes.
 const LINE_BYTES_MAX: usize = 4096;
-/// A file is read in pieces of so many bytes.
+/// Size of the pieces in which a file is read, in bytes.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// A box.
 pub(super) struct Boxed {
     fs: Mutex<FileSystem>,
     console: Mutex<Console>,
@@ -37,7 +36,7 @@ pub(super) struct Boxed {
     execs: AtomicU32,
     dead: CancellationToken,
     tasks: TaskTracker,
-    /// The slots of a box that holds slots.
+    /// Slots; `None` for a box that was not made to hold any.
     slots: Option<Mutex<BTreeMap<SandboxId, Arc<Boxed>>>>,
 }
 
@@ -46,7 +45,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Boxed {
-    /// A new box.
+    /// Makes a box with an initial file system.
     pub(super) fn new(spec: &Spec, faults: Faults, now: Now, tasks: TaskTracker) -> Result<Boxed> {
         let bytes_max = match spec.resources.disk_mb {
             0 => DISK_BYTES_DEFAULT,
@@ -64,22 +63,22 @@ impl Boxed {
         })
     }
 
-    /// The same as a box that holds slots.
+    /// Makes this box one that holds slots.
     pub(super) fn holding_slots(self) -> Boxed {
         Boxed { slots: Some(Mutex::default()), ..self }
     }
 
-    /// The same as a slot, which ends with its box.
+    /// Makes this box a slot of `host`, which ends with it.
     pub(super) fn in_box(self, host: &Boxed) -> Boxed {
         Boxed { dead: host.dead.child_token(), ..self }
     }
 
-    /// The slots; `None` if the box was not made to hold any.
+    /// Returns the slots, or `None` if the box was not made to hold any.
     pub(super) fn slots(&self) -> Option<MutexGuard<'_, BTreeMap<SandboxId, Arc<Boxed>>>> {
         self.slots.as_ref().map(lock)
     }
 
-    /// Cancelled when the box has ended.
+    /// Returns a token that is cancelled when the box has ended.
     pub(super) fn dead(&self) -> &CancellationToken {
         &self.dead
     }
@@ -89,27 +88,25 @@ impl Boxed {
         self.dead.cancel();
     }
 
-    /// What the labels asked for.
     pub(super) fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// Whether this stop is one that has to fail.
+    /// Counts a stop, and returns whether it has to fail.
     pub(super) fn is_stop_refused(&self) -> bool {
         self.stops.fetch_add(1, Ordering::Relaxed) < self.faults.stop_fail
     }
 
-    /// The box's files.
     pub(super) fn fs(&self) -> MutexGuard<'_, FileSystem> {
         lock(&self.fs)
     }
 
-    /// Where background processes write.
+    /// Returns the console, to which background processes write.
     pub(super) fn console(&self) -> MutexGuard<'_, Console> {
         lock(&self.console)
     }
 
-    /// Runs what goes on beside a request, until it ends or the box does.
+    /// Returns the tracker of tasks that outlive a request, until they or the box end.
     pub(super) fn tasks(&self) -> &TaskTracker {
         &self.tasks
     }
@@ -123,7 +120,6 @@ pub(super) struct Console {
 }
 
 impl Console {
-    /// Adds output.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ends) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
@@ -139,7 +135,7 @@ impl Console {
         }
     }
 
-    /// The newest lines, an unfinished one too.
+    /// Returns the newest lines, including an unfinished one.
     fn newest(&self, lines: usize) -> Vec<String> {
         let partial = (!self.partial.is_empty()).then(|| String::from_utf8_lossy(&self.partial).into_owned());
         let all = self.lines.len() + usize::from(partial.is_some());
@@ -147,7 +143,6 @@ impl Console {
     }
 }
 
-/// The inside of a box.
 pub(super) struct MockGuest {
     inside: Arc<Boxed>,
 }
@@ -163,12 +158,12 @@ impl MockGuest {
         MockGuest { inside }
     }
 
-    /// Runs a future that ends when the box does.
+    /// Runs a future, and fails with [`Error::Gone`] if the box ends before it.
     async fn alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.inside.dead.run_until_cancelled(work).await.unwrap_or(Err(Error::Gone))
     }
 
-    /// One operation on the files, as late as the labels ask.
+    /// Performs one operation on the files, with the delay that the labels request.
     async fn files<T>(&self, work: impl FnOnce(&mut FileSystem) -> Result<T>) -> Result<T> {
         self.alive(async {
             if let Some(delay) = self.inside.faults.file_delay {

@@ -5,7 +5,7 @@ mod parse;
 pub(super) mod run;
 mod streams;
 
-/// The commands that a mock box has.
+/// Commands that a mock box has.
 pub const COMMANDS: &[&str] = &[
     ":", "[", "cat", "cd", "chmod", "echo", "env", "exit", "export", "false", "head", "id", "kill", "ln", "ls",
     "mkdir", "mv", "nohup", "printenv", "printf", "pwd", "rm", "seq", "setsid", "sh", "sleep", "tee", "test", "touch",

@@ -29,7 +29,7 @@ impl Slots for Mock {
     async fn remove(&self, host: &SandboxId, slot: &SandboxId) -> Result<()> {
         let Some(host) = self.host(host) else { return Ok(()) };
         match self.stop_in(&Place::In(host), slot).await {
-            // The box has ended meanwhile, and its slots with it.
+            // The box ended meanwhile, and its slots with it.
             Err(Error::Gone) => Ok(()),
             removed => removed,
         }

@@ -1,8 +1,8 @@
-//! Control groups, both versions: hard limits for a box.
+//! Control groups of both versions: hard limits for a box.
 //!
-//! Version 1: `<controller>/<own group>/tidebox/<store>/<sandbox>`. Version 2:
-//! the same below the server's own group, which must be delegated to it. Below
-//! the server's own group, so that a limit on the server holds for its boxes.
+//! Version 1: `<controller>/<own group>/tidebox/<store>/<sandbox>`. Version 2: the same below the
+//! server's own group, which must be delegated to it. They lie below the server's own group, so
+//! that a limit on the server holds for its boxes.
 
 mod tree;
 
@@ -16,40 +16,36 @@ use guest_protocol::{CgroupDir, SoftLimits};
 
 use tree::Hierarchy;
 
-/// The period over which processor time is counted, in microseconds; the
-/// kernel's own default.
+/// Period of processor limits, in microseconds; the kernel's default.
 const CPU_PERIOD_US: u64 = 100_000;
-/// In version 1 buffers of TCP and UDP count to no memory limit, but have one of their
-/// own: so much of the box's memory, on top of it. Streams over the loopback reach
-/// two thirds of their speed with 16 MiB, and a sixth of it with 4.
+/// Divisor of a box's memory that gives the limit on its TCP and UDP buffers in version 1. There
+/// they count to no memory limit, and this one comes on top of it. Streams over the loopback
+/// reach two thirds of their speed with 16 MiB, and a sixth of it with 4.
 const SOCKET_SHARE: u64 = 8;
 const SOCKET_BYTES_MIN: u64 = 16 * 1024 * 1024;
-/// The file that holds it.
+/// Version 1 file of the limit on socket buffers.
 const SOCKET_LIMIT: &str = "memory.kmem.tcp.limit_in_bytes";
-/// The group of a box that holds slots for its own processes: in version 2 a
-/// group with members cannot limit its children.
+/// Group for the own processes of a box that holds slots: in version 2 a group with members
+/// cannot limit its children.
 const OWN_LEAF: &str = "box";
-/// How long a group may stay busy after its last process has ended: the kernel
-/// lets go of it a little later.
+/// Time for which a group may stay busy after its last process has ended: the kernel releases it
+/// a little later.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 
-/// What limits what.
+/// Resource counted or limited by a control group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Controller {
-    /// Bytes of memory.
     Memory,
-    /// Processor time.
     Cpu,
-    /// Processes and threads.
     Pids,
     /// Processor time that was used, which version 1 counts apart from its limit.
     CpuUsage,
 }
 
 impl Controller {
-    /// Those that hold a limit.
+    /// Controllers that hold a limit.
     pub(super) const LIMITS: [Controller; 3] = [Controller::Memory, Controller::Cpu, Controller::Pids];
-    /// Those that version 1 may have hierarchies of their own for.
+    /// Controllers that version 1 may have separate hierarchies for.
     pub(super) const VERSION_1: [Controller; 4] =
         [Controller::Memory, Controller::Cpu, Controller::Pids, Controller::CpuUsage];
 
@@ -63,18 +59,18 @@ impl Controller {
     }
 }
 
-/// Where the groups of our boxes are made.
+/// Parent groups of the boxes of this store.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cgroups {
-    /// Folder of our store, with the controllers that work there.
+    /// Folder of the store, whether it is version 2, and its controllers.
     parents: Vec<(PathBuf, bool, Vec<Controller>)>,
-    /// What is missing, a sentence each.
+    /// Missing limits, a sentence each.
     pub(super) missing: Vec<String>,
 }
 
 impl Cgroups {
-    /// Finds the hierarchies, makes the folder of `store` in each and tries
-    /// whether a group can be made and limited there.
+    /// Finds the hierarchies, makes the folder of `store` in each, and probes whether a group can
+    /// be made and limited there.
     pub(super) fn open(parent: Option<&str>, store: &StoreId) -> Cgroups {
         let mut cgroups = Cgroups::default();
         let hierarchies = tree::hierarchies(parent);
@@ -112,7 +108,7 @@ impl Cgroups {
         self.parents.iter().any(|(_, _, controllers)| controllers.contains(&controller))
     }
 
-    /// The groups that a box would have.
+    /// Returns the control groups that a box would have.
     pub(super) fn of(&self, id: &SandboxId) -> Vec<CgroupDir> {
         let of = |(dir, v2, _): &(PathBuf, bool, _)| CgroupDir {
             path: dir.join(id.as_str()).display().to_string(),
@@ -121,16 +117,16 @@ impl Cgroups {
         self.parents.iter().map(of).collect()
     }
 
-    /// The groups that a slot of a box would have, below those of the box.
+    /// Returns the groups that a slot of a box would have, below those of the box.
     pub(super) fn of_slot(&self, host: &SandboxId, slot: &SandboxId) -> Vec<CgroupDir> {
         below(self.of(host), slot.as_str())
     }
 
-    /// Makes `groups`, which are those of a box or a slot, and sets their limits.
+    /// Makes the groups of a box or a slot and sets their limits.
     pub(super) fn make(&self, groups: &[CgroupDir], resources: &Resources) -> io::Result<()> {
         for ((_, v2, controllers), group) in self.parents.iter().zip(groups) {
             let dir = Path::new(&group.path);
-            // Somebody may have tidied the empty parents away.
+            // Another server may have removed the empty parents.
             tree::make_dir(dir)
                 .or_else(|error| if error.kind() == io::ErrorKind::NotFound { make_dirs(dir) } else { Err(error) })?;
             for controller in controllers {
@@ -140,8 +136,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Lets groups be made below `groups`, and gives those that the first process
-    /// of the box joins.
+    /// Enables groups below `groups`, and returns those that the first process of the box joins.
     pub(super) fn divide(&self, groups: Vec<CgroupDir>) -> io::Result<Vec<CgroupDir>> {
         for ((_, v2, controllers), group) in self.parents.iter().zip(&groups) {
             if *v2 {
@@ -153,7 +148,7 @@ impl Cgroups {
         Ok(leaves)
     }
 
-    /// Where kills by the memory limit of `groups` are counted.
+    /// Returns the file that counts kills by the memory limit of `groups`.
     pub(super) fn oom_events(&self, groups: &[CgroupDir]) -> Option<String> {
         let held = |(_, _, controllers): &&(PathBuf, bool, Vec<Controller>)| controllers.contains(&Controller::Memory);
         let ((_, v2, _), group) = self.parents.iter().zip(groups).find(|(parent, _)| held(parent))?;
@@ -161,7 +156,7 @@ impl Cgroups {
         Some(format!("{}/{file}", group.path))
     }
 
-    /// The limits that no group holds.
+    /// Returns the limits that no control group holds, zero for the others.
     pub(super) fn soft(&self, resources: &Resources) -> SoftLimits {
         let unless = |controller, value| if self.has(controller) { 0 } else { value };
         SoftLimits {
@@ -171,8 +166,8 @@ impl Cgroups {
         }
     }
 
-    /// Returns the processor time that each box has used so far, in microseconds, by
-    /// the name of its group; none where it is not counted.
+    /// Returns the processor time that each box has used so far, in microseconds, by the name of
+    /// its group; empty where it is not counted.
     pub(super) fn cpu_usages(&self) -> Vec<(String, u64)> {
         let counts = |(_, v2, controllers): &&(PathBuf, bool, Vec<Controller>)| {
             controllers.contains(if *v2 { &Controller::Cpu } else { &Controller::CpuUsage })
@@ -183,7 +178,7 @@ impl Cgroups {
         groups.filter_map(usage).collect()
     }
 
-    /// Sets how much of the processors a box gets where boxes compete for them.
+    /// Sets the share of processors that a box gets where boxes compete for them.
     pub(super) fn weigh(&self, group: &str, weight: CpuWeight) -> io::Result<()> {
         let holds = |(_, _, controllers): &&(PathBuf, bool, Vec<Controller>)| controllers.contains(&Controller::Cpu);
         let Some((parent, v2, _)) = self.parents.iter().find(holds) else { return Ok(()) };
@@ -202,7 +197,7 @@ impl Cgroups {
         fs::write(group.join(file), value)
     }
 
-    /// Removes our folders if no box is left in them.
+    /// Removes the store's folders if no box is left in them.
     pub(super) fn tidy(&self) {
         for (dir, _, _) in &self.parents {
             for dir in dir.ancestors().take(2) {
@@ -237,8 +232,7 @@ fn below(groups: Vec<CgroupDir>, name: &str) -> Vec<CgroupDir> {
     groups.into_iter().map(|group| CgroupDir { path: format!("{}/{name}", group.path), ..group }).collect()
 }
 
-/// A group and those below it, these first; a box that holds slots has one level
-/// of them.
+/// Returns a group and those below it, these first. A box that holds slots has one level of them.
 fn with_inner(group: &CgroupDir) -> Vec<PathBuf> {
     let inner = fs::read_dir(&group.path).into_iter().flatten().flatten();
     let mut all: Vec<PathBuf> =
@@ -247,8 +241,8 @@ fn with_inner(group: &CgroupDir) -> Vec<PathBuf> {
     all
 }
 
-/// Another server may remove the empty parents that it shares with us between
-/// two steps.
+/// Makes a group and its parents. Retries, since another server may remove empty parents in
+/// between.
 fn make_dirs(dir: &Path) -> io::Result<()> {
     const ATTEMPTS_MAX: usize = 20;
     let mut outcome = Ok(());
@@ -307,14 +301,13 @@ fn limit(dir: &Path, v2: bool, controller: Controller, resources: &Resources) ->
     }
 }
 
-/// Returns the most that the buffers of a box's sockets may take in version 1.
+/// Returns the most bytes that the buffers of a box's sockets may take in version 1.
 pub(crate) fn socket_bytes(memory_mb: u32) -> u64 {
     (u64::from(memory_mb) * 1024 * 1024 / SOCKET_SHARE).max(SOCKET_BYTES_MIN)
 }
 
-/// Bounds the buffers of the sockets of a process's group of version 1, which who made
-/// it has left without a bound. Succeeds without doing anything where no group of
-/// version 1 counts memory.
+/// Bounds the socket buffers of a process's memory group of version 1, which its creator left
+/// unbounded. Does nothing where no group of version 1 counts memory.
 pub(crate) fn bound_sockets(pid: i32, memory_mb: u32) -> io::Result<()> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
     let is_memory = |line: &&str| line.split(':').nth(1).is_some_and(|held| held.split(',').any(|it| it == "memory"));
@@ -325,8 +318,8 @@ pub(crate) fn bound_sockets(pid: i32, memory_mb: u32) -> io::Result<()> {
     fs::write(group.base.join(SOCKET_LIMIT), socket_bytes(memory_mb).to_string())
 }
 
-/// Kills all members of the groups of a box. For a box whose first process was never
-/// written down, or does not end.
+/// Kills all members of the groups of a box: for a box whose first process was never recorded, or
+/// does not end.
 pub(super) fn kill_members(cgroups: &[CgroupDir]) {
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
     for dir in cgroups.iter().flat_map(with_inner) {
@@ -334,7 +327,8 @@ pub(super) fn kill_members(cgroups: &[CgroupDir]) {
         for line in members().lines() {
             let Some(pid) = line.parse().ok().and_then(Pid::from_raw) else { continue };
             let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-            // It is held now; if the number is still listed, it is a member.
+            // The descriptor holds the process now; if its number is still listed, it is a
+            // member.
             if members().lines().any(|again| again == line) {
                 let _ = pidfd_send_signal(process, Signal::KILL);
             }
@@ -342,7 +336,7 @@ pub(super) fn kill_members(cgroups: &[CgroupDir]) {
     }
 }
 
-/// Removes the groups of a box, waiting for the kernel to let go of them.
+/// Removes the groups of a box, waiting until the kernel releases them.
 pub(super) async fn remove(cgroups: &[CgroupDir]) -> io::Result<()> {
     let deadline = tokio::time::Instant::now() + BUSY_MAX;
     let mut pause = Duration::from_micros(200);

@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use super::cgroup::{Cgroups, CpuWeight};
 
-/// Pause between two looks: short, since for so long a new box that computes without
-/// end has the weight of its neighbours.
+/// Pause between two looks. It is short because a new box that computes without end has the usual
+/// weight until the next look.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Number of looks over which the use of a box is averaged, each newer one counting for
 /// more: a box that has just got little, because of its low weight, keeps that weight.
 const LOOKS: u64 = 20;
-/// Processors are short when less than one part in so many of their time is idle.
+/// Denominator of the idle fraction of processor time below which processors are short.
 const IDLE_PARTS: u64 = 8;
 /// Processor time within one look, in microseconds, below which a box asks for none:
 /// its agent alone wakes up now and then.
@@ -29,7 +29,7 @@ const ACTIVE_US_MIN: u64 = 200;
 /// one: a spawn and a few commands take as much.
 const HEAVY_US_MIN: u64 = 5_000;
 
-/// Looks at the boxes of `cgroups` again and again.
+/// Balances the boxes of `cgroups` at every look, without end.
 pub(super) async fn watch(cgroups: Cgroups) {
     let mut shares = Shares { cgroups, ..Shares::default() };
     let mut look = tokio::time::interval(LOOK_EVERY);
@@ -37,7 +37,7 @@ pub(super) async fn watch(cgroups: Cgroups) {
     loop {
         look.tick().await;
         if shares.processors_are_short() {
-            // Hundreds of files; nothing else on this thread waits for them.
+            // Reads hundreds of files, so off the async threads.
             let looked = tokio::task::spawn_blocking(move || {
                 shares.balance();
                 shares
@@ -45,7 +45,7 @@ pub(super) async fn watch(cgroups: Cgroups) {
             let Ok(done) = looked.await else { return };
             shares = done;
         } else {
-            // Usage of long ago says nothing about now.
+            // Old usage says nothing about the present.
             shares.total_us.clear();
             shares.used_us.clear();
         }
@@ -61,7 +61,7 @@ struct Shares {
     total_us: HashMap<String, u64>,
     /// Time used by each box within a look, in microseconds, averaged.
     used_us: HashMap<String, u64>,
-    /// Weight of each box that was looked at.
+    /// Last known weight of each box.
     weights: HashMap<String, CpuWeight>,
 }
 
@@ -73,7 +73,7 @@ impl Shares {
         idle.saturating_mul(IDLE_PARTS) < all
     }
 
-    /// Sets the weights by what boxes used in the last looks.
+    /// Sets the weights by the usage of the last looks.
     fn balance(&mut self) {
         let now: HashMap<String, u64> = self.cgroups.cpu_usages().into_iter().collect();
         let is_first = self.total_us.is_empty();
@@ -84,7 +84,7 @@ impl Shares {
         self.weights.retain(|name, _| self.total_us.contains_key(name));
         self.used_us.retain(|name, _| self.total_us.contains_key(name));
         for (name, total) in &self.total_us {
-            // A box that is new has used all of it since.
+            // A new box has used all of its time since the last look.
             let used = total.saturating_sub(before.get(name).copied().unwrap_or(0));
             let mean = averaged(self.used_us.get(name).copied(), used);
             self.used_us.insert(name.clone(), mean);
@@ -93,7 +93,7 @@ impl Shares {
         for (name, used) in &self.used_us {
             let known = self.weights.get(name).copied();
             let weight = weight(*used, mean, known.unwrap_or(CpuWeight::Usual));
-            // One that an earlier server lowered is not known.
+            // A box that an earlier server lowered is not known.
             if known != Some(weight) && self.cgroups.weigh(name, weight).is_ok() {
                 self.weights.insert(name.clone(), weight);
             }
@@ -101,11 +101,11 @@ impl Shares {
     }
 }
 
-/// Returns the mean of what a box used, with one look more.
+/// Returns the mean usage of a box after one more look.
 fn averaged(mean: Option<u64>, used: u64) -> u64 {
     match mean {
         Some(mean) => (mean * (LOOKS - 1) + used) / LOOKS,
-        // Known by one look, and half of that was its start.
+        // The first look covers the start of the box too, so half counts.
         None => used / 2,
     }
 }
@@ -113,23 +113,23 @@ fn averaged(mean: Option<u64>, used: u64) -> u64 {
 /// Returns the idle and the whole time in the first line of `/proc/stat`, in ticks.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
-    // Time of guests, from the ninth on, is in that of users too.
+    // Guest time, from the ninth field on, is included in user time.
     let fields: Vec<u64> = line.split_whitespace().take(8).filter_map(|field| field.parse().ok()).collect();
     let idle = fields.get(3)? + fields.get(4)?;
     Some((idle, fields.iter().sum()))
 }
 
-/// Returns the mean of those that used any.
+/// Returns the mean of the boxes that used at least [`ACTIVE_US_MIN`].
 fn mean_us(used: impl Iterator<Item = u64>) -> u64 {
     let (sum, count) =
         used.filter(|used| *used >= ACTIVE_US_MIN).fold((0u64, 0u64), |(sum, count), used| (sum + used, count + 1));
     sum.checked_div(count).unwrap_or(0)
 }
 
-/// Decides the weight of a box that used so much while all used `mean` on average.
+/// Returns the weight of a box that used `used` while the mean of all is `mean`.
 ///
-/// Low from one and a half times the mean on, usual again below the mean: boxes that
-/// all want as much stay equal, and none goes back and forth.
+/// Low from one and a half times the mean on, usual again below the mean: boxes that all want the
+/// same stay equal, and none alternates.
 fn weight(used: u64, mean: u64, current: CpuWeight) -> CpuWeight {
     if used > HEAVY_US_MIN && used > mean.saturating_add(mean / 2) {
         CpuWeight::Low
@@ -146,7 +146,7 @@ mod test {
 
     use super::*;
 
-    /// The weights of boxes that used so much since the last look.
+    /// Returns the weights of boxes with these usages, all usual before.
     fn weights(used: &[u64]) -> Vec<CpuWeight> {
         let mean = mean_us(used.iter().copied());
         used.iter().map(|used| weight(*used, mean, CpuWeight::Usual)).collect()
@@ -162,8 +162,7 @@ mod test {
         assert_eq!(weights(&[]), []);
     }
 
-    /// The mean of a box that was known as using `mean`, after `looks` in which it used
-    /// `used` each.
+    /// Returns the mean of a box that had `mean`, after `looks` in which it used `used` each.
     fn after(mean: u64, used: u64, looks: usize) -> u64 {
         (0..looks).fold(mean, |mean, _| averaged(Some(mean), used))
     }

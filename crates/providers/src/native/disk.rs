@@ -1,4 +1,4 @@
-//! Images that bound the disk of a box.
+//! Image files that bound the disk of a box.
 
 use std::fs;
 use std::io;
@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-/// The program that makes a file system in a file.
+/// Program that makes the file system.
 const MKFS: &str = "mkfs.ext4";
-/// Making one takes some milliseconds, or some seconds on a slow disk.
+/// Limit for one run of [`MKFS`], which takes some milliseconds, or some seconds on a slow disk.
 const MKFS_WAIT: Duration = Duration::from_secs(30);
 
-/// Makes a sparse file with an ext4 of `size_mb` in it. Without a journal, since
-/// no box outlives a crash of the host.
+/// Makes a sparse file with an ext4 of `size_mb` MiB in it. It has no journal, since no box
+/// outlives a crash of the host.
 pub(super) async fn make_image(path: &Path, size_mb: u32) -> io::Result<()> {
     fs::File::create_new(path)?.set_len(u64::from(size_mb) * 1024 * 1024)?;
     let mut command = Command::new(MKFS);
     command.args(["-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard"]).arg(path);
     command
         .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
-        // Its words are read below.
+        // The error text is parsed below.
         .env("LC_ALL", "C")
         .stdin(Stdio::null())
         .stdout(Stdio::null())

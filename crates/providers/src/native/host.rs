@@ -1,4 +1,4 @@
-//! What this host allows, found out by making boxes.
+//! Capabilities of this host, probed by making boxes.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::maker::Maker;
 use crate::local::powers;
 use crate::{Chain, Error, Facts, Isolation, LimitKind, Result};
 
-/// The box of a probe is small and ends by itself soon, should we not end it.
+/// Size of a probe's box, which is small and ends by itself soon if the server does not end it.
 const PROBE: Resources = Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 16 };
 const PROBE_DISK_MB: u32 = 16;
 const PROBE_LIFETIME: Duration = Duration::from_secs(60);
 
-/// The id of a probe's box: all bits set, which chance does not make.
+/// Returns the id of a probe's box: all bits set, which random ids do not hit.
 pub(super) fn probe_id() -> SandboxId {
     SandboxId::from_entropy([0xff; 10])
 }
@@ -24,30 +24,30 @@ pub(super) fn probe_id() -> SandboxId {
 const SHARED_DEVICES: &str = "The server may not make device nodes: /dev/null and its like are the very files of the host in all boxes, so a lock that one box takes on them holds for all. Run the server as root with CAP_MKNOD.";
 const SHARED_COUNTS: &str = "Boxes have no users of the host of their own: inotify instances and watches, message queues, waiting signals and timers of all boxes count for one user, and each box may take an eighth. Files watched by epoll, pages of pipes and descriptors on their way through sockets count for it as well, without a bound for one box: a box that takes them all makes pipes of others small, has them send no descriptors, and closes the server's API to new connections until the server has ended it. Run the server as root.";
 
-/// How boxes can be made here.
+/// Ways in which boxes can be made here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Capabilities {
-    /// With ids of their own and layers shown with these; else as one user.
+    /// True if boxes have ids of their own, and layers mapped to them; else they run as one user.
     pub(super) privileged: bool,
-    /// Changes can lie in the data folder; else they lie in memory.
+    /// True if changes can lie in the data folder; else they lie in memory.
     pub(super) disk_upper: bool,
-    /// Image files can be mounted, so that the disk of a box can be bounded.
+    /// True if image files can be mounted, so that the disk of a box can be bounded.
     pub(super) images: bool,
 }
 
-/// What a probe found.
+/// Result of a probe.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Host {
-    /// `None` if no box can be made.
+    /// Capabilities; `None` if no box can be made.
     pub(super) can: Option<Capabilities>,
-    /// Why no box can be made, and what to do about it.
+    /// Reason why no box can be made, with advice for the operator.
     pub(super) error: Option<String>,
-    /// What is missing, a sentence each.
+    /// Missing features, a sentence each.
     pub(super) missing: Vec<String>,
 }
 
 impl Host {
-    /// Makes boxes, from the best kind down to the poorest, until one answers.
+    /// Makes boxes, from the most capable kind down, until one answers.
     pub(super) async fn probe(maker: &Maker) -> Host {
         let mut host = Host::default();
         let is_root = rustix::process::geteuid().is_root();
@@ -110,7 +110,7 @@ impl Host {
     }
 }
 
-/// Makes a box and removes it again. Tells whether its devices are those of the host.
+/// Makes a box and removes it again. Returns whether its devices are those of the host.
 async fn try_box(maker: &Maker, resources: &Resources, can: Capabilities) -> Result<bool> {
     let folder = maker.folders.of(&probe_id());
     let made = maker.make(&maker.a_box(&probe_id(), resources, PROBE_LIFETIME, can)).await;
@@ -119,7 +119,7 @@ async fn try_box(maker: &Maker, resources: &Resources, can: Capabilities) -> Res
     made.map(|made| made.shares_devices)
 }
 
-/// What an operator can do about a box that cannot be made.
+/// Returns advice for an operator about a box that cannot be made.
 fn explain(error: &Error, can: Capabilities) -> String {
     let refused = if let Error::Failed { source, .. } = error { source.downcast_ref::<LaunchError>() } else { None };
     let Some(LaunchError::Refused { step, errno }) = refused else {

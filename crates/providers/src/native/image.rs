@@ -8,24 +8,24 @@ use super::{HOST, Inner};
 use crate::images::{Held, Images};
 use crate::{Error, Phase, Result, Spec};
 
-/// An image for one box.
+/// Image for one box.
 #[derive(Debug)]
 pub(super) struct Image {
     pub(super) held: Held,
-    /// Whether its entry point is started.
+    /// True if its entry point is started.
     pub(super) entrypoint: bool,
     took: Duration,
 }
 
 impl Image {
-    /// The part of a start that went into getting it.
+    /// Returns the phase of a start that went into getting the image.
     pub(super) fn phase(&self) -> Phase {
         Phase { name: "image", took: self.took }
     }
 }
 
 impl Inner {
-    /// The image that `spec` asks for; `None` for `host`.
+    /// Returns the image that `spec` asks for; `None` for `host`.
     pub(super) async fn take_image(&self, spec: &Spec) -> Result<Option<Image>> {
         if spec.image == HOST {
             return Ok(None);
@@ -38,7 +38,7 @@ impl Inner {
     }
 }
 
-/// What can be said of an image without asking anybody for it.
+/// Checks the image of a spec without asking a registry.
 pub(super) fn check(images: Option<&Images>, spec: &Spec) -> Result<()> {
     if spec.image == HOST {
         if spec.entrypoint {
@@ -55,7 +55,7 @@ fn unknown(image: &str) -> Error {
     Error::Invalid(format!("the provider native has only the image `{HOST}`, not `{image}`"))
 }
 
-/// The image of a box that an earlier server made.
+/// Returns the hold on the image of a box that an earlier server made.
 pub(super) fn held_again(images: Option<&Images>, id: &SandboxId, digest: &str) -> Option<Held> {
     let held = images.and_then(|images| images.hold(digest));
     if held.is_none() {

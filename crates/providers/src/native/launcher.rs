@@ -1,4 +1,4 @@
-//! Starting the launcher and listening to it.
+//! Start of the launcher, and its reports.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -15,31 +15,28 @@ use tokio::process::Command;
 use crate::local::agent_file::AgentFile;
 use crate::{Error, disk};
 
-/// How long making a box may take. A thousandth of it is usual; a machine that
-/// swaps may need seconds.
+/// Limit for making a box. A thousandth of it is usual; a machine that swaps may need seconds.
 pub(crate) const LAUNCH_WAIT: Duration = Duration::from_secs(30);
 
-/// Why there is no box.
+/// Failure of a launch.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {
     /// The kernel refused a step.
     #[error("cannot {step}: {}", std::io::Error::from_raw_os_error(*errno))]
     Refused {
-        /// What was being done.
+        /// Action that was refused.
         step: String,
-        /// The kernel's answer.
         errno: i32,
     },
-    /// The launcher could not be started or ended without a word.
+    /// The launcher could not be started or ended without a report.
     #[error("the launcher: {0}")]
     Launcher(#[from] std::io::Error),
 }
 
-/// Steps that the kernel refuses for want of something else than disk with the same
-/// number.
+/// Steps that the kernel refuses with the error number of a full disk for other reasons.
 const NOT_ON_DISK: [&str; 3] = ["make namespaces", "make a control group namespace", "join a control group"];
 
-/// Returns what it means to the caller that there is no box.
+/// Converts the failure of a launch into the caller's error.
 pub(crate) fn failed(error: LaunchError) -> Error {
     const ACTION: &str = "make a box";
     match &error {
@@ -55,16 +52,16 @@ fn is_full(errno: i32) -> bool {
     [Errno::NOSPC, Errno::DQUOT].contains(&Errno::from_raw_os_error(errno))
 }
 
-/// What came of a launch.
+/// Result of a successful launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Launched {
-    /// The first process of the box, as the host numbers it.
+    /// Pid of the box's first process on the host.
     pub(crate) pid: u32,
-    /// The devices of the box are the very files of the host.
+    /// True if the devices of the box are the very files of the host.
     pub(crate) shares_devices: bool,
 }
 
-/// Makes the box of `launch`. When this returns well, the agent has been executed.
+/// Makes the box of `launch`. On success the agent has been executed.
 pub(super) async fn launch(
     agent: &AgentFile,
     listener: UnixListener,
@@ -74,7 +71,7 @@ pub(super) async fn launch(
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(std::io::Error::from)?;
-    // The other end is read and written by a program that waits.
+    // The launcher reads and writes its end in blocking mode.
     rustix::io::ioctl_fionbio(&theirs, false).map_err(std::io::Error::from)?;
     let mut control = UnixStream::from_std(ours.into())?;
     let mut child = {
@@ -86,7 +83,7 @@ pub(super) async fn launch(
     let mut line = serde_json::to_vec(launch).map_err(std::io::Error::from)?;
     line.push(b'\n');
     let talk = async {
-        // A launcher that refused has said why before it closed its end.
+        // A launcher that refused has sent its reason before it closed its end.
         let sent = control.write_all(&line).await;
         let mut reports = Vec::new();
         (&mut control).take(LAUNCH_LINE_BYTES_MAX as u64).read_to_end(&mut reports).await?;

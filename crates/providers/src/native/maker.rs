@@ -1,4 +1,4 @@
-//! Making one box and removing one box, without remembering any.
+//! Making and removal of a box, without state in memory.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -26,19 +26,19 @@ use crate::local::process::Process;
 use crate::local::removals::Removals;
 use crate::{Error, Phase, Result};
 
-/// How long a killed box may take to end. Its processes may sit in the kernel,
-/// writing to a slow disk.
+/// Limit for a killed box to end. Its processes may be blocked in the kernel, writing to a slow
+/// disk.
 const END_WAIT: Duration = Duration::from_secs(20);
-/// How long the first process of a box has to end and take the others with it before each
-/// is killed by itself. It may be waiting, deaf to signals, for a pipe in the hands of
-/// another that waits for memory of the box, behind every box of the host that does.
+/// Time for the first process of a box to end, and all others with it, before each is killed
+/// separately. It may be blocked, deaf to signals, on a pipe held by a process that waits for
+/// memory of the box, behind every box of the host that does.
 const ALONE_WAIT: Duration = Duration::from_secs(1);
-/// `/dev/shm`, as container engines have it, if the box has that much memory.
+/// Most MiB of `/dev/shm`, as in container engines; less if the box has little memory.
 const SHM_MB_MAX: u32 = 64;
-/// The name of the socket in a box's folder.
+/// Name of the socket in a box's folder.
 const SOCKET: &str = "agent.sock";
 
-/// Everything that boxes are made of.
+/// Shared parts that boxes are made from.
 #[derive(Debug)]
 pub(super) struct Maker {
     pub(super) folders: Folders,
@@ -51,7 +51,7 @@ pub(super) struct Maker {
     pub(super) stock: Stock,
 }
 
-/// What to make, and of what.
+/// Plan of a box or slot to make.
 #[derive(Debug)]
 pub(super) struct What<'a> {
     pub(super) folder: BoxFolder,
@@ -60,33 +60,33 @@ pub(super) struct What<'a> {
     pub(super) resources: &'a Resources,
     pub(super) lifetime: Duration,
     pub(super) can: Capabilities,
-    /// What its root is; `None` for `host`.
+    /// Image of the root; `None` for `host`.
     pub(super) image: Option<&'a Image>,
 }
 
-/// The kinds of what can be made.
+/// Kind of box to make.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     /// A box of one sandbox.
     Box,
     /// A box that holds slots.
     Host,
-    /// A slot in such a box, whose range of ids begins at `id_base`.
+    /// A slot in a box that holds slots, whose range of ids begins at `id_base`.
     Slot {
-        /// The first id of the box.
+        /// First id of the box.
         id_base: u32,
-        /// Where it goes.
+        /// Process of the box, and uid of the slot in it.
         slot: Slot,
     },
 }
 
-/// A box that runs and answers.
+/// Running box that has answered.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) process: Process,
     pub(super) guest: AgentGuest,
     pub(super) phases: Vec<Phase>,
-    /// Its devices are the very files of the host.
+    /// True if its devices are the very files of the host.
     pub(super) shares_devices: bool,
 }
 
@@ -102,8 +102,8 @@ fn on_disk(error: std::io::Error) -> Error {
 }
 
 impl Maker {
-    /// Makes a box or a slot in a folder that must not be there yet. On error the
-    /// folder and what it records want removing.
+    /// Makes a box or a slot in a folder that must not exist yet. On error the caller must remove
+    /// the folder and everything that it records.
     pub(super) async fn make(&self, what: &What<'_>) -> Result<Made> {
         let begin = Instant::now();
         let What { folder, cgroups, resources, .. } = what;
@@ -118,7 +118,7 @@ impl Maker {
         let dir = open_dir(folder.path()).map_err(failed)?;
         let listener = UnixListener::bind(socket_path(&dir)).map_err(on_disk)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        // Dialled before anybody listens: the first request waits in the socket.
+        // Connected before the agent listens: the first request waits in the socket.
         let stream = UnixStream::connect(socket_path(&dir)).await.map_err(failed)?;
         let order = self.order(what, joined, id_base, storage);
         let (launched, guest) = tokio::join!(
@@ -126,7 +126,7 @@ impl Maker {
             AgentGuest::connect(stream)
         );
         let (launched, box_took) = launched;
-        // If both failed, the launcher knows why.
+        // If both failed, the launcher has the cause.
         let shares_devices = launched.map_err(launcher::failed)?.shares_devices;
         let guest = guest?;
         let process = match folder.pid() {
@@ -139,7 +139,7 @@ impl Maker {
         Ok(Made { process, guest, phases, shares_devices })
     }
 
-    /// A box like any other.
+    /// Returns the plan of an ordinary box of the image `host`.
     pub(super) fn a_box<'a>(
         &self,
         id: &SandboxId,
@@ -151,7 +151,7 @@ impl Maker {
         What { folder, cgroups, kind: Kind::Box, resources, lifetime, can, image: None }
     }
 
-    /// Takes ids and writes down what will belong to the box.
+    /// Takes ids and records what will belong to the box.
     fn record(&self, what: &What<'_>) -> Result<Option<u32>> {
         let mut record = Record::new(what.cgroups.clone(), &self.skeleton.path);
         record.image = what.image.map(|image| image.held.digest().to_owned());
@@ -178,7 +178,7 @@ impl Maker {
         let lower = what.image.map_or(self.skeleton.path.as_path(), |image| image.held.root());
         let root =
             Overlay { target: "/".to_owned(), lower: vec![lower.display().to_string()], name: ROOT_OVERLAY.to_owned() };
-        // An image has all that it needs.
+        // An image needs nothing of the host's `/usr`.
         let shown = self.skeleton.shown.iter().filter(|_| what.image.is_none());
         let shown = shown.map(|dir| Overlay { target: dir.clone(), lower: vec![dir.clone()], name: overlay_of(dir) });
         let starts = what.image.filter(|image| image.entrypoint && !matches!(what.kind, Kind::Host));
@@ -202,7 +202,7 @@ impl Maker {
         }
     }
 
-    /// A new connection to the agent of a box.
+    /// Opens a connection to the agent of a box.
     pub(super) async fn dial(&self, folder: &BoxFolder) -> Result<AgentGuest> {
         let gone = |error: std::io::Error| {
             let absent = [std::io::ErrorKind::NotFound, std::io::ErrorKind::ConnectionRefused];
@@ -213,18 +213,18 @@ impl Maker {
         AgentGuest::connect(stream).await
     }
 
-    /// Ends a box and removes all of it; what cannot be removed at once is out
-    /// of the way and goes in the background. May be repeated at any time.
+    /// Ends a box and removes all of it. Its files are moved to the trash and deleted in the
+    /// background. May be repeated at any time.
     pub(super) async fn remove(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<()> {
         const ACTION: &str = "remove a box";
         let failed = |error: std::io::Error| Error::failed(ACTION, error);
         let record = folder.read();
         let cgroups = record.as_ref().map(|record| record.cgroups.clone()).unwrap_or_default();
         let name = folder.path().file_name().unwrap_or_default().to_string_lossy();
-        // Hundreds of processes that give way to all others would not end in time. Where it
-        // is refused, the end only takes longer.
+        // At the low weight, hundreds of processes would not end in time. If this fails, the end
+        // only takes longer.
         let _ = self.cgroups.weigh(&name, CpuWeight::Usual);
-        // A start that failed late has a process that nobody holds.
+        // After a start that failed late, no entry holds the process.
         let found = match (process, folder.pid()) {
             (None, Some((pid, started))) => Process::find(pid, started).map_err(failed)?,
             _ => None,
@@ -258,8 +258,8 @@ impl Maker {
         Ok(())
     }
 
-    /// Deletes what an earlier server left in the trash, and its stock, which was
-    /// made for its own layers.
+    /// Deletes what an earlier server left in the trash, and its stock, which was made for its
+    /// own layers.
     pub(super) fn empty_trash(&self) -> std::io::Result<()> {
         for entry in std::fs::read_dir(&self.folders.stock)? {
             std::fs::rename(entry?.path(), self.folders.trash.join(Removals::name("stock")))?;
@@ -294,7 +294,8 @@ fn open_dir(path: &Path) -> std::io::Result<std::os::fd::OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The name of a socket holds 107 bytes; a data folder may be longer than that.
+/// Returns a short path of the socket: the kernel takes 107 bytes, and a data folder's path may
+/// be longer.
 fn socket_path(dir: &impl std::os::fd::AsRawFd) -> String {
     format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd())
 }

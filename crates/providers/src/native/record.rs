@@ -1,4 +1,4 @@
-//! What is on disk of a box: enough for a later server to find and remove it.
+//! On-disk state of a box: enough for a later server to find and remove it.
 //!
 //! ```text
 //! <data>/native/boxes/<sandbox id>/box.json     written before the box is made
@@ -19,25 +19,24 @@ use domain::SandboxId;
 use guest_protocol::CgroupDir;
 use serde::{Deserialize, Serialize};
 
-/// What [`Record`] says of itself.
+/// Version of the format of [`Record`].
 const FORMAT: u32 = 1;
 
-/// The folders of the provider.
 #[derive(Debug, Clone)]
 pub(super) struct Folders {
-    /// `<data>/native`.
+    /// Base folder, `<data>/native`.
     pub(super) base: PathBuf,
-    /// A folder for each box.
+    /// Parent of the folders of boxes.
     pub(super) boxes: PathBuf,
-    /// What is left of boxes.
+    /// Removed boxes that are still to be deleted.
     pub(super) trash: PathBuf,
-    /// Folders that are ready to become a box's.
+    /// Folders prepared for boxes.
     pub(super) stock: PathBuf,
 }
 
 impl Folders {
     pub(super) fn make(base: &Path) -> io::Result<Folders> {
-        // Absolute, since the launcher writes its way through these paths.
+        // Absolute, since the launcher gets these paths.
         let base = std::path::absolute(base)?;
         let [boxes, trash, stock] = ["boxes", "trash", "stock"].map(|name| base.join(name));
         let folders = Folders { base, boxes, trash, stock };
@@ -52,7 +51,6 @@ impl Folders {
     }
 }
 
-/// The folder of one box.
 #[derive(Debug, Clone)]
 pub(super) struct BoxFolder(PathBuf);
 
@@ -77,17 +75,17 @@ impl BoxFolder {
         self.0.join("disk.img")
     }
 
-    /// Where the folder of a slot is.
+    /// Returns the folder of a slot.
     pub(super) fn slot(&self, id: &SandboxId) -> BoxFolder {
         BoxFolder(self.0.join("slots").join(id.as_str()))
     }
 
-    /// Makes room for the folders of slots.
+    /// Makes the parent folder of slots.
     pub(super) fn make_slots(&self) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(self.0.join("slots"))
     }
 
-    /// The slots on disk; a box without any has none.
+    /// Returns the slots on disk; empty if the box never had one.
     pub(super) fn slots(&self) -> io::Result<Vec<(SandboxId, BoxFolder)>> {
         match folders_in(&self.0.join("slots")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -95,12 +93,12 @@ impl BoxFolder {
         }
     }
 
-    /// Makes it, for nobody but us.
+    /// Makes the folder, accessible to the server's user only.
     pub(super) fn make(&self) -> io::Result<()> {
         fs::DirBuilder::new().mode(0o700).create(&self.0)
     }
 
-    /// Makes its files without a word in them, which says that there is no box.
+    /// Makes its files, empty: an empty record means that there is no box.
     pub(super) fn touch(&self) -> io::Result<()> {
         ["box.json", "pid"].into_iter().try_for_each(|name| fs::write(self.0.join(name), []))
     }
@@ -109,13 +107,13 @@ impl BoxFolder {
         fs::write(self.0.join("box.json"), serde_json::to_vec(record)?)
     }
 
-    /// `None` if there is none that is whole: then the box was never made.
+    /// Reads the record; `None` if there is no complete one, so that the box was never made.
     pub(super) fn read(&self) -> Option<Record> {
         let record: Record = serde_json::from_slice(&fs::read(self.0.join("box.json")).ok()?).ok()?;
         (record.format == FORMAT).then_some(record)
     }
 
-    /// The pid and the start time of the first process, once it has been made.
+    /// Returns the pid and the start time of the first process, once it is recorded.
     pub(super) fn pid(&self) -> Option<(u32, u64)> {
         let text = fs::read_to_string(self.0.join("pid")).ok()?;
         let (pid, started) = text.strip_suffix('\n')?.split_once(' ')?;
@@ -123,7 +121,7 @@ impl BoxFolder {
     }
 }
 
-/// The folders in `dir` that are named as boxes or slots are.
+/// Returns the folders in `dir` that are named as boxes or slots are.
 pub(super) fn folders_in(dir: &Path) -> io::Result<Vec<(SandboxId, BoxFolder)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -135,23 +133,22 @@ pub(super) fn folders_in(dir: &Path) -> io::Result<Vec<(SandboxId, BoxFolder)>> 
     Ok(found)
 }
 
-/// What belongs to a box, or to a slot, besides its folder.
+/// Resources of a box or a slot besides its folder.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Record {
     format: u32,
-    /// The first id of its range; a slot uses that of its box, and has none itself.
+    /// First id of the box's range. A slot uses that of its box, and has none itself.
     pub(super) id_base: Option<u32>,
-    /// Its control groups.
     pub(super) cgroups: Vec<CgroupDir>,
-    /// The digest of the image that it is made of; `None` for `host`.
+    /// Digest of the image that the box was made from; `None` for `host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) image: Option<String>,
-    /// The made-up root that it uses.
+    /// Path of the generated root that it uses.
     pub(super) skeleton: String,
-    /// It is a box that holds slots.
+    /// True for a box that holds slots.
     #[serde(default)]
     pub(super) holds_slots: bool,
-    /// It is a slot, whose user this is, as the box numbers it.
+    /// Uid of a slot, as its box numbers it; `None` for a box.
     #[serde(default)]
     pub(super) slot_uid: Option<u32>,
 }

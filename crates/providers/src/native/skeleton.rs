@@ -1,5 +1,5 @@
-//! The made-up root of `image: host`: what programs of the host's `/usr` expect
-//! around it, and nothing that tells about the host.
+//! Generated root of `image: host`: files that programs of the host's `/usr` expect around it,
+//! without information about the host.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,8 +7,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Copied from the host's `/etc` if there: plain data without secrets. A
-/// directory stands for everything below it.
+/// Names copied from the host's `/etc` if present: plain data without secrets. A directory stands
+/// for everything below it.
 const ETC_COPIED: [&str; 24] = [
     "alternatives",
     "ca-certificates",
@@ -35,15 +35,15 @@ const ETC_COPIED: [&str; 24] = [
     "terminfo",
     "timezone",
 ];
-/// Copied likewise, whatever the version at their end is.
+/// Prefixes of names that are copied likewise, with any version after them.
 const ETC_COPIED_PREFIXES: [&str; 3] = ["java-", "python3.", "perl"];
-/// A larger file is no plain configuration.
+/// Size above which a file is not copied: it is no plain configuration.
 const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// More entries than this are not what an `/etc` holds.
+/// Most entries of the root; no usual `/etc` holds more.
 const ENTRIES_MAX: usize = 50_000;
 /// Links or directories of the root that may lead into `/usr`.
 const USR_LINKS: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// Files that are the same for every box; the host name is that of every box too.
+/// Files that are the same for every box, as is the host name.
 const WRITTEN: [(&str, &str); 8] = [
     ("etc/group", "root:x:0:\ntty:x:5:\nmail:x:8:\nstaff:x:50:\nuser:x:1000:\nnogroup:x:65534:\n"),
     ("etc/hostname", "tidebox\n"),
@@ -83,23 +83,22 @@ const DIRS: [(&str, u32); 24] = [
     ("var/tmp", 0o1777),
     ("workspace", 0o755),
 ];
-/// The uid of `user`, who is nobody but may have a home.
+/// Uid of `user`, which has a home directory and no privileges.
 const USER_ID: u32 = 1000;
 
-/// The host name of every box, which its `/etc/hosts` knows.
+/// Host name of every box, as written in its `/etc/hosts`.
 pub(super) const HOSTNAME: &str = "tidebox";
 
-/// A root on disk, and what is mounted over it.
+/// Root directory on disk, and the host directories mounted over it.
 #[derive(Debug, Clone)]
 pub(crate) struct Skeleton {
-    /// Its directory.
     pub(crate) path: PathBuf,
-    /// Directories of the host's root that hold programs and are shown as they
-    /// are: `/usr`, and on old systems `/bin` and the like.
+    /// Directories of the host's root that hold programs and are shown as they are: `/usr`, and
+    /// on old systems `/bin` and the like.
     pub(crate) shown: Vec<String>,
 }
 
-/// One thing in the skeleton.
+/// Entry of the skeleton.
 #[derive(Debug, Hash)]
 enum Item {
     Dir { path: PathBuf, mode: u32 },
@@ -107,26 +106,26 @@ enum Item {
     Link { path: PathBuf, target: PathBuf },
 }
 
-/// The folder of the overlay that is the root.
+/// Folder name of the overlay for the root.
 pub(super) const ROOT_OVERLAY: &str = "root";
 
-/// The folder of the overlay that shows a directory of the host's root.
+/// Returns the folder name of the overlay for a directory of the host's root.
 pub(super) fn overlay_of(dir: &str) -> String {
     dir.trim_start_matches('/').to_owned()
 }
 
 impl Skeleton {
-    /// The overlays of every box, as their folders are named.
+    /// Returns the folder names of the overlays that every box has.
     pub(super) fn overlays(&self) -> Vec<String> {
         let shown = self.shown.iter().map(|dir| overlay_of(dir));
         std::iter::once(ROOT_OVERLAY.to_owned()).chain(shown).collect()
     }
 
-    /// Makes the skeleton below `base`, or finds the one made before.
+    /// Makes the skeleton below `base`, or returns the existing one with the same content.
     pub(crate) fn make(base: &Path) -> io::Result<Skeleton> {
         let mut shown = vec!["/usr".to_owned()];
         let items = collect(Path::new("/"), &mut shown)?;
-        // Named by its content, so that it is never changed below a box.
+        // Named by its content, so that it never changes under a running box.
         let mut hasher = DefaultHasher::new();
         items.hash(&mut hasher);
         let path = base.join(format!("host-{:016x}", hasher.finish()));
@@ -140,15 +139,14 @@ impl Skeleton {
             item.write(&unfinished)?;
         }
         match fs::rename(&unfinished, &path) {
-            // Another server on the same folder was faster with the same content.
+            // Another server on the same folder has just made it, with the same content.
             Err(_) if path.is_dir() => crate::removal::remove_tree(&unfinished)?,
             outcome => outcome?,
         }
         Ok(Skeleton { path, shown })
     }
 
-    /// Removes skeletons below `base` that neither we nor the boxes that were
-    /// found use.
+    /// Removes skeletons below `base` that neither this server nor a box in `used` needs.
     pub(crate) fn remove_others(&self, base: &Path, used: &[String]) -> io::Result<()> {
         for entry in fs::read_dir(base)? {
             let path = entry?.path();
@@ -167,7 +165,7 @@ impl Item {
             Item::Dir { path, mode } => {
                 let path = root.join(path);
                 fs::DirBuilder::new().recursive(true).create(&path)?;
-                // Whatever the umask of the server is.
+                // Independent of the server's umask.
                 fs::set_permissions(&path, fs::Permissions::from_mode(*mode))?;
                 if path.ends_with("home/user") && rustix::process::geteuid().is_root() {
                     std::os::unix::fs::lchown(&path, Some(USER_ID), Some(USER_ID))?;
@@ -230,8 +228,8 @@ fn copied_names(host: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Takes `path` and what is below it. Links stay links; what not everybody on
-/// the host may read, the boxes may not either.
+/// Collects `path` and everything below it. Links stay links. A file that is not readable by
+/// every user of the host is left out.
 fn copy(host: &Path, path: &Path, items: &mut Vec<Item>) -> io::Result<()> {
     let mut parents: Vec<&Path> =
         path.ancestors().skip(1).filter(|p| *p != Path::new("") && *p != Path::new("etc")).collect();
@@ -253,7 +251,7 @@ fn copy(host: &Path, path: &Path, items: &mut Vec<Item>) -> io::Result<()> {
             let mut below: Vec<PathBuf> = fs::read_dir(host.join(&path))?
                 .map(|entry| Ok(path.join(entry?.file_name())))
                 .collect::<io::Result<_>>()?;
-            // The same order on every start, for the same name.
+            // A fixed order gives the same name at every start.
             below.sort_by(|a, b| b.cmp(a));
             items.push(Item::Dir { path, mode: 0o755 });
             waiting.extend(below);

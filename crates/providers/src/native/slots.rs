@@ -16,13 +16,13 @@ use crate::local::boxes::Entry;
 use crate::local::kernel::kernel_usage;
 use crate::{DiskUsage, Error, Found, Guest, KernelShare, Provider, Result, Slots, Spec, Started};
 
-/// The first uid of a slot: above those that images give to people and services.
+/// First uid of a slot: above those that images give to people and services.
 const UID_FIRST: u32 = 10_000;
-/// Below those that images give to nobody.
+/// End of the range of slot uids, below those that images give to the user `nobody`.
 const UID_END: u32 = 60_000;
 
 impl Inner {
-    /// Makes a slot; the caller holds the right to change its box.
+    /// Makes a slot. The caller holds the lock on its box.
     async fn add(
         &self,
         host: &SandboxId,
@@ -66,7 +66,7 @@ impl Inner {
         };
         match self.maker.make(&what).await {
             Ok(made) => {
-                // The first process is the box's child, whose agent takes its exit.
+                // The first process is a child of the box's own, whose agent reaps it.
                 let took = image.as_ref().map(Image::phase);
                 let own = self.slots.entry(slot);
                 own.hold(image.map(|image| image.held));
@@ -83,8 +83,7 @@ impl Inner {
         }
     }
 
-    /// Ends and removes a slot, if there is one; the caller holds the right to
-    /// change its box.
+    /// Ends and removes a slot, if there is one. The caller holds the lock on its box.
     async fn clear_slot(&self, slot: &SandboxId, folder: &BoxFolder) -> Result<()> {
         self.clear(&self.slots.entry(slot), folder).await?;
         self.slots.forget(slot);
@@ -92,7 +91,7 @@ impl Inner {
     }
 }
 
-/// A user that no other slot of the box has.
+/// Returns a uid that no other slot of the box has.
 fn free_uid(host: &BoxFolder) -> std::io::Result<u32> {
     let slots = host.slots()?;
     let used: HashSet<u32> = slots.iter().filter_map(|(_, folder)| folder.read()?.slot_uid).collect();
@@ -111,7 +110,7 @@ impl Slots for Native {
         let (inner, host, slot, spec) = (Arc::clone(&self.inner), host.clone(), slot.clone(), spec.clone());
         let image =
             if inner.maker.folders.of(&host).slot(&slot).exists() { None } else { inner.take_image(&spec).await? };
-        // Waited for here, as at the start of a box.
+        // Taken here and not in the task, as at the start of a box.
         let (entry, change) = inner.boxes.change(&host).await;
         let work = async move {
             let _change = change;

@@ -1,5 +1,5 @@
-//! Folders that are ready to become a box's: making files takes a file system
-//! its time, the more so after many were removed, and a caller waits for it.
+//! Folders prepared in advance for boxes. Creating files takes time while a caller waits, the
+//! more after many were removed.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -10,11 +10,10 @@ use tokio_util::task::TaskTracker;
 
 use super::record::BoxFolder;
 
-/// How many are kept. A burst beyond it waits for its folders as if there were
-/// no stock.
+/// Most folders kept ready. A larger burst makes its folders on demand.
 const READY_MAX: usize = 16;
 
-/// The folders, and what makes new ones.
+/// Prepared folders and the task that makes new ones.
 #[derive(Debug)]
 pub(super) struct Stock {
     shared: Arc<Shared>,
@@ -41,7 +40,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes folders until there are enough; on an error the next call tries again.
+    /// Makes folders until [`READY_MAX`] are ready. Stops on an error; the next call tries again.
     fn fill(&self) {
         loop {
             let path = {
@@ -80,19 +79,19 @@ impl Shared {
     }
 }
 
-/// A directory that everybody may enter, whatever our own umask is.
+/// Makes a directory that every user may enter, independent of the server's umask.
 fn open_dir(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().mode(0o755).create(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
 }
 
 impl Stock {
-    /// A stock in `dir`, which is empty, for boxes with these overlays.
+    /// Returns a stock in `dir`, which must be empty, for boxes with these overlays.
     pub(super) fn new(dir: PathBuf, overlays: Vec<String>, tasks: TaskTracker) -> Self {
         Self { shared: Arc::new(Shared { dir, overlays, state: Mutex::default() }), tasks }
     }
 
-    /// Makes `folder`, from the stock if there is any.
+    /// Makes `folder`, from a ready one if there is any.
     ///
     /// # Errors
     /// If the folder cannot be made, or is there already.
@@ -101,14 +100,14 @@ impl Stock {
             let Some(ready) = self.shared.state().ready.pop() else { return folder.make() };
             // Renaming replaces an empty directory only, and a box's never is.
             match std::fs::rename(ready, folder.path()) {
-                // Somebody has cleaned up here, a later server for one.
+                // Removed from outside, for example by a later server.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 taken => return taken,
             }
         }
     }
 
-    /// Fills up in the background.
+    /// Refills the stock in the background.
     pub(super) fn refill(&self) {
         let mut state = self.shared.state();
         if state.is_filling || state.ready.len() >= READY_MAX {
@@ -149,6 +148,6 @@ mod test {
         std::fs::create_dir(&base).unwrap();
         let folder = BoxFolder::at(dir.path().join("d"));
         stock.take(&folder).unwrap();
-        assert!(folder.exists(), "a stock that somebody has removed is no stock");
+        assert!(folder.exists(), "a removed stock counts as empty");
     }
 }

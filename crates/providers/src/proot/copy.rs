@@ -1,9 +1,8 @@
-//! A tree of files as a box's own.
+//! Copy of a tree of files as a box's own.
 //!
-//! The copy shares no file with what it was made of, since a guest writes into it:
-//! it shares blocks where the file system can, and else has blocks of its own. What
-//! images have on disk is linked by content, so a link there says nothing of the
-//! image, and two names become two files.
+//! The copy shares no file with its source, since a guest writes into it: it shares blocks where
+//! the file system can, and has its own blocks elsewhere. The image store links files by content,
+//! so a hard link there is not one of the image, and two names become two files.
 
 use std::fs::File;
 use std::io;
@@ -18,28 +17,27 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Paths that a box gets made up, whatever the tree has there.
+/// Paths of the tree that are not copied, since the box gets generated ones.
 const MADE_UP: [&str; 4] = ["dev", "proc", "sys", ".tidebox"];
-/// More than any tree that the store takes.
+/// Most entries of a tree, more than the image store takes.
 const ENTRIES_MAX: usize = 5_000_000;
-/// What is smaller is read and written, which takes fewer calls.
+/// Size up to which a file is read and written, which takes fewer system calls.
 const SMALL_BYTES: u64 = 64 * 1024;
-/// So much is asked of the kernel at once.
+/// Most bytes of one `copy_file_range` call.
 const PIECE_BYTES: usize = 1 << 30;
 
-/// Copies what is below `from` into the empty directory `to`, for the user `id`;
-/// `None` for the caller. What is below the directories `shown`, which the box gets
-/// from elsewhere, is left out. Blocks.
+/// Copies everything below `from` into the empty directory `to`, for the user `id`; `None` for
+/// the caller. The content of the directories `shown`, which the box gets from elsewhere, is left
+/// out. Blocks.
 ///
-/// Directories and files can be read and written by their owner, as they could be
-/// by the root of the tree, which the owner stands for. Devices and sockets are left
-/// out, and so are extended attributes.
+/// Owners can read and write their directories and files, as the root of the tree could, which
+/// the owner stands for. Devices, sockets and extended attributes are left out.
 pub(super) fn copy_tree(from: &Path, to: &Path, shown: &[&str], id: Option<u32>) -> io::Result<()> {
     let open = |path: &Path| rustix::fs::openat(CWD, path, DIR, Mode::empty());
     let copier = Copier { from: open(from)?, to: open(to)?, id };
     let mut waiting = vec![PathBuf::new()];
     let mut entries = 0;
-    // Of directories last: what is put into one changes its time.
+    // Times of directories are set last, since each new entry changes them.
     let mut times = Vec::new();
     let mut reflinks = true;
     while let Some(path) = waiting.pop() {
@@ -146,7 +144,7 @@ impl Copier {
         Ok(chownat(target, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Owner and mode; the owner comes first, since a change of it clears bits.
+    /// Sets owner and mode; the owner first, since a change of it clears mode bits.
     fn settle(&self, file: &OwnedFd, stat: &Stat, at_least: u32) -> io::Result<()> {
         let (uid, gid) = self.owner();
         if uid.is_some() {
@@ -156,7 +154,7 @@ impl Copier {
     }
 }
 
-/// Whether the copy shares its blocks with the original now.
+/// Clones the file, and returns whether the copy shares its blocks with the original.
 fn clone(to: &OwnedFd, from: &OwnedFd, reflinks: &mut bool) -> bool {
     match ioctl_ficlone(to, from) {
         Ok(()) => true,
@@ -168,7 +166,7 @@ fn clone(to: &OwnedFd, from: &OwnedFd, reflinks: &mut bool) -> bool {
     }
 }
 
-/// Copies the pieces that hold data, so that holes stay holes.
+/// Copies the ranges that hold data, so that holes stay holes.
 fn copy_content(from: OwnedFd, to: &OwnedFd, size: u64) -> io::Result<()> {
     if size <= SMALL_BYTES {
         let mut content = Vec::new();
@@ -192,7 +190,7 @@ fn copy_content(from: OwnedFd, to: &OwnedFd, size: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the kernel can do it.
+/// Copies a range in the kernel. Returns false if the kernel cannot.
 fn copy_range(from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> io::Result<bool> {
     let (mut in_at, mut out_at) = (start, start);
     while in_at < end {

@@ -1,4 +1,4 @@
-//! What is on disk of a box: enough for a later server to find and remove it.
+//! On-disk state of a box: enough for a later server to find and remove it.
 //!
 //! ```text
 //! <base>/boxes/<sandbox id>/box.json     written before the box is made
@@ -11,7 +11,7 @@
 //!                           tmp/         what PRoot itself puts somewhere
 //! ```
 //!
-//! An ordinary user's boxes run as that user, so what escaped PRoot may have put
+//! An ordinary user's boxes run as that user, so a process that escaped PRoot may have put
 //! anything here. Nothing is opened through a link.
 
 use std::fs::{self, DirBuilder, File};
@@ -24,13 +24,12 @@ use domain::SandboxId;
 use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, Uid, fstat, openat};
 use serde::{Deserialize, Serialize};
 
-/// What [`Record`] says of itself.
+/// Version of the format of [`Record`].
 const FORMAT: u32 = 1;
-/// `box.json` and `pid` are far smaller.
+/// Most bytes read of `box.json` and `pid`, which are far smaller.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 const SOCKET: &str = "agent.sock";
 
-/// The folders of the provider.
 #[derive(Debug, Clone)]
 pub(super) struct Folders {
     pub(super) base: PathBuf,
@@ -39,10 +38,10 @@ pub(super) struct Folders {
 }
 
 impl Folders {
-    /// Makes them; `mode` is that of every folder on the way to a box.
+    /// Makes the folders; `mode` is that of every folder on the way to a box.
     pub(super) fn make(base: &Path, mode: u32) -> io::Result<Folders> {
         DirBuilder::new().recursive(true).mode(mode).create(base)?;
-        // Without links, since PRoot takes them for what they point to.
+        // Without links, since PRoot replaces them by their targets.
         let base = base.canonicalize()?;
         let [boxes, trash] = ["boxes", "trash"].map(|name| base.join(name));
         let folders = Folders { base, boxes, trash };
@@ -57,7 +56,7 @@ impl Folders {
         Folder(self.boxes.join(id.as_str()))
     }
 
-    /// Every folder that is named as a box is.
+    /// Returns every folder that is named as a box is.
     pub(super) fn all(&self) -> io::Result<Vec<(SandboxId, Folder)>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.boxes)? {
@@ -70,12 +69,11 @@ impl Folders {
     }
 }
 
-/// Whatever the umask of the server is.
+/// Sets the mode independent of the server's umask.
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
 }
 
-/// The folder of one box.
 #[derive(Debug, Clone)]
 pub(super) struct Folder(PathBuf);
 
@@ -96,8 +94,8 @@ impl Folder {
         self.0.join("tmp")
     }
 
-    /// Makes it and what the box needs beside its files. Only what is given to the
-    /// box can be written by it, if it has an id of its own.
+    /// Makes the folder and what the box needs beside its files. A box with an id of its own can
+    /// write only what is given to that id.
     pub(super) fn make(&self, record: &Record) -> io::Result<()> {
         let id = record.id;
         DirBuilder::new().mode(0o700).create(&self.0)?;
@@ -115,22 +113,22 @@ impl Folder {
         own(&life, id)
     }
 
-    /// `None` if there is none that is whole: then the box was never made.
+    /// Reads the record; `None` if there is no complete one, so that the box was never made.
     pub(super) fn read(&self) -> Option<Record> {
         let record: Record = serde_json::from_slice(&self.content("box.json").ok()?).ok()?;
         (record.format == FORMAT).then_some(record)
     }
 
-    /// Pid and start time of the tracer mode, which is the first process, and of
-    /// `PRoot`, once they have been made.
+    /// Returns pid and start time of the tracer mode, which is the first process, and of `PRoot`,
+    /// once they are recorded.
     pub(super) fn pids(&self) -> Vec<(u32, u64)> {
         let text = self.content("pid").ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
-        // A line without its end was never finished.
+        // A line without its end is incomplete.
         let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')?.split_once(' '));
         lines.filter_map(|(pid, started)| Some((pid.parse().ok()?, started.parse().ok()?))).collect()
     }
 
-    /// Pid and start time of the first process.
+    /// Returns pid and start time of the first process.
     pub(super) fn pid(&self) -> Option<(u32, u64)> {
         self.pids().first().copied()
     }
@@ -151,14 +149,14 @@ impl Folder {
         Ok(openat(CWD, &self.0, flags, Mode::empty())?)
     }
 
-    /// The socket of the agent, which must not be there yet.
+    /// Binds the socket of the agent, which must not exist yet.
     pub(super) fn listen(&self) -> io::Result<std::os::unix::net::UnixListener> {
         let dir = self.open()?;
-        // The name of a socket holds 107 bytes; a data folder may be longer than that.
+        // A socket's name holds 107 bytes; a data folder's path may be longer.
         std::os::unix::net::UnixListener::bind(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()))
     }
 
-    /// Connects to the agent, and to nothing that somebody put in its place.
+    /// Connects to the agent's socket. Anything else in its place is refused.
     pub(super) async fn connect(&self) -> io::Result<tokio::net::UnixStream> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let socket = openat(self.open()?, SOCKET, flags, Mode::empty())?;
@@ -169,17 +167,17 @@ impl Folder {
     }
 }
 
-/// Gives something of a box's to its user.
+/// Changes the owner of `path` to the user of a box.
 pub(super) fn own(path: &Path, id: Option<u32>) -> io::Result<()> {
     let (uid, gid) = (id.map(Uid::from_raw), id.map(Gid::from_raw));
     Ok(rustix::fs::chownat(CWD, path, uid, gid, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// What belongs to a box besides its folder.
+/// Resources of a box besides its folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     format: u32,
-    /// The uid and gid that all of it runs as, if it has one of its own.
+    /// Uid and gid of all its processes and files, if it has an id of its own.
     pub(super) id: Option<u32>,
 }
 
@@ -228,8 +226,8 @@ mod test {
         listener.set_nonblocking(true).unwrap();
         symlink(&elsewhere, folder.path().join(SOCKET)).unwrap();
         assert!(folder.connect().await.is_err());
-        assert!(listener.accept().is_err(), "nobody has called");
-        // The folder itself too.
+        assert!(listener.accept().is_err(), "no connection was made");
+        // The folder itself may be a link too.
         let (real, link) = (temp.path().join("real"), Folder(temp.path().join("link")));
         fs::rename(folder.path(), &real).unwrap();
         symlink(&real, link.path()).unwrap();

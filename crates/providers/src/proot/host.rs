@@ -1,4 +1,4 @@
-//! What this host allows, found out by making a box.
+//! Capabilities of this host, probed by making a box.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,36 +14,36 @@ use crate::local::powers;
 use crate::native::launcher::LaunchError;
 use crate::{Chain, Command, Error, Facts, Guest, Isolation, LimitKind, OutputEvent, Result};
 
-/// The box of a probe is small and ends by itself soon, should we not end it.
+/// Size of a probe's box, which is small and ends by itself soon if the server does not end it.
 const PROBE: Resources = Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 16 };
 const PROBE_LIFETIME: Duration = Duration::from_secs(60);
 const COMMAND_WAIT: Duration = Duration::from_secs(10);
-/// The line with the version ends with it.
+/// Limit for `proot --version`.
 const VERSION_WAIT: Duration = Duration::from_secs(5);
 
-/// What an operator must know before anything else.
+/// Most important warning for an operator, listed first.
 pub(super) const NO_ISOLATION: &str = "PRoot isolates nothing: code in a box reaches the host's network, sees its processes, and can leave its files with little effort. Run only code that you trust, or enable native or docker.";
 pub(super) const OPEN_API: &str = "This server asks for no key (`auth.enabled` is false): code in a PRoot box reaches its API over the host's network, and with it every other box. Set auth.enabled and auth.api_key_file, or providers.proot.enabled to false.";
-/// Memory that no look at the processes of a box shows.
+/// Warning about memory that is not seen in the processes of a box.
 const UNCOUNTED: &str = "Buffers of sockets and pipes count to no limit of a box: a provider with control groups (native, \
                          docker) bounds them.";
 const ONE_USER: &str = "The server does not run as root: boxes run as the server's own user, and can read, change and end whatever that user can, the server and other boxes included. What the kernel counts for a user (files watched by epoll, pages of pipes, descriptors on their way through sockets) a box can take from all of them.";
 
 const SHARED: &str = "Devices and terminals are the host's own: a box can take all terminals, and a lock that it takes on /dev/null holds for the host.";
 
-/// The id of a probe's box: all bits set, which chance does not make.
+/// Returns the id of a probe's box: all bits set, which random ids do not hit.
 pub(super) fn probe_id() -> SandboxId {
     SandboxId::from_entropy([0xff; 10])
 }
 
-/// What a probe found.
+/// Result of a probe.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Host {
-    /// What `proot --version` says.
+    /// Version reported by `proot --version`.
     pub(super) version: Option<String>,
-    /// `PRoot` is to trace every call.
+    /// True if `PRoot` must trace every call.
     pub(super) slowly: bool,
-    /// Why no box can be made, and what to do about it.
+    /// Reason why no box can be made, with advice for the operator.
     pub(super) error: Option<String>,
 }
 
@@ -91,8 +91,8 @@ impl Host {
     }
 }
 
-/// The program that a name means: with a slash it is a path, without one it is
-/// looked for as a shell would.
+/// Returns the path of a program: a name with a slash is a path, any other is looked up in
+/// `PATH`.
 pub(super) fn find(name: &Path) -> Option<PathBuf> {
     if name.components().count() > 1 {
         return std::path::absolute(name).ok();
@@ -101,7 +101,7 @@ pub(super) fn find(name: &Path) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|program| program.is_file() && program.is_absolute())
 }
 
-/// The version of the program, or why it is of no use.
+/// Returns the version of the program, or the reason why it cannot be used.
 async fn version(proot: &Path) -> Result<String, String> {
     let mut command = tokio::process::Command::new(proot);
     command.arg("--version").env_clear().kill_on_drop(true);
@@ -160,7 +160,7 @@ async fn run_true(guest: &dyn Guest) -> Result<()> {
     Err(Error::failed("run a program", "it did not end"))
 }
 
-/// What an operator can do about a box that cannot be made.
+/// Returns advice for an operator about a box that cannot be made.
 fn explain(error: &Error, maker: &Maker) -> String {
     let refused = if let Error::Failed { source, .. } = error { source.downcast_ref::<LaunchError>() } else { None };
     let advice = match refused {
@@ -172,7 +172,7 @@ fn explain(error: &Error, maker: &Maker) -> String {
             );
         }
         Some(_) => "see the log of the server",
-        // It started and the agent did not answer, or no program ran.
+        // The box started, but the agent did not answer or no program ran.
         None => {
             "the kernel must allow ptrace to this user (a container needs a seccomp profile that does), and the data folder must not be mounted noexec"
         }

@@ -1,4 +1,4 @@
-//! Making one box and removing one box, without remembering any.
+//! Making and removal of a box, without state in memory.
 
 use std::fs::{self, DirBuilder};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,38 +26,38 @@ use crate::native::skeleton::Skeleton;
 use crate::removal::remove_tree;
 use crate::{Error, Phase, Result};
 
-/// How long a killed box may take to end.
+/// Limit for a killed box to end.
 const END_WAIT: Duration = Duration::from_secs(20);
-/// Where PRoot keeps what it cannot be told to keep elsewhere.
+/// Folder of temporary files that PRoot does not let the server move.
 const PROOT_TMP: &str = "/tmp";
-/// Devices that are the host's own, as its users have them.
+/// Devices of the host that boxes see, with the permissions that its users have.
 const DEVICES: [&str; 8] = ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"];
 /// Files of the host that a box on the host's network needs as they are.
 const NETWORK_FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
-/// Folders of the host with many files that its programs read and nobody changes.
-/// With the image `host` they are shown as they are, below the root's `/`.
+/// Folders of the host with many files that its programs read and boxes do not change. With the
+/// image `host` they are shown as they are, below the root's `/`.
 const SHOWN: [&str; 2] = ["etc/alternatives", "etc/ssl/certs"];
-/// Where the agent's program and its FIFO show in a box.
+/// Path of the agent's program in a box.
 const PROGRAM: &str = "/.tidebox/agent";
 const LIFE: &str = "/.tidebox/life";
 
-/// Everything that boxes are made of.
+/// Shared parts that boxes are made from.
 #[derive(Debug)]
 pub(super) struct Maker {
     pub(super) folders: Folders,
-    /// The program `proot`, with its whole path.
+    /// Absolute path of the program `proot`.
     pub(super) proot: PathBuf,
     pub(super) agent: AgentFile,
-    /// The agent on disk, for boxes that cannot write to it.
+    /// Agent on disk, for boxes that cannot write to it.
     program: PathBuf,
     pub(super) skeleton: Skeleton,
-    /// Where boxes get ids of their own from; `None` if they run as the server does.
+    /// Source of the boxes' own ids; `None` if they run as the server's user.
     pub(super) ids: Option<IdPool>,
     pub(super) tasks: TaskTracker,
     pub(super) removals: Removals,
 }
 
-/// What to make.
+/// Plan of a box to make.
 #[derive(Debug, Clone)]
 pub(super) struct What<'a> {
     pub(super) folder: Folder,
@@ -65,11 +65,11 @@ pub(super) struct What<'a> {
     pub(super) entrypoint: bool,
     pub(super) resources: &'a Resources,
     pub(super) lifetime: Duration,
-    /// `PRoot` is to trace every call, since its own filter does not work here.
+    /// True if `PRoot` must trace every call, since its own filter does not work here.
     pub(super) slowly: bool,
 }
 
-/// A box that runs and answers.
+/// Running box that has answered.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) process: Process,
@@ -104,13 +104,13 @@ impl Maker {
         })
     }
 
-    /// Makes a box in a folder that must not be there yet. On error the folder
-    /// wants removing.
+    /// Makes a box in a folder that must not exist yet. On error the caller must remove the
+    /// folder.
     pub(super) async fn make(&self, what: &What<'_>) -> Result<Made> {
         let begin = Instant::now();
         let id = self.ids.as_ref().map(IdPool::take).transpose()?;
         if let Err(error) = what.folder.make(&Record::new(id)) {
-            // No record names it, so nobody else will.
+            // No record names the id, so no removal frees it.
             self.give_back(id);
             return Err(disk(error));
         }
@@ -118,7 +118,7 @@ impl Maker {
         let files_took = begin.elapsed();
         let listener = what.folder.listen().map_err(disk)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        // Dialled before anybody listens: the first request waits in the socket.
+        // Connected before the agent listens: the first request waits in the socket.
         let stream = what.folder.connect().await.map_err(failed)?;
         let order = self.order(what, id);
         let (launched, guest) = tokio::join!(
@@ -126,7 +126,7 @@ impl Maker {
             AgentGuest::connect(stream)
         );
         let (launched, box_took) = launched;
-        // If both failed, the launcher knows why.
+        // If both failed, the launcher has the cause.
         launched.map_err(launcher::failed)?;
         let guest = guest?;
         let process = match what.folder.pid() {
@@ -179,7 +179,7 @@ impl Maker {
             deadline_ms: u64::try_from(what.lifetime.as_millis()).unwrap_or(u64::MAX),
             memory_mb: what.resources.memory_mb,
             single_user: true,
-            // Nobody but the one user is there.
+            // The box has only one user.
             defaults: Defaults { user: None, ..run.defaults },
             entrypoint: (what.entrypoint && !run.entrypoint.is_empty()).then_some(run.entrypoint),
             furnish: what.image.is_some(),
@@ -196,7 +196,7 @@ impl Maker {
         Trace { dir: folder.display().to_string(), argv, boot, env, id, bounds }
     }
 
-    /// A new connection to the agent of a box.
+    /// Opens a connection to the agent of a box.
     pub(super) async fn dial(&self, folder: &Folder) -> Result<AgentGuest> {
         let stream = folder.connect().await.map_err(|error| {
             let absent = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
@@ -205,18 +205,18 @@ impl Maker {
         AgentGuest::connect(stream).await
     }
 
-    /// Ends a box and removes all of it; what cannot be removed at once is out of
-    /// the way and goes in the background. May be repeated at any time.
+    /// Ends a box and removes all of it. Its files are moved to the trash and deleted in the
+    /// background. May be repeated at any time.
     pub(super) async fn remove(&self, folder: &Folder, process: Option<&Process>) -> Result<()> {
         const ACTION: &str = "remove a box";
         let failed = |error: io::Error| Error::failed(ACTION, error);
         let id = folder.read().and_then(|record| record.id);
         let roots = folder.pids();
-        // Without either nothing was ever started.
+        // Without either, nothing was ever started.
         if !roots.is_empty() || id.is_some() {
             tracer::sweep(&self.agent, &Sweep { id, roots: roots.clone() }).await.map_err(failed)?;
         }
-        // A start that failed late has a process that nobody holds.
+        // After a start that failed late, no entry holds the process.
         let found = match (process, folder.pid()) {
             (None, Some((pid, started))) => Process::find(pid, started).map_err(failed)?,
             _ => None,
@@ -244,11 +244,11 @@ impl Maker {
         Ok(())
     }
 
-    /// Deletes what the PRoot of a box has left beside its folder: before version 5.2 it
-    /// has its loader there, whatever it is told, and cannot take it away when it is killed.
+    /// Deletes what the PRoot of a box has left beside its folder. Before version 5.2 it always
+    /// puts its loader there, and a killed one cannot remove it.
     fn remove_temporaries(&self, pids: &[(u32, u64)]) {
         for &(pid, started) in pids {
-            // The number may be another's by now, with files of that name.
+            // The number may belong to another process by now, with files of that name.
             let is_known = matches!(Process::find(pid, started), Ok(Some(_)));
             if !is_known && Path::new(&format!("/proc/{pid}")).exists() {
                 continue;
@@ -258,7 +258,8 @@ impl Maker {
             for entry in entries {
                 let name = entry.file_name();
                 let is_its_own = prefixes.iter().any(|prefix| name.to_string_lossy().starts_with(prefix));
-                // The loader at once, since nobody looks for it later; a folder may be large.
+                // The loader is deleted at once, since no later start looks for it; a folder may
+                // be large.
                 if is_its_own && fs::remove_file(entry.path()).is_err() {
                     self.removals.discard(entry.path(), |_| {});
                 }
@@ -280,13 +281,13 @@ impl Maker {
         }
     }
 
-    /// The folder and the size of a box that is usual.
+    /// Returns the plan of an ordinary box of the image `host`.
     pub(super) fn a_box<'a>(&self, id: &SandboxId, resources: &'a Resources, lifetime: Duration) -> What<'a> {
         What { folder: self.folders.of(id), image: None, entrypoint: false, resources, lifetime, slowly: false }
     }
 }
 
-/// What every root has whatever the image says. `copy_tree` has left these names free.
+/// Makes the entries that every root has, with any image. `copy_tree` has left these names free.
 fn furnish(root: &Path, id: Option<u32>) -> io::Result<()> {
     let dirs =
         [("dev", 0o755), ("dev/pts", 0o755), ("dev/shm", 0o1777), ("proc", 0o555), ("sys", 0o555), (".tidebox", 0o755)];
@@ -296,7 +297,7 @@ fn furnish(root: &Path, id: Option<u32>) -> io::Result<()> {
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode))?;
         own(&path, id)?;
     }
-    // Something for each file that is shown there to cover.
+    // Mount points for the files that are shown there.
     let devices = DEVICES.iter().filter(|name| **name != "pts").map(|name| format!("dev/{name}"));
     for file in devices.chain([".tidebox/agent".to_owned(), ".tidebox/life".to_owned()]) {
         let path = root.join(file);
@@ -311,7 +312,8 @@ fn furnish(root: &Path, id: Option<u32>) -> io::Result<()> {
     Ok(())
 }
 
-/// The agent's program in `base`, which only the server can write.
+/// Returns the agent's program in `base`, which only the server can write, and writes it if it is
+/// missing.
 fn program(base: &Path) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     agent_binary().hash(&mut hasher);
@@ -319,7 +321,7 @@ fn program(base: &Path) -> io::Result<PathBuf> {
     for entry in fs::read_dir(base)? {
         let other = entry?.path();
         let name = other.file_name().unwrap_or_default().to_string_lossy();
-        // Boxes that run have read theirs, and need it no more.
+        // Running boxes have read theirs, and do not need it any more.
         if name.starts_with("agent-") && other != path {
             remove_tree(&other)?;
         }

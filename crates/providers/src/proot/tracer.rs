@@ -1,4 +1,4 @@
-//! Starting the tracer mode of the agent program, and its sweep mode.
+//! Start of the tracer mode of the agent program, and of its sweep mode.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,27 +14,27 @@ use tokio::net::UnixStream;
 use crate::local::agent_file::AgentFile;
 use crate::native::launcher::{LAUNCH_WAIT, LaunchError, outcome};
 
-/// The sweep mode gives up before that.
+/// Limit for the sweep mode, which gives up earlier by itself.
 const SWEEP_WAIT: Duration = Duration::from_secs(15);
 
-/// Starts a box. When this returns well, `PRoot` has been executed.
+/// Starts a box. On success `PRoot` has been executed.
 pub(super) async fn trace(agent: &AgentFile, listener: UnixListener, trace: &Trace) -> Result<(), LaunchError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
-    // The other end is read and written by a program that waits.
+    // The tracer reads and writes its end in blocking mode.
     rustix::io::ioctl_fionbio(&theirs, false).map_err(io::Error::from)?;
     let mut control = UnixStream::from_std(ours.into())?;
     let mut child = {
         let mut command = std::process::Command::new(agent.path());
         command.arg("trace").env_clear().stdin(Stdio::from(theirs));
         command.stdout(Stdio::from(OwnedFd::from(listener))).stderr(Stdio::null());
-        // Not tokio's: it stays, and whoever watches the box takes its exit.
+        // Not a tokio command: the process stays, and the watch on the box reaps it.
         command.spawn()?
     };
     let mut line = serde_json::to_vec(trace).map_err(io::Error::from)?;
     line.push(b'\n');
     let talk = async {
-        // One that refused has said why before it closed its end.
+        // A tracer that refused has sent its reason before it closed its end.
         let sent = control.write_all(&line).await;
         let mut reports = Vec::new();
         (&mut control).take(LAUNCH_LINE_BYTES_MAX as u64).read_to_end(&mut reports).await?;
@@ -56,7 +56,7 @@ pub(super) async fn trace(agent: &AgentFile, listener: UnixListener, trace: &Tra
     }
 }
 
-/// Ends all of a box.
+/// Ends all processes of a box.
 pub(super) async fn sweep(agent: &AgentFile, sweep: &Sweep) -> io::Result<()> {
     let mut line = serde_json::to_vec(sweep)?;
     line.push(b'\n');

@@ -1,4 +1,4 @@
-//! What the inside of a box answers, and what its commands write.
+//! Answers from the inside of a box, and output of its commands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +66,7 @@ async fn limits_and_full_boxes_keep_their_meaning() {
             (asked.line == "POST /sandboxes").then(|| Say::Json(status, json!({"code": code, "message": "max 5m0s"})))
         });
         let started = patient(&rogue.url).start(&id(1), &spec()).await;
-        // Before there is a box, the disk that is full is the other service's.
+        // Before there is a box, a full disk is that of the remote service.
         let expected = if code == "no_space" { "Full" } else { expected };
         assert_eq!(kind(started), expected, "{code} to a start");
     }
@@ -80,7 +80,7 @@ fn lines(lines: &[&str]) -> Say {
     ))
 }
 
-/// A line on stderr, as the API writes it.
+/// Returns a line on stderr, as the API encodes it.
 fn stderr(text: &str) -> String {
     use base64::Engine as _;
     json!({"stream": "stderr", "data": base64::engine::general_purpose::STANDARD.encode(text)}).to_string()
@@ -92,7 +92,7 @@ async fn output(guest: &Arc<dyn Guest>) -> Vec<Result<OutputEvent>> {
 
 #[tokio::test]
 async fn the_services_own_words_are_not_the_commands() {
-    // A box that ends is an error, and not a line on stderr.
+    // The end of a box is an error, and not a line on stderr.
     let (_rogue, _custom, guest) = inside(|_| lines(&[&stderr("mine\n"), &stderr(api::SANDBOX_ENDED)])).await;
     let events = output(&guest).await;
     assert!(matches!(&events[..], [Ok(OutputEvent::Stderr(_)), Err(Error::Gone)]), "{events:?}");
@@ -109,7 +109,7 @@ async fn the_services_own_words_are_not_the_commands() {
     let events = output(&guest).await;
     assert!(matches!(&events[..], [Ok(OutputEvent::Exit(exit))] if exit.timed_out), "{events:?}");
 
-    // A command that writes the same words keeps them.
+    // A command that writes the same text keeps it.
     let (_rogue, _custom, guest) = inside(|_| {
         let words = stderr(api::SANDBOX_ENDED);
         lines(&[&words, &words, r#"{"stream":"stdout","data":"eA=="}"#, &words, r#"{"stream":"exit","data":"0"}"#])

@@ -1,4 +1,4 @@
-//! What the tests of `custom` have in common.
+//! Shared parts of the tests of `custom`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::rogue::{Asked, Rogue, Say};
 
-/// How long an answer may take in these tests.
+/// Time-out of an answer in these tests.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(700);
-/// No call may take longer, on a machine however busy.
+/// The longest time that a call may take, even on a busy machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 
 pub(crate) fn config(url: &str) -> CustomConfig {
@@ -64,14 +64,14 @@ pub(crate) fn argv(argv: &[&str]) -> Command {
     }
 }
 
-/// Waits for what must end by itself.
+/// Waits for `work`, which must end by itself.
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(BOUND, work).await.unwrap_or_else(|_| panic!("took too long: {what}"))
 }
 
 #[track_caller]
 pub(crate) fn failed<T>(what: &str, result: Result<T>) -> String {
-    // A start says beside it whether the service was asked for a box.
+    // The error of a start also says whether the service received the request.
     let result = result.map_err(|error| if let Error::NotAsked(error) = error { *error } else { error });
     match result {
         Err(error @ Error::Failed { .. }) => error.to_string(),
@@ -80,7 +80,7 @@ pub(crate) fn failed<T>(what: &str, result: Result<T>) -> String {
     }
 }
 
-/// The kind of an error.
+/// Returns the name of the error's variant.
 pub(crate) fn kind<T>(result: Result<T>) -> String {
     match result {
         Ok(_) => "Ok".to_owned(),
@@ -88,7 +88,7 @@ pub(crate) fn kind<T>(result: Result<T>) -> String {
     }
 }
 
-/// Every call that a guest takes, and what comes of it.
+/// Makes every call that a guest has, and returns the results.
 pub(crate) async fn everything(guest: &Arc<dyn Guest>) -> Vec<(&'static str, String)> {
     let content = || stream::iter([Ok(Bytes::from_static(b"content"))]).boxed();
     let large = || stream::repeat_with(|| Ok(Bytes::from_static(&[7; 100_000]))).take(30).boxed();
@@ -126,12 +126,12 @@ pub(crate) async fn everything(guest: &Arc<dyn Guest>) -> Vec<(&'static str, Str
     ]
 }
 
-/// Whether the request is for the inside of a sandbox.
+/// Returns whether the request is for the inside of a sandbox.
 pub(crate) fn is_inside(asked: &Asked) -> bool {
     ["/exec", "/files", "/logs", "/extend"].iter().any(|part| asked.line.contains(part))
 }
 
-/// A box at a service that does so with every request for its inside.
+/// Starts a box at a service that answers requests for its inside with `tell`.
 pub(crate) async fn inside(tell: impl Fn(&Asked) -> Say + Send + Sync + 'static) -> (Rogue, Custom, Arc<dyn Guest>) {
     let rogue = Rogue::telling(move |asked| is_inside(asked).then(|| tell(asked)));
     let custom = patient(&rogue.url);

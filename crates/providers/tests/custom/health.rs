@@ -1,4 +1,4 @@
-//! Services that are not well, and how that is told.
+//! Health checks of services that do not work properly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ async fn a_service_that_falls_silent_later_is_given_up() {
         Rogue::telling(move |asked| (is_silent.load(Ordering::SeqCst) && is_inside(asked)).then_some(Say::Nothing));
     patient(&rogue.url).start(&id(1), &spec()).await.unwrap();
     let custom = Custom::open(config(&rogue.url)).unwrap();
-    // On a busy machine even a good answer may be late.
+    // On a busy machine even a correct answer may be late.
     let guest = loop {
         if let Ok(guest) = custom.guest(&id(1)).await {
             break guest;
@@ -138,7 +138,7 @@ async fn endless_answers_are_read_to_a_bound() {
     failed("read", soon("a part", part.next()).await.unwrap());
     assert!(soon("the end", part.next()).await.is_none());
     drop((output, part));
-    // The largest of these answers may have 32 MiB; what is in the pipes comes on top.
+    // The largest of these answers may have 32 MiB; the contents of buffers are added to that.
     let taken = rogue.endless_bytes();
     assert!(taken < 120 * 1024 * 1024, "{taken} bytes were taken");
 

@@ -1,5 +1,4 @@
-//! A service that answers as told, and as a good one would where it is told
-//! nothing.
+//! A service whose answers a test can replace. All others are those of a correct service.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -10,29 +9,28 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// What was asked.
+/// A request that was received.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
-    /// Such as `GET /sandboxes?limit=1`.
+    /// Method and path, such as `GET /sandboxes?limit=1`.
     pub(crate) line: String,
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: Vec<u8>,
 }
 
-/// What to answer.
+/// An answer to send.
 pub(crate) enum Say {
     Json(u16, Value),
-    /// The whole answer as it goes over the wire; the connection ends behind it.
+    /// A whole response as sent on the wire. The connection ends after it.
     Raw(String),
-    /// This, and then the same megabyte until nobody takes it.
+    /// This text, and then the same megabyte until the connection breaks.
     Endless(&'static str),
-    /// Nothing, until the other side hangs up.
+    /// No answer, until the client closes the connection.
     Nothing,
 }
 
 type Tell = dyn Fn(&Asked) -> Option<Say> + Send + Sync;
 
-/// The service.
 pub(crate) struct Rogue {
     pub(crate) url: String,
     shared: Arc<Shared>,
@@ -42,12 +40,12 @@ struct Shared {
     tell: Box<Tell>,
     world: Mutex<World>,
     asked: Mutex<Vec<Asked>>,
-    /// How many bytes of endless answers were taken.
+    /// Number of bytes of endless answers that were sent.
     endless: AtomicU64,
     over: AtomicBool,
 }
 
-/// The sandboxes that a good service would have.
+/// Sandboxes that a correct service would have.
 #[derive(Default)]
 struct World {
     made: u32,
@@ -78,17 +76,17 @@ impl Rogue {
         Rogue { url, shared }
     }
 
-    /// The requests whose line begins with this.
+    /// Returns the requests whose line begins with this text.
     pub(crate) fn asked(&self, line: &str) -> Vec<Asked> {
         self.shared.asked.lock().unwrap().iter().filter(|asked| asked.line.starts_with(line)).cloned().collect()
     }
 
-    /// How many sandboxes there are.
+    /// Returns the number of sandboxes.
     pub(crate) fn boxes(&self) -> usize {
         self.shared.world.lock().unwrap().boxes.len()
     }
 
-    /// How many bytes of endless answers were taken.
+    /// Returns the number of bytes of endless answers that were sent.
     pub(crate) fn endless_bytes(&self) -> u64 {
         self.shared.endless.load(Ordering::SeqCst)
     }
@@ -140,7 +138,7 @@ impl Shared {
     }
 }
 
-/// The next request; `None` when there is none.
+/// Reads the next request. Returns `None` when there is none.
 fn read(stream: &mut TcpStream) -> Option<Asked> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 64 * 1024];
@@ -197,7 +195,7 @@ impl World {
     }
 }
 
-/// A sandbox that runs.
+/// Returns a running sandbox.
 pub(crate) fn sandbox(id: &str, metadata: Value) -> Value {
     json!({"id": id, "state": "running", "provider": "p", "image": "i", "memory_mb": 1, "vcpus": 1,
         "created_at": "2026-01-01T00:00:00Z", "expires_at": "2027-01-01T00:00:00Z", "metadata": metadata})

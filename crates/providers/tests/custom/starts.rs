@@ -1,5 +1,5 @@
-//! Boxes that are made, found again and removed at a service that loses and
-//! mistakes them.
+//! Boxes that are made, found again and removed at a service that loses answers and returns wrong
+//! ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -36,7 +36,7 @@ async fn a_service_that_does_not_know_the_filters_gives_the_plain_list() {
     custom.start(&id(1), &spec()).await.unwrap();
     let found = patient(&rogue.url).inventory().await.unwrap();
     assert!(found.len() == 1 && found[0].id == id(1) && found[0].alive, "{found:?}");
-    // And boxes of others, which this list has too, are none of ours.
+    // A server with another store sees none of these boxes, although the list has them.
     let other =
         Custom::open(CustomConfig { label: "theirs".to_owned(), timeout: BOUND, ..config(&rogue.url) }).unwrap();
     assert_eq!(other.inventory().await.unwrap(), []);
@@ -63,7 +63,7 @@ async fn a_sandbox_that_is_not_ours_is_neither_taken_nor_removed() {
         assert!(rogue.asked("DELETE /sandboxes/foreign").is_empty(), "{metadata}");
         assert_eq!(custom.inventory().await.unwrap(), []);
     }
-    // Nor one that takes the place of ours later.
+    // A sandbox without this store's labels that later replaces a box is refused as well.
     let swapped = Arc::new(AtomicBool::new(false));
     let is_swapped = Arc::clone(&swapped);
     let rogue = Rogue::telling(move |asked| {
@@ -90,11 +90,11 @@ async fn a_start_says_where_the_service_was_certainly_not_asked_for_a_box() {
         assert_eq!(kind(started), "NotAsked", "the look that comes before failed");
         assert!(rogue.asked("POST /sandboxes").is_empty());
     }
-    // Whoever heard the request may have done it, whatever it says of it.
+    // A service that received the request may have carried it out, regardless of its answer.
     for tell in look {
         let rogue = Rogue::telling(move |asked| (asked.line == "POST /sandboxes").then(tell));
         let started = kind(Custom::open(config(&rogue.url)).unwrap().start(&id(1), &spec()).await);
-        // On a busy machine even the look may be late.
+        // On a busy machine even the search before the request may be late.
         assert!(started != "NotAsked" || rogue.asked("POST /sandboxes").is_empty(), "{started}");
     }
 }
@@ -110,7 +110,7 @@ async fn a_start_that_names_what_the_service_does_not_have_says_so() {
     assert!(matches!(&started, Err(Error::Invalid(text)) if text.contains(words)), "{started:?}");
 }
 
-/// Makes the box, and loses the answer.
+/// Makes a service that makes the box and loses the first `count` answers.
 fn losing(count: u32) -> (Rogue, Arc<AtomicBool>) {
     let (left, keeps) = (AtomicU32::new(count), Arc::new(AtomicBool::new(false)));
     let refuses = Arc::clone(&keeps);
@@ -239,7 +239,7 @@ async fn every_request_that_changes_something_carries_the_generation() {
         let sent = generations(line);
         assert!(!sent.is_empty() && sent.iter().all(|it| *it == seven || *it == eight), "{line}: {sent:?}");
     }
-    // Another box has no part in it.
+    // Another box carries no generation.
     custom.start(&id(2), &spec()).await.unwrap();
     assert_eq!(generations("POST /sandboxes").last().unwrap(), &None);
     assert!(!rogue.asked("DELETE /sandboxes/far-1").is_empty());

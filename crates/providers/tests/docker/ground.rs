@@ -1,5 +1,5 @@
-//! One Engine for all tests of this program, and providers and boxes on it.
-//! Whatever happens to a test, no box stays.
+//! One Engine for all tests of this program, with providers and boxes on it. All boxes are
+//! removed even if a test fails.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -15,11 +15,11 @@ pub(crate) use crate::inside::{command, eventually, new_id, new_store};
 
 /// An image with busybox, a user and little else.
 pub(crate) const IMAGE: &str = "test/busybox:1";
-/// The same, with all that an image can say of running it.
+/// The same image with every setting for running it.
 pub(crate) const SPEAKING: &str = "test/speaking:1";
 /// An image without a shell, or anything else.
 pub(crate) const EMPTY: &str = "test/empty:1";
-/// The Engine of this program, which ends with it. `None` if there can be none here.
+/// Returns the Engine of this program, which ends with it, or `None` if none can run here.
 pub(crate) fn engine() -> Option<&'static Engine> {
     static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
     ENGINE
@@ -31,7 +31,7 @@ pub(crate) fn engine() -> Option<&'static Engine> {
         .as_ref()
 }
 
-/// Gives an Engine the images of these tests.
+/// Imports the images of these tests into an Engine.
 pub(crate) fn furnish(engine: &Engine) {
     let root = busybox_root();
     engine.import(IMAGE, &root, &[]);
@@ -61,7 +61,7 @@ fn add(archive: &mut tar::Builder<Vec<u8>>, kind: tar::EntryType, path: &str, mo
     archive.append_data(&mut header, path, content).unwrap();
 }
 
-/// A root file system as small ones are, of nothing but busybox.
+/// Makes a small root file system that contains only busybox.
 fn busybox_root() -> Vec<u8> {
     let busybox = fixtures::found("busybox", &[PathBuf::from("/bin/busybox")]).expect("busybox-static is here");
     let mut archive = tar::Builder::new(Vec::new());
@@ -77,7 +77,7 @@ fn busybox_root() -> Vec<u8> {
         header.set_size(0);
         archive.append_link(&mut header, format!("bin/{applet}"), "busybox").unwrap();
     }
-    // Which Debian's busybox lacks.
+    // Debian's busybox has no `printenv`.
     let printenv = b"#!/bin/sh\nenv | grep \"^$1=\" | cut -d= -f2-\nenv | grep -q \"^$1=\"\n";
     add(&mut archive, tar::EntryType::Regular, "bin/printenv", 0o755, printenv);
     let passwd =
@@ -99,7 +99,7 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// `None` where there can be no Engine.
+    /// Returns `None` if no Engine can run here.
     pub(crate) async fn new() -> Option<Ground> {
         Ground::with(|_| {}).await
     }
@@ -114,7 +114,7 @@ impl Ground {
         Some(Ground { engine, docker, config })
     }
 
-    /// The provider as a later server opens it.
+    /// Opens the provider as a later server does.
     pub(crate) async fn reopen(&self) -> Docker {
         Docker::open(self.config.clone()).await.unwrap()
     }
@@ -130,7 +130,7 @@ impl Ground {
         Inside::of(&self.docker, id)
     }
 
-    /// The name of a box's container.
+    /// Returns the name of a box's container.
     pub(crate) fn container(&self, id: &SandboxId) -> String {
         format!("tidebox-{}-{id}", self.config.store_id.as_str())
     }
@@ -148,11 +148,10 @@ impl Place for Docker {
     }
 }
 
-/// A box that runs.
 pub(crate) type Inside = inside::Inside<Docker>;
 
 impl Inside {
-    /// A box that somebody else started.
+    /// Refers to a box that was started elsewhere.
     pub(crate) fn of(docker: &Docker, id: SandboxId) -> Inside {
         Inside { place: docker.clone(), id }
     }

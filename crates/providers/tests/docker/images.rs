@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::ground::{Ground, new_id, spec};
 
-/// Why a box of this image cannot be started.
+/// Starts a box of this image, which must fail, and returns the error's text.
 async fn refusal(ground: &Ground, image: &str) -> String {
     match ground.docker.start(&new_id(), &Spec { image: image.to_owned(), ..spec() }).await {
         Err(Error::Invalid(text)) => text,

@@ -1,4 +1,4 @@
-//! The provider `docker`, on an Engine of our own.
+//! Tests of the provider `docker`, on an Engine that they start.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and one tells another what it started")]
 

@@ -1,5 +1,5 @@
-//! Boxes outlive servers and connections, and what happens to containers behind
-//! the provider's back is noticed.
+//! Boxes outlive servers and connections, and the provider notices changes that are made to
+//! containers behind its back.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -12,13 +12,13 @@ use providers::{Error, OutputEvent, Provider};
 
 use crate::ground::{Ground, IMAGE, Inside, command, eventually, new_id, spec};
 
-/// The Engine of the server that is going to be killed.
+/// Socket of the Engine of the server that is killed.
 const SOCKET: &str = "TIDEBOX_TEST_DOOMED_SOCKET";
-/// The store of that server.
+/// Id of that server's store.
 const STORE: &str = "TIDEBOX_TEST_DOOMED_STORE";
 const DOOMED: &str = "restart::a_server_that_is_going_to_be_killed";
 
-/// Run by the next test in a process of its own; on its own it does nothing.
+/// Runs in a process of its own, started by the next test; does nothing otherwise.
 #[tokio::test]
 async fn a_server_that_is_going_to_be_killed() {
     let (Ok(socket), Ok(store)) = (std::env::var(SOCKET), std::env::var(STORE)) else { return };
@@ -28,8 +28,8 @@ async fn a_server_that_is_going_to_be_killed() {
     docker.start(&id, &spec()).await.unwrap();
     let inside = Inside::of(&docker, id.clone());
     inside.text("(sleep 1; echo on > /tmp/later) & true").await;
-    // Frames that are half-way when the server dies: a file that never ends, and a
-    // command whose output nobody will take.
+    // Frames that are incomplete when the server is killed: a file without an end, and a command
+    // whose output is never read.
     let guest = inside.guest().await;
     let endless = futures_util::stream::repeat_with(|| Ok(bytes::Bytes::from_static(&[b'x'; 60_000]))).boxed();
     let endless_command =
@@ -65,10 +65,10 @@ async fn a_box_of_a_server_that_was_killed_in_the_middle_of_transfers_goes_on() 
     assert!(found.len() == 1 && found[0].alive && found[0].id == id, "{found:?}");
     let inside = Inside::of(&later, id.clone());
     eventually("the background process goes on", || async { inside.sh("cat /tmp/later").await.stdout == "on\n" }).await;
-    // The same box, not a new one.
+    // Finds the same box, and makes no new one.
     later.start(&id, &spec()).await.unwrap();
     assert_eq!(inside.text("cat /tmp/later").await, "on\n");
-    // Nobody waits for the flood any more.
+    // The flooding command has lost its reader.
     eventually("the command of the dead server has ended", || async {
         inside.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep '/dev/[z]ero'").await.exit.code == 1
     })
@@ -90,7 +90,7 @@ async fn a_connection_that_broke_is_dialled_again_again_and_again() {
             later.text("i=0; while [ $i -lt 256 ]; do printf \"\\\\$(printf %03o $i)\"; i=$((i+1)); done | md5sum");
         assert!(round.await.starts_with("e2c865db4162bed963bfaa9ef6ac18f0"));
     }
-    // What came first is still whole.
+    // Output from before the restart is still complete.
     assert_eq!(inside.text("cat /tmp/kept").await, "kept\n");
 }
 
@@ -135,7 +135,7 @@ async fn two_stores_on_one_engine_leave_each_other_alone() {
     assert_eq!(other.docker.inventory().await.unwrap(), []);
     assert!(matches!(other.docker.guest(&inside.id).await, Err(Error::Gone)));
     other.docker.stop(&inside.id).await.unwrap();
-    // Even under the same id they are two.
+    // The same id in two stores means two boxes.
     other.docker.start(&inside.id, &spec()).await.unwrap();
     inside.text("echo one > /tmp/whose").await;
     Inside::of(&other.docker, inside.id.clone()).refuses("test -e /tmp/whose").await;

@@ -1,4 +1,4 @@
-//! What a box costs beside what the Engine itself takes, in one run.
+//! Time that a box costs compared with the Engine's own operations, in one run.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use providers::{Provider, Spec};
 
 use crate::ground::{Ground, IMAGE, Inside, command, new_id, new_store, spec};
 
-/// Of each kind. A loaded machine needs more to be told apart than this has, so
-/// the bounds below leave room; `tidebox bench` has the figures that count.
+/// Number of rounds of each kind. Too few to measure exactly on a loaded machine, so the bounds
+/// below leave room; `tidebox bench` has the precise figures.
 const ROUNDS: usize = 15;
 
 fn median(mut times: Vec<Duration>) -> Duration {
@@ -19,7 +19,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spawn_costs_little_more_than_the_engines_own_create_and_start() {
     let Some(ground) = Ground::new().await else { return };
-    // The agent is put in once for each server.
+    // The agent is installed once per server.
     let warm = ground.start().await;
     let body = format!(
         r#"{{"Image": "{IMAGE}", "Entrypoint": ["/bin/sleep", "1000"], "OpenStdin": true, "HostConfig": {{

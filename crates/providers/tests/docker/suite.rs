@@ -1,4 +1,4 @@
-//! The suite of every provider, on each runtime that works here.
+//! The conformance suite, on each runtime that works here.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn lab(ground: &Ground, pids: u32) -> Lab {
     let config = ground.config.clone();
     let (engine, store) = (ground.engine, ground.config.store_id.clone());
     Lab::new(Arc::new(ground.docker.clone()), roomy)
-        // Whether the Engine or a registry has any other shows when a box is made.
+        // Whether the Engine or a registry has another image is only known when a box is made.
         .unknown_image("host")
         .images(FULL, SCRATCH)
         .reopen(move || {
@@ -32,7 +32,7 @@ fn lab(ground: &Ground, pids: u32) -> Lab {
         })
 }
 
-/// A lab for a runtime that uses the kernel of the host.
+/// Returns a lab for a runtime that uses the kernel of the host.
 fn shared_kernel(lab: Lab) -> Lab {
     lab.without(Need::OwnTerminals, "the Engine has no bound of a box's terminals")
 }
@@ -49,8 +49,8 @@ async fn docker_with_runsc_passes_the_suite() {
         return;
     }
     let Some(ground) = Ground::with(|config| config.runtime = "runsc".to_owned()).await else { return };
-    // The kernel of such a box is a process of the host with threads of its own, and
-    // the limit counts those.
+    // The kernel of such a box is a process of the host with threads of its own, which the limit
+    // counts.
     let lab = lab(&ground, 4096)
         .without(Need::Terminals, "gVisor has no terminals that control anything")
         .without(Need::HostKernel, "gVisor is a kernel of the box's own")
@@ -70,7 +70,8 @@ async fn docker_with_crun_passes_the_suite() {
     if let Err(error) = ground.docker.start(&id, &spec()).await {
         let error = Chain(&error).to_string();
         assert!(error.contains("hybrid mode"), "{error}");
-        // Of no use to require: the program is there, and its machine is another.
+        // Requiring the runtime would be of no use: the program is installed, and the machine is
+        // the wrong one.
         fixtures::skip(
             "crun-on-mixed-groups",
             "crun takes no control groups of versions 1 and 2 mixed, as they are here",

@@ -1,4 +1,4 @@
-//! What a box must not see, reach or take.
+//! Isolation of a box: things that it must not see, reach or use.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn no_file_socket_or_device_of_the_host_shows() {
     for node in ["b 8 0", "c 1 1", "c 1 11"] {
         inside.refuses(&format!("mknod /tmp/node {node}")).await;
     }
-    // The Engine's folder is in the source column of mounts, and is as far as it goes.
+    // The Engine's folder is shown in the source column of mounts, and cannot be opened.
     inside.refuses(&format!("ls {}", ground.engine.folder().display())).await;
     assert_eq!(inside.text("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '").await, "lo\n");
 }
@@ -98,29 +98,30 @@ async fn a_command_has_three_descriptors_and_the_agent_is_out_of_reach() {
     inside.text("true").await;
 }
 
-/// The agent's socket is in the box, for servers that come later. A process of
-/// the box that finds it is not answered.
+/// The agent's socket is in the box, for later servers. A process of the box that finds it gets
+/// no answer.
 #[tokio::test]
 async fn a_process_of_the_box_cannot_speak_to_the_agent() {
     let Some(ground) = Ground::new().await else { return };
     let inside = ground.start().await;
     let ran = inside.sh("/.tidebox/agent relay < /dev/null | wc -c").await;
     assert_eq!(ran.stdout, "0\n", "{ran:?}");
-    // With the words that begin a connection, which a server would be answered.
+    // With the preface of a connection, to which a server would get an answer.
     let preface = "printf 'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n\\0\\0\\0\\4\\0\\0\\0\\0\\0'; sleep 2";
     let ran = inside.sh(&format!("({preface}) | timeout 5 /.tidebox/agent relay | wc -c")).await;
     assert_eq!(ran.stdout, "0\n", "{ran:?}");
-    // One that comes from outside is answered, so this check can fail.
+    // A connection from outside is answered, so this check can fail.
     Inside::of(&ground.reopen().await, inside.id.clone()).text("true").await;
 }
 
-/// The relay belongs to the box's processes from its first instruction on, and holds the
-/// stream to the server.
+/// The relay is a process of the box from its first instruction on, and holds the stream to the
+/// server.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_of_the_box_cannot_look_into_the_relay_at_any_moment() {
     let Some(ground) = Ground::new().await else { return };
     let inside = ground.start().await;
-    // Without a fork in the loop: processes whose parent is outside, and what they write to.
+    // Without a fork in the loop. Looks for processes whose parent is outside, and for the files
+    // that they write to.
     let spy = "while [ ! -e /tmp/over ]; do for p in /proc/[0-9]*; do \
                read -r a b c parent rest < $p/stat && [ \"$parent\" = 0 ] && [ $p != /proc/1 ] && echo seen >> /tmp/seen && \
                while [ -e $p/stat ] && [ ! -s /tmp/found ]; do true > $p/fd/1 && echo $p >> /tmp/found; done; \
@@ -149,7 +150,7 @@ async fn a_socket_of_a_container_holds_few_options() {
     inside.refuses(&format!("echo 131072 > {file}")).await;
 }
 
-/// An Engine opens a descriptor for each level of what it removes.
+/// An Engine opens a descriptor for each level of the tree that it removes.
 #[tokio::test]
 async fn a_tree_deeper_than_the_engine_has_descriptors_goes_with_its_box() {
     const DESCRIPTORS: u32 = 1024;
@@ -170,7 +171,7 @@ async fn a_tree_deeper_than_the_engine_has_descriptors_goes_with_its_box() {
     let volume = Spec { image: SPEAKING.to_owned(), ..spec() };
     for (spec, folder) in [(spec(), "/tmp"), (volume, "/data")] {
         let inside = start(spec).await;
-        // A folder of the image is the box's own once something is written there.
+        // A folder of the image is copied to the box once something is written there.
         inside.sh("touch /tmp/file").await;
         let container = format!("tidebox-{}-{}", config.store_id.as_str(), inside.id);
         let inspected = engine.api("GET", &format!("/containers/{container}/json"), b"");
@@ -191,8 +192,8 @@ async fn a_tree_deeper_than_the_engine_has_descriptors_goes_with_its_box() {
     docker.stop(&other.id).await.unwrap();
 }
 
-/// Makes `levels` directories in each other in `folder`: from the inside out, since no
-/// path is as long.
+/// Makes `levels` nested directories in `folder`, from the inside out, since no path can be so
+/// long.
 fn deepen(folder: &str, levels: u32) {
     let (inner, outer) = (format!("{folder}/inner"), format!("{folder}/outer"));
     std::fs::create_dir(&inner).unwrap();
@@ -203,7 +204,7 @@ fn deepen(folder: &str, levels: u32) {
     }
 }
 
-/// A server on the same machine reaches into the box for the agent's socket.
+/// A server on the same machine opens the agent's socket through the box's file system.
 #[tokio::test]
 async fn what_a_box_puts_in_place_of_the_agents_socket_leads_the_server_nowhere() {
     let Some(ground) = Ground::new().await else { return };
@@ -223,7 +224,7 @@ async fn what_a_box_puts_in_place_of_the_agents_socket_leads_the_server_nowhere(
         assert!(later.guest(&inside.id).await.is_err(), "{change}");
         let reached = listener.accept().map(drop).map_err(|error| error.kind());
         assert_eq!(reached, Err(std::io::ErrorKind::WouldBlock), "{change}");
-        // Who had a connection keeps it.
+        // An existing connection is kept.
         inside.text("true").await;
         ground.docker.stop(&inside.id).await.unwrap();
     }
@@ -263,7 +264,7 @@ async fn what_the_image_says_is_honoured_and_its_entry_point_only_on_request() {
         console.iter().any(|line| line.contains("entry as ann in /srv/app"))
     })
     .await;
-    // A health check of the image is not run in a box by the Engine.
+    // The Engine does not run a health check of the image in a box.
     quiet.refuses("test -e /tmp/checked").await;
 }
 
@@ -286,7 +287,7 @@ async fn a_read_only_root_leaves_workspace_and_tmp() {
         inside.refuses(&format!("touch {path}")).await;
     }
     inside.text("for d in /workspace /tmp /var/tmp /run; do echo x > $d/x; done").await;
-    // A full one says so, and nobody is killed for it.
+    // A full file system is reported, and no process is killed for it.
     let ran = inside.sh("dd if=/dev/zero of=/workspace/file bs=1000000 count=300").await;
     assert!(ran.stderr.contains("No space left") && !ran.exit.oom_killed, "{ran:?}");
     Inside::of(&ground.reopen().await, inside.id.clone()).text("cat /tmp/x").await;
@@ -337,7 +338,7 @@ async fn what_a_box_writes_outside_of_its_root_is_counted() {
         let ran = inside.run(Command { user: Some("root".to_owned()), ..command(&["/bin/sh", "-c", &script]) }).await;
         assert_eq!(ran.exit.code, 0, "{ran:?}");
         let after = ground.docker.disk_usage(&inside.id).await.unwrap();
-        // Blocks that the file system had set aside for the file before are given back.
+        // Blocks that the file system had reserved for the previous file are given back.
         let set_aside = 1 << 20;
         assert!(after.bytes + set_aside >= before.bytes + (mebibytes << 20), "{path}: {before:?} {after:?}");
         before = after;

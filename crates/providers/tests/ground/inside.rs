@@ -1,5 +1,5 @@
-//! What the tests of every runtime stand on: new ids, a box's inside, and that no box
-//! stays whatever happens to a test.
+//! Base of the tests of every runtime: new ids, the inside of a box, and the removal of all boxes
+//! when a test ends or fails.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use domain::{Resources, SandboxId, StoreId};
 use futures_util::StreamExt;
 use providers::{Chain, Command, ExitStatus, Guest, OutputEvent, Provider, Result, Spec};
 
-/// The longest wait for what must come true, on a machine with much to do.
+/// The longest wait for a condition, on a busy machine.
 const EVENTUALLY: Duration = Duration::from_secs(90);
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -29,7 +29,7 @@ pub(crate) fn new_store() -> StoreId {
     StoreId::from_entropy(entropy())
 }
 
-/// A box of an image, of the usual size.
+/// Returns the spec of a box of an image, with the usual size.
 pub(crate) fn spec_of(image: &str) -> Spec {
     Spec {
         image: image.to_owned(),
@@ -53,8 +53,8 @@ pub(crate) fn command(argv: &[&str]) -> Command {
     }
 }
 
-/// Stops every box that is there when a test has ended, with a provider that `open`
-/// makes: the runtime of the test may be standing still, so this has one of its own.
+/// Stops all boxes when a test has ended, with a provider that `open` makes. It uses a runtime of
+/// its own, since that of the test may be blocked.
 pub(crate) fn stop_all<P: Provider>(open: impl Future<Output = Result<P>> + Send + 'static) {
     let stopped = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -72,22 +72,21 @@ pub(crate) fn stop_all<P: Provider>(open: impl Future<Output = Result<P>> + Send
     }
 }
 
-/// Where a box is.
+/// Access to boxes of one provider.
 pub(crate) trait Place {
-    /// The inside of the box with this id.
+    /// Opens the inside of the box with this id.
     fn guest(&self, id: &SandboxId) -> impl Future<Output = Result<Arc<dyn Guest>>> + Send;
 
-    /// What must hold of everything that succeeds here.
+    /// Checks a condition on every command that succeeds here.
     fn check(_: &Ran) {}
 }
 
-/// A box that runs.
 pub(crate) struct Inside<P> {
     pub(crate) place: P,
     pub(crate) id: SandboxId,
 }
 
-/// What a command wrote, and how it ended.
+/// Output and exit of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) stdout: String,
@@ -124,7 +123,7 @@ impl<P: Place> Inside<P> {
         self.finish(command(&["/bin/sh", "-c", script])).await
     }
 
-    /// What a command line writes that must succeed.
+    /// Runs a command line that must succeed, and returns its output.
     pub(crate) async fn text(&self, script: &str) -> String {
         let ran = self.sh(script).await;
         assert_eq!(ran.exit.code, 0, "{script}: {ran:?}");

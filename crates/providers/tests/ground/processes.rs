@@ -1,4 +1,4 @@
-//! Who runs on this host.
+//! Processes of this host.
 
 use std::path::Path;
 
@@ -6,7 +6,8 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The processes of the host that have `text` in a file of their folder in `/proc`.
+/// Returns the processes of the host that have `text` in the file `file` of their folder in
+/// `/proc`.
 pub(crate) fn processes_with(file: &str, text: &str) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let numbered =

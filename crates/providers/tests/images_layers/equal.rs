@@ -1,4 +1,4 @@
-//! Our trees beside those that umoci makes of the same images.
+//! Comparison of trees with those that umoci unpacks from the same images.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ground::{DIGEST, Ground, Node, Tree, is_root, tree};
 
-/// What umoci makes of an image, or what it says.
+/// Unpacks an image with umoci, and returns the tree or umoci's message.
 pub fn umoci(program: &Path, image: &Image) -> Result<(tempfile::TempDir, PathBuf), String> {
     let temp = tempfile::Builder::new().prefix("tidebox-umoci-").tempdir().unwrap();
     let layout = temp.path().join("layout");
@@ -29,8 +29,8 @@ pub fn umoci(program: &Path, image: &Image) -> Result<(tempfile::TempDir, PathBu
     Ok((temp, root))
 }
 
-/// A tree as it is compared: inodes by the names that share them, and without the
-/// times of directories that no layer names, which nobody says anything of.
+/// Returns a tree in comparable form: inodes by the names that share them, and without the times
+/// of directories that no layer names, which nothing defines.
 pub fn comparable(root: &Path, named: impl Fn(&[u8]) -> bool) -> Tree {
     let mut all = tree(root);
     let mut groups: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
@@ -44,13 +44,13 @@ pub fn comparable(root: &Path, named: impl Fn(&[u8]) -> bool) -> Tree {
         if node.kind == 'd' && !named(path) {
             node.mtime = (0, 0);
         }
-        // A note of umoci's own, on whom a file would belong to.
+        // umoci's own note on the owner of a file.
         node.xattrs.remove(&b"user.rootlesscontainers"[..]);
     }
     all
 }
 
-/// A number for a group of names.
+/// Returns a number for a group of names.
 fn all_index(group: &[Vec<u8>]) -> u64 {
     use std::hash::{DefaultHasher, Hash as _, Hasher as _};
     let mut hasher = DefaultHasher::new();
@@ -58,7 +58,7 @@ fn all_index(group: &[Vec<u8>]) -> u64 {
     hasher.finish()
 }
 
-/// The differences between two trees, one to a line.
+/// Returns the differences between two trees, one per line.
 pub fn differences(ours: &Tree, theirs: &Tree) -> Vec<String> {
     let shown = |node: Option<&Node>| node.map_or_else(|| "nothing".to_owned(), |node| format!("{node:?}"));
     let mut paths: Vec<_> = ours.keys().chain(theirs.keys()).collect();
@@ -95,7 +95,7 @@ fn same(image: &Image, implicit: &[&str]) {
 
 #[test]
 fn an_image_with_everything_is_unpacked_as_umoci_does() {
-    // CAP_NET_RAW, permitted and effective, with a line's end among the bytes.
+    // CAP_NET_RAW, permitted and effective, with a line feed among the bytes.
     let power = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, b'\n', 0, 0, 0, 0, 0, 0];
     let mut bottom = vec![
         Entry::dir("").mode(0o751).mtime(1_600_000_000, 5),
@@ -165,7 +165,7 @@ fn an_image_with_everything_is_unpacked_as_umoci_does() {
         Entry::whiteout("kept", "not-there"),
         Entry::whiteout("usr/lib", "one"),
     ];
-    // With umoci, what is hidden in a directory all at once changes its time.
+    // With umoci, hiding all entries of a directory at once changes its time.
     same(&Image::new(&[bottom, middle, top]), &["/opaque", "/opaque/dir"]);
 }
 

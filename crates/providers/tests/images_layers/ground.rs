@@ -1,4 +1,4 @@
-//! A store with something precious beside it, and what became of both.
+//! A store beside files that must not change, and the checks on both.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,17 +27,17 @@ pub struct Ground {
     before: Tree,
 }
 
-/// Everything about the files below a directory, by path.
+/// Metadata of the files below a directory, by path.
 pub type Tree = BTreeMap<Vec<u8>, Node>;
 
-/// Everything about a file.
+/// Metadata and content of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     pub kind: char,
     pub mode: u32,
     pub owner: (u32, u32),
     pub mtime: (i64, i64),
-    /// A link's target or a file's digest.
+    /// Target of a link, or digest of a file.
     pub content: Vec<u8>,
     pub size: u64,
     pub inode: u64,
@@ -68,7 +68,7 @@ impl Ground {
         ground
     }
 
-    /// The folder with what must not change.
+    /// Returns the folder with the files that must not change.
     pub fn outside(&self) -> PathBuf {
         self.temp.path().join("outside")
     }
@@ -77,7 +77,7 @@ impl Ground {
         self.temp.path().join("images")
     }
 
-    /// A layer's blob.
+    /// Writes a layer's blob.
     pub fn blob(&self, tar: &[u8], packing: Packing) -> Layer {
         let blob = packing.pack(tar);
         let path = self.temp.path().join("blobs").join(digest(&blob));
@@ -104,7 +104,7 @@ impl Ground {
         self.unpack(digest, &tars)
     }
 
-    /// Fails unless everything beside the trees is as it was.
+    /// Fails unless everything beside the trees is unchanged.
     #[track_caller]
     pub fn check(&self) {
         let after = self.everything_else();
@@ -120,7 +120,7 @@ impl Ground {
     fn everything_else(&self) -> Tree {
         let mut all = Tree::new();
         look(&self.outside(), b"outside", &mut all);
-        // Something new beside it would show here, and in its times.
+        // A new file beside it would show here, and in the folder's times.
         let mut beside: Vec<_> =
             fs::read_dir(self.temp.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         beside.sort();
@@ -133,7 +133,7 @@ impl Ground {
     }
 }
 
-/// Everything below a directory, and the directory itself under an empty name.
+/// Returns everything below a directory, and the directory itself under an empty name.
 pub fn tree(root: &Path) -> Tree {
     let mut all = Tree::new();
     look(root, b"", &mut all);
@@ -179,7 +179,7 @@ fn look(path: &Path, name: &[u8], all: &mut Tree) {
     }
 }
 
-/// A file's content, though its mode may forbid it.
+/// Reads a file, even if its mode forbids it.
 fn readable(path: &Path) -> Vec<u8> {
     let mode = path.metadata().unwrap().mode();
     if is_root() || mode & 0o400 != 0 {
@@ -211,14 +211,14 @@ pub fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     found
 }
 
-/// What became of an attack.
+/// Outcome of an attack.
 pub struct Outcome {
     pub ground: Ground,
     pub result: Result<PathBuf, Error>,
 }
 
-/// Unpacks an image whose layers were made knowing where the precious files are
-/// (an absolute path), and checks that these are as before.
+/// Unpacks an image whose layers were made with the absolute path of the files that must not
+/// change, and checks that these are unchanged.
 #[track_caller]
 pub fn attack(layers: impl FnOnce(&str) -> Vec<Vec<Entry>>) -> Outcome {
     let ground = Ground::new();
@@ -227,7 +227,7 @@ pub fn attack(layers: impl FnOnce(&str) -> Vec<Vec<Entry>>) -> Outcome {
     Outcome { ground, result }
 }
 
-/// The same with whole archives.
+/// Does the same as [`attack`], with whole archives.
 #[track_caller]
 pub fn attack_raw(tars: impl FnOnce(&str) -> Vec<Vec<u8>>) -> Outcome {
     let ground = Ground::new();
@@ -237,7 +237,7 @@ pub fn attack_raw(tars: impl FnOnce(&str) -> Vec<Vec<u8>>) -> Outcome {
 }
 
 impl Outcome {
-    /// The image is unpacked.
+    /// Returns the image's root, and fails if it was not unpacked.
     #[track_caller]
     pub fn root(&self) -> &Path {
         match &self.result {
@@ -246,7 +246,7 @@ impl Outcome {
         }
     }
 
-    /// What is inside, by path from the root, with a slash in front.
+    /// Returns the paths inside from the root, with a leading slash.
     #[track_caller]
     pub fn names(&self) -> Vec<String> {
         tree(self.root())
@@ -256,7 +256,7 @@ impl Outcome {
             .collect()
     }
 
-    /// There is a file in the image with this content.
+    /// Checks that the image has a file with this content.
     #[track_caller]
     pub fn holds(&self, path: &str, content: &str) {
         let path = self.root().join(path.trim_start_matches('/'));
@@ -265,13 +265,13 @@ impl Outcome {
         assert_eq!(fs::read_to_string(&path).unwrap(), content);
     }
 
-    /// There is no such thing in the image.
+    /// Checks that the image has no such file.
     #[track_caller]
     pub fn lacks(&self, path: &str) {
         assert!(self.root().join(path).symlink_metadata().is_err(), "{path} is there");
     }
 
-    /// The image is refused, with these words, and nothing of it is left.
+    /// Checks that the image is refused with this text, and that nothing of it is left.
     #[track_caller]
     pub fn refused(&self, words: &str) {
         match &self.result {

@@ -1,5 +1,5 @@
-//! What hostile layers try. Every test unpacks an image beside precious files,
-//! and every one of these is then as it was: mode, owner, times, links, content.
+//! Hostile layers. Every test unpacks an image beside files that must not change, and then checks
+//! their mode, owner, times, links and content.
 
 mod bombs;
 mod contents;

@@ -1,4 +1,4 @@
-//! Archives that are imported: honest ones in every form, and others.
+//! Imports of archives: valid ones in every form, and invalid ones.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ impl Store {
     }
 
     async fn import(&self, name: Option<&str>, archive: Vec<u8>) -> Result<Vec<providers::images::Image>, Error> {
-        // In pieces that fit nothing.
+        // Pieces that match no boundary of the archive.
         let pieces: Vec<_> = archive.chunks(70_001).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
         let stream: ByteStream = futures_util::stream::iter(pieces).boxed();
         let imported = self.images.import(name, stream).await;
@@ -37,7 +37,7 @@ impl Store {
         imported
     }
 
-    /// Fails to import, with these words, and has no image afterwards.
+    /// Checks that an import fails with this text, and that no image exists afterwards.
     #[track_caller]
     fn refuses(&self, name: Option<&str>, archive: Vec<u8>, words: &str) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -53,7 +53,7 @@ impl Store {
         assert_eq!(blobs.count(), 0, "blobs were left");
     }
 
-    /// A file of the image of this name.
+    /// Reads a file of the image with this name.
     fn read(&self, name: &str, path: &str) -> String {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let held = runtime.block_on(self.images.take(name)).unwrap();
@@ -177,7 +177,7 @@ fn images_that_other_programs_pack_are_imported() {
         store.imports(None, archive);
         let name = format!("{kind}:1");
         assert_eq!(store.read(&name, "etc/two"), "two");
-        // And the judge reads what we have made of it.
+        // skopeo can read the imported image.
         let output = Command::new(&skopeo)
             .args(["--insecure-policy", "inspect", "--raw"])
             .arg(format!("oci:{}:docker.io/library/{name}", store.temp.path().join("images").display()))
@@ -190,10 +190,10 @@ fn images_that_other_programs_pack_are_imported() {
 
 // Archives that lie.
 
-/// The members of an archive, by name.
+/// Members of an archive, by name.
 type Files = Vec<(String, Vec<u8>)>;
 
-/// What `docker save` writes, with one thing changed.
+/// Returns an archive of `docker save` with one change.
 fn saved(change: impl Fn(&mut Files)) -> Vec<u8> {
     let image = image();
     let config = digest(&image.configuration()).replace("sha256:", "") + ".json";
@@ -255,7 +255,7 @@ fn links_in_an_archive_lead_to_its_members_and_nowhere_else() {
             Entry::file("manifest.json", table(&["0/layer.tar", "1/layer.tar"])),
         ])
     };
-    // As older Dockers write a layer that is there already.
+    // Older Dockers write a layer that is already in the archive like this.
     let store = Store::new();
     store.imports(None, with(Entry::symlink("1/layer.tar", "../real/1.tar")));
     assert_eq!(store.read("app:1", "etc/two"), "two");
@@ -379,8 +379,8 @@ fn what_is_packed_in_another_way_is_called_by_its_name() {
 fn an_image_that_no_box_can_be_told_of_is_refused_at_once() {
     let store = Store::new();
     let with = |bytes: usize| image().with("Env", json!([format!("A={}", "x".repeat(bytes))]));
-    store.refuses(None, with(110_000).docker_save(&["app:1"]), "a box is told of 98304 at most");
-    store.refuses(None, with(110_000).oci_tar("app:1"), "a box is told of 98304 at most");
+    store.refuses(None, with(110_000).docker_save(&["app:1"]), "a box takes 98304 at most");
+    store.refuses(None, with(110_000).oci_tar("app:1"), "a box takes 98304 at most");
     store.imports(None, with(90_000).docker_save(&["app:1"]));
 }
 
@@ -477,7 +477,7 @@ async fn archives_that_one_caller_sends_for_ever_leave_places_to_others() {
         fs::read_to_string(store.images.take("quick:1").await.unwrap().root().join("hello")).unwrap(),
         "there is room"
     );
-    // A caller that hangs up gives its place back.
+    // A caller that disconnects gives its place back.
     drop(sending);
     store.images.close().await;
     assert_eq!(fs::read_dir(store.temp.path().join("images/ingest")).unwrap().count(), 0);

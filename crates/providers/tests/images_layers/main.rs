@@ -1,4 +1,4 @@
-//! Layers from people who mean no good, and layers that other programs unpack too.
+//! Tests with hostile layers, and with layers that other programs unpack too.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

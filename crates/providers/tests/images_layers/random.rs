@@ -1,7 +1,7 @@
-//! Random images: whatever they hold, nothing outside changes; and those that umoci
-//! unpacks too, we unpack the same.
+//! Random images: nothing outside changes, regardless of their contents, and those that umoci
+//! unpacks too are unpacked the same.
 //!
-//! `TIDEBOX_FUZZ_SECONDS=3600` makes each of them go on for that long.
+//! `TIDEBOX_FUZZ_SECONDS=3600` makes each of them run for that long.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +16,14 @@ use providers::Error;
 use crate::equal::{comparable, differences, umoci};
 use crate::ground::{DIGEST, Ground, tree};
 
-/// Runs the property for the time that is asked for, or else a few cases.
+/// Tests the property for the requested time, or else with a few cases.
 fn check<S: Strategy>(name: &str, cases: u32, strategy: &S, property: impl Fn(S::Value) -> Result<(), TestCaseError>) {
     let seconds = std::env::var("TIDEBOX_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
     let begun = Instant::now();
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut done = 0;
     loop {
-        // One counts its cases over all its runs.
+        // A runner counts its cases over all its runs.
         let mut runner = TestRunner::new(config.clone());
         if let Err(failure) = runner.run(strategy, &property) {
             panic!("{name}: {failure}");
@@ -34,12 +34,12 @@ fn check<S: Strategy>(name: &str, cases: u32, strategy: &S, property: impl Fn(S:
         }
     }
     if seconds.is_some() {
-        // Past the harness, which keeps what a test prints that passes.
+        // Written past the harness, which captures the output of tests that pass.
         let _ = writeln!(std::io::stderr(), "{name}: {done} cases in {} s", begun.elapsed().as_secs());
     }
 }
 
-/// A name out of few, so that members meet.
+/// Chooses a name from a few, so that members collide.
 fn name(hostile: bool) -> impl Strategy<Value = Vec<u8>> {
     let plain = prop::sample::select(vec!["a", "b", "c", "link"]);
     let odd =
@@ -56,7 +56,7 @@ fn name(hostile: bool) -> impl Strategy<Value = Vec<u8>> {
 
 fn member(hostile: bool) -> impl Strategy<Value = Entry> {
     let modes = prop::sample::select(vec![0o644, 0o755, 0o4755, 0o000, 0o1777, 0o555]);
-    // Everything readable and writable where an ordinary umoci would stumble.
+    // All entries are readable and writable if umoci would otherwise fail as an ordinary user.
     let entry = prop_oneof![
         4 => (name(hostile), prop::sample::select(vec!["", "x", "content"])).prop_map(|(path, content)| Entry::file(path, content)),
         3 => name(hostile).prop_map(Entry::dir),
@@ -73,7 +73,7 @@ fn member(hostile: bool) -> impl Strategy<Value = Entry> {
         .prop_map(|(entry, mode, owner, time)| entry.mode(mode).owner(owner, owner).mtime(time, 0))
 }
 
-/// What a link points to: itself and its like, or far away.
+/// Chooses the target of a link: a name like its own, or a path far away.
 fn target(hostile: bool) -> impl Strategy<Value = Vec<u8>> {
     let far = prop::sample::select(vec![
         "/",
@@ -95,14 +95,15 @@ fn target(hostile: bool) -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn image(hostile: bool) -> impl Strategy<Value = Vec<Vec<Entry>>> {
-    // Of long ones umoci refuses nearly all, for a file where a directory should be.
+    // umoci refuses nearly all long ones, because of a file in place of a directory.
     let members = if hostile { 12 } else { 6 };
     prop::collection::vec(prop::collection::vec(member(hostile), 0..members), 1..5)
 }
 
-/// The precious folder's place is not known before.
+/// Replaces `OUTSIDE` in names and targets by the outside folder, whose path is not known
+/// earlier.
 fn aimed(tar: &[u8], outside: &str) -> Vec<u8> {
-    // Names are short of a header's hundred bytes, so that they can be exchanged.
+    // Names are shorter than a header's hundred bytes, so that they can be replaced.
     let mut tar = tar.to_vec();
     for at in (0..tar.len()).step_by(512) {
         let block = &mut tar[at..at + 512];
@@ -129,7 +130,7 @@ fn nothing_outside_changes_whatever_the_layers_hold() {
         let ground = Ground::new();
         let outside = ground.outside();
         let tars: Vec<_> = layers.iter().map(|entries| aimed(&layer(entries), outside.to_str().unwrap())).collect();
-        // Checks everything outside.
+        // Also checks everything outside.
         match ground.unpack(DIGEST, &tars) {
             Ok(root) => drop(tree(&root)),
             Err(Error::Invalid(_)) => prop_assert!(ground.trees.find(DIGEST).is_none()),
@@ -177,7 +178,7 @@ fn what_umoci_unpacks_we_unpack_the_same() {
             Ok(ours) => ours,
             Err(error) => return Err(TestCaseError::fail(format!("umoci unpacks it: {error}"))),
         };
-        // Directories that no layer names have no time that anybody knows.
+        // Directories that no layer names have no defined time.
         let any_directory = |_: &[u8]| false;
         let differences = differences(&comparable(&ours, any_directory), &comparable(&theirs, any_directory));
         prop_assert!(differences.is_empty(), "{}", differences.join("\n"));

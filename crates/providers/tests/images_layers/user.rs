@@ -1,4 +1,4 @@
-//! Every test once more as an ordinary user, where the tests run as root.
+//! All other tests as an ordinary user, if these run as root.
 
 use crate::ground::is_root;
 

@@ -1,5 +1,5 @@
-//! A server that is killed, a store that was damaged: it opens, and trusts nothing
-//! that is not whole.
+//! Stores of a server that was killed, and damaged stores: they open, and use nothing that is
+//! incomplete.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -70,7 +70,7 @@ async fn a_store_whose_index_is_broken_opens_and_is_filled_again() {
         std::fs::write(lab.dir().join("index.json"), broken).unwrap();
         let images = lab.open();
         assert!(images.list().await.unwrap().is_empty(), "{broken}");
-        assert!(lab.dir().join("index.json.broken").exists(), "what was there is kept for whoever looks");
+        assert!(lab.dir().join("index.json.broken").exists(), "the broken index is kept");
         images.take(&name).await.unwrap();
     }
 }
@@ -99,7 +99,7 @@ async fn what_a_crash_left_between_two_steps_is_removed_or_made_whole() {
     let name = rogue.put(&image, "app", "1");
     let lab = Lab::new();
     pull(&lab.open(), &name).await.unwrap();
-    // Unpacked, and not named yet.
+    // Unpacked, but not named yet.
     let index = std::fs::read(lab.dir().join("index.json")).unwrap();
     std::fs::write(lab.dir().join("index.json"), r#"{"schemaVersion": 2, "manifests": []}"#).unwrap();
     std::fs::write(lab.dir().join("index.new"), "{").unwrap();
@@ -111,7 +111,7 @@ async fn what_a_crash_left_between_two_steps_is_removed_or_made_whole() {
     nothing_is_trusted(&lab, &images).await;
     pull(&images, &name).await.unwrap();
     drop(images);
-    // Named, and the tree is gone; and then a blob is gone too.
+    // Named, but the tree is missing; then a blob is missing too.
     std::fs::write(lab.dir().join("index.json"), index).unwrap();
     let tree = lab.dir().join("trees").join(image.digest().trim_start_matches("sha256:"));
     std::fs::rename(tree, lab.folder.path().join("away")).unwrap();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::rogue::{Rogue, Say};
 use super::*;
 
-/// No failed pull may take longer, on a machine however busy.
+/// The longest time that a failed pull may take, even on a busy machine.
 const BOUND: Duration = Duration::from_secs(60);
 
 fn is_layer(asked: &rogue::Asked, layer: &str) -> bool {
@@ -273,7 +273,7 @@ async fn a_registry_that_drips_is_given_up() {
     let name = rogue.put(&image, "app", "1");
     let lab = Lab::new();
     let images = lab.open_with(|config| config.stall_timeout = Duration::from_secs(2));
-    // At that pace it would take more than five hours.
+    // At this rate it would take more than five hours.
     let text = unavailable(tokio::time::timeout(2 * BOUND, images.take(&name)).await.unwrap());
     assert!(text.contains("sends too slowly") && text.contains(rogue.address()), "{text}");
     let attempts = rogue.asked().iter().filter(|asked| is_layer(asked, &layer)).count();
@@ -325,7 +325,7 @@ async fn a_pull_that_has_no_room_is_refused_before_it_begins() {
 
 #[tokio::test]
 async fn a_registry_without_tls_is_not_spoken_to_unless_it_is_said() {
-    // A name that is this machine and is not known as loopback to the eye.
+    // A name of this machine that does not look like loopback.
     let rogue = Rogue::good();
     let name = rogue.put(&small("x"), "app", "1");
     let port = rogue.address().rsplit_once(':').unwrap().1.to_owned();

@@ -1,6 +1,6 @@
-//! Disks that fill up in the middle of a pull, of an unpack and of an import, by bytes
-//! and by files. Each time the error says so, nothing of what came stays, what was
-//! here before goes on, and with room the same works.
+//! Disks that fill up during a pull, an unpack or an import, by bytes and by files. Each time the
+//! error says so, all parts of the failed work are removed, existing images stay usable, and the
+//! same work succeeds once there is room.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use fixtures::found;
 use super::rogue::Rogue;
 use super::*;
 
-/// In a mount namespace of its own, so that nothing stays mounted.
+/// Script that mounts the disk in a mount namespace of its own, so that nothing stays mounted.
 const ON_A_SMALL_DISK: &str =
     r#"mount -t tmpfs -o "$SIZE_OF_A_TEST" tmpfs "$STORE_OF_A_TEST" && exec "$0" --exact "$1" --ignored --nocapture"#;
 
@@ -45,7 +45,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// `None` where nobody has made one.
+    /// Returns `None` in a process without such a disk.
     fn here() -> Option<Disk> {
         let folder = PathBuf::from(std::env::var_os("STORE_OF_A_TEST")?);
         let names = std::env::var("IMAGE_OF_A_TEST").unwrap();
@@ -60,7 +60,7 @@ impl Disk {
         self.folder.join("filler")
     }
 
-    /// Leaves no room for anything.
+    /// Fills the disk completely.
     fn fill(&self) {
         let mut filler = std::fs::File::create(self.filler()).unwrap();
         let full = std::iter::repeat_with(|| std::io::Write::write(&mut filler, &[1; 4096])).find_map(Result::err);
@@ -72,7 +72,7 @@ impl Disk {
         assert!(grown.unwrap().success(), "the disk cannot be made larger");
     }
 
-    /// How many entries each of the [`FOLDERS`] has that are no empty folders.
+    /// Counts the entries of each of the [`FOLDERS`], except empty folders.
     fn count(&self) -> [usize; 5] {
         let is_something = |entry: &std::io::Result<std::fs::DirEntry>| {
             std::fs::read_dir(entry.as_ref().unwrap().path()).map_or(true, |mut below| below.next().is_some())
@@ -81,13 +81,13 @@ impl Disk {
         FOLDERS.map(|folder| entries(folder).filter(is_something).count())
     }
 
-    /// How much of the disk is in use, in bytes.
+    /// Returns the bytes in use on the disk.
     fn used(&self) -> u64 {
         let disk = rustix::fs::statvfs(&self.folder).unwrap();
         (disk.f_blocks - disk.f_bfree) * disk.f_frsize
     }
 
-    /// Nobody is left to hold anything: not a blob, a file or a name stays.
+    /// Checks that everything can be removed once nothing is in use: no blob, file or name stays.
     async fn everything_goes(&self, images: Images) {
         images.prune(true).await.unwrap();
         assert!(images.list().await.unwrap().is_empty());
@@ -96,7 +96,7 @@ impl Disk {
     }
 }
 
-/// What takes room in a store.
+/// Folders of a store that use disk space.
 const FOLDERS: [&str; 5] = ["blobs/sha256", "ingest", "trees", "files", "trash"];
 
 #[track_caller]
@@ -111,7 +111,7 @@ fn full<T>(result: Result<T, Error>) {
     }
 }
 
-/// An image that is small to download and has so many bytes of files.
+/// Returns an image that is small to download and has `bytes` bytes of files.
 fn hollow(bytes: usize) -> Image {
     Image::new(&[vec![Entry::file("zeros", vec![0; bytes])]])
 }
@@ -123,8 +123,8 @@ fn read_all(path: &Path) -> Vec<u8> {
 #[tokio::test]
 async fn a_disk_that_fills_up_in_the_middle_of_a_pull_leaves_a_store_that_works() {
     let rogue = Rogue::good();
-    // The first one's layer is said to be there already, so that it fills the disk
-    // although there was room; the second one has room when the first has gone.
+    // The registry already has the first image's layer, so that it fills the disk although there
+    // was room. The second image has room once the first is removed.
     let (first, second) = (large(2_000_000, 1), small("there is room"));
     let names = [rogue.put(&first, "large", "1"), rogue.put(&second, "small", "1")];
     on_a_disk("size=3m", "fill_in_a_pull", &names);

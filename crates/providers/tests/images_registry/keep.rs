@@ -1,4 +1,4 @@
-//! What stays and what goes.
+//! Retention: images and blobs that are kept, and those that are removed.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use fixtures::image::digest;
 use super::rogue::{Gate, Rogue, Say};
 use super::*;
 
-/// The blobs that are in the store.
+/// Returns the number of blobs in the store.
 fn blobs(lab: &Lab) -> usize {
     std::fs::read_dir(lab.dir().join("blobs/sha256")).unwrap().count()
 }
@@ -127,7 +127,7 @@ async fn above_its_bound_the_store_lets_go_what_was_not_used_for_the_longest_tim
     let rogue = Rogue::good();
     let names: Vec<_> = (0..3).map(|n| rogue.put(&large(400_000, n), &format!("app{n}"), "1")).collect();
     let lab = Lab::new();
-    // Room for two: each is there twice, packed and unpacked.
+    // Room for two images: each is stored twice, packed and unpacked.
     let images = lab.open_with(|config| config.bytes_max = 2_000_000);
     for (n, name) in names.iter().enumerate() {
         pull(&images, name).await.unwrap();
@@ -139,7 +139,7 @@ async fn above_its_bound_the_store_lets_go_what_was_not_used_for_the_longest_tim
     gone(&images, 2).await;
     let left: Vec<_> = images.list().await.unwrap().into_iter().flat_map(|image| image.names).collect();
     assert_eq!(left, [names[0].clone(), names[2].clone()]);
-    // What a box holds stays, whatever the bound.
+    // An image that a box uses stays, even beyond the limit.
     let held = images.take(&names[0]).await.unwrap();
     for name in &names[1..] {
         pull(&images, name).await.unwrap();
@@ -171,15 +171,15 @@ async fn a_pull_that_is_slow_holds_what_is_its_own_and_nothing_else() {
     }
     images.remove(&names[0]).await.unwrap();
     assert_eq!(images.prune(true).await.unwrap().images.len(), 1);
-    // What is left is the configuration of the slow one, which no image has yet.
+    // Only the configuration of the slow image is left, which belongs to no image yet.
     assert_eq!((blobs(&lab), trees(&lab)), (1, 0));
     gate.open();
     let last = pulling.collect::<Vec<_>>().await.pop().unwrap();
     assert!(matches!(last, Ok(Progress::Done(_))), "{last:?}");
 }
 
-/// An image of a small layer and a large one, its name, and a registry that answers so
-/// to whoever asks for a third.
+/// Returns a registry that answers `status` to requests for one layer of an image, and the
+/// image's name. Its other layer is large and can be downloaded.
 fn broken(status: u16) -> (Rogue, String) {
     let image = large(1_000_000, 7).and(&[fixtures::image::Entry::file("lost", "x")]);
     let lost = digest(&image.blobs()[1]);
@@ -199,7 +199,7 @@ async fn a_pull_that_fails_costs_no_image_that_is_good() {
         let images = lab.open_with(|config| config.bytes_max = 1_500_000);
         pull(&images, &keep).await.unwrap();
         pull(&images, &name).await.unwrap_err();
-        // What the failed one brought goes, since there is too much.
+        // Blobs of the failed pull are removed, since the limit is exceeded.
         tokio::time::timeout(Duration::from_secs(60), async {
             while blobs(&lab) > 3 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -244,7 +244,7 @@ async fn a_fault_for_good_takes_nothing_that_another_pull_goes_on_with() {
     assert_eq!(blobs(&lab), 2);
 }
 
-/// Waits until no more than so many images are left.
+/// Waits until at most `left` images are left.
 async fn gone(images: &Images, left: usize) {
     tokio::time::timeout(Duration::from_secs(60), async {
         while images.list().await.unwrap().len() > left {

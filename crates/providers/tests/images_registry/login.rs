@@ -1,4 +1,4 @@
-//! Logins: whose they are, where they go, and where they never go.
+//! Logins: their owners, the hosts that receive them, and the hosts that never do.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -70,7 +70,7 @@ async fn a_login_of_docker_works_without_a_restart() {
     images.take(&name).await.unwrap();
 }
 
-/// Runs a test of this program in a process of its own.
+/// Makes the command that runs a test of this program in a process of its own.
 pub(crate) fn again(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--ignored", "--nocapture"]);
@@ -85,7 +85,7 @@ fn helper(lab: &Lab, name: &str, script: &str) {
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// What a pull gives in a process whose `PATH` has the helpers.
+/// Returns the result of a pull in a process whose `PATH` has the helpers.
 fn taken_with_helpers(lab: &Lab, name: &str) -> String {
     let path = std::env::var_os("PATH").unwrap();
     let paths = [lab.folder.path().join("bin")].into_iter().chain(std::env::split_paths(&path));
@@ -145,7 +145,7 @@ async fn a_credential_program_is_asked_for_the_login() {
     }
 }
 
-/// Answers of a registry that wants a token, and of its token service.
+/// Makes a registry that requires a token, with its token service.
 fn with_tokens(refuses: impl Fn(&rogue::Asked) -> bool + Send + Sync + 'static) -> Rogue {
     Rogue::telling(move |asked| {
         if asked.path.starts_with("/token") {
@@ -178,7 +178,7 @@ async fn a_token_is_fetched_once_and_used_for_everything() {
     assert_eq!(tokens[0].method, "GET");
     assert!(tokens[0].path.contains("service=the+registry"), "{}", tokens[0].path);
     assert!(tokens[0].path.contains("scope=repository%3Aapp%3Apull"), "{}", tokens[0].path);
-    assert_eq!(tokens[0].header("authorization"), "", "asked as nobody");
+    assert_eq!(tokens[0].header("authorization"), "", "asked without a login");
     assert_eq!(rogue.asked().len(), 5, "refused once, then a token, then the image");
 }
 
@@ -242,7 +242,7 @@ async fn a_redirect_to_another_host_carries_no_key() {
         let there = vec![format!("location: http://{elsewhere}{}", asked.path)];
         match asked.path.strip_suffix("?here") {
             None if asked.is_blob() => Some(Say::Answer(307, there, Vec::new())),
-            // On the same host the key goes along.
+            // On the same host the key is sent too.
             None => Some(Say::Answer(302, vec![format!("location: {}?here", asked.path)], Vec::new())),
             Some(_) => None,
         }

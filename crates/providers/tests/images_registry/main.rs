@@ -1,6 +1,5 @@
-//! The image store against registries: real ones, and some that lie, stall and break
-//! off. Each time the error says what to do, and nothing is trusted that was not
-//! checked.
+//! Tests of the image store against registries: real ones, and some that lie, stall and break
+//! off. Each time the error says what to do, and nothing unchecked is trusted.
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
@@ -37,7 +36,7 @@ impl Lab {
     }
 
     fn config(&self) -> ImagesConfig {
-        // No test waits for so long; a busy machine may come near.
+        // Longer than any test waits, even on a busy machine.
         ImagesConfig { pull_timeout: Duration::from_secs(300), ..ImagesConfig::new(self.dir()) }
     }
 
@@ -52,12 +51,12 @@ impl Lab {
     }
 }
 
-/// An image of one file.
+/// Returns an image of one file.
 fn small(content: &str) -> Image {
     Image::new(&[vec![Entry::file("hello", content)]])
 }
 
-/// An image whose layer has about so many bytes, also compressed.
+/// Returns an image whose layer has about `bytes` bytes, compressed or not.
 fn large(bytes: usize, seed: u64) -> Image {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let content: Vec<u8> = (0..bytes)
@@ -75,7 +74,7 @@ fn read(root: &Path, path: &str) -> String {
     std::fs::read_to_string(root.join(path)).unwrap()
 }
 
-/// Pulls to the end; the digest, or the error.
+/// Pulls to the end, and returns the digest or the error.
 async fn pull(images: &Images, name: &str) -> Result<String, Error> {
     let mut progress = images.pull(name).await?;
     loop {
@@ -112,7 +111,7 @@ fn unavailable<T>(result: Result<T, Error>) -> String {
     }
 }
 
-/// Nothing of a failed pull is named or unpacked.
+/// Checks that nothing of a failed pull is named or unpacked.
 async fn nothing_is_trusted(lab: &Lab, images: &Images) {
     assert!(images.list().await.unwrap().is_empty());
     assert_eq!(std::fs::read_dir(lab.dir().join("trees")).unwrap().count(), 0, "a tree is left");

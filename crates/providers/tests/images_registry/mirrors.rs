@@ -1,4 +1,4 @@
-//! Mirrors: asked first, never trusted more, never in the way.
+//! Mirrors: asked first, never trusted more, and skipped when they fail.
 
 use providers::images::{ImagesConfig, RegistryConfig};
 
@@ -13,7 +13,7 @@ fn mirrored(config: &mut ImagesConfig, registry: &str, mirrors: &[&str]) {
     config.registries.insert(registry.to_owned(), origin);
 }
 
-/// A registry that takes requests with a login only.
+/// Makes a registry that requires a login.
 fn private() -> Rogue {
     Rogue::telling(|asked| {
         let wants = vec!["www-authenticate: Basic realm=\"x\"".to_owned()];

@@ -1,4 +1,4 @@
-//! A real registry, filled as users fill theirs.
+//! A real registry, filled with the tools that users have.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! A registry in memory that answers as told, and as a good one would where it is
-//! told nothing.
+//! A registry in memory whose answers a test can replace. All others are those of a correct
+//! registry.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read as _, Write as _};
@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use fixtures::image::{Image, digest};
 
-/// What was asked.
+/// A request that was received.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) method: String,
-    /// With its query.
+    /// Path with the query.
     pub(crate) path: String,
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: Vec<u8>,
@@ -29,36 +29,36 @@ impl Asked {
         self.path.contains("/blobs/")
     }
 
-    /// Where the part that is asked for begins.
+    /// Returns the offset at which the requested range begins.
     pub(crate) fn from(&self) -> usize {
         let range = self.header("range").strip_prefix("bytes=").and_then(|range| range.strip_suffix('-'));
         range.map_or(0, |from| from.parse().unwrap())
     }
 }
 
-/// What to answer.
+/// An answer to send.
 pub(crate) enum Say {
-    /// A status, header lines, a body.
+    /// Status, header lines and body.
     Answer(u16, Vec<String>, Vec<u8>),
-    /// The good answer, but broken off after so many bytes of its body.
+    /// The correct answer, broken off after this many bytes of its body.
     CutAfter(usize),
-    /// As long as the good answer, so many bytes of something else, and then broken off.
+    /// An answer with the length of the correct one, of which this many wrong bytes are sent.
     Rubbish(usize),
-    /// The good answer, but for this body.
+    /// The correct answer with this body instead.
     Body(Vec<u8>),
-    /// The good answer, once the gate is open.
+    /// The correct answer, once the gate is open.
     When(Arc<Gate>),
-    /// So much of the good answer's body; then, once the gate is open, the end.
+    /// This many bytes of the correct answer's body; once the gate is open, the connection ends.
     StallAfter(usize, Arc<Gate>),
-    /// The good answer, a byte at a time with so long between them.
+    /// The correct answer, one byte at a time with this pause after each.
     Drip(Duration),
     /// The head of an answer, and then the same bytes without end.
     Endless,
-    /// Nothing, until the other side hangs up.
+    /// No answer, until the client closes the connection.
     Nothing,
 }
 
-/// Holds answers back until it is opened.
+/// A gate that holds answers back until it is opened.
 #[derive(Default)]
 pub(crate) struct Gate {
     open: Mutex<bool>,
@@ -79,7 +79,6 @@ impl Gate {
 
 type Tell = dyn Fn(&Asked) -> Option<Say> + Send + Sync;
 
-/// The registry.
 pub(crate) struct Rogue {
     address: String,
     shared: Arc<Shared>,
@@ -87,7 +86,7 @@ pub(crate) struct Rogue {
 
 struct Shared {
     tell: Box<Tell>,
-    /// By path.
+    /// Media type and content by path.
     documents: Mutex<HashMap<String, (String, Vec<u8>)>>,
     asked: Mutex<Vec<Asked>>,
     over: AtomicBool,
@@ -126,7 +125,7 @@ impl Rogue {
         &self.address
     }
 
-    /// Puts an image there, and gives its full name.
+    /// Adds an image and returns its full name.
     pub(crate) fn put(&self, image: &Image, repository: &str, tag: &str) -> String {
         let mut blobs = image.blobs();
         let manifest = blobs.pop().unwrap();
@@ -150,12 +149,12 @@ impl Rogue {
         self.shared.documents.lock().unwrap().insert(path.to_owned(), (media_type.to_owned(), content));
     }
 
-    /// Every request so far.
+    /// Returns all requests so far.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.shared.asked.lock().unwrap().clone()
     }
 
-    /// How many requests for blobs there were.
+    /// Returns the number of requests for blobs.
     pub(crate) fn blobs_asked(&self) -> usize {
         self.asked().iter().filter(|asked| asked.is_blob()).count()
     }
@@ -240,7 +239,7 @@ impl Shared {
     }
 }
 
-/// The next request; `None` when there is none.
+/// Reads the next request. Returns `None` when there is none.
 fn read(stream: &mut TcpStream) -> Option<Asked> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 64 * 1024];

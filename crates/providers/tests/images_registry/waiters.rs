@@ -1,4 +1,4 @@
-//! Many who wait for one image, and those who do not wait for its end.
+//! Concurrent waits for one image, and callers that stop waiting before its end.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ async fn fifty_spawns_of_one_image_are_one_download() {
         let (images, name) = (images.clone(), name.clone());
         waiters.spawn(async move { images.take(&name).await.unwrap() });
     }
-    // All of them are on their way before the first layer comes.
+    // All of them wait before the first layer arrives.
     while registry.blobs_asked() == 0 {
         tokio::task::yield_now().await;
     }
@@ -33,7 +33,7 @@ async fn fifty_spawns_of_one_image_are_one_download() {
     assert_eq!(paths.len(), 3, "manifest, configuration, layer: {paths:?}");
     paths.dedup();
     assert_eq!(paths.len(), 3);
-    assert_eq!(images.list().await.unwrap()[0].boxes, 0, "nobody is counted any more");
+    assert_eq!(images.list().await.unwrap()[0].boxes, 0, "no box is counted any more");
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn everybody_who_waits_is_told_why_it_failed() {
         assert!(matches!(progress.collect::<Vec<_>>().await.pop(), Some(Err(Error::Invalid(_)))));
     }
     assert_eq!(registry.asked().len(), 1);
-    // It is not remembered: the image may be there now.
+    // The failure is not remembered: the image may exist now.
     registry.put(&small("now"), "nothing", "1");
     images.take(&name).await.unwrap();
 }
@@ -151,7 +151,7 @@ async fn what_is_here_asks_nobody_unless_the_policy_says_always() {
     unavailable(images.take(&name).await);
     let pinned = format!("{}@{}", name.rsplit_once(':').unwrap().0, second.digest());
     unavailable(images.take(&pinned).await);
-    // By its digest alone it asks nobody.
+    // A pull by the digest alone sends no request.
     images.take(&second.digest()).await.unwrap();
 }
 
@@ -164,7 +164,7 @@ async fn the_policy_never_asks_nobody() {
     let text = invalid(images.take(&name).await);
     assert!(text.contains("`images.pull` is `never`") && text.contains("tidebox image pull"), "{text}");
     assert!(registry.asked().is_empty());
-    // Whoever asks for it by hand gets it.
+    // A pull by hand is carried out.
     pull(&images, &name).await.unwrap();
     images.take(&name).await.unwrap();
 }
@@ -217,7 +217,7 @@ async fn a_store_that_is_closed_ends_its_pulls_and_goes_on_when_opened_again() {
     unavailable(images.pull(&name).await);
 }
 
-/// A registry that holds back every blob, until the gate opens.
+/// Returns a registry that holds back every blob until the gate opens.
 fn held_back() -> (Arc<Gate>, Rogue) {
     let gate = Arc::new(Gate::default());
     let held_back = Arc::clone(&gate);
@@ -240,7 +240,8 @@ async fn one_registry_does_not_take_the_places_of_all() {
     }
     let text = unavailable(images.pull(&names[16]).await.map(drop));
     assert!(text.contains("16 images of") && text.contains(slow.address()) && text.contains("try again"), "{text}");
-    // One that is being pulled is waited for all the same, and others come.
+    // A second request for a running pull still waits for it, and pulls from other registries
+    // start.
     pulls.push(images.pull(&names[0]).await.unwrap());
     pull(&images, &quick.put(&small("quick"), "quick", "1")).await.unwrap();
     gate.open();
@@ -339,12 +340,12 @@ async fn a_new_image_comes_while_another_caller_holds_the_places_for_pulls() {
     let text = unavailable(images.take_for(&new("more"), greedy).await.map(drop));
     assert!(text.contains("for this caller") && text.contains("try again"), "{text}");
     images.take_for(&new("honest"), honest).await.unwrap();
-    // All others are taken too, by callers that hang up.
+    // All others are accepted too, from callers that disconnect.
     for (name, _) in &refused {
         drop(images.pull(name).await.unwrap());
     }
     images.take_for(&new("other"), honest).await.unwrap();
-    // Those that are waited for have not given way.
+    // Pulls with waiting callers have not given way.
     gates.iter().for_each(|gate| gate.open());
     for (pulling, _interest) in waited {
         let last = pulling.collect::<Vec<_>>().await.pop().unwrap();

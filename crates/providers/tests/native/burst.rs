@@ -1,4 +1,4 @@
-//! Many boxes at once.
+//! Tests of many boxes at once.
 
 use std::collections::HashSet;
 

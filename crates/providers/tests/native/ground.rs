@@ -1,5 +1,5 @@
-//! A provider in a temporary folder, and boxes in it. Whatever happens to the
-//! test, no box stays.
+//! A provider in a temporary folder, with boxes in it. All boxes are removed even if a test
+//! fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,8 +21,8 @@ pub(crate) fn spec() -> Spec {
     spec_of("host")
 }
 
-/// Puts images into the folder of a store that is not open: an OCI layout, and the
-/// trees that the store makes of it.
+/// Puts images into the folder of a store that is not open: an OCI layout, and the trees that the
+/// store unpacks from it.
 fn put(dir: &Path, images: &[(&str, Image)]) {
     let trees = {
         std::fs::create_dir_all(dir).unwrap();
@@ -49,7 +49,7 @@ fn put(dir: &Path, images: &[(&str, Image)]) {
     std::fs::write(dir.join("index.json"), serde_json::to_vec(&index).unwrap()).unwrap();
 }
 
-/// The store of images in a data folder, as a server opens it.
+/// Opens the image store in a data folder, as a server does.
 pub(crate) fn open_images(data_dir: &Path) -> Images {
     let config = ImagesConfig { pull: PullPolicy::Never, ..ImagesConfig::new(data_dir.join("images")) };
     Images::open(config).unwrap()
@@ -66,7 +66,7 @@ impl Ground {
         Ground::with(None, tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap()).await
     }
 
-    /// One whose store of images holds these, and asks no registry for others.
+    /// Makes a provider whose image store has these images and asks no registry for others.
     pub(crate) async fn with_images(images: &[(&str, Image)]) -> Ground {
         let folder = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
         put(&folder.path().join("images"), images);
@@ -87,17 +87,16 @@ impl Ground {
         Ground { native, config, _folder: folder }
     }
 
-    /// The provider as a later server opens it.
+    /// Opens the provider as a later server does.
     pub(crate) async fn reopen(&self) -> Native {
         Native::open(self.config.clone()).await.unwrap()
     }
 
-    /// The store of images.
     pub(crate) fn images(&self) -> &Images {
         self.config.images.as_ref().expect("it was made with images")
     }
 
-    /// Why a box cannot be started.
+    /// Starts a box, which must fail, and returns the error.
     pub(crate) async fn refusal(&self, spec: &Spec) -> Error {
         if let Err(refused) = self.native.check(spec) {
             return refused;
@@ -135,7 +134,7 @@ impl Ground {
         self.native.slots().expect("root can make slots")
     }
 
-    /// A box for slots, of four times the usual size.
+    /// Starts a box for slots, with four times the usual size.
     pub(crate) async fn start_host(&self) -> SandboxId {
         let (id, mut spec) = (new_id(), spec());
         spec.resources = Resources { memory_mb: 1024, vcpus: 4, disk_mb: 0, pids: 256 };
@@ -154,7 +153,7 @@ impl Ground {
         Inside { place: Here { ground: self, host: Some(host.clone()) }, id }
     }
 
-    /// Whether memory and processes of boxes are held by the kernel.
+    /// Returns whether the kernel enforces the limits of boxes.
     pub(crate) fn has_hard_limits(&self) -> bool {
         self.native.facts().limits.iter().all(|(_, kind)| *kind == providers::LimitKind::Hard)
     }
@@ -166,7 +165,7 @@ impl Drop for Ground {
     }
 }
 
-/// Where a box is, or, with its box, a slot.
+/// Place of a box, or of a slot in a box.
 pub(crate) struct Here<'a> {
     ground: &'a Ground,
     host: Option<SandboxId>,
@@ -181,11 +180,11 @@ impl Place for Here<'_> {
     }
 }
 
-/// A box, or a slot in one, that runs.
+/// A running box, or a slot in one.
 pub(crate) type Inside<'a> = inside::Inside<Here<'a>>;
 
 impl<'a> Inside<'a> {
-    /// A box that somebody else started.
+    /// Refers to a box that was started elsewhere.
     pub(crate) fn of(ground: &'a Ground, id: SandboxId) -> Inside<'a> {
         Inside { place: Here { ground, host: None }, id }
     }
@@ -199,12 +198,12 @@ impl<'a> Inside<'a> {
         self.run(&["/usr/bin/python3", "-c", program]).await
     }
 
-    /// The box of a slot.
+    /// Returns the box of a slot.
     pub(crate) fn host(&self) -> &SandboxId {
         self.place.host.as_ref().expect("it is a slot")
     }
 
-    /// The first process, as the host numbers it.
+    /// Returns the host's id of the first process.
     pub(crate) fn pid(&self) -> u32 {
         let Here { ground, host } = &self.place;
         let folder = match host {
@@ -216,7 +215,7 @@ impl<'a> Inside<'a> {
     }
 }
 
-/// Every directory of a control group with this name.
+/// Returns every directory of a control group with this name.
 pub(crate) fn cgroups_named(name: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut waiting = vec![PathBuf::from("/sys/fs/cgroup")];

@@ -1,5 +1,5 @@
-//! Images that put something in the launcher's way. None of it leads out of the
-//! box, and the box works all the same.
+//! Images whose files obstruct the launcher. None of them leads out of the box, and the box works
+//! nevertheless.
 
 use fixtures::image::{Entry, Image};
 use providers::Error;
@@ -8,21 +8,21 @@ use crate::ground::{Ground, Inside, spec_of};
 
 const NAME: &str = "docker.io/tidebox/hostile:1";
 
-/// A place of the host that no box may touch, with a file in it.
+/// Makes a folder of the host that no box may touch, with a file in it.
 fn canary() -> tempfile::TempDir {
     let canary = tempfile::Builder::new().prefix("tidebox-canary-").tempdir().unwrap();
     std::fs::write(canary.path().join("file"), "of the host").unwrap();
     canary
 }
 
-/// Everything that is in the canary, and what its file says.
+/// Returns the names in the canary, and the content of its file.
 fn state(canary: &tempfile::TempDir) -> (Vec<String>, String) {
     let entries = std::fs::read_dir(canary.path()).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     (names, std::fs::read_to_string(canary.path().join("file")).unwrap())
 }
 
-/// What every box has, as its programs see it.
+/// Checks the basic parts of a box, as its programs see them.
 async fn works(inside: &Inside<'_>) {
     assert_eq!(inside.text("test -c /dev/null && test -d /dev/shm && echo dev").await, "dev\n");
     assert_eq!(inside.text("readlink /proc/self/exe >/dev/null && test -d /proc/1 && echo proc").await, "proc\n");
@@ -30,8 +30,8 @@ async fn works(inside: &Inside<'_>) {
     inside.refuses("echo 0 > /proc/sys/kernel/randomize_va_space").await;
 }
 
-/// Starts a box of an image with these entries on top, once with a link target on
-/// the host, and sees that the host stays as it is.
+/// Starts a box of an image with these entries on top, whose links lead to the host, and checks
+/// that the host stays unchanged.
 async fn survives(entries: impl Fn(&str) -> Vec<Entry>) {
     let Some(image) = Image::alpine_like() else { return };
     let canary = canary();
@@ -43,7 +43,7 @@ async fn survives(entries: impl Fn(&str) -> Vec<Entry>) {
     for dir in ["/workspace", "/tmp"] {
         assert_eq!(inside.text(&format!("test -d {dir}/. && echo dir")).await, "dir\n", "{dir}");
     }
-    // The way that the server's callers go.
+    // The calls of the server's clients.
     let (guest, content) = (inside.guest().await, futures_util::stream::iter([Ok("x".into())]));
     guest.write_file("/workspace/file", None, Box::pin(content)).await.unwrap();
     assert_eq!(state(&canary), before, "the host is untouched");

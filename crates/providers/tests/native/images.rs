@@ -1,4 +1,4 @@
-//! Boxes of images: what they hold, what holds them, and what is left.
+//! Boxes of images: their contents, the images that they use, and the cleanup.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -13,9 +13,9 @@ use serde_json::json;
 
 use crate::ground::{Ground, Inside, is_root, new_id, open_images, spec, spec_of};
 
-/// The folder of the server that is going to be killed.
+/// Data folder of the server that is killed.
 const FOLDER: &str = "TIDEBOX_TEST_DOOMED_IMAGES";
-/// The store of that server.
+/// Id of that server's store.
 const STORE: &str = "TIDEBOX_TEST_DOOMED_IMAGES_STORE";
 const DOOMED: &str = "images::a_server_with_images_that_is_going_to_be_killed";
 
@@ -83,7 +83,7 @@ async fn a_setuid_program_of_an_image_gives_nothing() {
         return;
     }
     let inside = ground.start_with(spec_of(FULL)).await;
-    // What the program is called decides what it does.
+    // The name under which the program runs decides its function.
     assert_eq!(
         inside.text("ln -s /bin/sid /workspace/id; stat -c %a /bin/sid; /workspace/id -u").await,
         "6755\n1234\n"
@@ -114,7 +114,7 @@ async fn an_image_of_two_hundred_layers_is_one_layer_to_a_box() {
 #[tokio::test]
 async fn slots_share_an_image_and_not_their_changes() {
     let Some(full) = fixtures::suite::full() else { return };
-    // Whoever makes a slot must not wait for a pipe.
+    // Making a slot must not block on a pipe.
     let image = full.and(&[Entry::whiteout("etc", "passwd"), Entry::fifo("etc/passwd"), Entry::whiteout("", "tmp")]);
     let ground = Ground::with_images(&[(FULL, image)]).await;
     if !is_root() {
@@ -170,7 +170,7 @@ async fn a_box_whose_first_process_was_killed_holds_its_image_until_it_is_remove
     ground.images().remove(FULL).await.unwrap();
 }
 
-/// Run by the next test in a process of its own; on its own it does nothing.
+/// Runs in a process of its own, started by the next test; does nothing otherwise.
 #[tokio::test]
 async fn a_server_with_images_that_is_going_to_be_killed() {
     let (Ok(folder), Ok(store)) = (std::env::var(FOLDER), std::env::var(STORE)) else { return };
@@ -188,7 +188,7 @@ async fn a_server_with_images_that_is_going_to_be_killed() {
     std::future::pending::<()>().await;
 }
 
-/// Starts two boxes in a server of its own, one of each image, and kills it.
+/// Starts two boxes in a server of its own, one of each image, and kills the server.
 fn killed_server(ground: &Ground) -> Vec<SandboxId> {
     let mut server = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", DOOMED, "--nocapture"])
@@ -224,7 +224,7 @@ async fn boxes_of_images_are_found_after_a_kill_and_hold_their_images_again() {
         assert!(matches!(images.remove(name).await, Err(Error::Conflict(_))), "{name} is held");
     }
     assert_eq!(images.prune(true).await.unwrap().images, Vec::<String>::new());
-    // What was never read before comes from the image now.
+    // A file that was never read before is read from the image now.
     assert_eq!(Inside::of(&ground, started[0].clone()).text("hello; echo $FOO").await, "hello of the image\nbar\n");
     for id in &started {
         native.stop(id).await.unwrap();

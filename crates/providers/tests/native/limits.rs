@@ -1,4 +1,4 @@
-//! A box that takes all it can get harms nobody but itself.
+//! Limits: a box that uses all it can get harms only itself.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn a_memory_hog_is_killed_and_told_so() {
     assert_eq!(ran.exit.code, 137, "{ran:?}");
     assert!(ran.exit.oom_killed, "{ran:?}");
     still_answers(&other).await;
-    // The box itself goes on.
+    // The box itself keeps running.
     still_answers(&hog).await;
 }
 
@@ -65,7 +65,8 @@ async fn a_full_disk_is_the_boxes_own() {
     }
 }
 
-/// Fills the buffers of so many connections of a kind, and says how many MiB they took.
+/// Program that fills the buffers of 200 connections of a kind, and prints how many MiB they
+/// hold.
 const FILL: &str = "
 import os, socket, sys
 held, keep = 0, []
@@ -104,7 +105,7 @@ async fn sockets_of_a_box_hold_no_more_than_their_share_of_its_memory() {
     for kind in ["tcp", "udp", "unix"] {
         let inside = ground.start_with(sized(64, 0, 64)).await;
         let ran = inside.run(&["/usr/bin/python3", "-c", FILL, kind]).await;
-        // Those that count as memory end what fills them.
+        // Buffers that count as memory end the process that fills them.
         let held: u64 =
             if ran.exit.oom_killed { 0 } else { ran.stdout.trim().parse().unwrap_or_else(|_| panic!("{ran:?}")) };
         assert!(held <= 48, "{kind}: {held} MiB");
@@ -131,7 +132,7 @@ async fn processor_time_is_bounded() {
     );
     let ran = inside.python(&measure).await;
     let seconds: f64 = ran.stdout.trim().parse().unwrap_or_else(|_| panic!("{ran:?}"));
-    // Eight processes for two seconds on one processor; a start and an end come on top.
+    // Eight processes for two seconds on one processor, and the time of a start and an end.
     assert!(seconds < 3.5, "{ran:?}");
 }
 
@@ -162,7 +163,7 @@ async fn a_box_that_computes_without_end_gives_way_until_it_is_another_one() {
         };
         let commands = (run(heavy, &computes).await, run(light, little).await);
         eventually("the heavy box gives way, and no other", async || gives_way(heavy) && !gives_way(light)).await;
-        // A command ends with its output.
+        // Dropping the output ends a command.
         drop(commands);
     }
 }
@@ -198,7 +199,7 @@ async fn the_facts_tell_who_holds_the_limits() {
     assert_eq!(facts.runtime, "namespaces");
     if is_root() {
         assert!(ground.has_hard_limits(), "{facts:?}");
-        // Whatever else the root of this machine lacks is another test's.
+        // Other features that the root of this machine may lack are tested elsewhere.
         let lacks: Vec<_> = facts.missing.iter().filter(|lack| !lack.contains("oom_score_adj")).collect();
         assert!(lacks.is_empty(), "{lacks:?}");
     } else {
@@ -206,7 +207,8 @@ async fn the_facts_tell_who_holds_the_limits() {
     }
 }
 
-/// Set where the test below runs for the second time, without a umask.
+/// Environment variable that is set when the test below runs for the second time, without a
+/// umask.
 const UNMASKED: &str = "TIDEBOX_TEST_UNMASKED";
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The provider `native`, attacked from inside its boxes and from outside.
+//! Tests of the provider `native`, attacked from inside its boxes and from outside.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and one tells another what it started")]
 

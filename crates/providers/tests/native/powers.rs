@@ -1,4 +1,4 @@
-//! What a box must not be able to do.
+//! Privileges that a box must not have.
 
 use crate::ground::{Ground, is_root};
 
@@ -51,7 +51,7 @@ async fn nothing_can_be_mounted_and_no_namespace_be_made_or_entered() {
 async fn the_new_ways_to_mount_and_clone_are_closed_too() {
     let ground = Ground::new().await;
     let inside = ground.start().await;
-    // Number and arguments, as any architecture has them, and the answer of the kernel.
+    // Number and arguments, the same on every architecture, and the kernel's answer.
     const EPERM: i32 = 1;
     const ENOSYS: i32 = 38;
     for (call, arguments, errno) in [
@@ -115,7 +115,7 @@ async fn no_socket_gets_a_program_that_the_kernel_compiles() {
 async fn setuid_programs_give_nothing() {
     let ground = Ground::new().await;
     if !is_root() {
-        // Nobody but root is in such a box, so there is nothing to gain.
+        // Such a box has only one user, so there is nothing to gain.
         return;
     }
     let inside = ground.start().await;

@@ -1,4 +1,4 @@
-//! After a stop nothing is left.
+//! Cleanup after a stop.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ async fn after_a_stop_nothing_of_a_box_is_left() {
     }
     assert!(!processes_with("uid_map", map.trim_end()).is_empty());
     ground.native.stop(&id).await.unwrap();
-    // At once, not later:
+    // At once, not later.
     assert!(cgroups_named(id.as_str()).is_empty());
     assert!(!ground.folder_of(&id).exists());
     assert!(!Path::new(&format!("/proc/{pid}")).exists(), "no zombie either");
@@ -109,7 +109,7 @@ async fn a_box_whose_first_process_died_is_known_as_dead_and_can_be_stopped() {
         [(inside.id.clone(), false)]
     );
     assert!(matches!(ground.native.guest(&inside.id).await, Err(Error::Gone)));
-    // A start with the same id finds that there is no box, and makes one.
+    // A start with the same id finds no box and makes one.
     ground.native.start(&inside.id, &spec()).await.unwrap();
     inside.text("true").await;
     ground.native.stop(&inside.id).await.unwrap();

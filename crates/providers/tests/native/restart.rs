@@ -1,4 +1,4 @@
-//! Boxes outlive the server.
+//! Boxes that outlive the server.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -9,13 +9,13 @@ use providers::native::{Native, NativeConfig};
 
 use crate::ground::{Ground, Inside, cgroups_named, eventually, new_id, spec};
 
-/// The folder of the server that is going to be killed.
+/// Data folder of the server that is killed.
 const FOLDER: &str = "TIDEBOX_TEST_DOOMED_FOLDER";
-/// The store of that server.
+/// Id of that server's store.
 const STORE: &str = "TIDEBOX_TEST_DOOMED_STORE";
 const DOOMED: &str = "restart::a_server_that_is_going_to_be_killed";
 
-/// Run by the next test in a process of its own; on its own it does nothing.
+/// Runs in a process of its own, started by the next test; does nothing otherwise.
 #[tokio::test]
 async fn a_server_that_is_going_to_be_killed() {
     let (Ok(folder), Ok(store)) = (std::env::var(FOLDER), std::env::var(STORE)) else { return };
@@ -70,7 +70,7 @@ async fn boxes_of_a_server_that_was_killed_are_found_and_go_on() {
     for id in &started {
         let inside = Inside::of(&ground, id.clone());
         assert_eq!(inside.text("echo on").await, "on\n");
-        // The same box, not a new one.
+        // Finds the same box, and makes no new one.
         later.start(id, &spec()).await.unwrap();
         let pid = inside.pid();
         later.stop(id).await.unwrap();
@@ -97,7 +97,7 @@ async fn a_new_box_does_not_get_the_ids_of_one_that_was_found() {
 async fn a_start_that_was_cut_off_is_found_dead_and_removed() {
     let ground = Ground::new().await;
     let id = new_id();
-    // What a crash leaves before anything was written, and after a torn write.
+    // Remains of a crash before anything was written, and after a torn write.
     for content in [None, Some(""), Some("{\"format\":1,")] {
         std::fs::create_dir(ground.folder_of(&id)).unwrap();
         if let Some(content) = content {
@@ -118,7 +118,7 @@ async fn a_number_that_is_another_processes_by_now_is_left_alone() {
     let ground = Ground::new().await;
     let id = new_id();
     std::fs::create_dir(ground.folder_of(&id)).unwrap();
-    // Our own number, with a start that was not ours.
+    // The test's own process id, with another start time.
     std::fs::write(ground.folder_of(&id).join("pid"), format!("{} 1\n", std::process::id())).unwrap();
     let later = ground.reopen().await;
     assert!(!later.inventory().await.unwrap()[0].alive);

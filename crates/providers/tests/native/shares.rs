@@ -1,4 +1,4 @@
-//! What a box can not take from others, since the kernel counts it for each box.
+//! Resources that a box cannot take from others, since the kernel counts them per box.
 
 use futures_util::StreamExt;
 use providers::{KernelShare, OutputEvent, OutputStream, Provider};
@@ -6,9 +6,9 @@ use providers::{KernelShare, OutputEvent, OutputStream, Provider};
 use crate::ground::{Ground, Inside, is_root};
 use crate::inside::command;
 
-/// Takes sets of watched files, timers and message queues as the box's root and, where
-/// there are others, as four more users: at most `most` of each. Says how many each
-/// user got, and keeps them until its stdin ends.
+/// Returns a program that takes sets of watched files, timers and message queues as the box's
+/// root and, if `users` is larger than one, as further users: at most `most` of each. It prints
+/// the number that each user got, and holds them until its stdin ends.
 fn taking(most: u32, users: u32) -> String {
     format!(
         r#"
@@ -43,14 +43,15 @@ os.write(1, b"done\n")
     )
 }
 
-/// What one user of the box gets of each, and that it can be had.
+/// Output of a user of the box that takes one of each.
 const ONE_OF_EACH: &str = "inotify 1; timers 1; queues 1\ndone\n";
 
-/// Takes all that the box can get, and what keeps it.
+/// Takes all that the box can get, and returns the program's output with the stream that keeps it
+/// running.
 async fn take_all(inside: &Inside<'_>) -> (String, OutputStream) {
     let users = if is_root() && inside.text("id -u").await == "0\n" { 5 } else { 1 };
     let mut command = command(&["/usr/bin/python3", "-c", &taking(1_000_000, users)]);
-    // Its children wait for the end of a stdin that never ends.
+    // The program's children wait for the end of stdin, which never ends.
     command.stdin = Some(futures_util::stream::pending().boxed());
     let mut output = inside.guest().await.exec(command).await.unwrap();
     let mut told = String::new();
@@ -75,7 +76,7 @@ async fn a_box_cannot_take_the_counters_that_others_need() {
     let (taken, _kept) = take_all(&hog).await;
     one_of_each(&other).await;
     one_of_each(&ground.start().await).await;
-    // The user of the server has its own, too.
+    // The user of the server has a limit of its own, too.
     let output = std::process::Command::new("/usr/bin/python3")
         .args(["-c", &taking(1, 1)])
         .stdin(std::process::Stdio::null())
@@ -97,7 +98,7 @@ async fn a_slot_cannot_take_the_counters_that_its_neighbours_need() {
     one_of_each(&ground.add_slot(&host).await).await;
 }
 
-/// The score of a process, as the host has it.
+/// Returns the `oom_score_adj` of a process, as seen from the host.
 fn oom_score(pid: u32) -> i32 {
     std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().parse().unwrap()
 }
@@ -125,7 +126,7 @@ async fn a_lock_on_a_device_holds_nothing_up_on_the_host() {
         let file = std::fs::File::open(path).unwrap();
         rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
     };
-    // What covers a file of the kernel is never one of the host.
+    // A file that covers one of the kernel's is never one of the host.
     assert!(is_free("/dev/null"));
     let is_said = ground.native.facts().missing.iter().any(|lack| lack.contains("device"));
     assert_ne!(is_free("/dev/zero"), is_said, "what cannot be held is said");
@@ -141,18 +142,18 @@ async fn one_mode_that_a_box_gives_its_agent_stops_no_other_box() {
     assert_eq!(inside.text("echo here").await, "here\n");
 }
 
-/// No control group counts what a socket holds of options, such as keys.
+/// Options that a socket holds, such as keys, count to no control group.
 #[tokio::test]
 async fn a_socket_of_a_box_holds_few_options() {
     let ground = Ground::new().await;
     let inside = ground.start().await;
-    // Kernels before 6.7 have one bound for the whole host, which no box sees.
+    // Kernels before 6.7 have one limit for the whole host, which no box sees.
     let bound = inside.text("cat /proc/sys/net/core/optmem_max 2>/dev/null || echo 8192").await;
     assert_eq!(bound.trim(), "8192");
 }
 
-/// Asks for the list of interfaces and joins a group from many processes for a second,
-/// and says how often that was done and what the list began with.
+/// Program that requests the list of interfaces and joins a group from many processes for a
+/// second. It prints the number of calls, and the first name in the list.
 const ASKING: &str = r#"
 import array, fcntl, os, socket, struct, time
 def interfaces(asking):
@@ -177,20 +178,19 @@ lines = open(read).read().split("\n")[:-1]
 print(sum(int(line.split()[0]) for line in lines), *{line.split()[1] for line in lines})
 "#;
 
-/// The kernel has one lock for the interfaces and groups of all boxes, which is needed
-/// to make a box.
+/// The kernel has one lock for the interfaces and groups of all boxes, and making a box needs it.
 #[tokio::test]
 async fn a_box_asks_for_interfaces_and_groups_one_call_at_a_time() {
     let ground = Ground::new().await;
     let ran = ground.start().await.python(ASKING).await;
     let (calls, first) = ran.stdout.trim().split_once(' ').unwrap_or_else(|| panic!("{ran:?}"));
     assert_eq!(first, "lo", "{ran:?}");
-    // Without a bound it is some hundred thousand. Each process may begin and end late.
+    // Without a limit it is some hundred thousand. Each process may begin and end late.
     assert!(calls.parse::<u32>().unwrap() < 10_000, "{calls}");
 }
 
-/// A table and memory that no control group counts: as if the kernel had been built
-/// without.
+/// A table and memory that no control group counts. The calls fail as on a kernel that was built
+/// without them.
 #[tokio::test]
 async fn labels_of_flows_and_keys_of_connections_cannot_be_had() {
     let script = r#"
@@ -206,7 +206,7 @@ for option in (14, 32, 38): print(errno(socket.AF_INET, socket.SOCK_STREAM, 6, o
     assert_eq!(ran.stdout, "92\n92\n92\n92\n", "{ran:?}");
 }
 
-/// They are the host's, and count to no limit of a box.
+/// Huge pages are the host's, and count to no limit of a box.
 #[tokio::test]
 async fn a_box_gets_no_huge_pages() {
     let script = r#"
@@ -225,8 +225,8 @@ print(errno(kernel.memfd_create(b"small", 1)))
     assert_eq!(ran.stdout, "12\n12\n12\n0\n", "{ran:?}");
 }
 
-/// Opens connections to a listener of its own that accepts none, sends to each, closes
-/// it, and waits. With a small buffer most of what was sent has no place at the other end.
+/// Returns a program that opens connections to a listener of its own that accepts none, sends to
+/// each, closes it, and waits. With a small buffer most of the data does not fit the other end.
 fn connecting(connections: u32, buffer: u32) -> String {
     format!(
         r#"
@@ -248,7 +248,7 @@ os.read(0, 1)
     )
 }
 
-/// Runs the script in a new box and measures the share while it waits.
+/// Runs the script in a new box and measures the share while the script waits.
 async fn share_of(script: &str, share: KernelShare) -> u64 {
     let ground = Ground::new().await;
     let inside = ground.start().await;
@@ -260,7 +260,7 @@ async fn share_of(script: &str, share: KernelShare) -> u64 {
     ground.native.kernel_usage(&inside.id, share).await.unwrap()
 }
 
-/// They count to no control group.
+/// Such bytes count to no control group.
 #[tokio::test]
 async fn connections_that_a_box_does_not_accept_are_counted() {
     let bytes = share_of(&connecting(50, 0), KernelShare::TcpBytes).await;

@@ -1,4 +1,4 @@
-//! What the user of a slot must not be able to do to those who share the box.
+//! Isolation between the users of slots in one box.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use providers::{Provider, Spec};
 
 use crate::ground::{Ground, Inside, cgroups_named, eventually, is_root, processes_with, spec};
 
-/// A box with two slots; `None` where there can be none.
+/// Starts a box with two slots. Returns `None` if slots are not supported here.
 async fn shared(ground: &Ground) -> Option<(Inside<'_>, Inside<'_>)> {
     if !is_root() {
         assert!(ground.native.slots().is_none(), "without root a box has one user");
@@ -71,8 +71,8 @@ async fn a_slot_has_no_power_at_all() {
     }
 }
 
-/// Holds still each process that the agent makes of itself for a command, over and
-/// over, and writes down what descriptors it shows.
+/// Program that stops each process which the agent forks for a command, over and over, and
+/// records the descriptors that it can see.
 const LOOK_INTO_REAPERS: &str = r#"
 import os, signal, time
 last = os.getpid()
@@ -162,7 +162,7 @@ async fn no_file_of_a_neighbour_shows_whatever_way_is_tried() {
     .await;
     let found = "find / /proc/*/root/ /proc/*/cwd/ /proc/*/fd/ -maxdepth 7 -path '*/proc/*/task' -prune -o";
     assert_eq!(other.text(&format!("{found} -name '{name}' -print 2>/dev/null; true")).await, "");
-    // Nor after its owner has gone, under the same uid.
+    // A later slot with the same uid does not find it either.
     let (uid, host) = (one.text("id -u").await, one.host().clone());
     ground.slots().remove(&host, &one.id).await.unwrap();
     let heir = ground.add_slot(&host).await;
@@ -178,14 +178,14 @@ async fn no_process_of_a_neighbour_or_of_the_box_shows_or_is_reached() {
     let seen = other.text("cat /proc/[0-9]*/comm | sort | uniq | tr '\\n' ' '").await;
     assert!(!seen.contains("sleep"), "{seen}");
     assert!(!other.text("cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'; true").await.contains("word"));
-    // Signals and tracing to every number there can be.
+    // Signals and tracing to every possible process id.
     let program = "import ctypes, os, signal\nl = ctypes.CDLL(None, use_errno=True)\nhit = []\nmine = {int(p) for p in os.listdir('/proc') if p.isdigit()}\nfor pid in range(1, 70000):\n  if pid in mine: continue\n  try: os.kill(pid, signal.SIGKILL); hit.append(pid)\n  except OSError: pass\n  if l.ptrace(16, pid, 0, 0) == 0: hit.append(pid)\nprint(hit)";
     assert_eq!(other.python(program).await.stdout, "[]\n");
     other.sh("kill -9 -1; kill -9 1; kill -STOP 1; kill -SEGV 1").await;
     one.text("cat /proc/[0-9]*/comm | grep -q sleep").await;
     still_answers(&one).await;
     still_answers(&other).await;
-    // Its own first process keeps its secrets too.
+    // The slot's own first process keeps its secrets too.
     for file in ["environ", "mem", "fd/3", "root/etc/passwd", "cwd/etc", "maps", "exe"] {
         other.refuses(&format!("cat /proc/1/{file}")).await;
     }
@@ -256,7 +256,8 @@ async fn a_memory_hog_ends_alone_in_its_slot() {
     assert!(ran.exit.oom_killed, "{ran:?}");
     still_answers(&other).await;
     other.text("cat /proc/[0-9]*/comm | grep -q sleep").await;
-    // The slot itself goes on, and many small ones are its end no more than a large one.
+    // The slot itself keeps running, and many small processes do not end it any more than a large
+    // one.
     still_answers(&hog).await;
     let many = "import os, time\nfor n in range(40):\n  if os.fork() == 0:\n    x = bytearray(3 << 20); time.sleep(20); os._exit(0)\ntime.sleep(3)";
     hog.python(many).await;
@@ -311,7 +312,7 @@ async fn after_a_removal_nothing_of_a_slot_is_left_and_its_neighbour_has_all() {
     other.text("sleep 4444 > /dev/null 2>&1 & echo mine > /workspace/mine").await;
     let (host, pid) = (one.host().clone(), one.pid());
     ground.slots().remove(&host, &one.id).await.unwrap();
-    // At once, not later:
+    // At once, not later.
     assert!(cgroups_named(one.id.as_str()).is_empty());
     assert!(!ground.folder_of(&host).join("slots").join(one.id.as_str()).exists());
     eventually("the agent of the box has taken its exit", async || !Path::new(&format!("/proc/{pid}")).exists()).await;

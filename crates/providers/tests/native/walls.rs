@@ -1,4 +1,4 @@
-//! What a box must not see or reach.
+//! Isolation of a box: things that it must not see or reach.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -69,7 +69,7 @@ async fn changes_to_usr_are_the_boxes_own() {
     if is_root() {
         one.text("rm /usr/bin/true").await;
     } else {
-        // Programs of the host are nobody's in such a box.
+        // Programs of the host belong to no user of such a box.
         one.refuses("rm /usr/bin/true").await;
     }
     other.text("/usr/bin/true").await;
@@ -85,7 +85,7 @@ async fn no_process_of_the_host_or_of_another_box_shows() {
     assert_eq!(other.text("cat /proc/[0-9]*/comm | grep -c sleep; true").await, "0\n");
     let seen = other.text("ls -d /proc/[0-9]* | wc -l").await;
     assert!(seen.trim().parse::<u32>().unwrap() < 8, "{seen}");
-    // To everybody it can see: itself, and nobody else's.
+    // Signals every process that the box can see, which are only its own.
     other.sh("kill -9 -1").await;
     one.text("cat /proc/[0-9]*/comm | grep -q sleep").await;
 }

@@ -1,5 +1,5 @@
-//! A provider in a temporary folder, and boxes in it. Whatever happens to the
-//! test, no box stays.
+//! A provider in a temporary folder, with boxes in it. All boxes are removed even if a test
+//! fails.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::inside::{self, Place, Ran, command, new_store, spec_of, stop_all};
 pub(crate) use crate::inside::{eventually, new_id};
 pub(crate) use crate::processes::{is_root, processes_with};
 
-/// Whether there is a PRoot here; without one a test is skipped by name.
+/// Returns whether PRoot is installed. Without it a test is skipped by name.
 pub(crate) fn has_proot() -> bool {
     fixtures::found("proot", &[]).is_some()
 }
@@ -30,12 +30,12 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// `None` where there is no PRoot.
+    /// Returns `None` if PRoot is not installed.
     pub(crate) async fn new() -> Option<Ground> {
         Ground::with(None).await
     }
 
-    /// The same, with images from a store.
+    /// Makes a provider with an image store. Returns `None` if PRoot is not installed.
     pub(crate) async fn with(images: Option<Images>) -> Option<Ground> {
         if !has_proot() {
             return None;
@@ -60,7 +60,7 @@ impl Ground {
         Some(Ground { proot, config, folder })
     }
 
-    /// The provider as a later server opens it.
+    /// Opens the provider as a later server does.
     pub(crate) async fn reopen(&self) -> Proot {
         Proot::open(self.config.clone()).await.unwrap()
     }
@@ -73,7 +73,7 @@ impl Ground {
         self.config.data_dir.clone()
     }
 
-    /// Where the provider has its boxes.
+    /// Returns the folder of the provider's boxes.
     pub(crate) fn folder(&self) -> PathBuf {
         if is_root() { self.folder.path().join("data-proot") } else { self.config.data_dir.join("proot") }
     }
@@ -97,7 +97,7 @@ impl Drop for Ground {
     fn drop(&mut self) {
         stop_all(Proot::open(self.config.clone()));
         if !std::thread::panicking() {
-            // Nothing runs from below the folder that is about to go.
+            // No process runs a program below the folder that is removed now.
             assert_eq!(processes_with("cmdline", &self.folder().display().to_string()), Vec::<String>::new());
         }
     }
@@ -113,11 +113,10 @@ impl Place for &Ground {
     }
 }
 
-/// A box that runs.
 pub(crate) type Inside<'a> = inside::Inside<&'a Ground>;
 
 impl<'a> Inside<'a> {
-    /// A box that somebody else started.
+    /// Refers to a box that was started elsewhere.
     pub(crate) fn of(ground: &'a Ground, id: SandboxId) -> Inside<'a> {
         Inside { place: ground, id }
     }
@@ -131,7 +130,7 @@ impl<'a> Inside<'a> {
         self.finish(Command { workdir: workdir.map(str::to_owned), ..command(argv) }).await
     }
 
-    /// The first process and PRoot, as the host numbers them.
+    /// Returns the host's ids of the first process and of PRoot.
     pub(crate) fn pids(&self) -> [u32; 2] {
         let text = std::fs::read_to_string(self.place.folder_of(&self.id).join("pid")).unwrap();
         let pids: Vec<u32> =
@@ -140,7 +139,7 @@ impl<'a> Inside<'a> {
     }
 }
 
-/// Whether this process still runs; a zombie does not.
+/// Returns whether this process still runs. A zombie does not.
 pub(crate) fn lives(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().any(|line| line.starts_with("State:") && !line.contains('Z') && !line.contains('X'))

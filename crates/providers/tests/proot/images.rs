@@ -10,7 +10,8 @@ use serde_json::json;
 
 use crate::ground::{Ground, Inside, eventually, has_proot, new_id, spec};
 
-/// A ground with a store, and an image in it. `None` where a part is not here.
+/// Makes a provider with a store that has one image. Returns `None` if a part is not installed
+/// here.
 async fn ground(change: impl FnOnce(Image) -> Image) -> Option<(Ground, tempfile::TempDir, Registry, Spec)> {
     if !has_proot() {
         return None;
@@ -44,11 +45,11 @@ async fn a_box_is_a_copy_of_its_image_with_the_images_environment() {
         inside.text("id -u; ls -ld /workspace /tmp | wc -l; ls -d /dev/null /proc/self").await,
         "0\n2\n/dev/null\n/proc/self\n"
     );
-    // What root could write in the image, the box's root can.
+    // Files that root could write in the image can be written by the box's root.
     inside.text("echo changed > /srv/app/read-only && echo more > /srv/app/new").await;
     // Two names of the same content are two files.
     assert_eq!(inside.text("echo changed > /srv/one; cat /srv/two").await, "same\n");
-    // Nothing of it shows in another box, or in the store.
+    // None of the changes is visible in another box, or in the store.
     let other = ground.start_with(spec).await;
     assert_eq!(other.text("cat /srv/app/read-only /srv/one; ls /srv/app").await, "from the image\nsame\nread-only\n");
     let trees = folder.path().join("images/trees");
@@ -70,7 +71,7 @@ async fn what_an_image_puts_in_the_way_leads_nowhere_but_into_the_box() {
     };
     let Some((ground, _folder, _registry, spec)) = ground(change).await else { return };
     let inside = ground.start_with(spec).await;
-    // Where there is no workspace, commands start elsewhere.
+    // There is no workspace, so commands start elsewhere.
     let script = "echo x > /workspace/planted; echo x > /srv/out/planted; exit 3";
     assert_eq!(inside.run_in(Some("/"), &["/bin/sh", "-c", script]).await.exit.code, 3);
     let content = Box::pin(futures_util::stream::iter([Ok(bytes::Bytes::from_static(b"x"))]));

@@ -1,4 +1,4 @@
-//! What a box may take. Nothing here is held by the kernel alone, and the facts say so.
+//! Limits of a box. The kernel alone enforces none of these, and the facts say so.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn above_the_memory_limit_the_largest_process_is_killed_and_the_box_lives(
     let mut spec = spec();
     spec.resources.memory_mb = 96;
     let inside = ground.start_with(spec).await;
-    // Fills memory slowly enough to be seen, and then waits to be killed.
+    // Fills memory slowly enough to be noticed, and then waits to be killed.
     let hog = "$x .= \"x\" x (8 << 20), select(undef, undef, undef, 0.05) for 1..40; sleep 60";
     let ran = inside.run(&["/usr/bin/perl", "-e", hog]).await;
     assert_eq!((ran.exit.code, ran.exit.oom_killed), (137, true), "{ran:?}");
@@ -38,14 +38,14 @@ async fn a_fork_bomb_stays_in_its_box() {
     let mut spec = spec();
     spec.resources.pids = 40;
     let inside = ground.start_with(spec).await;
-    // Doubles itself until it may not any more; whoever is left waits.
+    // Forks until no process can be made. The processes that are left wait.
     let bomb = "f() { f & f & sleep 60; }; f; wait";
     let guest = inside.guest().await;
     let script = format!("({bomb}) 2>/dev/null & sleep 5; exit 0");
     let ran = tokio::time::timeout(Duration::from_secs(40), inside.sh(&script));
     let ran = ran.await.expect("the command ends, or is ended");
     assert!([0, 137].contains(&ran.exit.code), "{ran:?}");
-    // Another box is none the worse for it.
+    // Another box is not affected.
     assert_eq!(ground.start().await.text("echo fine").await, "fine\n");
     if !is_root() {
         let console = guest.console(50).await.unwrap().join("\n");

@@ -1,4 +1,4 @@
-//! The provider `proot`: what it promises, and that it says what it does not.
+//! Tests of the provider `proot`: its promises, and its reports of what it cannot promise.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and one tells another what it started")]
 

@@ -1,4 +1,4 @@
-//! After a stop nothing is left, whatever the box did against it.
+//! Cleanup after a stop, against boxes that resist it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +7,8 @@ use providers::{Error, Provider};
 
 use crate::ground::{Ground, eventually, is_root, lives, new_id, processes_with, spec};
 
-/// Marks a process of one box, so that it is found whoever its parent is.
+/// Returns a command line whose processes have a mark in their environment, and the mark, so that
+/// they are found regardless of their parents.
 fn marked(ground: &Ground, script: &str) -> (String, String) {
     let mark = format!("mark-{}", new_id());
     let _ = ground;
@@ -22,7 +23,7 @@ async fn after_a_stop_nothing_of_a_box_is_left() {
     let pids = inside.pids();
     let mut marks = Vec::new();
     for script in [
-        // In a session of its own, its parents gone, deaf, stopped.
+        // In a session of its own, without its parents, ignoring signals, stopped.
         "setsid sh -c \"trap : TERM HUP INT QUIT; while :; do sleep 1; done\" & exit",
         "(setsid setsid sleep 1000 &) & exit",
         "sleep 1000 & kill -STOP $!",
@@ -34,7 +35,7 @@ async fn after_a_stop_nothing_of_a_box_is_left() {
         marks.push(mark);
     }
     ground.proot.stop(&id).await.unwrap();
-    // At once, not later:
+    // At once, not later.
     assert!(!ground.folder_of(&id).exists());
     assert!(pids.iter().all(|pid| !lives(*pid)));
     for mark in marks {
@@ -72,7 +73,7 @@ async fn when_the_tracer_dies_the_whole_box_dies() {
         let pid = inside.pids()[victim];
         let raw = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         rustix::process::kill_process(raw, rustix::process::Signal::KILL).unwrap();
-        // What is no longer traced would go on as a process of the host.
+        // A process that is no longer traced would continue as a process of the host.
         eventually("nothing of the box runs", async || processes_with("environ", &mark).is_empty()).await;
         eventually("it is known as dead", async || !inside.pids().iter().any(|pid| lives(*pid))).await;
         let gone = async {
@@ -81,7 +82,7 @@ async fn when_the_tracer_dies_the_whole_box_dies() {
             }
         };
         tokio::time::timeout(Duration::from_secs(20), gone).await.expect("its inside is gone");
-        // A start with the same id finds that there is no box, and makes one.
+        // A start with the same id finds no box and makes one.
         ground.proot.start(&inside.id, &spec()).await.unwrap();
         inside.text("true").await;
         ground.proot.stop(&inside.id).await.unwrap();
@@ -95,7 +96,8 @@ async fn a_box_that_ends_its_own_agent_ends_itself() {
     let (command, mark) = marked(&ground, "sleep 1000 & exit");
     inside.sh(&command).await;
     let guest = inside.guest().await;
-    // By its parents: as an ordinary user a box sees the agents of all other boxes too.
+    // Found through its parents, since a box of an ordinary user sees the agents of all other
+    // boxes too.
     let script = r"kill -9 $(sed -n 's/^PPid:\t//p' /proc/$PPID/status); sleep 60";
     let command = providers::Command {
         argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
@@ -161,7 +163,7 @@ async fn a_hostile_tree_goes_with_its_box_and_no_link_in_it_is_followed() {
     inside
         .text("mkdir -p /tmp/a/b/c && touch /tmp/a/b/c/f && chmod 000 /tmp/a/b/c /tmp/a/b /tmp/a; ln -s / /tmp/root; mkfifo /tmp/fifo; touch \"/tmp/$(printf '\\n\\377')\"")
         .await;
-    // As if it had left its root: what the server touches is put in its place.
+    // As if a process had left its root: links out of it, in places that the server touches.
     let root = ground.folder_of(&inside.id).join("root");
     std::os::unix::fs::symlink(&kept, root.join("tmp/out")).unwrap();
     std::os::unix::fs::symlink(ground.data_dir(), root.join("workspace/out")).unwrap();

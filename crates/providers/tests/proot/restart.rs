@@ -1,4 +1,4 @@
-//! Boxes outlive the server.
+//! Boxes that outlive the server.
 
 use providers::Provider;
 
@@ -21,7 +21,7 @@ async fn a_later_server_finds_uses_and_removes_the_boxes_of_an_earlier_one() {
         let inside = Inside::of(&ground, id.clone());
         assert_eq!(inside.text("echo on").await, "on\n");
         let before = inside.pids();
-        // The same box, not a new one.
+        // Finds the same box, and makes no new one.
         later.start(id, &spec()).await.unwrap();
         assert_eq!(inside.pids(), before);
         later.stop(id).await.unwrap();
@@ -50,7 +50,7 @@ async fn a_new_box_does_not_get_the_id_of_one_that_was_found() {
 async fn a_start_that_was_cut_off_is_found_dead_and_removed() {
     let Some(ground) = Ground::new().await else { return };
     let id = new_id();
-    // What a crash leaves before anything was written, and after a torn write.
+    // Remains of a crash before anything was written, and after a torn write.
     for content in [None, Some(""), Some("{\"format\":1,")] {
         std::fs::create_dir(ground.folder_of(&id)).unwrap();
         if let Some(content) = content {
@@ -71,7 +71,7 @@ async fn a_number_that_is_another_processes_by_now_is_left_alone() {
     let Some(ground) = Ground::new().await else { return };
     let id = new_id();
     std::fs::create_dir(ground.folder_of(&id)).unwrap();
-    // Our own number, with a start that was not ours.
+    // The test's own process id, with another start time.
     std::fs::write(ground.folder_of(&id).join("pid"), format!("{0} 1\n{0} 1\n", std::process::id())).unwrap();
     let later = ground.reopen().await;
     assert!(!later.inventory().await.unwrap()[0].alive);

@@ -1,4 +1,4 @@
-//! The suite of every provider, as root and as an ordinary user.
+//! The conformance suite, as root and as an ordinary user.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ async fn proot_passes_the_suite() {
     run(lab).await;
 }
 
-/// Where boxes of an ordinary user can be tried: what root can do, its tests do.
+/// Runs all other tests as an ordinary user, if these run as root.
 #[test]
 fn every_other_test_holds_for_an_ordinary_user_too() {
     if !is_root() || !has_proot() {

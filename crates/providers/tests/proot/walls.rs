@@ -1,5 +1,5 @@
-//! What a box does not show to programs that play along, what the host's own
-//! permissions keep from it, and that the facts say that this is all.
+//! Isolation of a box: things hidden from programs that do not evade the tracer, things that the
+//! host's own permissions deny, and facts that promise no more than this.
 
 use std::path::PathBuf;
 
@@ -46,8 +46,8 @@ async fn calls_that_proot_does_not_know_cannot_reach_the_host() {
     let _canary = tempfile::TempPath::try_from_path(&name).unwrap();
     let inside = ground.start().await;
     inside.text("echo of the box > /tmp/own").await;
-    // `openat2`, `statx`, `faccessat2` with a path of the host: that they do not exist
-    // is fine, that they find it is not.
+    // `openat2`, `statx`, `faccessat2` with a path of the host. They may be missing, but they
+    // must not find it.
     let script = format!(
         "my $how = pack('QQQ', 0, 0, 0); my $buf = \"\\0\" x 256; my $path = '{name}';\n\
          for my $call ([437, -100, $path, $how, 24], [332, -100, $path, 0, 0xfff, $buf], [439, -100, $path, 0, 0]) {{\n\
@@ -55,7 +55,7 @@ async fn calls_that_proot_does_not_know_cannot_reach_the_host() {
     );
     #[cfg(target_arch = "x86_64")]
     assert_eq!(inside.run(&["/usr/bin/perl", "-e", &script]).await.stdout, "-1 -1 -1 ");
-    // The C library's own way around works.
+    // The C library's own fallback works.
     assert_eq!(inside.text("stat -c %s /tmp/own; test -r /tmp/own && echo yes").await, "11\nyes\n");
 }
 
@@ -96,8 +96,8 @@ async fn files_of_another_box_and_of_the_server_are_closed_to_a_box_with_an_id_o
     std::fs::write(ground.data_dir().join("tidebox.db"), "secret").unwrap();
     let (one, other) = (ground.start().await, ground.start().await);
     other.text("echo secret > /workspace/secret").await;
-    // Even with the paths of the host, as a process that left PRoot would have them:
-    // the same user, without a tracer.
+    // Even with the paths of the host, as a process that left PRoot would have them: the same
+    // user, without a tracer.
     let uid = {
         use std::os::unix::fs::MetadataExt;
         ground.folder_of(&one.id).join("root").metadata().unwrap().uid()

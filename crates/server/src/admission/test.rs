@@ -1,4 +1,4 @@
-//! The queue with the real store.
+//! Tests of the queue with the real store.
 
 use domain::{Capacity, Caps, Metadata, Quota, Resources, State, StopReason, WorkerId};
 use futures_util::future::join_all;
@@ -85,7 +85,7 @@ impl Lab {
         admitted.map(|granted| granted.sandbox)
     }
 
-    /// Asks in its turn: who stands behind another in `asked` came behind it.
+    /// Asks and records the order: a spawn listed behind another in `asked` arrived behind it.
     async fn ask_in_turn(&self, caps: Caps, owner: &str, asked: &Mutex<Vec<SandboxId>>) -> Result<Sandbox, Refused> {
         let new = self.new_sandbox(caps, Some(owner));
         let id = new.sandbox.id.clone();
@@ -102,7 +102,7 @@ impl Lab {
         outcome.map(|granted| granted.sandbox)
     }
 
-    /// All that were ever admitted, in the order in which they were.
+    /// Returns all sandboxes that were ever admitted, in order of admission.
     async fn admitted(&self) -> Vec<SandboxId> {
         let path = self.dir.path().join("store.db");
         let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path).read_only(true);
@@ -199,14 +199,14 @@ async fn an_owner_at_its_cap_does_not_hold_up_others_and_wakes_on_its_own_room()
         lab.until(|figures| figures.depth == n).await;
     }
     let bob = lab.ask(ONE_EACH, Some("bob")).await.unwrap();
-    // Room of another owner is none of alice's.
+    // A place of another owner does not help alice.
     lab.end(&bob).await;
     lab.ask(ONE_EACH, Some("bob")).await.unwrap();
     assert_eq!(lab.admission.figures().depth, 3);
     lab.end(&held).await;
     waiting.join_next().await.unwrap().unwrap();
     assert_eq!(lab.admission.figures().depth, 2);
-    // A quota lets the other two in at once.
+    // A raised quota admits the other two at once.
     let quota = Quota { max_sandboxes: 3, ..Quota::default() };
     lab.store.save_quota(&owner("alice"), &quota, lab.clock.now(), 10).await.unwrap();
     lab.admission.quota_changed(&owner("alice"));
@@ -237,10 +237,10 @@ async fn a_full_pool_of_one_size_does_not_hold_up_who_wants_another_size() {
         waiting.spawn(async move { asking.admission.admit(new, Duration::from_secs(60)).await.unwrap().sandbox });
         lab.until(|figures| figures.depth == n as u64 + 1).await;
     }
-    // Somebody else, and one of those who wait.
+    // Another owner, and then one of the waiting owners.
     let other = admit(of_size(256, "d")).await.unwrap();
     assert_eq!(lab.admission.figures().depth, 2);
-    // A place of another size is none for them.
+    // A place of another size does not help them.
     lab.store.leave(&other.id).await.unwrap();
     lab.end(&other).await;
     admit(of_size(256, "f")).await.unwrap();
@@ -286,7 +286,7 @@ async fn a_full_queue_sends_the_newest_away() {
     }
     let refused = lab.ask(ONE_EACH, Some("alice")).await.unwrap_err();
     assert!(matches!(refused, Refused::QueueFull(Denial::MaxSandboxesPerOwner, room) if room.caps == ONE_EACH));
-    // Whoever finds room needs no place in the queue.
+    // A spawn that finds room needs no place in the queue.
     lab.ask(ONE_EACH, Some("bob")).await.unwrap();
     lab.end(&held).await;
     waiting.join_next().await.unwrap().unwrap().unwrap();
@@ -314,12 +314,12 @@ async fn an_owner_at_its_cap_leaves_places_in_the_queue_to_others() {
         let refused = waiting.join_next().await.unwrap().unwrap().unwrap_err();
         assert!(matches!(refused, Refused::ShareFull(Denial::MaxSandboxesPerOwner, _, 4)), "{refused:?}");
     }
-    // Another owner, at its cap too, waits, and so do those without a name.
+    // Another owner at its cap can wait too, and so can spawns without an owner.
     lab.ask(ONE_EACH, Some("modest")).await.unwrap();
     let other = Arc::clone(&lab);
     waiting.spawn(async move { other.ask(ONE_EACH, Some("modest")).await.map(|_| ()) });
     lab.until(|figures| figures.depth == 5).await;
-    // A place that comes free is the owner's own to take again.
+    // The owner can use a queue place again once it is free.
     lab.end(&holds).await;
     lab.until(|figures| figures.depth == 4).await;
     let again = Arc::clone(&lab);
@@ -340,7 +340,7 @@ async fn who_goes_away_leaves_the_queue_and_holds_no_place() {
         waiting.spawn(async move { asking.ask(ONE, Some("crowd")).await });
     }
     lab.until(|figures| figures.depth == 200).await;
-    // All hang up at once, in the very moment that room comes free.
+    // All disconnect at once, at the moment that a place comes free.
     waiting.abort_all();
     lab.end(&held).await;
     while waiting.join_next().await.is_some() {}
@@ -359,7 +359,7 @@ async fn who_comes_as_the_one_ahead_leaves_waits_in_its_stead() {
     let mut ahead = Box::pin(lab.ask(ONE_EACH, Some("alice")));
     assert!(futures_util::poll!(&mut ahead).is_pending());
     lab.until(|figures| figures.depth == 1).await;
-    // Both are told to the task before it looks.
+    // Both messages reach the task before it runs.
     let mut behind = Box::pin(lab.ask(ONE_EACH, Some("alice")));
     assert!(futures_util::poll!(&mut behind).is_pending());
     drop(ahead);
@@ -398,15 +398,15 @@ async fn two_with_one_key_are_one_sandbox() {
     lab.close().await;
 }
 
-/// The whole of it under load: a crowd of clients of five owners who spawn, hold
-/// on for a moment and end, hang up, or meet a quota that changes.
+/// A load test of the whole queue: clients of five owners spawn, hold a sandbox for a moment and
+/// end it, disconnect, or see their quota change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
     let lab = Arc::new(Lab::queueing().await);
     let caps = Caps { max_sandboxes: 10, max_sandboxes_per_owner: 4 };
     let asked: Arc<[Mutex<Vec<SandboxId>>; 5]> = Arc::default();
     let served = Arc::new(AtomicU64::new(0));
-    // Everybody finds the server full.
+    // The clients find the server full.
     let mut held = Vec::new();
     for _ in 0..10 {
         held.push(lab.ask(caps, None).await.unwrap());
@@ -419,7 +419,7 @@ async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
             for _ in 0..5 {
                 let asking = lab.ask_in_turn(caps, &name, &asked[usize::try_from(n % 5).unwrap()]);
                 let got = if n % 7 == 0 {
-                    // Some lose their patience.
+                    // One in seven gives up after a short while.
                     tokio::time::timeout(Duration::from_millis(n % 40), asking).await.ok()
                 } else {
                     Some(asking.await)
@@ -446,8 +446,8 @@ async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
     let figures = lab.admission.figures();
     assert!(adds_up(figures) && figures.queued > 0, "{figures:?}");
     let patient = served.load(Ordering::Relaxed);
-    assert!(patient >= 5 * (200 - 200 / 7 - 1), "nobody who waits is forgotten: {patient}");
-    // Whoever went away just as a place was found gives it back.
+    assert!(patient >= 5 * (200 - 200 / 7 - 1), "no waiting client is forgotten: {patient}");
+    // A caller that disconnected just as it was admitted gives the place back.
     let empty = async {
         while lab.store.counts().await.unwrap().active > 0 {
             tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Refused keys: a row for each source and minute, however often it tries.
+//! Audit rows of refused keys: one row per source and minute, however often it tries.
 
 use std::collections::HashMap;
 use std::mem;
@@ -7,30 +7,31 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use domain::Timestamp;
 
-/// Sources that are counted by themselves in one minute. Those beyond share one
-/// row, so that no number of addresses pushes the rest out of the history.
+/// Sources that have a row of their own in one minute. Those beyond share one row, so that no
+/// number of addresses pushes other rows out of the history.
 const SOURCES_MAX: usize = 256;
 const MINUTE_MS: i64 = 60_000;
 
-/// Where a refused request came from.
+/// Source of a refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// This address; `None` without a network.
+    /// Client address; `None` without a network.
     Address(Option<IpAddr>),
-    /// One of more than are counted by themselves.
+    /// Any source beyond those with a row of their own.
     Others,
 }
 
-/// Whether a source was seen before in its minute.
+/// Result of counting a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// It has no row yet: write one, and tell by [`Refusals::written`].
+    /// First refusal of the source in this minute. The caller writes a row and reports it by
+    /// [`Refusals::written`].
     First(Source),
-    /// It has one, or will have; it was counted.
+    /// A later refusal. It was counted for the row of the first.
     Again,
 }
 
-/// The sources of this minute.
+/// Sources of refusals in the current minute.
 #[derive(Debug, Default)]
 pub struct Refusals {
     state: Mutex<State>,
@@ -39,19 +40,19 @@ pub struct Refusals {
 #[derive(Debug, Default)]
 struct State {
     sources: HashMap<Source, Tally>,
-    /// Rows of a minute that is over: at most one for each source between two
-    /// looks.
+    /// Rows of past minutes whose counts are outdated: at most one for each source between two
+    /// calls of [`Refusals::take_untold`].
     finished: Vec<Untold>,
 }
 
-/// A row that tells too little.
+/// Row whose count has to be updated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Untold {
-    /// Which.
+    /// Id of the row.
     pub row: u64,
-    /// How many it should tell of.
+    /// Refusals of its source in its minute so far.
     pub count: u64,
-    /// What else was said of the first of them.
+    /// Detail of the first refusal, without a count.
     pub first: String,
 }
 
@@ -59,7 +60,7 @@ pub struct Untold {
 struct Tally {
     minute: i64,
     count: u64,
-    /// How many of them the row tells of.
+    /// Count that the row shows.
     told: u64,
     row: Option<u64>,
     first: String,
@@ -73,7 +74,7 @@ impl Tally {
 }
 
 impl Refusals {
-    /// Counts one, of which `first` is said if it is the first.
+    /// Counts a refusal. `first` is the detail to keep if it is the first of its minute.
     pub fn count(&self, address: Option<IpAddr>, now: Timestamp, first: &str) -> Seen {
         let minute = minute(now);
         let state = &mut *self.lock();
@@ -91,7 +92,8 @@ impl Refusals {
         Seen::First(source)
     }
 
-    /// Its row is written. Without one, what follows in this minute tries again.
+    /// Records the id of the row for `source`. With `None`, the next refusal in this minute
+    /// tries to write one again.
     pub fn written(&self, source: Source, row: Option<u64>) {
         let state = &mut *self.lock();
         match (row, state.sources.get_mut(&source)) {
@@ -103,8 +105,8 @@ impl Refusals {
         }
     }
 
-    /// Rows that tell too little. Forgets
-    /// the sources of earlier minutes, so it has to be asked more often than that.
+    /// Returns the rows whose counts have to be updated. Forgets the sources of earlier
+    /// minutes, so it has to be called more than once a minute.
     pub fn take_untold(&self, now: Timestamp) -> Vec<Untold> {
         let minute = minute(now);
         let state = &mut *self.lock();
@@ -120,7 +122,7 @@ impl Refusals {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each statement leaves the counts right.
+        // No panic can leave the counts inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

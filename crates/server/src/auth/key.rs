@@ -7,33 +7,33 @@ use subtle::ConstantTimeEq;
 
 use crate::config::Secret;
 
-/// How many bytes of its hash name a key: enough to tell keys apart, too few to
-/// check a guess of a whole key against.
+/// Bytes of the hash that identify a key: enough to distinguish keys, too few to verify a guess
+/// of a whole key.
 const ID_BYTES: usize = 6;
 
-/// A key that can be recognised and not be read.
+/// Hash of a key: it can be compared, but the key cannot be read from it.
 #[derive(Clone)]
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
-    /// The hash of a configured key.
+    /// Returns the hash of a configured key.
     pub fn of(key: &Secret) -> KeyHash {
         Self::of_bytes(key.expose().as_bytes())
     }
 
-    /// The hash of a key as it was sent.
+    /// Returns the hash of a key as it was sent.
     pub fn of_bytes(key: &[u8]) -> KeyHash {
         KeyHash(Sha256::digest(key).into())
     }
 
-    /// Whether both are of the same key; takes the same time wherever they differ.
+    /// Returns whether both are hashes of the same key, in constant time.
     pub fn matches(&self, other: &KeyHash) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 
-    /// What may be written down of it.
+    /// Returns the id of the key for logs and the audit history.
     pub fn id(&self) -> KeyId {
-        // Hashed again, so that what is written down is no part of what we compare.
+        // Hashed again, so that the id is no part of the hash that is compared.
         let hash = Sha256::new().chain_update(b"tidebox key id\0").chain_update(self.0).finalize();
         let mut text = String::with_capacity(2 * ID_BYTES);
         for byte in &hash[..ID_BYTES] {
@@ -49,13 +49,12 @@ impl fmt::Debug for KeyHash {
     }
 }
 
-/// Tells keys apart in the log, the audit history and the rate limiter, without
-/// giving one away: 12 hexadecimal digits.
+/// Id that distinguishes keys in the log, the audit history and the rate limiter without
+/// revealing them: 12 hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KeyId(String);
 
 impl KeyId {
-    /// The digits.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

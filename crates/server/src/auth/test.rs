@@ -1,11 +1,11 @@
-//! Every rule about keys, as tables.
+//! Tests of every rule about keys, as tables.
 
 use axum::http::HeaderValue;
 
 use super::*;
 use crate::config::Secret;
 
-/// The keys of a test: `api` and `admin` as they are configured.
+/// Builds the access rules with `api` and `admin` as the configured keys.
 fn access(enabled: bool, api: Option<&str>, admin: Option<&str>, fallback: bool) -> Access {
     let hash = |key: &str| KeyHash::of(&Secret::new(key.to_owned()));
     Access {
@@ -26,7 +26,7 @@ fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
     headers
 }
 
-/// Who gets in with these headers, or the words of the refusal.
+/// Returns the kind of caller that these headers identify, or the message of the refusal.
 fn outcome(access: &Access, demand: Demand, lines: &[(&'static str, &str)]) -> Result<&'static str, &'static str> {
     match access.decide(demand, &headers(lines)) {
         Ok(Principal::Anonymous) => Ok("anonymous"),
@@ -134,7 +134,7 @@ fn without_any_key_admin_routes_are_as_open_as_the_others() {
     opens(&open, Demand::AdminKey, &[], "anonymous");
     let closed = access(false, None, None, false);
     refuses(&closed, Demand::AdminKey, &[], "this route is closed");
-    // A key that is configured is one that an operator counts on.
+    // A configured key is one that the operator relies on.
     let configured = access(false, Some("k-api"), None, true);
     opens(&configured, Demand::Key, &[], "anonymous");
     refuses(&configured, Demand::AdminKey, &[], "asks for the admin key");

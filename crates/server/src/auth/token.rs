@@ -1,6 +1,6 @@
-//! Signed worker tokens: `tidebox-worker-v1.<claims>.<signature>`, both parts
-//! base64url without padding, the signature HMAC-SHA256 over all before the last
-//! dot. Nothing in a token chooses how it is checked.
+//! Signed worker tokens: `tidebox-worker-v1.<claims>.<signature>`, both parts base64url without
+//! padding. The signature is HMAC-SHA256 over everything before the last dot. Nothing in a
+//! token chooses how it is checked.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,33 +13,33 @@ use sha2::Sha256;
 
 use crate::config::Secret;
 
-/// What every signed token begins with.
+/// Prefix of every signed token.
 const FORM: &str = "tidebox-worker-v1.";
-/// Whom a token is for.
+/// Audience of a token (`aud`).
 pub const AUDIENCE: &str = "worker:control-plane";
-/// The longest life of a token.
+/// Longest lifetime of a token.
 pub const LIFETIME_MAX: Duration = Duration::from_secs(15 * 60);
-/// By how much the clocks of two machines may differ.
+/// Tolerated difference between the clocks of two machines, in seconds.
 const SKEW_S: i64 = 30;
-/// The longest token, in bytes.
+/// Longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 4096;
-/// The longest worker id and the longest `jti`, in bytes.
+/// Longest worker id and longest `jti`, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// What a worker may do.
+/// Permissions of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// Say that it is there.
+    /// Sending heartbeats.
     Heartbeat,
-    /// Keep its leases.
+    /// Renewing leases.
     Lease,
 }
 
 impl Scope {
-    /// Every scope: what a token has that names none.
+    /// All scopes. A token without `scopes` has them.
     pub const ALL: [Scope; 2] = [Scope::Heartbeat, Scope::Lease];
 
-    /// Its name in a token.
+    /// Returns the name of the scope in a token.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -49,24 +49,24 @@ impl Scope {
     }
 }
 
-/// What a token says. Times are seconds since 1970-01-01 UTC. Claims beside
-/// these are ignored, so that versions can differ; one given twice is refused.
+/// Claims of a token. Times are seconds since 1970-01-01 UTC. Unknown claims are ignored, so
+/// that versions can differ; one given twice is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
-    /// Whose it is.
+    /// Id of the worker.
     pub worker_id: String,
-    /// Its own name, by which it can be revoked.
+    /// Id of the token, by which it can be revoked.
     pub jti: String,
-    /// Whom it is for.
+    /// Audience; must be [`AUDIENCE`].
     pub aud: String,
-    /// When it was made.
+    /// Time of issue.
     pub iat: i64,
-    /// From when on it counts; at once if it does not say.
+    /// Start of validity, if later than `iat`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nbf: Option<i64>,
-    /// Until when it counts.
+    /// End of validity.
     pub exp: i64,
-    /// What its worker may do; everything if it does not say.
+    /// Scopes of the worker; all of them if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scopes: Option<ScopeNames>,
 }
@@ -75,14 +75,14 @@ pub struct Claims {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ScopeNames {
-    /// `["worker:heartbeat"]`
+    /// A list such as `["worker:heartbeat"]`.
     List(Vec<String>),
-    /// `"worker:heartbeat worker:lease"`
+    /// A text such as `"worker:heartbeat worker:lease"`.
     Text(String),
 }
 
 impl Claims {
-    /// What the worker may do. Names that are not known grant nothing.
+    /// Returns the scopes of the worker. Unknown names grant nothing.
     #[must_use]
     pub fn granted(&self) -> Vec<Scope> {
         let names: Vec<&str> = match &self.scopes {
@@ -94,29 +94,29 @@ impl Claims {
     }
 }
 
-/// Why a token is refused.
+/// Reason why a token is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It is no signed token.
+    /// Malformed token.
     Form,
-    /// No key made this signature over these claims.
+    /// Signature by none of the accepted keys.
     Signature,
-    /// The claims are not what they must be.
+    /// Missing or malformed claims.
     Claims,
-    /// It is for somebody else.
+    /// Token for another audience.
     Audience,
-    /// It lives longer than allowed.
+    /// Lifetime longer than [`LIFETIME_MAX`], or not above zero.
     Lifetime,
-    /// Its time has not come.
+    /// Token that is not valid yet.
     NotYet,
-    /// Its time is over.
+    /// Expired token.
     Expired,
-    /// It was taken back.
+    /// Revoked token.
     Revoked,
 }
 
 impl Fault {
-    /// What to tell whoever sent it. Repeats nothing of the token.
+    /// Returns the message for the sender. It repeats nothing of the token.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
@@ -143,14 +143,14 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// Whether this is meant to be a signed token.
+/// Returns whether the text has the prefix of signed tokens.
 #[must_use]
 pub fn is_signed(token: &str) -> bool {
     token.starts_with(FORM)
 }
 
-/// Whether a worker or a token may be called so: 1 to 128 letters, digits, `.`,
-/// `_` and `-`. Another `jti` could not be revoked.
+/// Returns whether the text is valid as the id of a worker or a token: 1 to 128 letters,
+/// digits, `.`, `_` and `-`. A `jti` outside of this form could not be revoked.
 #[must_use]
 pub fn is_name(text: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&text.len())
@@ -160,7 +160,7 @@ pub fn is_name(text: &str) -> bool {
 /// Signs these claims.
 ///
 /// # Panics
-/// Never: the claims are texts and numbers, and any key will do.
+/// Never: the claims are texts and numbers, and a key may have any length.
 #[must_use]
 pub fn sign(claims: &Claims, key: &Secret) -> String {
     let json = serde_json::to_vec(claims).expect("claims are JSON");
@@ -169,7 +169,7 @@ pub fn sign(claims: &Claims, key: &Secret) -> String {
     format!("{signed}.{}", BASE64URL.encode(signature))
 }
 
-/// Reads a token without believing it.
+/// Decodes a token without verifying it.
 ///
 /// # Errors
 /// [`Fault::Form`] and [`Fault::Claims`].
@@ -178,8 +178,8 @@ pub fn read(token: &str) -> Result<Claims, Fault> {
     parse(&claims)
 }
 
-/// Reads a token that one of `keys` signed and that counts at `now_ms`
-/// (milliseconds since 1970-01-01 UTC). Whose it is remains to be compared.
+/// Decodes a token that one of `keys` signed and that is valid at `now_ms` (milliseconds since
+/// 1970-01-01 UTC). The caller has to compare `worker_id`.
 ///
 /// # Errors
 /// Every [`Fault`].
@@ -217,7 +217,7 @@ pub fn verify<'a>(
     Ok(claims)
 }
 
-/// The claims and the signature, both decoded. There is one way only to write
+/// Returns the claims and the signature, both decoded. The decoder accepts only one encoding of
 /// the same bytes.
 fn parts(token: &str) -> Result<(Vec<u8>, Vec<u8>), Fault> {
     let rest = token.strip_prefix(FORM).filter(|_| token.len() <= TOKEN_BYTES_MAX).ok_or(Fault::Form)?;
@@ -227,7 +227,7 @@ fn parts(token: &str) -> Result<(Vec<u8>, Vec<u8>), Fault> {
 }
 
 fn parse(json: &[u8]) -> Result<Claims, Fault> {
-    // The reader would take a list for the fields in their order.
+    // serde would accept a list with the fields in their order.
     if json.first() != Some(&b'{') {
         return Err(Fault::Claims);
     }

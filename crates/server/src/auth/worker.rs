@@ -1,5 +1,5 @@
-//! Credentials of workers, in the order in which they are tried: a signed token,
-//! the worker's own token, the token that all share.
+//! Credentials of workers, in the order in which they are tried: a signed token, the worker's
+//! own token, the token that all workers share.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +13,22 @@ use crate::config::{Auth, Secret};
 
 const WORKER_ID: HeaderName = HeaderName::from_static("x-worker-id");
 const WORKER_TOKEN: HeaderName = HeaderName::from_static("x-worker-token");
-/// The id of the worker that is this server itself.
+/// Id of the worker that is this server itself.
 const LOCAL: &str = "local";
 
-/// A worker that showed its credential.
+/// Worker that proved its identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerClaims {
-    /// Which.
+    /// Id of the worker.
     pub id: String,
-    /// What it may do.
+    /// Scopes granted to it.
     pub scopes: Vec<Scope>,
 }
 
-/// The credentials that are configured.
+/// Configured credentials of workers.
 #[derive(Debug, Clone, Default)]
 pub struct Workers {
-    /// The key of today first, then earlier ones.
+    /// Signing keys: the current one first, then earlier ones.
     signing: Vec<Secret>,
     revoked: Vec<String>,
     own: BTreeMap<String, KeyHash>,
@@ -36,7 +36,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// The credentials of this configuration.
+    /// Collects the credentials of this configuration.
     #[must_use]
     pub fn new(auth: &Auth) -> Workers {
         Workers {
@@ -47,10 +47,10 @@ impl Workers {
         }
     }
 
-    /// Whether the caller is the worker `id`, which its path names.
+    /// Verifies that the caller is the worker `id` of the path, and returns its scopes.
     ///
     /// # Errors
-    /// [`Denied`] if it is not, or if it is not told how to know.
+    /// [`Denied`] if it is not, or if no credential is configured for it.
     pub fn verify(&self, id: &str, headers: &HeaderMap, now: Timestamp) -> Result<WorkerClaims, Denied> {
         let named =
             single(headers, &WORKER_ID, "`X-Worker-ID` is given twice; send it once", "`X-Worker-ID` is empty")?;

@@ -1,8 +1,8 @@
-//! What this server offers, as it is said to a control plane.
+//! Heartbeat in the form in which a control plane gets it.
 
 use crate::control::Heartbeat;
 
-/// A heartbeat as it is sent.
+/// Converts an offer of this server to a heartbeat.
 pub fn heartbeat(offer: Heartbeat) -> api::Heartbeat {
     api::Heartbeat {
         hostname: Some(offer.hostname),

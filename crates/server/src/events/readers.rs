@@ -1,4 +1,4 @@
-//! The places of readers, and how they are shared.
+//! Places of readers, and how they are shared.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,13 +8,13 @@ use domain::{NoPlace, Places};
 use super::SUBSCRIBERS_MAX;
 use crate::budget::Holders;
 
-/// The places, of which a caller has as many as it leaves free.
+/// Places of readers; a caller may have as many as it leaves free.
 const PLACES: Places = Places { all: SUBSCRIBERS_MAX, of_one: None };
-/// All callers at one address have so many times what they leave free: callers cost
+/// Multiple of the free places that all callers at one address may have together: callers cost
 /// nothing to make up.
 const ADDRESS_TIMES_FREE: usize = 4;
 
-/// The reason why one more may not read now.
+/// Reason why another reader is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
     /// All places are taken.
@@ -37,24 +37,24 @@ impl From<NoPlace> for Full {
     }
 }
 
-/// The readers that there are now.
+/// Counts of the present readers.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
     all: usize,
-    /// The readers of each that has any.
+    /// Readers by holder, without holders of none.
     held: HashMap<u64, usize>,
 }
 
 impl Readers {
-    /// Returns how many there are.
+    /// Returns the number of readers.
     pub(super) fn count(&self) -> usize {
         self.all
     }
 
-    /// Takes a place.
+    /// Takes a place for a reader.
     ///
     /// # Errors
-    /// [`Full`] says what there is none in.
+    /// [`Full`] if there is no place, or none in the share of the holders.
     pub(super) fn enter(&mut self, holders: Holders) -> Result<(), Full> {
         let [caller, address] = holders.keys();
         let held = |key| self.held.get(&key).copied().unwrap_or(0);
@@ -69,7 +69,7 @@ impl Readers {
         Ok(())
     }
 
-    /// Gives a place back.
+    /// Gives back the place of a reader.
     pub(super) fn leave(&mut self, holders: Holders) {
         self.all -= 1;
         for key in holders.keys() {
@@ -90,7 +90,7 @@ mod test {
     use super::*;
     use crate::budget::{Budget, Caller};
 
-    /// Takes places until there is none; how many, and why no more.
+    /// Takes places until one is refused, and returns how many, and why no more.
     fn fill(readers: &mut Readers, holders: impl Fn(usize) -> Holders) -> (usize, Full) {
         (0..).find_map(|n| readers.enter(holders(n)).err().map(|why| (n, why))).unwrap()
     }
@@ -105,7 +105,7 @@ mod test {
         let mut readers = Readers::default();
         let (own, why) = fill(&mut readers, |_| of("one", [192, 0, 2, 1]));
         assert_eq!((own, why), (SUBSCRIBERS_MAX / 2, Full::Share));
-        // Owners that it makes up bring it to four fifths.
+        // With made-up owners, its address gets four fifths.
         let (more, why) = fill(&mut readers, |n| of(&format!("made-up-{n}"), [192, 0, 2, 1]));
         assert_eq!((own + more, why), (410, Full::Share));
         readers.enter(of("two", [192, 0, 2, 2])).unwrap();

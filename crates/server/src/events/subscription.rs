@@ -1,4 +1,4 @@
-//! One reader of the events: where it is, and what it wants to see.
+//! One reader of the events: its position, and its filter.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use tokio::sync::watch;
 use super::{Event, EventType, Events, Full};
 use crate::budget::Holders;
 
-/// Events per read: what a reader that has hung up holds on to.
+/// The most events per read, which a reader that has hung up keeps in memory.
 const BATCH_MAX: usize = 16;
 
-/// What a reader wants to see.
+/// Events that a reader wants to see.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// These kinds; every kind if empty.
+    /// Kinds of events; every kind if empty.
     pub kinds: Vec<EventType>,
-    /// What happened to this sandbox only.
+    /// Sandbox to which they happened; `None` for all events.
     pub sandbox: Option<SandboxId>,
 }
 
@@ -27,37 +27,37 @@ impl Filter {
     }
 }
 
-/// What comes next for a reader.
+/// Next item for a reader.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Next {
-    /// These, in order; never none.
+    /// Events in order, at least one.
     Events(Vec<Arc<Event>>),
-    /// Events of these many ids are no longer here.
+    /// Gap: the events of these ids are no longer kept.
     Lost {
-        /// The last of the ids.
+        /// Last of the ids.
         id: u64,
-        /// How many ids; each was an event if `is_exact`.
+        /// Number of ids; each was an event if `is_exact`.
         count: u64,
-        /// Whether all of it happened in this process. Of an earlier one it is
-        /// not known how many of its last ids were used.
+        /// True if all of them are ids of this process. It is not known how many of its last ids
+        /// an earlier process used.
         is_exact: bool,
     },
-    /// The reader knows a later id than there is: this is another store's, or
-    /// an older copy of this one. It goes on from the start of what is here.
+    /// The reader knows a later id than there is: from another store, or from a newer copy of
+    /// this one. It goes on from the oldest event that is kept.
     Ahead {
-        /// The latest id there is.
+        /// Id before the oldest event that is kept.
         id: u64,
     },
-    /// Nothing more comes.
+    /// End of the present events, or of the server.
     End,
 }
 
-/// A reader. Counts as one until it is dropped.
+/// A reader, which counts as one until it is dropped.
 #[derive(Debug)]
 pub struct Subscription {
     events: Arc<Events>,
     filter: Filter,
-    /// Everything up to this id has been dealt with.
+    /// Id up to which everything has been dealt with.
     cursor: u64,
     changed: watch::Receiver<u64>,
     follows: bool,
@@ -65,11 +65,11 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Reads what comes after the id `after`, or after now. Ends at the present
+    /// Starts a reader of the events after the id `after`, or after now. It ends at the present
     /// unless it `follows`.
     ///
     /// # Errors
-    /// [`Full`] while there are too many readers, of all or of these holders.
+    /// [`Full`] while there are too many readers, in all or of these holders.
     pub fn begin(
         events: &Arc<Events>,
         filter: Filter,
@@ -83,12 +83,12 @@ impl Subscription {
         Ok(Self { events: Arc::clone(events), filter, cursor, changed, follows, holders })
     }
 
-    /// The id up to which everything has been dealt with.
+    /// Returns the id up to which everything has been dealt with.
     pub fn cursor(&self) -> u64 {
         self.cursor
     }
 
-    /// What comes next, as soon as there is something. Safe to cancel.
+    /// Waits for the next item. Safe to cancel.
     pub async fn next(&mut self) -> Next {
         loop {
             self.changed.mark_unchanged();
@@ -177,7 +177,7 @@ mod test {
         Subscription::begin(events, Filter::default(), after, false, holders()).unwrap()
     }
 
-    /// The ids of everything that comes, and what was said to be lost.
+    /// Returns the ids of all events that come, and the losses that are reported.
     async fn all(mut reader: Subscription) -> (Vec<u64>, Vec<(u64, bool)>) {
         let (mut ids, mut lost) = (Vec::new(), Vec::new());
         loop {

@@ -27,7 +27,7 @@ const fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// How many requests of the owner go through at once.
+/// Returns how many requests of the owner go through at once.
 fn burst_of(limiter: &RateLimiter, name: &str, at: Option<IpAddr>, now: Duration) -> usize {
     let owner = owner(name);
     (0..1000).take_while(|_| limiter.take_at(Caller::Owner(&owner), at, now).is_ok()).count()

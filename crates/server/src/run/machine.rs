@@ -1,12 +1,12 @@
-//! The machine that boxes are made on, as it is at the start.
+//! Size of the machine that boxes are made on, at the start.
 
 use std::num::NonZero;
 use std::path::Path;
 
 use domain::Machine;
 
-/// Where a container finds the bound on its own memory, in either version of control
-/// groups. On a host these are absent, or above all memory.
+/// Files with the bound on a container's own memory, in either version of control groups. On a
+/// host these are absent, or above all memory.
 const MEMORY_BOUNDS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
 /// Measures the machine; the disk is that of `data_dir`.
@@ -21,7 +21,7 @@ pub(super) fn measure(data_dir: &Path) -> Machine {
     Machine { memory_mb: memory >> 20, cpus: cpus as u64, disk_mb: disk >> 20 }
 }
 
-/// Reads a bound in bytes; `max` is none.
+/// Parses a bound in bytes; `max` is `None`.
 fn bound(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }

@@ -1,4 +1,4 @@
-//! What boxes are made with and of, as the configuration says.
+//! Set-up of the image store and the providers from the configuration.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ fn images_config(config: &Config) -> ImagesConfig {
     }
 }
 
-/// So many times the boxes' reserve is what images leave free: what they take never
-/// brings a box to its end, and boxes have as much again to write.
+/// Multiple of the boxes' reserve that images leave free. So images never cause a box to be
+/// ended, and boxes have as much again to write.
 const IMAGES_RESERVE: u64 = 2;
 
 fn images_reserve(limits: &config::Limits) -> Reserve {
@@ -67,10 +67,10 @@ fn registry_config(registry: &config::Registry) -> RegistryConfig {
     }
 }
 
-/// A provider, and when it is offered.
+/// A provider, with the condition under which it is offered.
 type Offered = (Arc<dyn Provider>, Offer);
 
-/// Sets up the enabled providers and says which is the default, and why not the others.
+/// Sets up the enabled providers, and logs which is the default and why others do not work.
 pub(super) async fn registry(
     config: &Config,
     images: &Images,
@@ -111,7 +111,7 @@ pub(super) async fn registry(
     Ok(registry)
 }
 
-/// When a provider of this setting is offered; `None` for never.
+/// Returns the condition under which a provider of this setting is offered; `None` for never.
 fn offer(enabled: Enabled) -> Option<Offer> {
     match enabled {
         Enabled::Auto => Some(Offer::IfHealthy),
@@ -183,8 +183,8 @@ async fn proot(config: &Config, images: &Images, store: &dyn Store) -> Result<Op
     opened("proot", proot.await, offer)
 }
 
-/// A provider that cannot be set up keeps a server from starting only if it was
-/// asked for by name.
+/// Turns the failure to set up a provider into a warning, unless the provider was enabled by
+/// name.
 fn opened(
     name: &'static str,
     opened: providers::Result<impl Provider + 'static>,
@@ -200,7 +200,7 @@ fn opened(
     }
 }
 
-/// `path:options`, or a path alone.
+/// Splits `path:options`, or a path alone.
 fn tmpfs(mount: &str) -> (String, String) {
     let (path, options) = mount.split_once(':').unwrap_or((mount, ""));
     (path.to_owned(), options.to_owned())

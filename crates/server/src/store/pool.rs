@@ -1,7 +1,7 @@
-//! Boxes that several users share, and who has a place in which.
+//! Boxes that several users share, and the places of sandboxes in them.
 //!
-//! A place is taken before its box or slot is made, and given back after the
-//! slot is gone; so whatever a crash leaves has a row here.
+//! A place is taken before its box or slot is made, and given back after the slot is gone. A
+//! crash therefore leaves no box or slot without a row here.
 
 use async_trait::async_trait;
 use domain::{Denial, Resources, SandboxId, Timestamp};
@@ -11,73 +11,70 @@ use super::{Result, Sandbox};
 /// A box that holds slots, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolHost {
-    /// Its name.
     pub id: SandboxId,
-    /// Whether it takes new slots; else it is being removed, for good.
+    /// True if it takes new slots; a closed box is being removed and does not reopen.
     pub is_open: bool,
-    /// The provider that runs it.
+    /// Provider that runs it.
     pub provider: String,
-    /// The image of all its slots.
+    /// Image of all its slots.
     pub image: String,
-    /// The size of each slot.
+    /// Size of each slot.
     pub resources: Resources,
-    /// How many slots it was made for.
+    /// Number of slots that it was made for.
     pub places: u32,
 }
 
-/// How many boxes there may be, and slots in each.
+/// Bounds on the number of shared boxes, and of slots in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolBounds {
-    /// The most boxes.
+    /// Maximum number of boxes.
     pub hosts_max: u32,
-    /// The most slots in a box.
+    /// Maximum number of slots in a box.
     pub places: u32,
 }
 
-/// What a sandbox is admitted to a shared box by.
+/// Parameters for admitting a sandbox to a shared box.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolPlace {
-    /// How many there may be.
     pub bounds: PoolBounds,
-    /// The id of a new box, if it takes one.
+    /// Id for a new box, if the sandbox needs one.
     pub new_host: SandboxId,
 }
 
-/// How full the pool is.
+/// Numbers of shared boxes and slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolCounts {
-    /// Boxes, those too that are being removed.
+    /// Boxes, including those being removed.
     pub hosts: u64,
-    /// Slots.
     pub slots: u64,
 }
 
-/// The transactions about shared boxes. [`super::Store::admit`] takes a place.
+/// Transactions on shared boxes. [`super::Store::admit`] takes a place.
 #[async_trait]
 pub trait PoolStore {
-    /// Returns why one like `sandbox` would find no place; `None` if it would find one.
+    /// Returns why a sandbox like `sandbox` would find no place; `None` if it would find one.
     async fn lacks_place(&self, sandbox: &Sandbox, bounds: PoolBounds) -> Result<Option<Denial>>;
 
-    /// The box in which a sandbox has its place.
+    /// Returns the box in which a sandbox has its place.
     async fn host_of(&self, slot: &SandboxId) -> Result<Option<PoolHost>>;
 
-    /// Gives a place back. The box, if this was the last place in it: it is closed
-    /// now and to be removed.
+    /// Gives a place back. If it was the last place taken in its box, closes the box and returns
+    /// it, to be removed.
     async fn leave(&self, slot: &SandboxId) -> Result<Option<SandboxId>>;
 
-    /// Forgets a box that was closed and is gone.
+    /// Deletes the row of a box that was closed and has been removed.
     async fn forget_host(&self, host: &SandboxId) -> Result<()>;
 
-    /// All boxes.
     async fn pool_hosts(&self) -> Result<Vec<PoolHost>>;
 
-    /// Places of sandboxes that are not there or no longer active, each with the
-    /// provider of its box, at most `limit`.
+    /// Returns places whose sandbox is missing or no longer active, each with the provider of
+    /// its box, at most `limit`.
     async fn pool_strays(&self, limit: u32) -> Result<Vec<(SandboxId, String)>>;
 
-    /// When the last sandbox of a box expires; `None` without any that is alive.
+    /// Returns the latest expiry of the sandboxes in a box that are `creating` or `running`;
+    /// `None` without any.
     async fn host_expires_at(&self, host: &SandboxId) -> Result<Option<Timestamp>>;
 
-    /// How full the pool is.
+    /// Returns the numbers of boxes and slots.
     async fn pool_counts(&self) -> Result<PoolCounts>;
 }

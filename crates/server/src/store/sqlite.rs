@@ -30,25 +30,25 @@ use super::{
     NewSandbox, OwnerQuota, Page, QuotaSummary, Result, Sandbox, Store, Template, TemplateValues,
 };
 
-/// Connections that read beside the one that writes. Two cores' worth: each is a
-/// thread with a page cache, and reads take microseconds.
+/// Number of reading connections. Each is a thread with a page cache, and reads take
+/// microseconds, so that two cores' worth suffice.
 const READERS: u32 = 2;
-/// Connections that search all rows. Searches wait for each other, and no request
-/// that reads a row waits for them.
+/// Number of connections for searches over all rows. Searches queue behind each other, and no
+/// read of single rows waits for them.
 const SEARCHERS: u32 = 1;
-/// How long a statement waits for another process that holds the file.
+/// Deadline of a statement for another process's lock on the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Reads what the triggers count; not the rows of owners, of whom there may be many.
+/// Counts kept by triggers, without those by owner, of which there may be many.
 const COUNTS: &str = "SELECT scope, name, rows FROM counts \
     WHERE scope IN ('active', 'state', 'provider', 'worker') AND rows > 0";
 
-/// The rows that are kept unless [`Sqlite::keeping`] says otherwise.
+/// Bounds on ended rows unless [`Sqlite::keeping`] sets others.
 const KEPT: Kept =
     Kept { failed: KeptRows { total: 1_000, per_owner: 100 }, destroyed: KeptRows { total: 10_000, per_owner: 1_000 } };
-/// The longest reason of a failure that is kept, in characters.
+/// Maximum length of a stored failure reason, in characters.
 const ERROR_CHARS_MAX: usize = 2_048;
 
-/// A store in one file.
+/// A store in one SQLite file.
 #[derive(Debug)]
 pub struct Sqlite {
     id: StoreId,
@@ -60,8 +60,8 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the file, making or upgrading it as needed. `entropy` names the
-    /// store if it is new.
+    /// Opens the file, and creates or upgrades it as needed. `entropy` becomes the id of a new
+    /// store.
     ///
     /// # Errors
     /// If the file cannot be opened, or was written by a later release.
@@ -71,8 +71,8 @@ impl Sqlite {
             .filename(path)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
-            // A crash of the server loses nothing; a power cut may lose the last
-            // moments, and ends every box anyway.
+            // A crash of the server loses nothing. A power failure may lose the last moments,
+            // and ends every box anyway.
             .synchronous(SqliteSynchronous::Normal)
             .foreign_keys(true)
             .busy_timeout(BUSY_TIMEOUT)
@@ -84,8 +84,8 @@ impl Sqlite {
                 .min_connections(1)
                 .idle_timeout(None)
                 .max_lifetime(None)
-                // Each check is a round trip to the connection's thread, and a
-                // local file does not hang up.
+                // Each check is a round trip to the connection's thread, and a connection to a
+                // local file does not break.
                 .test_before_acquire(false)
                 .before_acquire(|connection, _| Box::pin(is_fit(connection)))
         };
@@ -98,7 +98,7 @@ impl Sqlite {
         Ok(Self { id, path: path.to_owned(), kept: KEPT, writer, readers, searches })
     }
 
-    /// Sets how many rows of what has ended are kept.
+    /// Sets the bounds on rows of ended sandboxes.
     #[must_use]
     pub fn keeping(mut self, kept: Kept) -> Self {
         self.kept = kept;
@@ -106,17 +106,17 @@ impl Sqlite {
     }
 }
 
-/// Says whether a connection can begin a transaction. A full disk ends one behind the
-/// back of the library, which then takes it for open for ever.
+/// Returns whether a connection can begin a transaction. On a full disk SQLite ends a
+/// transaction without sqlx noticing, which then takes it for open for ever.
 async fn is_fit(connection: &mut sqlx::SqliteConnection) -> std::result::Result<bool, sqlx::Error> {
     if connection.is_in_transaction() {
-        // The end of the last one may only be under way.
+        // The end of the last transaction may still be under way.
         connection.ping().await?;
     }
     Ok(!connection.is_in_transaction())
 }
 
-/// What the caps are about, in one statement: it is in the way of every spawn.
+/// Reads the active counts and the caps in one statement, since every spawn waits for it.
 async fn room(connection: &mut sqlx::SqliteConnection, owner: Option<&OwnerId>, caps: Caps) -> Result<Room> {
     let row = sqlx::query(
         "SELECT (SELECT rows FROM counts WHERE scope = 'active' AND name = '') AS total, \
@@ -132,7 +132,7 @@ async fn room(connection: &mut sqlx::SqliteConnection, owner: Option<&OwnerId>, 
     Ok(Room { active, caps: caps.under(&quota) })
 }
 
-/// Takes the key; `false` if it is taken.
+/// Takes the key. Returns `false` if it is in use.
 async fn take_key(
     connection: &mut sqlx::SqliteConnection,
     owner: Option<&OwnerId>,
@@ -155,12 +155,12 @@ async fn take_key(
     Ok(done.rows_affected() == 1)
 }
 
-/// Keys taken at this instant or before are free by `now`.
+/// Returns the time at or before which keys must have been taken to be free at `now`.
 fn key_ends(now: Timestamp) -> i64 {
     ms(now).saturating_sub(i64::try_from(KEY_LIFETIME.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Whether the change leaves nothing that a repeated request should find.
+/// Returns whether the change leaves no sandbox for a retry of the request to return.
 fn frees_key(change: &Change) -> bool {
     match change {
         Change::Broke { .. } => true,
@@ -196,7 +196,7 @@ async fn insert(connection: &mut sqlx::SqliteConnection, new: &Sandbox, worker: 
     Ok(())
 }
 
-/// What a change writes beside the state.
+/// Values that a change writes besides the state.
 struct Columns {
     expires_at: Option<i64>,
     ended_at: Option<i64>,
@@ -226,7 +226,7 @@ impl Store for Sqlite {
     async fn admit(&self, new: &NewSandbox) -> Result<Admitted> {
         let NewSandbox { sandbox, caps, key, placing, pool } = new;
         let owner = sandbox.owner.as_ref();
-        // IMMEDIATE: a deferred transaction that turns into a writer can fail at once.
+        // IMMEDIATE: a deferred transaction that becomes a writer can fail at once.
         let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
         if let Some(key) = key
             && !take_key(&mut tx, owner, key, &sandbox.id, sandbox.created_at).await?
@@ -270,7 +270,7 @@ impl Store for Sqlite {
     }
 
     async fn counts(&self) -> Result<Counts> {
-        // Bounded: owners, of whom there can be any number, are left out.
+        // Bounded: counts by owner, of which there can be any number, are left out.
         let rows = sqlx::query(COUNTS).fetch_all(&self.readers).await?;
         let mut counts = Counts::default();
         for row in rows {
@@ -334,7 +334,7 @@ impl Store for Sqlite {
 
     async fn check(&self) -> Result<()> {
         sqlx::query("SELECT id FROM store").fetch_one(&self.readers).await?;
-        // Takes the lock of the one who writes, and gives it back at once.
+        // Takes the write lock, and releases it at once.
         self.writer.begin_with("BEGIN IMMEDIATE").await?.rollback().await?;
         Ok(())
     }
@@ -439,8 +439,8 @@ impl Store for Sqlite {
 
     async fn reserve_event_ids(&self, count: u64) -> Result<Range<u64>> {
         let mut writer = self.writer.acquire().await?;
-        // Written out before it is used: ids that were told must not come again
-        // after a power cut either.
+        // Synced before use: ids that were published must not come again, even after a power
+        // failure.
         sqlx::raw_sql("PRAGMA synchronous = FULL").execute(&mut *writer).await?;
         let end = sqlx::query_scalar::<_, i64>(
             "INSERT INTO counters (name, value) VALUES ('events', 1 + $1) \
@@ -544,7 +544,8 @@ mod test {
         assert!(matches!(Sqlite::open(&path, [7; 10]).await, Err(Error::TooNew { found: 999, .. })));
     }
 
-    /// Those who watch come every few seconds, whatever there is to count.
+    /// Monitoring reads the counts every few seconds, so their cost must not depend on the
+    /// number of rows.
     #[tokio::test]
     async fn the_counts_are_read_without_a_look_at_sandboxes_or_owners() {
         let dir = tempfile::tempdir().unwrap();
@@ -582,7 +583,7 @@ mod test {
         let large = sqlx::query("CREATE TABLE large AS SELECT zeroblob(10000000) AS content");
         let error = Error::from(large.execute(&mut *tx).await.unwrap_err());
         assert!(error.is_full(), "{error:?}");
-        // As the engine does by itself where the disk is full.
+        // SQLite does this by itself where the disk is full.
         sqlx::query("ROLLBACK").execute(&mut *tx).await.unwrap();
         drop(tx);
         store.check().await.expect("it is well again");

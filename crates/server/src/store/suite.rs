@@ -1,4 +1,4 @@
-//! What every engine must do: one suite, run on each.
+//! Test suite that every engine passes.
 
 mod audit;
 pub(super) mod kept;
@@ -98,12 +98,12 @@ async fn admit(store: &dyn Store, sandbox: &Sandbox) {
     assert_eq!(store.admit(&new(sandbox.clone(), Caps::default())).await.unwrap(), Admitted::Yes(WorkerId::local()));
 }
 
-/// The cap that stands in the way.
+/// Returns the reason for which an admission is denied.
 async fn denial(store: &dyn Store, sandbox: Sandbox, caps: Caps) -> Option<Denial> {
     match store.admit(&new(sandbox, caps)).await.unwrap() {
         Admitted::Yes(_) => None,
         Admitted::Denied(denial, _) => Some(denial),
-        Admitted::KeyTaken | Admitted::NoWorker => panic!("nobody gave a key, and there is a worker"),
+        Admitted::KeyTaken | Admitted::NoWorker => panic!("no key was given, and there is a worker"),
     }
 }
 
@@ -123,7 +123,7 @@ fn requested() -> Change {
     Change::StopRequested { reason: StopReason::Requested, now: start() }
 }
 
-/// Leaves nothing active or listed behind.
+/// Ends sandboxes, so that no active or listed one is left.
 async fn end(store: &dyn Store, ids: impl IntoIterator<Item = u8>) {
     for n in ids {
         store.apply(&id(n), requested()).await.unwrap();
@@ -269,7 +269,7 @@ async fn what_has_expired_is_not_listed(store: &dyn Store) {
     state_after(store, &id(101), Change::Broke { error: "x".into(), at: start() }).await.unwrap();
     let late = store.sandboxes(&ListFilter::default(), after(start(), Duration::from_secs(60))).await.unwrap();
     let ids: Vec<_> = late.sandboxes.into_iter().map(|sandbox| sandbox.id).collect();
-    assert_eq!(ids, [id(101)], "a failed one keeps its reason for whoever asks");
+    assert_eq!(ids, [id(101)], "a failed one is listed with its reason");
     end(store, 100..=101).await;
     assert_eq!(store.sandbox(&id(101)).await.unwrap().unwrap().state, State::Destroyed);
 }
@@ -299,7 +299,7 @@ async fn filters_of_the_list_hold_together(store: &dyn Store) {
 }
 
 async fn a_list_in_parts_is_the_list(store: &dyn Store) {
-    // Several of the same millisecond, so that the order among them matters.
+    // Several of the same millisecond, to test their order.
     for n in 120..127 {
         admit(store, &sandbox(n, None)).await;
     }
@@ -319,7 +319,7 @@ async fn a_list_in_parts_is_the_list(store: &dyn Store) {
         }
         assert_eq!(parts, whole, "in parts of {limit}");
     }
-    // What comes in between does not move what is still to come.
+    // Rows inserted in between do not move the later pages.
     let first = ListFilter { limit: Some(3), ..ListFilter::default() };
     let page = store.sandboxes(&first, start()).await.unwrap();
     admit(store, &sandbox(127, None)).await;
@@ -331,7 +331,7 @@ async fn a_list_in_parts_is_the_list(store: &dyn Store) {
 async fn counts_are_what_counting_would_give(store: &dyn Store) {
     let before = store.counts().await.unwrap();
     assert_eq!(before.active, 0);
-    // Every way through the states.
+    // All paths through the states.
     for n in 130..142 {
         admit(store, &sandbox(n, (n % 2 == 0).then_some("dave"))).await;
         let steps = [
@@ -433,7 +433,7 @@ async fn a_key_names_one_sandbox_of_one_owner_for_a_day(store: &dyn Store) {
     assert_eq!(store.admit(&keyed(163, Some("gina"), "t", day)).await.unwrap(), Admitted::Yes(WorkerId::local()));
     assert_eq!(store.keyed(Some(&gina), "k", day).await.unwrap(), Some(("t".to_owned(), id(163))));
     end(store, 160..=163).await;
-    assert!(store.keyed(Some(&gina), "k", day).await.unwrap().is_some(), "whoever destroyed it had it");
+    assert!(store.keyed(Some(&gina), "k", day).await.unwrap().is_some(), "its caller had received it");
     store.purge_ended(from_ms(0), after(day, KEY_LIFETIME)).await.unwrap();
     assert_eq!(store.keyed(Some(&gina), "k", day).await.unwrap(), None, "old ones are forgotten");
 }

@@ -9,125 +9,117 @@ use domain::{Capacity, Lease, LeaseRefused, OwnerId, SandboxId, Timestamp, Worke
 
 use super::{Result, Sandbox};
 
-/// The most workers: whoever has a shared worker token can name any number.
+/// Maximum number of workers: a client with a shared worker token can register any number of
+/// names.
 pub const WORKERS_MAX: u64 = 1_000;
 
-/// Where a sandbox may go.
+/// Workers that a sandbox may be placed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placing {
-    /// Silence after which a worker gets nothing.
+    /// Age of the last heartbeat after which a worker gets no sandboxes.
     pub stale_after: Duration,
-    /// How long the first lease lasts.
+    /// Duration of the first lease.
     pub lease_ttl: Duration,
-    /// Whether it may stay on this server.
+    /// True if this server itself may run it.
     pub here: bool,
-    /// The other workers that this server knows how to reach.
+    /// Other workers that this server has an address for.
     pub reachable: Arc<[WorkerId]>,
 }
 
 impl Placing {
-    /// Whether `worker` comes into question at all.
+    /// Returns whether `worker` may be chosen.
     #[must_use]
     pub fn may_use(&self, worker: &WorkerId) -> bool {
         if worker.is_local() { self.here } else { self.reachable.contains(worker) }
     }
 }
 
-/// What a worker says of itself.
+/// Contents of a worker's heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// The name of its host.
+    /// Hostname of the worker.
     pub hostname: String,
-    /// Whether it takes sandboxes; `None` leaves a worker that drains draining.
+    /// Status to store; `None` leaves a draining worker draining.
     pub status: Option<WorkerStatus>,
-    /// The providers that it offers.
     pub providers: Vec<String>,
-    /// What it can do.
     pub capabilities: Vec<String>,
-    /// What it takes.
     pub capacity: Capacity,
 }
 
-/// A worker.
+/// A worker, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Worker {
-    /// Its name.
     pub id: WorkerId,
-    /// The name of its host.
+    /// Hostname of the worker.
     pub hostname: String,
-    /// Whether it takes sandboxes.
     pub status: WorkerStatus,
-    /// The providers that it offers.
     pub providers: Vec<String>,
-    /// What it can do.
     pub capabilities: Vec<String>,
-    /// What it takes.
     pub capacity: Capacity,
-    /// When it was heard last.
+    /// Time of the last heartbeat.
     pub last_heartbeat: Timestamp,
-    /// When it was heard first.
+    /// Time of the first heartbeat.
     pub created_at: Timestamp,
-    /// When anything of it but the last heartbeat changed.
+    /// Time of the last change to anything but the last heartbeat.
     pub updated_at: Timestamp,
 }
 
-/// What became of a heartbeat.
+/// Outcome of a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Beat {
-    /// There are [`WORKERS_MAX`] workers, and this is none of them.
+    /// There are [`WORKERS_MAX`] workers, and this one is not among them.
     Full,
-    /// It is stored.
+    /// The heartbeat was stored.
     Heard {
-        /// The worker as it is now.
+        /// Worker after the heartbeat.
         worker: Box<Worker>,
-        /// Whether it was not there before, or had been found stale.
+        /// True if the worker was unknown, or had been marked stale.
         is_news: bool,
     },
 }
 
-/// What became of the wish to forget a worker.
+/// Outcome of a worker's deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forgotten {
-    /// It is.
+    /// The worker was deleted.
     Done,
-    /// There is none.
+    /// There is no such worker.
     Missing,
-    /// It runs so many active sandboxes.
+    /// The worker runs this number of active sandboxes.
     Busy(u64),
 }
 
-/// How many leases there are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeaseCounts {
-    /// Those that are not over.
+    /// Leases that have not expired.
     pub active: u64,
-    /// Those that are.
+    /// Leases that have expired.
     pub expired: u64,
-    /// All by holder.
+    /// Leases by holder, expired ones included.
     pub by_holder: BTreeMap<String, u64>,
 }
 
 impl LeaseCounts {
-    /// All of them.
+    /// Returns the number of leases, expired ones included.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.active + self.expired
     }
 }
 
-/// The transactions on workers and leases.
+/// Transactions on workers and leases.
 #[async_trait]
 pub trait Workers {
-    /// Stores what a worker says, at `now`.
+    /// Stores a worker's heartbeat, received at `now`.
     async fn beat(&self, id: &WorkerId, beat: &Heartbeat, now: Timestamp) -> Result<Beat>;
 
-    /// All workers by id.
+    /// Returns all workers, ordered by id.
     async fn workers(&self) -> Result<Vec<Worker>>;
 
-    /// One worker.
     async fn worker(&self, id: &WorkerId) -> Result<Option<Worker>>;
 
-    /// The worker that a sandbox would go to at `now`, and how many it could go to.
+    /// Returns the worker that a sandbox would be placed on at `now`, and the number of eligible
+    /// workers.
     async fn place(
         &self,
         provider: &str,
@@ -136,11 +128,12 @@ pub trait Workers {
         placing: &Placing,
     ) -> Result<(Option<WorkerId>, u64)>;
 
-    /// Takes a sandbox from a worker that was certainly never asked for it, and
-    /// places it by the same rules on another, with a lease of a later generation.
-    /// `from` gets nothing more until it beats again.
+    /// Takes a sandbox from a worker that certainly never received the request, and places it on
+    /// another by the same rules, with a lease of a later generation. `from` gets no sandboxes
+    /// until its next heartbeat.
     ///
-    /// `None` if nobody else may have it, or it is not being created there any more.
+    /// Returns `None` if no other worker is eligible, or the sandbox is no longer being created
+    /// on `from`.
     async fn place_anew(
         &self,
         id: &SandboxId,
@@ -149,15 +142,15 @@ pub trait Workers {
         placing: &Placing,
     ) -> Result<Option<Sandbox>>;
 
-    /// Forgets a worker that runs nothing.
+    /// Deletes a worker without active sandboxes.
     async fn forget_worker(&self, id: &WorkerId) -> Result<Forgotten>;
 
-    /// The workers that were heard last at `heard_by` or before, each once until
-    /// it is heard again.
+    /// Returns the workers whose last heartbeat was at `heard_by` or before. Each is returned
+    /// once until it sends another.
     async fn newly_stale(&self, heard_by: Timestamp) -> Result<Vec<WorkerId>>;
 
-    /// Renews a lease by the rules of [`Lease::renew`]. One on a sandbox that is
-    /// no longer wanted is refused as expired.
+    /// Renews a lease by the rules of [`Lease::renew`]. A lease on a sandbox that is being
+    /// removed is refused as expired.
     async fn renew_lease(
         &self,
         resource: &str,
@@ -166,36 +159,37 @@ pub trait Workers {
         ttl: Duration,
     ) -> Result<std::result::Result<Lease, LeaseRefused>>;
 
-    /// Renews all leases of the server itself that end before `ending_before`,
-    /// in one statement; how many. It is the one that grants them, so that one
-    /// that is over is simply granted again.
+    /// Renews all leases of this server itself that end before `ending_before`, in one
+    /// statement. Returns their number. This server grants the leases, so an expired one of its
+    /// own is granted again.
     async fn renew_own_leases(&self, ending_before: Timestamp, until: Timestamp) -> Result<u64>;
 
-    /// Grants leases of other workers anew that ended after `ended_after` and by
-    /// `now`, where the worker was heard since and the sandbox is wanted; how many.
+    /// Grants leases of other workers again that ended after `ended_after` and by `now`, if the
+    /// worker has sent a heartbeat since and the sandbox is not being removed. Returns their
+    /// number.
     async fn regrant_leases(&self, ended_after: Timestamp, now: Timestamp, until: Timestamp) -> Result<u64>;
 
-    /// The lease on a resource.
     async fn lease(&self, resource: &str) -> Result<Option<Lease>>;
 
-    /// Active sandboxes on other workers whose lease was over by `before`, the
-    /// longest over first, at most `limit`.
+    /// Returns active sandboxes on other workers whose lease ended by `before`, the earliest end
+    /// first, at most `limit`.
     async fn lapsed(&self, before: Timestamp, limit: u32) -> Result<Vec<Sandbox>>;
 
-    /// How many leases there are at `now`.
+    /// Returns the numbers of leases at `now`.
     async fn lease_counts(&self, now: Timestamp) -> Result<LeaseCounts>;
 
-    /// As a worker: notes the generation that a write on a sandbox of ours carries;
+    /// Worker role: records the generation that a write on a sandbox here carries. Returns
     /// `false` if a higher one was seen before.
     async fn see_generation(&self, id: &SandboxId, generation: u64) -> Result<bool>;
 
-    /// As a worker: notes until when we may run a sandbox of ours.
+    /// Worker role: records the time until which this server may run a sandbox.
     async fn hold_until(&self, id: &SandboxId, until: Timestamp) -> Result<()>;
 
-    /// As a worker: the active sandboxes that carry a generation or a time, each
-    /// with the time until which we may run it.
+    /// Worker role: returns the active sandboxes with a generation or a lease end, each with the
+    /// time until which this server may run it.
     async fn held(&self) -> Result<Vec<(Sandbox, Option<Timestamp>)>>;
 
-    /// As a worker: the running sandboxes that we may not run since `before`, at most `limit`.
+    /// Worker role: returns the running sandboxes whose lease here ended by `before`, at
+    /// most `limit`.
     async fn overheld(&self, before: Timestamp, limit: u32) -> Result<Vec<SandboxId>>;
 }

@@ -1,4 +1,4 @@
-//! A service below HTTP, with providers of the test's own.
+//! A service below HTTP, with providers that a test controls.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -23,12 +23,12 @@ use crate::events::Events;
 use crate::registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
 
-/// Places in a queue that one owner may have all of.
+/// Returns bounds of a queue that one owner may fill.
 pub(crate) fn open(places: usize) -> Places {
     Places { all: places, of_one: Some(places) }
 }
 
-/// Few rules, and none that a test on something else would meet.
+/// Returns a policy with few limits, none of which a test on something else meets.
 pub(crate) fn policy() -> Policy {
     let seconds = Duration::from_secs;
     Policy {
@@ -69,7 +69,7 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// With these providers, the first of which is the default.
+    /// Starts a service with these providers, the first of which is the default.
     pub(crate) async fn new(providers: Vec<Arc<dyn Provider>>, policy: Policy) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap());
@@ -88,14 +88,13 @@ impl Lab {
         Self { control, _dir: dir }
     }
 
-    /// The state of a sandbox, as stored.
+    /// Returns the stored state of a sandbox.
     pub(crate) async fn state(&self, id: &SandboxId) -> State {
         self.control.store().sandbox(id).await.unwrap().unwrap().state
     }
 }
 
-/// A provider that does as the test says: boxes of a mock that can be heavy, and
-/// that hang or fail.
+/// A provider under a test's control: a mock whose boxes can have a usage, hang or fail.
 #[derive(Debug)]
 pub(crate) struct Puppet {
     name: &'static str,
@@ -105,7 +104,7 @@ pub(crate) struct Puppet {
     weights: Mutex<HashMap<SandboxId, DiskUsage>>,
     shares: Mutex<HashMap<SandboxId, u64>>,
     disk: Mutex<Option<BoxDisk>>,
-    /// Whether what was removed is gone.
+    /// True once the files of stopped boxes are removed.
     is_idle: watch::Sender<bool>,
 }
 
@@ -123,37 +122,37 @@ impl Puppet {
         })
     }
 
-    /// From now on it answers nothing that it is asked.
+    /// Lets all later calls hang.
     pub(crate) fn hang(&self) {
         self.hangs.store(true, Ordering::SeqCst);
     }
 
-    /// From now on it cannot say what it holds.
+    /// Lets all later inventories fail.
     pub(crate) fn fail(&self) {
         self.fails.store(true, Ordering::SeqCst);
     }
 
-    /// What a box takes of the disk.
+    /// Sets a box's disk usage.
     pub(crate) fn weigh(&self, id: &SandboxId, usage: DiskUsage) {
         self.weights.lock().unwrap().insert(id.clone(), usage);
     }
 
-    /// What a box takes of the kernel.
+    /// Sets a box's usage of a kernel resource.
     pub(crate) fn burden(&self, id: &SandboxId, share: u64) {
         self.shares.lock().unwrap().insert(id.clone(), share);
     }
 
-    /// From now on boxes lie on the disk of this folder.
+    /// Places all boxes on the disk of this folder.
     pub(crate) fn lie_on(&self, dir: &Path) {
         *self.disk.lock().unwrap() = Some(BoxDisk { dir: dir.to_owned(), holds_bounded: true });
     }
 
-    /// From now on the files of boxes that were stopped stay for a while.
+    /// Keeps the files of stopped boxes until [`Self::let_go`].
     pub(crate) fn keep_what_is_removed(&self) {
         self.is_idle.send_replace(false);
     }
 
-    /// They are gone.
+    /// Reports the files of stopped boxes as removed.
     pub(crate) fn let_go(&self) {
         self.is_idle.send_replace(true);
     }

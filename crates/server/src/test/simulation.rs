@@ -1,9 +1,8 @@
-//! A simulation: callers, a clock that is set, a provider that loses requests
-//! and replies, a store that goes away, and crashes; then the promises.
+//! A simulation: callers, a clock that is set, a provider that loses requests and replies, a
+//! store that closes, and crashes. It checks the service's guarantees throughout.
 //!
-//! One seed is one history. What is asked for, and what breaks when, follows
-//! from the seed; which of two requests under way is first is up to the
-//! machine, as it is in life. A seed that breaks a promise prints itself:
+//! One seed is one history. The requests and the faults follow from the seed; the order of
+//! concurrent requests is up to the machine. A seed that breaks a guarantee is printed:
 //! `TIDEBOX_SIMULATION_SEED=17 cargo test -p server simulation` repeats it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,26 +29,26 @@ use crate::reconcile;
 use crate::registry::{Offer, Registry};
 use crate::store::{PoolBounds, Sqlite, Store};
 
-/// Histories of one run.
+/// Number of histories of one run.
 const SEEDS: u64 = 50;
-/// Lives of a server in one history; all but the last end in a crash.
+/// Number of server lives in one history; all but the last end in a crash.
 const LIVES: u64 = 3;
-/// Rounds of one life.
+/// Number of rounds in one life.
 const ROUNDS: u64 = 6;
-/// Requests at once in a round.
+/// Number of concurrent requests in a round.
 const CROWD: usize = 8;
-/// No life takes longer, on the slowest machine.
+/// Deadline of a life, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const OWNERS: [&str; 3] = ["ann", "ben", "cas"];
-/// Shared boxes of the histories that have some: fewer places than the caps allow.
+/// Shared boxes of the histories with pool mode: fewer places than the caps allow.
 const POOL: PoolBounds = PoolBounds { hosts_max: 2, places: 2 };
 const CAPS: Caps = Caps { max_sandboxes: 6, max_sandboxes_per_owner: 4 };
 
-/// Time as the simulation has it: it moves only when told to.
+/// The simulation's clock, which moves only when set.
 #[derive(Debug)]
 struct Hands {
     now_ms: AtomicI64,
-    /// By how much somebody has set the wall clock, until the server notices.
+    /// Step of the wall clock that the server has not noticed yet, in milliseconds.
     step_ms: AtomicI64,
 }
 
@@ -68,11 +67,12 @@ impl Clock for Hands {
     }
 }
 
-/// What outlives a server: its disk, its boxes, the time; and what callers were told.
+/// State that outlives a server: its disk, its boxes, the time, and the answers that callers
+/// got.
 struct World {
     dir: tempfile::TempDir,
     mock: Mock,
-    /// Whether sandboxes share boxes.
+    /// True if sandboxes share boxes.
     pooled: bool,
     hands: Arc<Hands>,
     told: Mutex<Told>,
@@ -80,13 +80,13 @@ struct World {
 
 #[derive(Default)]
 struct Told {
-    /// Sandboxes that a caller got and nobody has ended since.
+    /// Sandboxes that a caller received and that no request has ended since, with their end.
     alive: BTreeMap<SandboxId, Timestamp>,
-    /// Sandboxes that somebody wants to end, or that end by themselves.
+    /// Sandboxes that a request may have ended, or whose box ended by itself.
     doomed: BTreeSet<SandboxId>,
-    /// Sandboxes of which a caller was told that they are gone.
+    /// Sandboxes that a caller was notified are gone.
     gone: BTreeSet<SandboxId>,
-    /// Which sandbox a key gave.
+    /// Sandboxes by idempotency key.
     keys: BTreeMap<String, SandboxId>,
 }
 
@@ -134,22 +134,22 @@ impl Life {
         life
     }
 
-    /// The heartbeat of the server itself, unless it has stopped in this life.
+    /// Sends the server's own heartbeat, unless heartbeats are off in this life.
     async fn beat(&self) {
         if self.beats {
-            // The store may be away; the next beat comes soon.
+            // The store may be closed; the next heartbeat comes soon.
             let _ = self.control.beat_own().await;
         }
     }
 
-    /// A caller who does one thing.
+    /// Performs one random request of a caller.
     async fn act(&self, world: &World, mut dice: StdRng) {
         let owner = OWNERS[dice.random_range(0..OWNERS.len())];
         match dice.random_range(0..100) {
             0..=49 => self.spawn(world, owner, &mut dice).await,
             50..=69 => {
                 let Some(id) = pick(world, &mut dice) else { return };
-                // Whether it is done is not known until the answer comes.
+                // The outcome is unknown until the answer comes.
                 world.told.lock().unwrap().doom(&id);
                 if self.control.destroy(id.as_str()).await.is_ok() {
                     world.told.lock().unwrap().gone.insert(id);
@@ -158,7 +158,7 @@ impl Life {
             70..=84 => {
                 let Some(id) = pick(world, &mut dice) else { return };
                 let ttl = Duration::from_secs(dice.random_range(1..120));
-                // It may be shortened, whether or not the answer comes.
+                // The lifetime may be shortened, with or without an answer.
                 if let Some(end) = world.told.lock().unwrap().alive.get_mut(&id) {
                     *end = after(world.hands.now(), ttl).min(*end);
                 }
@@ -201,7 +201,7 @@ impl Life {
         let owner = request.owner.clone();
         let spawning = self.control.spawn(request);
         let spawned = if dice.random_bool(0.2) {
-            // The caller goes away at some moment.
+            // The caller disconnects at some moment.
             match tokio::time::timeout(Duration::from_micros(dice.random_range(0..8000)), spawning).await {
                 Ok(spawned) => spawned,
                 Err(_) => return,
@@ -237,7 +237,7 @@ impl Life {
         }
     }
 
-    /// Lets callers act while the reconciler comes by, more often than in life.
+    /// Runs requests beside the reconciler, which runs more often than in production.
     async fn beside_the_reconciler<T>(&self, acting: impl Future<Output = T>) -> T {
         let reconciling = async {
             loop {
@@ -252,7 +252,7 @@ impl Life {
         }
     }
 
-    /// What must hold at every moment.
+    /// Checks the guarantees that hold at every moment.
     async fn check_always(&self) {
         let Ok(counts) = self.store.counts().await else { return };
         assert!(counts.active <= CAPS.max_sandboxes, "an extra sandbox: {counts:?}");
@@ -260,7 +260,7 @@ impl Life {
         assert!(pool.hosts <= POOL.hosts_max.into() && pool.slots <= (POOL.hosts_max * POOL.places).into(), "{pool:?}");
     }
 
-    /// What must hold once nothing is under way and nothing breaks any more.
+    /// Checks the guarantees that hold once no request is under way and no fault is injected.
     async fn check_settled(&self, world: &World) {
         let mut rounds = 0;
         loop {
@@ -289,7 +289,7 @@ impl Life {
                 self.store.pool_hosts().await.unwrap().into_iter().map(|host| host.id).collect();
             let held: BTreeSet<SandboxId> =
                 world.mock.inventory().await.unwrap().into_iter().map(|found| found.id).collect();
-            assert_eq!(held, hosts, "a shared box that nobody knows, or the other way round");
+            assert_eq!(held, hosts, "a shared box without a row, or the other way round");
         }
 
         let counts = self.store.counts().await.unwrap();
@@ -311,7 +311,7 @@ impl Life {
             assert!(*end <= now || rows.contains(id), "{id} was lost before its end");
         }
         let figures = self.control.queue_figures();
-        assert_eq!(figures.depth, 0, "somebody waits for ever");
+        assert_eq!(figures.depth, 0, "a spawn waits for ever");
         assert_eq!(figures.queued, figures.dequeued + figures.timed_out + figures.left, "{figures:?}");
     }
 }
@@ -326,13 +326,13 @@ fn pick(world: &World, dice: &mut StdRng) -> Option<SandboxId> {
     told.alive.keys().nth(at).cloned()
 }
 
-/// Moves time, and forgets what it ended.
+/// Advances the clock by a random time.
 fn tick(world: &World, dice: &mut StdRng) {
     let seconds = if dice.random_bool(0.3) { dice.random_range(0..90) } else { 0 };
     world.hands.now_ms.fetch_add(seconds * 1000, Ordering::SeqCst);
 }
 
-/// The wall clock is set; the ends of what lives move with it.
+/// Sets the wall clock; the ends of live sandboxes move with it.
 async fn set_clock(world: &World, life: &Life, dice: &mut StdRng) {
     let step_ms = dice.random_range(-7200..7200) * 1000;
     world.hands.step_ms.store(step_ms, Ordering::SeqCst);
@@ -371,7 +371,7 @@ fn history(seed: u64) {
                 let acting = crowd.into_iter().map(|dice| server.act(&in_world, dice));
                 let crashes = number < LIVES && own.random_bool(0.1);
                 if crashes {
-                    // In the middle of everything.
+                    // In the middle of the round.
                     let moment = Duration::from_micros(own.random_range(0..6000));
                     let _ = tokio::time::timeout(moment, join_all(acting)).await;
                     return;
@@ -383,7 +383,7 @@ fn history(seed: u64) {
                     set_clock(&in_world, &server, &mut own).await;
                 }
                 if own.random_bool(0.1) {
-                    // The store goes away under the server, and comes back with the next life.
+                    // The store closes under the server, and comes back with the next life.
                     server.store.close().await;
                     let acting = (0..CROWD).map(|_| server.act(&in_world, StdRng::seed_from_u64(own.random())));
                     join_all(acting).await;
@@ -393,8 +393,8 @@ fn history(seed: u64) {
             }
         };
         let lived = runtime.block_on(async { tokio::time::timeout(PATIENCE, life).await });
-        assert!(lived.is_ok(), "somebody waits for ever");
-        // Whatever is under way ends here, between any two of its steps.
+        assert!(lived.is_ok(), "a request waits for ever");
+        // Tasks under way end here, between any two of their steps.
         runtime.shutdown_timeout(Duration::from_secs(10));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -417,7 +417,7 @@ fn fifty_histories_keep_the_promises() {
     }
 }
 
-/// Polls a future so often and no more; a wake after that is not answered.
+/// Polls a future at most `most` times; a wake after that is ignored.
 async fn polls<T>(future: impl Future<Output = T>, most: usize) -> Option<T> {
     let (mut future, mut left) = (std::pin::pin!(future), most);
     std::future::poll_fn(|context| {
@@ -444,7 +444,7 @@ async fn who_hangs_up_at_whatever_step_of_a_spawn_leaves_nothing_even_without_th
     let queue = QueuePolicy { enabled: false, pool: false, timeout: PATIENCE, places: lab::open(1) };
     let life = Life::begin(&world, queue, true).await;
     for most in 1.. {
-        // As a control plane asks: the lease is written too.
+        // As a control plane asks, so that the lease is stored too.
         let spawning = life.control.spawn(SpawnRequest { generation: Some(1), ..SpawnRequest::default() });
         if let Some(spawned) = polls(spawning, most).await {
             spawned.unwrap();

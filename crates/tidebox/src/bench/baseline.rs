@@ -1,4 +1,4 @@
-//! What the kernel alone takes for the same work.
+//! The time that the kernel alone takes for the same work.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -15,13 +15,12 @@ use tokio::task::spawn_blocking;
 
 use super::samples::Percentiles;
 
-/// What a copy writes and reads at once: the size of a pipe.
+/// Bytes per read and write of a copy: the size of a pipe.
 const COPY_CHUNK_BYTES: usize = 64 * 1024;
-/// Bytes in a megabyte.
 const MEGABYTE: f64 = 1e6;
 
-/// Runs the agent's `bare` mode, which does with system calls alone what a
-/// spawn and an exec need.
+/// Runner of the agent's `bare` mode, which does with system calls alone what a spawn and an exec
+/// need.
 #[derive(Debug)]
 pub struct Baseline {
     program: OwnedFd,
@@ -30,7 +29,7 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// Prepares it; boxes are made below `folder`.
+    /// Prepares the program; boxes are made below `folder`.
     pub fn new(folder: &Path) -> std::io::Result<Baseline> {
         // In memory, so that a temporary folder mounted `noexec` does not matter.
         let program = match memfd_create("tidebox-bare", MemfdFlags::CLOEXEC | MemfdFlags::EXEC) {
@@ -46,18 +45,18 @@ impl Baseline {
         Ok(Baseline { program, folder, failure: None })
     }
 
-    /// Makes `count` bare boxes one after the other; none if this host cannot.
+    /// Makes `count` bare boxes one after the other; `None` if this host cannot.
     pub async fn spawn(&mut self, count: usize) -> Option<Percentiles> {
         let folder = self.folder.path().as_os_str().to_owned();
         self.run(vec!["spawn".into(), count.to_string().into(), folder]).await
     }
 
-    /// Starts `count` bare processes one after the other; none if this host cannot.
+    /// Starts `count` bare processes one after the other; `None` if this host cannot.
     pub async fn exec(&mut self, count: usize) -> Option<Percentiles> {
         self.run(vec!["exec".into(), count.to_string().into()]).await
     }
 
-    /// Why there are no figures, if there are none.
+    /// Returns the reason if figures are missing.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
@@ -76,7 +75,7 @@ impl Baseline {
 
 impl Drop for Baseline {
     fn drop(&mut self) {
-        // The kernel makes it without any permission, and removing looks into it.
+        // The kernel makes it without any permission, and removing it reads it.
         let work = self.folder.path().join("work/work");
         let _ = std::fs::set_permissions(work, std::fs::Permissions::from_mode(0o700));
     }
@@ -91,13 +90,13 @@ fn percentiles(command: &mut Command) -> Result<Percentiles, String> {
     serde_json::from_slice(&output.stdout).map_err(|error| format!("it answers with something else: {error}"))
 }
 
-/// Megabytes per second through a pipe between two threads.
+/// Measures a pipe between two threads, in megabytes per second.
 pub async fn pipe_rate(bytes: u64) -> std::io::Result<f64> {
     let (reader, writer) = std::io::pipe()?;
     copy_rate(bytes, std::fs::File::from(OwnedFd::from(reader)), std::fs::File::from(OwnedFd::from(writer))).await
 }
 
-/// Megabytes per second through a pair of stream sockets between two threads.
+/// Measures a pair of stream sockets between two threads, in megabytes per second.
 pub async fn socket_rate(bytes: u64) -> std::io::Result<f64> {
     let (reader, writer) = UnixStream::pair()?;
     copy_rate(bytes, std::fs::File::from(OwnedFd::from(reader)), std::fs::File::from(OwnedFd::from(writer))).await
@@ -125,7 +124,7 @@ async fn copy_rate(bytes: u64, mut reader: std::fs::File, mut writer: std::fs::F
     Ok(rate(bytes, start))
 }
 
-/// Megabytes per second since `start`.
+/// Returns the megabytes per second since `start`.
 pub fn rate(bytes: u64, start: Instant) -> f64 {
     bytes as f64 / MEGABYTE / start.elapsed().as_secs_f64()
 }

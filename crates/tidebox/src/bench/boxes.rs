@@ -1,17 +1,17 @@
-//! The boxes of one measurement, all of which go again.
+//! The boxes of one measurement, all of which are removed at its end.
 
 use api::{Sandbox, SpawnRequest, StringMap};
 use client::{Client, Result};
 use futures_util::StreamExt as _;
 
-/// Marks our boxes, so that also those are found whose spawn was interrupted.
+/// Label of the boxes, by which those are found too whose spawn was interrupted.
 const LABEL: &str = "tidebox.bench";
-/// Should even the removal fail, they end by themselves.
+/// Lifetime of the boxes, after which they end if their removal fails.
 const TTL: &str = "10m";
-/// How many are removed at once: enough to be quick, few enough to be polite.
+/// Concurrent removals: enough to be quick without loading the server.
 const REMOVED_AT_ONCE: usize = 16;
 
-/// Makes and removes the boxes of one measurement.
+/// The boxes of one measurement.
 #[derive(Debug)]
 pub struct Boxes<'a> {
     client: &'a Client,
@@ -20,9 +20,9 @@ pub struct Boxes<'a> {
 }
 
 impl<'a> Boxes<'a> {
-    /// Boxes of an image on a provider, the server's defaults if absent.
+    /// Prepares boxes of an image on a provider, the server's defaults if absent.
     pub fn new(client: &'a Client, image: Option<String>, provider: Option<String>) -> Boxes<'a> {
-        // Unique among the processes that can run at the same time here.
+        // Unique among the processes that can run at the same time on this host.
         let run = format!("{}-{}", rustix::system::uname().nodename().to_string_lossy(), std::process::id());
         let mut metadata = StringMap::default();
         metadata.0.insert(LABEL.to_owned(), run.clone());
@@ -36,17 +36,15 @@ impl<'a> Boxes<'a> {
         Boxes { client, run, request }
     }
 
-    /// Makes one.
     pub async fn spawn(&self) -> Result<Sandbox> {
         self.client.spawn(&self.request).await
     }
 
-    /// Removes one.
     pub async fn destroy(&self, id: &str) -> Result<()> {
         self.client.destroy(id).await.map(drop)
     }
 
-    /// Removes all that carry our label, known or not.
+    /// Removes all boxes with the label of this run, also those whose spawn was interrupted.
     pub async fn remove_all(&self) -> Result<()> {
         let left = self.client.list().await?;
         let ours = left.into_iter().filter(|sandbox| sandbox.metadata.0.get(LABEL) == Some(&self.run));

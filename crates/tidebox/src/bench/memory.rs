@@ -1,4 +1,4 @@
-//! The memory of the server's process, where it can be seen.
+//! The memory of the server's process, if the process is visible.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use client::Client;
 
 use super::report::Memory;
 
-/// Where `/proc/net/tcp` says that a socket listens.
+/// State of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 
-/// Looks at a process now and then.
+/// Resident memory of the server at some moments.
 #[derive(Debug)]
 pub struct ServerMemory {
     status: Option<PathBuf>,
@@ -17,12 +17,12 @@ pub struct ServerMemory {
 }
 
 impl ServerMemory {
-    /// Nothing is known of the process.
+    /// Makes one without a process; it takes no samples.
     pub fn unknown() -> ServerMemory {
         ServerMemory { status: None, samples: Vec::new() }
     }
 
-    /// Finds the process that listens on the port of the server, if it runs here.
+    /// Finds the process that listens on the port of the server, if it runs on this host.
     pub fn find(client: &Client) -> Result<ServerMemory, String> {
         if !client.is_local() {
             return Err("it runs on another machine".to_owned());
@@ -54,7 +54,7 @@ impl ServerMemory {
         Ok(ServerMemory { status: Some(process.join("status")), samples: Vec::new() })
     }
 
-    /// Looks now.
+    /// Reads the resident memory now.
     pub fn sample(&mut self, when: &'static str) {
         let status = self.status.as_ref().and_then(|status| std::fs::read_to_string(status).ok());
         if let Some(resident_kb) = status.as_deref().and_then(resident_kb) {
@@ -62,7 +62,7 @@ impl ServerMemory {
         }
     }
 
-    /// What was seen.
+    /// Returns the samples taken.
     pub fn into_samples(self) -> Vec<Memory> {
         self.samples
     }
@@ -70,11 +70,12 @@ impl ServerMemory {
 
 fn port(base_url: &str) -> u16 {
     let authority = base_url.trim_start_matches("http://").split('/').next().unwrap_or_default();
-    // A URL without one, since 80 is left out as the default.
+    // The URL leaves out the default port, 80.
     authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(80)
 }
 
-/// Columns: slot, local address, remote address, state, five more, inode.
+/// Returns the inode of the socket that listens on `port`. The columns of `table` are slot, local
+/// address, remote address, state, five more, inode.
 fn listening_inode(table: &str, port: u16) -> Option<u64> {
     let local = format!(":{port:04X}");
     table.lines().skip(1).find_map(|line| {

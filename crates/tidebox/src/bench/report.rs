@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! The report of a measurement, for people and for programs.
 
 use std::time::Duration;
 
@@ -7,97 +7,88 @@ use serde::Serialize;
 use super::samples::{Percentiles, Samples};
 use crate::output::{harmless, table};
 
-/// All that was measured.
+/// All measurements of one run.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The server's address.
     pub url: String,
-    /// Its release.
     pub version: String,
-    /// The provider that made the boxes.
     pub provider: String,
-    /// Their image.
     pub image: String,
-    /// One call at a time.
+    /// Latencies of single calls.
     pub latencies: Vec<Latency>,
-    /// Many spawns at once.
+    /// Bursts of concurrent spawns.
     pub bursts: Vec<Burst>,
-    /// Much data.
+    /// Throughput of large transfers.
     pub transfers: Vec<Transfer>,
-    /// The server's memory; empty if it cannot be seen.
+    /// The server's memory; empty if its process is not visible.
     pub memory: Vec<Memory>,
-    /// What is missing, and why.
+    /// Missing measurements with their reasons.
     pub notes: Vec<String>,
 }
 
-/// One kind of call.
+/// Latency of one kind of call.
 #[derive(Debug, Serialize)]
 pub struct Latency {
-    /// Which.
     pub name: &'static str,
-    /// How many were made.
     pub count: usize,
-    /// How long each took.
+    /// Percentiles of the duration of a call.
     pub took: Percentiles,
-    /// What the same takes without us.
+    /// The same work done by the kernel alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Bare>,
 }
 
-/// What something takes without us.
+/// Work done by the kernel alone.
 #[derive(Debug, Serialize)]
 pub struct Bare {
-    /// What.
     pub name: &'static str,
-    /// How long each took.
     pub took: Percentiles,
-    /// Our median over that one.
+    /// The server's median divided by this median.
     pub ratio: f64,
 }
 
-/// Many spawns at once.
+/// A burst of concurrent spawns.
 #[derive(Debug, Serialize)]
 pub struct Burst {
-    /// How many were asked for at once.
+    /// Number of spawns requested at once.
     pub boxes: usize,
-    /// How many were made.
+    /// Number of boxes made.
     pub made: usize,
-    /// From the first request to the last answer, in milliseconds.
+    /// Time from the first request to the last answer, in milliseconds.
     pub wall_ms: f64,
-    /// That, shared among the boxes that were made.
+    /// `wall_ms` divided by the boxes made.
     pub per_box_ms: f64,
-    /// How long each box took; absent if none was made.
+    /// Percentiles of the duration of a spawn; absent if none succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub took: Option<Percentiles>,
-    /// Why some were not made.
+    /// Reason why spawns failed; the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
-/// Much data through one connection.
+/// A large transfer through one connection.
 #[derive(Debug, Serialize)]
 pub struct Transfer {
-    /// How.
     pub name: &'static str,
-    /// How many bytes each time.
+    /// Bytes of each transfer.
     pub bytes: u64,
-    /// Megabytes per second, the best of all times.
+    /// Megabytes per second, the best of all transfers.
     pub mb_per_s: f64,
-    /// That over a plain pipe's.
+    /// `mb_per_s` divided by that of a plain pipe.
     pub ratio_to_pipe: f64,
 }
 
 /// The server's memory at one time.
 #[derive(Debug, Serialize)]
 pub struct Memory {
-    /// When.
+    /// Stage of the run.
     pub when: &'static str,
-    /// What of it is resident, in kilobytes.
+    /// Resident memory, in kilobytes.
     pub resident_kb: u64,
 }
 
 impl Latency {
-    /// Nothing if nothing was measured.
+    /// Returns `None` without samples.
     pub fn new(
         name: &'static str,
         samples: &Samples,
@@ -114,7 +105,7 @@ impl Latency {
 }
 
 impl Burst {
-    /// Of `boxes` that were asked for, `made` came.
+    /// Makes the figures of a burst in which `made` of `boxes` spawns succeeded.
     pub fn new(boxes: usize, made: usize, wall: Duration, took: Option<Percentiles>, failure: Option<String>) -> Burst {
         let wall_ms = wall.as_secs_f64() * 1e3;
         Burst { boxes, made, wall_ms, per_box_ms: wall_ms / made.max(1) as f64, took, failure }
@@ -122,14 +113,14 @@ impl Burst {
 }
 
 impl Transfer {
-    /// At `mb_per_s`, where a plain pipe has `pipe_mb_per_s`.
+    /// Makes the figures of a transfer at `mb_per_s`; a plain pipe has `pipe_mb_per_s`.
     pub fn new(name: &'static str, bytes: u64, mb_per_s: f64, pipe_mb_per_s: f64) -> Transfer {
         Transfer { name, bytes, mb_per_s, ratio_to_pipe: mb_per_s / pipe_mb_per_s }
     }
 }
 
 impl Report {
-    /// For people.
+    /// Formats the report as tables.
     pub fn shown(&self) -> String {
         let Report { url, version, provider, image, .. } = self;
         let mut text = harmless(&format!("tidebox {version} at {url}, image {image} on {provider}"));

@@ -1,36 +1,31 @@
-//! Times, and what is said about them.
+//! Durations and their percentiles.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How long something took, each time.
+/// Durations of repeated calls.
 #[derive(Debug, Default)]
 pub struct Samples(Vec<Duration>);
 
-/// What is said about many times, in microseconds.
+/// Percentiles of durations, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// Half are faster.
     pub p50_us: u64,
-    /// One in twenty is slower.
     pub p95_us: u64,
-    /// One in a hundred is slower.
     pub p99_us: u64,
 }
 
 impl Samples {
-    /// Adds one time.
     pub fn add(&mut self, took: Duration) {
         self.0.push(took);
     }
 
-    /// How many there are.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// What is said about them; nothing about none.
+    /// Returns the percentiles; `None` without samples.
     pub fn percentiles(&self) -> Option<Percentiles> {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -43,7 +38,7 @@ impl Samples {
 }
 
 impl Percentiles {
-    /// Each with its counterpart.
+    /// Adds each percentile to its counterpart.
     #[must_use]
     pub fn plus(self, other: Percentiles) -> Percentiles {
         Percentiles {
@@ -54,8 +49,8 @@ impl Percentiles {
     }
 }
 
-/// The middle of several rounds, figure by figure: one round in which the
-/// machine was busy with something else does not count.
+/// Returns the median over several rounds, percentile by percentile, so that one round in which
+/// the machine was busy with something else does not count.
 pub fn typical(rounds: &[Percentiles]) -> Option<Percentiles> {
     let middle = |figure: fn(&Percentiles) -> u64| {
         let mut figures: Vec<_> = rounds.iter().map(figure).collect();

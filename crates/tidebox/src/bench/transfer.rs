@@ -1,4 +1,4 @@
-//! Much data out of a box.
+//! Large transfers out of a box.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use client::{Client, ExecEvent};
 use super::baseline::rate;
 use crate::failure::{Failure, Result};
 
-/// What is read: a file of zeros that takes no room.
+/// Path of the file that is read: a sparse file, which takes no room.
 const FILE: &str = "/workspace/tidebox-bench";
 
 /// Makes the file that is read.
@@ -20,7 +20,7 @@ pub async fn make_file(client: &Client, id: &str, bytes: u64) -> Result<()> {
     Err(Failure::new("bench_failed", format!("the box cannot make a file to read: {}", result.stderr.trim())))
 }
 
-/// Megabytes per second that a command writes to us.
+/// Measures the output of a command, in megabytes per second.
 pub async fn exec_rate(client: &Client, id: &str, bytes: u64) -> Result<f64> {
     let start = Instant::now();
     let mut events = client.exec_stream(id, argv(&["head", "-c", &bytes.to_string(), "/dev/zero"])).await?;
@@ -35,7 +35,7 @@ pub async fn exec_rate(client: &Client, id: &str, bytes: u64) -> Result<f64> {
     Ok(rate(bytes, start))
 }
 
-/// Megabytes per second of reading a file.
+/// Measures the reading of a file, in megabytes per second.
 pub async fn file_rate(client: &Client, id: &str, bytes: u64) -> Result<f64> {
     let start = Instant::now();
     let mut content = client.read_file(id, FILE, None).await?;
@@ -57,7 +57,7 @@ fn argv(words: &[&str]) -> ExecRequest {
     }
 }
 
-/// A transfer that loses something must not look fast.
+/// Fails if bytes are missing: a transfer that loses something must not look fast.
 fn complete(what: &str, received: u64, bytes: u64) -> Result<()> {
     if received == bytes {
         return Ok(());

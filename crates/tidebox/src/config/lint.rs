@@ -19,22 +19,22 @@ use crate::output::{Output, harmless};
 pub struct LintArgs {
     #[command(flatten)]
     layers: Layers,
-    /// What production forbids is a failure instead of a warning
+    /// Treat what production forbids as a failure instead of a warning
     #[arg(long)]
     production: bool,
 }
 
-/// Something failed.
+/// Exit code if a finding is a failure.
 const EXIT_FAILED: u8 = 1;
 
 /// A finding as programs read it.
 #[derive(Debug, Serialize)]
 struct Line {
     verdict: &'static str,
-    /// Empty if a whole file is at fault.
+    /// Key of the finding; empty if a whole file is at fault.
     key: String,
     message: String,
-    /// Empty if there is nothing to do, or `message` says it.
+    /// Remedy; empty if there is nothing to do, or `message` says it.
     remedy: String,
 }
 
@@ -51,7 +51,6 @@ impl From<&Fault> for Line {
     }
 }
 
-/// Prints what was found.
 pub fn run(args: &LintArgs, output: Output) -> Result {
     let (lines, exit) = match load(&args.layers.inputs()) {
         Ok(loaded) => {
@@ -65,7 +64,7 @@ pub fn run(args: &LintArgs, output: Output) -> Result {
     Ok(ExitCode::from(exit))
 }
 
-/// `fail  auth.enabled: is false: …; set it to true`
+/// Formats a line: `fail  auth.enabled: is false: …; set it to true`.
 fn shown(line: &Line) -> String {
     let key = if line.key.is_empty() { String::new() } else { format!("{}: ", line.key) };
     let remedy = if line.remedy.is_empty() { String::new() } else { format!("; {}", line.remedy) };

@@ -1,4 +1,4 @@
-//! `tidebox config show`: every key, what holds, and where it was set.
+//! `tidebox config show`: every key, its value in effect, and its source.
 
 use std::process::ExitCode;
 
@@ -27,7 +27,7 @@ struct Line {
     source: Place,
 }
 
-/// Where a key was set.
+/// Source of a key's value.
 #[derive(Debug, Serialize)]
 #[serde(tag = "layer", rename_all = "snake_case")]
 enum Place {
@@ -46,7 +46,6 @@ impl From<&Source> for Place {
     }
 }
 
-/// Prints the configuration.
 pub fn run(args: &ShowArgs, output: Output) -> Result {
     let loaded = match load(&args.layers.inputs()) {
         Ok(loaded) => loaded,

@@ -1,4 +1,4 @@
-//! What this host has, seen without a server.
+//! Abilities of this host, found without a server.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use tokio::time::timeout;
 
 use super::{Finding, Level};
 
-/// How long the attempt to make a box may take. It takes milliseconds where it
-/// works, and a refusal is not slower; only a hung host is.
+/// The longest attempt to make a box. It takes milliseconds if it works, and a refusal is not
+/// slower; only a hung host is.
 const PROBE_MAX: Duration = Duration::from_secs(20);
 
-/// What each provider would find on this host. One function, so that there is
-/// one place that knows where the facts come from.
+/// Returns what each provider would find on this host. Only this function knows where the facts
+/// come from.
 pub async fn local_findings() -> Vec<Finding> {
     let mut findings = vec![kernel()];
     let (native, docker, proot) = tokio::join!(native(), docker(), proot());
@@ -33,8 +33,7 @@ fn kernel() -> Finding {
     Finding::ok("host", format!("Linux {release} on {machine}, as {user}"))
 }
 
-/// Makes a box and removes it again: what a list of settings only promises, this
-/// shows.
+/// Makes a box and removes it again: settings alone do not show that a box can be made.
 async fn native() -> Vec<Finding> {
     let folder = match folder() {
         Ok(folder) => folder,
@@ -65,7 +64,7 @@ async fn proot() -> Vec<Finding> {
     };
     let config = ProotConfig {
         binary: "proot".into(),
-        // It keeps a folder beside this one.
+        // The provider keeps a folder beside this one.
         data_dir: folder.path().join("data"),
         store_id: store_id(),
         images: None,
@@ -85,7 +84,7 @@ async fn proot() -> Vec<Finding> {
     findings
 }
 
-/// What a provider says of itself that could be set up, or why it could not.
+/// Returns the findings about a provider that was opened, or why it could not be.
 async fn of(
     name: &str,
     seen: &str,
@@ -98,10 +97,10 @@ async fn of(
         Err(_) => return no_box(format!("the attempt takes longer than {} seconds", PROBE_MAX.as_secs())),
     };
     let (facts, health) = (provider.facts(), provider.health().await);
-    // It may still clean up, in a folder that is about to go.
+    // The provider may still clean up in a folder that is about to be removed.
     provider.idle().await;
     match health.error {
-        // What else is missing are attempts that failed for the same reason.
+        // The other missing abilities are attempts that failed for the same reason.
         Some(reason) => no_box(reason),
         None => {
             let more = |missing: &String| Finding::lacking(name, Level::Warn, "could do more", missing.clone());
@@ -111,8 +110,8 @@ async fn of(
     }
 }
 
-/// A folder for what is made and removed again. Other users of a box must be able
-/// to look through it, as through the server's data folder.
+/// Makes a temporary folder for the box. Other users of a box must be able to traverse it, as they
+/// can the server's data folder.
 fn folder() -> std::result::Result<tempfile::TempDir, String> {
     tempfile::Builder::new()
         .prefix("tidebox-doctor-")
@@ -121,14 +120,14 @@ fn folder() -> std::result::Result<tempfile::TempDir, String> {
         .map_err(|error| format!("a temporary folder is needed: {error}"))
 }
 
-/// A store of its own, so that nothing of a server is taken for ours.
+/// Returns the id of a store of its own, so that nothing of a server is taken for the doctor's.
 fn store_id() -> StoreId {
     let mut entropy = *b"doctor\0\0\0\0";
     entropy[6..].copy_from_slice(&std::process::id().to_le_bytes());
     StoreId::from_entropy(entropy)
 }
 
-/// What a box is like.
+/// Describes the runtime, isolation, network and limits of a box.
 fn shape(facts: &providers::Facts) -> String {
     let isolation = match facts.isolation {
         Isolation::Vm => "vm",

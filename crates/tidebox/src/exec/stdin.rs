@@ -1,4 +1,4 @@
-//! What is piped into `exec` and `run`.
+//! The stdin that is piped into `exec` and `run`.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use tokio::io::AsyncReadExt as _;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 
-/// What fits into the API's JSON request of 1 MiB at best.
+/// Upper bound of what fits into the API's JSON request of 1 MiB.
 const BYTES_MAX: u64 = 1024 * 1024;
-/// How long stdin may stay open before a person is told what is waited for.
+/// Time that stdin may stay open before a remark says what is waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// All of stdin; none if it is a terminal or `/dev/null`, whose content is known.
+/// Reads all of stdin; `None` if it is a terminal or `/dev/null`, whose content is known.
 pub async fn read(output: Output) -> Result<Option<(String, TextEncoding)>> {
     if std::io::stdin().is_terminal() || is_null() {
         return Ok(None);
     }
     let mut bytes = Vec::new();
-    // One byte more, to tell an end from a cut.
+    // One byte more than the limit, to tell an end from a cut.
     let mut stdin = tokio::io::stdin().take(BYTES_MAX + 1);
     let mut reading = std::pin::pin!(stdin.read_to_end(&mut bytes));
     let result = match tokio::time::timeout(PATIENCE, &mut reading).await {
@@ -37,7 +37,7 @@ pub async fn read(output: Output) -> Result<Option<(String, TextEncoding)>> {
     encode(bytes).map(Some)
 }
 
-/// Says what to do with more than the API takes.
+/// Returns a failure that says what to do with more than the API takes.
 pub fn too_large() -> Failure {
     Failure::new(
         "payload_too_large",
@@ -46,7 +46,7 @@ pub fn too_large() -> Failure {
     )
 }
 
-/// As text where it is text, which needs a quarter less of the limit.
+/// Encodes as text if the bytes are text, which needs a quarter less of the limit.
 fn encode(bytes: Vec<u8>) -> Result<(String, TextEncoding)> {
     if bytes.len() as u64 > BYTES_MAX {
         return Err(too_large());

@@ -1,5 +1,5 @@
-//! How a pull goes, on stderr: one line that changes on a terminal, a line for
-//! each stage elsewhere, nothing for a program.
+//! The progress of a pull on stderr: one line that changes on a terminal, a line for each stage
+//! elsewhere, nothing with `--output json`.
 
 use std::io::Write as _;
 use std::mem::Discriminant;
@@ -8,10 +8,10 @@ use api::PullProgress;
 
 use crate::output::{Format, Output, note, stderr_is_terminal};
 
-/// How wide the bar is, in characters.
+/// Width of the bar, in characters.
 const WIDTH: u64 = 30;
 
-/// What was shown so far.
+/// Progress shown at this point.
 #[derive(Debug)]
 pub struct Shown {
     way: Way,
@@ -26,7 +26,7 @@ enum Way {
 }
 
 impl Shown {
-    /// Shows as fits what stderr is.
+    /// Chooses the display by the output format and by whether stderr is a terminal.
     pub fn new(output: Output) -> Self {
         let way = match output.format {
             Format::Json => Way::Nothing,
@@ -36,13 +36,12 @@ impl Shown {
         Self { way, stage: None }
     }
 
-    /// Shows a step.
     pub fn show(&mut self, step: &PullProgress) {
         let stage = std::mem::discriminant(step);
         let is_new = self.stage.replace(stage) != Some(stage);
         match self.way {
             Way::Bar => {
-                // To the start of the line, and what stood there goes.
+                // Returns to the start of the line and erases it.
                 let _ = write!(std::io::stderr().lock(), "\r\u{1b}[K{}", line(step));
             }
             Way::Lines if is_new => note(stage_of(step)),
@@ -50,7 +49,7 @@ impl Shown {
         }
     }
 
-    /// Takes away a line that would change.
+    /// Erases the line that changes.
     pub fn clear(&mut self) {
         if self.way == Way::Bar && self.stage.is_some() {
             let _ = write!(std::io::stderr().lock(), "\r\u{1b}[K");
@@ -85,7 +84,7 @@ fn line(step: &PullProgress) -> String {
     }
 }
 
-/// A number of bytes for people.
+/// Formats a number of bytes for people.
 pub fn bytes(count: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if count < 1024 {

@@ -1,5 +1,5 @@
-//! `tidebox worker token`: short-lived tokens with which workers show who they
-//! are. Works from the configuration; no server has to run.
+//! `tidebox worker token`: short-lived tokens by which workers authenticate. Works from the
+//! configuration; no server has to run.
 
 use std::io::{IsTerminal as _, Read as _};
 use std::path::PathBuf;
@@ -25,17 +25,17 @@ pub struct TokenArgs {
     /// The worker
     #[arg(required = true)]
     id: Option<String>,
-    /// How long the token lives: at most 15m
+    /// Lifetime of the token: at most 15m
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     ttl: String,
-    /// What it allows: worker:heartbeat or worker:lease; both if left out. May be given several times
+    /// Scope: worker:heartbeat or worker:lease; both if left out. May be given several times
     #[arg(long = "scope", value_name = "SCOPE")]
     scopes: Vec<String>,
     #[command(flatten)]
     from: From,
 }
 
-/// Where the signing key is configured.
+/// Configuration that holds the signing key.
 #[derive(Debug, Args)]
 struct From {
     /// Configuration file, instead of ./tidebox.yaml and ~/.tidebox/config.yaml
@@ -58,7 +58,6 @@ struct VerifyArgs {
     from: From,
 }
 
-/// Makes a token, or checks one.
 pub fn run(args: &TokenArgs, output: Output) -> Result {
     match &args.command {
         Some(Command::Verify(args)) => verify(args, output),
@@ -77,7 +76,7 @@ fn mint(args: &TokenArgs, output: Output) -> Result {
 
 fn verify(args: &VerifyArgs, output: Output) -> Result {
     let auth = auth(&args.from)?;
-    // An empty variable is one that is not set.
+    // An empty variable counts as unset.
     let given = args.token.clone().filter(|token| !token.trim().is_empty());
     let token = given.map_or_else(from_stdin, Ok)?;
     let inspected = worker_token::inspect(&auth, token.trim());
@@ -110,7 +109,7 @@ fn described(refusal: Option<&'static str>, said: Option<&Said>) -> String {
     pairs(lines)
 }
 
-/// What is configured about keys.
+/// Loads the configuration of authentication.
 fn auth(from: &From) -> Result<Auth> {
     let loaded = config::load(&Inputs::from_process(from.config.clone())).map_err(|faults| {
         let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();

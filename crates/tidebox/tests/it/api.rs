@@ -17,7 +17,7 @@ mod templates;
 
 use serde_json::Value;
 
-/// For how long a sandbox was made, in seconds.
+/// Returns the lifetime with which a sandbox was made, in seconds.
 fn lifetime(sandbox: &Value) -> i64 {
     let at = |key: &str| sandbox[key].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     at("expires_at").duration_since(at("created_at")).as_secs()

@@ -1,4 +1,4 @@
-//! `/admin/audit`: who asked for what, written before they had their answer.
+//! `/admin/audit`: the requests of all callers, each written before its answer is sent.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use sqlx::Connection as _;
 
 use crate::server::{Answer, MOCK, TestServer};
 
-/// The rows that a query finds, newest first.
+/// Returns the rows that a query finds, newest first.
 async fn rows(server: &TestServer, query: &str) -> Vec<Value> {
     server.get(&format!("/admin/audit{query}")).await.ok().as_array().unwrap().clone()
 }
@@ -103,7 +103,7 @@ async fn admin_requests_and_changes_of_quotas_and_templates_are_written_down_and
         let before = rows(&server, "?limit=1").await[0]["id"].as_u64().unwrap();
         let succeeded = server.get(path).await.status.is_success();
         let after = rows(&server, "?limit=1").await[0]["id"].as_u64().unwrap();
-        // One for the look before, and one for a failure.
+        // One for the previous read, and one for a failure.
         assert_eq!(after - before, if succeeded { 1 } else { 2 }, "{path}");
     }
 }
@@ -199,12 +199,12 @@ async fn a_caller_that_hangs_up_does_not_get_its_change_past_the_history() {
     for _ in 0..40 {
         send();
     }
-    // Something that is certainly done after them.
+    // A creation may outlast its client, so the counts are compared until they agree.
     server
         .until("what was begun is done", async || {
             let made = server.get("/templates").await.ok().as_array().unwrap().len();
             if made == 0 {
-                // A busy server saw all of them hang up before it had read them.
+                // A busy server saw all clients hang up before it had read the requests.
                 send();
             }
             let written = rows(&server, "?action=templates.create&status=201&limit=1000").await.len();
@@ -249,7 +249,7 @@ async fn the_history_outlives_a_crash_and_keeps_no_more_than_it_may() {
     assert_eq!(found[0]["id"].as_u64(), Some(newest), "the newest are kept: {found:#?}");
 }
 
-/// Runs `tidebox` against the server; its output.
+/// Runs `tidebox` against the server and returns its output.
 async fn tidebox(server: &TestServer, arguments: &[&str]) -> String {
     let (url, arguments) = (server.url.clone(), arguments.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
     let run = move || {

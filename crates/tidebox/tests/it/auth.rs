@@ -1,4 +1,4 @@
-//! Who may do what, with real keys against the real server.
+//! Permissions of real keys against the real server.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::server::{Answer, MOCK, TestServer};
 const API: &str = "api-key-0123456789abcdef0123456789abcdef";
 const ADMIN: &str = "admin-key-0123456789abcdef0123456789abcdef";
 
-/// Settings of a server that asks for both keys.
+/// Returns the settings of a server that requires both keys.
 fn keyed(more: &str) -> String {
     format!("{MOCK} auth.enabled=true auth.api_key={API} auth.admin_api_key={ADMIN} {more}")
 }
@@ -22,7 +22,7 @@ async fn send(server: &TestServer, method: Method, path: &str, headers: &[(&str,
     Answer::read(request.send().await.unwrap()).await
 }
 
-/// The status alone: some answers never end.
+/// Returns the status without reading the body: some answers never end.
 async fn status(server: &TestServer, method: &Method, path: &str, headers: &[(&str, &str)]) -> u16 {
     let mut request = server.http.request(method.clone(), format!("{}{path}", server.url));
     for (name, value) in headers {
@@ -35,7 +35,7 @@ async fn get(server: &TestServer, path: &str, headers: &[(&str, &str)]) -> Answe
     send(server, Method::GET, &format!("/api/v1{path}"), headers).await
 }
 
-/// Sends `target` exactly as it is written; the head and body of the answer.
+/// Sends `target` exactly as written and returns the head and body of the answer.
 async fn raw(server: &TestServer, method: &str, target: &str, headers: &str) -> String {
     let mut socket = tokio::net::TcpStream::connect(server.url.strip_prefix("http://").unwrap()).await.unwrap();
     let request = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
@@ -45,14 +45,14 @@ async fn raw(server: &TestServer, method: &str, target: &str, headers: &str) -> 
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Every method and path of the document, with names filled in.
+/// Returns every method and path of the document, with names filled in.
 async fn routes(server: &TestServer) -> Vec<(Method, String)> {
     let document = get(server, "/openapi.json", &[("x-api-key", API)]).await.ok();
     let mut routes = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         let mut url = String::new();
         for part in path.split_inclusive(['{', '}']) {
-            // What stands in braces is a name.
+            // Braces hold a parameter's name.
             match part.strip_suffix('}') {
                 Some(_) => url.push_str("sb-aaaaaaaaaaaaaaaa"),
                 None => url.push_str(part.trim_end_matches('{')),
@@ -131,7 +131,7 @@ async fn the_api_key_opens_admin_routes_by_fallback_unless_that_is_off() {
 async fn admin_providers_are_the_same_as_the_others() {
     let server = TestServer::start(&keyed("")).await;
     let admin = [("x-admin-api-key", ADMIN)];
-    // When each was checked last differs from look to look.
+    // The time of the last check differs between two requests.
     let look = async |path: &str| {
         let mut body = get(&server, path, &admin).await.ok();
         for entry in body.as_array_mut().into_iter().flatten() {
@@ -312,7 +312,7 @@ async fn keys_never_reach_the_log_or_an_answer() {
     let log = server.log_text();
     assert!(log.contains("a caller was refused"), "the log tells of it: {log}");
     for key in [API, ADMIN, wrong] {
-        assert!(!said.contains(key) && !log.contains(key), "{key} is told");
+        assert!(!said.contains(key) && !log.contains(key), "{key} is shown");
     }
 }
 
@@ -386,7 +386,7 @@ async fn the_host_rule_holds_only_while_no_key_is_asked_for() {
     let ask = [("host", "evil.example"), ("origin", "http://evil.example"), ("access-control-request-method", "GET")];
     let preflight = send(&open, Method::OPTIONS, "/api/v1/sandboxes", &ask).await;
     preflight.refused(403, "forbidden", "allowed_hosts");
-    // A page must not be able to post without asking first, unless it is listed by its name.
+    // A page must not be able to post without a preflight, unless it is listed by its name.
     let post = async |server: &TestServer, origin: &str| {
         send(server, Method::POST, "/api/v1/providers/test", &[("origin", origin)]).await
     };

@@ -1,16 +1,16 @@
-//! What is committed is what is served.
+//! The committed API document, compared with the one that is served.
 
 use std::path::Path;
 
 use crate::server::{MOCK, TestServer};
 
 const KEY: &str = "a-key-that-only-this-test-knows-0123456789";
-/// Set this to write the committed document anew.
+/// Variable that makes the test rewrite the committed document.
 const UPDATE: &str = "TIDEBOX_UPDATE_OPENAPI";
 
 #[tokio::test]
 async fn the_committed_openapi_document_is_the_one_that_is_served() {
-    // Which keys are asked for depends on the server; the committed one says all.
+    // The keys that a server requires depend on its settings; the committed document lists all.
     let mut server = TestServer::start(&format!("{MOCK} auth.enabled=true auth.api_key={KEY}")).await;
     server.key = Some(KEY.to_owned());
     let answer = server.get("/openapi.json").await;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::server::{MOCK, NATIVE, TestServer};
 
-/// What the host shows of boxes: processes, mounts, control groups.
+/// Returns the mounts and control groups of the host.
 fn host_state() -> (BTreeSet<String>, BTreeSet<String>) {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mounts = mounts.lines().map(|line| line.split(' ').skip(4).collect::<Vec<_>>().join(" ")).collect();
@@ -24,7 +24,7 @@ fn host_state() -> (BTreeSet<String>, BTreeSet<String>) {
     (mounts, groups)
 }
 
-/// Processes whose parents lead to nobody but process 1 and that run the agent.
+/// Returns the processes that run the agent.
 fn agents() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -37,7 +37,7 @@ fn agents() -> BTreeSet<String> {
     found
 }
 
-/// The first process of a box, as the host numbers it.
+/// Returns the first process of a box, as the host numbers it.
 fn first_process(server: &TestServer, id: &str) -> String {
     let text = std::fs::read_to_string(server.data_dir().join("native/boxes").join(id).join("pid")).unwrap();
     text.split(' ').next().unwrap().to_owned()
@@ -76,8 +76,8 @@ async fn twenty_boxes_outlive_a_crash_and_leave_nothing_when_destroyed() {
     for id in &ids {
         server.delete(&format!("/sandboxes/{id}")).await.ok();
     }
-    // Boxes of a server that crashed are children of the machine's first process,
-    // which buries them in its own time.
+    // Boxes of a server that crashed are children of the machine's first process, which reaps
+    // them in its own time.
     server
         .until("no process is left", async || pids.iter().all(|pid| !std::path::Path::new("/proc").join(pid).exists()))
         .await;
@@ -104,7 +104,7 @@ async fn what_a_crash_left_half_made_or_half_removed_is_finished() {
         let spawns: Vec<_> = (0..6)
             .map(|_| tokio::spawn(server.request(reqwest::Method::POST, "/sandboxes").json(&json!({})).send()))
             .collect();
-        // A moment that differs from round to round, somewhere in the making.
+        // A moment that differs from round to round, while the boxes are being made.
         tokio::time::sleep(Duration::from_micros(700 * round)).await;
         server.kill();
         for spawn in spawns {

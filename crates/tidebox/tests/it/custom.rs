@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::server::{MOCK, NATIVE, TestServer};
 
-/// Why some cases of the suite cannot hold.
+/// Reasons for which some cases of the suite are skipped.
 const IMAGES: &str = "which images there are, the other service knows, and is asked only by the start";
 const CONTROL: &str = "a command of another service cannot be controlled while it runs";
 const STDIN: &str = "stdin is sent in the request, which has a bound";
@@ -47,7 +47,7 @@ fn id(n: u8) -> SandboxId {
     SandboxId::from_entropy([n; 10])
 }
 
-/// A lab over a service, with everything that any service allows.
+/// Makes a lab over a service, with everything that any service allows.
 fn lab(far: &TestServer, label: &'static str) -> Lab {
     let url = far.url.clone();
     Lab::new(Arc::new(open(&far.url, label)), spec())
@@ -93,7 +93,7 @@ async fn custom_passes_the_suite_over_a_service_of_boxes_in_memory() {
     run(lab).await;
 }
 
-/// A server whose only provider is another server.
+/// Starts a server whose only provider is another server.
 async fn near(far: &TestServer, more: &str) -> TestServer {
     let url = &far.url;
     TestServer::start(&format!(
@@ -187,8 +187,8 @@ async fn a_service_behind_is_shown_with_what_it_can_do() {
     assert_eq!(near.get(&format!("/sandboxes/{id}")).await.ok()["provider"], "far-away");
 }
 
-/// A service that speaks TLS with a certificate of its own and asks for a key;
-/// its URL, and the files of both.
+/// Starts a service with a self-signed certificate that requires a key. Returns its URL and the
+/// files of certificate and key.
 async fn guarded(dir: &std::path::Path) -> (TestServer, String, String, String) {
     const KEY: &str = "far-key-0123456789abcdef0123456789abcdef";
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -219,10 +219,10 @@ async fn a_service_behind_tls_and_a_key_is_used_with_both() {
     assert_eq!(near.output(&id, "echo hello").await, "hello\n");
     near.delete(&format!("/sandboxes/{id}")).await.ok();
 
-    // Without the key it cannot be used, and says why.
+    // Without the key the service refuses, and the error says why.
     let keyless = TestServer::start(&settings).await;
     keyless.post("/sandboxes", json!({})).await.refused(503, "unavailable", "credentials");
-    // And without the authority, nothing is said to whoever answers.
+    // Without the authority, the key is not sent to the server that answers.
     let trusting = settings.replace(&format!(" providers.custom.ca_file={cert}"), "");
     let trusting = TestServer::start(&format!("{trusting} providers.custom.api_key_file={key}")).await;
     trusting.post("/sandboxes", json!({})).await.refused(503, "unavailable", "certificate");
@@ -295,7 +295,7 @@ async fn what_the_other_service_refuses_is_told_and_leaves_nothing() {
     let far = TestServer::start(&format!("{NATIVE} defaults.max_ttl=2h defaults.max_exec_timeout=5m")).await;
     let near = near(&far, "").await;
     near.post("/sandboxes", json!({"image": "no-such-image"})).await.refused(400, "bad_request", "tidebox image pull");
-    // An hour is added to the lifetime, for the case that we do not come back.
+    // An hour is added to the lifetime, for the case that this server does not come back.
     near.post("/sandboxes", json!({"ttl": "90m"})).await.refused(429, "resource_limit", "2h0m0s");
     let id = near.spawn().await;
     let long = json!({"command": "true", "timeout": "6m"});
@@ -318,7 +318,7 @@ async fn a_service_that_went_away_is_unavailable_and_makes_the_provider_unhealth
     near.delete(&format!("/sandboxes/{id}")).await.refused(503, "unavailable", "cannot be reached");
     assert_eq!(near.post("/providers/test", json!({})).await.ok(), json!({"custom": false}));
     near.post("/sandboxes", json!({})).await.refused(503, "unavailable", "cannot be reached");
-    // It is still there for us, and would be removed once the other comes back.
+    // The row remains here, and the box would be removed once the other service is back.
     assert_eq!(near.get(&format!("/sandboxes/{id}")).await.ok()["state"], "destroying");
 }
 
@@ -365,7 +365,7 @@ async fn a_start_that_is_given_up_and_stopped_leaves_nothing_however_slow_it_is(
     custom.stop(&id(1)).await.unwrap();
     assert!(custom.inventory().await.unwrap().is_empty());
     assert_eq!(far.get("/sandboxes").await.ok(), json!([]));
-    // And it did not wait for what nobody wants any more for longer than that took.
+    // It did not wait for the abandoned start for longer than that took.
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
@@ -403,7 +403,7 @@ async fn a_binary_stdin_and_a_file_at_an_odd_path_arrive_as_they_are() {
     custom.stop(&id(1)).await.unwrap();
 }
 
-/// What a box of ours is called over there.
+/// Returns the id that the other service gives to a box of this one.
 async fn remote_id(url: &str, id: &SandboxId) -> String {
     let client = client::Client::new(url, None, None).unwrap();
     let all = client.list().await.unwrap();

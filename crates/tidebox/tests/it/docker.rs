@@ -1,5 +1,5 @@
-//! Boxes of a Docker Engine that stops, and containers that go behind the server's
-//! back, as a caller sees it.
+//! Boxes of a Docker Engine that stops, and containers that are removed behind the server's back,
+//! as a caller sees them.
 
 use fixtures::Engine;
 use fixtures::image::Image;
@@ -7,10 +7,10 @@ use serde_json::json;
 
 use crate::server::TestServer;
 
-/// What every Engine here has.
+/// Image that every Engine of these tests has.
 const IMAGE: &str = "team/system:1";
 
-/// An Engine with an image, and a server that uses it.
+/// Starts an Engine with an image, and a server that uses it.
 async fn ground() -> Option<(Engine, TestServer)> {
     let image = Image::alpine_like()?;
     let engine = Engine::start()?;
@@ -24,7 +24,7 @@ async fn ground() -> Option<(Engine, TestServer)> {
     Some((engine, server))
 }
 
-/// A new sandbox. An Engine on a busy machine may seem to be away at first.
+/// Spawns a sandbox. An Engine on a busy machine may seem to be unreachable at first.
 async fn spawn(server: &TestServer) -> String {
     let healthy = async || {
         server.post("/providers/test", json!({})).await.ok();
@@ -49,7 +49,7 @@ async fn an_engine_that_stops_and_starts_again_loses_no_word_of_its_boxes() {
             answer.status == 503
         })
         .await;
-    // Nobody knows what became of it, so nobody says that it is gone.
+    // The state of the box is unknown, so it is not reported as gone.
     assert_eq!(server.get(&format!("/sandboxes/{id}")).await.ok()["state"], "running");
     server.post("/providers/test", json!({})).await.ok();
     server.post("/sandboxes", json!({})).await.refused(503, "unavailable", "docker");

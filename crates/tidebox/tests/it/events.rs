@@ -1,4 +1,4 @@
-//! `/events`: what happens, told to whoever listens.
+//! `/events`: the events, streamed to their subscribers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::server::{Answer, MOCK, PATIENCE, TestServer};
 
-/// A listener that takes the stream apart as a browser would.
+/// A listener that parses the stream as a browser would.
 struct Listener {
     response: Response,
     buffer: Vec<u8>,
@@ -32,13 +32,13 @@ impl Listener {
         let response = request.send().await.unwrap();
         assert_eq!(response.status(), 200, "{query}");
         let mut listener = Self { response, buffer: Vec::new(), last_id, comments: Vec::new() };
-        // From the first comment on, nothing that happens is missed.
+        // After the first comment no event is missed.
         let block = listener.block().await.unwrap();
         assert!(block.starts_with(':'), "{block}");
         listener
     }
 
-    /// The next block; none at the end of the stream.
+    /// Returns the next block; `None` at the end of the stream.
     async fn block(&mut self) -> Option<String> {
         loop {
             if let Some(at) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
@@ -50,7 +50,7 @@ impl Listener {
         }
     }
 
-    /// The next event; none at the end of the stream.
+    /// Returns the next event; `None` at the end of the stream.
     async fn next(&mut self) -> Option<Value> {
         loop {
             let block = self.block().await?;
@@ -80,7 +80,7 @@ impl Listener {
         }
     }
 
-    /// The events up to one of this type, which is among them.
+    /// Reads events up to one of this type, which is among them.
     async fn up_to(&mut self, wanted: &str) -> Vec<Value> {
         let mut events = Vec::new();
         loop {
@@ -92,7 +92,7 @@ impl Listener {
         }
     }
 
-    /// Everything up to the end of the stream.
+    /// Reads everything up to the end of the stream.
     async fn rest(mut self) -> Vec<Value> {
         let mut events = Vec::new();
         while let Some(event) = self.next().await {
@@ -110,7 +110,7 @@ fn ids(events: &[Value]) -> Vec<u64> {
     events.iter().map(|event| event["id"].as_u64().unwrap()).collect()
 }
 
-/// Everything that is kept now.
+/// Returns all events that the server keeps now.
 async fn history(server: &TestServer) -> Vec<Value> {
     Listener::begin(server, "?follow=false&last_event_id=0").await.rest().await
 }
@@ -338,12 +338,12 @@ async fn ids_rise_across_a_crash_and_the_gap_is_told() {
         assert_eq!((kind(&told[0]), &told[0]["data"]["exact"]), ("events.gap", &json!(false)), "{told:?}");
         assert!(ids(&told).iter().all(|id| *id > highest), "{told:?}");
     }
-    // An id that nobody has given yet: the store is an older copy, say.
+    // An id that was not given yet, such as when the store is an older copy.
     let told = Listener::resume(&server, "?follow=false", Some((1 << 53) - 1)).await.rest().await;
     assert_eq!((kind(&told[0]), &told[0]["data"]["reason"]), ("events.gap", &json!("unknown_id")));
 }
 
-/// A listener that never reads; what it would have to read fills its connection.
+/// Opens a listener that never reads, so that its connection fills.
 fn deaf(server: &TestServer) -> TcpStream {
     let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     stream.write_all(b"GET /api/v1/events?last_event_id=0 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -386,7 +386,7 @@ async fn two_hundred_readers_and_some_that_never_read_hold_nobody_up() {
 async fn readers_are_bounded_and_one_that_hangs_up_makes_room() {
     let server = TestServer::start(MOCK).await;
     let mut readers: Vec<TcpStream> = Vec::new();
-    // As many as one caller leaves free.
+    // One caller's share of the 512 places.
     for _ in 0..256 {
         let mut reader = deaf(&server);
         reader.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -432,7 +432,7 @@ async fn a_quiet_stream_shows_that_it_lives_and_from_where_to_resume() {
     assert!(block.starts_with(": ") && block.contains("\nid: ") && !block.contains("data"), "{block:?}");
 }
 
-/// A port that nobody uses, so that a server can come back where it was.
+/// Returns an unused port, so that a server can come back on the same one.
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -463,7 +463,7 @@ async fn the_command_line_prints_a_line_per_event_and_goes_on_after_a_restart() 
             let _ = send.send(serde_json::from_str::<Value>(&line).unwrap());
         }
     });
-    // The server tells of itself as well, such as that its own worker is there.
+    // The server publishes events of its own too, such as the registration of its worker.
     let next = || loop {
         let event: Value = tokio::task::block_in_place(|| lines.recv_timeout(PATIENCE)).unwrap();
         if matches!(kind(&event), "template.saved" | "events.gap") {

@@ -1,5 +1,5 @@
-//! The description of the API against the API: Schemathesis makes requests of
-//! it, good and bad, and finds whatever the two do not agree on.
+//! The description of the API against the API: Schemathesis makes good and bad requests from it,
+//! and finds every disagreement between the two.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -7,27 +7,27 @@ use std::process::{Command, Output};
 use crate::server::{MOCK, TestServer};
 use fixtures::found;
 
-/// Cases per route and phase; enough for each parameter, and both runs together
-/// take two minutes on a busy machine.
+/// Cases per route and phase; enough for each parameter, and both runs together take two minutes
+/// on a busy machine.
 const EXAMPLES: &str = "20";
 
-/// No image that it makes up is looked for in the world.
+/// Setting by which made-up images are not requested from any registry.
 const NO_REGISTRY: &str = "images.allowed_registries=127.0.0.1:1";
 
 const API_KEY: &str = "an-api-key-that-only-this-test-knows-0123";
 const ADMIN_KEY: &str = "an-admin-key-that-only-this-test-knows-01";
 
-/// Where `.ci/run` puts it, or wherever it is installed.
+/// Finds the program where `.ci/run` puts it, else in `PATH`.
 fn schemathesis() -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     found("schemathesis", &[target.join("ci/venv/bin/schemathesis")])
 }
 
-/// Runs every check on every route; what it wrote, and whether all was well.
+/// Runs every check on every route; returns the output and the exit status.
 async fn fuzz(server: &TestServer, headers: &[(&str, &str)]) -> Option<Output> {
     let program = schemathesis()?;
     let settings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.ci");
-    // What it keeps between runs must not lead the next one elsewhere.
+    // State kept between runs must not change the next one.
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(program);
     command
@@ -51,7 +51,7 @@ fn finds_nothing(output: &Output) {
     let report = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{report}\n{errors}");
-    // That nothing was found must not be because nothing was asked.
+    // Guards against a run that finds nothing because it asked nothing.
     let count = |before: &str, after: &str| -> u64 {
         let (_, rest) = report.split_once(before).unwrap_or_else(|| panic!("no `{before}` in\n{report}"));
         rest.split_once(after).and_then(|(number, _)| number.trim().parse().ok()).unwrap_or(0)

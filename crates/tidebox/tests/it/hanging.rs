@@ -1,4 +1,4 @@
-//! Providers that do not answer, or are not there: they harm nothing but themselves.
+//! Providers that do not answer, or are missing: they affect nothing but themselves.
 
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::server::{MOCK, TestServer};
 
-/// A Docker Engine that accepts every connection and never says a word.
+/// A Docker Engine that accepts every connection and never answers.
 struct Mute {
     _listener: UnixListener,
     dir: tempfile::TempDir,
@@ -16,7 +16,7 @@ struct Mute {
 impl Mute {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // Connections wait in its backlog for as long as it is there.
+        // Connections wait in the listener's backlog for as long as it is open.
         let listener = UnixListener::bind(dir.path().join("docker.sock")).unwrap();
         Self { _listener: listener, dir }
     }
@@ -51,7 +51,7 @@ async fn an_engine_that_never_answers_harms_nothing_but_its_own_boxes() {
     assert!(error.contains(&engine.socket()) && error.contains("longer than a second"), "{error}");
     assert_eq!(provider(&server, "mock").await["healthy"], true);
     server.post("/sandboxes", json!({"provider": "docker"})).await.refused(503, "unavailable", "docker");
-    // What never answers holds up no end either.
+    // A hanging provider does not delay the shutdown either.
     let told = Instant::now();
     assert_eq!(server.terminate(), Some(0));
     assert!(told.elapsed() < Duration::from_secs(15), "{:?}", told.elapsed());
@@ -77,7 +77,7 @@ async fn who_waits_for_a_sandbox_that_has_expired_is_told_that_it_is_gone() {
         server.until("its end", async || made.elapsed() >= Duration::from_millis(120)).await;
         for state in ["running", "failed"] {
             let waited = server.get(&format!("/sandboxes/{id}/wait?state={state}&timeout=10s")).await;
-            // Once the clean-up has been there, it is known how it ended.
+            // After the clean-up, the sandbox's end is known.
             match waited.status.as_u16() {
                 404 => waited.refused(404, "not_found", &id),
                 _ => waited.refused(409, "conflict", "is destroyed and will never be"),

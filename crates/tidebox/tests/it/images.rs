@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 
 use crate::server::{Answer, MOCK, NATIVE, TestServer};
 
-/// Settings with which a server may ask this registry.
+/// Returns settings with which a server may ask this registry.
 fn asking(registry: &Registry, more: &str) -> String {
     let host = registry.address().replace('.', "_").replace(':', "__");
     format!("{NATIVE} images.pull=missing images.registries.{host}.plain_http=true {more}")
 }
 
-/// A registry with a small system in it as `team/like-alpine:3.20`, the image's full
-/// name and a server that may ask; `None` where this machine has no registry.
+/// Starts a registry with a small system as `team/like-alpine:3.20` and a server that may ask it,
+/// and returns them with the image's full name; `None` if this machine has no registry.
 async fn ground(more: &str) -> Option<(Registry, String, TestServer)> {
     let registry = Registry::start()?;
     let name = registry.push(&Image::alpine_like()?, "team/like-alpine", "3.20");
@@ -27,7 +27,7 @@ async fn ground(more: &str) -> Option<(Registry, String, TestServer)> {
     Some((registry, name, server))
 }
 
-/// The events of these types so far.
+/// Returns the events of these types so far.
 async fn events(server: &TestServer, types: &str) -> Vec<Value> {
     read_events(server.get(&format!("/events?last_event_id=0&follow=false&type={types}")).await)
 }
@@ -97,7 +97,7 @@ async fn images_are_there_where_no_provider_uses_them() {
     assert_eq!(server.get("/images").await.ok(), json!([]));
     assert_eq!(server.post("/images/prune", json!({})).await.ok(), json!({"removed": [], "freed_bytes": 0}));
     server.get("/images/python:3.12").await.refused(404, "not_found", "python:3.12");
-    // Names of ours are names of images as well.
+    // Names of routes are valid names of images.
     for name in ["pull", "import", "prune"] {
         server.get(&format!("/images/{name}")).await.refused(404, "not_found", name);
         server.delete(&format!("/images/{name}")).await.refused(404, "not_found", name);
@@ -182,7 +182,7 @@ async fn every_change_of_images_is_in_the_audit_history() {
     }
 }
 
-/// What the console of a sandbox shows.
+/// Returns the console of a sandbox.
 async fn console(server: &TestServer, id: &str) -> String {
     server.get(&format!("/sandboxes/{id}/logs")).await.ok().to_string()
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::server::{Answer, NATIVE, TestServer};
 
-/// Memory, descriptors and threads of a process.
+/// Returns the resident memory in KiB, descriptors and threads of a process.
 fn footprint(pid: u32) -> (u64, usize, usize) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let field = |name: &str| -> u64 {
@@ -15,7 +15,7 @@ fn footprint(pid: u32) -> (u64, usize, usize) {
     (field("VmRSS:"), count("fd"), count("task"))
 }
 
-/// One client's round: everything a caller does, and nothing left behind.
+/// Does one client's round: every kind of call, with nothing left behind.
 async fn round(server: &TestServer, n: usize) {
     let id = server.spawn_with(json!({"owner_id": format!("client-{n}")})).await;
     let file = format!("/sandboxes/{id}/files");
@@ -31,7 +31,7 @@ async fn round(server: &TestServer, n: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_clients_at_once_leave_the_server_as_it_was() {
     let server = TestServer::start(NATIVE).await;
-    // What the first rounds take is taken once: pools, caches, arenas.
+    // The first rounds fill pools, caches and arenas, which stay.
     for _ in 0..2 {
         futures_util::future::join_all((0..50).map(|n| round(&server, n))).await;
     }
@@ -39,7 +39,7 @@ async fn fifty_clients_at_once_leave_the_server_as_it_was() {
     for _ in 0..4 {
         futures_util::future::join_all((0..50).map(|n| round(&server, n))).await;
     }
-    // How many threads a burst takes depends on the machine; those that idle end by themselves.
+    // The threads of a burst depend on the machine; idle ones end by themselves.
     server
         .until("descriptors, threads and memory (KiB) are given back", async || {
             let after = footprint(server.pid());

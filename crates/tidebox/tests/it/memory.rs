@@ -1,5 +1,5 @@
-//! The memory that all requests share: whatever one caller does, it stays within
-//! its budget, and others are answered.
+//! The memory that all requests share: no caller can make it exceed its budget, and the requests
+//! of others are answered.
 
 use std::time::Duration;
 
@@ -11,12 +11,11 @@ use tokio::net::TcpStream;
 
 use crate::server::{Answer, MOCK, NATIVE, TestServer};
 
-/// What the server may take beside the budget: buffers of the connections of a
-/// test, what the allocator keeps for a moment, caches that fill.
+/// Memory that the server may take beside the budget: buffers of the connections of a test, what
+/// the allocator keeps for a moment, caches that fill.
 const ALLOWANCE_MIB: u64 = 48;
 
-/// Sends a request in the name of an owner on a connection of its own, and reads
-/// nothing.
+/// Sends a request in the name of an owner on a new connection, and reads nothing.
 async fn send(server: &TestServer, owner: &str, line: &str, announced: usize, body: &[u8]) -> TcpStream {
     let address = server.url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -25,7 +24,7 @@ async fn send(server: &TestServer, owner: &str, line: &str, announced: usize, bo
          Content-Length: {announced}\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    // Who is refused is not read from for long.
+    // The server stops reading from a refused client after a while.
     let _ = stream.write_all(body).await;
     stream
 }
@@ -39,7 +38,7 @@ async fn ask(server: &TestServer, owner: &str, method: Method, path: &str, body:
     Answer::read(request.send().await.unwrap()).await
 }
 
-/// Everything that an honest neighbour does, answered as ever.
+/// Makes every kind of request as another owner and expects the usual answers.
 async fn is_served(server: &TestServer, id: &str) {
     let content = "x".repeat(100_000);
     let file = json!({"path": "/workspace/honest", "content": content});
@@ -57,7 +56,7 @@ async fn is_served(server: &TestServer, id: &str) {
     assert_eq!(ask(server, "honest", Method::GET, "/sandboxes", None).await.status, 200);
 }
 
-/// What the budget says of itself; asked by one who holds too much.
+/// Returns the budget's figures, requested by the owner who holds too much.
 async fn figures(server: &TestServer) -> Value {
     ask(server, "greedy", Method::GET, "/diagnostics", None).await.ok()["request_memory"].clone()
 }
@@ -66,7 +65,7 @@ async fn used(server: &TestServer) -> u64 {
     figures(server).await["used_bytes"].as_u64().unwrap()
 }
 
-/// What tells how the server is answers, whatever is spent.
+/// Checks that the routes for monitoring answer.
 async fn is_watched(server: &TestServer) {
     for path in ["/health", "/live", "/ready", "/metrics", "/metrics/prometheus", "/diagnostics"] {
         assert_eq!(ask(server, "greedy", Method::GET, path, None).await.status, 200, "{path}");
@@ -85,7 +84,7 @@ async fn buffered_answers_that_are_not_read_stay_within_the_budget() {
     let (id, other) = (server.spawn().await, server.spawn().await);
     is_served(&server, &other).await;
     let before = server.resident_kib();
-    // Each byte of it becomes six.
+    // Each byte of the output becomes six.
     let command = json!({"command": "head -c 8388608 /dev/zero | tee /dev/stderr"}).to_string();
     let line = format!("POST /api/v1/sandboxes/{id}/exec");
     let attack = (0..10).map(|_| send(&server, "greedy", &line, command.len(), command.as_bytes()));
@@ -96,7 +95,7 @@ async fn buffered_answers_that_are_not_read_stay_within_the_budget() {
             stays_within(&server, before, 64);
             let operations = server.get("/diagnostics").await.ok()["operations"].clone();
             let exec = operations.as_array().unwrap().iter().find(|found| found["operation"] == "exec").cloned();
-            // The others are the neighbour's.
+            // The other commands are those of the second box.
             exec.is_some_and(|exec| exec["success_total"].as_u64() >= Some(12))
                 && server.exec(&other, "true").await["exit_code"] == 0
                 && figures(&server).await["truncated_total"].as_u64() >= Some(5)
@@ -223,7 +222,7 @@ async fn heads_sent_half_way_stay_within_the_budget() {
     let half = format!("GET /api/v1/health HTTP/1.1\r\nHost: {address}\r\nX-Long: {}", "x".repeat(60_000));
     let attack = (0..1_500).map(|_| async {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // Where there is no memory for it, the connection ends.
+        // Without memory for it, the server ends the connection.
         let _ = stream.write_all(half.as_bytes()).await;
         stream
     });

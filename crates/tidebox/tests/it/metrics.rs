@@ -1,4 +1,4 @@
-//! Diagnostics and metrics: every figure that is promised, and that it is true.
+//! Diagnostics and metrics: every figure of the specification, and its value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::server::{Answer, MOCK, TestServer};
 
-/// Keys of an object with what they hold: `s`tring, `n`atural number,
-/// `b`oolean, `a`rray, `o`bject. From section 4.9 of the specification.
+/// Keys of an object with the kinds of their values: `s`tring, `n`atural number, `b`oolean,
+/// `a`rray, `o`bject. From section 4.9 of the specification.
 type Keys = &'static [(&'static str, char)];
 
 const SCHEDULER: Keys = &[
@@ -188,7 +188,7 @@ fn holds(value: &Value, kind: char) -> bool {
     }
 }
 
-/// Exactly these keys, each with what it should hold.
+/// Checks that an object has exactly these keys, each with a value of its kind.
 #[track_caller]
 fn has_keys(body: &Value, table: &[(&str, Keys)]) {
     for (place, keys) in table {
@@ -201,7 +201,7 @@ fn has_keys(body: &Value, table: &[(&str, Keys)]) {
     }
 }
 
-/// A Prometheus text: series by name, and their labels, to values.
+/// Values of a Prometheus text, by series name and labels.
 #[derive(Debug)]
 struct Series(BTreeMap<String, f64>);
 
@@ -219,13 +219,13 @@ impl Series {
         *self.0.get(series).unwrap_or_else(|| panic!("{series} is not in {self:#?}"))
     }
 
-    /// The sum over all series of a name.
+    /// Returns the sum over all series of a name.
     fn sum(&self, name: &str) -> f64 {
         self.0.iter().filter(|(series, _)| series.split('{').next() == Some(name)).map(|(_, value)| value).sum()
     }
 }
 
-/// One of the operations, or null.
+/// Returns the operation of this name, or null.
 fn operation<'a>(body: &'a Value, name: &str) -> &'a Value {
     body["operations"].as_array().unwrap().iter().find(|item| item["operation"] == name).unwrap_or(&Value::Null)
 }
@@ -397,7 +397,7 @@ async fn figures_move_when_things_happen_and_their_sums_add_up() {
     }
     let slow = "{operation=\"exec\",provider=\"mock\",le=\"0.05\"}";
     assert!(series.at(&format!("tidebox_operation_duration_seconds_bucket{slow}")) <= 2.0);
-    // The two that were made, each with the parts that `Server-Timing` has.
+    // The two successful spawns, each with the phases that `Server-Timing` has.
     for phase in ["admission", "store"] {
         let name = format!("tidebox_spawn_phase_duration_seconds_count{{phase=\"{phase}\",provider=\"mock\"}}");
         assert_eq!(series.at(&name), 2.0);
@@ -554,7 +554,7 @@ async fn those_who_wait_for_room_and_quotas_are_counted() {
     );
     counted(&full, "spawn", 1, 1);
 
-    // The one that waits may be too late on a busy machine; then another does.
+    // The waiting spawn may time out on a busy machine; then another is tried.
     let dequeued = async || server.get("/metrics").await.ok()["scheduler"]["spawn_dequeued_total"].as_u64().unwrap();
     let mut held = first;
     server

@@ -15,7 +15,7 @@ fn with(provider: &str, more: &str) -> String {
     format!("{provider} {POOL} {more}")
 }
 
-/// Somebody who asks.
+/// A client that sends its name as `X-User-ID`.
 struct User<'a> {
     server: &'a TestServer,
     name: &'a str,
@@ -62,7 +62,7 @@ impl<'a> User<'a> {
         self.delete(&format!("/sandboxes/{id}")).await.ok();
     }
 
-    /// Ids of what the list shows.
+    /// Returns the ids in the list.
     async fn listed(&self) -> BTreeSet<String> {
         let listed = self.get("/sandboxes").await.ok();
         listed.as_array().unwrap().iter().map(|sandbox| sandbox["id"].as_str().unwrap().to_owned()).collect()
@@ -84,13 +84,13 @@ async fn status(server: &TestServer) -> (u64, u64) {
     (status["vms"].as_u64().unwrap(), status["total_users"].as_u64().unwrap())
 }
 
-/// The boxes on disk.
+/// Returns the folders of the boxes on disk.
 fn boxes(server: &TestServer) -> Vec<std::path::PathBuf> {
     let boxes = std::fs::read_dir(server.data_dir().join("native/boxes")).unwrap();
     boxes.flatten().map(|entry| entry.path()).collect()
 }
 
-/// The first process of a box, as the host numbers it.
+/// Returns the first process of a box, as the host numbers it.
 fn first_process(folder: &std::path::Path) -> i32 {
     let text = std::fs::read_to_string(folder.join("pid")).unwrap();
     text.split(' ').next().unwrap().parse().unwrap()
@@ -100,7 +100,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Every method and path of the API about sandboxes, with `id` where one is named.
+/// Returns every method and path of the API about sandboxes, with `id` where one is named.
 async fn routes(server: &TestServer, id: &str) -> Vec<(Method, String, bool)> {
     let document = server.get("/openapi.json").await.ok();
     let mut found = Vec::new();
@@ -130,7 +130,7 @@ async fn every_request_about_sandboxes_says_whose_it_is() {
         let request = server.request(method, &path).header("X-User-ID", "a b").json(&json!({}));
         Answer::read(request.send().await.unwrap()).await.refused(400, "bad_request", "X-User-ID");
     }
-    // What is about no sandbox needs no user.
+    // Routes without a sandbox need no user.
     for path in ["/providers", "/templates", "/health", "/pool/status"] {
         server.get(path).await.ok();
     }
@@ -164,7 +164,7 @@ async fn the_sandbox_of_another_user_is_not_there_on_any_route() {
     eve.get(&format!("/events?follow=false&sandbox_id={id}")).await.refused(404, "not_found", "does not exist");
     let heard = alice.get(&format!("/events?follow=false&last_event_id=0&sandbox_id={id}")).await;
     assert!(String::from_utf8_lossy(&heard.bytes).contains("sandbox.running"));
-    // It is whole, and stays unknown once it is gone.
+    // The sandbox is unharmed, and stays unknown to the other user once it is gone.
     assert_eq!(alice.output(&id, "echo here").await, "here\n");
     alice.destroy(&id).await;
     eve.delete(&format!("/sandboxes/{id}")).await.refused(404, "not_found", "does not exist");
@@ -185,7 +185,7 @@ async fn a_stranger_neither_fences_a_sandbox_nor_learns_from_the_fence_that_it_i
     send(&alice, Method::POST, &exec, "7").await.ok();
     for (method, path, names_one) in routes(&server, &id).await {
         if names_one {
-            // Both older and newer than what its owner showed.
+            // Both older and newer than the generation that its owner sent.
             for generation in ["3", "9000"] {
                 let answer = send(&eve, method.clone(), &path, generation).await;
                 answer.refused(404, "not_found", "does not exist");
@@ -247,7 +247,7 @@ async fn boxes_are_filled_one_after_the_other_up_to_their_number() {
     users[4].post("/sandboxes", json!({"memory_mb": 64})).await.refused(503, "unavailable", "none of this size");
     ids[0] = users[4].spawn(json!({})).await;
     assert_eq!(status(&server).await, (2, 4));
-    // A box goes with its last slot, and not before.
+    // A box is removed with its last slot, and not before.
     users[4].destroy(&ids[0]).await;
     users[1].destroy(&ids[1]).await;
     assert_eq!(status(&server).await, (1, 2));
@@ -365,7 +365,8 @@ async fn users_of_one_native_box_are_users_of_their_own() {
     assert_eq!(status(&server).await, (0, 0));
 }
 
-/// Seconds until the agent of a box ends it by itself, as the kernel tells of its timer.
+/// Returns the seconds until the agent of a box ends it by itself, from the kernel's view of its
+/// timer.
 fn deadline_secs(pid: i32) -> u64 {
     let infos = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
     let texts = infos.filter_map(|info| std::fs::read_to_string(info.path()).ok());
@@ -438,7 +439,7 @@ async fn slots_outlive_a_crash_of_the_server_and_leave_nothing_when_destroyed() 
             .await;
     }
     server.until("the expired slot is gone", async || status(&server).await == (2, 3)).await;
-    // Places are known again: one more fits beside the third.
+    // The slots are known again: one more fits beside the third.
     let fourth = User::of(&server, "e").spawn(json!({})).await;
     assert_eq!(status(&server).await, (2, 4));
     for (name, id) in names.iter().zip(&ids) {
@@ -471,7 +472,7 @@ async fn what_a_crash_left_half_made_or_half_removed_in_the_pool_is_finished() {
             let request = server.request(Method::DELETE, &format!("/sandboxes/{id}")).header("X-User-ID", "a");
             tokio::spawn(request.send())
         });
-        // A moment that differs from round to round, somewhere in the making.
+        // A moment that differs from round to round, while the boxes are being made.
         tokio::time::sleep(Duration::from_micros(1500 * round)).await;
         server.kill();
         for request in spawns.into_iter().chain(removal) {

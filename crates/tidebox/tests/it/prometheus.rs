@@ -1,5 +1,4 @@
-//! What Prometheus itself makes of the metrics: its checker, and a real one
-//! that scrapes.
+//! Prometheus against the metrics: its checker, and a real server that scrapes.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -13,8 +12,8 @@ use fixtures::found;
 
 const KEY: &str = "a-key-that-only-this-test-knows-0123456789";
 
-/// What the checker says of names that the specification dictates. It may say
-/// nothing else; and what it no longer says does not belong here.
+/// Complaints of the checker about names that the specification dictates. The checker must report
+/// these and no others.
 const DICTATED: [&str; 7] = [
     r#"tidebox_leases_total non-counter metrics should not have "_total" suffix"#,
     r#"tidebox_owner_quotas_total non-counter metrics should not have "_total" suffix"#,
@@ -25,13 +24,13 @@ const DICTATED: [&str; 7] = [
     r#"tidebox_workers_total non-counter metrics should not have "_total" suffix"#,
 ];
 
-/// A program of the package, where `.ci/run` puts it or wherever it is installed.
+/// Finds a program of the package where `.ci/run` puts it, else in `PATH`.
 fn program(name: &str) -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     found(name, &[target.join("ci/prometheus/usr/bin").join(name)])
 }
 
-/// Makes happen what is counted.
+/// Makes the requests that are counted.
 async fn use_of_all(server: &TestServer) {
     let id = server.spawn_with(json!({"owner_id": "somebody"})).await;
     server.exec(&id, "echo hello").await;
@@ -66,7 +65,7 @@ async fn the_checker_of_prometheus_complains_of_dictated_names_only() {
     assert_eq!(output.status.code(), Some(3), "{text}");
 }
 
-/// A Prometheus with a folder and a port of its own.
+/// A Prometheus with its own folder and port.
 struct Prometheus {
     process: Child,
     url: String,
@@ -112,12 +111,12 @@ impl Prometheus {
         prometheus
     }
 
-    /// The values of an expression, with their labels.
+    /// Returns the values of an expression, with their labels.
     async fn query(&self, expression: &str) -> Vec<Value> {
         let expression: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
         let url = format!("{}/api/v1/query?query={expression}", self.url);
         let Ok(answer) = reqwest::get(url).await else { return Vec::new() };
-        // Until it is ready it answers 503.
+        // It answers 503 until it is ready.
         let answer = Answer::read(answer).await;
         if !answer.status.is_success() {
             return Vec::new();
@@ -125,7 +124,7 @@ impl Prometheus {
         answer.json()["data"]["result"].as_array().cloned().unwrap_or_default()
     }
 
-    /// The one value of an expression.
+    /// Returns the only value of an expression.
     async fn value(&self, expression: &str) -> Option<f64> {
         let result = self.query(expression).await;
         result.first()?["value"][1].as_str()?.parse().ok()
@@ -150,10 +149,10 @@ async fn a_real_prometheus_scrapes_with_a_key() {
     assert_eq!(prometheus.value("tidebox_sandboxes_total{state=\"running\"}").await, Some(1.0));
     assert_eq!(prometheus.value("tidebox_provider_healthy{provider=\"mock\",default=\"true\"}").await, Some(1.0));
     assert!(prometheus.value("tidebox_uptime_seconds").await > Some(0.0));
-    // A histogram, as Prometheus understands it.
+    // Prometheus accepts the buckets as a histogram.
     let quantile = "histogram_quantile(0.5, tidebox_operation_duration_seconds_bucket{operation=\"spawn\"})";
     assert!(prometheus.value(quantile).await > Some(0.0));
-    // It goes on, and sees what changes.
+    // The next scrape shows a change.
     server.spawn().await;
     let running = "tidebox_sandboxes_total{state=\"running\"}";
     server.until("the next scrape comes", async || prometheus.value(running).await == Some(2.0)).await;

@@ -1,4 +1,4 @@
-//! What must cost the same however many sandboxes there are.
+//! Calls whose cost must not grow with the number of sandboxes.
 
 use std::time::{Duration, Instant};
 
@@ -7,20 +7,19 @@ use serde_json::json;
 
 use crate::server::{MOCK, TestServer};
 
-/// Sandboxes of the smaller server: two pages of fifty are full only if there
-/// are a hundred.
+/// Sandboxes of the smaller server: two pages of fifty are full only if there are a hundred.
 const FEW: usize = 110;
 /// Sandboxes of the larger server.
 const MANY: usize = 10_000;
 /// Calls of which the typical time is taken.
 const CALLS: usize = 300;
-/// How much longer a call may take on a machine that does other things as well;
-/// one that looked at every sandbox would take ninety times as long.
+/// Factor by which a call may be slower on a machine that does other things as well; one that
+/// looked at every sandbox would take ninety times as long.
 const NOISE: f64 = 3.0;
 
-/// The time that a fifth of the calls stay below on each of two servers: what
-/// else the machine does makes calls slower, never faster. They take turns, so
-/// that both meet the same machine.
+/// Returns the time that a fifth of the calls stay below on each of two servers: other work of the
+/// machine makes calls slower, never faster. The servers take turns, so that both see the same
+/// load.
 async fn typical(servers: [&TestServer; 2], mut call: impl AsyncFnMut(&TestServer)) -> [Duration; 2] {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..CALLS {
@@ -48,7 +47,7 @@ async fn with_sandboxes(count: usize) -> TestServer {
     server
 }
 
-/// The path of the second page.
+/// Returns the path of the second page.
 async fn second(server: &TestServer) -> String {
     let page = server.get("/sandboxes?limit=50").await;
     format!("/sandboxes?limit=50&cursor={}", page.headers["x-next-cursor"].to_str().unwrap())
@@ -87,7 +86,7 @@ async fn decisions_and_pages_cost_the_same_with_ten_and_with_ten_thousand_sandbo
         eprintln!("{what}: {few:?} with {FEW}, {many:?} with {MANY}");
         assert!(many.as_secs_f64() < few.as_secs_f64() * NOISE, "{what}: {few:?} with {FEW}, {many:?} with {MANY}");
     }
-    // The test would be done sooner than the sandboxes are destroyed one by one.
+    // Destroying the sandboxes one by one would take longer than the test.
     small.terminate();
     large.terminate();
 }

@@ -1,5 +1,5 @@
-//! One story, told word for word on every runtime: images are pulled, sandboxes
-//! made of them by template, used, kept through a crash, used again, thrown away.
+//! One scenario, the same on every runtime: images are pulled, sandboxes made of them by template,
+//! used, kept through a crash, used again, destroyed.
 
 use std::fmt::Write as _;
 
@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 
 use crate::server::{MOCK, NATIVE, TestServer};
 
-/// Where the story is told.
+/// A runtime for the scenario.
 struct Stage {
     settings: String,
-    /// Its boxes are real: they hold what their image holds, and outlive the server.
+    /// True if boxes hold what their image holds, and outlive the server.
     is_real: bool,
     engine: Option<Engine>,
 }
 
 impl Stage {
-    /// A Docker Engine of our own, with this OCI runtime.
+    /// Starts a Docker Engine for the test, with this OCI runtime.
     fn docker(runtime: &str) -> Option<Stage> {
         let engine = Engine::start()?;
         let mut settings =
@@ -31,10 +31,10 @@ impl Stage {
     }
 }
 
-/// An image of the story: its template, its name, and what it calls itself.
+/// An image of the scenario: its template, its name, and the name in its `os-release`.
 type Told = (&'static str, String, &'static str);
 
-/// A registry with both images.
+/// Starts a registry with both images.
 fn images() -> Option<(Registry, [Told; 2])> {
     let (alpine, debian) = (Image::alpine_like()?, Image::debian_like()?);
     let registry = Registry::start()?;
@@ -45,7 +45,7 @@ fn images() -> Option<(Registry, [Told; 2])> {
     Some((registry, [("small", alpine, "Alpine"), ("large", debian, "Debian")]))
 }
 
-/// What a stream says, put together: stdout, stderr, and the exit code.
+/// Returns the contents of a stream: stdout, stderr, and the exit code.
 fn heard(lines: &[u8]) -> (String, String, String) {
     let (mut out, mut err, mut exit) = (String::new(), String::new(), String::new());
     for line in std::str::from_utf8(lines).unwrap().lines() {
@@ -103,13 +103,13 @@ async fn told_on(stage: Stage) {
     for id in &made {
         if stage.is_real {
             assert_eq!(server.output(id, "cat /workspace/first/notes.txt").await, "of first\n");
-            // Whatever ran goes on.
+            // Commands survive the crash.
             server.output(id, "rm /workspace/beat").await;
             server
                 .until("the loop goes on", async || server.exec(id, "cat /workspace/beat").await["exit_code"] == 0)
                 .await;
         } else {
-            // Memory does not outlive its process, and the server says so.
+            // Boxes in memory end with their process, and the server reports it.
             server
                 .until("the box is given up", async || server.get(&format!("/sandboxes/{id}")).await.status == 404)
                 .await;
@@ -129,7 +129,7 @@ async fn told_on(stage: Stage) {
         let listed = |path: &str| serde_json::from_slice::<Value>(&engine.api("GET", path, b"").1).unwrap();
         assert_eq!(listed("/containers/json?all=1"), json!([]), "a container is left");
     }
-    // What else may be left, the server's fixture looks for.
+    // The server's fixture checks for everything else that may be left.
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,9 +1,9 @@
-//! Which system calls a box may not make, and why.
+//! Rules of the system call filter, with their reasons.
 
-/// What happens to a system call.
+/// Check of a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
-    /// It is made.
+    /// It is allowed without a check.
     Allow,
     /// It fails with this error.
     Refuse(i32),
@@ -11,42 +11,42 @@ pub(super) enum Check {
     NoBits { argument: u32, mask: u32, errno: i32 },
     /// It is refused if the argument is one of these.
     NotOneOf { argument: u32, values: &'static [u32] },
-    /// It is made, slowed or refused by what it asks of a terminal or an interface.
+    /// It is allowed, slowed or refused by its request to a terminal or an interface.
     Ioctl,
     /// It is refused unless the argument is one of these.
     OneOf { argument: u32, values: &'static [u32] },
-    /// It is made for the kinds of sockets that a box may have.
+    /// It is allowed for the kinds of sockets that a box may have.
     Socket,
-    /// It is made, slowed or refused by the option that it sets.
+    /// It is allowed, slowed or refused by the option that it sets.
     SetOption,
-    /// It is made or slowed by the option that it reads.
+    /// It is allowed or slowed by the option that it reads.
     GetOption,
-    /// It is made unless it sets the size of core dumps.
+    /// It is allowed unless it sets the size of core dumps.
     Limit(Setting),
 }
 
-/// The calls that set a limit of a process.
+/// A call that sets a limit of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Setting {
-    /// `setrlimit`.
+    /// The call `setrlimit`, which only sets.
     Old,
-    /// `prlimit64`, which also reads one.
+    /// The call `prlimit64`, which also reads a limit.
     New,
 }
 
-/// A system call that is not simply made.
+/// A system call that is not always allowed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rule {
     pub(super) number: u32,
     pub(super) check: Check,
 }
 
-/// The last call that was known when these rules were written
-/// (`removexattrat`). Later ones do not exist in a box until somebody has
-/// thought about them. Numbers from 424 on are the same on all architectures.
+/// The last call that was known when these rules were written (`removexattrat`). Later ones do not
+/// exist in a box until they have been reviewed. Numbers from 424 on are the same on all
+/// architectures.
 pub(super) const KNOWN_LAST: u32 = 466;
 
-/// Calls that the C library crate does not number yet.
+/// Calls that the C library crate has no numbers of yet.
 const STATMOUNT: i64 = 457;
 const LISTMOUNT: i64 = 458;
 const SETXATTRAT: i64 = 463;
@@ -56,26 +56,26 @@ const REMOVEXATTRAT: i64 = 466;
 
 /// All flags of `clone` that make a namespace.
 const NAMESPACES: u32 = 0x7e02_0000;
-/// The flag of `clone` with which a tracer does not get the child.
+/// Flag of `clone` with which a tracer does not get the child.
 const UNTRACED: u32 = 0x0080_0000;
-/// To every process that one may signal.
+/// Target of `kill`: every process that the caller may signal.
 const EVERYBODY: [u32; 1] = [0xffff_ffff];
-/// Pretending to be typed at a terminal, and pasting on a console.
+/// Requests that put input into a terminal, and that paste on a console.
 pub(super) const TYPING: [u32; 2] = [0x5412, 0x541C];
-/// Programs of a socket, in both forms, alone and for a group: compiled, they take
-/// memory of the kernel that has one bound for the whole host.
+/// Options for programs of a socket, in both forms, alone and for a group: compiled, they take
+/// kernel memory that has one limit for the whole host.
 pub(super) const SOCKET_PROGRAMS: [u32; 4] = [26, 50, 51, 52];
 /// Flags for memory of huge pages, in a mapping, a file in memory and a shared segment.
 const MAP_HUGE: u32 = 0x4_0000;
 const MEMFD_HUGE: u32 = 4;
 const SHARED_HUGE: u32 = 0o4000;
 
-/// Numbers from the first to the last.
+/// Numbers from the first to the last, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span(pub(super) u32, pub(super) u32);
 
-/// Questions about interfaces for which the kernel takes its one lock of all networks:
-/// the list of them, and their addresses.
+/// Requests about interfaces for which the kernel takes its one lock of all networks: the list of
+/// them, and their addresses.
 pub(super) const INTERFACES_SLOWED: [Span; 6] = [
     Span(0x8912, 0x8912),
     Span(0x8915, 0x8915),
@@ -84,28 +84,28 @@ pub(super) const INTERFACES_SLOWED: [Span; 6] = [
     Span(0x891b, 0x891b),
     Span(0x8935, 0x8935),
 ];
-/// Questions to drivers, bridges and virtual networks, which a box has none of. The
-/// kernel takes the same lock to say so, or starts a program to load a module.
+/// Requests to drivers, bridges and virtual networks, which a box has none of. The kernel takes the
+/// same lock to refuse them, or starts a program to load a module.
 pub(super) const INTERFACES_REFUSED: [Span; 3] = [Span(0x8940, 0x8941), Span(0x8946, 0x894a), Span(0x8980, 0x89ff)];
-/// Options for which the kernel takes that lock: groups that a socket belongs to, and
-/// a change of its address family.
+/// Options for which the kernel takes that lock: groups that a socket belongs to, and a change of
+/// its address family.
 pub(super) const IPV4_SLOWED: [Span; 1] = [Span(35, 48)];
 pub(super) const IPV6_SLOWED: [Span; 4] = [Span(1, 1), Span(20, 21), Span(27, 28), Span(42, 48)];
-/// The options of both that read the members of a group, with the same lock.
+/// Options of both that read the members of a group, with the same lock.
 pub(super) const MEMBERS_READ: [&[Span]; 2] = [&[Span(41, 41), Span(48, 48)], &[Span(48, 48)]];
-/// Labels of flows, of which all boxes have one table.
+/// Labels of flows, of which all boxes share one table.
 pub(super) const IPV6_REFUSED: [Span; 1] = [Span(32, 32)];
-/// Keys of signed connections: memory that no group counts.
+/// Keys of signed connections: memory that no control group counts.
 pub(super) const TCP_REFUSED: [Span; 3] = [Span(14, 14), Span(32, 32), Span(38, 42)];
 
-/// Protocols of internet sockets that few programs know and none needs in a box:
-/// one over several paths, and one with checksums over a part.
+/// Protocols of internet sockets that few programs know and none needs in a box: one over several
+/// paths, and one with partial checksums.
 pub(super) const RARE_PROTOCOLS: [u32; 2] = [262, 136];
-/// Plain, without address randomization (debuggers), 64 and 32 bit of uname,
-/// and the question what it is.
+/// Personalities: plain, without address randomization (debuggers), 64 and 32 bit of uname, and the
+/// query of the current one.
 const PERSONALITIES: [u32; 6] = [0, 8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
 
-/// Mounts, roots and namespaces: the walls of the box.
+/// Mounts, roots and namespaces: the isolation of the box.
 const WALLS: [i64; 17] = [
     libc::SYS_mount,
     libc::SYS_umount2,
@@ -126,7 +126,7 @@ const WALLS: [i64; 17] = [
     libc::SYS_name_to_handle_at,
 ];
 
-/// Parts of the kernel with many faults behind them and no use in a box.
+/// Parts of the kernel with a long record of faults and no use in a box.
 const RISKY: [i64; 22] = [
     libc::SYS_keyctl,
     libc::SYS_add_key,
@@ -152,7 +152,7 @@ const RISKY: [i64; 22] = [
     libc::SYS_lookup_dcookie,
 ];
 
-/// The state of the whole machine.
+/// Calls that change the state of the whole machine.
 const MACHINE: [i64; 18] = [
     libc::SYS_kexec_load,
     libc::SYS_kexec_file_load,
@@ -188,26 +188,26 @@ const OLD: [i64; 7] = [
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: [i64; 0] = [];
 
-/// Every rule, in no order.
+/// Returns every rule, in no order.
 pub(super) fn rules() -> Vec<Rule> {
     let refused = WALLS.into_iter().chain(RISKY).chain(MACHINE).chain(OLD);
     let mut rules: Vec<Rule> = refused.map(|number| rule(number, Check::Refuse(libc::EPERM))).collect();
     rules.extend([
         rule(libc::SYS_clone, Check::NoBits { argument: 0, mask: NAMESPACES, errno: libc::EPERM }),
-        // Its flags lie in memory, where a filter cannot look; C libraries then use clone.
+        // Its flags are in memory, where a filter cannot look; C libraries then use clone.
         rule(libc::SYS_clone3, Check::Refuse(libc::ENOSYS)),
         rule(libc::SYS_personality, Check::OneOf { argument: 0, values: &PERSONALITIES }),
         rule(libc::SYS_ioctl, Check::Ioctl),
         rule(libc::SYS_socket, Check::Socket),
         rule(libc::SYS_setsockopt, Check::SetOption),
         rule(libc::SYS_getsockopt, Check::GetOption),
-        // Requests are counted for the whole host. Programs then do without.
+        // Requests are counted for the whole host. Programs work without them.
         rule(libc::SYS_io_setup, Check::Refuse(libc::ENOSYS)),
-        // It would write out what the whole host has changed. A box keeps nothing beyond
-        // its end, so there is nothing to do for it.
+        // It would write the changes of the whole host to disk. A box keeps nothing beyond its end,
+        // so there is nothing to write.
         rule(libc::SYS_sync, Check::Refuse(0)),
-        // Huge pages are the host's, and count to no limit of a box. Programs take this
-        // as a host that has none left.
+        // Huge pages are the host's, and count towards no limit of a box. Programs take this for a
+        // host that has none left.
         rule(libc::SYS_mmap, Check::NoBits { argument: 3, mask: MAP_HUGE, errno: libc::ENOMEM }),
         rule(libc::SYS_memfd_create, Check::NoBits { argument: 1, mask: MEMFD_HUGE, errno: libc::ENOMEM }),
         rule(libc::SYS_shmget, Check::NoBits { argument: 2, mask: SHARED_HUGE, errno: libc::ENOMEM }),
@@ -217,9 +217,9 @@ pub(super) fn rules() -> Vec<Rule> {
     rules
 }
 
-/// Paths in these would reach the host's files as they are: PRoot 5.1, which
-/// distributions still have, does not know the calls. C libraries then take the
-/// older ones. `file_getattr` and `file_setattr` lie above [`KNOWN_LAST`].
+/// Calls whose paths would reach the host's files unchanged: PRoot 5.1, which distributions still
+/// have, does not know them. C libraries then use the older ones. `file_getattr` and `file_setattr`
+/// are above [`KNOWN_LAST`].
 const UNTRANSLATED: [i64; 9] = [
     libc::SYS_statx,
     libc::SYS_openat2,
@@ -232,8 +232,8 @@ const UNTRANSLATED: [i64; 9] = [
     REMOVEXATTRAT,
 ];
 
-/// Calls of System V and POSIX by which programs leave things to each other under a
-/// number or a name: below a tracer these are the host's, and stay when the box has ended.
+/// Calls of System V and POSIX for objects with a number or a name that programs share: below a
+/// tracer these are the host's, and outlive the box.
 const LASTING: [i64; 14] = [
     libc::SYS_shmget,
     libc::SYS_shmat,
@@ -251,10 +251,10 @@ const LASTING: [i64; 14] = [
     libc::SYS_mq_unlink,
 ];
 
-/// Every rule for a box below a tracer, in no order.
+/// Returns every rule for a box below a tracer, in no order.
 ///
-/// Its processes have the rights of the user that they run as on the host, and the
-/// tracer must see all of them.
+/// Its processes have the rights of the user that they run as on the host, and the tracer must see
+/// all of them.
 pub(super) fn traced() -> Vec<Rule> {
     let mut rules = rules();
     let replaced = [libc::SYS_clone, libc::SYS_shmget].map(number_of);

@@ -158,8 +158,8 @@ fn calls_that_lock_all_networks_wait_for_their_turn() {
     for (requests, expected) in [
         (vec![0x8912, 0x8915, 0x8917, 0x8919, 0x891b, 0x8935], ASK),
         (vec![0x8940, 0x8946, 0x894a, 0x8982, 0x89b1, 0x89f0, 0x89ff], refuse(libc::EOPNOTSUPP)),
-        // Name, flags, size, address of the hardware and number have no such lock;
-        // the others have nothing to do with interfaces.
+        // Name, flags, size, hardware address and number have no such lock; the others do not
+        // concern interfaces.
         (vec![0x8910, 0x8913, 0x8921, 0x8927, 0x8933, 0x894b, 0x541b, 0x8905, 0x8a00], ALLOW),
     ] {
         for request in requests {

@@ -1,4 +1,4 @@
-//! What a box may take, where the kernel does not hold it.
+//! Limits of a box that the kernel does not enforce.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File};
@@ -12,31 +12,31 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exec::tree::resident_kb;
 
-/// A process that fills 1 GiB per second gets 150 MiB past the limit.
+/// Interval of checks. A process that fills 1 GiB per second gets 150 MiB past the limit.
 const PERIOD: Duration = Duration::from_millis(150);
-/// How often the files are counted at most.
+/// Minimum interval between counts of the files.
 const DISK_PERIOD: Duration = Duration::from_secs(1);
-/// Counting takes at most one part in so many of the time.
+/// Counting takes at most one part in this many of the time.
 const DISK_SHARE: u32 = 10;
-/// After so many entries the count is given as it is, so that it ends.
+/// Maximum number of entries counted, so that counting ends.
 const ENTRIES_MAX: usize = 2_000_000;
-/// Directories that wait to be counted are held open, and no more of them than this.
+/// Maximum number of directories that wait to be counted; they are held open.
 const OPEN_MAX: usize = 4096;
-/// The unit of `st_blocks`.
+/// Unit of `st_blocks`, in bytes.
 const BLOCK_BYTES: u64 = 512;
 const MIB: u64 = 1024 * 1024;
 
-/// What is watched, and what was seen.
+/// Limits of a box, and its last measurements.
 pub(super) struct Watch {
     bounds: Bounds,
-    /// The kernel holds the bound of processes.
+    /// True if the kernel enforces the limit on processes.
     has_own_id: bool,
-    /// The file that counts kills by the memory limit, and the count.
+    /// File with the count of kills by the memory limit.
     count: File,
     kills: u64,
     notes: File,
     root: OwnedFd,
-    /// What the files took at the start, in bytes.
+    /// Size of the files at the start, in bytes.
     base: Option<u64>,
     next_disk: Instant,
 }
@@ -48,7 +48,8 @@ impl Watch {
         Watch { bounds, has_own_id, count, kills: 0, notes, root, base, next_disk }
     }
 
-    /// Looks once, and says when to look again; `None` if there is nothing to watch.
+    /// Checks all limits once and returns the time until the next check; `None` if there is no
+    /// limit.
     pub(super) fn look(&mut self, proot: i32) -> Option<Duration> {
         let Bounds { memory_mb, pids, .. } = self.bounds;
         let pids = if self.has_own_id { 0 } else { pids };
@@ -70,7 +71,7 @@ impl Watch {
         // The first is the agent, without which there is no box.
         let largest = sizes.iter().skip(1).max();
         let (Some((size_kb, pid)), true) = (largest, total_kb > u64::from(limit_mb) * 1024) else { return };
-        // First the count, so that whoever sees the end sees the reason.
+        // The count first, so that a process that sees the end sees the reason.
         self.kills += 1;
         let text = format!("oom_kill {}\n", self.kills);
         if rustix::io::pwrite(&self.count, text.as_bytes(), 0).is_err() {
@@ -117,13 +118,12 @@ impl Watch {
     fn note(&mut self, text: String, end_commands: bool) {
         let Ok(mut line) = serde_json::to_vec(&Note { text: format!("tidebox: {text}"), end_commands }) else { return };
         line.push(b'\n');
-        // A pipe that is full has more notes than anybody needs; what is short is
-        // written whole or not at all.
+        // A full pipe has more notes than needed; a short one is written whole or not at all.
         let _ = self.notes.write(&line);
     }
 }
 
-/// The processes below one; below PRoot the agent is the first.
+/// Returns the processes below one; below PRoot the agent is the first.
 pub(super) fn below(root: i32) -> Vec<i32> {
     let mut found = children(root);
     let mut seen: HashSet<i32> = found.iter().copied().collect();
@@ -149,13 +149,13 @@ fn threads(pid: i32) -> usize {
 
 fn send(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
-        // One that has just ended needs no killing.
+        // A process that has just ended needs no signal.
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
-/// Bytes that a tree takes, which a box is changing meanwhile. No link is
-/// followed, and what cannot be read is not counted.
+/// Returns the bytes that a tree takes while the box changes it. No link is followed, and
+/// unreadable entries are not counted.
 fn usage(root: &OwnedFd) -> u64 {
     let mut blocks = 0u64;
     let mut entries = 0usize;

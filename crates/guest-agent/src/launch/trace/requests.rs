@@ -1,4 +1,5 @@
-//! What the agent cannot do from inside: ending a tree that does not hold still.
+//! Requests of the agent that it cannot carry out from inside: ending a tree that does not hold
+//! still.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,24 +11,25 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::bounds::below;
 
-/// A line is far shorter. What the box itself may have written is thrown away.
+/// Maximum size of incomplete input, in bytes. A line is far shorter; longer input comes from the
+/// box itself and is discarded.
 const BYTES_MAX: usize = 4096;
-/// `PRoot` stops as soon as it comes back from the kernel.
+/// Longest wait for `PRoot` to stop, which it does as soon as it returns from the kernel.
 const STOP_WAIT: Duration = Duration::from_millis(200);
 const STOP_LOOK: Duration = Duration::from_micros(100);
-/// Looks in a row without anything new: a clone that was under way shows in the one after.
+/// Rounds in a row without a new process: a clone in progress shows in the next round.
 const CALM_ROUNDS: u32 = 2;
-/// A tree cannot grow while `PRoot` stands still, so this is never reached.
+/// Maximum number of rounds, never reached: a tree cannot grow while `PRoot` is stopped.
 const ROUNDS_MAX: u32 = 64;
 
-/// What was read and is not a whole line yet.
+/// Input that is not a whole line yet.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     begun: Vec<u8>,
 }
 
 impl Requests {
-    /// Reads what has come and does it.
+    /// Reads the requests that have come and carries them out.
     pub(super) fn serve(&mut self, from: &OwnedFd, proot: Pid) {
         let mut piece = [0; BYTES_MAX];
         let Ok(read) = rustix::io::read(from, &mut piece) else { return };
@@ -46,14 +48,14 @@ impl Requests {
 
 /// Ends `root` and all below it, if it is a process of the box and not the agent.
 ///
-/// While the tracer stands still, what it traces gets no further than to its next
-/// system call, so nothing new can start.
+/// While the tracer is stopped, its tracees get no further than to their next system call, so
+/// nothing new can start.
 fn end_tree(proot: Pid, root: i32) {
     let number = proot.as_raw_nonzero().get();
     if below(number).iter().skip(1).all(|pid| *pid != root) {
         return;
     }
-    // One that has ended is seen by who waits for it.
+    // If `PRoot` has ended, the supervising loop notices it.
     let _ = kill_process(proot, Signal::STOP);
     let begun = Instant::now();
     while !is_stopped(number) && begun.elapsed() < STOP_WAIT {
@@ -75,7 +77,7 @@ fn end_tree(proot: Pid, root: i32) {
 
 fn kill(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
-        // One that has just ended needs no killing.
+        // A process that has just ended needs no signal.
         let _ = kill_process(pid, Signal::KILL);
     }
 }

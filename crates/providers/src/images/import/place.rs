@@ -1,4 +1,4 @@
-//! Who has which of the places for imports.
+//! Limit on the number of concurrent imports.
 
 use std::sync::{Arc, PoisonError};
 
@@ -7,10 +7,10 @@ use domain::{Asker, NoPlace};
 use super::super::Store;
 use crate::{Error, Result};
 
-/// The most archives that are taken in at once.
+/// Most archives imported at once.
 const IMPORTS_MAX: usize = 16;
 
-/// The place of an import among those that are under way, until dropped.
+/// Slot of a running import, released on drop.
 pub(super) struct Place {
     store: Arc<Store>,
     asker: Option<Asker>,

@@ -1,4 +1,4 @@
-//! Those who write into the layout, and what is kept for them while they do.
+//! Pulls and imports as writers of the layout, and the blobs reserved for them meanwhile.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -13,7 +13,7 @@ use super::super::trees::stopped;
 use super::{Hex, Layout, descriptor, hex, remove, sha256, sync_folder};
 use crate::Error;
 
-/// A pull or an import that is under way.
+/// Running pull or import.
 #[derive(Debug)]
 pub(in crate::images) struct Work {
     layout: Layout,
@@ -28,17 +28,17 @@ impl Work {
         Work { layout, number, stop }
     }
 
-    /// What tells it to end.
+    /// Returns the token that stops it.
     pub(in crate::images) fn stop(&self) -> &CancellationToken {
         &self.stop
     }
 
-    /// What comes of this, unless the work is stopped first.
+    /// Awaits `doing`, and fails once the work is stopped.
     pub(in crate::images) async fn unless_stopped<T>(&self, doing: impl Future<Output = T>) -> Result<T, Error> {
         self.stop.run_until_cancelled(doing).await.ok_or_else(stopped)
     }
 
-    /// Whether the blob is here; then it also stays.
+    /// Returns whether the blob is in the layout; if so, it is kept until the work ends.
     pub(in crate::images) fn has(&self, digest: &str, size: u64) -> bool {
         let mut state = self.layout.inner.lock();
         let here = fs::metadata(self.layout.blob_path(digest)).is_ok_and(|blob| blob.is_file() && blob.len() == size);
@@ -48,8 +48,8 @@ impl Work {
         here
     }
 
-    /// Goes on with the download of a blob, or begins it. Fails with `WouldBlock` if
-    /// somebody else is at it.
+    /// Starts or resumes the download of a blob. Fails with `WouldBlock` if another pull or
+    /// import is writing it.
     pub(in crate::images) fn ingest(&self, digest: &str, size: u64) -> io::Result<Ingest> {
         let layout = &self.layout;
         {
@@ -73,7 +73,7 @@ impl Work {
         Ok(ingest)
     }
 
-    /// Begins a blob whose digest comes out at the end.
+    /// Starts a blob whose digest is known only at its end.
     pub(in crate::images) fn ingest_unknown(&self) -> io::Result<Ingest> {
         let number = self.layout.inner.lock().number();
         let path = self.layout.inner.dir.join("ingest").join(format!("new-{number}"));
@@ -86,7 +86,7 @@ impl Work {
         Ingest { layout, work, file, path, expected, offset: 0, hash: Sha256::new() }
     }
 
-    /// Writes a blob that is in memory.
+    /// Writes a blob from memory.
     pub(in crate::images) fn put_blob(&self, media_type: MediaType, bytes: &[u8]) -> io::Result<Descriptor> {
         let digest = sha256(bytes);
         if !self.has(&digest, bytes.len() as u64) {
@@ -97,7 +97,7 @@ impl Work {
         descriptor(media_type, bytes.len() as u64, &digest)
     }
 
-    /// It is over; gives what it has written or found.
+    /// Ends the work and returns the digests that it has written or found.
     pub(in crate::images) fn end(&self) -> HashSet<String> {
         let mut state = self.layout.inner.lock();
         let fresh = state.works.remove(&self.number).unwrap_or_default();
@@ -114,7 +114,7 @@ impl Drop for Work {
     }
 }
 
-/// It is being looked what no image needs.
+/// Running sweep for blobs that no image needs.
 #[derive(Debug)]
 pub(in crate::images) struct Sweeping {
     layout: Layout,
@@ -133,37 +133,37 @@ impl Drop for Sweeping {
     }
 }
 
-/// A blob that is being written. Dropped, it can be gone on with.
+/// Blob being written. If dropped, one with a known digest can be resumed.
 #[derive(Debug)]
 pub(in crate::images) struct Ingest {
     layout: Layout,
     work: u64,
     file: File,
     path: PathBuf,
-    /// Digest and size; without them, whatever comes is taken.
+    /// Expected digest and size; `None` accepts any content.
     expected: Option<(String, u64)>,
     offset: u64,
     hash: Sha256,
 }
 
 impl Ingest {
-    /// Throws away what is here, for good.
+    /// Deletes the partial blob.
     pub(in crate::images) fn discard(self) -> io::Result<()> {
         remove(&self.path).map(drop)
     }
 
-    /// How many bytes are here already.
+    /// Returns the number of bytes written so far.
     pub(in crate::images) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Adds bytes. More than were announced are refused.
+    /// Appends bytes. Fails with `InvalidData` if they exceed the announced size.
     pub(in crate::images) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.expected.as_ref().is_some_and(|(_, size)| self.offset + bytes.len() as u64 > *size) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the blob is larger than announced"));
         }
         if let Err(error) = self.file.write_all(bytes) {
-            // Part of it may be there: what is behind the last whole write does not count.
+            // A part of it may be written: the file is cut after the last whole write.
             let _ = self.file.set_len(self.offset);
             return Err(error);
         }
@@ -172,7 +172,7 @@ impl Ingest {
         Ok(())
     }
 
-    /// Throws away what is here, and begins again.
+    /// Empties the blob and starts it again.
     pub(in crate::images) fn restart(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.rewind()?;
@@ -181,8 +181,8 @@ impl Ingest {
         Ok(())
     }
 
-    /// Checks the blob and puts it among the others; gives digest and size. One that
-    /// is not what was announced is thrown away, and the error is `InvalidData`.
+    /// Checks the blob and puts it among the others; returns its digest and size. A blob that
+    /// differs from the announced one is deleted, and the error is `InvalidData`.
     pub(in crate::images) fn commit(self) -> io::Result<(String, u64)> {
         let digest = format!("sha256:{:x}", Hex(self.hash.clone().finalize().as_slice()));
         if let Some((expected, size)) = &self.expected
@@ -211,7 +211,7 @@ impl Ingest {
         let mut buffer = vec![0; 128 * 1024];
         loop {
             if stop.is_cancelled() {
-                return Err(io::Error::new(io::ErrorKind::Interrupted, "nobody wants the blob any more"));
+                return Err(io::Error::new(io::ErrorKind::Interrupted, "the download was stopped"));
             }
             match self.file.read(&mut buffer)? {
                 0 => return Ok(()),
@@ -230,7 +230,7 @@ impl Drop for Ingest {
             Some((digest, _)) => {
                 self.layout.inner.lock().ingests.remove(digest);
             }
-            // Committed, it has gone from there.
+            // A committed blob is no longer there.
             None => drop(fs::remove_file(&self.path)),
         }
     }
@@ -304,7 +304,7 @@ mod test {
         let working = work(&layout);
         let blob = working.put_blob(MediaType::ImageConfig, b"new").unwrap().digest().to_string();
         let sweeping = layout.sweeping();
-        // Named by now, which whoever sweeps cannot know yet.
+        // The image may have its name by now, which the sweep cannot know.
         drop(working);
         assert_eq!(layout.sweep(&HashSet::new(), None).unwrap(), 0);
         drop(sweeping);

@@ -1,4 +1,4 @@
-//! Keys for registries: the dance by which a login, or nobody, becomes a token.
+//! Authorization for registries: the exchange of a login, or of none, for a token.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,23 +15,23 @@ use serde::Deserialize;
 use super::super::login::{Login, Logins};
 use super::{Fault, Source, authority, bounded, is_loopback, slow, unreachable};
 
-/// How long a token may take to come.
+/// Timeout for the request for a token.
 const TOKEN_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// The largest answer of a token service, in bytes.
+/// Largest answer of a token service, in bytes.
 const TOKEN_BYTES_MAX: u64 = 256 * 1024;
 
-/// How long a token lives that does not say so, as the protocol has it; none is
-/// kept for shorter.
+/// Lifetime of a token that states none, as the protocol has it; also the shortest lifetime
+/// assumed for any token.
 const TOKEN_LIFE: Duration = Duration::from_secs(60);
 
-/// A token is not used in its last seconds.
+/// Time before its end in which a token is not used.
 const TOKEN_MARGIN: Duration = Duration::from_secs(15);
 
-/// The most keys that are kept.
+/// Most authorization headers kept.
 const KEYS_MAX: usize = 1024;
 
-/// The keys that we have.
+/// Logins, and the authorization headers obtained with them.
 #[derive(Debug)]
 pub(super) struct Access {
     logins: Logins,
@@ -40,12 +40,12 @@ pub(super) struct Access {
 
 #[derive(Debug)]
 struct Key {
-    /// Marked as sensitive, so that it is never shown.
+    /// Value marked as sensitive, so that it is never shown.
     header: HeaderValue,
     until: Instant,
 }
 
-/// What a registry wants.
+/// Scheme of authorization that a registry asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Challenge {
     Basic,
@@ -64,25 +64,26 @@ impl Access {
         Self { logins, keys: Mutex::default() }
     }
 
-    /// The key that worked the last time.
+    /// Returns the header that worked the last time, unless it has expired.
     pub(super) fn known(&self, source: &Source) -> Option<HeaderValue> {
         let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         keys.get(&place(source)).filter(|key| key.until > Instant::now()).map(|key| key.header.clone())
     }
 
-    /// Forgets a key that does not work any more.
+    /// Drops a header that does not work any more.
     pub(super) fn forget(&self, source: &Source) {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner).remove(&place(source));
     }
 
-    /// A key for a registry that wants one. `refused` is what it did not take.
+    /// Obtains a header for a registry that asks for one. `refused` is the header that it did not
+    /// take.
     pub(super) async fn earn(
         &self,
         source: &Source,
         challenge: &HeaderMap,
         refused: Option<&HeaderValue>,
     ) -> Result<HeaderValue, Fault> {
-        // Another request may have been through this meanwhile.
+        // Another request may have obtained one meanwhile.
         if let Some(known) = self.known(source)
             && Some(&known) != refused
         {
@@ -91,7 +92,7 @@ impl Access {
         self.forget(source);
         let login = self.logins.find(&source.registry).await.map_err(|error| Fault::Ours(error.into()))?;
         let challenge = read(challenge)
-            .ok_or_else(|| Fault::Broken(format!("`{}` wants a login of a kind that nobody knows", source.registry)))?;
+            .ok_or_else(|| Fault::Broken(format!("`{}` wants a login of an unknown kind", source.registry)))?;
         let (header, life) = match (&challenge, &login) {
             (_, Some(Login::Bearer(token))) => (bearer(token)?, Duration::MAX),
             (Challenge::Basic, Some(Login::Password { username, password })) => {
@@ -120,7 +121,7 @@ impl Access {
     }
 }
 
-/// What a key is good for.
+/// Returns what a header is kept for: the address and the repository.
 fn place(source: &Source) -> (String, String) {
     (source.base.to_string(), source.repository.clone())
 }
@@ -148,7 +149,7 @@ fn header(text: &str) -> Result<HeaderValue, Fault> {
     Ok(header)
 }
 
-/// The challenge that we can meet, a token before a password.
+/// Returns the challenge to answer: a token goes before a password.
 fn read(headers: &HeaderMap) -> Option<Challenge> {
     let mut basic = None;
     for header in headers.get_all(WWW_AUTHENTICATE) {
@@ -172,14 +173,15 @@ fn read(headers: &HeaderMap) -> Option<Challenge> {
     basic
 }
 
-/// Whether a registry may send us, and its login, to a token service at `realm`; why not.
+/// Checks whether a registry may send this server, with its login, to a token service at `realm`;
+/// the error is the reason why not.
 fn may_ask(registry: &Url, realm: &Url) -> Result<(), &'static str> {
     if !realm.username().is_empty() || realm.password().is_some() {
         return Err("has a login in its address");
     }
     match (realm.scheme(), registry.scheme()) {
         ("https", _) => Ok(()),
-        // That a registry on this machine needs no TLS says nothing of the network.
+        // A registry on this machine needs no TLS, but a token service across the network does.
         ("http", "http") if is_loopback(&authority(registry)) && !is_loopback(&authority(realm)) => {
             Err("is on another machine and is not asked without TLS")
         }
@@ -189,7 +191,7 @@ fn may_ask(registry: &Url, realm: &Url) -> Result<(), &'static str> {
     }
 }
 
-/// Asks the service that the registry names for a token.
+/// Requests a token from the service that the registry names.
 async fn ask(
     source: &Source,
     realm: &str,

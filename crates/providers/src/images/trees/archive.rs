@@ -1,9 +1,8 @@
-//! The members of a layer, read one after the other, with bounds on everything
-//! that is kept in memory.
+//! Reader of the members of a layer, in order, with bounds on everything kept in memory.
 //!
-//! Not with `tar::Archive`: that reads a long name or a pax header into memory
-//! whatever its size, takes pax records for lines (the value of a file's
-//! capabilities may hold a line's end), and knows no sparse files in pax form.
+//! `tar::Archive` is not used: it reads a long name or a pax header into memory whole, splits pax
+//! records at line ends (the value of a file's capabilities may contain one), and does not know
+//! sparse files in pax form.
 
 use std::io::{self, Read};
 
@@ -11,20 +10,20 @@ use super::pax::{self, Part, Pax};
 use crate::{Error, Result};
 
 const BLOCK: usize = 512;
-/// Longer pax headers are refused: the largest attribute is 64 KiB.
+/// Largest accepted pax header, in bytes: the largest attribute is 64 KiB.
 const PAX_MAX: u64 = 1 << 20;
-/// Longer names are refused: no path of Linux is longer than 4,096 bytes.
+/// Longest accepted name, in bytes: no path of Linux is longer than 4,096.
 const NAME_MAX: u64 = 4096 + 1;
-/// More headers than this before one member are refused: it takes a long name, a long
-/// link and a pax header at the most, and an archive's own comment.
+/// Most headers before one member: it takes a long name, a long link, a pax header and the
+/// archive's own comment at most.
 const HEADERS_MAX: usize = 16;
 
-/// A refusal for which the image is to blame.
+/// Returns the error for a malformed image.
 pub(super) fn refuse(text: impl Into<String>) -> Error {
     Error::Invalid(text.into())
 }
 
-/// What kind of file a member is.
+/// File type of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     File,
@@ -35,7 +34,7 @@ pub(super) enum Kind {
     Device,
 }
 
-/// A member of a layer, without its content.
+/// Member of a layer, without its content.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) path: Vec<u8>,
@@ -45,21 +44,21 @@ pub(super) struct Member {
     pub(super) uid: u64,
     pub(super) gid: u64,
     pub(super) mtime: (i64, u32),
-    /// Of the file as it will be, holes counted.
+    /// Size of the resulting file, with its holes, in bytes.
     pub(super) size: u64,
-    /// Sorted by name.
+    /// Extended attributes, sorted by name.
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Where the content goes in a sparse file.
+    /// Parts of a sparse file that have content.
     pub(super) parts: Option<Vec<Part>>,
 }
 
-/// The members of a layer.
+/// Reader of the members of a layer.
 #[derive(Debug)]
 pub(super) struct Archive<R> {
     input: R,
-    /// Content of the current member that is not read yet, and what fills its
-    /// last block.
+    /// Unread bytes of the current member's content.
     left: u64,
+    /// Bytes that pad its last block.
     fill: u64,
     ended: bool,
 }
@@ -69,8 +68,8 @@ impl<R: Read> Archive<R> {
         Archive { input, left: 0, fill: 0, ended: false }
     }
 
-    /// The next member; its content is read with [`Archive::read`]. After the
-    /// last one the input is read to its very end.
+    /// Reads the next member; its content is read with [`Archive::read`]. After the last member
+    /// the input is read to its end.
     pub(super) fn next(&mut self) -> Result<Option<Member>> {
         let mut pax = Pax::default();
         let (mut long_path, mut long_link) = (None, None);
@@ -81,7 +80,7 @@ impl<R: Read> Archive<R> {
             let kind = block[156];
             match kind {
                 b'x' | b'X' => pax = Pax::parse(&self.extension(size, PAX_MAX)?)?,
-                // Of the whole archive: comments of programs that make archives.
+                // Headers of the whole archive: comments of programs that make archives.
                 b'g' => drop(self.extension(size, PAX_MAX)?),
                 b'L' => long_path = Some(until_nul(&self.extension(size, NAME_MAX)?).to_vec()),
                 b'K' => long_link = Some(until_nul(&self.extension(size, NAME_MAX)?).to_vec()),
@@ -110,7 +109,7 @@ impl<R: Read> Archive<R> {
             None => size_of(block)?,
         };
         let kind = match kind {
-            // Old archives know no directories.
+            // Old archives have no type for directories.
             0 if path.ends_with(b"/") => Kind::Directory,
             0 | b'0' | b'7' | b'S' => Kind::File,
             b'1' => Kind::Hardlink,
@@ -162,8 +161,8 @@ impl<R: Read> Archive<R> {
         Ok(())
     }
 
-    /// The map of a sparse file in the older form: in the header, and in blocks
-    /// after it, which do not count as content.
+    /// Reads the map of a sparse file in the older form: in the header, and in blocks after it,
+    /// which do not count as content.
     fn gnu_parts(&mut self, block: &[u8; BLOCK]) -> Result<(Vec<Part>, u64)> {
         let header = tar::Header::from_byte_slice(block);
         let Some(gnu) = header.as_gnu() else { return Err(refuse("a sparse file without its map")) };
@@ -174,7 +173,7 @@ impl<R: Read> Archive<R> {
             for slot in slots.iter().take_while(|slot| slot.numbytes[0] != 0) {
                 parts.push(Part { offset: unsigned(&slot.offset)?, length: unsigned(&slot.numbytes)? });
             }
-            // What they say is checked once, when all of them are there.
+            // The parts are checked once, after the last one.
             pax::bounded(parts.len())
         };
         add(&gnu.sparse)?;
@@ -187,7 +186,7 @@ impl<R: Read> Archive<R> {
         Ok((parts, size))
     }
 
-    /// The map of a sparse file that stands in whole blocks before its content.
+    /// Reads the map of a sparse file that comes in whole blocks before its content.
     fn parts_inside(&mut self) -> Result<Vec<Part>> {
         let mut map = pax::MapInside::default();
         let mut read = 0;
@@ -203,7 +202,7 @@ impl<R: Read> Archive<R> {
         Err(refuse("the map of a sparse file is malformed"))
     }
 
-    /// Content of the current member; nothing at its end.
+    /// Reads content of the current member; returns 0 at its end.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
         if most == 0 {
@@ -217,7 +216,7 @@ impl<R: Read> Archive<R> {
         Ok(got)
     }
 
-    /// What is left of the current member.
+    /// Skips the rest of the current member.
     fn skip(&mut self) -> Result<()> {
         let rest = self.left + self.fill;
         self.discard(Some(rest))?;
@@ -225,7 +224,7 @@ impl<R: Read> Archive<R> {
         Ok(())
     }
 
-    /// Throws away so many bytes, or all there are.
+    /// Discards `count` bytes, or all up to the end.
     fn discard(&mut self, count: Option<u64>) -> Result<()> {
         let mut buffer = [0; 16 * 1024];
         let mut left = count.unwrap_or(u64::MAX);
@@ -240,14 +239,14 @@ impl<R: Read> Archive<R> {
         Ok(())
     }
 
-    /// The next header, or `None` at the end.
+    /// Reads the next header; `None` at the end.
     fn header(&mut self) -> Result<Option<[u8; BLOCK]>> {
         let mut block = [0; BLOCK];
         if self.ended || !whole(&mut self.input, &mut block)? {
             return Ok(None);
         }
         if block == [0; BLOCK] {
-            // Two of them end an archive, or one where nothing follows.
+            // Two zero blocks end an archive, or one before the end of the input.
             let second = whole(&mut self.input, &mut block)?;
             if second && block != [0; BLOCK] {
                 return Err(refuse("there are members after the end of the archive"));
@@ -259,7 +258,7 @@ impl<R: Read> Archive<R> {
         let stated = number(&block[148..156]).ok();
         let others = || block[..148].iter().chain(&block[156..]);
         let unsigned: i64 = others().map(|byte| i64::from(*byte)).sum::<i64>() + 8 * 32;
-        // As some old programs did it.
+        // Some old programs sum the bytes as signed.
         let signed: i64 = others().map(|byte| i64::from(byte.cast_signed())).sum::<i64>() + 8 * 32;
         if stated != Some(unsigned) && stated != Some(signed) {
             return Err(refuse("a header's checksum is wrong: this is no tar archive, or a damaged one"));
@@ -267,7 +266,7 @@ impl<R: Read> Archive<R> {
         Ok(Some(block))
     }
 
-    /// The content of a header that says more of the next member.
+    /// Reads the content of a header that extends the next member.
     fn extension(&mut self, size: u64, most: u64) -> Result<Vec<u8>> {
         if size > most {
             return Err(refuse(format!("a name or a header is longer than {most} bytes")));
@@ -298,11 +297,11 @@ fn positive(pax: Option<u64>, field: &[u8]) -> Result<u64> {
     }
 }
 
-/// A number of a header: octal, or binary where the first bit is set.
+/// Parses a number of a header: octal, or binary if the first bit is set.
 fn number(field: &[u8]) -> Result<i64> {
     let none = || refuse("a header holds a number that is none");
     if let Some(first) = field.first().filter(|first| **first & 0x80 != 0) {
-        // Two's complement, with the first bit as a mark.
+        // Two's complement; the first bit is a mark.
         let negative = first & 0x40 != 0;
         let mut value: i128 = if negative { -1 } else { 0 };
         for (at, byte) in field.iter().enumerate() {
@@ -336,7 +335,7 @@ fn read_some(input: &mut impl Read, buffer: &mut [u8]) -> Result<usize> {
     }
 }
 
-/// Whether all of `buffer` could be read; an error if only a part of it.
+/// Fills `buffer`; returns `false` at the end of the input, and fails if only a part can be read.
 fn whole(input: &mut impl Read, buffer: &mut [u8]) -> Result<bool> {
     let mut got = 0;
     while got < buffer.len() {

@@ -1,4 +1,4 @@
-//! What an archive holds, and where in it: for archives that are whole images.
+//! Table of contents of an archive of whole images.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,33 +15,32 @@ use super::stream::{decoder, fault, hex, stopped};
 use super::unpack::clean;
 use crate::{Error, Result};
 
-/// An archive of images has no more members than this; the names of those beyond it
-/// are not remembered.
+/// Most members recorded of an archive; the names of those beyond it are not kept.
 const MEMBERS_MAX: u64 = 20_000;
-/// Links in an archive that lead from one to the next.
+/// Most links followed from one member to another.
 const LINKS_MAX: usize = 16;
 
-/// What an archive holds.
+/// Table of contents of an archive.
 #[derive(Debug)]
 pub(in crate::images) struct Contents {
     places: HashMap<Vec<u8>, Place>,
-    /// How many members there are.
+    /// Number of members, including those not recorded.
     pub(in crate::images) members: u64,
-    /// The digest of all its uncompressed bytes.
+    /// Digest of all uncompressed bytes.
     pub(in crate::images) digest: String,
 }
 
 #[derive(Debug)]
 enum Place {
-    /// Where in the uncompressed archive the content begins, and its size.
+    /// Offset of the content in the uncompressed archive, and its size, in bytes.
     File(u64, u64),
-    /// The member that has the content.
+    /// Name of the member that has the content.
     Link(Vec<u8>),
 }
 
 impl Contents {
-    /// Reads an archive, of at most `bytes_max` uncompressed bytes, unless it is told to
-    /// `stop`.
+    /// Reads an archive of at most `bytes_max` uncompressed bytes; fails once `stop` is
+    /// cancelled.
     pub(in crate::images) fn read(
         input: impl BufRead + Send,
         compression: Compression,
@@ -66,8 +65,8 @@ impl Contents {
         Ok(Contents { places, members, digest })
     }
 
-    /// Where the content of a member is, and its size. Links in the archive lead to
-    /// members of the archive, and nowhere else.
+    /// Returns the offset and the size of a member's content. Links lead only to members of the
+    /// archive.
     pub(in crate::images) fn find(&self, name: &str) -> Option<(u64, u64)> {
         let mut name = clean(name.as_bytes()).join(&b'/');
         for _ in 0..LINKS_MAX {
@@ -105,19 +104,18 @@ fn list(plain: Watched<'_>, state: &RefCell<State>) -> Result<(HashMap<Vec<u8>, 
             }
             Kind::File | Kind::Directory | Kind::Fifo | Kind::Device => continue,
         };
-        // Of members with one name the last one counts.
+        // Of members with one name, the last one counts.
         places.insert(name, place);
     }
     Ok((places, members))
 }
 
-/// How many bytes [`compression_of`] wants to see.
+/// Bytes that [`compression_of`] needs.
 pub(in crate::images) const HEAD: usize = 10;
 
-/// How bytes are compressed, as they show themselves; fails for what is packed in a way
-/// that is not taken.
+/// Detects the compression from the first bytes; fails for a format that is not supported.
 pub(in crate::images) fn compression_of(head: &[u8]) -> Result<Compression> {
-    // More than the magic number where that could be the name of a file.
+    // The magic number alone could be the start of a file's name.
     let bzip2 = head.starts_with(b"BZh") && head.get(4..10) == Some(b"\x31\x41\x59\x26\x53\x59");
     let other = match head {
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => "xz",
@@ -138,7 +136,7 @@ struct State {
     fault: Option<Error>,
 }
 
-/// Counts and hashes what passes, up to a bound.
+/// Reader that counts and hashes the bytes, up to a limit.
 struct Watched<'a> {
     input: Box<dyn Read + Send + 'a>,
     bytes_max: u64,
@@ -152,7 +150,7 @@ impl Read for Watched<'_> {
         let mut state = self.state.borrow_mut();
         if self.stop.is_cancelled() {
             state.fault = Some(stopped());
-            return Err(io::Error::other("nobody wants the archive any more"));
+            return Err(io::Error::other("the import was stopped"));
         }
         let got = match self.input.read(buffer) {
             Ok(got) => got,

@@ -1,26 +1,26 @@
-//! Records of pax headers, and the maps of sparse files.
+//! Records of pax headers, and maps of sparse files.
 //!
-//! Read by their stated length and not by lines: a value may hold any byte, a
-//! line's end too, as the one of a file's capabilities often does.
+//! Records are read by their stated length and not by lines: a value may contain any byte,
+//! including a line end, as that of a file's capabilities often does.
 
 use std::collections::BTreeMap;
 
 use super::archive::refuse;
 use crate::Result;
 
-/// Sparse files have no more parts than this.
+/// Most parts of one sparse file.
 const PARTS_MAX: usize = 65_536;
-/// Files have no more extended attributes than this.
+/// Most extended attributes of one file.
 const XATTRS_MAX: usize = 256;
 
-/// One part of a sparse file that has content; what lies between is zeros.
+/// Part of a sparse file that has content; the bytes between parts are zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) offset: u64,
     pub(super) length: u64,
 }
 
-/// What a pax header says of the member after it.
+/// Values of a pax header for the member after it.
 #[derive(Debug, Default)]
 pub(super) struct Pax {
     pub(super) path: Option<Vec<u8>>,
@@ -33,14 +33,14 @@ pub(super) struct Pax {
     pub(super) sparse: Sparse,
 }
 
-/// How a sparse file is described, in one of the three ways of GNU tar.
+/// Description of a sparse file, in one of the three ways of GNU tar.
 #[derive(Debug, Default)]
 pub(super) struct Sparse {
     pub(super) name: Option<Vec<u8>>,
     pub(super) size: Option<u64>,
-    /// Versions 0.0 and 0.1: the map itself.
+    /// Map of versions 0.0 and 0.1.
     pub(super) parts: Option<Vec<Part>>,
-    /// Version 1.0: the map comes first in the content.
+    /// True in version 1.0, where the map comes before the content.
     pub(super) inside: bool,
 }
 
@@ -50,7 +50,7 @@ impl Pax {
         let mut pax = Pax::default();
         let mut pairs: Vec<u64> = Vec::new();
         let (mut major, mut minor) = (0, 0);
-        // Sorted, so that equal files are seen to be equal.
+        // Sorted, so that equal files have equal attributes.
         let mut xattrs: BTreeMap<&[u8], &[u8]> = BTreeMap::new();
         while !text.is_empty() {
             let (key, value, rest) = record(text).ok_or_else(|| refuse("a pax header is malformed"))?;
@@ -101,12 +101,12 @@ impl Pax {
     }
 }
 
-/// Refuses a map of so many parts; what they say is not looked at.
+/// Refuses a map with more than [`PARTS_MAX`] parts; their values are not checked.
 pub(super) fn bounded(parts: usize) -> Result<()> {
     if parts > PARTS_MAX { Err(refuse("a sparse file has too many parts")) } else { Ok(()) }
 }
 
-/// Checks that parts are in order and within the file; the bytes they hold.
+/// Checks that parts are in order and within the file, and returns the bytes that they hold.
 pub(super) fn check(parts: &[Part], size: u64) -> Result<u64> {
     let malformed = || refuse("the map of a sparse file is malformed");
     bounded(parts.len())?;
@@ -121,18 +121,18 @@ pub(super) fn check(parts: &[Part], size: u64) -> Result<u64> {
     Ok(held)
 }
 
-/// The map that stands before the content, read block by block: decimal numbers, one
-/// to a line, the first says how many parts there are.
+/// Parser of a map before the content, block by block: decimal numbers, one to a line, of which
+/// the first is the number of parts.
 #[derive(Debug, Default)]
 pub(super) struct MapInside {
-    /// The digits of a line that goes on in the next block.
+    /// Digits of a line that continues in the next block.
     line: Vec<u8>,
     numbers: Vec<u64>,
 }
 
 impl MapInside {
-    /// Takes one block more; the parts, once all of them are there. What fills the
-    /// last block is not looked at.
+    /// Adds a block; returns the parts once it has all of them. Padding of the last block is not
+    /// checked.
     pub(super) fn add(&mut self, block: &[u8]) -> Result<Option<Vec<Part>>> {
         for piece in block.split_inclusive(|byte| *byte == b'\n') {
             let Some(end) = piece.strip_suffix(b"\n") else {
@@ -155,7 +155,7 @@ impl MapInside {
     }
 }
 
-/// The first record: `<length> <key>=<value>\n`, the length counting all of it.
+/// Splits off the first record: `<length> <key>=<value>\n`, where the length counts all of it.
 fn record(text: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = text.iter().take(20).position(|byte| *byte == b' ')?;
     let length: usize = std::str::from_utf8(&text[..space]).ok()?.parse().ok()?;
@@ -172,8 +172,8 @@ fn decimal(value: &[u8]) -> Result<u64> {
         .ok_or_else(|| refuse("a pax header holds a number that is none"))
 }
 
-/// Seconds and nanoseconds of a decimal fraction; the nanoseconds count forward
-/// from the second before it, below zero too.
+/// Parses a decimal fraction into seconds and nanoseconds. The nanoseconds count forward from the
+/// second before it, below zero too.
 fn seconds(value: &[u8]) -> Result<(i64, u32)> {
     let none = || refuse("a pax header holds a time that is none");
     let text = std::str::from_utf8(value).map_err(|_| none())?;

@@ -1,9 +1,9 @@
-//! The root directory that an image is unpacked into, and finding one's way in it.
+//! Root directory that an image is unpacked into, and path resolution in it.
 //!
-//! Everything happens relative to a descriptor of a directory that is known to
-//! lie inside: the kernel resolves the way there as if the root were `/`, and
-//! the last name of a path is only ever given to calls that do not follow it.
-//! Nobody else may enter the folder, so nothing changes between two calls.
+//! Every operation is relative to a descriptor of a directory known to lie inside: the kernel
+//! resolves the path there as if the root were `/`, and the last name of a path only goes to
+//! calls that do not follow it. No other user may enter the folder, so nothing changes between
+//! two calls.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::CStr;
@@ -22,59 +22,59 @@ use super::archive::refuse;
 use super::stream::Budget;
 use crate::{Error, Result};
 
-/// The longest path inside an image, links resolved: whoever copies a tree by
-/// its paths puts something in front of them, and 4,096 bytes is all there is.
+/// Longest path inside an image, in bytes, with links resolved: a program that copies a tree by
+/// its paths puts a prefix before them, and Linux allows 4,096 bytes.
 const PATH_MAX: usize = 3_500;
-/// As the kernel has it.
+/// Most links in one path, as in the kernel.
 const LINKS_MAX: u32 = 40;
-/// Opens a directory to work in it; a link in its place is refused.
+/// Flags to open a directory for work in it; a link in its place is refused.
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
-/// What is known of a directory in the root, by its inode.
+/// Record of a directory in the root, kept by its inode.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     parent: u64,
-    /// Of its path from the root, in bytes.
+    /// Length of its path from the root, in bytes.
     length: usize,
-    /// The last layer that had something to say of it or of anything below it.
+    /// Last layer with an entry for it or for anything below it.
     layer: u32,
 }
 
-/// The directory that is being worked in.
+/// Directory being worked in.
 #[derive(Debug)]
 pub(super) struct Here {
-    /// As a layer named it.
+    /// Path as a layer names it.
     path: Vec<u8>,
     pub(super) fd: OwnedFd,
     pub(super) ino: u64,
-    /// Put back when it is left: what happens inside is no change of it.
+    /// Modification time to restore on leaving: a change inside is no change of the directory.
     mtime: Timespec,
 }
 
-/// A root directory that an image is unpacked into.
+/// Root directory that an image is unpacked into.
 #[derive(Debug)]
 pub(super) struct Root<'a> {
     fd: OwnedFd,
     ino: u64,
     here: Option<Here>,
     known: HashMap<u64, Known>,
-    /// Files of the current layer, by a hash of their directory and name.
+    /// Files of the current layer, as hashes of their directory and name.
     fresh: HashSet<u64>,
-    /// Directories that have nothing of lower layers any more, by inode: what comes
-    /// into them in this layer is of this layer.
+    /// Directories without any content of lower layers, by inode: files added to them in this
+    /// layer belong to this layer.
     hidden: HashSet<u64>,
     hasher: RandomState,
     layer: u32,
-    /// Directories count as files of the image, those that no layer names too.
+    /// Budget of the image, in which directories that no layer names count too.
     budget: &'a Budget,
-    /// Directories that were in the way, to be removed with this folder.
+    /// Folder for replaced directories, removed together with them.
     trash: PathBuf,
     trashed: u64,
 }
 
 impl<'a> Root<'a> {
-    /// Works in `path`, an empty directory; what has to go is moved to `trash`.
+    /// Opens `path`, an empty directory; directories to be removed are moved to `trash`.
     pub(super) fn open(path: &Path, trash: &Path, budget: &'a Budget) -> Result<Self> {
         let fd = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(disk)?;
         let ino = fstat(&fd).map_err(disk)?.st_ino;
@@ -86,7 +86,7 @@ impl<'a> Root<'a> {
         Ok(Root { fd, ino, here, known, fresh, hidden, hasher, layer: 0, budget, trash, trashed: 0 })
     }
 
-    /// What is there from now on counts as of lower layers.
+    /// Starts the next layer: what exists now counts as part of lower layers.
     pub(super) fn next_layer(&mut self) -> Result<()> {
         self.leave()?;
         self.layer += 1;
@@ -95,8 +95,7 @@ impl<'a> Root<'a> {
         Ok(())
     }
 
-    /// Goes to the directory `path`, as a layer names it; directories that are
-    /// missing are made.
+    /// Enters the directory `path`, as a layer names it; missing directories are made.
     pub(super) fn enter(&mut self, path: &[u8]) -> Result<&Here> {
         if self.here.as_ref().is_none_or(|here| here.path != path) {
             self.leave()?;
@@ -109,7 +108,7 @@ impl<'a> Root<'a> {
         self.here.as_ref().ok_or_else(|| Error::failed("unpack a layer", "no directory"))
     }
 
-    /// Goes to the directory `path` if it is there.
+    /// Enters the directory `path` if it exists.
     pub(super) fn enter_existing(&mut self, path: &[u8]) -> Result<Option<&Here>> {
         if self.here.as_ref().is_none_or(|here| here.path != path) {
             self.leave()?;
@@ -121,7 +120,7 @@ impl<'a> Root<'a> {
         Ok(self.here.as_ref())
     }
 
-    /// The directory `path`, which stays what it is; `None` if there is none.
+    /// Returns the directory `path` without making it; `None` if there is none.
     pub(super) fn existing(&mut self, path: &[u8]) -> Result<Option<OwnedFd>> {
         match self.resolve(path) {
             Ok(None) => self.walk(path, false),
@@ -132,14 +131,14 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Goes to where one is from now on: the directory `fd`, which `path` names.
+    /// Enters the directory `fd`, which `path` names.
     pub(super) fn stay(&mut self, path: Vec<u8>, fd: OwnedFd) -> Result<()> {
         self.leave()?;
         self.here = Some(Here::new(path, fd)?);
         Ok(())
     }
 
-    /// Leaves the directory that is being worked in.
+    /// Leaves the current directory and restores its modification time.
     pub(super) fn leave(&mut self) -> Result<()> {
         match self.here.take() {
             Some(here) => set_mtime(&here.fd, here.mtime),
@@ -147,21 +146,21 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Opens the directory at `path` the quick way. `None` if it is missing or
-    /// has to be looked for by hand.
+    /// Opens the directory at `path` in one call. `None` if it is missing or has to be resolved
+    /// step by step.
     fn resolve(&self, path: &[u8]) -> Result<Option<OwnedFd>> {
         if path.is_empty() {
             return openat(&self.fd, ".", DIRECTORY, Mode::empty()).map(Some).map_err(disk);
         }
-        // Links are followed by hand, where it is counted how far they lead: forty of them
-        // may stand for a way of many thousand steps.
+        // Links are resolved step by step, where their steps are counted: forty links may stand
+        // for a path of many thousand steps.
         let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
-        // Without NOFOLLOW, which would take a link at the end for a file.
+        // Without NOFOLLOW, which would report a link at the end as a file.
         let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
         for _ in 0..16 {
             match openat2(&self.fd, path, flags, Mode::empty(), how) {
                 Ok(fd) => return Ok(Some(fd)),
-                // Something was renamed somewhere, and the way has a `..`.
+                // A rename ran meanwhile, and the path has a `..`.
                 Err(Errno::AGAIN) => {}
                 // Old kernels, and containers that forbid the call.
                 Err(Errno::NOENT | Errno::NOSYS | Errno::PERM | Errno::LOOP) => return Ok(None),
@@ -172,7 +171,7 @@ impl<'a> Root<'a> {
         Ok(None)
     }
 
-    /// Goes to the directory at `path` step by step, and makes what is missing.
+    /// Resolves the directory at `path` step by step; with `make`, makes missing directories.
     fn walk(&mut self, path: &[u8], make: bool) -> Result<Option<OwnedFd>> {
         let mut way: VecDeque<Vec<u8>> = steps(path).collect();
         let mut links = 0;
@@ -180,7 +179,7 @@ impl<'a> Root<'a> {
         while let Some(step) = way.pop_front() {
             self.budget.step()?;
             if step == b".." {
-                // Not beyond the root.
+                // `..` does not leave the root.
                 if fstat(&at).map_err(disk)?.st_ino != self.ino {
                     at = openat(&at, "..", DIRECTORY, Mode::empty()).map_err(disk)?;
                 }
@@ -220,7 +219,7 @@ impl<'a> Root<'a> {
         Ok(Some(at))
     }
 
-    /// Makes a directory in one of ours, and remembers it.
+    /// Makes a directory in another one of the root, and records it.
     pub(super) fn make_directory(&mut self, parent: &OwnedFd, name: &[u8], mode: u32) -> Result<OwnedFd> {
         let inside = fstat(parent).map_err(disk)?;
         let length = self.length_of(inside.st_ino, name)?;
@@ -228,15 +227,15 @@ impl<'a> Root<'a> {
         let fd = openat(parent, name, DIRECTORY, Mode::empty()).map_err(disk)?;
         fchmod(&fd, Mode::from(mode)).map_err(disk)?;
         set_mtime(&fd, Timespec { tv_sec: 0, tv_nsec: 0 })?;
-        // Who made it changes nothing of what it was.
+        // Making it does not count as a change of its parent.
         set_mtime(parent, mtime_of(&inside))?;
         let known = Known { parent: inside.st_ino, length, layer: 0 };
         self.known.insert(fstat(&fd).map_err(disk)?.st_ino, known);
         Ok(fd)
     }
 
-    /// Checks the length of the path that something in the directory `parent`
-    /// would have, and returns it.
+    /// Checks the length of the path that an entry of the directory `parent` would have, and
+    /// returns it.
     pub(super) fn length_of(&self, parent: u64, name: &[u8]) -> Result<usize> {
         let above = self.known.get(&parent).map_or(0, |known| known.length);
         let length = above + 1 + name.len();
@@ -246,7 +245,7 @@ impl<'a> Root<'a> {
         Ok(length)
     }
 
-    /// Counts the directory, and with it all above it, as of the current layer.
+    /// Counts the directory and all above it as part of the current layer.
     pub(super) fn touch_directory(&mut self, ino: u64) {
         let mut next = ino;
         while let Some(known) = self.known.get_mut(&next).filter(|known| known.layer != self.layer) {
@@ -255,25 +254,24 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Counts the file `name` in the directory `parent` as of the current layer.
+    /// Counts the file `name` in the directory `parent` as part of the current layer.
     pub(super) fn touch_file(&mut self, parent: u64, name: &[u8]) {
         self.fresh.insert(self.hasher.hash_one((parent, name)));
         self.touch_directory(parent);
     }
 
-    /// Makes room for something else in a directory of ours: whatever has the
-    /// name is no longer there.
+    /// Removes the entry `name` of a directory: a file, a link or a whole directory.
     pub(super) fn clear(&mut self, parent: &OwnedFd, name: &[u8]) -> Result<()> {
         match unlinkat(parent, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(Errno::ISDIR) => self.discard(parent, name),
-            // Some file systems say so of a directory.
+            // Some file systems report this for a directory.
             Err(Errno::PERM) if kind_of(parent, name)? == Some(FileType::Directory) => self.discard(parent, name),
             Err(error) => Err(disk(error)),
         }
     }
 
-    /// A directory is moved away whole, and emptied when there is time.
+    /// Removes a directory. One that is not empty is moved to the trash as a whole.
     fn discard(&mut self, parent: &OwnedFd, name: &[u8]) -> Result<()> {
         match unlinkat(parent, name, AtFlags::REMOVEDIR) {
             Ok(()) => return Ok(()),
@@ -285,7 +283,7 @@ impl<'a> Root<'a> {
         renameat(parent, name, CWD, &away).map_err(disk)
     }
 
-    /// Hides `name` of lower layers in the directory one is in.
+    /// Removes the entry `name` of lower layers from the directory `parent`.
     pub(super) fn hide(&mut self, parent: &OwnedFd, parent_ino: u64, name: &[u8]) -> Result<()> {
         let stat = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
@@ -307,10 +305,10 @@ impl<'a> Root<'a> {
         self.hide_content(fd)
     }
 
-    /// Hides what lower layers have in the directory `top`, however deep. What
-    /// the current layer has put there stays.
+    /// Removes the content of lower layers from the directory `top`, at any depth. Content of the
+    /// current layer stays.
     pub(super) fn hide_content(&mut self, top: OwnedFd) -> Result<()> {
-        // Paths and not descriptors: there may be more levels than we may open.
+        // Paths instead of descriptors: there may be more levels than open files allowed.
         let mut todo: Vec<Vec<u8>> = vec![Vec::new()];
         while let Some(path) = todo.pop() {
             let fd = if path.is_empty() {
@@ -319,7 +317,7 @@ impl<'a> Root<'a> {
                 open_real(&top, &path)?
             };
             let stat = fstat(&fd).map_err(disk)?;
-            // Once is enough: a layer may say it of each directory as often as it likes.
+            // Once is enough: a layer may hide the content of a directory any number of times.
             if !self.hidden.insert(stat.st_ino) {
                 continue;
             }
@@ -337,7 +335,7 @@ impl<'a> Root<'a> {
         Ok(())
     }
 
-    /// Visits every directory, the deepest first.
+    /// Calls `visit` with every directory, the deepest first.
     pub(super) fn each_directory(&self, mut visit: impl FnMut(&OwnedFd, &Stat) -> Result<()>) -> Result<()> {
         let mut todo = vec![(Vec::new(), false)];
         while let Some((path, entered)) = todo.pop() {
@@ -370,7 +368,7 @@ impl<'a> Root<'a> {
         Ok(())
     }
 
-    /// A descriptor of the root itself.
+    /// Returns a descriptor of the root itself.
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.fd
     }
@@ -383,13 +381,12 @@ impl Here {
     }
 }
 
-/// Opens a directory below `top` by a path on which no name is a link; such a path
-/// is at most [`PATH_MAX`] long.
+/// Opens a directory below `top` by a path without links, which is at most [`PATH_MAX`] long.
 fn open_real(top: &OwnedFd, path: &[u8]) -> Result<OwnedFd> {
     openat(top, path, DIRECTORY, Mode::empty()).map_err(disk)
 }
 
-/// What a directory holds, without `.` and `..`.
+/// Lists the entries of a directory, without `.` and `..`.
 fn entries(fd: &OwnedFd) -> Result<Vec<(Vec<u8>, FileType)>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(fd).map_err(disk)? {
@@ -402,7 +399,7 @@ fn entries(fd: &OwnedFd) -> Result<Vec<(Vec<u8>, FileType)>> {
     Ok(found)
 }
 
-/// What `name` is in the directory, if there is such a thing.
+/// Returns the file type of `name` in the directory, if it exists.
 pub(super) fn kind_of(parent: &OwnedFd, name: &[u8]) -> Result<Option<FileType>> {
     match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
@@ -415,7 +412,7 @@ fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
-/// The steps of a path, without those that lead nowhere.
+/// Splits a path into its steps, without empty ones and `.`.
 fn steps(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     path.split(|byte| *byte == b'/').filter(|step| !step.is_empty() && *step != b".").map(<[u8]>::to_vec)
 }
@@ -424,17 +421,17 @@ fn mtime_of(stat: &Stat) -> Timespec {
     Timespec { tv_sec: stat.st_mtime, tv_nsec: i64::try_from(stat.st_mtime_nsec).unwrap_or_default() }
 }
 
-/// Sets when an open file was last changed.
+/// Sets the modification time of an open file.
 pub(super) fn set_mtime(fd: &OwnedFd, mtime: Timespec) -> Result<()> {
     futimens(fd, &times(mtime)).map_err(disk)
 }
 
-/// Leaves the time of the last access as it is.
+/// Returns timestamps that set the modification time and leave that of the last access.
 pub(super) fn times(mtime: Timespec) -> Timestamps {
     Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification: mtime }
 }
 
-/// What a fault of the disk means; a name that no file may have is the image's.
+/// Converts an I/O error of the disk; a name that is too long is the image's fault.
 pub(super) fn disk(error: Errno) -> Error {
     if error == Errno::NAMETOOLONG {
         return refuse("a name is too long");

@@ -1,13 +1,13 @@
 //! Files that several images have: one inode for all of them.
 //!
-//! A regular file is known by a hash of its content and of everything else about
-//! it: mode, owner, time, attributes. Under that name a hard link of it lies in
-//! `files/`, and the next tree with the same file gets another link. Nobody writes
-//! into a tree, so nobody sees the difference.
+//! A regular file is identified by a hash of its content and its metadata: mode, owner, time,
+//! attributes. Under that name a hard link of it lies in `files/`, and the next tree with the
+//! same file gets another link. Trees are never written to, so sharing makes no visible
+//! difference.
 //!
-//! Two equal files of *one* tree stay two inodes: programs ask whether two names
-//! are the same file, and rename one onto the other. So the name also says which
-//! of the equal files it is.
+//! Two equal files of *one* tree stay two inodes: programs check whether two names are the same
+//! file, and rename one onto the other. So the name also has a number for each of the equal
+//! files.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,17 +23,17 @@ use super::root::disk;
 use super::stream::hex;
 use crate::Result;
 
-/// The files that trees share, as one unpacking sees them.
+/// Shared files, as one unpacking sees them.
 #[derive(Debug)]
 pub(super) struct Shared {
     files: OwnedFd,
-    /// How often each file was used in this tree.
+    /// Number of uses of each file in this tree, by the start of its hash.
     used: HashMap<u64, u32>,
-    /// A name of our own, for exchanging a file.
+    /// Temporary name for replacing a file.
     spare: std::path::PathBuf,
 }
 
-/// Everything about a file but its name.
+/// Metadata of a file, without its name.
 #[derive(Debug)]
 pub(super) struct Traits<'a> {
     pub(super) size: u64,
@@ -41,11 +41,11 @@ pub(super) struct Traits<'a> {
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) mtime: (i64, u32),
-    /// Sorted by name.
+    /// Extended attributes, sorted by name.
     pub(super) xattrs: &'a [(Vec<u8>, Vec<u8>)],
 }
 
-/// The name of a file in `files/`.
+/// Name of a file in `files/`.
 #[derive(Debug)]
 pub(super) struct Key(String);
 
@@ -56,7 +56,8 @@ impl Shared {
         Ok(Shared { files, used: HashMap::new(), spare })
     }
 
-    /// The name of the next file of this tree with such content and traits.
+    /// Returns the name of the next file of this tree with this hash of its content and these
+    /// traits.
     pub(super) fn key(&mut self, content: &[u8], traits: &Traits<'_>) -> Key {
         let mut hash = Sha256::new();
         hash.update(content);
@@ -81,8 +82,8 @@ impl Shared {
         key
     }
 
-    /// Puts the file with this key at `name` in the directory, if there is such a
-    /// file and it can have one link more; nothing may be there.
+    /// Links the file with this key to `name` in the directory; `None` if there is no such file
+    /// or it cannot have another link. Nothing may exist at `name`.
     pub(super) fn link(&self, key: &Key, traits: &Traits<'_>, dir: &OwnedFd, name: &[u8]) -> Result<Option<()>> {
         if !self.whole(key, traits)? {
             return Ok(None);
@@ -90,13 +91,13 @@ impl Shared {
         match linkat(&self.files, &key.0, dir, name, AtFlags::empty()) {
             Ok(()) => Ok(Some(())),
             Err(Errno::MLINK | Errno::NOENT) => Ok(None),
-            // The caller makes room.
+            // The caller has cleared the name.
             Err(error) => Err(disk(error)),
         }
     }
 
-    /// Shares a file that was just made at `name`: from now on others find it by
-    /// its key, or it is exchanged for one that they found already.
+    /// Shares a file that was just made at `name`: later images find it by its key. If the key
+    /// has a file already, that file replaces it.
     pub(super) fn offer(&self, key: &Key, traits: &Traits<'_>, dir: &OwnedFd, name: &[u8]) -> Result<()> {
         for _ in 0..2 {
             match linkat(dir, name, &self.files, &key.0, AtFlags::empty()) {
@@ -123,8 +124,8 @@ impl Shared {
         }
     }
 
-    /// Whether the shared file is there and has not been damaged, as far as can be
-    /// seen without reading it. A damaged one is not offered again.
+    /// Checks whether the shared file exists and is intact, as far as its metadata show. A
+    /// damaged one is not offered again.
     fn whole(&self, key: &Key, traits: &Traits<'_>) -> Result<bool> {
         let stat = match statat(&self.files, &key.0, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
@@ -141,8 +142,8 @@ impl Shared {
     }
 }
 
-/// Removes the files in `files` that no tree has (or every one, if told so); the
-/// bytes that this freed.
+/// Removes the files in `files` that no tree has, or all of them with `every`; returns the bytes
+/// freed.
 pub(super) fn collect(files: &Path, every: bool) -> io::Result<u64> {
     let mut freed = 0;
     for folder in std::fs::read_dir(files)? {

@@ -1,5 +1,5 @@
-//! A layer's bytes: read from its blob, taken out of their compression, counted
-//! and hashed on a thread of their own, while another one writes files.
+//! Bytes of a layer: read from its blob, decompressed, counted and hashed on one thread, while
+//! another one writes files.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -17,31 +17,31 @@ use super::archive::refuse;
 use super::{Bounds, Compression, Layer};
 use crate::{Error, Result};
 
-/// How much is handed from thread to thread at a time, and how many of those
-/// may wait.
+/// Bytes handed from thread to thread at a time.
 const CHUNK: usize = 256 * 1024;
+/// Most chunks that may wait for the other thread.
 const WAITING: usize = 8;
 
-/// How often it is looked whether there is room for more, in bytes that are written.
+/// Bytes written between two checks of the free space.
 const LOOK_BYTES: u64 = 4 << 20;
-/// What a file takes of a disk besides its content, in bytes, for that reckoning.
+/// Bytes that a file takes on disk besides its content, as counted for these checks.
 const ENTRY_BYTES: u64 = 4096;
 
-/// How many steps the ways to the files of an image may have, where they are gone by
-/// hand: so many for each file, and as many for any image.
+/// Steps of step-by-step path resolution allowed for each file that an image may have.
 const STEPS: u64 = 32;
+/// Least number of such steps allowed to an image.
 const STEPS_MIN: u64 = 1 << 17;
 
-/// What an image may still take.
+/// Remaining allowance of an image.
 #[derive(Debug)]
 pub(super) struct Budget {
     bytes: AtomicU64,
     bounds: Bounds,
     entries: AtomicU64,
     steps: AtomicU64,
-    /// Written since it was last looked whether there is room.
+    /// Bytes written since the last check of the free space.
     unseen: AtomicU64,
-    /// On the disk that it takes from.
+    /// Folder on the disk that is written to.
     dir: PathBuf,
     stop: CancellationToken,
 }
@@ -59,12 +59,12 @@ impl Budget {
         }
     }
 
-    /// Fails once nobody wants the image any more.
+    /// Fails once the unpacking is stopped.
     pub(super) fn go_on(&self) -> Result<()> {
         if self.stop.is_cancelled() { Err(stopped()) } else { Ok(()) }
     }
 
-    /// Fails if what has to stay free of the disk would be taken.
+    /// Counts bytes to be written; fails if the disk has no more free than the reserve.
     fn look(&self, bytes: u64) -> Result<()> {
         self.go_on()?;
         if self.unseen.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) < LOOK_BYTES {
@@ -74,7 +74,7 @@ impl Budget {
         room(&self.dir, self.bounds.reserve)
     }
 
-    /// Takes so many bytes.
+    /// Takes `bytes` from the allowance.
     pub(super) fn take(&self, bytes: u64) -> Result<()> {
         self.look(bytes)?;
         let less = |left: u64| left.checked_sub(bytes);
@@ -87,7 +87,7 @@ impl Budget {
         })
     }
 
-    /// Takes one step on the way to a directory.
+    /// Takes one step towards a directory from the allowance.
     pub(super) fn step(&self) -> Result<()> {
         self.go_on()?;
         let less = |left: u64| left.checked_sub(1);
@@ -97,7 +97,7 @@ impl Budget {
             .map_err(|_| refuse("the ways to the files of the image are too long, by links that lead to links"))
     }
 
-    /// Takes one entry.
+    /// Takes one file from the allowance.
     pub(super) fn entry(&self) -> Result<()> {
         self.look(ENTRY_BYTES)?;
         let less = |left: u64| left.checked_sub(1);
@@ -108,10 +108,10 @@ impl Budget {
     }
 }
 
-/// Runs `consume` over the uncompressed bytes of a layer, all of which it must
-/// read, and checks that they are what the image's configuration promised.
+/// Runs `consume` over the uncompressed bytes of a layer, all of which it must read, and checks
+/// their digest against the image's configuration.
 ///
-/// `read` is told how many bytes of the blob were read.
+/// `read` receives the number of bytes of each read from the blob.
 pub(super) fn uncompressed<T>(
     layer: &Layer,
     budget: &Budget,
@@ -130,11 +130,11 @@ pub(super) fn uncompressed<T>(
             .map_err(|error| Error::failed("start a thread for a layer", error))?;
         let mut chunks = Chunks { filled, used, current: Vec::new(), at: 0, turn: None };
         let consumed = consume(&mut chunks);
-        // So that the other side does not wait for us for ever.
+        // The producer may be waiting for the consumer.
         drop(chunks);
         let produced = producer.join().map_err(|_| Error::failed("unpack a layer", "the thread that reads it died"))?;
         match (consumed, produced) {
-            // Where the bytes ended early, this says why.
+            // The producer's error is the cause where the bytes end early.
             (_, Err(Stopped::Fault(fault))) => Err(fault),
             (Err(error), _) => Err(error),
             (Ok(_), Err(Stopped::NobodyReads)) => Err(Error::failed("unpack a layer", "it was not read to its end")),
@@ -150,7 +150,7 @@ pub(super) fn uncompressed<T>(
 #[derive(Debug)]
 enum Stopped {
     Fault(Error),
-    /// The consumer has failed, and says why itself.
+    /// End of the consumer, which returns its own error.
     NobodyReads,
 }
 
@@ -168,7 +168,7 @@ fn produce(
         chunk.clear();
         let turn = Turn::take();
         let got = (&mut plain).take(CHUNK as u64).read_to_end(&mut chunk);
-        // Said here too: a compression may go on and on and give nothing.
+        // Checked here too: decompression may go on without any output.
         budget.go_on().map_err(Stopped::Fault)?;
         let got = got.map_err(|error| Stopped::Fault(fault(error)))?;
         if got == 0 {
@@ -176,14 +176,13 @@ fn produce(
         }
         budget.take(got as u64).map_err(Stopped::Fault)?;
         hash.update(&chunk);
-        // Never while it waits for the other thread.
+        // Not held while waiting for the other thread.
         drop(turn);
         full.send(chunk).map_err(|_| Stopped::NobodyReads)?;
     }
 }
 
-/// Takes the bytes of `input` out of their compression: all members or frames
-/// of it, one after the other.
+/// Decompresses `input`: all its members or frames, in order.
 pub(in crate::images) fn decoder<'a>(
     input: impl io::BufRead + Send + 'a,
     compression: Compression,
@@ -197,12 +196,12 @@ pub(in crate::images) fn decoder<'a>(
     })
 }
 
-/// Work that was ended before it was done.
+/// Returns the error of work that was stopped.
 pub(in crate::images) fn stopped() -> Error {
     Error::Unavailable("it was stopped before its end".to_owned())
 }
 
-/// What a decoder cannot read is the image's fault; what the disk cannot, ours.
+/// Converts a read error: one of a decoder is the image's fault, one of the disk is the server's.
 pub(super) fn fault(error: io::Error) -> Error {
     if error.raw_os_error().is_some() {
         return Error::failed("read a layer", error);
@@ -213,7 +212,7 @@ pub(super) fn fault(error: io::Error) -> Error {
     refuse(format!("the layer's compression is damaged: {error}"))
 }
 
-/// Bytes as lower-case hexadecimal digits.
+/// Formats bytes as lower-case hexadecimal digits.
 pub(super) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
@@ -222,19 +221,19 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Tells how much of a blob was read.
+/// Reader that reports the number of bytes read from a blob.
 struct Counted<'a> {
     blob: File,
     read: &'a (dyn Fn(u64) + Sync),
     budget: &'a Budget,
-    /// A compression may go on and on and give nothing.
+    /// Counter of the bytes read, since decompression may go on without any output.
     pace: Pace,
 }
 
 impl Read for Counted<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.budget.go_on().is_err() {
-            return Err(io::Error::other("nobody wants it any more"));
+            return Err(io::Error::other("the unpacking was stopped"));
         }
         let got = self.blob.read(buffer)?;
         (self.read)(got as u64);
@@ -243,14 +242,14 @@ impl Read for Counted<'_> {
     }
 }
 
-/// The uncompressed bytes, as the other thread hands them over.
+/// Uncompressed bytes, received from the producer.
 #[derive(Debug)]
 pub(super) struct Chunks {
     filled: Receiver<Vec<u8>>,
     used: Sender<Vec<u8>>,
     current: Vec<u8>,
     at: usize,
-    /// Held while there is something to work on.
+    /// Turn at a processor, held while there are bytes to process.
     turn: Option<Turn>,
 }
 
@@ -261,7 +260,7 @@ impl Read for Chunks {
             let Ok(next) = self.filled.recv() else { return Ok(0) };
             self.turn = Some(Turn::take());
             let used = std::mem::replace(&mut self.current, next);
-            // Refused only by a thread that has read everything.
+            // Fails only if the producer has ended.
             let _ = self.used.send(used);
             self.at = 0;
         }

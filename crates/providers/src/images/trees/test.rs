@@ -45,7 +45,7 @@ impl Store {
         self.trees.unpack(digest, &layers, &BOUNDS, &CancellationToken::new(), &|_| ())
     }
 
-    /// What a failure or a removal must not leave behind.
+    /// Returns what a failure or a removal must not leave behind.
     fn leftovers(&self) -> Vec<PathBuf> {
         let trees = fs::read_dir(self.dir().join("trees")).unwrap();
         let trash = fs::read_dir(self.dir().join("trash")).unwrap();

@@ -1,4 +1,4 @@
-//! Applying layers to a root directory, one member after the other.
+//! Application of layers to a root directory, one member after the other.
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -17,41 +17,41 @@ use super::share::{Shared, Traits};
 use super::stream::{Budget, Chunks, uncompressed};
 use crate::{Error, Result};
 
-/// Files up to this size are read before anything is written: where another image
-/// has them already, nothing is.
+/// Size up to which a file is read before it is written, in bytes: if another image has it
+/// already, nothing is written.
 const SMALL: usize = 128 * 1024;
-/// The identities that a box has.
+/// Highest user or group id of a box.
 const ID_MAX: u64 = 65_535;
-/// The kernel's own bounds of an attribute.
+/// Longest name of an extended attribute, in bytes, as in the kernel.
 const XATTR_NAME_MAX: usize = 255;
+/// Largest value of an extended attribute, in bytes, as in the kernel.
 const XATTR_VALUE_MAX: usize = 65_536;
 const WHITEOUT: &[u8] = b".wh.";
-/// Other than `.wh..wh..opq`: notes of aufs, which are no files.
+/// Prefix of notes of aufs, which are no files; `.wh..wh..opq` has it too.
 const NOTE: &[u8] = b".wh..wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// Puts the layers of an image into one root directory.
+/// Unpacking of the layers of an image into one root directory.
 #[derive(Debug)]
 pub(super) struct Unpacking<'a> {
     root: Root<'a>,
     shared: Shared,
     budget: &'a Budget,
-    /// Whether files can be given away. If not, they are all ours.
+    /// True if files can be given other owners. If not, they belong to the server's user.
     privileged: bool,
-    /// Directories that we could not work in if they had their modes already, by
-    /// inode; and the modes.
+    /// Modes of directories that would prevent the server from working in them, by inode.
     strict: std::collections::HashMap<u64, u32>,
     buffer: Vec<u8>,
-    /// What was seen so far.
+    /// Counts of the content unpacked so far.
     pub(super) seen: Seen,
 }
 
-/// What an image holds.
+/// Counts of the content of an image.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) entries: u64,
     pub(super) bytes: u64,
-    /// Device nodes, which are not made.
+    /// Device nodes, which are left out.
     pub(super) devices: u64,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Unpacking<'a> {
         }
     }
 
-    /// Applies one layer more.
+    /// Applies the next layer.
     pub(super) fn layer(&mut self, layer: &Layer, read: &(dyn Fn(u64) + Sync)) -> Result<()> {
         self.root.next_layer()?;
         let budget = self.budget;
@@ -84,7 +84,7 @@ impl<'a> Unpacking<'a> {
         applied.map_err(|error| blame(error, &format!("layer {}", layer.diff_id.escape_debug())))
     }
 
-    /// Gives directories the modes that would have stood in our own way.
+    /// Sets the directory modes that would have prevented the unpacking.
     pub(super) fn finish(&mut self) -> Result<()> {
         self.root.leave()?;
         if self.strict.is_empty() {
@@ -150,8 +150,7 @@ impl<'a> Unpacking<'a> {
         self.dress_directory(fd, path, member)
     }
 
-    /// Gives a directory what its member says, and goes there: what comes next is
-    /// likely in it.
+    /// Sets the metadata of a directory and enters it: the next member is likely in it.
     fn dress_directory(&mut self, fd: OwnedFd, path: Vec<u8>, member: &Member) -> Result<()> {
         self.root.leave()?;
         let ino = fstat(&fd).map_err(disk)?.st_ino;
@@ -173,7 +172,7 @@ impl<'a> Unpacking<'a> {
         let (here, ino) = self.place(parent, name)?;
         self.seen.bytes += member.size;
         if let Some(parts) = &member.parts {
-            // Holes count: whoever copies the file may have to fill them.
+            // Holes count: a program that copies the file may have to fill them.
             self.budget.take(member.size.saturating_sub(parts.iter().map(|part| part.length).sum()))?;
             let mut file = std::fs::File::from(self.create(&here, name)?);
             for part in parts {
@@ -220,7 +219,7 @@ impl<'a> Unpacking<'a> {
             content += archive.read(&mut buffer[content..])?;
         }
         let content = &buffer[..content];
-        // An empty file takes an inode and nothing else: not worth a link.
+        // An empty file takes only an inode, which is not worth a link.
         let key = (!content.is_empty()).then(|| self.shared.key(&Sha256::digest(content), traits));
         if let Some(key) = &key {
             self.room(here, name)?;
@@ -237,7 +236,7 @@ impl<'a> Unpacking<'a> {
         }
     }
 
-    /// Copies so much of the member's content.
+    /// Copies `length` bytes of the member's content.
     fn copy(
         &mut self,
         archive: &mut Archive<&mut Chunks>,
@@ -281,7 +280,7 @@ impl<'a> Unpacking<'a> {
         if at != (ino, name) {
             self.room(&here, name)?;
             linkat(&there, *target, &here, name, AtFlags::empty()).map_err(|error| match error {
-                // The directory that had its name held it.
+                // The directory replaced by this name contained the target.
                 Errno::NOENT => missing(),
                 Errno::MLINK => refuse("the file that it is a link to has too many links"),
                 other => disk(other),
@@ -291,8 +290,8 @@ impl<'a> Unpacking<'a> {
         Ok(())
     }
 
-    /// Links, pipes, and devices, which are left out: an ordinary user may make
-    /// none, and a box has its own.
+    /// Makes symbolic links and pipes. Devices are left out: an ordinary user may make none, and
+    /// a box has its own.
     fn other(&mut self, parent: &[u8], name: &[u8], member: &Member) -> Result<()> {
         let (here, ino) = self.place(parent, name)?;
         self.room(&here, name)?;
@@ -316,13 +315,13 @@ impl<'a> Unpacking<'a> {
                 .map_err(disk)?;
         }
         if member.kind == Kind::Fifo {
-            // A pipe that we have just made, so no link is followed.
+            // The pipe was just made here, so no link is followed.
             chmodat(&here, name, Mode::from(member.mode), AtFlags::empty()).map_err(disk)?;
         }
         utimensat(&here, name, &times(time_of(member)), AtFlags::SYMLINK_NOFOLLOW).map_err(disk)
     }
 
-    /// Goes to where a file is to be.
+    /// Enters the directory for a file and checks the length of its path.
     fn place(&mut self, parent: &[u8], name: &[u8]) -> Result<(OwnedFd, u64)> {
         let here = self.root.enter(parent)?;
         let (fd, ino) = (duplicate(&here.fd)?, here.ino);
@@ -330,7 +329,7 @@ impl<'a> Unpacking<'a> {
         Ok((fd, ino))
     }
 
-    /// Makes sure that nothing has the name.
+    /// Removes an existing entry of this name.
     fn room(&mut self, here: &OwnedFd, name: &[u8]) -> Result<()> {
         match kind_of(here, name)? {
             Some(_) => self.root.clear(here, name),
@@ -349,15 +348,15 @@ impl<'a> Unpacking<'a> {
         }
     }
 
-    /// Gives an open file what its member says.
+    /// Sets the metadata of an open file.
     fn dress_file(&self, fd: &OwnedFd, member: &Member) -> Result<()> {
         self.dress(fd, member)?;
-        // After the owner: a change of that takes the set-user-id bit away.
+        // After the owner: a change of owner clears the set-user-ID bit.
         fchmod(fd, Mode::from(member.mode)).map_err(disk)?;
         set_mtime(fd, time_of(member))
     }
 
-    /// Owner, then attributes: a change of owner takes capabilities away.
+    /// Sets the owner, then the attributes: a change of owner clears capabilities.
     fn dress(&self, fd: &OwnedFd, member: &Member) -> Result<()> {
         if self.privileged {
             let (uid, gid) = self.owner(member);
@@ -380,9 +379,9 @@ impl<'a> Unpacking<'a> {
         Ok(())
     }
 
-    /// The attributes that files keep: those of users but the notes of overlay file
-    /// systems, which would lead one that lies above; and where we are root, the
-    /// powers of programs.
+    /// Returns the attributes that a file keeps: those of users except notes of overlay file
+    /// systems, which would mislead one mounted above; and for root, the capabilities of
+    /// programs.
     fn kept(&self, member: &Member) -> Vec<(Vec<u8>, Vec<u8>)> {
         let keeps = |name: &[u8]| {
             (name.starts_with(b"user.") && !name.starts_with(b"user.overlay."))
@@ -397,7 +396,7 @@ impl<'a> Unpacking<'a> {
 
     fn owner(&self, member: &Member) -> (u32, u32) {
         if self.privileged {
-            // Checked for every member.
+            // The range was checked for every member.
             (u32::try_from(member.uid).unwrap_or_default(), u32::try_from(member.gid).unwrap_or_default())
         } else {
             (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
@@ -405,17 +404,17 @@ impl<'a> Unpacking<'a> {
     }
 }
 
-/// Opens a directory to work in it; a link in its place is refused.
+/// Flags to open a directory for work in it; a link in its place is refused.
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
-/// Says which part of an image is to blame, if any is.
+/// Prefixes the text of an error that an image caused with the part that caused it.
 fn blame(error: Error, part: &str) -> Error {
     error.reworded(|text| format!("{part}: {text}"))
 }
 
-/// The steps of a path from the root. One step up is one step less; from the root
-/// there is no way up.
+/// Splits a path into its steps from the root. `..` removes the step before it, and has no effect
+/// in the root.
 pub(super) fn clean(path: &[u8]) -> Vec<&[u8]> {
     let mut steps = Vec::new();
     for step in path.split(|byte| *byte == b'/') {
@@ -428,8 +427,8 @@ pub(super) fn clean(path: &[u8]) -> Vec<&[u8]> {
     steps
 }
 
-/// A name from an image for a message or the log: short, and without anything that
-/// a terminal would act on.
+/// Quotes a name from an image for a message or the log: cut to 200 bytes, with control
+/// characters escaped.
 fn shown(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(&name[..name.len().min(200)]);
     format!("\"{}\"", text.escape_debug())

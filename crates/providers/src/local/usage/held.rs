@@ -1,4 +1,4 @@
-//! Files that have lost their name, and that processes of a box keep on disk.
+//! Deleted files that processes of a box keep on disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,24 +8,24 @@ use rustix::fs::{FsWord, stat, statfs};
 use super::Count;
 use crate::local::process::descendants;
 
-/// The type of an overlay, which is what most boxes write through.
+/// File system type of an overlay, which most boxes write through.
 const OVERLAY: FsWord = 0x794c_7630;
 
-/// Counts the files without a name on `device`, or on an overlay, that the process
-/// `first` and its descendants hold open or mapped. A descriptor that is on its way
-/// through a socket is in no table, and is not seen.
+/// Counts the files without a name on `device`, or on an overlay, that the process `first` and
+/// its descendants hold open or mapped. A descriptor in transit through a socket is in no table,
+/// and is not seen.
 pub(super) fn count(count: &mut Count, first: u32, device: u64) {
     for pid in descendants(first) {
         let process = PathBuf::from(format!("/proc/{pid}"));
         files(count, &process.join("fd"), device, |_| true);
-        // A look at the names is cheaper than one at the files, of which there are many.
+        // Reading the names is cheaper than a `stat` of the files, of which there are many.
         files(count, &process.join("map_files"), device, |link| {
             fs::read_link(link).is_ok_and(|to| to.as_os_str().as_encoded_bytes().ends_with(b" (deleted)"))
         });
     }
 }
 
-/// Counts what the links in a folder of a process lead to.
+/// Counts the files that the links in a folder of a process lead to.
 fn files(count: &mut Count, links: &Path, device: u64, may_be: impl Fn(&Path) -> bool) {
     for link in fs::read_dir(links).into_iter().flatten().flatten() {
         if count.is_over() {
@@ -35,7 +35,7 @@ fn files(count: &mut Count, links: &Path, device: u64, may_be: impl Fn(&Path) ->
         if !may_be(&link) {
             continue;
         }
-        // Without a name there is no way but this one; it opens nothing.
+        // A file without a name is reached only through the link; `stat` does not open it.
         let Ok(found) = stat(&link) else { continue };
         let is_there = || found.st_dev == device || statfs(&link).is_ok_and(|disk| disk.f_type == OVERLAY);
         if found.st_nlink == 0 && is_there() {

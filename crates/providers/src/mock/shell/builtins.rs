@@ -7,7 +7,7 @@ use super::run::{Flow, PID, Shell, complain};
 use super::streams::{Halt, Io};
 use crate::{FileInfo, Result as FileResult};
 
-/// Output goes in pieces of about so many bytes.
+/// Approximate size of the pieces of output, in bytes.
 const PIECE_BYTES: usize = 8192;
 
 type Outcome = Result<i32, Halt>;
@@ -44,7 +44,7 @@ pub(super) async fn run(name: &str, args: &[String], shell: &Shell, io: &Io) -> 
         "[" => Ok(i32::from(!test(words.strip_suffix(&["]"]).unwrap_or(&words), shell))),
         "ls" => list(&words, shell, io).await,
         "mkdir" | "rm" | "touch" | "ln" | "mv" | "chmod" => change(name, &words, shell, io).await,
-        // `:`, `true`, and `setsid` and `nohup` without a command.
+        // For `:`, `true`, and `setsid` and `nohup` without a command.
         _ => Ok(0),
     }
 }
@@ -65,7 +65,7 @@ async fn echo(words: &[&str], io: &Io) -> Outcome {
     }
 }
 
-/// `kill -N $$` ends the shell by signal N; there is no other process to see.
+/// Implements `kill`: `kill -N $$` ends the shell by signal N. There is no other process to see.
 pub(super) async fn kill(args: &[String], io: &Io) -> Flow {
     let (signal, pid) = match args {
         [signal, pid] => (signal.trim_start_matches('-'), pid.as_str()),
@@ -123,7 +123,7 @@ async fn printf(words: &[&str], io: &Io) -> Outcome {
     }
 }
 
-/// Writes what an escape means, and gives what follows it.
+/// Writes the character of an escape, and returns the text after it.
 fn escape<'a>(rest: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
     let digits = |digits: &[u8], radix| {
         std::str::from_utf8(digits).ok().and_then(|digits| u32::from_str_radix(digits, radix).ok())
@@ -319,7 +319,7 @@ async fn list(words: &[&str], shell: &Shell, io: &Io) -> Outcome {
     Ok(code)
 }
 
-/// The commands that change files and say nothing.
+/// Implements the commands that change files and write nothing.
 async fn change(name: &str, words: &[&str], shell: &Shell, io: &Io) -> Outcome {
     let (flags, paths): (Vec<&str>, Vec<&str>) = words.iter().partition(|word| word.starts_with('-') && word.len() > 1);
     let has = |flag: char| flags.iter().any(|word| word.contains(flag));

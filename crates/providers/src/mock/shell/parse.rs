@@ -1,4 +1,4 @@
-//! From the text of a script to what it means.
+//! Parser of scripts.
 
 use std::collections::VecDeque;
 
@@ -19,12 +19,12 @@ pub(super) struct Item {
     pub(super) background: bool,
 }
 
-/// When the next pipeline runs.
+/// Condition for running the next pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Joint {
-    /// After a success.
+    /// Run after a success.
     And,
-    /// After a failure.
+    /// Run after a failure.
     Or,
 }
 
@@ -42,23 +42,23 @@ pub(super) struct Stage {
     pub(super) redirects: Vec<Redirect>,
 }
 
-/// What a stage runs.
+/// Command or group that a stage runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Body {
-    /// `A=b command arguments`
+    /// Assignments and words, as in `A=b command arguments`.
     Simple { assignments: Vec<(String, Word)>, words: Vec<Word> },
-    /// `( script )`
+    /// A subshell, as in `( script )`.
     Group(Script),
 }
 
-/// Where a descriptor goes.
+/// A redirection of a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Redirect {
     pub(super) fd: u8,
     pub(super) to: Target,
 }
 
-/// What a descriptor is connected to.
+/// Destination of a redirection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
     Read(Word),
@@ -67,16 +67,16 @@ pub(super) enum Target {
     Same(u8),
 }
 
-/// Pieces that make one or, where a variable stands unquoted, several words.
+/// Parts that make one word, or several if an unquoted variable is among them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Word {
     pub(super) parts: Vec<Part>,
 }
 
-/// A piece of a word.
+/// A part of a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part {
-    /// As it stands; a quoted one makes a word even when empty.
+    /// Literal text. Quoted text makes a word even when empty.
     Text(String),
     /// The value of a variable.
     Variable { name: String, quoted: bool },
@@ -92,7 +92,7 @@ enum Token {
 
 type Result<T> = std::result::Result<T, String>;
 
-/// Reads a script.
+/// Parses a script.
 ///
 /// # Errors
 /// A message that says what cannot be read.
@@ -231,7 +231,7 @@ impl Lexer {
         }
     }
 
-    /// What follows a `$`.
+    /// Parses the text after a `$`.
     fn dollar(&mut self, word: &mut Word, text: &mut String, quoted: bool) -> Result<()> {
         let name: String = match self.rest.front() {
             Some('(') => return Err("command substitution is not supported in a mock box".to_owned()),
@@ -271,7 +271,7 @@ fn is_special(name: &str) -> bool {
     matches!(name.as_bytes(), [b'?' | b'$' | b'#' | b'0'..=b'9'])
 }
 
-/// Whether a text can name a variable.
+/// Returns whether a text can name a variable.
 pub(super) fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -392,7 +392,7 @@ fn is_text(token: &Token, expected: &str) -> bool {
     matches!(token, Token::Word(Word { parts }) if parts.len() == 1 && parts[0] == Part::Text(expected.to_owned()))
 }
 
-/// `NAME=value`, the name unquoted.
+/// Splits `NAME=value` with an unquoted name.
 fn assignment(word: &Word) -> Option<(String, Word)> {
     let (Part::Text(first), rest) = word.parts.split_first()? else { return None };
     let (name, value) = first.split_once('=')?;

@@ -1,4 +1,4 @@
-//! Runs scripts.
+//! Execution of scripts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,13 +20,13 @@ use crate::mock::DRAIN;
 use crate::mock::guest::Boxed;
 use crate::{Command, Control, Error, ExitStatus, Interactive, OutputEvent, Result, Signal, TerminalSize};
 
-/// Pieces of output on their way to a reader; a command waits for room.
+/// The most pieces of output that wait for a reader. A command waits for room.
 const PIECES_MAX: usize = 16;
 /// The deepest nesting of shells in shells.
 const DEPTH_MAX: usize = 16;
 /// The most commands in the background of one request.
 const BACKGROUND_MAX: usize = 256;
-/// The process id that `$$` gives, of every shell.
+/// Process id that `$$` gives, in every shell.
 pub(super) const PID: &str = "2";
 
 /// Starts a command in a box.
@@ -58,8 +58,8 @@ pub(in crate::mock) fn start(inside: &Arc<Boxed>, command: Command) -> Result<In
     Ok(Interactive { output, control: Arc::new(Signals(Mutex::new(Some(end_by)))) })
 }
 
-/// What the programs of a mock box know of signals: nothing, so that every one
-/// does what it does to a program that does not handle it.
+/// Delivery of signals to a command. Programs of a mock box handle no signal, so each has its
+/// default effect.
 #[derive(Debug)]
 struct Signals(Mutex<Option<oneshot::Sender<Signal>>>);
 
@@ -77,7 +77,7 @@ impl Control for Signals {
             )),
             _ => {
                 let end_by = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-                // What has ended needs no signal.
+                // A command that has ended needs no signal.
                 let _ = end_by.map(|end_by| end_by.send(signal));
                 Ok(())
             }
@@ -98,7 +98,7 @@ fn environment(requested: BTreeMap<String, String>) -> BTreeMap<String, String> 
     env
 }
 
-/// Runs a command to its end, or to its deadline, or until nobody wants it.
+/// Runs a command until it ends, reaches its deadline, or its reader is dropped.
 async fn supervise(
     mut shell: Shell,
     argv: Vec<String>,
@@ -114,7 +114,7 @@ async fn supervise(
     let signalled = async {
         match ended_by.await {
             Ok(signal) => signal,
-            // Nobody can send one any more.
+            // The sender is dropped, so no signal can arrive.
             Err(_) => std::future::pending().await,
         }
     };
@@ -141,11 +141,11 @@ async fn supervise(
         Ended::Deadline => 124,
     };
     let exit = OutputEvent::Exit(ExitStatus { code, timed_out, oom_killed: false, duration });
-    // Nobody may be there to read it.
+    // The reader may have been dropped.
     let _ = outlet.events.send(exit).await;
 }
 
-/// What ended a command.
+/// Cause of a command's end.
 enum Ended {
     Itself(i32),
     Signal(Signal),
@@ -156,7 +156,7 @@ enum Ended {
 struct Reader {
     receiver: mpsc::Receiver<OutputEvent>,
     dead: CancellationToken,
-    /// Kills the command when the reader goes before the exit.
+    /// Guard that kills the command if the reader is dropped before the exit.
     guard: DropGuard,
 }
 
@@ -164,7 +164,7 @@ impl Reader {
     async fn next(mut self) -> Option<(Result<OutputEvent>, Option<Reader>)> {
         match self.dead.run_until_cancelled(self.receiver.recv()).await.flatten() {
             Some(exit @ OutputEvent::Exit(_)) => {
-                // Children in the background go on.
+                // Background children keep running.
                 self.guard.disarm();
                 Some((Ok(exit), None))
             }
@@ -174,7 +174,7 @@ impl Reader {
     }
 }
 
-/// What the commands of one request share.
+/// State shared by the commands of one request.
 pub(super) struct Run {
     pub(super) inside: Arc<Boxed>,
     outlet: Arc<Outlet>,
@@ -182,7 +182,7 @@ pub(super) struct Run {
     background: TaskTracker,
 }
 
-/// How a command ended.
+/// Result of a command: its exit code, and the effect on the script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flow {
     /// The script goes on.
@@ -199,7 +199,7 @@ impl Flow {
     }
 }
 
-/// A shell and what it remembers.
+/// A shell with its variables and working directory.
 #[derive(Clone)]
 pub(super) struct Shell {
     pub(super) run: Arc<Run>,
@@ -211,12 +211,12 @@ pub(super) struct Shell {
 }
 
 impl Shell {
-    /// An absolute path.
+    /// Returns `path` as an absolute path, relative to the working directory.
     pub(super) fn absolute(&self, path: &str) -> String {
         if path.starts_with('/') || path.is_empty() { path.to_owned() } else { format!("{}/{path}", self.cwd) }
     }
 
-    /// Runs the text of a script as a shell of its own.
+    /// Runs the text of a script in a shell of its own.
     async fn text(&self, text: &str, args: Vec<String>, io: Io) -> Flow {
         if self.depth >= DEPTH_MAX {
             return complain(&io, "sh: too many nested shells", 2).await;
@@ -245,7 +245,7 @@ impl Shell {
         .boxed()
     }
 
-    /// Runs an item beside the script.
+    /// Runs an item in the background.
     async fn detach(&mut self, item: Item, io: &Io) {
         self.status = 0;
         if self.run.background.len() >= BACKGROUND_MAX {
@@ -364,11 +364,11 @@ impl Shell {
         Ok(())
     }
 
-    /// The words that a word becomes.
+    /// Expands a word to zero or more words.
     fn expand(&self, word: &Word) -> Vec<String> {
         let mut words = Vec::new();
         let mut current: Option<String> = None;
-        // Only text that is quoted may be empty and still make a word.
+        // Only quoted text may be empty and still make a word.
         let is_all_text = word.parts.iter().all(|part| matches!(part, Part::Text(_)));
         for part in &word.parts {
             match part {
@@ -408,7 +408,6 @@ impl Shell {
         }
     }
 
-    /// Runs one command.
     fn command<'a>(&'a mut self, argv: &'a [String], io: Io) -> BoxFuture<'a, Flow> {
         async move {
             let Some((program, args)) = argv.split_first() else { return Flow::Next(0) };
@@ -485,9 +484,9 @@ enum Found {
     Nothing,
 }
 
-/// Says what went wrong, and gives the exit code.
+/// Writes an error message to stderr and returns the exit code.
 pub(super) async fn complain(io: &Io, message: &str, code: i32) -> Flow {
-    // A message that nobody can read changes nothing.
+    // The command fails with the same code if the message cannot be written.
     let _ = io.stderr.write(format!("{message}\n")).await;
     Flow::Next(code)
 }

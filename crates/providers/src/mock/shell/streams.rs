@@ -1,4 +1,4 @@
-//! What the commands of a mock box read from and write to.
+//! Input and output of the commands in a mock box.
 
 use std::sync::Arc;
 
@@ -10,19 +10,18 @@ use tokio_util::sync::CancellationToken;
 use crate::mock::guest::Boxed;
 use crate::{ByteStream, OutputEvent};
 
-/// Why a command cannot write on.
+/// Reason why a command cannot write on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Halt {
-    /// Nobody reads any more: `SIGPIPE`.
+    /// The reader is gone: `SIGPIPE`.
     Broken,
-    /// The file system is full.
     Full,
 }
 
-/// The output of a command as its caller reads it, and the console afterwards.
+/// Output of a command: its reader until the command has ended, and the console afterwards.
 pub(super) struct Outlet {
     pub(super) events: mpsc::Sender<OutputEvent>,
-    /// Cancelled when the command has ended: what its children write is the console's.
+    /// Cancelled when the command has ended. Its children's output then goes to the console.
     pub(super) ended: CancellationToken,
     pub(super) inside: Arc<Boxed>,
 }
@@ -41,7 +40,7 @@ impl Outlet {
     }
 }
 
-/// What a command writes to.
+/// Destination of a command's output.
 #[derive(Clone)]
 pub(super) enum Sink {
     Stdout(Arc<Outlet>),
@@ -81,7 +80,7 @@ enum Origin {
     Pipe(mpsc::Receiver<Bytes>),
 }
 
-/// What a command reads. Clones share what is left.
+/// Input of a command. Clones share the rest of it.
 #[derive(Clone)]
 pub(super) struct Source(Arc<Mutex<(Bytes, Origin)>>);
 
@@ -102,7 +101,7 @@ impl Source {
         Source::new(Bytes::new(), Origin::Pipe(pipe))
     }
 
-    /// The next bytes, at most `bytes_max`; `None` at the end.
+    /// Reads the next bytes, at most `bytes_max`. Returns `None` at the end.
     pub(super) async fn read(&self, bytes_max: usize) -> Option<Bytes> {
         let mut state = self.0.lock().await;
         let (left, origin) = &mut *state;
@@ -117,7 +116,6 @@ impl Source {
     }
 }
 
-/// The three streams of a command.
 #[derive(Clone)]
 pub(super) struct Io {
     pub(super) stdin: Source,

@@ -1,4 +1,4 @@
-//! Where on this host control groups can be made.
+//! Hierarchies of this host in which control groups can be made.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 
 use super::Controller;
 
-/// The group that the server moves itself into, since in version 2 a group with
-/// members cannot limit its children.
+/// Group that the server moves itself into, since in version 2 a group with members cannot limit
+/// its children.
 const SERVER_LEAF: &str = "tidebox-server";
-/// A user who could make groups below ours would have a share of their limits.
+/// Mode of new groups. A user who could make groups below them would get a share of their limits.
 const GROUP_MODE: u32 = 0o755;
 
-/// A mounted hierarchy that limits something we want limited.
+/// Mounted hierarchy with a controller that boxes need.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Hierarchy {
-    /// The group below which ours are made.
+    /// Group below which the server makes its own.
     pub(super) base: PathBuf,
     pub(super) v2: bool,
     pub(super) controllers: Vec<Controller>,
 }
 
-/// Every hierarchy with one of our controllers.
+/// Returns every hierarchy with one of the controllers that boxes need.
 pub(super) fn hierarchies(parent: Option<&str>) -> Vec<Hierarchy> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -63,7 +63,8 @@ fn from_tables(
     found
 }
 
-/// Root within the hierarchy, mount point, type, and options of the file system.
+/// Returns the root within the hierarchy, the mount point, the type, and the file system's
+/// options.
 fn fields(line: &str) -> Option<(&str, &str, &str, &str)> {
     let (mount, system) = line.split_once(" - ")?;
     let mut mount = mount.split(' ').skip(3);
@@ -71,8 +72,8 @@ fn fields(line: &str) -> Option<(&str, &str, &str, &str)> {
     Some((mount.next()?, mount.next()?, system.next()?, system.nth(1)?))
 }
 
-/// Our own group in the hierarchy: `<n>:<controllers>:<path>`, for version 2
-/// without controllers.
+/// Returns the server's own group in the hierarchy, from a line `<n>:<controllers>:<path>`;
+/// version 2 names no controllers.
 fn own_group<'a>(own: &'a str, v2: bool, options: &str) -> Option<&'a str> {
     own.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -88,15 +89,15 @@ fn own_group<'a>(own: &'a str, v2: bool, options: &str) -> Option<&'a str> {
 }
 
 fn base(point: &str, root: &str, group: &str, own_v2: bool) -> PathBuf {
-    // In a container the hierarchy may be mounted from our own group on.
+    // In a container the hierarchy may be mounted from the server's own group on.
     let inside = group.strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/')).unwrap_or(group);
     let base = Path::new(point).join(inside.trim_start_matches('/'));
-    // A server that has been here before sits in its leaf.
+    // A restarted server may already be in its leaf.
     if own_v2 && base.ends_with(SERVER_LEAF) { base.parent().unwrap_or(&base).to_owned() } else { base }
 }
 
-/// Lets the children of `base` be limited, which in version 2 takes that it has
-/// no members but in children.
+/// Enables limits on the children of `base`. In version 2 this requires that only children have
+/// members, so the server moves into a leaf.
 pub(super) fn delegate(base: &Path, controllers: &[Controller]) -> io::Result<()> {
     let Err(error) = enable(base, controllers) else { return Ok(()) };
     if error.kind() != io::ErrorKind::ResourceBusy {
@@ -113,13 +114,12 @@ pub(super) fn delegate(base: &Path, controllers: &[Controller]) -> io::Result<()
     enable(base, controllers)
 }
 
-/// Makes a group that none but its maker can change, whatever the umask says.
+/// Makes a group that only its owner can change, independent of the umask.
 pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().mode(GROUP_MODE).create(dir)
 }
 
-/// Makes a group, and those above it that are missing, as [`make_dir`] does. One that
-/// is there stays as it is.
+/// Makes a group and its missing parents, as [`make_dir`] does. An existing one stays as it is.
 pub(super) fn make_dir_and_parents(dir: &Path) -> io::Result<()> {
     DirBuilder::new().mode(GROUP_MODE).recursive(true).create(dir)
 }

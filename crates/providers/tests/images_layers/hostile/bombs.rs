@@ -1,4 +1,4 @@
-//! Layers that are too much: of bytes, of entries, of length, of depth, of promises.
+//! Layers that are too large: in bytes, entries, lengths, depth, or stated sizes.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ fn a_size_bomb_is_stopped_at_the_bound() {
     for packing in [Packing::Gzip, Packing::Zstd] {
         let ground = Ground::new();
         let mut bomb = ground.blob(&layer(&[]), packing);
-        // 4 GiB of zeros in one member, some megabytes compressed at the most.
+        // 4 GiB of zeros in one member, which are some megabytes when compressed.
         let mut tar = Vec::new();
         header(&mut tar, b'0', b"bomb", b"", 4 << 30, 0o644, (0, 0), 0);
         let zeros = packing.pack(&vec![0; 1 << 20]);

@@ -1,5 +1,4 @@
-//! Members of odd kinds, attributes and numbers, and archives that lie about
-//! themselves.
+//! Members of unusual kinds, attributes and numbers, and archives that contradict themselves.
 
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
@@ -92,7 +91,7 @@ fn directories_that_forbid_everything_do_not_stop_the_rest() {
     let mode = |path: &str| found[path.as_bytes()].mode;
     assert_eq!((mode("/a"), mode("/a/b"), mode("/d")), (0, 0o111, 0o555));
     assert_eq!(outcome.names(), ["/a", "/a/b", "/a/b/f", "/d", "/d/e"]);
-    // And it goes.
+    // Such a tree can be removed.
     outcome.ground.trees.remove(DIGEST).unwrap();
     outcome.ground.check();
 }
@@ -177,8 +176,8 @@ fn sizes_that_are_none_are_refused() {
 
 #[test]
 fn a_member_hidden_in_the_content_of_another_is_content() {
-    // One size in the header and another one in the pax header: whoever takes the
-    // wrong one sees a member that the other does not.
+    // The header and the pax header state different sizes. A reader that takes the wrong one sees
+    // a member that another reader does not.
     let hidden = layer(&[Entry::file("hidden", "bad")]);
     let outcome = attack_raw(|_| {
         let mut tar = Vec::new();

@@ -8,7 +8,7 @@ use fixtures::image::Entry;
 
 use crate::ground::{DIGEST, Ground, attack, xattrs};
 
-/// The digest of another image than [`DIGEST`].
+/// Digest of an image other than [`DIGEST`].
 const OTHER: &str = "sha256:00000000000000000000000000000000000000000000000000000000000000bb";
 
 // Names that lead out.

@@ -1,5 +1,5 @@
-//! Layers that are small and would take for ever: for each of these, what is done must
-//! grow with what is there, and not with its square.
+//! Layers that are small and could take very long. The work for each of them must be linear in
+//! its size, not quadratic.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ground::{BOUNDS, DIGEST, Ground, Outcome, attack, attack_raw};
 
-/// A busy machine keeps this where the work is linear; where it is not, it took from
-/// minutes to hours.
+/// The longest time of a test. A busy machine keeps it if the work is linear; otherwise the work
+/// took minutes to hours.
 const BOUND: Duration = Duration::from_secs(60);
 
 const LARGE: Bounds = Bounds { bytes_max: 256 << 20, entries_max: 50_000, reserve: Reserve::NONE };
 
-/// Unpacks layers of more members than usual, in time.
+/// Unpacks layers of more members than usual, within [`BOUND`].
 #[track_caller]
 fn in_time(tars: &[Vec<u8>]) -> Outcome {
     let ground = Ground::new();
@@ -36,7 +36,7 @@ fn extension(tar: &mut Vec<u8>, kind: u8, content: &[u8]) {
     tar.resize(tar.len().next_multiple_of(512), 0);
 }
 
-/// A pax header full of attributes.
+/// Returns a pax header full of attributes.
 fn attributes(name: impl Fn(usize) -> String) -> Vec<u8> {
     let mut records = Vec::new();
     for number in 0.. {
@@ -165,14 +165,14 @@ fn a_map_that_fills_its_blocks_is_read() {
 
 #[test]
 fn links_that_make_every_way_long_are_followed_so_far_only() {
-    // Each leads to the next after a thousand steps that lead nowhere.
+    // Each leads to the next after many steps that lead nowhere.
     let steps = "d/../".repeat(800);
     let mut entries = vec![Entry::dir("d")];
     entries.extend((0..39).map(|number| Entry::symlink(format!("l{number}"), format!("{steps}l{}", number + 1))));
     entries.push(Entry::dir("l39"));
     let harmless = [&entries[..], &[Entry::file("l0/f", "there")]].concat();
     attack(|_| vec![harmless]).holds("l39/f", "there");
-    // Not there, so that it is looked for each time.
+    // The path does not exist, so it is looked up each time.
     entries.extend((0..2_000).map(|number| Entry::whiteout("l0/x", &number.to_string())));
     let begun = Instant::now();
     attack(|_| vec![entries]).refused("links that lead to links");

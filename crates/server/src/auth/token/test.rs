@@ -1,11 +1,11 @@
-//! Tokens as an adversary would make them.
+//! Tests with tokens as an adversary would make them.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 
-/// The hour at which all tests take place, in seconds.
+/// Time at which all tests take place, in seconds since 1970-01-01 UTC.
 const NOW: i64 = 1_800_000_000;
 
 fn key(text: &str) -> Secret {
@@ -16,7 +16,7 @@ fn claims() -> Value {
     json!({"worker_id": "w1", "jti": "j-1", "aud": AUDIENCE, "iat": NOW, "exp": NOW + 300})
 }
 
-/// `claims` with one of them changed, or taken away by null.
+/// Returns the claims with one of them changed, or removed by null.
 fn with(name: &str, value: Value) -> Value {
     let mut claims = claims();
     claims[name] = value;
@@ -26,7 +26,7 @@ fn with(name: &str, value: Value) -> Value {
     claims
 }
 
-/// A token over this text, signed with `key`.
+/// Returns a token over this text, signed with `key`.
 fn signed(json: &str, key_text: &str) -> String {
     let head = format!("{FORM}{}", BASE64URL.encode(json));
     let signature = mac(&key(key_text)).chain_update(&head).finalize().into_bytes();
@@ -109,7 +109,7 @@ fn times_are_held_to_with_half_a_minute_of_grace() {
     let later = with("nbf", json!(NOW + 100));
     assert_eq!(at(&later, NOW + 69), Err(Fault::NotYet));
     assert_eq!(at(&later, NOW + 70), Ok(()));
-    // One that says it counted before it was made gains nothing.
+    // An `nbf` before `iat` does not make a token valid earlier.
     assert_eq!(at(&with("nbf", json!(0)), NOW - 31), Err(Fault::NotYet));
     check(&with("exp", json!(NOW + 900)), Ok(()));
     for exp in [NOW + 901, NOW, NOW - 1, 0, -1, i64::MAX, i64::MIN] {
@@ -171,8 +171,8 @@ fn a_changed_token_is_refused() {
     }
 }
 
-/// A signature of 32 bytes leaves two bits of its last letter unused; only one
-/// way of writing them is right.
+/// A signature of 32 bytes leaves two bits of its last letter unused; only one value of them is
+/// accepted.
 #[test]
 fn the_same_signature_cannot_be_written_in_two_ways() {
     let token = signed(&claims().to_string(), "today");
@@ -184,7 +184,7 @@ fn the_same_signature_cannot_be_written_in_two_ways() {
     assert_eq!(right, last);
 }
 
-/// Tokens of other kinds, whose heads choose how they are checked.
+/// Tokens of other kinds, whose headers choose how they are checked.
 #[test]
 fn no_token_chooses_how_it_is_checked() {
     let body = BASE64URL.encode(claims().to_string());

@@ -1,4 +1,4 @@
-//! The three kinds of credentials against each other.
+//! Tests of the three kinds of credentials together.
 
 use axum::http::HeaderValue;
 
@@ -15,7 +15,7 @@ fn hash(text: &str) -> KeyHash {
     KeyHash::of(&secret(text))
 }
 
-/// Everything configured: `w1` has its own token.
+/// Returns credentials of every kind. `w1` has a token of its own.
 fn workers() -> Workers {
     Workers {
         signing: vec![secret("signing")],
@@ -38,7 +38,8 @@ fn signed(id: &str, jti: &str) -> String {
     token::sign(&claims, &secret("signing"))
 }
 
-/// What `path` names, and the headers; the scopes, or why not.
+/// Verifies a request with this worker in its path and these headers. Returns its scopes, or
+/// the message of the refusal.
 fn outcome(workers: &Workers, path: &str, lines: &[(&HeaderName, &str)]) -> Result<Vec<Scope>, &'static str> {
     let mut headers = HeaderMap::new();
     for (name, value) in lines {

@@ -10,7 +10,7 @@ use super::{Error, Result, Sqlite};
 use crate::clock::from_ms;
 use crate::store::{AuditEntry, AuditFilter, AuditStore, NewAuditEntry};
 
-/// Rows that one statement forgets: others want to write in between.
+/// Maximum number of rows deleted by one statement, so that other writers can run in between.
 const PRUNE_BATCH: u32 = 10_000;
 
 fn signed(n: u64) -> i64 {
@@ -83,7 +83,7 @@ impl AuditStore for Sqlite {
             query.push(" AND status = ").push_bind(status);
         }
         if let Some(text) = &filter.path {
-            // Not LIKE: nothing in the text has a meaning.
+            // Not LIKE: no character of the text is a wildcard.
             query.push(" AND instr(path, ").push_bind(text).push(") > 0");
         }
         if let Some(since) = filter.since {
@@ -172,14 +172,14 @@ mod test {
             ("all", none(), 100),
             ("a common actor", AuditFilter { actor: Some("admin".into()), ..none() }, 100),
             ("a rare actor", AuditFilter { actor: Some("worker:w1".into()), ..none() }, 1),
-            ("an action nobody took", AuditFilter { action: Some("x".into()), ..none() }, 0),
+            ("an action never taken", AuditFilter { action: Some("x".into()), ..none() }, 0),
             ("a rare status", AuditFilter { status: Some(404), ..none() }, 1),
             ("a part of a path", AuditFilter { path: Some("owner-777".into()), ..none() }, 100),
-            ("a path that nobody asked for", AuditFilter { path: Some("%".into()), ..none() }, 0),
+            ("a path never requested", AuditFilter { path: Some("%".into()), ..none() }, 0),
             ("long ago", AuditFilter { until: Some(from_ms(50_000)), ..none() }, 50),
             ("lately", AuditFilter { since: Some(from_ms(99_990_000)), ..none() }, 10),
         ] {
-            // The best of some, since the machine has other work too.
+            // The best of five, since the machine has other work too.
             let mut best = std::time::Duration::MAX;
             for _ in 0..5 {
                 let started = Instant::now();

@@ -1,4 +1,4 @@
-//! Bounds on the rows of what has ended.
+//! Bounds on the rows of ended sandboxes.
 
 use domain::{OwnerId, State};
 use sqlx::sqlite::SqlitePool;
@@ -7,14 +7,13 @@ use sqlx::{Row, SqliteConnection};
 use super::super::{Kept, KeptRows, Result};
 use super::count;
 
-/// Rows that one transaction forgets: others want to write in between.
+/// Maximum number of rows deleted by one transaction, so that other writers can run in between.
 const BATCH: u32 = 256;
-/// Rows that make way for one that comes: more than one, so that a bound that was
-/// lowered is reached.
+/// Maximum number of rows deleted for one new row. More than one, so that a lowered bound is
+/// reached.
 const MAKE_WAY: u32 = 2;
 
-/// Forgets older rows than the one that has just come into `state`, as far as
-/// there are too many.
+/// Deletes older rows than the one that has just entered `state`, as far as a bound is exceeded.
 pub(super) async fn make_way(
     connection: &mut SqliteConnection,
     kept: &Kept,
@@ -38,7 +37,8 @@ pub(super) async fn make_way(
     Ok(())
 }
 
-/// Forgets what ended before `before_ms`, and what is beyond the bounds; how many.
+/// Deletes sandboxes that ended before `before_ms` or are beyond the bounds. Returns their
+/// number.
 pub(super) async fn purge(writer: &SqlitePool, kept: &Kept, before_ms: i64) -> Result<u64> {
     let mut purged = 0;
     loop {
@@ -68,7 +68,7 @@ pub(super) async fn purge(writer: &SqlitePool, kept: &Kept, before_ms: i64) -> R
     Ok(purged)
 }
 
-/// Forgets at most [`BATCH`] rows that are beyond the bounds; how many.
+/// Deletes at most [`BATCH`] rows that are beyond the bounds. Returns their number.
 async fn trim(writer: &SqlitePool, state: State, bounds: &KeptRows) -> Result<u32> {
     let mut tx = writer.begin_with("BEGIN IMMEDIATE").await?;
     let mut gone = 0;
@@ -98,9 +98,9 @@ async fn rows_of(connection: &mut SqliteConnection, state: State, owner: &OwnerI
     Ok(rows.map_or(0, count))
 }
 
-/// Forgets the oldest row of the owner that is the farthest beyond its bound.
+/// Deletes the oldest row of the owner that is the farthest beyond its bound.
 async fn forget_of_most(connection: &mut SqliteConnection, state: State, bounds: &KeptRows) -> Result<bool> {
-    // The one without a name is under no bound of an owner.
+    // Rows without an owner are under no owner's bound.
     let owner: Option<String> = sqlx::query_scalar(
         "SELECT owner_id FROM ended WHERE state = $1 AND rows > $2 AND owner_id <> '' ORDER BY rows DESC LIMIT 1",
     )
@@ -114,8 +114,8 @@ async fn forget_of_most(connection: &mut SqliteConnection, state: State, bounds:
     }
 }
 
-/// Forgets one row if all together are too many: the oldest of the owner that has
-/// the most, and the oldest of all once each has a single one.
+/// Deletes one row if the total bound is exceeded: the oldest of the owner with the most rows,
+/// or the oldest of all once each owner has a single one.
 async fn forget_of_all(connection: &mut SqliteConnection, state: State, bounds: &KeptRows) -> Result<bool> {
     let total: Option<i64> = sqlx::query_scalar("SELECT rows FROM counts WHERE scope = 'state' AND name = $1")
         .bind(state.as_str())
@@ -142,7 +142,7 @@ async fn forget_of_all(connection: &mut SqliteConnection, state: State, bounds: 
     Ok(done.rows_affected() > 0)
 }
 
-/// Forgets the row of an owner that ended first; of none, if the name is empty.
+/// Deletes the row of an owner that ended first; of no owner, if the name is empty.
 async fn forget_oldest(connection: &mut SqliteConnection, state: State, owner: &str) -> Result<bool> {
     let done = sqlx::query(
         "DELETE FROM sandboxes WHERE rowid = (SELECT rowid FROM sandboxes \
@@ -162,7 +162,7 @@ mod test {
     use super::*;
     use crate::store::Store as _;
 
-    /// The statements above look for few rows, however many there are.
+    /// The statements above must read few rows, however many there are.
     #[tokio::test]
     async fn the_row_that_makes_way_is_found_by_an_index() {
         let dir = tempfile::tempdir().unwrap();

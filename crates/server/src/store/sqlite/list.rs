@@ -8,8 +8,8 @@ use super::super::{ListFilter, Page, Place, Result};
 use super::ms;
 use super::rows::{SANDBOX_COLUMNS, metadata_text, sandbox};
 
-/// One part of the list. Without a filter on labels it costs what it returns,
-/// whatever number there is: rows come from an index in their order.
+/// Reads one page of the list. Without a filter on labels the cost depends on the size of the
+/// page only: an index yields the rows in their order.
 pub(super) async fn page(pool: &SqlitePool, filter: &ListFilter, now: Timestamp) -> Result<Page> {
     let mut query = QueryBuilder::new(format!("SELECT rowid AS row, {SANDBOX_COLUMNS} FROM sandboxes"));
     query.push(" WHERE state <> 'destroyed' AND (state = 'failed' OR expires_at > ").push_bind(ms(now)).push(")");
@@ -23,7 +23,7 @@ pub(super) async fn page(pool: &SqlitePool, filter: &ListFilter, now: Timestamp)
         query.push(" AND provider = ").push_bind(provider.clone());
     }
     if !filter.metadata.is_empty() {
-        // One pass over the labels of a row, and one text, however many are asked for.
+        // One pass over a row's labels, and one statement text, for any number of labels.
         let wanted = i64::try_from(filter.metadata.len()).unwrap_or(i64::MAX);
         query.push(
             " AND (SELECT COUNT(*) FROM json_each(metadata) WHERE (key, value) IN (SELECT key, value FROM json_each(",
@@ -35,7 +35,7 @@ pub(super) async fn page(pool: &SqlitePool, filter: &ListFilter, now: Timestamp)
     }
     query.push(" ORDER BY created_at DESC, rowid DESC");
     if let Some(limit) = filter.limit {
-        // One more tells whether there is a next part.
+        // One more row shows whether there is a next page.
         query.push(" LIMIT ").push_bind(i64::from(limit) + 1);
     }
     let mut rows = query.build().fetch_all(pool).await?;
@@ -94,7 +94,7 @@ mod test {
                 assert!(store.sandbox(&SandboxId::from_entropy([n; 10])).await.unwrap().is_some());
             }
         });
-        // The searches are asked first, and each row after them.
+        // The searches are polled first, and the row reads after them.
         let Either::Right(((), searches)) = select(searches, read).await else { panic!("the rows came last") };
         for found in tokio::time::timeout(Duration::from_secs(60), searches).await.unwrap() {
             assert!(found.unwrap().sandboxes.is_empty());
@@ -102,7 +102,7 @@ mod test {
         store.close().await;
     }
 
-    /// Each text that a caller can make up would stay with a connection.
+    /// Each different statement text would stay in a connection's cache.
     #[tokio::test]
     async fn any_number_of_labels_is_one_statement() {
         let dir = tempfile::tempdir().unwrap();

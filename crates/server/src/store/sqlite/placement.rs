@@ -1,4 +1,4 @@
-//! Where a sandbox goes, decided in the transaction that admits it.
+//! Placement of a sandbox, decided in the transaction that admits it.
 
 use domain::{
     Candidate, Capacity, Lease, OwnerId, SandboxId, State, Timestamp, WorkerId, WorkerStatus, choose, is_stale,
@@ -11,8 +11,8 @@ use super::count;
 use super::rows::{self, SANDBOX_COLUMNS, ms};
 use super::workers::{self, LEASE_COLUMNS, words, worker_id};
 
-/// Every worker that a sandbox of `owner` on `provider` could go to, and how
-/// each stands at `now`.
+/// Returns every worker that a sandbox of `owner` on `provider` could be placed on, with its
+/// load and liveness at `now`.
 async fn candidates(
     connection: &mut SqliteConnection,
     provider: &str,
@@ -53,7 +53,7 @@ async fn candidates(
     Ok(candidates)
 }
 
-/// The worker that `sandbox` goes to, and how many it could go to.
+/// Returns the worker to place a sandbox on, and the number of eligible workers.
 pub(super) async fn place(
     connection: &mut SqliteConnection,
     provider: &str,
@@ -66,7 +66,7 @@ pub(super) async fn place(
     Ok((choose(&candidates).cloned(), eligible as u64))
 }
 
-/// Grants the first lease on a sandbox that has just been stored.
+/// Grants the first lease on a newly stored sandbox.
 pub(super) async fn lease(
     connection: &mut SqliteConnection,
     sandbox: &Sandbox,
@@ -87,8 +87,8 @@ async fn write(connection: &mut SqliteConnection, lease: &Lease) -> Result<()> {
     Ok(())
 }
 
-/// Moves a sandbox that is being created from a worker that never heard of it to
-/// another; as it is then.
+/// Moves a sandbox in state `creating` from a worker that never received it to another. Returns
+/// the moved sandbox.
 pub(super) async fn place_anew(
     connection: &mut SqliteConnection,
     id: &SandboxId,

@@ -1,4 +1,4 @@
-//! The transactions about shared boxes.
+//! Transactions on shared boxes.
 
 use async_trait::async_trait;
 use domain::{Denial, NoPlace, OwnerId, Places, SandboxId, Timestamp};
@@ -10,9 +10,9 @@ use super::{Result, Sqlite};
 use crate::store::{PoolBounds, PoolCounts, PoolHost, PoolPlace, PoolStore, Sandbox};
 
 const HOST_COLUMNS: &str = "h.id, h.state, h.provider, h.image, h.memory_mb, h.vcpus, h.disk_mb, h.pids, h.places";
-/// It takes new slots.
+/// State of a box that takes new slots.
 const OPEN: &str = "open";
-/// It is being removed.
+/// State of a box that is being removed.
 const CLOSED: &str = "closed";
 
 fn host(row: &SqliteRow) -> Result<PoolHost> {
@@ -28,17 +28,17 @@ fn host(row: &SqliteRow) -> Result<PoolHost> {
 
 type SqliteQuery<'q> = sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
 
-/// Where one like `sandbox` would go.
+/// Place for a new sandbox.
 enum Free {
-    /// Into this box.
+    /// A place in this open box.
     In(SandboxId),
-    /// Into a new one.
+    /// A place in a new box.
     InNew,
-    /// Nowhere.
+    /// No place.
     Nowhere(Denial),
 }
 
-/// The first seven values of a statement about open boxes that `sandbox` fits in.
+/// Binds the first seven values of a statement about open boxes that `sandbox` fits in.
 fn bind_kind<'q>(query: SqliteQuery<'q>, sandbox: &'q Sandbox) -> SqliteQuery<'q> {
     let size = sandbox.resources;
     query
@@ -76,8 +76,8 @@ async fn free(connection: &mut sqlx::SqliteConnection, sandbox: &Sandbox, bounds
     })
 }
 
-/// Returns the number of boxes that hold this owner alone and are not full: whoever
-/// asks for many sizes would take all boxes with a sandbox in each.
+/// Returns the number of boxes that hold this owner alone and are not full. Without a bound on
+/// it, an owner that spawns many sizes would take all boxes with one sandbox in each.
 async fn opened_for(connection: &mut sqlx::SqliteConnection, owner: &OwnerId, bounds: PoolBounds) -> Result<usize> {
     let own: i64 = sqlx::query_scalar(
         "SELECT COUNT(*) FROM pool_hosts h WHERE h.state = $1 \
@@ -93,7 +93,7 @@ async fn opened_for(connection: &mut sqlx::SqliteConnection, owner: &OwnerId, bo
     Ok(usize::try_from(own).unwrap_or(usize::MAX))
 }
 
-/// Takes a place for a sandbox that is being admitted; gives why there is none.
+/// Takes a place for a sandbox that is being admitted. Returns the reason if there is none.
 pub(super) async fn take_place(
     connection: &mut sqlx::SqliteConnection,
     sandbox: &Sandbox,

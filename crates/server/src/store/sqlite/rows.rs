@@ -1,4 +1,4 @@
-//! Between rows and records.
+//! Conversion between rows and records.
 
 use std::time::Duration;
 

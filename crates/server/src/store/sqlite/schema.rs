@@ -1,11 +1,12 @@
-//! The tables, and how an older file becomes a current one.
+//! The tables, and the upgrade of files of earlier releases.
 
 use domain::StoreId;
 use sqlx::SqlitePool;
 
 use super::{Error, Result};
 
-/// Step n brings a file from `user_version` n to n + 1. Steps are only ever added.
+/// Upgrade scripts. Step n brings a file from `user_version` n to n + 1. Steps are only ever
+/// added.
 const STEPS: &[&str] = &[
     include_str!("schema/0001.sql"),
     include_str!("schema/0002.sql"),
@@ -18,7 +19,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0009.sql"),
 ];
 
-/// Brings the file to the current schema, each step in a transaction.
+/// Upgrades the file to the current schema, each step in a transaction.
 pub(super) async fn upgrade(writer: &SqlitePool) -> Result<()> {
     let known = STEPS.len() as i64;
     let found: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(writer).await?;
@@ -35,7 +36,7 @@ pub(super) async fn upgrade(writer: &SqlitePool) -> Result<()> {
     Ok(())
 }
 
-/// The store's name: the one it has, else `new`.
+/// Returns the id of the store; stores `new` if it has none yet.
 pub(super) async fn store_id(writer: &SqlitePool, new: StoreId) -> Result<StoreId> {
     sqlx::query("INSERT INTO store (id) SELECT $1 WHERE NOT EXISTS (SELECT 1 FROM store)")
         .bind(new.as_str())

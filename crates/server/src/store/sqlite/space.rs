@@ -1,4 +1,4 @@
-//! The files of the store: for us alone, and no larger than what is in them.
+//! Access mode and size of the store's files.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -10,24 +10,23 @@ use sqlx::sqlite::SqlitePool;
 
 use super::super::Result;
 
-/// The mode of every file of the store: images, labels and owners are in it.
+/// Mode of every file of the store: the files contain images, labels and owners.
 const MODE: u32 = 0o600;
-/// The log of what is not yet in the file keeps at most so many bytes on the disk,
-/// once all is in the file.
+/// Size in bytes that the write-ahead log may keep on the disk after a checkpoint.
 pub(super) const WAL_BYTES_MAX: u64 = 8 << 20;
-/// Pages that one step gives back: a mebibyte, which takes milliseconds.
+/// Pages freed by one step: a mebibyte, which takes milliseconds.
 const STEP_PAGES: i64 = 256;
-/// Free pages that stay for what is written next.
+/// Free pages kept for later writes.
 const SPARE_PAGES: i64 = 256;
-/// `PRAGMA auto_vacuum`: free pages can be given back in steps.
+/// Value of `PRAGMA auto_vacuum` with which free pages can be returned to the disk in steps.
 const INCREMENTAL: i64 = 2;
-/// The largest file that is rewritten at a start, so that it can give back: a
-/// matter of seconds.
+/// Maximum size in bytes of a file that is rewritten at start-up so that it can shrink, which
+/// takes seconds.
 const REWRITE_BYTES_MAX: u64 = 2 << 30;
-/// The free bytes that a rewrite needs for each byte of the file: a copy, and the log.
+/// Free disk bytes that a rewrite needs for each byte of the file: a copy, and the log.
 const REWRITE_ROOM: u64 = 3;
 
-/// The files beside `path` that the engine makes.
+/// Returns the paths of SQLite's files beside `path`.
 fn beside(path: &Path) -> impl Iterator<Item = PathBuf> {
     ["-wal", "-shm", "-journal"].into_iter().map(move |end| {
         let mut name = path.as_os_str().to_owned();
@@ -36,8 +35,8 @@ fn beside(path: &Path) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Makes the file, if it is new, and takes it and those beside it from all others,
-/// whatever the umask says. The engine gives new files beside it the same mode.
+/// Creates the file if it is new, and denies other users access to it and to the files beside
+/// it, regardless of the umask. SQLite gives new files beside it the same mode.
 pub(super) fn keep_to_ourselves(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().create(true).truncate(false).write(true).mode(MODE).open(path)?;
     restrict(&file)?;
@@ -58,9 +57,8 @@ fn restrict(file: &File) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(MODE))
 }
 
-/// Prepares the file so that it can give back what becomes free in it. One of an
-/// earlier release is rewritten for that, once, if there is room; else it is as
-/// good as it was.
+/// Prepares the file so that it can shrink. A file of an earlier release is rewritten once for
+/// that, if there is room. Otherwise it stays usable and does not shrink.
 pub(super) async fn prepare(writer: &SqlitePool, path: &Path) -> Result<()> {
     let mode: i64 = sqlx::query_scalar("PRAGMA auto_vacuum").fetch_one(writer).await?;
     if mode == INCREMENTAL {
@@ -86,22 +84,22 @@ pub(super) async fn prepare(writer: &SqlitePool, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives a step's worth of free pages back, and the log of what was written, once
-/// it is large; whether there is more.
+/// Returns one step of free pages to the disk, and truncates the log once it is large. Returns
+/// whether there are more free pages.
 pub(super) async fn give_back(writer: &SqlitePool, path: &Path) -> Result<bool> {
     let mut writer = writer.acquire().await?;
     let mode: i64 = sqlx::query_scalar("PRAGMA auto_vacuum").fetch_one(&mut *writer).await?;
     let free: i64 = sqlx::query_scalar("PRAGMA freelist_count").fetch_one(&mut *writer).await?;
     let step = if mode == INCREMENTAL { (free - SPARE_PAGES).clamp(0, STEP_PAGES) } else { 0 };
     if step > 0 {
-        // A row for each page: only who reads them all has all pages back.
+        // One row for each page: only reading all rows frees all pages.
         let sql = format!("PRAGMA incremental_vacuum({step})");
         sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&mut *writer).await?;
     }
     let is_last = step < STEP_PAGES;
     let log = beside(path).next().and_then(|log| log.metadata().ok()).map_or(0, |log| log.len());
     if log > WAL_BYTES_MAX || is_last && step > 0 {
-        // The file itself gets shorter only by this.
+        // Only a checkpoint shortens the file itself.
         sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_all(&mut *writer).await?;
     }
     Ok(!is_last)

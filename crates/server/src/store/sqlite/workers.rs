@@ -157,7 +157,7 @@ impl Workers for Sqlite {
 
     async fn forget_worker(&self, id: &WorkerId) -> Result<Forgotten> {
         let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
-        // Active sandboxes are those with a lease, whoever holds it.
+        // Every active sandbox has exactly one lease, valid or not.
         let busy: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM leases WHERE holder_id = $1")
             .bind(id.as_str())
             .fetch_one(&mut *tx)
@@ -225,7 +225,7 @@ impl Workers for Sqlite {
     }
 
     async fn regrant_leases(&self, ended_after: Timestamp, now: Timestamp, until: Timestamp) -> Result<u64> {
-        // What `Lease::grant` allows to the holder there was, for many at once.
+        // `Lease::grant` to the previous holder, for many leases in one statement.
         let done = sqlx::query(
             "UPDATE leases SET generation = generation + 1, expires_at = $1 \
              WHERE expires_at > $2 AND expires_at <= $3 AND holder_id <> 'local' \
@@ -294,7 +294,8 @@ impl Workers for Sqlite {
         .bind(number(generation))
         .execute(&self.writer)
         .await?;
-        // Nothing is written for a sandbox that is not there, nor for one that has seen more.
+        // Nothing is written for an unknown sandbox, nor for one that has seen a higher
+        // generation.
         Ok(done.rows_affected() == 1 || seen().await?.is_none_or(|seen| seen <= generation))
     }
 

@@ -1,4 +1,4 @@
-//! What every engine does with the audit history, and with ids of events.
+//! Cases on the audit history and on event ids.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn entry(n: u64) -> NewAuditEntry {
     }
 }
 
-/// The ids that a filter admits, newest first.
+/// Returns the ids of the rows that match a filter, newest first.
 async fn found(store: &dyn Store, change: impl FnOnce(&mut AuditFilter)) -> Vec<u64> {
     let mut filter = AuditFilter::default();
     change(&mut filter);
@@ -139,8 +139,8 @@ pub(super) async fn a_flood_of_some_leaves_the_admin_its_half_and_the_other_way_
     }
 }
 
-/// A page of a long history costs what a page of a short one does, but for the
-/// filter on a part of the path, which looks at every row.
+/// A page of a long history costs as much as one of a short history. The filter on a part of the
+/// path is the exception, since it reads every row.
 pub(super) async fn a_page_of_a_long_history_is_quick(store: &dyn Store) {
     for n in 0..2_000 {
         store.insert_audit(&entry(n)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Bounds on the rows of what has ended.
+//! Cases on the bounds on rows of ended sandboxes.
 
 use domain::{OwnerId, SandboxId, State, Timestamp};
 
@@ -6,7 +6,7 @@ use super::{admit, id, requested, sandbox, start};
 use crate::clock::from_ms;
 use crate::store::{Change, Kept, KeptRows, Store};
 
-/// The bounds of the store that the cases run on.
+/// Bounds of the store that the cases run on.
 pub(crate) const KEPT: Kept =
     Kept { failed: KeptRows { total: 6, per_owner: 3 }, destroyed: KeptRows { total: 6, per_owner: 3 } };
 
@@ -22,8 +22,7 @@ pub(crate) async fn run(store: &dyn Store) {
     what_leaves_a_state_is_not_counted_there(store).await;
 }
 
-/// Runs what is left of a store that holds more than its bounds, since they were
-/// lowered: `store` was filled by [`fill_beyond`].
+/// Checks that a store filled by [`fill_beyond`] shrinks to its bounds after they were lowered.
 pub(crate) async fn a_bound_that_was_lowered_is_reached(store: &dyn Store) {
     assert_eq!(store.purge_ended(from_ms(0), start()).await.unwrap(), 13);
     let left: Vec<SandboxId> = kept(store, 0..16).await;
@@ -42,7 +41,7 @@ fn at(n: u8) -> Timestamp {
     from_ms(start().as_millisecond() + i64::from(n))
 }
 
-/// Makes a sandbox that ends in `state`, the later the higher its number.
+/// Creates a sandbox that ends in `state`; a higher `n` ends later.
 async fn end(store: &dyn Store, n: u8, owner: Option<&str>, state: State) {
     admit(store, &sandbox(n, owner)).await;
     if state == State::Failed {
@@ -53,7 +52,7 @@ async fn end(store: &dyn Store, n: u8, owner: Option<&str>, state: State) {
     }
 }
 
-/// Those of the numbers whose rows are kept.
+/// Returns the sandboxes of `numbers` whose rows are kept.
 async fn kept(store: &dyn Store, numbers: impl IntoIterator<Item = u8>) -> Vec<SandboxId> {
     let mut kept = Vec::new();
     for n in numbers {
@@ -93,7 +92,7 @@ async fn many_names_leave_each_owner_its_newest(store: &dyn Store, state: State)
         end(store, n, Some(&format!("name-{n}")), state).await;
     }
     assert_eq!(kept(store, 0..3).await, [id(2)]);
-    // With more names than rows, the oldest of all goes.
+    // With more owners than rows, the oldest row of all is deleted.
     for n in 15..20 {
         end(store, n, Some(&format!("name-{n}")), state).await;
     }

@@ -1,4 +1,4 @@
-//! Places in shared boxes.
+//! Cases on places in shared boxes.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ pub(super) async fn run(store: &dyn Store) {
 
 const BOUNDS: PoolBounds = PoolBounds { hosts_max: 2, places: 2 };
 
-/// Ids that no other case has.
+/// Returns an id that no other case uses.
 fn id(n: u8) -> SandboxId {
     SandboxId::from_entropy([n, 1, 1, 1, 1, 1, 1, 1, 1, 1])
 }
 
-/// Ids of boxes lie apart from those of sandboxes.
+/// Returns the id of a box, apart from those of sandboxes.
 fn host_id(n: u8) -> SandboxId {
     id(200 + n)
 }
@@ -44,7 +44,7 @@ async fn end(store: &dyn Store, ids: impl IntoIterator<Item = u8>) {
     }
 }
 
-/// Admits a sandbox; the box that it has a place in.
+/// Admits a sandbox. Returns the box that it has a place in.
 async fn place(store: &dyn Store, mut sandbox: Sandbox, new: u8) -> Option<SandboxId> {
     sandbox.created_at = after(start(), Duration::from_secs(u64::from(new)));
     let pool = Some(PoolPlace { bounds: BOUNDS, new_host: host_id(new) });
@@ -64,7 +64,7 @@ async fn place(store: &dyn Store, mut sandbox: Sandbox, new: u8) -> Option<Sandb
     }
 }
 
-/// Ends sandboxes, gives their places back, and forgets what is empty then.
+/// Ends sandboxes, gives their places back, and deletes boxes that are then empty.
 async fn leave(store: &dyn Store, slots: impl IntoIterator<Item = u8> + Clone) {
     end(store, slots.clone()).await;
     for n in slots {
@@ -72,7 +72,7 @@ async fn leave(store: &dyn Store, slots: impl IntoIterator<Item = u8> + Clone) {
             store.forget_host(&host).await.unwrap();
         }
     }
-    // So that the next case can have the same ids.
+    // The next case can then use the same ids.
     store.purge_ended(after(start(), Duration::from_secs(1)), start()).await.unwrap();
 }
 
@@ -88,7 +88,7 @@ async fn the_fullest_box_that_fits_is_filled_first(store: &dyn Store) {
     larger.resources.memory_mb += 1;
     assert_eq!(place(store, larger, 2).await, Some(host_id(2)), "another size, another box");
     assert_eq!(place(store, sandbox(103), 3).await, Some(host_id(1)));
-    // The first is full, the second has another size, and there may be no third.
+    // The first box is full, the second has another size, and a third exceeds the bound.
     assert_eq!(place(store, sandbox(104), 4).await, None);
     let mut elsewhere = sandbox(104);
     elsewhere.provider = "native".to_owned();
@@ -137,7 +137,7 @@ async fn an_owner_of_many_sizes_leaves_boxes_to_others(store: &dyn Store) {
         assert_eq!(place(of(101 + n, "greedy", u32::from(n))).await, None, "box {n}");
     }
     assert_eq!(place(of(106, "greedy", 5)).await, share, "half of the boxes for one owner alone");
-    // A box that is full, or that others have places in too, is not held against it.
+    // Boxes that are full or hold other owners too do not count against the owner.
     assert_eq!(place(of(107, "greedy", 0)).await, None);
     assert_eq!(place(of(108, "second", 1)).await, None);
     assert_eq!(place(of(109, "greedy", 6)).await, None);
@@ -170,7 +170,7 @@ async fn a_box_closes_with_its_last_place_and_stays_closed(store: &dyn Store) {
     assert!(store.host_of(&id(102)).await.unwrap().is_some(), "a box in use is not forgotten");
     assert_eq!(store.leave(&id(102)).await.unwrap(), Some(host_id(1)));
     assert_eq!(store.leave(&id(102)).await.unwrap(), None, "again is nothing");
-    // It is being removed, and counts until it is gone.
+    // The box is being removed, and counts until it is gone.
     assert_eq!(place(store, sandbox(103), 2).await, Some(host_id(2)));
     let closed = store.pool_hosts().await.unwrap();
     assert_eq!(closed.iter().map(|host| host.is_open).collect::<Vec<_>>(), [false, true]);

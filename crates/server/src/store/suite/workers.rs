@@ -1,4 +1,4 @@
-//! Workers and leases.
+//! Cases on workers and leases.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(crate) fn placing() -> Placing {
     Placing { stale_after: Duration::from_secs(1_000_000), lease_ttl: TTL, here: true, reachable: [].into() }
 }
 
-/// The server itself is there.
+/// Registers the server itself as a worker.
 pub(crate) async fn here(store: &dyn Store) {
     heard(store, "local", &Heartbeat { capacity: Capacity::default(), ..beat(None) }, 0).await;
 }
@@ -94,7 +94,7 @@ async fn there_are_only_so_many_workers(store: &dyn Store) {
     }
 }
 
-/// Stores a sandbox on one of these workers; which.
+/// Stores a sandbox on one of these workers. Returns the worker's name.
 async fn admitted(store: &dyn Store, n: u8, owner: Option<&str>, here: bool, reachable: &[&str]) -> Option<String> {
     let reachable = reachable.iter().map(|name| worker(name)).collect();
     let placing = Placing { here, reachable, ..placing() };
@@ -212,7 +212,7 @@ pub(super) async fn a_sandbox_that_its_worker_never_heard_of_goes_to_another(sto
     assert_eq!(admitted(store, 240, Some("hal"), false, &["w1"]).await.as_deref(), Some("w1"));
     assert_eq!(anew(240, &w2, &["w1", "w2"]).await, None, "it is not there");
     heard(store, "w2", &beat(None), 0).await;
-    assert_eq!(anew(240, &w1, &["w1"]).await, None, "there is nobody else");
+    assert_eq!(anew(240, &w1, &["w1"]).await, None, "there is no other worker");
     assert_eq!(chosen().await, (Some(w2.clone()), 1), "and `w1` gets no more");
     heard(store, "w1", &beat(None), 0).await;
     assert_eq!(chosen().await, (Some(w2.clone()), 2), "until it beats");
@@ -233,7 +233,7 @@ pub(super) async fn a_sandbox_that_its_worker_never_heard_of_goes_to_another(sto
     heard(store, "w1", &beat(None), 0).await;
     assert_eq!(anew(240, &w2, &["w1", "w2"]).await, None, "one that runs stays where it is");
     state_after(store, &id(241), requested()).await.unwrap();
-    assert_eq!(anew(241, &w1, &["w1", "w2"]).await, None, "nor does one go that nobody wants");
+    assert_eq!(anew(241, &w1, &["w1", "w2"]).await, None, "nor does one go that is no longer wanted");
     end(store, [240, 241]).await;
     for name in [w1, w2] {
         assert_eq!(store.forget_worker(&name).await.unwrap(), Forgotten::Done);

@@ -33,7 +33,7 @@ async fn the_first_reason_that_applies_is_given() {
     assert_eq!(reason(Some("alice"), json!({})).await, "max_sandboxes_per_owner");
     assert_eq!(reason(None, json!({"owner_id": "alice"})).await, "max_sandboxes_per_owner");
     assert_eq!(reason(Some("bob"), json!({"owner_id": "alice"})).await, Value::Null, "the header overrides");
-    assert_eq!(reason(None, json!({})).await, Value::Null, "nobody in particular is under no owner's cap");
+    assert_eq!(reason(None, json!({})).await, Value::Null, "without an owner there is no owner's cap");
     server.post("/sandboxes", json!({"metadata": {"mock.health": "broken"}})).await.ok();
     server.post("/providers/test", json!({})).await.ok();
     assert_eq!(reason(Some("alice"), json!({})).await, "max_sandboxes", "before the owner's cap and the provider");

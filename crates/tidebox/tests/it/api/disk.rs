@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::server::{Answer, NATIVE, TestServer};
 
-/// A disk of its own, which nothing else fills or frees.
+/// A small disk that no other test fills or frees.
 pub(super) struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -28,7 +28,7 @@ impl SmallDisk {
         self.0.path()
     }
 
-    /// Takes every inode, or every byte, until this is dropped.
+    /// Takes every inode, or every byte, until the result is dropped.
     fn fill(&self, with: Filling) -> Filled {
         let dir = self.path().join("filling");
         std::fs::create_dir(&dir).unwrap();
@@ -49,7 +49,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // What a failed test has left is let go with it.
+        // Lazy, so that what a failed test has left on the disk goes too.
         let _ = std::process::Command::new("umount").arg("--lazy").arg(self.0.path()).status();
     }
 }
@@ -78,14 +78,14 @@ async fn boxes_that_were_promised_the_same_room_are_ended_by_what_they_hold() {
     let server = server_on(&disk, &format!("{NATIVE} limits.reserve_disk_mb=300")).await;
     let refused = server.post("/sandboxes", json!({"disk_mb": 300})).await;
     refused.refused(429, "resource_limit", "limits.reserve_disk_mb");
-    // Each was within what was free, and both together are not.
+    // Each was within the free space, and both together are not.
     let [small, large] =
         [server.spawn_with(json!({"disk_mb": 220})).await, server.spawn_with(json!({"disk_mb": 220})).await];
     let innocent = server.spawn().await;
     server.output(&innocent, "head -c 40M /dev/zero > f").await;
     server.output(&small, "head -c 60M /dev/zero > f").await;
     server.post(&format!("/sandboxes/{large}/exec"), json!({"command": "head -c 210M /dev/zero > f"})).await;
-    // The kernel would do so within half a minute; boxes cannot have it done.
+    // The kernel would write the data back within half a minute; boxes cannot trigger it.
     rustix::fs::sync();
     let failed = server.get(&format!("/sandboxes/{large}/wait?state=failed&timeout=30s")).await.ok();
     assert!(failed["error"].as_str().unwrap().contains("MiB when the server's disk had less"), "{failed}");
@@ -124,7 +124,7 @@ async fn a_spawn_on_a_full_disk_is_507_and_works_again_once_there_is_room() {
             server_on(&disk, &format!("providers.default={provider} providers.proot.enabled={is_proot}")).await;
         let spawned = server.spawn().await;
         let full = disk.fill(filling);
-        // What was made ahead is used up first.
+        // Boxes made ahead are used up first.
         let mut refused = server.post("/sandboxes", json!({})).await;
         for _ in 0..20 {
             if refused.status != 201 {

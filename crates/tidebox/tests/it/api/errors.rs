@@ -1,4 +1,4 @@
-//! Errors: one shape everywhere, and words that help.
+//! Errors: one shape everywhere, and messages that help.
 
 use reqwest::Method;
 use serde_json::json;
@@ -139,7 +139,7 @@ async fn a_client_that_never_finishes_its_request_is_let_go() {
     let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
     socket.write_all(b"GET / HTTP/1.1\r\nHost: local").await.unwrap();
     let mut answer = Vec::new();
-    // The server's time-out for the head of a request is half a minute.
+    // The server's timeout for the head of a request is half a minute.
     let read = tokio::time::timeout(std::time::Duration::from_secs(50), socket.read_to_end(&mut answer)).await;
     read.expect("the server hangs up").unwrap();
 }

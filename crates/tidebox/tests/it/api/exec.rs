@@ -1,5 +1,5 @@
-//! `/sandboxes/{id}/exec`, on the mock where the rules are ours and on native
-//! where the kernel has a say.
+//! `/sandboxes/{id}/exec`: on the mock for the rules of the API, on native for those that the
+//! kernel enforces.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::server::{Answer, MOCK, NATIVE, PATIENCE, TestServer};
 
-/// The chunks of a streamed answer.
+/// Returns the chunks of a streamed answer.
 async fn stream(server: &TestServer, id: &str, mut body: Value) -> Vec<Value> {
     body["stream"] = json!(true);
     let answer = server.post(&format!("/sandboxes/{id}/exec"), body).await;
@@ -268,7 +268,7 @@ async fn a_reader_that_stops_reading_stops_its_command_and_the_servers_memory_st
         bytes.next().await.unwrap().unwrap();
         stalled.push(bytes);
     }
-    // Stalled for good: the writers sleep in their pipes.
+    // The stall is final once all writers sleep in their pipes.
     server
         .until("the stall", async || {
             server.output(&id, "cat /proc/[0-9]*/stat | grep -c '(cat) S' || true").await.trim() == "4"

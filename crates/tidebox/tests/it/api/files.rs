@@ -146,7 +146,7 @@ async fn only_regular_files_are_read_and_nothing_waits() {
     for path in ["/tmp/fifo", "/dev/zero", "/tmp/zero", "/tmp/sock"] {
         let url = format!("{files}?path={path}");
         let read = server.get(&url);
-        let answer = tokio::time::timeout(PATIENCE, read).await.expect("nobody waits for a FIFO");
+        let answer = tokio::time::timeout(PATIENCE, read).await.expect("a FIFO blocks no read");
         answer.refused(400, "bad_request", "regular file");
     }
     let status = server.get(&format!("{files}?path=/proc/self/status")).await;
@@ -288,7 +288,7 @@ async fn a_full_box_answers_507() {
 async fn names_that_are_no_utf8_are_listed_and_take_nothing_away() {
     use fixtures::image::{Entry, layer};
     let server = TestServer::start(NATIVE).await;
-    // They come with an image, and are made in the box.
+    // Such names come with an image, or are made in the box.
     let odd =
         [Entry::dir("etc"), Entry::dir("odd"), Entry::file(b"odd/of \xff image", "x"), Entry::file("odd/plain", "y")];
     let import = server.request(Method::POST, "/images/import?name=odd:1").header("content-type", "application/x-tar");
@@ -308,9 +308,9 @@ async fn names_that_are_no_utf8_are_listed_and_take_nothing_away() {
     assert_eq!(listed[0]["path"], "/workspace/d/a\u{fffd}b");
     let found = server.get(&format!("{files}/glob?pattern=/workspace/d/*")).await.ok();
     assert_eq!(found, json!(["/workspace/d/a\u{fffd}b", "/workspace/d/plain"]));
-    // What is shown is no name of it.
+    // The name as listed does not address the file.
     server.get(&format!("{files}?path=/workspace/d/a%EF%BF%BDb")).await.refused(404, "not_found", "");
-    // Nor can one be written in a request: that says so, and breaks nothing.
+    // Nor can its real name be written in a request: that is refused, and breaks nothing.
     let raw = server.get(&format!("{files}/stat?path=/workspace/d/a%FFb")).await;
     assert!(matches!(raw.status.as_u16(), 400 | 404), "{raw:?}");
     assert_eq!(server.get(&format!("{files}?path=/workspace/d/plain")).await.bytes, b"y\n");

@@ -51,7 +51,7 @@ async fn a_key_is_free_again_when_its_sandbox_could_not_be_made() {
     server.expect_trouble("a request failed");
     let body = json!({"metadata": {"mock.start_fail": "1"}});
     spawn(&server, "k", "alice", body.clone()).await.refused(500, "provider_error", "");
-    // Faults are counted for each box, so that this one fails as well: it was tried anew.
+    // The mock counts failures for each box, so a second failure shows that a new box was tried.
     spawn(&server, "k", "alice", body).await.refused(500, "provider_error", "");
     spawn(&server, "k", "alice", json!({})).await.ok();
 }

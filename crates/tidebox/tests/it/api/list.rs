@@ -33,7 +33,7 @@ async fn parts_of_the_list_are_the_list_whatever_comes_and_goes() {
         parts.extend(ids(&answer.ok()));
         let Some(cursor) = answer.headers.get("x-next-cursor") else { break };
         path = format!("/sandboxes?limit=3&cursor={}", cursor.to_str().unwrap());
-        // What is new is not in what is still to come; what is gone leaves no hole.
+        // A new sandbox does not appear in later pages; a deleted one leaves no gap.
         server.spawn().await;
         server.delete(&format!("/sandboxes/{}", parts[0])).await.ok();
     }

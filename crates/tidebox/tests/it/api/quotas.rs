@@ -1,4 +1,4 @@
-//! `/quotas`, and what a quota changes.
+//! `/quotas`, and the effects of a quota.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -157,7 +157,7 @@ async fn the_limits_on_time_are_those_of_the_sandboxes_owner_whoever_asks() {
     let made = spawn_as(&server, "alice", json!({})).await.ok();
     assert_eq!(lifetime(&made), 50, "an omitted lifetime is lowered");
     let path = format!("/sandboxes/{}", made["id"].as_str().unwrap());
-    // Nobody in particular asks, and another owner asks: the owner of the sandbox counts.
+    // A request without an owner, and one of another owner: the owner of the sandbox counts.
     let answer = server.post(&format!("{path}/extend"), json!({"ttl": "51s"})).await;
     answer.refused(429, "resource_limit", "50s");
     assert!(!answer.headers.contains_key("retry-after"), "waiting does not cure it");

@@ -1,4 +1,4 @@
-//! What callers can make the store keep.
+//! Limits on the rows that callers can make the store keep.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use crate::server::{MOCK, TestServer};
 
-/// Labels of about 15 KiB; every start of the box fails.
+/// Makes a spawn request with labels of about 15 KiB; every start of its box fails.
 fn failing(owner: Option<&str>) -> Value {
     failing_with("x", owner)
 }
 
-/// The same with labels of this letter.
+/// Makes the same request with labels of this letter.
 fn failing_with(letter: &str, owner: Option<&str>) -> Value {
     let mut metadata = json!({"mock.start_fail": "1"});
     for n in 0..4 {
@@ -21,7 +21,7 @@ fn failing_with(letter: &str, owner: Option<&str>) -> Value {
     json!({"metadata": metadata, "owner_id": owner})
 }
 
-/// Bytes of the store on the disk.
+/// Returns the bytes of the store on the disk.
 fn stored(server: &TestServer) -> u64 {
     ["tidebox.db", "tidebox.db-wal"].map(|name| server.data_dir().join(name).metadata().unwrap().len()).iter().sum()
 }
@@ -42,7 +42,7 @@ async fn failing_spawns_fill_neither_the_list_nor_the_disk() {
     let of = |owner: Value| list.as_array().unwrap().iter().filter(|row| row["owner_id"] == owner).count();
     assert_eq!(list.as_array().unwrap().len(), 40);
     assert_eq!((of(json!("honest")), of(json!("flood-1")), of(json!("flood-2"))), (1, 10, 10));
-    // The log of what is not yet in the file has a bound of its own.
+    // The write-ahead log, not yet copied into the file, has its own bound.
     server.until("space is given back", async || stored(&server) < 12 << 20).await;
 }
 
@@ -86,7 +86,7 @@ async fn a_list_of_any_length_is_sent_in_constant_memory() {
             server.post("/sandboxes", failing_with("\u{1}", None)).await.refused(500, "provider_error", "");
         })
         .await;
-    // What was needed once stays with the allocator.
+    // The allocator keeps the memory of a first list.
     server.get("/sandboxes?limit=64").await.ok();
     let before = server.resident_kib();
     let mut answer = server.request(reqwest::Method::GET, "/sandboxes").send().await.unwrap();

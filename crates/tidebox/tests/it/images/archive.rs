@@ -55,7 +55,7 @@ async fn what_is_no_archive_leaves_nothing() {
         "payload_too_large",
         "raise `images.max_image_mb`",
     );
-    // It shows only when it is unpacked.
+    // The size is known only when the archive is unpacked.
     for packing in [Packing::Gzip, Packing::Zstd] {
         let bomb = packing.pack(&large);
         assert!(bomb.len() < 1 << 20);
@@ -77,7 +77,7 @@ async fn a_server_that_stops_does_not_wait_for_an_image_to_be_unpacked() {
     let importing = tokio::spawn(request.body(archive).send());
     server.until("the unpacking", async || std::fs::read_dir(&trees).is_ok_and(|trees| trees.count() > 0)).await;
     assert_eq!(server.terminate(), Some(0));
-    // Unless it was quicker than the server, it is not whole: nobody went on with it.
+    // The tree is whole only if the import ended before the server: unpacking was not continued.
     let told = importing.await.unwrap().is_ok_and(|answer| answer.status() == 201);
     let is_whole = |tree: std::io::Result<std::fs::DirEntry>| tree.unwrap().file_name().len() == 64;
     assert_eq!(std::fs::read_dir(&trees).unwrap().any(is_whole), told);

@@ -27,7 +27,7 @@ async fn a_pull_of_an_engine_is_told_as_one_of_the_store_is() {
         assert_eq!((&event["sandbox_id"], &event["data"]["image"]), (&sandbox["id"], &json!(name)), "{event}");
     }
     assert!(told[1]["data"]["digest"].as_str().unwrap().starts_with("sha256:"), "{told:?}");
-    // The second finds it there.
+    // The second sandbox finds the image in the Engine.
     server.post("/sandboxes", json!({"image": name})).await.ok();
     assert_eq!(events(&server, "image.pulling").await.len(), 1);
 

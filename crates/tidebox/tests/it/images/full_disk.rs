@@ -1,4 +1,4 @@
-//! The disk with the images is full.
+//! A full disk for the images.
 
 use std::io::Write as _;
 
@@ -11,9 +11,9 @@ use super::asking;
 use crate::cli::tidebox;
 use crate::server::{Answer, TestServer};
 
-/// Bytes of what does not fit, until the disk grows.
+/// Bytes of an image that does not fit until the disk grows.
 const TOO_MUCH: usize = 40 << 20;
-/// What every refusal says one can do.
+/// Remedy in the message of every refusal.
 const WHAT_TO_DO: &str = "tidebox image prune";
 
 async fn import(server: &TestServer, name: &str, archive: &[u8]) -> Answer {
@@ -26,7 +26,7 @@ async fn a_full_disk_refuses_what_comes_and_leaves_what_is_there() {
     let Some(registry) = Registry::start() else { return };
     let Some(system) = Image::alpine_like() else { return };
     let here = registry.push(&system, "team/system", "1");
-    // Next to nothing to download, and more than the disk when it is unpacked.
+    // Small to download, and larger than the disk when it is unpacked.
     let zeros = vec![Entry::file("zeros", vec![0; TOO_MUCH])];
     let hollow = registry.push(&Image::new(std::slice::from_ref(&zeros)), "team/hollow", "1");
     let archive = layer(&zeros);
@@ -46,7 +46,7 @@ async fn a_full_disk_refuses_what_comes_and_leaves_what_is_there() {
     assert_eq!(server.get("/images").await.ok().as_array().unwrap().len(), 1);
     server.until("what came is gone", async || entries() == before).await;
 
-    // Who needs no room is not held up by those who find none.
+    // A request that needs no space is not delayed by one that finds none.
     let (refused, spawned) = tokio::join!(
         server.post("/images/pull", json!({"name": hollow})),
         server.post("/sandboxes", json!({"image": here})),

@@ -1,4 +1,4 @@
-//! Pulls, by themselves and for a box.
+//! Pulls, requested directly and for a box.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ async fn a_spawn_pulls_what_is_missing_and_tells_how_long_that_took() {
     let told = events(&server, "image.pulling,image.pulled").await;
     assert_eq!(types(&told), ["image.pulling", "image.pulled"]);
     assert_eq!(told[0]["sandbox_id"], sandbox["id"]);
-    // The second finds it here.
+    // The second sandbox finds the image in the store.
     server.post("/sandboxes", json!({"image": name})).await.ok();
     assert_eq!(events(&server, "image.pulling").await.len(), 1);
 }
@@ -31,7 +31,7 @@ async fn a_spawn_among_users_who_share_a_box_tells_of_its_image_too() {
     let Some((_registry, name, server)) = ground("pool.enabled=true").await else { return };
     let spawn = server.request(Method::POST, "/sandboxes").header("x-user-id", "ada").json(&json!({"image": name}));
     let sandbox = Answer::read(spawn.send().await.unwrap()).await.ok();
-    // Who shares a box hears of nothing but what is theirs.
+    // A user in a shared box sees only the events of their own sandbox.
     let path = format!("/events?last_event_id=0&follow=false&sandbox_id={}", sandbox["id"].as_str().unwrap());
     let heard = server.request(Method::GET, &format!("{path}&type=image.pulling,image.pulled"));
     let told = read_events(Answer::read(heard.header("x-user-id", "ada").send().await.unwrap()).await);
@@ -119,7 +119,7 @@ async fn a_registry_that_says_nothing_holds_up_one_spawn_and_not_for_long() {
     let begun = Instant::now();
     let spawn = server.request(Method::POST, "/sandboxes").json(&json!({"image": format!("{address}/a:1")})).send();
     let spawn = tokio::spawn(spawn);
-    // It has come as far as the registry.
+    // The pull has reached the registry.
     let (_held, _) = silent.accept().await.unwrap();
     let other = server.spawn().await;
     assert_eq!(server.output(&other, "echo here").await, "here\n");
@@ -149,7 +149,7 @@ async fn a_login_opens_a_registry_and_is_never_shown() {
 
 #[tokio::test]
 async fn a_removal_ends_a_pull_that_is_under_way() {
-    // A registry that takes every connection and says nothing.
+    // A registry that accepts every connection and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let name = format!("{}/a:1", silent.local_addr().unwrap());
     let server = TestServer::start(&format!("{NATIVE} images.pull=missing")).await;

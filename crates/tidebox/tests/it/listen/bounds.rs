@@ -13,14 +13,14 @@ use tokio::sync::Semaphore;
 use super::{Certificate, HEALTH, address, ask, is_health, parted, rest, tcp};
 use crate::server::{Answer, MOCK, TestServer};
 
-/// A bound of half a minute, on a machine that has other things to do.
+/// A server's limit of half a minute, with room for a busy machine.
 const HALF_A_MINUTE: Duration = Duration::from_secs(50);
 /// Long for an answer, and much less than an idle connection is kept.
 const PROMPTLY: Duration = Duration::from_secs(5);
-/// A bound of a minute on such a machine.
+/// A server's limit of a minute, with room for a busy machine.
 const A_MINUTE: Duration = Duration::from_secs(90);
 
-/// Sends a head byte by byte until the server hangs up; how long that took.
+/// Sends a head byte by byte until the server hangs up; returns the time that took.
 async fn trickle(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> Duration {
     let start = Instant::now();
     let head = format!("GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\nX-Slow: {}", "x".repeat(1000));
@@ -30,7 +30,7 @@ async fn trickle(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> Duration {
             break;
         }
         let _ = stream.flush().await;
-        // An end or an answer; a pause between two bytes otherwise.
+        // Reads the end or an answer; without either this is the pause between two bytes.
         let pause = Duration::from_millis(200);
         if let Ok(read) = tokio::time::timeout(pause, stream.read(&mut [0; 1024])).await {
             assert!(matches!(read, Ok(0) | Err(_)), "half a request is not answered");
@@ -86,7 +86,7 @@ async fn a_body_that_stalls_is_408_and_leaves_no_file() {
         let body: serde_json::Value = serde_json::from_str(body).unwrap();
         assert_eq!(body["code"], "timeout", "{body}");
     };
-    // One that goes on takes longer than the bound and is whole.
+    // A body that makes progress may take longer than the limit and is stored whole.
     let steady = async {
         let pieces = futures_util::stream::unfold(0, |count| async move {
             tokio::time::sleep(Duration::from_secs(5)).await;
@@ -153,7 +153,7 @@ async fn sockets_closed_half_way_do_no_harm() {
     assert_eq!(server.get("/sandboxes").await.ok().as_array().unwrap().len(), 1);
 }
 
-/// Lets this process open as many files as the system allows it.
+/// Raises the limit of open files of this process to the maximum.
 fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -161,7 +161,7 @@ fn raise_open_files() {
     assert!(maximum.is_none_or(|maximum| maximum > 12_000), "this test needs descriptors: `ulimit -Hn` is {maximum:?}");
 }
 
-/// Connections of a door.
+/// The server's limit of connections on a listener.
 const PLACES: usize = 4_096;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -170,7 +170,7 @@ async fn a_new_connection_is_answered_while_pollers_hold_every_place() {
     let server = TestServer::start(MOCK).await;
     let id = server.spawn().await;
     let at = address(&server);
-    // Requests under way, which no newcomer may cut off.
+    // Requests in progress, which a new connection must not cut off.
     let mut waiting = Vec::new();
     for _ in 0..8 {
         let mut stream = TcpStream::connect(at).await.unwrap();
@@ -181,14 +181,14 @@ async fn a_new_connection_is_answered_while_pollers_hold_every_place() {
     }
     let answered = Arc::new(AtomicUsize::new(0));
     let mut pollers = tokio::task::JoinSet::<std::io::Result<()>>::new();
-    // Some at a time: what does not fit the kernel's queue comes again after seconds.
+    // A few at a time: a connection beyond the kernel's queue is retried only after seconds.
     let at_once = Arc::new(Semaphore::new(256));
     for _ in 0..PLACES {
         let (answered, at_once) = (Arc::clone(&answered), Arc::clone(&at_once));
         pollers.spawn(async move {
             let poll = b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n";
             let mut first = Some(at_once.acquire().await.unwrap());
-            // One that had to give way comes again.
+            // A poller whose connection was closed reconnects.
             loop {
                 let mut stream = TcpStream::connect(at).await?;
                 while stream.write_all(poll).await.is_ok()
@@ -224,8 +224,8 @@ async fn five_thousand_connections_do_no_lasting_harm() {
     let path = dir.path().join("socket");
     let server = TestServer::start(&format!("{MOCK} server.unix_socket={}", path.display())).await;
     let at = address(&server);
-    // Those beyond the bound wait in the kernel's queue, or before it; those that
-    // are let go come again until each has been there.
+    // Connections beyond the limit wait in the kernel's queue, or before it; closed ones
+    // reconnect until each client has been accepted once.
     let is_pressing = Arc::new(AtomicBool::new(true));
     let been = Arc::new(AtomicUsize::new(0));
     let mut held = tokio::task::JoinSet::new();
@@ -246,7 +246,7 @@ async fn five_thousand_connections_do_no_lasting_harm() {
         });
     }
     let count = || std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count();
-    // How many there are at once depends on how fast this machine brings them; that the
+    // The number of concurrent connections depends on how fast this machine opens them. That the
     // last place can be taken, and no more, is for the tests of `http::accept::places`.
     let deadline = Instant::now() + 4 * A_MINUTE;
     let mut most = 0;
@@ -257,9 +257,9 @@ async fn five_thousand_connections_do_no_lasting_harm() {
     }
     assert!((500..4_096 + 200).contains(&most), "the connections are bounded: {most}");
     is_pressing.store(false, Ordering::Relaxed);
-    // The operator's door is open meanwhile.
+    // The Unix socket still accepts connections.
     is_health(&ask(UnixStream::connect(&path).await.unwrap(), HEALTH.as_bytes()).await);
-    // Those that ask nothing are let go in the end, and who waits is answered.
+    // Connections without a request are closed in the end, and a waiting one is answered.
     let patient = async {
         let mut stream = TcpStream::connect(at).await.unwrap();
         stream.write_all(HEALTH.as_bytes()).await.unwrap();

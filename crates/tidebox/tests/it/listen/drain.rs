@@ -1,4 +1,4 @@
-//! Told to stop: what is under way is finished, and nothing new is begun.
+//! Shutdown: requests in progress are finished, and no new ones are accepted.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn tell_to_stop(server: &TestServer) {
     kill_process(Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap(), Signal::TERM).unwrap();
 }
 
-/// A stream that has begun.
+/// Starts a stream and waits for its first chunk.
 async fn streaming(server: &TestServer, line: &str) -> reqwest::Response {
     let id = server.spawn().await;
     let body = json!({"command": "sh", "args": ["-c", line], "stream": true});
@@ -29,7 +29,7 @@ async fn streaming(server: &TestServer, line: &str) -> reqwest::Response {
 async fn a_stream_under_way_is_finished_and_new_callers_are_refused() {
     let mut server = TestServer::start(MOCK).await;
     let at = address(&server);
-    // One that waits for its next request, and one that never had any.
+    // A connection that waits for its next request, and one that never had any.
     let mut idle = tcp(&server).await;
     idle.write_all(b"GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     idle.read_exact(&mut [0; 12]).await.unwrap();
@@ -51,7 +51,7 @@ async fn what_takes_too_long_is_cut_off() {
     let response = streaming(&server, "echo first; sleep 50; echo last").await;
     let start = Instant::now();
     tell_to_stop(&server);
-    // Cut off shows as an error: a part is never taken for the whole.
+    // The cut shows as an error, so that a part is never taken for the whole.
     let cut = tokio::time::timeout(PATIENCE, response.bytes()).await.expect("the drain has an end");
     assert!(cut.is_err(), "{cut:?}");
     assert!(start.elapsed() > Duration::from_secs(8), "there is time to finish");

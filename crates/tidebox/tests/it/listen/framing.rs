@@ -1,11 +1,11 @@
-//! Requests that two readers could understand in two ways, and other nonsense.
+//! Ambiguous requests, which two readers could understand in two ways, and malformed ones.
 
 use tokio::io::AsyncWriteExt;
 
 use super::{HEALTH, ask, is_health, parted, rest, tcp};
 use crate::server::{MOCK, PATIENCE, TestServer};
 
-/// The status of the only answer, and that the connection ends after it.
+/// Returns the status of the only answer, after which the connection ends.
 async fn status(server: &TestServer, request: &str) -> u16 {
     let answer = ask(tcp(server).await, request.as_bytes()).await;
     assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{request:?} got {answer:?}");
@@ -57,7 +57,7 @@ async fn a_head_that_is_not_http_is_refused() {
         let shown: String = request.chars().take(200).collect();
         assert_eq!(status(&server, &request).await, expected, "{shown:?}");
     }
-    // A newer protocol's opening is no request at all.
+    // The HTTP/2 preface is not a valid request.
     let answer = ask(tcp(&server).await, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
     assert!(!answer.contains(" 200 "), "{answer}");
     server.get("/health").await.ok();
@@ -85,8 +85,8 @@ async fn a_chunk_that_is_none_is_refused() {
     assert_eq!(server.get("/sandboxes").await.ok(), serde_json::json!([]), "nothing was done");
 }
 
-/// HTTP allows a reader to take a bare line feed for the end of a line. What
-/// counts is that there is one request, and nothing of it is somebody else's.
+/// HTTP allows a reader to take a bare line feed for the end of a line. There must be one request,
+/// and nothing of it may be taken for the request of another client.
 #[tokio::test]
 async fn a_bare_line_feed_ends_a_line_of_the_head() {
     let server = TestServer::start(MOCK).await;
@@ -95,8 +95,8 @@ async fn a_bare_line_feed_ends_a_line_of_the_head() {
     assert_eq!(status(&server, &refused).await, 403);
 }
 
-/// Whichever length a proxy believes, what it takes for a body is never read as
-/// a request of somebody else.
+/// With both lengths, the bytes that a proxy takes for a body are never read as the request of
+/// another client.
 #[tokio::test]
 async fn nothing_is_read_behind_a_body_of_two_lengths() {
     let server = TestServer::start(MOCK).await;

@@ -1,8 +1,8 @@
-//! Whose address a request counts for, as the log tells it.
+//! The client address of a request, as the log shows it.
 
 use crate::server::{Answer, MOCK, TestServer};
 
-/// The address in the log for a request that says it comes from `told`.
+/// Sends a request with `told` as `X-Forwarded-For` and returns the address in the log.
 async fn logged(server: &TestServer, told: &str) -> String {
     let request = server.request(reqwest::Method::GET, "/health").header("X-Request-ID", "who-asks");
     Answer::read(request.header("X-Forwarded-For", told).send().await.unwrap()).await.ok();

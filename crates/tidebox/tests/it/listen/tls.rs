@@ -11,7 +11,7 @@ async fn with(certificate: &Certificate, dir: &tempfile::TempDir) -> TestServer 
     TestServer::start(&format!("{MOCK} {}", certificate.settings(dir.path()))).await
 }
 
-/// A request that is the connection's last.
+/// Formats a POST request that is the connection's last.
 fn posted(path: &str, body: &str) -> String {
     format!(
         "POST /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
@@ -28,10 +28,10 @@ async fn https_is_spoken_when_a_certificate_is_set() {
     let stream = certificate.connect(&server).await;
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
     is_health(&ask(stream, HEALTH.as_bytes()).await);
-    // Somebody who says nothing of protocols is served too, ...
+    // A client without ALPN is served too, ...
     let stream = certificate.try_connect(&server, "localhost", &[]).await.unwrap();
     is_health(&ask(stream, HEALTH.as_bytes()).await);
-    // ... and who speaks only another is told in the handshake.
+    // ... and one that offers only another protocol is refused in the handshake.
     let refused = certificate.try_connect(&server, "localhost", &["h2"]).await.unwrap_err();
     assert!(refused.to_string().contains("NoApplicationProtocol"), "{refused}");
     is_health(&ask(certificate.connect(&server).await, HEALTH.as_bytes()).await);
@@ -60,7 +60,7 @@ async fn plain_http_to_the_tls_port_is_told_to_use_https() {
 async fn a_certificate_is_shown_whatever_name_is_asked_for() {
     let (certificate, dir) = (Certificate::new(), tempfile::tempdir().unwrap());
     let server = with(&certificate, &dir).await;
-    // The client is the one to refuse: names are not secrets, and one server has one.
+    // The client is the one to refuse: names are not secrets, and the server has one certificate.
     let refused = certificate.try_connect(&server, "other.example", &["http/1.1"]).await.unwrap_err();
     assert!(refused.to_string().contains("certificate"), "{refused}");
     let refused = Certificate::new().try_connect(&server, "localhost", &["http/1.1"]).await.unwrap_err();
@@ -99,7 +99,7 @@ async fn a_new_certificate_is_taken_up_while_a_stream_runs() {
     let command = r#"{"command":"sh","args":["-c","echo first; sleep 12; echo last"],"stream":true}"#;
     stream.write_all(posted(&format!("/sandboxes/{id}/exec"), command).as_bytes()).await.unwrap();
 
-    // What cannot be used changes nothing but the log.
+    // An unusable certificate only causes a line in the log.
     std::fs::write(dir.path().join("cert.pem"), "nonsense").unwrap();
     server.until("a complaint", async || server.log_text().contains("the old certificate stays")).await;
     is_health(&ask(old.connect(&server).await, HEALTH.as_bytes()).await);
