@@ -1,5 +1,5 @@
-//! The doors of the service: TCP, with TLS or without, and a Unix socket; what
-//! holds for every connection on each; and draining.
+//! Listeners of the service: TCP, with or without TLS, and a Unix socket; the rules for
+//! connections on each, and draining at shutdown.
 
 use std::io;
 use std::net::IpAddr;
@@ -33,32 +33,32 @@ pub use patience::Stalled;
 pub use socket::{Socket, SocketFault};
 pub use tls::{Tls, TlsFault};
 
-/// Connections at once on each door. Each may cost some tens of kilobytes that
-/// are not counted.
+/// Most connections at once on each listener. Each may cost some tens of kilobytes that are not
+/// counted.
 const CONNECTIONS_MAX: usize = 4096;
-/// The pause after a failed accept (out of descriptors, say), so that it cannot spin.
+/// Pause after a failed accept (out of descriptors, say), so that it cannot spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The pause between two looks for connections that have waited long, while there are many.
+/// Interval at which idle connections are closed while many are open.
 const ROOM_EVERY: Duration = Duration::from_secs(1);
-/// How long requests under way may take to finish once we are told to stop.
+/// Time that requests under way may take to finish once the server is stopping.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// After how long silence the kernel asks whether the other machine still is
-/// there, how often again, and how many questions may stay without an answer.
+/// TCP keepalive: idle time before the first probe, the interval between probes, and the number
+/// of unanswered probes that ends the connection.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 4);
 
-/// Where the service listens.
+/// Sockets on which the service listens.
 #[derive(Debug)]
 pub struct Listeners {
-    /// The address of `server.host` and `server.port`.
+    /// Listener at `server.host` and `server.port`.
     pub tcp: TcpListener,
-    /// What is spoken there below HTTP; `None` for nothing.
+    /// TLS for the TCP listener; `None` for plain HTTP.
     pub tls: Option<Tls>,
-    /// The socket of `server.unix_socket`, besides TCP.
+    /// Unix socket of `server.unix_socket`, besides TCP.
     pub unix: Option<Socket>,
 }
 
-/// Serves `router` on every listener until told to stop, then lets requests
-/// under way finish and cuts off those that do not.
+/// Serves `router` on every listener until `stop` is cancelled, then waits up to 10 s for
+/// requests under way and cuts off the rest.
 pub async fn serve(
     listeners: Listeners,
     router: Router,
@@ -68,7 +68,7 @@ pub async fn serve(
 ) {
     let Listeners { tcp, tls, unix } = listeners;
     let service = Arc::new(Service { router, memory, proxies });
-    // The socket has places of its own: it is the operator's way in while the
+    // The Unix socket has a connection limit of its own: it is the operator's way in while the
     // network is flooded.
     let unix = async {
         if let Some(socket) = unix {
@@ -84,7 +84,7 @@ pub async fn serve(
     tokio::join!(open(tcp, &service, &stop), unix, reload);
 }
 
-/// One place where connections come in.
+/// Listener that accepts connections.
 enum Door {
     Tcp(TcpListener, Option<(Tls, Turns)>),
     Unix(Socket),
@@ -107,12 +107,12 @@ impl Door {
     }
 }
 
-/// Takes connections until told to stop, then waits for those there are.
+/// Accepts connections until `stop` is cancelled, then drains the open ones.
 async fn open(door: Door, service: &Arc<Service>, stop: &CancellationToken) {
     let places = Places::new(places::bounded_by_descriptors(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     let mut is_failing = false;
-    // The connection that has come in and has no place yet.
+    // The accepted connection that waits for a free place.
     let mut new = None;
     let mut room = tokio::time::interval(ROOM_EVERY);
     room.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -127,14 +127,14 @@ async fn open(door: Door, service: &Arc<Service>, stop: &CancellationToken) {
                     new = New::of(stream, from, service).shared(&places);
                 }
                 Err(error) => {
-                    // Once, not twenty times a second for as long as it lasts.
+                    // Logged once, not twenty times a second for as long as it lasts.
                     if !std::mem::replace(&mut is_failing, true) {
                         tracing::warn!(error = %Chain(&error), "cannot accept a connection; trying on");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
-            // Without a place, further callers wait in the kernel's queue.
+            // Without a place, further clients wait in the kernel's backlog.
             permit = places.free(), if new.is_some() => {
                 if let Some((new, share)) = new.take() {
                     let place = places.take(permit, share, new.is_trusted);
@@ -151,7 +151,7 @@ async fn open(door: Door, service: &Arc<Service>, stop: &CancellationToken) {
     }
 }
 
-/// A connection that has come in.
+/// Accepted connection without a place yet.
 struct New {
     stream: Stream,
     from: Option<IpAddr>,
@@ -163,7 +163,7 @@ impl New {
         Self { stream, from, is_trusted: from.is_some_and(|from| service.proxies.contains(from)) }
     }
 
-    /// Counts it to its address; `None` where that has its share.
+    /// Counts the connection for its address. Returns `None` if the address has its full share.
     fn shared(self, places: &Places) -> Option<(Self, Share)> {
         let share = places.share(self.from.filter(|from| !from.is_loopback() && !self.is_trusted));
         if share.is_none() {
@@ -173,7 +173,7 @@ impl New {
     }
 }
 
-/// Begins to answer the requests of a connection.
+/// Starts a task that answers the requests of a connection.
 fn begin(
     connections: &mut JoinSet<()>,
     new: New,
@@ -188,7 +188,7 @@ fn begin(
             prepare(&stream);
             let (config, turns) = (tls.config(), turns.clone());
             connections.spawn(async move {
-                // A handshake is never a request under way.
+                // A handshake is no request under way, so shutdown does not wait for it.
                 let stream = tokio::select! {
                     stream = handshake::shake_hands(config, stream, &turns, from.map(peer::caller)) => stream,
                     () = place.turn().asked_to_leave() => None,
@@ -209,12 +209,12 @@ fn begin(
     }
 }
 
-/// Options of a connection. One that the kernel refuses only costs comfort.
+/// Sets the options of a TCP connection. A failure is ignored: the connection works without them.
 fn prepare(stream: &TcpStream) {
     use rustix::net::sockopt;
-    // Small answers must not wait for an acknowledgement of the last one.
+    // `TCP_NODELAY`: small answers must not wait for an acknowledgement of the previous one.
     let _ = stream.set_nodelay(true);
-    // A machine that vanished must not hold a command's stream open for ever.
+    // Keepalive: a machine that vanished must not hold a command's stream open for ever.
     let (idle, interval, count) = KEEPALIVE;
     let _ = sockopt::set_socket_keepalive(stream, true);
     let _ = sockopt::set_tcp_keepidle(stream, idle);

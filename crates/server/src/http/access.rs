@@ -1,11 +1,7 @@
-//! Who may have which route: the one place where keys are asked for.
-//!
-//! It is decided from the path that the router matched, so that no way of
-//! writing a path leads around it, and a route that nobody thought of here is
-//! closed.
+//! Keys: the one place where they are checked. What a route asks for stands in the route table.
 
-use axum::extract::{FromRequestParts, MatchedPath, Request, State};
-use axum::http::Method;
+use axum::Extension;
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -16,34 +12,28 @@ use super::error::{ApiError, Refusal};
 use super::limited::{Allowed, Limited};
 use super::meter::Meter;
 use super::openapi::Security;
+use super::routes::{Gate, Policy};
 use super::subprotocol;
 use crate::auth::token::Scope;
 use crate::auth::{Access, Asked, Demand, Denied, KeyId, Principal};
-use crate::config::RouteGroup;
 
-/// What every path begins with.
+/// Prefix of every API path.
 const PREFIX: &str = "/api/v1/";
 
-/// The route of a WebSocket: a page cannot send headers of its own with it.
-const SOCKET: &str = "/api/v1/sandboxes/{id}/exec/ws";
-
-/// Routes that answer without a key, to GET and HEAD.
-const OPEN: [&str; 3] = ["live", "health", "ready"];
-
-/// An attempt to get in without the right key, as it may be written down; among
-/// the extensions of its answer. The [`Principal`] of any other is there as well.
+/// Refused authentication attempt, in the form for the audit history. It is put into the
+/// extensions of the answer, like the [`Principal`] of other requests.
 #[derive(Debug, Clone)]
 pub struct Refused {
-    /// Which key was tried, if one was.
+    /// Id of the key that was tried, if one was.
     pub key_id: Option<KeyId>,
 }
 
-/// The worker that makes the request, on `/worker/*`.
+/// Worker that makes the request, on `/worker/*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Worker {
-    /// Which; the same as in the path.
+    /// Id of the worker; the same as in the path.
     pub id: String,
-    /// What it may do.
+    /// Scopes granted to the worker.
     pub scopes: Vec<Scope>,
 }
 
@@ -51,47 +41,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Worker {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        // It is there wherever a worker's credential was asked for.
+        // Present on every route that asks for a worker's credential.
         let worker = parts.extensions.get::<Worker>().cloned();
         worker.ok_or_else(|| Refusal::Unauthorized("this route is for workers".to_owned()).into())
     }
 }
 
-/// What stands before a route.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Gate {
-    /// A key, or none.
-    Key(Demand),
-    /// The credential of the worker in the path, with this scope.
-    Worker(Scope),
-}
-
-/// What a request asks of its caller: from the matched path, or from the path as
-/// it was sent where there is no route.
-fn gate(matched: Option<&str>, sent: &str, method: &Method) -> Gate {
-    let path = matched.unwrap_or(sent);
-    let path = path.strip_prefix(PREFIX).unwrap_or_default();
-    if matched.is_some() && OPEN.contains(&path) && matches!(*method, Method::GET | Method::HEAD) {
-        return Gate::Key(Demand::Nothing);
-    }
-    Gate::Key(match path.split('/').next().unwrap_or_default() {
-        "worker" if matched.is_some() && path.ends_with("/heartbeat") => return Gate::Worker(Scope::Heartbeat),
-        "worker" if matched.is_some() => return Gate::Worker(Scope::Lease),
-        "admin" | "images" => Demand::AdminKey,
-        "quotas" => Demand::Group(RouteGroup::Quotas),
-        "templates" => Demand::Group(RouteGroup::Templates),
-        "providers" => Demand::Group(RouteGroup::Providers),
-        "workers" => Demand::Group(RouteGroup::Workers),
-        "diagnostics" => Demand::Group(RouteGroup::Diagnostics),
-        "metrics" => Demand::Group(RouteGroup::Metrics),
-        "events" => Demand::Group(RouteGroup::Events),
-        _ => Demand::Key,
-    })
-}
-
-/// What the description says of the route at `path`.
-pub fn security(access: &Access, path: &str) -> Security {
-    match gate(Some(path), path, &Method::GET) {
+/// Returns the security scheme that the OpenAPI document gives for a route.
+pub fn security(access: &Access, gate: Gate) -> Security {
+    match gate {
         Gate::Worker(_) => Security::Worker,
         Gate::Key(demand) => match access.asks(demand) {
             Asked::Nothing => Security::Open,
@@ -101,15 +59,18 @@ pub fn security(access: &Access, path: &str) -> Security {
     }
 }
 
-/// Lets the request through, with its [`Principal`] among its extensions, or
-/// answers 401, or 429 to whoever asks too fast.
-pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> Response {
-    let matched = request.extensions().get::<MatchedPath>().cloned();
-    let matched = matched.as_ref().map(MatchedPath::as_str);
-    let gate = gate(matched, request.uri().path(), request.method());
+/// Lets an authorized request through, with its [`Principal`] in its extensions. Answers 401 to
+/// others, and 429 to callers above the rate limit.
+pub async fn pass(
+    State(api): State<Api>,
+    Extension(policy): Extension<Policy>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let gate = policy.gate;
     let access = &api.settings.access;
     let limited = Limited::of(&api, &request, matches!(gate, Gate::Worker(_)));
-    let offered = if matched == Some(SOCKET) { subprotocol::take_key(request.headers_mut()) } else { Ok(()) };
+    let offered = if policy.takes_key_as_protocol { subprotocol::take_key(request.headers_mut()) } else { Ok(()) };
     if let Some(limited) = &limited
         && depends_on_key(gate, access, &request)
         && let Err(too_fast) = limited.before_a_key_is_looked_at()
@@ -142,10 +103,9 @@ pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> R
             let counted = counted.map(|limited| (limited, limited.count(&principal, request.headers())));
             request.extensions_mut().insert(principal.clone());
             let meter = Meter::of(&api, &principal, &request);
-            let is_vital = is_vital(matched.unwrap_or_default());
             let mut response = match counted {
-                None => meter.pass(is_vital, request, next).await,
-                Some((_, Ok(allowed))) => marked(Some(allowed), meter.pass(is_vital, request, next).await),
+                None => meter.pass(policy.is_vital, request, next).await,
+                Some((_, Ok(allowed))) => marked(Some(allowed), meter.pass(policy.is_vital, request, next).await),
                 Some((limited, Err(too_fast))) => limited.refuse(too_fast),
             };
             response.extensions_mut().insert(principal);
@@ -164,14 +124,7 @@ pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> R
     response
 }
 
-/// Says whether the route tells how the server is: it answers whatever is spent.
-fn is_vital(matched: &str) -> bool {
-    let path = matched.strip_prefix(PREFIX).unwrap_or_default();
-    let path = path.strip_prefix("admin/").unwrap_or(path);
-    OPEN.contains(&path) || matches!(path, "metrics" | "metrics/prometheus" | "diagnostics")
-}
-
-/// Whether the answer tells if a key is right.
+/// Returns whether the answer reveals if a key is right.
 fn depends_on_key(gate: Gate, access: &Access, request: &Request) -> bool {
     match gate {
         Gate::Key(demand) => access.depends_on_key(demand, request.headers()),
@@ -179,7 +132,7 @@ fn depends_on_key(gate: Gate, access: &Access, request: &Request) -> bool {
     }
 }
 
-/// The answer, which says what the caller may still ask.
+/// Adds the rate limit headers to an answer.
 fn marked(allowed: Option<Allowed>, mut response: Response) -> Response {
     if let Some(allowed) = allowed {
         allowed.mark(response.headers_mut());
@@ -187,7 +140,7 @@ fn marked(allowed: Option<Allowed>, mut response: Response) -> Response {
     response
 }
 
-/// The worker that the path names, if it is the caller and has this scope.
+/// Returns the worker that the path names, if the credential is its own and has this scope.
 fn admit_worker(access: &Access, now: Timestamp, scope: Scope, request: &Request) -> Result<Worker, Denied> {
     let rest = request.uri().path().strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix("worker/"));
     let id = rest.and_then(|rest| rest.split('/').next()).unwrap_or_default();
@@ -204,7 +157,7 @@ fn admit_worker(access: &Access, now: Timestamp, scope: Scope, request: &Request
     }
 }
 
-/// Every failed attempt comes through here, before it is answered.
+/// Logs a failed attempt and returns it for the audit history.
 fn note(request: &Request, denied: Denied) -> Refused {
     let key_id = denied.tried.as_ref().map(KeyId::as_str);
     let path = request.uri().path();
@@ -218,36 +171,8 @@ mod test {
     use crate::auth::token::{AUDIENCE, Claims, ScopeNames, sign};
     use crate::config::{Inputs, Secret, load};
 
-    #[track_caller]
-    fn check(path: &str, expected: Demand) {
-        assert_eq!(gate(Some(path), path, &Method::GET), Gate::Key(expected), "{path}");
-    }
-
-    #[test]
-    fn what_a_route_asks_for_follows_from_its_matched_path() {
-        check("/api/v1/live", Demand::Nothing);
-        check("/api/v1/ready", Demand::Nothing);
-        check("/api/v1/sandboxes/{id}", Demand::Key);
-        check("/api/v1/openapi.json", Demand::Key);
-        check("/api/v1/admin/providers/{name}", Demand::AdminKey);
-        check("/api/v1/admin/live", Demand::AdminKey);
-        check("/api/v1/admin/workers/{id}/heartbeat", Demand::AdminKey);
-        check("/api/v1/templates/{name}/spawn", Demand::Group(RouteGroup::Templates));
-        check("/api/v1/metrics/prometheus", Demand::Group(RouteGroup::Metrics));
-        check("/api/v1/workers/{id}", Demand::Group(RouteGroup::Workers));
-        check("/api/v1/live/more", Demand::Key);
-        check("/a/route/of/the/future", Demand::Key);
-    }
-
-    #[test]
-    fn routes_of_workers_ask_for_the_scope_that_they_need() {
-        let gate = |path| gate(Some(path), path, &Method::POST);
-        assert_eq!(gate("/api/v1/worker/{worker_id}/heartbeat"), Gate::Worker(Scope::Heartbeat));
-        assert_eq!(gate("/api/v1/worker/{worker_id}/leases/{resource_id}/renew"), Gate::Worker(Scope::Lease));
-        assert_eq!(gate("/api/v1/worker/{worker_id}/of-the-future"), Gate::Worker(Scope::Lease));
-    }
-
-    /// Whether a worker that shows this id and token gets through to `path`.
+    /// Sends a request with this id and token to `path`. Returns the admitted worker or the
+    /// message of the refusal.
     fn admitted(scope: Scope, path: &str, id: &str, token: &str) -> Result<String, &'static str> {
         let env = [("TIDEBOX_AUTH_WORKER_TOKEN", "shared"), ("TIDEBOX_AUTH_WORKER_SIGNING_KEY", "signing")];
         let env = env.map(|(name, value)| (name.into(), value.into())).to_vec();
@@ -294,20 +219,5 @@ mod test {
         let path = "/api/v1/worker/w1/leases/sb-1/renew";
         assert_eq!(admitted(Scope::Lease, path, "w1", &token), Err("the token does not have the scope `worker:lease`"));
         assert!(admitted(Scope::Heartbeat, "/api/v1/worker/w1/heartbeat", "w1", &token).is_ok());
-    }
-
-    #[test]
-    fn an_open_route_is_open_to_reading_only() {
-        let gate = |method| gate(Some("/api/v1/live"), "/api/v1/live", &method);
-        assert_eq!(gate(Method::HEAD), Gate::Key(Demand::Nothing));
-        assert_eq!(gate(Method::POST), Gate::Key(Demand::Key));
-    }
-
-    #[test]
-    fn a_path_without_a_route_is_never_open() {
-        for path in ["/", "/live", "/api/v1/live", "/api/v1//live", "/api/v1/%6Cive", "/api/v1/worker/w1/x"] {
-            assert_eq!(gate(None, path, &Method::GET), Gate::Key(Demand::Key), "{path}");
-        }
-        assert_eq!(gate(None, "/api/v1/admin/nope", &Method::GET), Gate::Key(Demand::AdminKey));
     }
 }

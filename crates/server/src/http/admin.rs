@@ -1,12 +1,12 @@
-//! `/admin/*`: the routes of operators, most of them the same as elsewhere.
+//! `/admin/*`: the routes of operators, most of them aliases of other routes.
 
 use utoipa::openapi::path::PathItem;
 use utoipa_axum::router::UtoipaMethodRouter;
 
 use super::Api;
 
-/// The same routes below `/admin`, where the admin key is asked for: one
-/// handler, described a second time.
+/// Returns the same routes below `/admin`, where the admin key is required. The handler is
+/// shared, its description is a second one.
 pub fn alias((schemas, mut paths, handlers): UtoipaMethodRouter<Api>) -> UtoipaMethodRouter<Api> {
     paths.paths = paths.paths.into_iter().map(|(path, item)| (below_admin(&path), described_again(item))).collect();
     (schemas, paths, handlers)

@@ -1,4 +1,4 @@
-//! `/admin/audit`: who asked for what.
+//! `/admin/audit`: the audit history of requests.
 
 use axum::Json;
 use axum::extract::State;
@@ -11,7 +11,7 @@ use super::wire::{self, AuditQuery};
 use super::{Api, error};
 
 const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
-/// The columns, which are the fields of a row.
+/// Columns of the CSV: the fields of a row.
 const COLUMNS: [&str; 12] = [
     "id",
     "created_at",
@@ -72,7 +72,7 @@ pub async fn list(State(api): State<Api>, Params(query): Params<AuditQuery>) -> 
     Ok(response)
 }
 
-/// The rows in RFC 4180, with a header row.
+/// Writes the rows as RFC 4180 CSV, with a header row.
 fn csv(rows: &[api::AuditEntry]) -> Result<Vec<u8>> {
     let mut writer = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(Vec::new());
     let mut written = writer.write_record(COLUMNS);
@@ -95,13 +95,12 @@ fn csv(rows: &[api::AuditEntry]) -> Result<Vec<u8>> {
             ])
         });
     }
-    // A vector takes everything.
+    // Writing to a vector does not fail.
     written.map_err(|_| error::Refusal::Internal)?;
     Ok(writer.into_inner().map_err(|_| error::Refusal::Internal)?)
 }
 
-/// A cell that no spreadsheet takes for a formula: an apostrophe in front says
-/// that it is text.
+/// Returns the cell with an apostrophe in front if a spreadsheet would take it for a formula.
 fn defused(cell: &str) -> String {
     let runs = cell.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
     if runs { format!("'{cell}") } else { cell.to_owned() }

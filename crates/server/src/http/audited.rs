@@ -1,9 +1,11 @@
-//! What writes the audit history: every request passes by, few are written down.
+//! Middleware that writes the audit history. Every request passes through it; few are recorded.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::Instant;
 
+use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::{Extensions, HeaderValue, Method, Uri, header};
 use axum::middleware::Next;
@@ -17,16 +19,17 @@ use super::access::Refused;
 use super::error::{ApiError, Code, Refusal};
 use super::guard::RequestId;
 use super::peer::Peer;
-use crate::audit::{self, AGENT_CHARS_MAX, Deed, PATH_CHARS_MAX};
+use super::routes::{Audit, Policy};
+use crate::audit::{self, AGENT_CHARS_MAX, PATH_CHARS_MAX};
 use crate::auth::Principal;
 use crate::control::{Error, NewAuditEntry};
 
-/// What a request was about, where its path does not say it. Put beside the
-/// answer by a handler.
+/// Subject of a request whose path does not name it. Set by the handler as an extension of the
+/// answer.
 #[derive(Debug, Clone)]
 pub struct Subject(pub String);
 
-/// What is known of a request before it is answered.
+/// Facts about a request, collected before it is answered.
 struct Asked {
     started: Instant,
     method: Method,
@@ -34,6 +37,17 @@ struct Asked {
     agent: Option<HeaderValue>,
     id: Option<RequestId>,
     address: Option<IpAddr>,
+}
+
+/// Action of a request, as the history records it.
+#[derive(Debug, Default)]
+struct Deed {
+    /// Name of the action, such as `quotas.update`.
+    action: Cow<'static, str>,
+    /// True if the request asks for a change.
+    is_change: bool,
+    /// True if successes are not recorded.
+    only_failures: bool,
 }
 
 impl Asked {
@@ -48,7 +62,18 @@ impl Asked {
         }
     }
 
-    fn entry(&self, api: &Api, action: String, response: &Response) -> NewAuditEntry {
+    fn deed(&self, audit: Audit) -> Option<Deed> {
+        let is_change = !matches!(self.method, Method::GET | Method::HEAD | Method::OPTIONS);
+        let (action, only_failures) = match audit {
+            Audit::Nothing => return None,
+            Audit::Always(action) => (action.into(), false),
+            Audit::Failures(action) => (action.into(), true),
+            Audit::Unknown => (audit::unknown_action(self.method.as_str(), self.uri.path()).into(), false),
+        };
+        Some(Deed { action, is_change, only_failures })
+    }
+
+    fn entry(&self, api: &Api, action: Cow<'static, str>, response: &Response) -> NewAuditEntry {
         let (actor, key) = actor(response.extensions());
         let extensions = response.extensions();
         let pairs = [
@@ -62,7 +87,7 @@ impl Asked {
         NewAuditEntry {
             created_at: api.control.now(),
             actor,
-            action,
+            action: action.into_owned(),
             method: audit::bounded(self.method.as_str(), 16),
             path: audit::bounded(self.uri.path(), PATH_CHARS_MAX),
             status: response.status().as_u16(),
@@ -75,7 +100,7 @@ impl Asked {
     }
 }
 
-/// Who asked, and by which key as it may be written down.
+/// Returns the actor, and the id of the key that was used.
 fn actor(answer: &Extensions) -> (String, Option<String>) {
     if let Some(Refused { key_id }) = answer.get() {
         return ("anonymous".to_owned(), key_id.as_ref().map(|key| key.as_str().to_owned()));
@@ -90,20 +115,26 @@ fn actor(answer: &Extensions) -> (String, Option<String>) {
     (actor, principal.key_id().map(|key| key.as_str().to_owned()))
 }
 
-/// Where a request came from.
+/// Returns the client's address.
 fn address(request: &Extensions) -> Option<IpAddr> {
     request.get::<Peer>().and_then(|peer| peer.address)
 }
 
-/// Answers a request, and writes it down before the answer is sent.
-pub async fn pass(State(api): State<Api>, request: Request, next: Next) -> Response {
+/// Answers a request, and records it before the answer is sent.
+pub async fn pass(
+    State(api): State<Api>,
+    Extension(policy): Extension<Policy>,
+    request: Request,
+    next: Next,
+) -> Response {
     let asked = Asked::of(&request);
-    let deed = audit::deed(asked.method.as_str(), asked.uri.path());
+    let deed = asked.deed(policy.audit);
     if deed.as_ref().is_none_or(|deed| !deed.is_change) {
         let response = next.run(request).await;
         return write(&api, &asked, deed, response).await;
     }
-    // A caller that hangs up must not get its change past the history.
+    // Runs in a task of its own: a caller that hangs up must not keep its change out of the
+    // history.
     let control = std::sync::Arc::clone(&api.control);
     let work = async move {
         let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;

@@ -1,5 +1,5 @@
-//! Request bodies, bounded, and refused so that the client sees it: a server
-//! that stops reading resets the connection, and the answer is lost with it.
+//! Request bodies: their bounds, and refusals that reach the client. A server that stops
+//! reading resets the connection, and the answer is lost with it.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use super::meter::{Meter, SMALL_BYTES, WAIT_MAX};
 use super::request::parse;
 use crate::budget::{Account, Reservation, Spent};
 
-/// A refused body is read on for so long,
+/// Longest time for which a refused body is read on.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
-/// or for so many bytes.
+/// Most bytes that are read on of a refused body.
 const DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// A value of JSON takes so much beside its text: a string, with its place in a
+/// Memory counted for each JSON value besides its text, in bytes: a string, with its slot in a
 /// list or a map.
 const ELEMENT_BYTES: usize = 64;
-/// So many values need not be counted.
+/// Number of values up to which none are counted, in bodies of at most [`SMALL_BYTES`].
 const FEW_ELEMENTS: usize = 64;
 
-/// A body in memory, which counts for as long as it is held.
+/// Body in memory, which counts against the budget while it is held.
 #[derive(Debug)]
 pub struct Collected {
     bytes: BytesMut,
@@ -47,8 +47,8 @@ impl Deref for Collected {
 }
 
 impl Collected {
-    /// Reads the body as a JSON object, which the request then holds in its place.
-    /// A text may be a fraction of what is in it: one of many tiny values.
+    /// Parses the body as a JSON object, which the request then holds in its place. The values
+    /// may take many times the memory of the text if they are many and tiny.
     pub async fn parse<T: DeserializeOwned + Send + 'static>(self, meter: &Meter) -> Result<T, ApiError> {
         let Self { bytes, mut held } = self;
         let is_large = bytes.len() > PARSED_AT_ONCE_BYTES;
@@ -70,13 +70,13 @@ impl Collected {
     }
 }
 
-/// Texts of up to so many bytes are parsed on the threads that serve requests: a
-/// few milliseconds. Longer ones would hold up all other requests.
+/// Largest text, in bytes, that is parsed on the threads that serve requests: it takes a few
+/// milliseconds. Longer ones would hold up all other requests.
 const PARSED_AT_ONCE_BYTES: usize = 256 * 1024;
-/// Longer texts that are parsed at a time: processor time is for small requests too.
+/// Limit of large texts that are parsed at a time: small requests need processor time too.
 static LARGE: Semaphore = Semaphore::const_new(2);
 
-/// Does `work`, on a thread of its own if it is long.
+/// Runs `work`, on a blocking thread if it is long.
 async fn aside<T: Send + 'static>(is_long: bool, work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
     if !is_long {
         return Ok(work());
@@ -90,8 +90,8 @@ async fn aside<T: Send + 'static>(is_long: bool, work: impl FnOnce() -> T + Send
     worked.await.map_err(|_| Refusal::Internal.into())
 }
 
-/// Returns how many values a JSON text holds at most: one more than it has commas,
-/// colons and brackets that open, outside strings.
+/// Returns an upper bound for the number of values in a JSON text: one more than it has commas,
+/// colons and opening brackets outside strings.
 fn elements(json: &[u8]) -> usize {
     let mut count = 1;
     let mut rest = json;
@@ -114,7 +114,7 @@ fn elements(json: &[u8]) -> usize {
     count
 }
 
-/// The whole body, at most `max` bytes.
+/// Reads the whole body, of at most `max` bytes.
 pub async fn collect(body: Body, max: usize, account: &Account) -> Result<Collected, ApiError> {
     let announced = body.size_hint();
     let mut stream = body.into_data_stream();
@@ -142,8 +142,8 @@ pub async fn collect(body: Body, max: usize, account: &Account) -> Result<Collec
 }
 
 impl Collected {
-    /// Appends a piece. The room for it counts before it is taken, and grows with
-    /// what has come: who announces much and sends slowly holds up nobody.
+    /// Appends a piece. Memory is reserved before it is allocated, and in proportion to what
+    /// has arrived: a client that announces much and sends slowly holds little.
     async fn take_in(&mut self, piece: &[u8], expected: usize) -> Result<(), Spent> {
         let len = self.bytes.len() + piece.len();
         if len > self.bytes.capacity() {
@@ -160,7 +160,7 @@ impl Collected {
     }
 }
 
-/// Whether a body broke off because nothing came any more.
+/// Returns whether a body broke off because the client stopped sending.
 fn is_stalled(error: &axum::Error) -> bool {
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
@@ -172,7 +172,8 @@ fn is_stalled(error: &axum::Error) -> bool {
     false
 }
 
-/// Reads on for a moment, so that a client that only writes comes to see the answer.
+/// Reads on for at most [`DRAIN_TIME_MAX`] and [`DRAIN_BYTES_MAX`], so that a client that only
+/// writes gets to see the answer.
 pub async fn drain(stream: &mut (impl Stream<Item = Result<Bytes, axum::Error>> + Unpin)) {
     let read = async {
         let mut left = DRAIN_BYTES_MAX;
@@ -183,15 +184,15 @@ pub async fn drain(stream: &mut (impl Stream<Item = Result<Bytes, axum::Error>> 
             }
         }
     };
-    // Running out of time only means that the client may not see the answer.
+    // After a timeout the client may not see the answer. Nothing more is done about it.
     let _ = tokio::time::timeout(DRAIN_TIME_MAX, read).await;
 }
 
-/// The most of a body that is held while it is passed on: what a box that does not
-/// take it leaves in the connection to its agent.
+/// Memory reserved for a body that is passed on: what a box that does not read it leaves in the
+/// connection to its agent.
 const UPLOAD_BYTES: u64 = 1024 * 1024 + 64 * 1024;
 
-/// A body that is passed on as it comes.
+/// Body that is passed on as it arrives.
 #[derive(Clone)]
 pub struct Upload {
     stream: Arc<Mutex<BodyDataStream>>,
@@ -202,11 +203,10 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Takes a body of at most `max` bytes, of which the request holds what is on
-    /// its way.
+    /// Takes a body of at most `max` bytes. The request holds memory for the part in transit.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if it may not hold as much.
+    /// [`Refusal::Busy`] if the caller may not hold that much.
     pub async fn begin(body: Body, max: u64, meter: &Meter) -> Result<Self, ApiError> {
         let is_too_large = body.size_hint().lower() > max;
         let announced = body.size_hint().exact().unwrap_or(UPLOAD_BYTES);
@@ -220,13 +220,13 @@ impl Upload {
         })
     }
 
-    /// Refuses at once what has been announced as too large.
+    /// Refuses a body whose announced size is too large.
     pub async fn check_announced(&self) -> Result<(), ApiError> {
         if self.is_too_large.load(Ordering::Relaxed) { Err(self.refuse(None).await) } else { Ok(()) }
     }
 
-    /// The bytes. The stream fails when there are too many of them or the
-    /// client goes away, so that nothing half is taken for whole.
+    /// Returns the body as a stream. It fails when the body exceeds the bound or the client
+    /// goes away, so that a part is never taken for the whole.
     pub fn bytes(&self) -> ByteStream {
         let upload = self.clone();
         futures_util::stream::unfold(upload, |upload| async move {
@@ -257,8 +257,8 @@ impl Upload {
         }
     }
 
-    /// Reads on for a moment and gives the error to answer with: that the upload
-    /// came to a halt or is too large if it is so, else `error`.
+    /// Drains the body and returns the error to answer with: that the upload stalled or is too
+    /// large if so, else `error`.
     pub async fn refuse(&self, error: Option<ApiError>) -> ApiError {
         drain(&mut *self.stream.lock().await).await;
         if self.is_stalled.load(Ordering::Relaxed) {
@@ -341,7 +341,7 @@ mod test {
         assert_eq!(budget.figures().used_bytes, 0);
     }
 
-    /// This runtime has one thread, and it goes on serving meanwhile.
+    /// The runtime of this test has one thread, which must go on serving meanwhile.
     #[tokio::test]
     async fn a_large_text_is_parsed_beside_the_requests() {
         let (_budget, account) = account(256 * MIB);
@@ -354,7 +354,7 @@ mod test {
                 tokio::task::yield_now().await;
             }
         });
-        // The parsing is asked first, and does not end before it has let others go on.
+        // The parsing is polled first, and must yield before it ends.
         let Either::Right(((), parsing)) = select(parsing, others).await else { panic!("all others waited") };
         assert_eq!(parsing.await.unwrap()["a"].as_str().unwrap().len(), MIB);
     }

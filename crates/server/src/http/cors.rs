@@ -1,24 +1,23 @@
-//! Pages of other origins (CORS): which may use the API, and the answer to a
-//! browser that asks.
+//! Cross-origin requests (CORS): the origins that may use the API, and the answer to a preflight.
 //!
-//! Keys are sent as headers, never by the browser on its own, so credentials are
-//! never allowed and `*` may be answered literally.
+//! Keys are sent as headers, never by the browser on its own, so credentials are never allowed
+//! and `*` may be answered literally.
 
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-/// What a page may send besides what every page may.
+/// Request headers that a page may send besides the safelisted ones.
 const HEADERS_IN: &str = "authorization, content-type, content-encoding, range, x-api-key, x-admin-api-key, \
                           x-user-id, x-request-id, idempotency-key, last-event-id";
-/// What a page may read besides what every page may.
+/// Response headers that a page may read besides the safelisted ones.
 const HEADERS_OUT: &str = "x-next-cursor, x-request-id, x-exit-code, retry-after, x-ratelimit-limit, \
                            x-ratelimit-remaining, server-timing, content-range, accept-ranges, content-disposition, \
                            www-authenticate";
 const METHODS: &str = "GET, HEAD, POST, PUT, DELETE";
-/// How long a browser may remember an answer, in seconds.
+/// Time for which a browser may cache a preflight, in seconds.
 const REMEMBERED_S: &str = "600";
 
-/// Which origins may use the API.
+/// Origins that may use the API.
 #[derive(Debug, Clone)]
 pub struct Cors {
     any: bool,
@@ -26,7 +25,7 @@ pub struct Cors {
 }
 
 impl Cors {
-    /// The rule of `server.cors_allowed_origins`.
+    /// Builds the rule of `server.cors_allowed_origins`.
     #[must_use]
     pub fn new(origins: &[String]) -> Cors {
         Cors {
@@ -35,14 +34,14 @@ impl Cors {
         }
     }
 
-    /// Whether this origin stands in the list by itself; `*` does not count.
+    /// Returns whether this origin is listed by name; `*` does not count.
     pub fn lists(&self, origin: &str) -> bool {
         self.origins.iter().any(|listed| listed.eq_ignore_ascii_case(origin))
     }
 
-    /// Whether a WebSocket may be opened: browsers ask nobody before they do, and
-    /// show what is said to the page. `*` does not count, only an origin that is
-    /// listed, that of the server itself, or none, which no page has.
+    /// Returns whether a WebSocket may be opened. Browsers send no preflight for one, and show
+    /// the page what is received. `*` does not count: the origin must be listed by name, be
+    /// that of the server itself, or be absent, which no page can arrange.
     pub fn admits_socket(&self, request: &HeaderMap) -> bool {
         let mut origins = request.get_all(header::ORIGIN).iter();
         let Some(origin) = origins.next() else { return true };
@@ -52,8 +51,7 @@ impl Cors {
         self.lists(origin) || authority.is_some_and(|own| !host.is_empty() && own.eq_ignore_ascii_case(host))
     }
 
-    /// The answer to a browser that asks before it sends; `None` for any other
-    /// request.
+    /// Returns the answer to a preflight; `None` for any other request.
     pub fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<Response> {
         let asks = *method == Method::OPTIONS
             && headers.contains_key(header::ORIGIN)
@@ -62,7 +60,7 @@ impl Cors {
             return None;
         }
         let mut response = StatusCode::NO_CONTENT.into_response();
-        // Without the origin's header, all others are void.
+        // Without an `Access-Control-Allow-Origin`, the others have no effect.
         if self.answer(headers).is_some() {
             for (name, value) in [
                 (header::ACCESS_CONTROL_ALLOW_METHODS, METHODS),
@@ -75,7 +73,7 @@ impl Cors {
         Some(response)
     }
 
-    /// What `Access-Control-Allow-Origin` says to this request, if anything.
+    /// Returns the `Access-Control-Allow-Origin` for this request, if any.
     pub fn answer(&self, request: &HeaderMap) -> Option<HeaderValue> {
         let origin = request.get(header::ORIGIN)?;
         if self.any {
@@ -84,8 +82,7 @@ impl Cors {
         self.lists(origin.to_str().ok()?).then(|| origin.clone())
     }
 
-    /// Adds to an answer what lets the page read it: `allowed` is what
-    /// [`Cors::answer`] said.
+    /// Adds the CORS headers to an answer. `allowed` is the result of [`Cors::answer`].
     pub fn mark(&self, allowed: Option<HeaderValue>, response: &mut HeaderMap) {
         if !self.any {
             response.append(header::VARY, HeaderValue::from_static("origin"));

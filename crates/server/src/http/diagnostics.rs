@@ -1,4 +1,4 @@
-//! `/diagnostics`, and what it shares with `/metrics`: one look at everything.
+//! `/diagnostics`, and the snapshot that it shares with `/metrics`.
 
 use std::time::Duration;
 
@@ -13,31 +13,31 @@ use crate::operations::{Operation, Tally};
 use crate::process::Memory;
 use crate::rate_limit::RateLimiter;
 
-/// Everything that an operator is told, as it was at one moment.
+/// Measurements of the server at one moment.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Since the start.
+    /// Time since the start.
     pub uptime: Duration,
     /// Asynchronous tasks that are alive.
     pub tasks: u64,
-    /// What the allocator holds.
+    /// Memory held by the allocator.
     pub memory: Memory,
-    /// What only the store knows; `None` while it does not answer.
+    /// Measurements from the store; `None` while it does not answer.
     pub stored: Option<Stored>,
-    /// Spawns that found no room.
+    /// Queue of spawns that found no room.
     pub scheduler: Scheduler,
-    /// The events.
+    /// Counts of events and their subscribers.
     pub events: events::Counts,
-    /// The rate limiter.
+    /// Counts of the rate limiter.
     pub rate_limit: RateLimit,
-    /// The memory that requests share.
+    /// Memory budget that requests share.
     pub request_memory: RequestMemory,
-    /// How operations went.
+    /// Outcomes and durations of operations, by operation and provider.
     pub operations: Vec<(Operation, String, Tally)>,
 }
 
 impl Snapshot {
-    /// Looks now.
+    /// Collects the measurements now.
     pub async fn take(api: &Api) -> Self {
         let stored = api.control.stored_figures().await;
         Self {
@@ -54,7 +54,7 @@ impl Snapshot {
     }
 }
 
-/// What the service says of itself
+/// Describe the state of the service
 ///
 /// For an operator, without secrets: no key, no owner, no address.
 #[utoipa::path(get, path = "/api/v1/diagnostics", tag = "system",

@@ -1,4 +1,4 @@
-//! The only place where a failure becomes a status and a code.
+//! Mapping of failures to statuses and codes. The only place that does so.
 
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -8,59 +8,59 @@ use providers::Chain;
 use crate::budget::Spent;
 use crate::control::Error as Control;
 
-/// When to ask again while memory is spent, in seconds: most answers are read within it.
+/// `Retry-After` while memory is spent, in seconds: most answers are read within it.
 const BUSY_RETRY_S: u64 = 1;
 
-/// Why a request was not done.
+/// Error of a handler or a middleware.
 #[derive(Debug)]
 pub enum ApiError {
-    /// The service said no, or failed.
+    /// Error of the control: the request was refused or failed.
     Control(Control),
-    /// The request could not be read.
+    /// Refusal of the request before it reached the control.
     Request(Refusal),
 }
 
-/// What is wrong with a request before the service sees it.
+/// Reasons to refuse a request before it reaches the control.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// It cannot be understood.
+    /// Request that makes no sense.
     Malformed(String),
-    /// The body has another type than JSON.
+    /// Body of another type than JSON.
     MediaType,
-    /// The body does not say that it is an archive.
+    /// Body without a content type of archives.
     ArchiveType,
-    /// The body is larger than what the route takes.
+    /// Body larger than the route takes. Holds the bound in bytes.
     TooLarge(u64),
-    /// The caller holds as much of the server's memory as it may now.
+    /// The caller holds as much of the server's memory as it may.
     Busy,
-    /// The body came to a halt.
+    /// The body came too slowly.
     Stalled,
-    /// It came without TLS to a port that speaks it.
+    /// Plain HTTP on a port that speaks TLS.
     NeedsTls,
-    /// The `Host` header names somebody else.
+    /// `Host` header with a name that is not served here.
     Host,
-    /// A page of somebody else's sent it without having asked.
+    /// POST from a page of another origin, sent without a preflight.
     Origin,
-    /// No key, or a wrong one; the text says which is asked for.
+    /// No key, or a wrong one. The text names the one that is required.
     Unauthorized(String),
-    /// The caller has asked too often; it may again in so many seconds.
+    /// The caller is above its rate limit.
     TooFast {
-        /// At least 1.
+        /// Time after which the caller may ask again, in seconds; at least 1.
         wait_s: u64,
     },
-    /// There is no such route.
+    /// No route has this path.
     NoRoute(String),
     /// The route does not have this method.
     Method,
     /// Pages of this origin may not open a WebSocket.
     SocketOrigin,
-    /// The part of the file that is asked for is not there; its size is.
+    /// Range outside the file. Holds the file's size in bytes.
     Range(u64),
-    /// We have a fault.
+    /// Fault of the server.
     Internal,
 }
 
-/// The result of a handler.
+/// Result of a handler.
 pub type Result<T, E = ApiError> = std::result::Result<T, E>;
 
 impl From<Control> for ApiError {
@@ -81,7 +81,7 @@ impl From<Spent> for ApiError {
     }
 }
 
-/// The error of a request that makes no sense.
+/// Returns the error for a request that makes no sense.
 pub fn malformed(text: impl Into<String>) -> ApiError {
     Refusal::Malformed(text.into()).into()
 }
@@ -145,7 +145,7 @@ impl Refusal {
 fn control_status(error: &Control) -> (StatusCode, &'static str) {
     match error {
         Control::Invalid(_) => (StatusCode::BAD_REQUEST, "bad_request"),
-        // Decided: an option that the provider cannot enforce is the caller's error.
+        // An option that the provider cannot enforce is the caller's error.
         Control::NotSupported(_) => (StatusCode::BAD_REQUEST, "not_supported"),
         Control::NotFound(..) | Control::NoProvider { .. } | Control::NoFile(_) => (StatusCode::NOT_FOUND, "not_found"),
         Control::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
@@ -158,7 +158,7 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
     }
 }
 
-/// The code of an error, beside its answer, for those that answers pass by.
+/// Code of an error, as an extension of its answer: the audit history reads it there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Code(pub &'static str);
 
@@ -170,7 +170,7 @@ impl ApiError {
         })
     }
 
-    /// Tells the log why, where the caller is told no more than that it is there.
+    /// Logs the cause of errors whose answers do not contain it.
     pub fn log(&self) {
         let ApiError::Control(error) = self else { return };
         if let Control::Provider { .. } | Control::Store(_) | Control::Images { .. } = error {
@@ -178,7 +178,7 @@ impl ApiError {
         }
     }
 
-    /// The body of the answer; also the last words of a stream that has begun.
+    /// Returns the body of the answer. Streams that have begun send it as their last message.
     pub fn body(&self) -> (StatusCode, api::ErrorBody) {
         let ((status, code), message) = match self {
             ApiError::Control(error) => (control_status(error), error.to_string()),
@@ -213,12 +213,12 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The answer to a path that nobody serves.
+/// Answers a request to a path without a route.
 pub async fn no_such_route(uri: Uri) -> ApiError {
     Refusal::NoRoute(uri.path().chars().take(200).collect()).into()
 }
 
-/// The answer to a method that a path does not have.
+/// Answers a request with a method that its path does not have.
 pub async fn method_not_allowed() -> ApiError {
     Refusal::Method.into()
 }

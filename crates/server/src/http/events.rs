@@ -1,4 +1,4 @@
-//! `/events`: what happens, as server-sent events.
+//! `/events`: server-sent events about sandboxes and the server.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -17,21 +17,21 @@ use super::{Api, wire};
 use crate::control::Error;
 use crate::events::{Next, Subscription};
 
-/// How long the stream may say nothing: proxies cut what looks dead.
+/// Interval of keep-alive comments: proxies cut connections that seem dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// What a reader may hold: the events that it reads at once, of long paths.
+/// Memory held for a reader: the events that it takes at once, with long paths.
 const READER_BYTES: usize = 64 * 1024;
 const LAST_EVENT_ID: &str = "last-event-id";
-/// The highest id that there can be: what every reader of JSON takes as it is.
+/// Highest id: the largest integer that every JSON reader keeps exact.
 const ID_MAX: u64 = (1 << 53) - 1;
-/// The type of an event that no filter holds back.
+/// Type of an event that no filter holds back.
 const GAP: &str = api::Event::GAP;
 
 /// Listen to what happens
 ///
 /// Server-sent events: `id`, `event` (the type) and `data`, a JSON object with `id`, `type`, `sandbox_id`, `timestamp`
 /// and `data`. A comment every 15 seconds. The latest 1,000 events are kept; where events are missing, an event
-/// `events.gap` tells how many.
+/// `events.gap` gives their number.
 #[utoipa::path(get, path = "/api/v1/events", tag = "events",
     params(
         ("type" = Option<api::EventTypes>, Query,
@@ -62,7 +62,7 @@ pub async fn stream(
     let reader = Reader { api, told: None, subscription, outflow };
     let frames = futures_util::stream::unfold(Some(reader), |reader| async {
         let mut reader = reader?;
-        // Without room, events wait in the history that all readers share.
+        // Without memory, events wait in the history that all readers share.
         reader.outflow.room(OUTFLOW_BYTES, 0).await;
         let (text, goes_on) = reader.read().await;
         let counted = text.capacity();
@@ -72,12 +72,12 @@ pub async fn stream(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // nginx would hold the events back.
+    // nginx would buffer the events.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
 }
 
-/// What is asked for.
+/// Parsed query of a request.
 #[derive(Debug, PartialEq)]
 struct Query<'a> {
     types: Vec<String>,
@@ -112,7 +112,7 @@ impl<'a> Query<'a> {
                 }
             }
         }
-        // A browser that connects again repeats the query, and knows better by now.
+        // A browser that reconnects repeats the query. Its header is newer.
         if let Some(header) = headers.get(LAST_EVENT_ID) {
             query.after = Some(event_id(header.to_str().unwrap_or("?"))?);
         }
@@ -127,22 +127,22 @@ fn event_id(text: &str) -> Result<u64> {
     })
 }
 
-/// A reader on its way through the events. It holds none of them: what it has
-/// not fetched stays in the history, or is lost to it.
+/// State of one event stream. It holds no events: those not fetched yet stay in the history, or
+/// are lost to it.
 struct Reader {
     api: Api,
     subscription: Subscription,
     outflow: Outflow,
-    /// The id that the client would resume from.
+    /// Last id that the client was sent, from which it would resume.
     told: Option<u64>,
 }
 
 impl Reader {
-    /// The next piece of the stream, and whether another follows.
+    /// Returns the next piece of the stream, and whether another follows.
     async fn read(&mut self) -> (String, bool) {
         let mut text = String::new();
         if self.told.is_none() {
-            // Sent at once, so that a client knows that it listens.
+            // Sent at once, so that a client knows that its subscription is active.
             self.comment(&mut text, "listening");
             return (text, true);
         }
@@ -165,8 +165,8 @@ impl Reader {
         (text, true)
     }
 
-    /// A comment, and the id up to which nothing is missing: a client whose
-    /// filter holds much back resumes from there, and hears of no false gap.
+    /// Writes a comment, and the id up to which nothing is missing: a client whose filter holds
+    /// much back resumes from there, without a false gap.
     fn comment(&mut self, text: &mut String, words: &str) {
         text.push_str(&format!(": {words}\n"));
         let cursor = self.subscription.cursor();

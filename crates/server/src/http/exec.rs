@@ -12,8 +12,8 @@ use super::request::{Json as Body, Name};
 use super::{Api, exec_answer, wire};
 use crate::control::Running;
 
-/// What a buffered command holds before it has written anything: its answer, and
-/// a first piece of each stream.
+/// Memory held for a buffered command before it has written anything: its answer, and a first
+/// piece of each stream.
 const EXEC_BYTES: usize = OUTFLOW_BYTES + 2 * 4 * 1024;
 
 /// Run a command
@@ -39,7 +39,7 @@ pub async fn exec(
     let (is_stream, encoding, exit_event) = (body.stream, body.encoding, body.exit_event);
     let request = wire::exec_request(body)?;
     if !is_stream {
-        // Refused here if at all: a command that has run must not be run again.
+        // Refused before the start if at all: a command that has run must not be run again.
         let held = meter.account().reserve_within(EXEC_BYTES, WAIT_MAX).await?;
         let outcome = api.control.exec(&id, request, held, OUTFLOW_BYTES).await?;
         return Ok(exec_answer::response(outcome, encoding));
@@ -49,7 +49,7 @@ pub async fn exec(
     let Running { output, timeout } = api.control.exec_stream(&id, request).await?;
     let mut kept = STREAM_BYTES_MAX;
     if has_stdin {
-        // A command may read it at any time until its end.
+        // The command may read its stdin at any time until its end.
         let stdin = meter.take();
         kept += stdin.bytes();
         held.merge(stdin);

@@ -1,6 +1,6 @@
-//! The answer of a buffered command. Long output is written as JSON piece by
-//! piece, as the client takes it: each byte may become six, and a second copy of
-//! all of it in memory would be the larger one.
+//! Answers of buffered commands. Long output is written as JSON piece by piece, as the client
+//! reads it: each byte may become six, and a second copy of the whole in memory would be the
+//! larger one.
 
 use std::convert::Infallible;
 
@@ -17,13 +17,13 @@ use super::text::Text;
 use super::wire;
 use crate::control::{Collected, ExecOutcome};
 
-/// Output of this length is answered in one piece: it fits what every answer may
-/// have on its way, however it is escaped.
+/// Length of output, in bytes, up to which it is answered in one piece: it fits into the memory
+/// that every answer may use, however it is escaped.
 const SHORT_BYTES: usize = PIECE_BYTES_MIN;
-/// What becomes one piece of a long answer, in bytes before it is encoded.
+/// Largest piece of a long answer, in bytes before it is encoded.
 const PIECE_BYTES_MAX: usize = 64 * 1024;
 
-/// The answer that says what a command wrote and how it ended.
+/// Returns the answer with a command's output and its exit.
 pub fn response(outcome: ExecOutcome, encoding: api::TextEncoding) -> Response {
     let ExecOutcome { exit, stdout, stderr, truncated, mut held } = outcome;
     if stdout.len() + stderr.len() <= SHORT_BYTES {
@@ -60,11 +60,11 @@ pub fn response(outcome: ExecOutcome, encoding: api::TextEncoding) -> Response {
     response
 }
 
-/// Where the streams stand in a result that has none.
+/// Empty streams in the JSON of a result: the places where output is inserted.
 const STDOUT: &str = "\"stdout\":\"\"";
 const STDERR: &str = "\"stderr\":\"\"";
 
-/// What is left of an answer.
+/// Rest of an answer.
 struct Answer {
     outflow: Outflow,
     parts: std::collections::VecDeque<Part>,
@@ -75,23 +75,23 @@ enum Part {
     Output(Output),
 }
 
-/// A stream of output on its way into a JSON string, whose quotes are its
-/// neighbours'.
+/// Output stream that is encoded into a JSON string. The parts before and after it write the
+/// quotes.
 struct Output {
     collected: Collected,
-    /// What is left of the piece that was taken out of it last,
+    /// Rest of the piece taken last out of `collected`.
     piece: Bytes,
-    /// and how much memory it takes.
+    /// Memory that the piece takes, in bytes.
     piece_room: usize,
     encoding: api::TextEncoding,
     text: Text,
-    /// What is left of three bytes, which base64 needs at once.
+    /// Up to two bytes that wait for a third: base64 encodes three at once.
     odd: Vec<u8>,
     is_over: bool,
 }
 
 impl Answer {
-    /// The next piece, never empty.
+    /// Returns the next piece, never empty.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             match self.parts.front_mut()? {
@@ -136,12 +136,12 @@ impl Output {
         }
     }
 
-    /// Returns how much memory is held.
+    /// Returns the memory held, in bytes.
     fn room(&self) -> usize {
         self.collected.room() + if self.piece.is_empty() { 0 } else { self.piece_room }
     }
 
-    /// Returns how much there is to encode at once.
+    /// Returns the number of bytes to encode next.
     fn next_len(&mut self) -> usize {
         if self.piece.is_empty() {
             let piece = self.collected.pop().unwrap_or_default();
@@ -151,7 +151,7 @@ impl Output {
         self.piece.len().min(PIECE_BYTES_MAX)
     }
 
-    /// Encodes so many bytes at most.
+    /// Encodes at most `most` bytes.
     fn encode(&mut self, most: usize) -> Option<Bytes> {
         let part = self.piece.split_to(most.clamp(1, PIECE_BYTES_MAX).min(self.piece.len()));
         self.is_over = part.is_empty();
@@ -189,7 +189,7 @@ mod test {
     use crate::budget::Caller;
     use crate::control::collected_of;
 
-    /// The answer to a command that wrote this.
+    /// Returns the answer to a command with this output, and the bytes that the budget counts after it.
     async fn answer(stdout: &[u8], stderr: &[u8], encoding: api::TextEncoding) -> (Vec<u8>, u64) {
         let budget = Budget::new(64 << 20);
         let account = budget.account(Caller::Address(None), None);

@@ -1,4 +1,4 @@
-//! `/sandboxes/{id}/exec/ws`: a command over a WebSocket, before it is one.
+//! `/sandboxes/{id}/exec/ws`: the handshake of a WebSocket that runs a command.
 
 mod inflow;
 mod session;
@@ -19,9 +19,9 @@ use super::meter::{Meter, WAIT_MAX};
 use super::request::Name;
 use super::subprotocol;
 
-/// The version of the protocol that there is.
+/// The only supported version of the protocol.
 const VERSION: &[u8] = b"13";
-/// The bytes of a handshake's key.
+/// Length of a handshake's key, in bytes.
 const KEY_BYTES: usize = 16;
 
 /// Run a command and stay in touch with it
@@ -52,7 +52,7 @@ pub async fn open(State(api): State<Api>, Name(id): Name, meter: Meter, mut requ
     let conversation = async move {
         match upgrade.await {
             Ok(stream) => session::run(api, id, TokioIo::new(stream), held).await,
-            // The client has gone before the answer.
+            // The client hung up before the answer.
             Err(error) => tracing::debug!(%error, "a WebSocket was not opened"),
         }
     };
@@ -69,7 +69,7 @@ pub async fn open(State(api): State<Api>, Name(id): Name, meter: Meter, mut requ
     Ok(response)
 }
 
-/// The answer to the key of a handshake.
+/// Returns the `Sec-WebSocket-Accept` for a handshake.
 fn accept(headers: &HeaderMap) -> Result<HeaderValue> {
     if !names(headers, header::CONNECTION, "upgrade") || !names(headers, header::UPGRADE, "websocket") {
         return Err(malformed(
@@ -88,7 +88,7 @@ fn accept(headers: &HeaderMap) -> Result<HeaderValue> {
     HeaderValue::try_from(derive_accept_key(key.as_bytes())).map_err(|_| ApiError::from(Refusal::Internal))
 }
 
-/// Whether a header that lists names has this one.
+/// Returns whether a header that lists names contains this one.
 fn names(headers: &HeaderMap, header: HeaderName, name: &str) -> bool {
     let values = headers.get_all(header).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|listed| listed.trim().eq_ignore_ascii_case(name))

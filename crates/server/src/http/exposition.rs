@@ -1,5 +1,5 @@
-//! Figures as text for Prometheus: the format 0.0.4, and OpenMetrics 1.0 for
-//! those who ask for it.
+//! Metrics as text for Prometheus: the format 0.0.4, and OpenMetrics 1.0 for clients that ask
+//! for it.
 //!
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>,
 //! <https://prometheus.io/docs/specs/om/open_metrics_spec/>
@@ -13,28 +13,28 @@ use axum::http::{HeaderMap, header};
 
 use crate::operations::Histogram;
 
-/// What a family of series is.
+/// Types of metric families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only rises; its name ends in `_total`.
+    /// Value that only rises; its name ends in `_total`.
     Counter,
-    /// Rises and falls.
+    /// Value that rises and falls.
     Gauge,
-    /// Says what is so, always 1; its name ends in `_info`.
+    /// Labels with the constant value 1; its name ends in `_info`.
     Info,
     /// A sum and a count.
     Summary,
-    /// Classes, a sum and a count.
+    /// Buckets, a sum and a count.
     Histogram,
 }
 
-/// The labels of one series.
+/// Labels of one series.
 pub type Labels<'a> = &'a [(&'static str, &'a str)];
 
-/// Series of one name.
+/// Metric family: the series of one name.
 #[derive(Debug, Clone)]
 pub struct Family {
-    /// Without the ending that its kind brings.
+    /// Name without the suffix of the kind.
     name: &'static str,
     help: &'static str,
     kind: Kind,
@@ -45,13 +45,13 @@ pub struct Family {
 struct Sample {
     ending: &'static str,
     labels: Vec<(&'static str, String)>,
-    /// The upper bound of a class, in seconds; infinite for the last.
+    /// Upper bound of a bucket, in seconds; infinite for the last.
     bound: Option<f64>,
     value: f64,
 }
 
 impl Family {
-    /// A family without series. The name is that without the ending of its kind.
+    /// Returns a family without series. `name` lacks the suffix of the kind.
     #[must_use]
     pub fn new(kind: Kind, name: &'static str, help: &'static str) -> Self {
         Self { name, help, kind, samples: Vec::new() }
@@ -95,7 +95,7 @@ impl Family {
         self.samples.push(Sample { ending, labels, bound, value });
     }
 
-    /// What the kind adds to the name of a series.
+    /// Returns the suffix that the kind adds to the name of a series.
     fn ending(&self) -> &'static str {
         match self.kind {
             Kind::Counter => "_total",
@@ -105,17 +105,17 @@ impl Family {
     }
 }
 
-/// How figures are written.
+/// Text formats of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// The text format, version 0.0.4.
+    /// Text format, version 0.0.4.
     Text,
     /// OpenMetrics, version 1.0.0.
     OpenMetrics,
 }
 
 impl Format {
-    /// What `Content-Type` says.
+    /// Returns the `Content-Type`.
     #[must_use]
     pub fn content_type(self) -> &'static str {
         match self {
@@ -124,8 +124,8 @@ impl Format {
         }
     }
 
-    /// The one that `Accept` likes better; the text format where it likes both
-    /// the same, neither, or is not there.
+    /// Returns the format that `Accept` prefers; the text format if it prefers both alike,
+    /// accepts neither, or is missing.
     #[must_use]
     pub fn preferred(headers: &HeaderMap) -> Self {
         let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
@@ -150,7 +150,7 @@ impl Format {
 
     fn write_family(self, text: &mut String, family: &Family) {
         let ending = match self {
-            // This format describes the name that the series have.
+            // This format describes the full name of the series.
             Format::Text => family.ending(),
             Format::OpenMetrics => "",
         };
@@ -183,7 +183,7 @@ impl Format {
         }
     }
 
-    /// A bound as a label: OpenMetrics always wants a point in it.
+    /// Writes a bound as a label. OpenMetrics requires a decimal point in it.
     fn number(self, bound: f64) -> String {
         match self {
             _ if bound.is_infinite() => "+Inf".to_owned(),
@@ -197,7 +197,8 @@ fn plain(value: f64) -> String {
     if value.is_infinite() { (if value > 0.0 { "+Inf" } else { "-Inf" }).to_owned() } else { value.to_string() }
 }
 
-/// Label values may hold anything: <https://prometheus.io/docs/instrumenting/exposition_formats/#comments-help-text-and-type-information>.
+/// Escapes a label value:
+/// <https://prometheus.io/docs/instrumenting/exposition_formats/#comments-help-text-and-type-information>.
 fn escape(text: &mut String, value: &str) {
     for c in value.chars() {
         match c {
@@ -209,17 +210,17 @@ fn escape(text: &mut String, value: &str) {
     }
 }
 
-/// One part of `Accept`: <https://www.rfc-editor.org/rfc/rfc9110#section-12.5.1>.
+/// One range of `Accept`: <https://www.rfc-editor.org/rfc/rfc9110#section-12.5.1>.
 struct Range<'a> {
     kind: &'a str,
     sub: &'a str,
     version: Option<&'a str>,
-    /// In thousandths.
+    /// Weight (`q`) in thousandths.
     quality: u16,
 }
 
 impl<'a> Range<'a> {
-    /// Reads a part; one that makes no sense asks for nothing.
+    /// Parses a range. Returns `None` if it is malformed.
     fn parse(part: &'a str) -> Option<Self> {
         let mut parameters = part.split(';').map(str::trim);
         let (kind, sub) = parameters.next()?.split_once('/')?;
@@ -238,7 +239,8 @@ impl<'a> Range<'a> {
         Some(range)
     }
 
-    /// How closely it names the type, if it does.
+    /// Returns how specifically the range matches the type, from 0 to 3; `None` if it does not
+    /// match.
     fn closeness(&self, kind: &str, sub: &str, version: &str) -> Option<u8> {
         let is = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
         match (self.version, is(self.kind, kind), is(self.sub, sub)) {
@@ -251,7 +253,8 @@ impl<'a> Range<'a> {
     }
 }
 
-/// What the closest part of `Accept` thinks of a type, in thousandths.
+/// Returns the weight of the most specific range that matches the type, in thousandths; 0 if
+/// none does.
 fn quality(ranges: &[Range<'_>], kind: &str, sub: &str, version: &str) -> u16 {
     let close = ranges.iter().filter_map(|range| Some((range.closeness(kind, sub, version)?, range.quality)));
     close.max().map_or(0, |(_, quality)| quality)

@@ -19,12 +19,12 @@ use super::request::{Json as Body, Name, Params, is_json, parse};
 use super::{Api, range, wire};
 use crate::budget::Reservation;
 
-/// What a list out of a box holds before it is whole: that of some ten thousand files.
+/// Memory held for a list from a box until it is complete: enough for some ten thousand files.
 pub const LIST_BYTES: usize = 2 * 1024 * 1024;
-/// The largest JSON body that writes a file, in bytes.
+/// Largest JSON body that writes a file, in bytes.
 const JSON_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// A path in the sandbox.
+/// Query with a path in the sandbox.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -61,8 +61,7 @@ pub async fn write(
     Ok(wire::status("written"))
 }
 
-/// The content of a file, which the request holds beside its text while it is
-/// decoded.
+/// Decodes the content of a file. The request holds memory for it beside its text.
 async fn decoded(content: String, encoding: api::TextEncoding, meter: &Meter) -> Result<Bytes> {
     if encoding == api::TextEncoding::Base64 {
         meter.hold(content.len() / 4 * 3).await?;
@@ -74,7 +73,7 @@ fn whole(content: Bytes) -> providers::ByteStream {
     stream::once(async move { Ok(content) }).boxed()
 }
 
-/// How to write the bytes of a file.
+/// Query of a raw upload.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -124,9 +123,9 @@ pub async fn put(State(api): State<Api>, uri: Uri, meter: Meter, request: Reques
     }
 }
 
-/// The sandbox and the file that a URL names: what stands behind `/files` is
-/// the path, percent-decoded once. Read from the URL itself, since the router's
-/// own reading depends on whether a name of ours stands there too.
+/// Returns the sandbox and the file that a URL names: the part after `/files` is the path,
+/// percent-decoded once. Parsed from the URL itself, since the router's parameters depend on
+/// whether the path equals a fixed route.
 fn id_and_path(uri: &Uri) -> Result<(String, String)> {
     let decoded = |raw: &str| {
         let bytes = percent_encoding::percent_decode_str(raw);
@@ -158,7 +157,7 @@ pub async fn read(
     let held = meter.account().reserve_within(STREAM_BYTES_MAX + OUTFLOW_BYTES, WAIT_MAX).await?;
     let Some(wanted) = range::wanted(&headers) else {
         let file = api.control.read_file(&id, &params.path, 0, None).await?;
-        // Files of the kernel's own say that they are empty and are not.
+        // Files of the kernel, as in `/proc`, report a size of 0 and are not empty.
         let length = Some(file.info.size).filter(|size| *size > 0);
         return Ok(content(file, held, StatusCode::OK, length, None));
     };
@@ -169,8 +168,8 @@ pub async fn read(
     Ok(content(file, held, StatusCode::PARTIAL_CONTENT, Some(length), Some(part)))
 }
 
-/// The answer that carries a file. A file that shrinks meanwhile breaks the
-/// connection, so that a part is never taken for the whole.
+/// Returns the answer with a file. A file that shrinks meanwhile breaks the connection, so that
+/// a part is never taken for the whole.
 fn content(
     file: providers::FileContent,
     held: Reservation,
@@ -189,7 +188,7 @@ fn content(
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    // What a guest wrote must not run as a page of ours.
+    // Content written by a guest must not run as a page of this server.
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     for (name, value) in facts {
@@ -206,7 +205,7 @@ fn content(
     response
 }
 
-/// The bytes of a file, handed out as the client takes them.
+/// Streams the bytes of a file at the speed of the client.
 fn flowing(bytes: ByteStream, held: Reservation) -> impl Stream<Item = providers::Result<Bytes>> {
     let outflow = Outflow::new(held, STREAM_BYTES_MAX);
     stream::unfold((bytes, outflow, Bytes::new()), |(mut bytes, outflow, mut piece)| async move {
@@ -223,7 +222,7 @@ fn flowing(bytes: ByteStream, held: Reservation) -> impl Stream<Item = providers
     })
 }
 
-/// What to remove.
+/// Query of a removal.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -251,7 +250,7 @@ pub async fn delete(
     Ok(wire::status("deleted"))
 }
 
-/// Which directory to list.
+/// Query of a directory listing.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -324,7 +323,7 @@ pub async fn stat(
     Ok(Json(wire::file(api.control.stat_file(&id, &params.path).await?)))
 }
 
-/// What to look for.
+/// Query of a search by name.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

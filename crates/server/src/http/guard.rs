@@ -1,13 +1,12 @@
-//! What every request passes through: an id, the `Host` rule, the answer to
-//! pages of other origins, the keys, a line in the log, and an answer even to our
-//! own panics.
+//! Middleware around every request: its id, the `Host` check, CORS, authentication, a log line,
+//! and an answer even after a panic of the server.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -21,22 +20,22 @@ use super::request::is_json;
 use super::{Api, access, audited};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// A caller's own request id is used up to this length, in bytes.
+/// Longest request id of a caller that is used, in bytes.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// Which `Host` headers are answered.
+/// Accepted `Host` headers.
 ///
-/// Without a key, a server on loopback is protected only by being there: a web
-/// page whose name resolves to loopback (DNS rebinding) must not reach it.
+/// Without a key, a server on loopback is protected only by its address: a web page whose name
+/// resolves to loopback (DNS rebinding) must not reach it.
 #[derive(Debug, Clone)]
 pub struct Hosts {
-    /// Names beside the loopback ones; `None` when any name is.
+    /// Names besides the loopback ones; `None` if every name is accepted.
     allowed: Option<Vec<String>>,
 }
 
 impl Hosts {
-    /// The rule for a server bound to `bind`, that calls itself `names`. One that
-    /// asks for a key answers to any name: no page has the key.
+    /// Builds the rule for a server bound to `bind` with the given `names`. A server that
+    /// requires a key accepts any name: no page has the key.
     #[must_use]
     pub fn for_bind(bind: IpAddr, asks_for_key: bool, names: impl IntoIterator<Item = String>) -> Self {
         let is_bound = bind.is_loopback() && !asks_for_key;
@@ -44,7 +43,7 @@ impl Hosts {
         Self { allowed }
     }
 
-    /// Whether `authority` (`name`, `name:port`, `[::1]:port`) is served.
+    /// Returns whether `authority` (`name`, `name:port`, `[::1]:port`) is accepted.
     fn serves(&self, authority: &str) -> bool {
         let Some(allowed) = &self.allowed else { return true };
         match named(authority) {
@@ -68,9 +67,9 @@ impl Hosts {
         if [authority, header(header::HOST)].into_iter().flatten().any(|authority| !self.serves(authority)) {
             return Err(Refusal::Host.into());
         }
-        // A page may send a POST without a body and without asking first. That
-        // is for our own pages and for origins listed by name: what `*` lets in
-        // must ask.
+        // A page may send a POST without a body and without a preflight. Only the server's own
+        // pages and origins listed by name may do so. Origins admitted by `*` alone must send a
+        // preflight.
         if let Some(origin) = header(header::ORIGIN)
             && request.method() == Method::POST
             && !is_json(request.headers())
@@ -83,16 +82,16 @@ impl Hosts {
     }
 }
 
-/// The host that an authority names.
+/// Host of an authority.
 enum Named {
     Address(IpAddr),
-    /// In lower case, without the dot of the root.
+    /// Name in lower case, without the root's dot.
     Name(String),
 }
 
-/// Reads an authority, strictly: what two readers could take for two hosts is none.
-/// There is no user before the host, no zone in an address, nothing between a
-/// bracket and the port, and a port is a number.
+/// Parses an authority strictly, since a lenient reader could find another host in it. It has
+/// no user before the host, no zone in an address, nothing between a bracket and the port, and
+/// the port is a number.
 fn named(authority: &str) -> Option<Named> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
@@ -104,7 +103,7 @@ fn named(authority: &str) -> Option<Named> {
             (named_without_brackets(host)?, port)
         }
     };
-    // The digits alone: the reader of numbers would take a sign.
+    // Digits only: `parse` would accept a sign.
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
     (port.is_empty() || port.strip_prefix(':').is_some_and(is_port)).then_some(host)
 }
@@ -120,7 +119,7 @@ fn named_without_brackets(host: &str) -> Option<Named> {
     name.split('.').all(is_label).then(|| Named::Name(name.to_ascii_lowercase()))
 }
 
-/// Wraps `router` in everything that holds for every route.
+/// Wraps `router` in the middleware of all routes.
 pub fn around(router: Router, api: Api) -> Router {
     router
         .layer(middleware::from_fn_with_state(api.clone(), access::pass))
@@ -128,7 +127,7 @@ pub fn around(router: Router, api: Api) -> Router {
         .layer(middleware::from_fn_with_state(api, pass))
 }
 
-/// Names a request in the log and in the audit history.
+/// Id of a request in the log and in the audit history.
 #[derive(Debug, Clone)]
 pub struct RequestId(pub HeaderValue);
 
@@ -138,6 +137,9 @@ async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> Respo
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or(""));
     request.extensions_mut().insert(RequestId(id.clone()));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let policy = api.policies.of(matched, &method);
+    request.extensions_mut().insert(policy);
     let peer = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(tracing::field::display);
     let origin_allowed = api.settings.cors.answer(request.headers());
     let mut response = async {
@@ -164,7 +166,7 @@ async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> Respo
     response
 }
 
-/// The caller's id if it is fit to be repeated, else a new one.
+/// Returns the caller's request id if it is printable and short enough, else a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     let given = headers.get(REQUEST_ID).filter(|value| {
         (1..=REQUEST_ID_BYTES_MAX).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
@@ -208,7 +210,7 @@ mod test {
             "[::2]:1",
             "[::1",
             "127.0.0.1.evil.example",
-            // What begins or ends like one of ours.
+            // Begins or ends like an accepted name.
             "127.0.0.1:1@evil.example",
             "127.0.0.1@evil.example",
             "localhost:80@evil.example",

@@ -21,11 +21,11 @@ use super::request::{Json as Body, Params};
 use super::{Api, wire};
 use crate::control::Pull;
 
-/// A stream that is quiet for so long carries its last line once more.
+/// Silence after which a stream repeats its last line.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// What an archive may say that it is. Nothing else: a page of another site can
-/// send the rest without asking.
+/// Accepted content types of an archive. A page of another site can send other types without a
+/// preflight.
 const ARCHIVES: [&str; 6] = [
     "application/x-tar",
     "application/octet-stream",
@@ -93,13 +93,13 @@ pub async fn pull(State(api): State<Api>, meter: Meter, Body(body): Body<api::Pu
     about(&name, answer)
 }
 
-/// The answer, and for the audit history which image it is about.
+/// Returns the answer with the image's name as the subject for the audit history.
 fn about(name: &str, answer: Result<impl IntoResponse>) -> Response {
     let subject = Extension(Subject(crate::audit::bounded(name, api::IMAGE_NAME_CHARS_MAX)));
     (subject, answer).into_response()
 }
 
-/// The image, once it is here.
+/// Waits for the end of the pull and returns the image.
 async fn wait(mut pull: Pull) -> Result<api::Image> {
     while let Some(step) = pull.next().await {
         if let api::PullProgress::Done { image } = wire::pull_progress(step?) {
@@ -109,7 +109,7 @@ async fn wait(mut pull: Pull) -> Result<api::Image> {
     Err(Refusal::Internal.into())
 }
 
-/// A line for each step.
+/// Answers with one NDJSON line for each step.
 fn lines(pull: Pull) -> Response {
     let first = line(&api::PullProgress::Resolving);
     let lines = futures_util::stream::unfold(Some((pull, first)), |state| async move {
@@ -129,7 +129,7 @@ fn lines(pull: Pull) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // nginx would hold the lines back.
+    // nginx would buffer the lines.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
@@ -146,7 +146,7 @@ fn line(step: &api::PullProgress) -> Bytes {
     line.into()
 }
 
-/// What to call what is taken in.
+/// Query of an import.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -194,7 +194,7 @@ pub async fn import(
     Ok(about(&name, answer))
 }
 
-/// The same error, with what sets the bound.
+/// Replaces an error about size by one that names the setting of the bound.
 fn too_large(error: ApiError) -> ApiError {
     let ApiError::Request(Refusal::TooLarge(max)) = error else { return error };
     let text = format!("the archive is larger than {max} bytes; raise `images.max_image_mb` to take it");
@@ -217,8 +217,8 @@ pub async fn prune(
     Ok(Json(wire::pruned_images(api.control.prune_images(body.all).await?)))
 }
 
-/// The name that a URL ends in, percent-decoded once. Read from the URL itself,
-/// since the router's own reading depends on whether a name of ours stands there.
+/// Returns the name at the end of a URL, percent-decoded once. Parsed from the URL itself,
+/// since the router's parameters depend on whether the path equals a fixed route.
 fn name_in(uri: &Uri) -> Result<String> {
     let raw = uri.path().strip_prefix("/api/v1/images/").unwrap_or_default();
     let name = percent_encoding::percent_decode_str(raw).decode_utf8();

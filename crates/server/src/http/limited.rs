@@ -1,5 +1,4 @@
-//! How fast callers may ask, applied to a request: whose bucket it takes from,
-//! and what its answer says about it.
+//! The rate limit of a request: the bucket that it takes from, and the headers of its answer.
 
 use std::net::IpAddr;
 
@@ -20,7 +19,7 @@ use crate::rate_limit::{Caller, RateLimiter, TooFast};
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 
-/// The limiter, for one request.
+/// Rate limiter applied to one request.
 pub struct Limited<'a> {
     api: &'a Api,
     limiter: &'a RateLimiter,
@@ -28,7 +27,7 @@ pub struct Limited<'a> {
     is_worker: bool,
 }
 
-/// What a request was allowed, for its answer.
+/// Rate limit state for the headers of an answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Allowed {
     per_minute: u32,
@@ -36,8 +35,8 @@ pub struct Allowed {
 }
 
 impl<'a> Limited<'a> {
-    /// For this request, which is on a route of workers or not; `None` without a
-    /// limit.
+    /// Returns the limiter for this request; `None` without a limit. `is_worker` is true on
+    /// routes of workers.
     pub fn of(api: &'a Api, request: &Request, is_worker: bool) -> Option<Self> {
         let limiter = api.settings.rate_limiter.as_deref()?;
         let peer = request.extensions().get::<Peer>();
@@ -45,32 +44,32 @@ impl<'a> Limited<'a> {
         Some(Self { api, limiter, address, is_worker })
     }
 
-    /// Refuses whoever has tried too many wrong keys, before another is looked
-    /// at: who guesses must not learn that a guess was right.
+    /// Refuses a caller that has tried too many wrong keys, before another is checked: a
+    /// guesser must not learn that a guess was right.
     ///
     /// # Errors
-    /// [`TooFast`] for them.
+    /// [`TooFast`] for such a caller.
     pub fn before_a_key_is_looked_at(&self) -> Result<(), TooFast> {
         self.limiter.look(self.attempts(), self.address)
     }
 
     /// Counts a request that was refused for its key.
     pub fn count_attempt(&self) -> Allowed {
-        // Two that came at once may both be the last one.
+        // Of two concurrent attempts that passed the check before, one may find the bucket empty.
         self.allowed(self.limiter.take(self.attempts(), self.address).unwrap_or(0))
     }
 
-    /// Counts a request that is let through otherwise.
+    /// Counts a request that was not refused for its key.
     ///
     /// # Errors
-    /// [`TooFast`] if it must not be.
+    /// [`TooFast`] if the caller is above its limit.
     pub fn count(&self, principal: &Principal, headers: &HeaderMap) -> Result<Allowed, TooFast> {
         let by_address = Caller::Address(self.address);
-        // Without authentication a key proves nothing; to count by those that
-        // happen to be right would tell which are.
+        // Without authentication a key proves nothing. Counting by keys that happen to be right
+        // would reveal which are.
         let key = principal.key_id().filter(|_| self.api.settings.access.is_enabled());
         let by_key = key.map_or(by_address, Caller::Key);
-        // A request with an owner that makes no sense is refused by its route.
+        // A request with a malformed owner is refused by its route.
         let owner = request::owner(headers).ok().flatten();
         let caller = match self.limiter.key_by() {
             RateKey::Owner => owner.as_ref().map_or(by_key, Caller::Owner),
@@ -80,10 +79,10 @@ impl<'a> Limited<'a> {
         self.limiter.take(caller, self.address).map(|remaining| self.allowed(remaining))
     }
 
-    /// Attempts count by themselves, so that those of a neighbour do not use up
-    /// what others at the address may ask; where the address is the caller, they
-    /// are requests of it like any other. And no wrong key of the API may keep a
-    /// worker from renewing its leases.
+    /// Returns the bucket for failed attempts. They have one of their own, so that those of a
+    /// neighbour do not use up the limit of other callers at the address. Where callers are
+    /// counted by address, attempts count like any other request. Attempts on routes of workers
+    /// are apart: wrong API keys must not keep a worker from renewing its leases.
     fn attempts(&self) -> Caller<'static> {
         match self.limiter.key_by() {
             _ if self.is_worker => Caller::WorkerAttempts(self.address),
@@ -96,13 +95,13 @@ impl<'a> Limited<'a> {
         Allowed { per_minute: self.limiter.per_minute(), remaining }
     }
 
-    /// The answer to a request that comes too early.
+    /// Returns the answer to a request above the limit.
     pub fn refuse(&self, too_fast: TooFast) -> Response {
         if let Some(count) = too_fast.untold {
             let data = json!({"operation": "request", "provider": null, "refused": count});
             self.api.control.publish(EventType::ResourceLimit, None, data);
         }
-        // Whole seconds, of which none is too early.
+        // Rounded up, so that the caller does not come back too early.
         let wait_s = too_fast.wait.as_secs() + u64::from(too_fast.wait.subsec_nanos() > 0);
         let mut response = ApiError::from(Refusal::TooFast { wait_s: wait_s.max(1) }).into_response();
         self.allowed(0).mark(response.headers_mut());
@@ -111,7 +110,7 @@ impl<'a> Limited<'a> {
 }
 
 impl Allowed {
-    /// Says so in the headers of the answer.
+    /// Sets the rate limit headers of an answer.
     pub fn mark(self, headers: &mut HeaderMap) {
         headers.insert(LIMIT, HeaderValue::from(self.per_minute));
         headers.insert(REMAINING, HeaderValue::from(self.remaining));

@@ -1,9 +1,9 @@
-//! Lists of any length, part by part: memory holds one part, whatever the number,
-//! and no reading of the store lasts longer than that of a part. What a client has
-//! not taken counts to the memory of requests.
+//! Lists of any length, read and sent part by part. Memory holds one part at a time, and no
+//! read of the store lasts longer than that of a part. Bytes that a client has not taken count
+//! against the memory of requests.
 //!
-//! What is there all the while is in the list once, as it was when its part was
-//! read. What comes or goes meanwhile may be in it or not.
+//! An item that exists all the while is in the list once, as it was when its part was read. One
+//! that comes or goes meanwhile may be in it or not.
 
 use axum::Json;
 use axum::body::Body;
@@ -22,32 +22,32 @@ use crate::control;
 
 /// Rows of a part.
 pub const PART: u32 = 16;
-/// Most bytes of a part as JSON: of each row labels of 16 KiB, whose bytes may take
-/// six each, and the rest.
+/// Most bytes of a part as JSON: for each row labels of 16 KiB, whose bytes may take six each,
+/// and the rest.
 const PART_BYTES: usize = PART as usize * (6 * 16 + 8) * 1024;
-/// Length of a page that is answered in one piece.
+/// Length up to which a page is answered in one piece, in bytes.
 const SHORT_BYTES: usize = 64 * 1024;
 
-/// A part of a list, and where the next one begins.
+/// Part of a list, with the place of the next one.
 #[derive(Debug)]
 pub struct Part<T, P> {
-    /// The rows, as they are answered.
+    /// Rows in the form of the answer.
     pub rows: Vec<T>,
-    /// `None` at the end.
+    /// Place of the next part; `None` at the end.
     pub next: Option<P>,
 }
 
 impl<T, P> Part<T, P> {
-    /// Makes a part of rows that were asked for with the limit [`PART`]; `place`
-    /// says where one lies.
+    /// Builds a part from rows that were requested with the limit [`PART`]. `place` returns the
+    /// place of a row.
     pub fn of<R>(rows: &[R], place: impl Fn(&R) -> P, wire: impl Fn(&R) -> T) -> Self {
         let is_full = rows.len() >= PART as usize;
         Self { rows: rows.iter().map(wire).collect(), next: rows.last().filter(|_| is_full).map(place) }
     }
 }
 
-/// Answers with all parts as one array. The first is read before the answer
-/// begins, so that a fault has its status; one in a later part cuts the answer off.
+/// Answers with all parts as one array. The first is read before the answer begins, so that its
+/// error has a status. An error in a later part cuts the answer off.
 ///
 /// # Errors
 /// If the first part cannot be read, or the caller may not hold a part.
@@ -65,8 +65,8 @@ where
     Ok(response(Listing { outflow: Outflow::new(held, PART_BYTES), read, next: Some(Some(next)), part }))
 }
 
-/// Answers with the rows of one page, which take `bytes` in memory. What they and
-/// their text take is `held`.
+/// Answers with the rows of one page, which take `bytes` in memory. `held` covers them and
+/// their text.
 pub fn page<R, T>(mut held: Reservation, bytes: usize, rows: Vec<R>, wire: fn(&R) -> T) -> Response
 where
     R: Send + 'static,
@@ -88,21 +88,20 @@ where
     response(Listing { outflow: Outflow::new(held, bytes + PART_BYTES), read, next: Some(next), part })
 }
 
-/// Returns the bytes that a page of so many rows may take while it is read.
+/// Returns the most bytes that a page of `limit` rows may take while it is read.
 pub fn page_bytes(limit: u32) -> usize {
-    // Text of the store, and what is made of it.
+    // Text of the store, and the row made from it.
     const ROW_BYTES: usize = 2 * 17 * 1024;
     usize::try_from(limit).unwrap_or(usize::MAX).saturating_mul(ROW_BYTES).saturating_add(PART_BYTES + OUTFLOW_BYTES)
 }
 
-/// A list on its way.
+/// State of a list that is being sent.
 struct Listing<P, R> {
     outflow: Outflow,
     read: R,
-    /// Place of the next part; within, `None` for the closing bracket, and without
-    /// when that is written.
+    /// Place of the next part: `Some(None)` before the closing bracket, `None` after it.
     next: Option<Option<P>>,
-    /// Text of the part in hand that is not handed out yet.
+    /// Rest of the current part's text.
     part: Bytes,
 }
 
@@ -153,8 +152,8 @@ where
     response
 }
 
-/// The rows, each behind a comma, but the first behind `opening`; only the last part
-/// of a list, or a page, has none.
+/// Writes the rows, the first after `opening` and the others after a comma. Only the last part
+/// of a list, or a page, may be empty.
 fn written<T: Serialize>(opening: u8, rows: &[T]) -> Bytes {
     let mut out = Vec::new();
     if rows.is_empty() && opening == b'[' {

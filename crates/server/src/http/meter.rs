@@ -1,5 +1,5 @@
-//! What a request holds of the memory that all requests share: in whose name,
-//! and until when.
+//! Accounting of the shared memory that a request holds: the account it is charged to, and its
+//! release.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,16 +22,15 @@ use super::request;
 use crate::auth::Principal;
 use crate::budget::{Account, Caller, Reservation};
 
-/// What each body and each answer may hold without being counted: as much as a
-/// connection holds anyway.
+/// Bytes of each body and each answer that are not counted: as much as a connection holds anyway.
 pub const SMALL_BYTES: usize = 4 * 1024;
-/// How long a request waits for others to be done.
+/// Time that a request waits for others to release memory.
 pub const WAIT_MAX: Duration = Duration::from_secs(10);
-/// What a caller must be able to hold before an answer is put together for it.
+/// Memory that a caller must be able to hold before an answer is built for it.
 const ANSWER_BYTES: usize = 64 * 1024;
 
-/// What a request takes memory by, and what its body holds; an extension of
-/// every request that was let in.
+/// Memory account of a request, and the reservation of its body. An extension of every request
+/// that passed authentication.
 #[derive(Debug, Clone)]
 pub struct Meter {
     account: Account,
@@ -39,8 +38,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// The meter of a request of `principal`: its owner's, else its key's, else its
-    /// address's.
+    /// Returns the meter of a request by `principal`. It is charged to the owner, else to the
+    /// key, else to the address.
     pub fn of(api: &Api, principal: &Principal, request: &Request) -> Self {
         let address = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(peer::caller);
         let owner = request::owner(request.headers()).ok().flatten();
@@ -54,12 +53,12 @@ impl Meter {
         Self::new(api.settings.memory.account(caller, address))
     }
 
-    /// The meter of one who takes by `account`.
+    /// Returns a meter that charges `account`.
     pub fn new(account: Account) -> Self {
         Self { account, body: Arc::default() }
     }
 
-    /// Returns what memory is taken by.
+    /// Returns the account that is charged.
     pub fn account(&self) -> &Account {
         &self.account
     }
@@ -73,11 +72,10 @@ impl Meter {
         }
     }
 
-    /// Holds so many bytes until the request is answered. The few that every
-    /// connection may hold are not counted.
+    /// Holds `bytes` until the request is answered. Up to [`SMALL_BYTES`] are not counted.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if the caller may not in [`WAIT_MAX`].
+    /// [`Refusal::Busy`] if the caller may not hold them within [`WAIT_MAX`].
     pub async fn hold(&self, bytes: usize) -> Result<()> {
         if bytes > SMALL_BYTES {
             self.keep(self.account.reserve_within(bytes, WAIT_MAX).await?);
@@ -85,16 +83,15 @@ impl Meter {
         Ok(())
     }
 
-    /// Takes out what the request holds, for what outlives its answer.
+    /// Removes the reservation of the request, for use beyond its answer.
     pub fn take(&self) -> Reservation {
         let kept = self.body.lock().unwrap_or_else(PoisonError::into_inner).take();
         kept.unwrap_or_else(|| self.account.nothing())
     }
 
-    /// Lets the request through, and counts its answer until the client has taken
-    /// it. What can be asked again is refused when the caller holds too much: before
-    /// it is put together, or, if it turns out too large, after. What is `vital` to
-    /// see just then is not.
+    /// Passes the request on, and counts its answer until the client has taken it. GET and HEAD
+    /// are refused when the caller holds too much: before the answer is built, or after, if it
+    /// turns out too large. Routes that are `vital` are never refused.
     pub async fn pass(self, is_vital: bool, mut request: Request, next: Next) -> Response {
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let may_refuse = is_read && !is_vital;
@@ -126,18 +123,18 @@ impl Meter {
     }
 }
 
-/// The answer, whose bytes hold `reservation` until the client has taken them.
+/// Returns the answer with a body that holds `reservation` until the client has taken it.
 pub fn counted(response: Response, reservation: Reservation) -> Response {
     response.map(|body| Body::new(Counted { body, reservation: Some(reservation) }))
 }
 
 impl Meter {
     fn among(extensions: &Extensions) -> Result<Self> {
-        // It is there behind the one place where keys are asked for.
+        // Set by the authentication middleware on every request it passes.
         extensions.get::<Meter>().cloned().ok_or_else(|| Refusal::Internal.into())
     }
 
-    /// The meter of a request that was let in.
+    /// Returns the meter of a request that passed authentication.
     pub fn on(request: &Request) -> Result<Self> {
         Self::among(request.extensions())
     }
@@ -151,18 +148,18 @@ impl<S: Send + Sync> FromRequestParts<S> for Meter {
     }
 }
 
-/// The same bytes, which hold `reservation` for as long as they are held.
+/// Returns the same bytes, which hold `reservation` until they are dropped.
 pub fn held_with(bytes: Bytes, reservation: Reservation) -> Bytes {
     Bytes::from_owner(Held { bytes, _reservation: reservation })
 }
 
-/// A body of one piece, as all of known length are.
+/// Body of known length, in one piece.
 struct Counted {
     body: Body,
     reservation: Option<Reservation>,
 }
 
-/// Bytes that count for as long as they are held.
+/// Bytes with their reservation.
 struct Held {
     bytes: Bytes,
     _reservation: Reservation,

@@ -35,8 +35,8 @@ pub async fn prometheus(State(api): State<Api>, headers: HeaderMap) -> impl Into
     ([(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")], text)
 }
 
-/// Every series there is. Labels name providers, workers, states and operations,
-/// never what a caller chose.
+/// Returns every metric family. Labels name providers, workers, states and operations, never
+/// text that a caller chose.
 fn families(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<Family> {
     let mut families = service(api, snapshot, store);
     families.extend(scheduler(&snapshot.scheduler));
@@ -182,7 +182,8 @@ fn operations(api: &Api, snapshot: &Snapshot) -> [Family; 3] {
     ]
 }
 
-/// Names as in <https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>.
+/// Returns metrics of the process, named as in
+/// <https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>.
 fn process(api: &Api) -> Vec<Family> {
     let Usage { resident_bytes, virtual_bytes, cpu, open_fds, max_fds, threads } = api.settings.process.usage();
     let gauges = [

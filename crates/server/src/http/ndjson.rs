@@ -1,4 +1,4 @@
-//! A command's output as NDJSON: one chunk a line, as it is written.
+//! A command's output as NDJSON: one chunk per line, sent as it is written.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -17,39 +17,39 @@ use super::outflow::{Outflow, PIECE_BYTES_MIN};
 use super::text::Text;
 use super::wire;
 
-/// A stream that is quiet for so long carries an empty chunk.
+/// Silence after which a stream carries an empty chunk.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Carries the exit code behind the last chunk.
+/// Trailer with the exit code.
 const EXIT_CODE: &str = "x-exit-code";
 
-/// How the caller wants the stream.
+/// Form of the stream, as the caller asked for it.
 #[derive(Debug, Clone, Copy)]
 pub struct Form {
     /// Base64 instead of text.
     pub base64: bool,
-    /// Whether an `exit` chunk comes last.
+    /// True if an `exit` chunk comes last.
     pub exit_event: bool,
-    /// The deadline, for the words when it passes.
+    /// Deadline of the command, for the message when it passes.
     pub timeout: Duration,
 }
 
-/// What is left to say.
+/// Phase of the stream: what remains to be sent.
 enum Phase {
     Running,
     Trailer(i32),
     Done,
 }
 
-/// The largest piece of output that becomes one line: as much as an agent sends
-/// at once, or less where each byte may become six.
+/// Largest piece of output that becomes one line of base64, in bytes: as much as an agent sends
+/// at once. Text has a lower bound, since each byte may become six.
 const PIECE_BYTES_MAX: usize = 256 * 1024;
 const TEXT_BYTES_MAX: usize = 64 * 1024;
-/// What a line takes beside its data.
+/// Bytes of a line besides its data.
 const LINE_BYTES: usize = 64;
 
 struct Lines {
     output: OutputStream,
-    /// What has come of the output and is not in a line yet.
+    /// Output that has arrived and is not in a line yet.
     piece: Option<(ChunkStream, Bytes)>,
     outflow: Outflow,
     form: Form,
@@ -58,7 +58,7 @@ struct Lines {
     phase: Phase,
 }
 
-/// The answer that carries `output`, as the client takes it. Dropping it kills the
+/// Returns the answer that carries `output` at the speed of the client. Dropping it kills the
 /// command.
 pub fn response(output: OutputStream, form: Form, outflow: Outflow) -> Response {
     let (stdout, stderr) = (Text::default(), Text::default());
@@ -71,7 +71,7 @@ pub fn response(output: OutputStream, form: Form, outflow: Outflow) -> Response 
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // nginx would hold the lines back.
+    // nginx would buffer the lines.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     headers.insert(header::TRAILER, HeaderValue::from_static(EXIT_CODE));
     response
@@ -92,7 +92,7 @@ impl Lines {
         }
     }
 
-    /// The next line or lines; never empty.
+    /// Returns the next line or lines. Empty only if a trailer or the end follows.
     async fn lines(&mut self) -> Bytes {
         let mut out = Vec::new();
         while out.is_empty() {
@@ -109,7 +109,7 @@ impl Lines {
                 Ok(None) => self.cut(&mut out, &providers::Error::Gone),
             }
             if !matches!(self.phase, Phase::Running) && out.is_empty() {
-                // Nothing to say: an empty frame is no line, and the trailer follows.
+                // An empty frame is no line, and the trailer follows.
                 break;
             }
         }
@@ -117,7 +117,7 @@ impl Lines {
         self.outflow.hand_out(out, counted)
     }
 
-    /// Turns as much of a piece into a line as there is room for.
+    /// Turns as much of a piece into a line as there is memory for.
     async fn part(&mut self, out: &mut Vec<u8>, stream: ChunkStream, mut piece: Bytes) {
         // Base64 takes four bytes for three; JSON up to six for one.
         let (times, each, most) = if self.form.base64 { (4, 3, PIECE_BYTES_MAX) } else { (6, 1, TEXT_BYTES_MAX) };
@@ -143,7 +143,7 @@ impl Lines {
         }
     }
 
-    /// What was held back of a character that never became whole.
+    /// Writes the incomplete characters held back, with U+FFFD in their place.
     fn flush(&mut self, out: &mut Vec<u8>) {
         for (stream, text) in [(ChunkStream::Stdout, self.stdout.end()), (ChunkStream::Stderr, self.stderr.end())] {
             if !text.is_empty() {
@@ -178,7 +178,7 @@ impl Lines {
         self.phase = Phase::Trailer(exit.code);
     }
 
-    /// The stream ended without an exit: the box died, or its provider failed.
+    /// Ends a stream without an exit: the box died, or its provider failed.
     fn cut(&mut self, out: &mut Vec<u8>, error: &providers::Error) {
         self.flush(out);
         if matches!(error, providers::Error::Gone) {
@@ -195,8 +195,8 @@ fn push(out: &mut Vec<u8>, stream: ChunkStream, data: String) {
     write(out, &ExecChunk { stream, data, timed_out: false, oom_killed: false });
 }
 
-/// A chunk of base64, which holds nothing that JSON would have to escape: it is
-/// encoded in its place, since this is where the time of a large stream goes.
+/// Writes a chunk of base64. It needs no JSON escapes, so it is encoded in place: this is where
+/// the time of a large stream goes.
 fn push_base64(out: &mut Vec<u8>, stream: ChunkStream, bytes: &[u8]) {
     let name = match stream {
         ChunkStream::Stdout => "stdout",

@@ -1,4 +1,4 @@
-//! The description of the API, made from the routes themselves.
+//! The OpenAPI document, generated from the routes.
 
 mod rules;
 
@@ -9,6 +9,7 @@ use axum::response::IntoResponse;
 use bytes::Bytes;
 use utoipa::OpenApi;
 
+use super::routes::{self, Gate};
 use super::{Api, access};
 
 pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
@@ -61,15 +62,16 @@ pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
 )]
 struct Base;
 
-/// What is said of the API as a whole.
+/// Returns the parts of the document that belong to no route.
 pub fn base() -> utoipa::openapi::OpenApi {
     Base::openapi()
 }
 
-/// The OpenAPI 3.1 document, with what each path asks of its callers.
-fn document(security: impl Fn(&str) -> Security) -> String {
-    let mut document = super::routes().into_openapi();
-    rules::apply(&mut document, security);
+/// Returns the OpenAPI 3.1 document, with the security requirement of each path.
+fn document(security: impl Fn(Gate) -> Security) -> String {
+    let (router, policies) = routes::router();
+    let mut document = router.into_openapi();
+    rules::apply(&mut document, &policies, security);
     let mut text = document.to_pretty_json().expect("the description is JSON");
     text.push('\n');
     text
@@ -80,7 +82,7 @@ fn document(security: impl Fn(&str) -> Security) -> String {
     responses((status = 200, description = "OpenAPI 3.1; says of each route what this server asks for",
         content_type = "application/json")))]
 pub async fn get(State(api): State<Api>) -> impl IntoResponse {
-    let security = |path: &str| access::security(&api.settings.access, path);
+    let security = |gate| access::security(&api.settings.access, gate);
     let text = api.description.get_or_init(|| document(security).into());
     ([(header::CONTENT_TYPE, "application/json")], Body::from(Bytes::clone(text)))
 }

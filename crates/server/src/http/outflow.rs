@@ -1,5 +1,5 @@
-//! An answer that is sent piece by piece: what has been handed out counts until
-//! the client has taken it, and no more is handed out than may be held.
+//! Flow control of an answer that is sent piece by piece. Bytes handed out count until the
+//! client has taken them, and no more are handed out than may be held.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,18 +8,18 @@ use tokio::sync::Notify;
 
 use crate::budget::Reservation;
 
-/// What an answer may always have on its way, so that it can end: a piece of the
-/// smallest size, escaped in full.
+/// Memory that every answer has for bytes in transit, so that it can end: a piece of the
+/// smallest size, with every byte escaped.
 pub const OUTFLOW_BYTES: usize = 24 * 1024;
-/// The smallest piece, in bytes before it is encoded.
+/// Smallest piece, in bytes before it is encoded.
 pub const PIECE_BYTES_MIN: usize = 4 * 1024;
 
-/// The end of an answer at which it is made.
+/// Sending end of an answer.
 pub struct Outflow {
     way: Arc<Way>,
 }
 
-/// What is on its way to the client.
+/// Bytes in transit to the client.
 struct Way {
     state: Mutex<State>,
     taken: Notify,
@@ -27,13 +27,13 @@ struct Way {
 
 struct State {
     reservation: Reservation,
-    /// What the maker of the answer holds of the reservation by itself.
+    /// Part of the reservation that the producer of the answer holds itself, in bytes.
     kept: usize,
-    /// What has been handed out.
+    /// Bytes handed out and not taken yet.
     out: usize,
 }
 
-/// A piece on its way.
+/// Piece in transit.
 struct Piece<B> {
     bytes: B,
     counted: usize,
@@ -42,7 +42,7 @@ struct Piece<B> {
 
 impl Way {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each statement leaves the state whole.
+        // No panic can leave the state inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -52,22 +52,22 @@ impl State {
         self.reservation.bytes().saturating_sub(self.kept + self.out)
     }
 
-    /// Gives back what a burst took.
+    /// Releases what a burst reserved.
     fn settle(&mut self) {
         self.reservation.shrink_to(self.kept + self.out.max(OUTFLOW_BYTES));
     }
 }
 
 impl Outflow {
-    /// An answer that may hold what is reserved, of which its maker holds `kept`.
+    /// Returns the flow control of an answer that may hold `reservation`, of which its producer
+    /// holds `kept` bytes.
     pub fn new(reservation: Reservation, kept: usize) -> Self {
         let state = Mutex::new(State { reservation, kept, out: 0 });
         Self { way: Arc::new(Way { state, taken: Notify::new() }) }
     }
 
-    /// Waits until a piece can be handed out, and returns how large it may be:
-    /// `wanted` bytes where the caller may hold as many, else what there is, but
-    /// `least` at least.
+    /// Waits until a piece can be handed out, and returns its largest size: `wanted` bytes if
+    /// the caller may hold them, else what is free, but at least `least`.
     pub async fn room(&self, least: usize, wanted: usize) -> usize {
         loop {
             let taken = self.way.taken.notified();
@@ -85,13 +85,13 @@ impl Outflow {
         }
     }
 
-    /// Hands out a piece that holds `counted` bytes.
+    /// Hands out a piece that counts as `counted` bytes.
     pub fn hand_out<B: AsRef<[u8]> + Send + 'static>(&self, bytes: B, counted: usize) -> Bytes {
         self.way.lock().out += counted;
         Bytes::from_owner(Piece { bytes, counted, way: Arc::clone(&self.way) })
     }
 
-    /// Says how much the maker holds by now.
+    /// Sets the number of bytes that the producer holds.
     pub fn keep(&self, bytes: usize) {
         self.way.lock().kept = bytes;
     }

@@ -1,20 +1,20 @@
-//! Who is at the other end of a request: the address that may be believed.
+//! The client address of a request, as far as it can be trusted.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use axum::http::HeaderMap;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// Every proxy on the way adds to this header what it sees as its own peer.
+/// Header to which every proxy on the way adds the address of its own peer.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// The bits before the IPv4 address in an IPv6 address that stands for it.
+/// Bits before the IPv4 address in an IPv4-mapped IPv6 address.
 const IPV4_MAPPED_BITS: u8 = 96;
 
-/// The length of the network in which an IPv6 caller is free to choose addresses.
+/// Prefix length of the network in which an IPv6 client can choose its address freely.
 const IPV6_NETWORK_BITS: u32 = 64;
 
-/// Whom an address counts for: IPv6 by its network.
+/// Returns the address by which a caller is counted: for IPv6 its /64 network.
 pub fn caller(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
@@ -25,42 +25,41 @@ pub fn caller(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The caller of a request, as far as its address tells; an extension of every request.
+/// Client of a request, as far as its address is known; an extension of every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// The caller's address, IPv4 in its own form; `None` on the Unix socket.
+    /// Address of the client, IPv4 in its own form; `None` on the Unix socket.
     pub address: Option<IpAddr>,
-    /// Whether the request came over the Unix socket, which only the server's
-    /// own user and root can reach.
+    /// True if the request came over the Unix socket, which only the server's own user and root
+    /// can reach.
     pub via_unix: bool,
 }
 
-/// The proxies whose word about their own callers is believed.
+/// Proxies whose `X-Forwarded-For` is trusted.
 #[derive(Debug, Clone, Default)]
 pub struct TrustedProxies(Vec<IpNet>);
 
 impl TrustedProxies {
-    /// Believes what lies in these networks.
+    /// Trusts the addresses in these networks.
     #[must_use]
     pub fn new(networks: Vec<IpNet>) -> Self {
         Self(networks.into_iter().map(canonical).collect())
     }
 
-    /// Whether `address` is that of a trusted proxy.
+    /// Returns whether `address` is that of a trusted proxy.
     pub(super) fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// The caller behind a connection from `connected` (`None`: over the Unix socket).
+    /// Returns the client behind a connection from `connected` (`None`: over the Unix socket).
     pub(super) fn caller(&self, connected: Option<IpAddr>, headers: &HeaderMap) -> Peer {
         let address = connected.map(|address| self.behind(address.to_canonical(), headers));
         Peer { address, via_unix: connected.is_none() }
     }
 
-    /// Walks from our end of the chain of proxies towards the client, for as
-    /// long as the one that speaks is trusted. What stands further left was
-    /// written by somebody whom nobody vouches for.
+    /// Walks the chain of proxies from this server towards the client, as long as the current
+    /// address is trusted. Entries further left were written by untrusted peers.
     fn behind(&self, connected: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut believed = connected;
         let lines = headers.get_all(FORWARDED_FOR).iter().rev();
@@ -68,7 +67,7 @@ impl TrustedProxies {
         while self.contains(believed) {
             match told.next().and_then(address) {
                 Some(next) => believed = next,
-                // Nothing said, or nonsense: then the proxy itself is the caller.
+                // No entry, or a malformed one: the proxy itself is the client.
                 None => break,
             }
         }
@@ -76,7 +75,7 @@ impl TrustedProxies {
     }
 }
 
-/// IPv4 written as IPv6 is the IPv4 that connections are compared as.
+/// Converts a network of IPv4-mapped IPv6 to IPv4, the form in which addresses are compared.
 fn canonical(network: IpNet) -> IpNet {
     let mapped = |network: Ipv6Net| {
         let bits = network.prefix_len().checked_sub(IPV4_MAPPED_BITS)?;
@@ -88,7 +87,7 @@ fn canonical(network: IpNet) -> IpNet {
     }
 }
 
-/// One entry of the header: an address, perhaps with a port.
+/// Parses one entry of the header: an address, with or without a port.
 fn address(entry: &[u8]) -> Option<IpAddr> {
     let entry = std::str::from_utf8(entry).ok()?.trim();
     let bare = entry.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(entry);
@@ -126,7 +125,7 @@ mod test {
     fn a_stranger_is_not_believed() {
         check("203.0.113.9", &["198.51.100.1"], "203.0.113.9");
         check("::1", &["198.51.100.1"], "::1");
-        // A neighbour of a single trusted address is a stranger.
+        // A neighbour of a single trusted address is not trusted.
         check("192.0.2.2", &["198.51.100.1"], "192.0.2.2");
     }
 

@@ -16,7 +16,7 @@ pub async fn list(State(api): State<Api>) -> Json<Vec<api::ProviderHealth>> {
     Json(healths(&api))
 }
 
-/// The last check of each provider.
+/// Returns the last check of each provider.
 pub fn healths(api: &Api) -> Vec<api::ProviderHealth> {
     let entries = api.control.registry().entries();
     entries.iter().map(|entry| wire::provider_health(entry, &entry.checked())).collect()

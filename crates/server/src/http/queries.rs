@@ -1,5 +1,5 @@
-//! Query strings of routes that take none: refused, so that nobody believes that a
-//! filter was applied.
+//! Refusal of query strings on routes that take none, so that no caller assumes that a filter
+//! was applied.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use utoipa::openapi::{OpenApi, PathItem, RefOr};
 
 use super::error::malformed;
 
-/// The routes that the description knows to take no query.
+/// Routes without query parameters in the OpenAPI document.
 #[derive(Debug, Clone)]
 pub struct WithoutQuery(Arc<HashSet<(Method, String)>>);
 
 impl WithoutQuery {
-    /// Finds them in the description, by method and path.
+    /// Collects the routes from the document, by method and path.
     pub fn of(description: &OpenApi) -> Self {
         let routes = description.paths.paths.iter().flat_map(|(path, item)| {
             operations(item).filter(|(_, operation)| !takes_query(operation)).map(|(method, _)| (method, path.clone()))
@@ -45,12 +45,12 @@ fn operations(item: &PathItem) -> impl Iterator<Item = (Method, &Operation)> {
 fn takes_query(operation: &Operation) -> bool {
     operation.parameters.iter().flatten().any(|parameter| match parameter {
         RefOr::T(parameter) => parameter.parameter_in == ParameterIn::Query,
-        // What it says stands elsewhere.
+        // The parameter is defined elsewhere: assume that it is one of the query.
         RefOr::Ref(_) => true,
     })
 }
 
-/// Refuses a query where none is read.
+/// Refuses a query on a route that takes none.
 pub async fn refuse(
     State(without): State<WithoutQuery>,
     matched: Option<MatchedPath>,
@@ -68,5 +68,5 @@ pub async fn refuse(
     }
 }
 
-/// How much of a parameter's name is repeated.
+/// Characters of a parameter's name that are repeated in the error.
 const NAME_CHARS_MAX: usize = 64;

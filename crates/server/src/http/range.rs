@@ -2,18 +2,18 @@
 
 use axum::http::{HeaderMap, header};
 
-/// A part of a file that is asked for.
+/// Range of a file, as requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     /// From this byte to the end.
     From(u64),
     /// From the first of these bytes to the second, both included.
     Between(u64, u64),
-    /// The last so many bytes.
+    /// The last `n` bytes.
     Last(u64),
 }
 
-/// Reads the `Range` header. `None` for none and for what may be ignored:
+/// Parses the `Range` header. Returns `None` if there is none, and where it may be ignored:
 /// another unit, several ranges, or one that makes no sense.
 pub fn wanted(headers: &HeaderMap) -> Option<Wanted> {
     let value = headers.get(header::RANGE)?.to_str().ok()?;
@@ -30,8 +30,8 @@ pub fn wanted(headers: &HeaderMap) -> Option<Wanted> {
 }
 
 impl Wanted {
-    /// First byte and length within a file of `size` bytes; `None` if nothing of
-    /// the range lies within it.
+    /// Returns the first byte and the length within a file of `size` bytes; `None` if the range
+    /// lies outside it.
     pub fn within(self, size: u64) -> Option<(u64, u64)> {
         let (first, end) = match self {
             Wanted::From(first) => (first, size),

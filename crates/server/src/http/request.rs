@@ -1,4 +1,4 @@
-//! Reading requests: strict JSON, strict queries, and who asks.
+//! Extractors of requests: strict JSON, strict queries, names in paths and the owner.
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
@@ -15,10 +15,10 @@ use super::error::{ApiError, Refusal, malformed};
 use super::meter::Meter;
 use crate::control::IdempotencyKey;
 
-/// The largest JSON body, in bytes.
+/// Largest JSON body, in bytes.
 pub const JSON_BYTES_MAX: usize = 1024 * 1024;
 
-/// A JSON body. An absent or empty one is an empty object.
+/// JSON body. An absent or empty one is an empty object.
 #[derive(Debug)]
 pub struct Json<T>(pub T);
 
@@ -39,7 +39,7 @@ impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequest<S> for Js
     }
 }
 
-/// Whether the body says that it is JSON.
+/// Returns whether the content type is JSON.
 pub fn is_json(headers: &HeaderMap) -> bool {
     headers
         .get(header::CONTENT_TYPE)
@@ -48,15 +48,15 @@ pub fn is_json(headers: &HeaderMap) -> bool {
         .is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// Reads a JSON body strictly: unknown fields, duplicate keys and trailing data
-/// are refused, and the message names the field.
+/// Parses a JSON body strictly: unknown fields, duplicate keys and trailing data are refused,
+/// and the message names the field.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     parse_as("the body", bytes)
 }
 
-/// The same for JSON that is called something else.
+/// Parses JSON as [`parse`] does. `what` names it in errors.
 pub fn parse_as<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ApiError> {
-    // The reader would take an array for the fields in their order.
+    // serde would accept an array with the fields in their order.
     if bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
         return Err(malformed(format!("{what}: is not a JSON object")));
     }
@@ -64,7 +64,7 @@ pub fn parse_as<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ApiE
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
         let inner = worded(&error.inner().to_string());
-        // The reader does not know where it is when the text breaks off.
+        // The path is unknown when the text breaks off.
         if matches!(path.as_str(), "." | "?") {
             malformed(format!("{what}: {inner}"))
         } else {
@@ -75,7 +75,7 @@ pub fn parse_as<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ApiE
     Ok(value)
 }
 
-/// What a reader of numbers says, in words for people who do not read Rust.
+/// Rewords the number errors of Rust for readers who do not know it.
 fn worded(text: &str) -> String {
     const WORDS: [(&str, &str); 5] = [
         ("expected u32", "expected a whole number from 0 to 4294967295"),
@@ -87,7 +87,7 @@ fn worded(text: &str) -> String {
     WORDS.iter().fold(text.to_owned(), |text, (theirs, ours)| text.replace(theirs, ours))
 }
 
-/// A query string; unknown and repeated parameters are refused by the type.
+/// Query string. Unknown and repeated parameters are refused by the type.
 #[derive(Debug)]
 pub struct Params<T>(pub T);
 
@@ -100,7 +100,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Params<
 }
 
 impl<T: DeserializeOwned> Params<T> {
-    /// Reads the query of `uri`.
+    /// Parses the query of `uri`.
     pub fn of(uri: &Uri) -> Result<Self, ApiError> {
         Query::try_from_uri(uri)
             .map(|Query(params)| Params(params))
@@ -116,7 +116,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// A name in the path, such as a sandbox id.
+/// Name in the path, such as a sandbox id.
 #[derive(Debug)]
 pub struct Name(pub String);
 
@@ -146,7 +146,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Names<T
     }
 }
 
-/// Whom the request counts for: `X-User-ID`.
+/// Owner charged for the request: `X-User-ID`.
 #[derive(Debug, Clone, Default)]
 pub struct Owner(pub Option<OwnerId>);
 
@@ -158,10 +158,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Owner {
     }
 }
 
-/// Whom the headers say that the request counts for.
+/// Returns the owner that the headers name.
 ///
 /// # Errors
-/// If they say it twice, or what they say is no owner.
+/// If `X-User-ID` is given twice or is no owner id.
 pub fn owner(headers: &HeaderMap) -> Result<Option<OwnerId>, ApiError> {
     let mut values = headers.get_all("x-user-id").iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -172,24 +172,24 @@ pub fn owner(headers: &HeaderMap) -> Result<Option<OwnerId>, ApiError> {
     OwnerId::parse(text).map(Some).map_err(|error| malformed(format!("`X-User-ID`: {error}")))
 }
 
-/// A caller's own name for a request, from `Idempotency-Key`.
+/// Caller's own name for a request, from `Idempotency-Key`.
 #[derive(Debug)]
 pub struct RequestName(String);
 
 impl RequestName {
-    /// The key for a request with this body: the same name must ask for the same.
+    /// Returns the key for a request with this body. A repetition must have the same body.
     pub fn of(self, body: &impl Serialize) -> IdempotencyKey {
-        // Objects are sorted in a `Value`, so the order in which it came makes no difference.
+        // Objects are sorted in a `Value`, so the order of the fields makes no difference.
         let canonical = serde_json::to_value(body).unwrap_or_default().to_string();
         let hash = Sha256::digest(canonical.as_bytes());
         IdempotencyKey { key: self.0, request: BASE64_URL.encode(hash) }
     }
 }
 
-/// The longest `Idempotency-Key`, in bytes.
+/// Longest `Idempotency-Key`, in bytes.
 const KEY_BYTES_MAX: usize = 255;
 
-/// Whether the request may be repeated: `Idempotency-Key`.
+/// Optional `Idempotency-Key` of a request, which makes it safe to repeat.
 #[derive(Debug)]
 pub struct Repeatable(pub Option<RequestName>);
 

@@ -1,4 +1,4 @@
-//! Streams that are read by a rule, and written to as they are.
+//! Streams whose reads follow a rule; writes pass through.
 
 use std::io;
 use std::pin::Pin;
@@ -6,33 +6,32 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A rule for what is read of a stream.
+/// Rule for the reads of a stream.
 pub trait Rule: Unpin {
-    /// Returns how much may be read at once.
+    /// Returns the most bytes that the next read may take.
     ///
     /// # Errors
-    /// If nothing more may be read.
+    /// If no more may be read.
     fn at_once(&mut self) -> io::Result<usize> {
         Ok(usize::MAX)
     }
 
-    /// Counts what was read.
+    /// Counts the bytes of a read.
     ///
     /// # Errors
-    /// If it was too much.
+    /// If they were too many.
     fn came(&mut self, bytes: usize) -> io::Result<()>;
 }
 
-/// A stream that is read by a rule.
+/// Stream whose reads follow a rule.
 #[derive(Debug)]
 pub struct Ruled<S, R> {
-    /// The stream.
     pub stream: S,
     rule: R,
 }
 
 impl<S, R> Ruled<S, R> {
-    /// Reads `stream` by `rule`.
+    /// Wraps `stream` so that its reads follow `rule`.
     pub fn new(stream: S, rule: R) -> Self {
         Self { stream, rule }
     }

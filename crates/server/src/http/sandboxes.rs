@@ -64,7 +64,7 @@ pub async fn admission(
     Ok(Json(wire::decision(&api.control.decide(wire::spawn_request(body, owner)?).await?)))
 }
 
-/// The answer to any spawn.
+/// Returns the answer to any spawn.
 pub fn answer(api: &Api, spawned: &Spawned) -> (StatusCode, HeaderMap, Json<api::Sandbox>) {
     let timing: Vec<String> = spawned
         .phases
@@ -111,7 +111,7 @@ pub async fn list(
     Ok((headers, listed::page(held, bytes, page.sandboxes, wire::sandbox)).into_response())
 }
 
-/// Answers with all that fit.
+/// Answers with all sandboxes that match, in parts.
 async fn everything(api: Api, viewer: Owner, meter: &Meter, filter: ListFilter) -> Result<Response> {
     listed::array(meter, move |next| {
         let (api, viewer) = (api.clone(), viewer.0.clone());
@@ -168,7 +168,7 @@ pub async fn extend(
     Ok(Json(wire::sandbox(&sandbox)))
 }
 
-/// What to wait for.
+/// Query of a wait.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -176,7 +176,7 @@ pub struct WaitParams {
     /// `running` (the default), `destroyed` or `failed`
     #[param(pattern = "^(running|destroyed|failed)$")]
     state: Option<String>,
-    /// At most so long, such as `30s` (the default); at most `10m`
+    /// Longest wait, such as `30s` (the default); at most `10m`
     #[param(value_type = Option<api::Span>)]
     timeout: Option<String>,
 }
@@ -204,12 +204,12 @@ pub async fn wait(
     Ok(Json(wire::sandbox(&api.control.wait(&id, state, timeout).await?)))
 }
 
-/// How much of the console to show.
+/// Query of the console's lines.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct LogParams {
-    /// The newest so many lines: 100 by default, at most 10,000
+    /// Number of newest lines: 100 by default, at most 10,000
     #[param(minimum = 0, maximum = 10_000)]
     lines: Option<usize>,
 }

@@ -1,4 +1,5 @@
-//! The subprotocols of a WebSocket: ours, and the key of a page in a browser.
+//! WebSocket subprotocols: the server's own, and the one that carries the key of a page in a
+//! browser.
 
 use api::{SOCKET_KEY_PROTOCOL, SOCKET_PROTOCOL};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -14,8 +15,8 @@ fn offers(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).map(str::trim)
 }
 
-/// Moves a key among the offers to where every other client sends it, so that the
-/// same rules hold for it. Nobody sees it among the offers afterwards.
+/// Moves a key from the offered subprotocols to the header in which other clients send it, so
+/// that the same rules apply. It is removed from the offers.
 ///
 /// # Errors
 /// [`Denied`] for an offer that holds no key.
@@ -51,7 +52,7 @@ fn key(offer: &str) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// The offer that is taken up: ours, if it is there.
+/// Returns the selected subprotocol: the server's own, if it was offered.
 pub fn selected(headers: &HeaderMap) -> Option<HeaderValue> {
     offers(headers).any(|offer| offer == SOCKET_PROTOCOL).then(|| HeaderValue::from_static(SOCKET_PROTOCOL))
 }

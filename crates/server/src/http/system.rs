@@ -17,21 +17,21 @@ fn answer(api: &Api, status: &str) -> Json<api::Health> {
     Json(api::Health { status: status.to_owned(), version: VERSION.to_owned(), uptime: uptime(api) })
 }
 
-/// Whether the service is there
+/// Check that the service is there
 #[utoipa::path(get, path = "/api/v1/health", tag = "system",
     responses((status = 200, body = api::Health, description = "It is")))]
 pub async fn health(State(api): State<Api>) -> Json<api::Health> {
     answer(&api, "ok")
 }
 
-/// Whether the process responds
+/// Check that the process responds
 #[utoipa::path(get, path = "/api/v1/live", tag = "system",
     responses((status = 200, body = api::Health, description = "It does")))]
 pub async fn live(State(api): State<Api>) -> Json<api::Health> {
     answer(&api, "alive")
 }
 
-/// Whether sandboxes can be made
+/// Check whether sandboxes can be made
 #[utoipa::path(get, path = "/api/v1/ready", tag = "system",
     responses(
         (status = 200, body = api::Readiness, description = "They can"),

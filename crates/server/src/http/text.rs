@@ -1,14 +1,14 @@
-//! Output as text.
+//! Decoding of output to text.
 
-/// Bytes to text, split only between characters; what is no UTF-8 becomes U+FFFD.
+/// Decoder of bytes to text that splits only between characters. Invalid UTF-8 becomes U+FFFD.
 #[derive(Debug, Default)]
 pub struct Text {
-    /// The beginning of a character whose end has not come yet: at most 3 bytes.
+    /// Incomplete character at the end: at most 3 bytes.
     held: Vec<u8>,
 }
 
 impl Text {
-    /// The text that is whole by now.
+    /// Returns the text that is complete with these bytes.
     pub fn take(&mut self, bytes: &[u8]) -> String {
         let joined;
         let bytes = if self.held.is_empty() {
@@ -24,13 +24,13 @@ impl Text {
         String::from_utf8_lossy(&bytes[..whole]).into_owned()
     }
 
-    /// What was held back of a character that never became whole.
+    /// Returns the incomplete character held back, as U+FFFD.
     pub fn end(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.held)).into_owned()
     }
 }
 
-/// How many bytes at the end begin a character that more bytes could complete.
+/// Returns the number of bytes at the end that begin a character which more bytes could complete.
 fn incomplete_tail(bytes: &[u8]) -> usize {
     for back in 1..=bytes.len().min(3) {
         let tail = &bytes[bytes.len() - back..];

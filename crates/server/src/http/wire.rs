@@ -1,4 +1,5 @@
-//! Between the API's types and the service's: the only place that knows both.
+//! Conversions between the types of the API and those of the service. The only place that knows
+//! both.
 
 mod audit;
 pub mod figures;
@@ -30,28 +31,28 @@ pub use images::{image, image_detail, pruned_images, pull_progress};
 pub use list::{cursor, list_filter};
 pub use socket::{SocketCommand, signal, socket_start, terminal_size};
 
-/// RFC 3339 with milliseconds, UTC.
+/// Formats a time as RFC 3339 with milliseconds, in UTC.
 pub fn time(at: Timestamp) -> String {
     format!("{at:.3}")
 }
 
-/// A duration in the form `1h30m0s`.
+/// Formats a duration as `1h30m0s`.
 pub fn duration(duration: Duration) -> String {
     domain::format_duration(duration)
 }
 
-/// Reads a lifetime or deadline of the field `field`: a duration that is not zero.
+/// Parses a lifetime or deadline of the field `field`: a duration above zero.
 pub fn span(field: &str, text: &str) -> Result<Duration, ApiError> {
     match domain::parse_duration(text) {
         Ok(Duration::ZERO) => Err(malformed(format!("`{field}` must be longer than zero"))),
         Ok(span) => Ok(span),
-        // A well-formed one, and above every maximum.
+        // Well-formed, and above every maximum.
         Err(error @ DurationError::TooLong) => Err(Error::LimitReached(format!("`{field}` {error}")).into()),
         Err(error) => Err(malformed(format!("`{field}`: `{}` {error}", shortened(text)))),
     }
 }
 
-/// A caller's text, short enough to be repeated in a message.
+/// Shortens a caller's text to 40 characters, to be repeated in a message.
 fn shortened(text: &str) -> String {
     text.chars().take(40).collect()
 }
@@ -63,7 +64,7 @@ fn owner(header: Option<OwnerId>, field: Option<&str>) -> Result<Option<OwnerId>
     Ok(header.or(field))
 }
 
-/// The request of a spawn.
+/// Converts the body of a spawn. The owner in the header overrides that in the body.
 pub fn spawn_request(body: api::SpawnRequest, header: Option<OwnerId>) -> Result<SpawnRequest, ApiError> {
     Ok(SpawnRequest {
         owner: owner(header, body.owner_id.as_deref())?,
@@ -90,7 +91,7 @@ fn given(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> 
     }
 }
 
-/// The request of a spawn from a template.
+/// Converts the body of a spawn from a template.
 pub fn template_spawn(
     name: String,
     body: api::TemplateSpawnRequest,
@@ -104,12 +105,12 @@ pub fn template_spawn(
     spawn_request(body, header)
 }
 
-/// An owner's id in a path.
+/// Parses an owner's id in a path.
 pub fn owner_id(text: &str) -> Result<OwnerId, ApiError> {
     OwnerId::parse(text).map_err(|error| malformed(error.to_string()))
 }
 
-/// An owner's quota as clients send it.
+/// Converts an owner's quota from the API, with its bounds checked.
 pub fn quota(body: &api::QuotaRequest) -> Result<Quota, ApiError> {
     let seconds = |field: &str, text: Option<&str>| {
         let Some(text) = text else { return Ok(Duration::ZERO) };
@@ -136,7 +137,7 @@ pub fn quota(body: &api::QuotaRequest) -> Result<Quota, ApiError> {
     })
 }
 
-/// An owner's quota as clients see it.
+/// Converts an owner's quota to the API.
 pub fn owner_quota(own: &OwnerQuota) -> api::OwnerQuota {
     api::OwnerQuota {
         owner_id: own.owner.to_string(),
@@ -151,7 +152,7 @@ pub fn owner_quota(own: &OwnerQuota) -> api::OwnerQuota {
     }
 }
 
-/// What an owner has, and may have.
+/// Converts an owner's usage and limits to the API.
 pub fn usage(usage: &Usage) -> api::OwnerUsage {
     api::OwnerUsage {
         owner_id: usage.owner.to_string(),
@@ -166,13 +167,13 @@ pub fn usage(usage: &Usage) -> api::OwnerUsage {
     }
 }
 
-/// How many quotas say what.
+/// Converts the counts of quotas to the API.
 pub fn quota_summary(summary: QuotaSummary) -> api::QuotaSummary {
     let QuotaSummary { total, with_max_sandboxes, with_max_ttl, with_max_exec_timeout } = summary;
     api::QuotaSummary { total, with_max_sandboxes, with_max_ttl, with_max_exec_timeout }
 }
 
-/// What would become of a spawn.
+/// Converts an admission decision to the API.
 pub fn decision(decision: &Decision) -> api::AdmissionDecision {
     let Room { active, caps } = decision.room;
     api::AdmissionDecision {
@@ -187,14 +188,14 @@ pub fn decision(decision: &Decision) -> api::AdmissionDecision {
     }
 }
 
-/// Returns the bytes that a sandbox takes in memory, about.
+/// Returns roughly the bytes that a sandbox takes in memory.
 pub fn sandbox_bytes(sandbox: &Sandbox) -> usize {
     const FIXED: usize = 1024;
     let labels = sandbox.metadata.iter().map(|(key, value)| key.len() + value.len() + 128);
     FIXED + labels.sum::<usize>() + sandbox.error.as_ref().map_or(0, String::len)
 }
 
-/// A sandbox as clients see it.
+/// Converts a sandbox to the API.
 pub fn sandbox(sandbox: &Sandbox) -> api::Sandbox {
     api::Sandbox {
         id: sandbox.id.to_string(),
@@ -214,7 +215,7 @@ pub fn sandbox(sandbox: &Sandbox) -> api::Sandbox {
     }
 }
 
-/// The values of a template.
+/// Converts the values of a template from the API.
 pub fn template_values(body: api::TemplateBody) -> Result<TemplateValues, ApiError> {
     Ok(TemplateValues {
         image: body.image,
@@ -228,7 +229,7 @@ pub fn template_values(body: api::TemplateBody) -> Result<TemplateValues, ApiErr
     })
 }
 
-/// The name and the values of a new template.
+/// Splits a new template into its name and its values.
 pub fn new_template(body: api::TemplateRequest) -> Result<(String, TemplateValues), ApiError> {
     let api::TemplateRequest { name, image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata } = body;
     let values =
@@ -236,7 +237,7 @@ pub fn new_template(body: api::TemplateRequest) -> Result<(String, TemplateValue
     Ok((name, values))
 }
 
-/// A template as clients see it.
+/// Converts a template to the API.
 pub fn template(template: &Template) -> api::Template {
     let values = &template.values;
     api::Template {
@@ -254,7 +255,7 @@ pub fn template(template: &Template) -> api::Template {
     }
 }
 
-/// Text of a request as bytes.
+/// Decodes text of a request to bytes.
 pub fn bytes(field: &str, text: String, encoding: api::TextEncoding) -> Result<Bytes, ApiError> {
     match encoding {
         api::TextEncoding::Utf8 => Ok(Bytes::from(text)),
@@ -265,7 +266,7 @@ pub fn bytes(field: &str, text: String, encoding: api::TextEncoding) -> Result<B
     }
 }
 
-/// A command, and whether and how to stream it.
+/// Converts the body of an exec.
 pub fn exec_request(body: api::ExecRequest) -> Result<ExecRequest, ApiError> {
     if body.command.is_empty() {
         return Err(malformed("`command` is empty; say what to run"));
@@ -284,13 +285,13 @@ pub fn exec_request(body: api::ExecRequest) -> Result<ExecRequest, ApiError> {
     })
 }
 
-/// How a command ended, as clients see it.
+/// Converts the exit of a command and its output to the API.
 pub fn exec_result(exit: ExitStatus, stdout: String, stderr: String, truncated: bool) -> api::ExecResult {
     let ExitStatus { code: exit_code, timed_out, oom_killed, duration: took } = exit;
     api::ExecResult { exit_code, stdout, stderr, duration: duration(took), timed_out, oom_killed, truncated }
 }
 
-/// Reads permission bits such as `755`.
+/// Parses permission bits such as `755`.
 pub fn mode(text: &str) -> Result<u32, ApiError> {
     let bad = || malformed(format!("`mode`: `{}` is not an octal mode such as 644 or 0755", shortened(text)));
     if !(1..=5).contains(&text.len()) || !text.bytes().all(|b| matches!(b, b'0'..=b'7')) {
@@ -299,7 +300,7 @@ pub fn mode(text: &str) -> Result<u32, ApiError> {
     u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(bad)
 }
 
-/// A file as clients see it.
+/// Converts a file's metadata to the API.
 pub fn file(info: FileInfo) -> api::FileInfo {
     api::FileInfo {
         name: info.name,
@@ -313,7 +314,7 @@ pub fn file(info: FileInfo) -> api::FileInfo {
     }
 }
 
-/// The health of a provider as clients see it.
+/// Converts the health of a provider to the API.
 pub fn provider_health(entry: &Entry, checked: &Checked) -> api::ProviderHealth {
     let (health, backend) = (&checked.health, entry.provider.backend());
     api::ProviderHealth {
@@ -331,7 +332,7 @@ pub fn provider_health(entry: &Entry, checked: &Checked) -> api::ProviderHealth 
     }
 }
 
-/// All about a provider as clients see it.
+/// Converts the details of a provider to the API.
 pub fn provider_detail(detail: &ProviderDetail<'_>) -> api::ProviderDetail {
     let facts = detail.entry.provider.facts();
     let limits = facts.limits.into_iter().map(|(limit, kind)| {
@@ -363,7 +364,7 @@ pub fn provider_detail(detail: &ProviderDetail<'_>) -> api::ProviderDetail {
     }
 }
 
-/// An event as clients see it.
+/// Converts an event to the API.
 pub fn event(event: &Event) -> api::Event {
     api::Event {
         id: event.id,
@@ -374,7 +375,7 @@ pub fn event(event: &Event) -> api::Event {
     }
 }
 
-/// What an event's readers ask for: kinds and a sandbox.
+/// Builds the filter of an event stream from its types and its sandbox.
 pub fn event_filter(types: &[String], sandbox_id: Option<&str>) -> Result<Filter, ApiError> {
     let kind = |name: &String| {
         EventType::named(name).ok_or_else(|| {
@@ -388,17 +389,17 @@ pub fn event_filter(types: &[String], sandbox_id: Option<&str>) -> Result<Filter
     Ok(Filter { kinds: types.iter().map(kind).collect::<Result<_, _>>()?, sandbox })
 }
 
-/// That something was done.
+/// Returns the body of an answer that only confirms an action.
 pub fn status(status: &str) -> axum::Json<api::Status> {
     axum::Json(api::Status { status: status.to_owned() })
 }
 
-/// A made thing.
+/// Returns the answer for a created resource, with status 201.
 pub fn created<T>(body: T) -> (StatusCode, axum::Json<T>) {
     (StatusCode::CREATED, axum::Json(body))
 }
 
-/// The pool as the API shows it.
+/// Converts the pool's counts and bounds to the API; `None` while pool mode is off.
 pub fn pool_status(status: Option<PoolStatus>) -> api::PoolStatus {
     let Some(PoolStatus { counts, bounds }) = status else { return api::PoolStatus::default() };
     api::PoolStatus {

@@ -1,5 +1,4 @@
-//! What comes in over a WebSocket, counted while it is a part of a message that is
-//! not whole.
+//! Memory accounting for incomplete incoming WebSocket messages.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,34 +6,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::budget::Reservation;
 use crate::http::ruled::{Rule, Ruled};
 
-/// A byte that waits is in the frame, and in the message that frames make.
+/// Copies of a byte that waits: in the frame, and in the message assembled from frames.
 const COPIES: usize = 2;
 
-/// Counts what came since the last whole message.
+/// Counter of the bytes since the last complete message.
 #[derive(Debug, Clone)]
 pub(super) struct Counter(Arc<Mutex<Count>>);
 
 #[derive(Debug)]
 struct Count {
-    /// What the longest message so far took: buffers stay as large as they were.
+    /// Memory of the longest message so far: buffers keep their size.
     held: Reservation,
-    /// What needs no counting.
+    /// Bytes of a message that are not counted.
     free: usize,
     came: usize,
 }
 
 impl Counter {
     fn lock(&self) -> MutexGuard<'_, Count> {
-        // Each statement leaves the count whole.
+        // No panic can leave the count inconsistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to count anew, after a whole message.
+    /// Restarts the count, after a complete message.
     pub(super) fn restart(&self) {
         self.lock().came = 0;
     }
 
-    /// Counts no more: what comes is not kept.
+    /// Stops counting and releases the memory: later bytes are not kept.
     pub(super) fn stop(&self) {
         let mut count = self.lock();
         count.free = usize::MAX;
@@ -43,7 +42,7 @@ impl Counter {
 }
 
 impl Counter {
-    /// Counts in `held` what comes over `stream` beyond `free` bytes.
+    /// Wraps `stream` so that bytes of a message beyond `free` are counted in `held`.
     pub(super) fn around<S>(stream: S, held: Reservation, free: usize) -> (Ruled<S, Self>, Self) {
         let counter = Self(Arc::new(Mutex::new(Count { held, free, came: 0 })));
         (Ruled::new(stream, counter.clone()), counter)

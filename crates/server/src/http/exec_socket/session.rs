@@ -1,4 +1,4 @@
-//! The conversation over a WebSocket: one command, from its start to its end.
+//! The session of a WebSocket: one command, from its start to its end.
 
 use std::time::Duration;
 
@@ -25,32 +25,31 @@ use crate::http::request::parse_as;
 use crate::http::text::Text;
 use crate::http::{Api, wire};
 
-/// The largest message, in bytes, as the largest JSON body.
+/// Largest message, in bytes: the same as for JSON bodies.
 const MESSAGE_BYTES_MAX: usize = crate::http::request::JSON_BYTES_MAX;
-/// A client sends the first message as soon as it can.
+/// Time that a client may take to send its first message.
 const START_WAIT: Duration = Duration::from_secs(10);
-/// How often the client is asked whether it is still there; what is quiet for
-/// long is cut off by many a proxy.
+/// Interval of pings to the client. Many proxies cut connections that are quiet for long.
 const PING_EVERY: Duration = Duration::from_secs(15);
-/// A client that says nothing for so long, asked many times, has gone: as long as
-/// one may take nothing of what is sent.
+/// Silence after which a client counts as gone, though pinged many times. It equals the time
+/// for which a client may take no byte of what is sent.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
-/// How long the last words may take, and the client's answer to them.
+/// Time for the last message and the client's close frame.
 const FAREWELL_MAX: Duration = Duration::from_secs(5);
-/// What is read at once. Few clients say much.
+/// Size of reads and writes. Few clients send much.
 const BUFFER_BYTES: usize = 16 * 1024;
-/// How much of what can no longer be understood is read all the same.
+/// Most bytes that are read after a message that cannot be decoded.
 const GARBLED_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// How messages are called in errors.
+/// Name of messages in errors.
 const MESSAGE: &str = "the message";
 
-/// How a conversation ends.
+/// End of a session.
 #[derive(Debug)]
 struct End {
-    /// The last words; `None` if nobody is there to hear them.
+    /// Last message; `None` if the client is gone.
     words: Option<SocketOutput>,
     code: CloseCode,
-    /// Whether what the client sends can no longer be read.
+    /// True if what the client sends can no longer be decoded.
     is_garbled: bool,
 }
 
@@ -75,7 +74,7 @@ impl End {
         End { words: Some(words), code: CloseCode::Away, is_garbled: false }
     }
 
-    /// What the client sent cannot be read.
+    /// Returns the end for a read that failed.
     fn of_fault(fault: &Fault) -> End {
         let (code, name, message) = match fault {
             Fault::Capacity(_) => {
@@ -108,16 +107,15 @@ impl From<ApiError> for End {
     }
 }
 
-/// The largest piece of output in one message: text may become six times as long,
+/// Largest piece of output in one text message, in bytes: escaping may make it six times as long.
 const TEXT_BYTES_MAX: usize = 16 * 1024;
-/// and what is binary stays as it is.
+/// Largest piece of output in one binary message, in bytes: sent as it is.
 const BINARY_BYTES_MAX: usize = 64 * 1024;
-/// What a socket may hold without more: output that waits in the box's connection
-/// for a client that does not read, a message in the two copies of it that are sent,
-/// and what is read at once.
+/// Memory held by every socket: output that waits in the box's connection for a client that
+/// does not read, the two copies of a message that is sent, and the read buffers.
 pub(super) const SOCKET_BYTES: usize = STREAM_BYTES_MAX + 2 * 6 * TEXT_BYTES_MAX + 4 * BUFFER_BYTES;
 
-/// Runs one command for whoever is at the other end of `io`.
+/// Runs one command for the client on `io`.
 pub(super) async fn run(api: Api, id: String, io: impl AsyncRead + AsyncWrite + Unpin, held: Reservation) {
     let account = held.account().clone();
     let (io, counter) = Counter::around(io, account.nothing(), BUFFER_BYTES);
@@ -132,12 +130,12 @@ pub(super) async fn run(api: Api, id: String, io: impl AsyncRead + AsyncWrite + 
         () = api.settings.stop.cancelled() => End::stopping(),
     };
     counter.stop();
-    // Running out of time only means that the client may not hear it.
+    // After a timeout the client may not get the last message. Nothing more is done about it.
     let _ = timeout(FAREWELL_MAX, part(&mut socket, end)).await;
     drop(held);
 }
 
-/// What memory is taken by, and what counts the message that is coming in.
+/// Account that memory is taken from, and counter of the incoming message.
 type Meter<'a> = (&'a Account, &'a Counter);
 
 async fn converse<S>(api: &Api, id: &str, socket: &mut WebSocketStream<S>, meter: Meter<'_>) -> End
@@ -149,7 +147,7 @@ where
         Err(end) => return end,
     };
     meter.1.restart();
-    // One piece waits here, and one in the hand of who reads on.
+    // One piece waits here, and one in the task that passes stdin on.
     let (stdin, content) = mpsc::channel(1);
     let content = stream::unfold(content, |mut content| async move { Some((Ok(content.recv().await?), content)) });
     let touch = Touch { stdin: content.boxed(), terminal: command.terminal };
@@ -169,7 +167,7 @@ where
     }
 }
 
-/// The first message, which says what to run.
+/// Waits for the first message, which names the command.
 async fn first<S>(source: &mut S) -> Result<wire::SocketCommand, End>
 where
     S: Stream<Item = Result<Message, Fault>> + Unpin,
@@ -202,7 +200,7 @@ where
     }
 }
 
-/// What a message is.
+/// Returns the type of a message.
 fn kind(text: &str) -> Result<SocketKind, ApiError> {
     #[derive(Deserialize)]
     struct Typed {
@@ -212,7 +210,7 @@ fn kind(text: &str) -> Result<SocketKind, ApiError> {
     parse_as::<Typed>(MESSAGE, text.as_bytes()).map(|typed| typed.kind)
 }
 
-/// Takes what the client says, until it goes or says what makes no sense.
+/// Handles the client's messages, until it hangs up or sends one that makes no sense.
 async fn listen<S>(source: &mut S, stdin: mpsc::Sender<Bytes>, handle: &Handle, meter: Meter<'_>) -> End
 where
     S: Stream<Item = Result<Message, Fault>> + Unpin,
@@ -236,8 +234,8 @@ where
     }
 }
 
-/// The next message. Time counts only here, so that a command that does not read
-/// its stdin is no silence of the client.
+/// Waits for the next message. Only this wait counts as silence of the client, not the wait for
+/// a command that does not read its stdin.
 async fn heard<S>(source: &mut S) -> Result<Message, End>
 where
     S: Stream<Item = Result<Message, Fault>> + Unpin,
@@ -281,38 +279,36 @@ async fn take(
     }
 }
 
-/// Passes stdin on, at the speed of the command, and counts it until the command
-/// has read it. Where the caller may hold no more, the client waits like for a
-/// command that does not read.
+/// Passes stdin on at the speed of the command, counted until the command has read it. A client
+/// that may hold no more waits as it does for a command that does not read.
 async fn feed(mut bytes: Bytes, stdin: Option<&mpsc::Sender<Bytes>>, account: &Account) -> Result<(), ApiError> {
     let stdin = stdin.ok_or_else(|| malformed("stdin has ended with `eof`; nothing can follow"))?;
     if !bytes.is_empty() {
         if bytes.len() > SMALL_BYTES {
             bytes = held_with(bytes.clone(), account.reserve_within(bytes.len(), SILENCE_MAX).await?);
         }
-        // A command that has closed its stdin misses nothing.
+        // A command that has closed its stdin needs no more of it.
         let _ = stdin.send(bytes).await;
     }
     Ok(())
 }
 
-/// How output is sent.
+/// Encoding of output.
 #[derive(Debug, Clone, Copy)]
 struct Form {
     binary: bool,
     timeout: Duration,
 }
 
-/// How output ends.
+/// End of the output.
 #[derive(Debug)]
 enum Told {
     End(End),
-    /// Without an exit: the box has ended, or its provider failed.
+    /// No exit: the box has ended, or its provider failed.
     Cut(providers::Error),
 }
 
-/// Sends what the command writes, at the speed of the client, and asks now and
-/// then whether there still is one.
+/// Sends what the command writes at the speed of the client, and pings it every [`PING_EVERY`].
 async fn tell<S>(sink: &mut S, mut output: OutputStream, form: Form) -> Told
 where
     S: Sink<Message> + Unpin,
@@ -321,10 +317,10 @@ where
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     pings.reset();
     let (mut stdout, mut stderr) = (Text::default(), Text::default());
-    // What has come and is not sent yet.
+    // Output that has arrived and is not sent yet.
     let mut rest = (SOCKET_STDOUT, Bytes::new());
     loop {
-        // Neither comes first: a client that is sent a lot is asked, too.
+        // `select!` polls at random: a client that is sent a lot is pinged, too.
         let message = tokio::select! {
             () = std::future::ready(()), if !rest.1.is_empty() => {
                 let part = rest.1.split_to(form.bytes_max().min(rest.1.len()));
@@ -372,12 +368,12 @@ where
 }
 
 impl Form {
-    /// Returns how much output one message may carry.
+    /// Returns the most output that one message may carry, in bytes.
     fn bytes_max(self) -> usize {
         if self.binary { BINARY_BYTES_MAX } else { TEXT_BYTES_MAX }
     }
 
-    /// A piece of output; `None` while a character is not whole.
+    /// Returns a message with this output; `None` while a character is incomplete.
     fn piece(self, stream: u8, text: &mut Text, bytes: &[u8]) -> Option<Message> {
         if self.binary {
             let mut frame = BytesMut::with_capacity(1 + bytes.len());
@@ -388,7 +384,7 @@ impl Form {
         written(stream, text.take(bytes))
     }
 
-    /// What was held back of it.
+    /// Returns a message with the incomplete character held back.
     fn rest(self, stream: u8, text: &mut Text) -> Option<Message> {
         written(stream, text.end())
     }
@@ -406,8 +402,8 @@ fn json(words: &SocketOutput) -> Message {
     Message::text(serde_json::to_string(words).expect("a message is JSON"))
 }
 
-/// Says the last words, closes, and reads on for a while: a connection that is
-/// closed over unread bytes may take the last words with it.
+/// Sends the last message, closes, and reads on for a while: a connection that is closed with
+/// unread bytes may lose the last message.
 async fn part<S>(socket: &mut WebSocketStream<S>, end: End)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -430,7 +426,7 @@ where
         }
         return;
     }
-    // The client answers with its own close.
+    // The client answers with its own close frame.
     while let Some(Ok(_)) = socket.next().await {}
 }
 
@@ -448,7 +444,7 @@ mod test {
         }
     }
 
-    /// A timer may ring a tick late.
+    /// The margin covers a timer that fires a tick late.
     fn is_about(elapsed: Duration, expected: Duration) -> bool {
         elapsed >= expected && elapsed < expected + Duration::from_secs(1)
     }
@@ -549,7 +545,7 @@ mod test {
         assert_eq!(serde_json::to_string(&words).unwrap(), r#"{"type":"exit","exit_code":124,"timed_out":true}"#);
     }
 
-    /// A sink that takes everything, and what it took.
+    /// Returns a sink that accepts every message, and a receiver of the messages.
     fn futures_channel() -> (impl Sink<Message> + Unpin, mpsc::Receiver<Message>) {
         let (sender, receiver) = mpsc::channel(64);
         let sink = futures_util::sink::unfold(sender, |sender: mpsc::Sender<Message>, message| async move {

@@ -1,4 +1,4 @@
-//! A strict reader of both formats, and what it makes of what we write.
+//! A strict parser of both formats, and tests of the written text with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::operations::Histogram;
 
 type Series = BTreeMap<(String, Vec<(String, String)>), f64>;
 
-/// Reads a text as strictly as the formats allow; panics with the line it stumbles on.
+/// Parses a text as strictly as the formats require; panics with the line at fault.
 fn read(format: Format, text: &str) -> Series {
     let body = match format {
         Format::Text => text,
@@ -183,7 +183,7 @@ fn the_format_is_the_one_that_is_liked_better() {
         "application/*;q=0.1, text/plain; version=0.0.4",
         // A release before OpenMetrics.
         "text/plain;version=0.0.4;q=1,*/*;q=0.1",
-        // The protobuf format first, which is not spoken here.
+        // The protobuf format first, which is not supported here.
         "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.6,\
          text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
     ] {
@@ -194,7 +194,7 @@ fn the_format_is_the_one_that_is_liked_better() {
         "Application/OpenMetrics-Text; Version=\"1.0.0\"; charset=utf-8",
         "text/plain;q=0.5, application/openmetrics-text;version=1.0.0;q=0.6",
         "text/plain;q=0, */*;q=0.1",
-        // What Prometheus 2 and 3 send.
+        // The headers of Prometheus 2 and 3.
         "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
          text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
         "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\

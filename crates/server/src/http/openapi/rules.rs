@@ -1,8 +1,9 @@
-//! What holds for every route, said once and added to each: how it fails, the
-//! headers that every answer has, and who may ask.
+//! Parts of the OpenAPI document that are the same for every route: errors, common headers and
+//! security.
 
 use std::collections::BTreeSet;
 
+use axum::http::Method;
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, Parameter, ParameterIn, PathItem};
 use utoipa::openapi::schema::{AdditionalProperties, KnownFormat, ObjectBuilder, SchemaFormat, SchemaType};
@@ -11,10 +12,13 @@ use utoipa::openapi::{
     Components, Content, ContentBuilder, Header, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder, Schema, Type,
 };
 
-/// What a route asks of its caller.
+use crate::auth::Demand;
+use crate::http::routes::{Gate, Policies};
+
+/// Credential that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Security {
-    /// Nothing.
+    /// No credential.
     Open,
     /// The API key.
     Key,
@@ -24,8 +28,7 @@ pub enum Security {
     Worker,
 }
 
-/// A failure that any route may have: its status, its name among the
-/// components, and what it means.
+/// Error response that any route may have: status, component name and description.
 struct Failure(&'static str, &'static str, &'static str);
 
 const BAD_REQUEST: Failure =
@@ -42,7 +45,7 @@ const UNAVAILABLE: Failure = Failure("503", "Unavailable", "Not now; it may be t
 const FAILURES: [Failure; 9] =
     [BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, TOO_LARGE, MEDIA_TYPE, LIMIT, INTERNAL, UNAVAILABLE];
 
-/// The type of a body that is what it is.
+/// Content type of a raw body.
 const BYTES: &str = "application/octet-stream";
 
 const API_KEY: &str = "ApiKey";
@@ -51,8 +54,8 @@ const ADMIN_KEY: &str = "AdminKey";
 const WORKER_ID: &str = "WorkerId";
 const WORKER_TOKEN: &str = "WorkerToken";
 
-/// Adds to every operation what its route does not have to say itself.
-pub fn apply(document: &mut OpenApi, security: impl Fn(&str) -> Security) {
+/// Adds the common parts to every operation.
+pub fn apply(document: &mut OpenApi, policies: &Policies, security: impl Fn(Gate) -> Security) {
     let components = document.components.get_or_insert_default();
     for failure in &FAILURES {
         components.responses.insert(failure.1.to_owned(), RefOr::T(described(failure)));
@@ -62,8 +65,10 @@ pub fn apply(document: &mut OpenApi, security: impl Fn(&str) -> Security) {
     tell_of_fixed_names(document);
     for (path, item) in &mut document.paths.paths {
         let shared = item.parameters.clone().unwrap_or_default();
-        for operation in operations(item) {
-            operation.security = requirements(security(path));
+        for (method, operation) in operations(item) {
+            let gate = policies.of(Some(path), &method).gate;
+            let is_open = gate == Gate::Key(Demand::Nothing);
+            operation.security = requirements(security(gate));
             shape_parameters(operation);
             shape_bodies(operation, &all_optional);
             let has_query = shared.iter().chain(operation.parameters.iter().flatten()).any(is_readable);
@@ -80,13 +85,13 @@ pub fn apply(document: &mut OpenApi, security: impl Fn(&str) -> Security) {
             add(&NOT_FOUND, path.contains('{'));
             add(&TOO_LARGE, has_body);
             add(&MEDIA_TYPE, has_body);
-            add(&LIMIT, !is_open(path));
+            add(&LIMIT, !is_open);
             add(&INTERNAL, true);
-            add(&UNAVAILABLE, !is_open(path));
+            add(&UNAVAILABLE, !is_open);
             for response in operation.responses.responses.values_mut() {
                 if let RefOr::T(response) = response {
                     response.headers.insert("X-Request-ID".to_owned(), request_id().into());
-                    if !is_open(path) {
+                    if !is_open {
                         response.headers.extend(rate_limit());
                     }
                 }
@@ -95,11 +100,17 @@ pub fn apply(document: &mut OpenApi, security: impl Fn(&str) -> Security) {
     }
 }
 
-fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
-    [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch].into_iter().flatten()
+fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
+    let all = [
+        (Method::GET, &mut item.get),
+        (Method::PUT, &mut item.put),
+        (Method::POST, &mut item.post),
+        (Method::DELETE, &mut item.delete),
+    ];
+    all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
 }
 
-/// Whether reading it can fail.
+/// Returns whether reading the parameter can fail.
 fn is_readable(parameter: &RefOr<Parameter>) -> bool {
     !matches!(parameter, RefOr::T(Parameter { parameter_in: ParameterIn::Path, .. }))
 }
@@ -116,7 +127,7 @@ fn described(failure: &Failure) -> Response {
     response
 }
 
-/// What every answer says while the rate of requests is limited, but those of
+/// Returns the rate limit headers. Answers have them while there is a limit, except those of
 /// the open routes and to workers.
 fn rate_limit() -> [(String, RefOr<Header>); 2] {
     [
@@ -139,18 +150,13 @@ fn request_id() -> Header {
         .build()
 }
 
-/// Whoever asks needs no key.
-fn is_open(path: &str) -> bool {
-    matches!(path, "/api/v1/live" | "/api/v1/health" | "/api/v1/ready")
-}
-
-/// What a request has to carry: one of the list.
+/// Returns the alternative credentials of a request.
 fn requirements(security: Security) -> Option<Vec<SecurityRequirement>> {
     let one = |name: &str| SecurityRequirement::new(name, [""; 0]);
     match security {
         Security::Open => None,
         Security::Key => Some(vec![one(API_KEY), one(BEARER), one(ADMIN_KEY)]),
-        // The others may carry the admin key too, or by fallback the API key.
+        // The other two headers may carry the admin key too, or by fallback the API key.
         Security::AdminKey => Some(vec![one(ADMIN_KEY), one(API_KEY), one(BEARER)]),
         Security::Worker => Some(vec![one(WORKER_ID).add(WORKER_TOKEN, [""; 0])]),
     }
@@ -173,8 +179,8 @@ fn schemes(components: &mut Components) {
     }
 }
 
-/// Headers and names have the same shape wherever they stand, and what is not
-/// in a body cannot be null.
+/// Gives known headers and names the same schema everywhere, and removes `null` from the types
+/// of parameters, which cannot be null.
 fn shape_parameters(operation: &mut Operation) {
     for parameter in operation.parameters.iter_mut().flatten() {
         let RefOr::T(parameter) = parameter else { continue };
@@ -196,10 +202,10 @@ fn shape_parameters(operation: &mut Operation) {
     }
 }
 
-/// The schemas of which every field may be left out, as references.
+/// Returns references to the schemas of which every field is optional.
 fn all_optional(components: &Components) -> BTreeSet<String> {
     let names = components.schemas.iter().filter_map(|(name, schema)| match schema {
-        // A map has no properties either, but takes any.
+        // A map has no properties either, but accepts any.
         RefOr::T(Schema::Object(object)) => {
             let takes_none =
                 matches!(object.additional_properties.as_deref(), Some(AdditionalProperties::FreeForm(false)));
@@ -210,7 +216,7 @@ fn all_optional(components: &Components) -> BTreeSet<String> {
     names.map(|name| Ref::from_schema_name(name).ref_location).collect()
 }
 
-/// An absent body is an empty object, or an empty file; and bytes are bytes.
+/// Marks bodies as optional that may be an empty object or an empty file, and raw bodies as binary.
 fn shape_bodies(operation: &mut Operation, all_optional: &BTreeSet<String>) {
     let as_bytes = |content: Option<&mut RefOr<Content>>| {
         if let Some(RefOr::T(content)) = content {
@@ -235,16 +241,15 @@ fn shape_bodies(operation: &mut Operation, all_optional: &BTreeSet<String>) {
     }
 }
 
-/// Files of these names can be written too, although their paths belong to
-/// other methods.
+/// Last segments of fixed routes that are also writable file paths, by another method.
 pub const FILES_OF_ROUTES: [&str; 5] = ["list", "move", "chmod", "stat", "glob"];
 
-/// The same for images.
+/// Last segments of fixed routes that are also image names, for other methods.
 pub const IMAGES_OF_ROUTES: [&str; 3] = ["pull", "import", "prune"];
 
-/// A fixed name beside a variable one: what the variable's path can do and the
-/// fixed one's does otherwise, the service does under the fixed one too, as if
-/// it were the variable's value. This tells of it.
+/// Documents fixed segments that are also values of a path variable. The service handles the
+/// methods that the fixed route lacks as the variable's route does, so they are copied to the
+/// fixed path.
 fn tell_of_fixed_names(document: &mut OpenApi) {
     let files = FILES_OF_ROUTES.map(|name| ("/api/v1/sandboxes/{id}/files", "path", name));
     let paths = &mut document.paths.paths;

@@ -1,4 +1,4 @@
-//! The audit history as clients ask for it and see it.
+//! Conversions of the audit history: its query and its rows.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -9,12 +9,12 @@ use super::super::error::{ApiError, malformed};
 use super::{given, shortened, time};
 use crate::control::{AuditEntry, AuditFilter};
 
-/// Rows of a page that names no `limit`.
+/// Rows of a page whose query has no `limit`.
 const LIMIT: u32 = 100;
-/// The most rows of a page.
+/// Most rows of a page.
 const LIMIT_MAX: u32 = 1000;
 
-/// The query of the audit history.
+/// Query of the audit history.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditQuery {
@@ -31,7 +31,7 @@ pub struct AuditQuery {
 }
 
 impl AuditQuery {
-    /// Which rows are asked for.
+    /// Returns the filter of the rows.
     pub fn filter(&self) -> Result<AuditFilter, ApiError> {
         let text = |name: &str, value: &Option<String>| given(name, value.clone());
         let status = self.status.as_deref().map(|text| {
@@ -55,24 +55,24 @@ impl AuditQuery {
         Ok(filter)
     }
 
-    /// The id that the page ends before.
+    /// Returns the row id of the cursor, before which the page begins.
     pub fn before(&self) -> Result<Option<u64>, ApiError> {
         let read = |text: &str| {
             let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
             Some(u64::from_be_bytes(bytes.try_into().ok()?))
         };
-        let bad = || malformed("`cursor` is none of ours; take it from `X-Next-Cursor`, or leave it out to begin anew");
+        let bad = || malformed("`cursor` is not valid; take it from `X-Next-Cursor`, or leave it out to begin anew");
         self.cursor.as_deref().map(|text| read(text).ok_or_else(bad)).transpose()
     }
 
-    /// How many rows a page has.
+    /// Returns the number of rows of a page.
     pub fn limit(&self) -> Result<u32, ApiError> {
         let Some(text) = self.limit.as_deref() else { return Ok(LIMIT) };
         let limit = text.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
         limit.ok_or_else(|| malformed(format!("`limit` is a number from 1 to {LIMIT_MAX}")))
     }
 
-    /// Whether rows are asked for as CSV.
+    /// Returns whether rows are wanted as CSV.
     pub fn wants_csv(&self) -> Result<bool, ApiError> {
         match self.format.as_deref() {
             None | Some("json") => Ok(false),
@@ -82,7 +82,7 @@ impl AuditQuery {
     }
 }
 
-/// Where the page after the row `id` begins.
+/// Returns the cursor of the page after the row `id`.
 pub fn audit_cursor(id: u64) -> String {
     URL_SAFE_NO_PAD.encode(id.to_be_bytes())
 }
@@ -95,7 +95,7 @@ fn instant(field: &str, text: Option<&str>) -> Result<Option<Timestamp>, ApiErro
     text.map(|text| text.parse().map_err(|_| bad(text))).transpose()
 }
 
-/// A row as clients see it.
+/// Converts a row to the API.
 pub fn audit_entry(row: AuditEntry) -> api::AuditEntry {
     let entry = row.entry;
     api::AuditEntry {

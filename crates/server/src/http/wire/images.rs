@@ -1,9 +1,9 @@
-//! Images as clients see them.
+//! Conversions of images to the API.
 
 use domain::Timestamp;
 use providers::images::{Detail, Image, Progress, Pruned};
 
-/// An image as clients see it.
+/// Converts an image to the API.
 pub fn image(image: Image) -> api::Image {
     let used = image.used_at.and_then(|at| Timestamp::try_from(at).ok());
     api::Image {
@@ -18,7 +18,7 @@ pub fn image(image: Image) -> api::Image {
     }
 }
 
-/// All about an image as clients see it.
+/// Converts the details of an image to the API.
 pub fn image_detail(detail: Detail) -> api::ImageDetail {
     let Detail { image: of_list, run, labels, config_digest, layers } = detail;
     let defaults = run.defaults;
@@ -39,7 +39,7 @@ pub fn image_detail(detail: Detail) -> api::ImageDetail {
     }
 }
 
-/// A step of a pull as clients see it.
+/// Converts a step of a pull to the API.
 pub fn pull_progress(step: Progress) -> api::PullProgress {
     match step {
         Progress::Resolving => api::PullProgress::Resolving,
@@ -49,7 +49,7 @@ pub fn pull_progress(step: Progress) -> api::PullProgress {
     }
 }
 
-/// What was removed as clients see it.
+/// Converts the result of a prune to the API.
 pub fn pruned_images(pruned: Pruned) -> api::PrunedImages {
     api::PrunedImages { removed: pruned.images, freed_bytes: pruned.freed_bytes }
 }

@@ -1,4 +1,4 @@
-//! The list of sandboxes: its query, and its parts.
+//! The query of the list of sandboxes, and its cursors.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use domain::{OwnerId, State};
 use super::super::error::{ApiError, malformed};
 use crate::control::{ListFilter, Place};
 
-/// The most sandboxes that one part of the list holds.
+/// Most sandboxes in one page of the list.
 const LIST_LIMIT_MAX: u32 = 1000;
-/// The most labels that a list is filtered by: no sandbox has more.
+/// Most labels in a filter: no sandbox has more.
 const LABELS_MAX: usize = 64;
 
-/// What to list. The query is read by hand: its names are not all known beforehand.
+/// Parses the query of the list. Done by hand, since the names of labels are not known beforehand.
 pub fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter, ApiError> {
     let mut filter = ListFilter::default();
     let mut seen = BTreeSet::new();
@@ -56,12 +56,12 @@ pub fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter, ApiError>
     Ok(filter)
 }
 
-/// A place in a list, for `X-Next-Cursor`; opaque to clients.
+/// Encodes a place in the list for `X-Next-Cursor`; opaque to clients.
 pub fn cursor(place: Place) -> String {
     BASE64_URL.encode(format!("{}.{}", place.created_at_ms, place.row))
 }
 
-/// Reads a place in a list back.
+/// Decodes a place in the list.
 fn place(cursor: &str) -> Result<Place, ApiError> {
     let read = || {
         let text = String::from_utf8(BASE64_URL.decode(cursor).ok()?).ok()?;

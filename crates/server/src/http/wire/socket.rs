@@ -1,4 +1,4 @@
-//! Commands over a WebSocket.
+//! Conversions of WebSocket messages.
 
 use providers::{Signal, TerminalSize};
 
@@ -6,21 +6,20 @@ use super::super::error::{ApiError, malformed};
 use super::{exec_request, shortened};
 use crate::control::ExecRequest;
 
-/// How large a terminal is of which nobody says it.
+/// Columns and rows of a terminal whose size the client leaves out.
 const SIZE_DEFAULT: (u16, u16) = (80, 24);
 
-/// What a first message asks for.
+/// Command of a first message.
 #[derive(Debug)]
 pub struct SocketCommand {
-    /// The command.
     pub request: ExecRequest,
-    /// Its terminal, if it is to have one.
+    /// Size of the terminal; `None` without one.
     pub terminal: Option<TerminalSize>,
-    /// Whether its output is sent as it is.
+    /// True if output is sent as binary messages.
     pub binary: bool,
 }
 
-/// Reads a first message.
+/// Converts a first message.
 pub fn socket_start(body: api::SocketStart) -> Result<SocketCommand, ApiError> {
     let api::SocketStart { kind: _, command, args, mode, env, workdir, user, timeout, tty, cols, rows, binary } = body;
     let terminal = match (tty, cols, rows) {
@@ -32,7 +31,7 @@ pub fn socket_start(body: api::SocketStart) -> Result<SocketCommand, ApiError> {
     Ok(SocketCommand { request: exec_request(body)?, terminal, binary })
 }
 
-/// Reads the size of a terminal.
+/// Checks the size of a terminal: both at least 1.
 pub fn terminal_size(cols: u16, rows: u16) -> Result<TerminalSize, ApiError> {
     if cols == 0 || rows == 0 {
         return Err(malformed("`cols` and `rows` are at least 1"));
@@ -40,7 +39,7 @@ pub fn terminal_size(cols: u16, rows: u16) -> Result<TerminalSize, ApiError> {
     Ok(TerminalSize { cols, rows })
 }
 
-/// Reads the name of a signal.
+/// Parses the name of a signal.
 pub fn signal(name: &str) -> Result<Signal, ApiError> {
     Signal::named(name).ok_or_else(|| {
         malformed(format!("`signal`: there is no `{}`; send a name such as `SIGINT` or `SIGTERM`", shortened(name)))

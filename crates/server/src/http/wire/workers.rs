@@ -1,4 +1,4 @@
-//! Workers and leases.
+//! Conversions of workers and leases.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use super::{duration, malformed, shortened, span, time};
 use crate::control::{Heartbeat, LEASE_TTL_MAX, Seen};
 use crate::http::error::ApiError;
 
-/// The longest host name, in bytes. <https://www.rfc-editor.org/rfc/rfc1035#section-2.3.4>
+/// Longest host name, in bytes. <https://www.rfc-editor.org/rfc/rfc1035#section-2.3.4>
 const HOSTNAME_BYTES_MAX: usize = 253;
-/// The most providers, or capabilities, that a worker may name.
+/// Most providers, and most capabilities, that a worker may list.
 const WORDS_MAX: usize = 64;
-/// The longest name of a provider or capability, in bytes.
+/// Longest name of a provider or capability, in bytes.
 const WORD_BYTES_MAX: usize = 64;
-/// The largest capacity: far above what one machine can hold.
+/// Largest capacity of a worker: far above what one machine can hold.
 const CAPACITY_MAX: u64 = 1_000_000_000;
 
-/// Reads a worker's id.
+/// Parses a worker's id.
 pub fn worker_id(field: &str, text: &str) -> Result<WorkerId, ApiError> {
     WorkerId::parse(text).map_err(|error| malformed(format!("`{field}`: {error}")))
 }
 
-/// What a worker says of itself.
+/// Converts a heartbeat from the API, with its bounds checked.
 pub fn heartbeat(id: &WorkerId, body: api::Heartbeat) -> Result<Heartbeat, ApiError> {
     let status = match body.status.as_deref() {
         None => WorkerStatus::Online,
@@ -63,7 +63,7 @@ fn hostname(name: String) -> Result<String, ApiError> {
     }
 }
 
-/// A list of words, each kept once.
+/// Checks a list of names and removes duplicates.
 fn words(field: &str, words: Vec<String>) -> Result<Vec<String>, ApiError> {
     if words.len() > WORDS_MAX {
         return Err(malformed(format!("`{field}` may have at most {WORDS_MAX} entries")));
@@ -83,7 +83,7 @@ fn words(field: &str, words: Vec<String>) -> Result<Vec<String>, ApiError> {
     Ok(kept)
 }
 
-/// For how long a lease is asked.
+/// Parses the lifetime that a lease renewal asks for.
 pub fn lease_ttl(body: &api::RenewRequest) -> Result<Duration, ApiError> {
     let ttl = span("ttl", &body.ttl)?;
     if ttl > LEASE_TTL_MAX {
@@ -92,7 +92,7 @@ pub fn lease_ttl(body: &api::RenewRequest) -> Result<Duration, ApiError> {
     Ok(ttl)
 }
 
-/// A worker as clients see it.
+/// Converts a worker to the API.
 pub fn worker(seen: &Seen) -> api::Worker {
     let worker = &seen.worker;
     api::Worker {
@@ -112,7 +112,7 @@ pub fn worker(seen: &Seen) -> api::Worker {
     }
 }
 
-/// A lease as clients see it.
+/// Converts a renewed lease to the API.
 pub fn renewed(lease: &Lease) -> api::Renewed {
     api::Renewed {
         lease: api::Lease {

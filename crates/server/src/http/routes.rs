@@ -1,0 +1,400 @@
+//! The route table: every route of the API with what it demands of a request.
+//!
+//! The middleware reads nothing but the [`Policy`] of the row, which is found by the path that
+//! the router matched, so that no spelling of a path leads around it. What has no row is closed:
+//! it asks for a key and answers that there is no such route.
+
+use std::collections::HashMap;
+
+use axum::http::Method;
+use axum::routing::{self, MethodRouter};
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
+use utoipa_axum::routes;
+
+use super::admin::alias;
+use super::error::no_such_route;
+use super::openapi::{self, FILES_OF_ROUTES, IMAGES_OF_ROUTES};
+use super::{
+    Api, audit, diagnostics, events, exec, exec_socket, files, images, metrics, pool, providers, quotas, sandboxes,
+    system, templates, workers,
+};
+use crate::auth::Demand;
+use crate::auth::token::Scope;
+use crate::config::RouteGroup;
+
+/// Prefix of every path of the API.
+const PREFIX: &str = "/api/v1";
+
+/// What the middleware demands of a request before its handler, and how it treats it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Credential that opens the route.
+    pub gate: Gate,
+    /// Sandboxes that the request is about. In pool mode those of other users are hidden.
+    pub about: About,
+    /// True where `X-Lease-Generation` fences off an earlier holder of the sandbox in the path.
+    pub is_fenced: bool,
+    /// Trace that the request leaves in the audit history.
+    pub audit: Audit,
+    /// True where the answer reports the state of the server, which is wanted most when the
+    /// memory of requests is spent.
+    pub is_vital: bool,
+    /// True where the key may come as a WebSocket subprotocol, since a page in a browser cannot
+    /// send headers of its own with a WebSocket.
+    pub takes_key_as_protocol: bool,
+}
+
+/// Credential that a route asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// An API key, an admin key, or none.
+    Key(Demand),
+    /// The credential of the worker in the path, with this scope.
+    Worker(Scope),
+}
+
+/// Sandboxes that a request is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// None.
+    Nothing,
+    /// Those of the user who asks.
+    OwnSandboxes,
+    /// One to be made for the user who asks.
+    NewSandbox,
+    /// The one whose id is in the path.
+    OneSandbox,
+    /// Those that the query names, whose events are asked for.
+    Events,
+}
+
+/// Trace in the audit history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audit {
+    /// None, unless the credential is refused.
+    Nothing,
+    /// A row with this action.
+    Always(&'static str),
+    /// A row with this action unless the request succeeds: monitors read such a route every few
+    /// seconds.
+    Failures(&'static str),
+    /// A row whose action follows from the method and the path, which no route has.
+    Unknown,
+}
+
+/// Open to reading without a key.
+const OPEN: Policy = Policy { is_vital: true, ..Policy::of(Gate::Key(Demand::Nothing)) };
+/// Asks for the API key.
+const KEY: Policy = Policy::of(Gate::Key(Demand::Key));
+/// Asks for the admin key.
+const ADMIN: Policy = Policy::of(Gate::Key(Demand::AdminKey));
+
+// Ask for the API key, unless `auth.admin_only` closes the group.
+const QUOTAS: Policy = group(RouteGroup::Quotas);
+const TEMPLATES: Policy = group(RouteGroup::Templates);
+const PROVIDERS: Policy = group(RouteGroup::Providers);
+const WORKERS: Policy = group(RouteGroup::Workers);
+const DIAGNOSTICS: Policy = group(RouteGroup::Diagnostics);
+const METRICS: Policy = group(RouteGroup::Metrics);
+const EVENTS: Policy = group(RouteGroup::Events);
+
+const fn group(group: RouteGroup) -> Policy {
+    Policy::of(Gate::Key(Demand::Group(group)))
+}
+
+/// Asks for the credential of the worker in the path.
+const fn worker(scope: Scope) -> Policy {
+    Policy::of(Gate::Worker(scope))
+}
+
+impl Policy {
+    const fn of(gate: Gate) -> Self {
+        let (about, audit) = (About::Nothing, Audit::Nothing);
+        Self { gate, about, is_fenced: false, audit, is_vital: false, takes_key_as_protocol: false }
+    }
+
+    const fn about(self, about: About) -> Self {
+        Self { about, ..self }
+    }
+
+    const fn fenced(self) -> Self {
+        Self { is_fenced: true, ..self }
+    }
+
+    const fn audited(self, action: &'static str) -> Self {
+        Self { audit: Audit::Always(action), ..self }
+    }
+
+    const fn audited_failures(self, action: &'static str) -> Self {
+        Self { audit: Audit::Failures(action), ..self }
+    }
+
+    const fn vital(self) -> Self {
+        Self { is_vital: true, ..self }
+    }
+
+    /// Returns the policy of the methods that the path of this row does not have.
+    fn without_route(self) -> Self {
+        let gate = if self.gate == OPEN.gate { KEY.gate } else { self.gate };
+        let audit = if self.audit == Audit::Nothing { Audit::Nothing } else { Audit::Unknown };
+        Self { gate, audit, is_vital: false, ..self }
+    }
+}
+
+/// One route.
+struct Row {
+    method: Method,
+    /// Path below [`PREFIX`].
+    path: String,
+    handler: Handler,
+    policy: Policy,
+}
+
+enum Handler {
+    /// Described where it is written.
+    Described(UtoipaMethodRouter<Api>),
+    /// For a path that OpenAPI cannot write, such as one whose last parameter spans several
+    /// segments; described under the other path, if at all.
+    Plain(MethodRouter<Api>, Option<&'static str>),
+}
+
+fn get(path: &str, handler: UtoipaMethodRouter<Api>, policy: Policy) -> Row {
+    Row { method: Method::GET, path: path.to_owned(), handler: Handler::Described(handler), policy }
+}
+
+fn post(path: &str, handler: UtoipaMethodRouter<Api>, policy: Policy) -> Row {
+    Row { method: Method::POST, ..get(path, handler, policy) }
+}
+
+fn put(path: &str, handler: UtoipaMethodRouter<Api>, policy: Policy) -> Row {
+    Row { method: Method::PUT, ..get(path, handler, policy) }
+}
+
+fn delete(path: &str, handler: UtoipaMethodRouter<Api>, policy: Policy) -> Row {
+    Row { method: Method::DELETE, ..get(path, handler, policy) }
+}
+
+/// Returns every route.
+#[rustfmt::skip]
+fn table() -> Vec<Row> {
+    use About::{Events, NewSandbox, OneSandbox, OwnSandboxes};
+    const READ_BOX: Policy = KEY.about(OneSandbox);
+    const WRITE_BOX: Policy = READ_BOX.fenced();
+    let mut rows = vec![
+        // Sandboxes
+        post(  "/sandboxes",                                routes!(sandboxes::spawn),               KEY.about(NewSandbox)),
+        get(   "/sandboxes",                                routes!(sandboxes::list),                KEY.about(OwnSandboxes)),
+        delete("/sandboxes",                                routes!(sandboxes::prune),               KEY.about(OwnSandboxes)),
+        post(  "/sandboxes/admission",                      routes!(sandboxes::admission),           KEY.about(OwnSandboxes)),
+        get(   "/sandboxes/{id}",                           routes!(sandboxes::get),                 READ_BOX),
+        delete("/sandboxes/{id}",                           routes!(sandboxes::destroy),             WRITE_BOX),
+        post(  "/sandboxes/{id}/extend",                    routes!(sandboxes::extend),              WRITE_BOX),
+        get(   "/sandboxes/{id}/wait",                      routes!(sandboxes::wait),                READ_BOX),
+        get(   "/sandboxes/{id}/logs",                      routes!(sandboxes::logs),                READ_BOX),
+        post(  "/sandboxes/{id}/exec",                      routes!(exec::exec),                     WRITE_BOX),
+        get(   "/sandboxes/{id}/exec/ws",                   routes!(exec_socket::open),              Policy { takes_key_as_protocol: true, ..WRITE_BOX }),
+        post(  "/sandboxes/{id}/files",                     routes!(files::write),                   WRITE_BOX),
+        get(   "/sandboxes/{id}/files",                     routes!(files::read),                    READ_BOX),
+        delete("/sandboxes/{id}/files",                     routes!(files::delete),                  WRITE_BOX),
+        get(   "/sandboxes/{id}/files/list",                routes!(files::list),                    READ_BOX),
+        post(  "/sandboxes/{id}/files/move",                routes!(files::move_file),               WRITE_BOX),
+        post(  "/sandboxes/{id}/files/chmod",               routes!(files::chmod),                   WRITE_BOX),
+        get(   "/sandboxes/{id}/files/stat",                routes!(files::stat),                    READ_BOX),
+        get(   "/sandboxes/{id}/files/glob",                routes!(files::glob),                    READ_BOX),
+        // Templates
+        post(  "/templates",                                routes!(templates::create),              TEMPLATES.audited("templates.create")),
+        get(   "/templates",                                routes!(templates::list),                TEMPLATES),
+        get(   "/templates/{name}",                         routes!(templates::get),                 TEMPLATES),
+        put(   "/templates/{name}",                         routes!(templates::update),              TEMPLATES.audited("templates.update")),
+        delete("/templates/{name}",                         routes!(templates::delete),              TEMPLATES.audited("templates.delete")),
+        post(  "/templates/{name}/spawn",                   routes!(templates::spawn),               TEMPLATES.about(NewSandbox)),
+        // Providers and images
+        get(   "/providers",                                routes!(providers::list),                PROVIDERS),
+        get(   "/providers/{name}",                         routes!(providers::get),                 PROVIDERS),
+        post(  "/providers/test",                           routes!(providers::test),                PROVIDERS),
+        get(   "/images",                                   routes!(images::list),                   ADMIN),
+        post(  "/images/pull",                              routes!(images::pull),                   ADMIN.audited("images.pull")),
+        post(  "/images/import",                            routes!(images::import),                 ADMIN.audited("images.import")),
+        post(  "/images/prune",                             routes!(images::prune),                  ADMIN.audited("images.prune")),
+        get(   "/snapshots",                                routes!(system::snapshots),              KEY),
+        get(   "/pool/status",                              routes!(pool::status),                   KEY),
+        // Quotas
+        get(   "/quotas",                                   routes!(quotas::list),                   QUOTAS),
+        get(   "/quotas/summary",                           routes!(quotas::summary),                QUOTAS),
+        get(   "/quotas/{owner_id}",                        routes!(quotas::get),                    QUOTAS),
+        put(   "/quotas/{owner_id}",                        routes!(quotas::save),                   QUOTAS.audited("quotas.update")),
+        delete("/quotas/{owner_id}",                        routes!(quotas::delete),                 QUOTAS.audited("quotas.delete")),
+        get(   "/quotas/{owner_id}/usage",                  routes!(quotas::usage),                  QUOTAS),
+        // The same for operators, and what is theirs alone
+        get(   "/admin/providers",                          alias(routes!(providers::list)),         ADMIN.audited("providers.list")),
+        get(   "/admin/providers/{name}",                   alias(routes!(providers::get)),          ADMIN.audited("providers.get")),
+        post(  "/admin/providers/test",                     alias(routes!(providers::test)),         ADMIN.audited("providers.test")),
+        get(   "/admin/quotas",                             alias(routes!(quotas::list)),            ADMIN.audited("quotas.list")),
+        get(   "/admin/quotas/summary",                     alias(routes!(quotas::summary)),         ADMIN.audited("quotas.summary")),
+        get(   "/admin/quotas/{owner_id}",                  alias(routes!(quotas::get)),             ADMIN.audited("quotas.get")),
+        put(   "/admin/quotas/{owner_id}",                  alias(routes!(quotas::save)),            ADMIN.audited("quotas.update")),
+        delete("/admin/quotas/{owner_id}",                  alias(routes!(quotas::delete)),          ADMIN.audited("quotas.delete")),
+        get(   "/admin/quotas/{owner_id}/usage",            alias(routes!(quotas::usage)),           ADMIN.audited("quotas.usage")),
+        get(   "/admin/diagnostics",                        alias(routes!(diagnostics::get)),        ADMIN.audited_failures("diagnostics.list").vital()),
+        get(   "/admin/metrics",                            alias(routes!(metrics::get)),            ADMIN.audited_failures("metrics.list").vital()),
+        get(   "/admin/metrics/prometheus",                 alias(routes!(metrics::prometheus)),     ADMIN.audited_failures("metrics.prometheus").vital()),
+        get(   "/admin/audit",                              routes!(audit::list),                    ADMIN.audited("audit.list")),
+        post(  "/admin/workers/{worker}/heartbeat",         routes!(workers::admin_heartbeat),       ADMIN.audited("workers.heartbeat")),
+        delete("/admin/workers/{worker}",                   routes!(workers::delete),                ADMIN.audited("workers.delete")),
+        // Workers
+        get(   "/workers",                                  routes!(workers::list),                  WORKERS),
+        get(   "/workers/{worker}",                         routes!(workers::get),                   WORKERS),
+        post(  "/worker/{worker}/heartbeat",                routes!(workers::heartbeat),             worker(Scope::Heartbeat)),
+        post(  "/worker/{worker}/leases/{resource}/renew",  routes!(workers::renew),                 worker(Scope::Lease)),
+        // The service itself
+        get(   "/live",                                     routes!(system::live),                   OPEN),
+        get(   "/health",                                   routes!(system::health),                 OPEN),
+        get(   "/ready",                                    routes!(system::ready),                  OPEN),
+        get(   "/events",                                   routes!(events::stream),                 EVENTS.about(Events)),
+        get(   "/diagnostics",                              routes!(diagnostics::get),               DIAGNOSTICS.vital()),
+        get(   "/metrics",                                  routes!(metrics::get),                   METRICS.vital()),
+        get(   "/metrics/prometheus",                       routes!(metrics::prometheus),            METRICS.vital()),
+        get(   "/openapi.json",                             routes!(openapi::get),                   KEY),
+    ];
+    rows.extend(plain_rows());
+    rows
+}
+
+/// Returns the routes whose paths OpenAPI cannot write.
+fn plain_rows() -> Vec<Row> {
+    const WRITE_FILE: Policy = KEY.about(About::OneSandbox).fenced();
+    const REMOVE_IMAGE: Policy = ADMIN.audited("images.delete");
+    const UNKNOWN: Policy = Policy { audit: Audit::Unknown, ..ADMIN };
+    let row = |method, path: &str, handler, described, policy| Row {
+        method,
+        path: path.to_owned(),
+        handler: Handler::Plain(handler, described),
+        policy,
+    };
+    let (file, image) = (Some("/sandboxes/{id}/files/{path}"), Some("/images/{name}"));
+    let mut rows = vec![
+        row(Method::PUT, "/sandboxes/{id}/files/{*path}", routing::put(files::put), file, WRITE_FILE),
+        row(Method::GET, "/images/{*name}", routing::get(images::get), image, ADMIN),
+        row(Method::DELETE, "/images/{*name}", routing::delete(images::remove), image, REMOVE_IMAGE),
+        row(Method::GET, "/admin", routing::any(no_such_route), None, UNKNOWN),
+        row(Method::GET, "/admin/", routing::any(no_such_route), None, UNKNOWN),
+        row(Method::GET, "/admin/{*rest}", routing::any(no_such_route), None, UNKNOWN),
+    ];
+    // Files and images of these names, whose paths are those of other routes.
+    for name in FILES_OF_ROUTES {
+        let path = format!("/sandboxes/{{id}}/files/{name}");
+        rows.push(row(Method::PUT, &path, routing::put(files::put), None, WRITE_FILE));
+    }
+    for name in IMAGES_OF_ROUTES {
+        let path = format!("/images/{name}");
+        rows.push(row(Method::GET, &path, routing::get(images::get), None, ADMIN));
+        rows.push(row(Method::DELETE, &path, routing::delete(images::remove), None, REMOVE_IMAGE));
+    }
+    rows
+}
+
+/// The policy of each route.
+#[derive(Debug, Default)]
+pub struct Policies(HashMap<String, Vec<(Method, Policy)>>);
+
+impl Policies {
+    /// Returns the policy for a request by the path that the router matched. Reading the head
+    /// is reading; a method without a row gets what its path demands.
+    pub fn of(&self, matched: Option<&str>, method: &Method) -> Policy {
+        let method = if *method == Method::HEAD { &Method::GET } else { method };
+        let Some(rows) = matched.and_then(|path| self.0.get(path)) else { return KEY };
+        let row = rows.iter().find(|(of, _)| of == method);
+        row.or(rows.first()).map_or(KEY, |(of, policy)| if of == method { *policy } else { policy.without_route() })
+    }
+
+    fn add(&mut self, path: &str, method: &Method, policy: Policy) {
+        self.0.entry(format!("{PREFIX}{path}")).or_default().push((method.clone(), policy));
+    }
+}
+
+/// Builds the router with its description, and the policies of its routes.
+pub fn router() -> (OpenApiRouter<Api>, Policies) {
+    let (mut router, mut policies) = (OpenApiRouter::with_openapi(openapi::base()), Policies::default());
+    for Row { method, path, handler, policy } in table() {
+        policies.add(&path, &method, policy);
+        router = match handler {
+            Handler::Described(handler) => router.routes(handler),
+            Handler::Plain(handler, described) => {
+                if let Some(described) = described {
+                    policies.add(described, &method, policy);
+                }
+                router.route(&format!("{PREFIX}{path}"), handler)
+            }
+        };
+    }
+    (router, policies)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_row_has_the_method_and_the_path_of_its_handler() {
+        for Row { method, path, handler, .. } in table() {
+            let Handler::Described((_, paths, _)) = handler else { continue };
+            let (declared, item) = paths.paths.first_key_value().unwrap();
+            assert_eq!(*declared, format!("{PREFIX}{path}"), "{method}");
+            let has_it = match method {
+                Method::GET => item.get.is_some(),
+                Method::PUT => item.put.is_some(),
+                Method::POST => item.post.is_some(),
+                _ => item.delete.is_some(),
+            };
+            assert!(has_it && paths.paths.len() == 1, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn the_rows_of_a_path_ask_for_the_same_credential_about_the_same_sandboxes() {
+        let (_, policies) = router();
+        for (path, rows) in &policies.0 {
+            for (method, policy) in rows {
+                assert_eq!(policy.gate, rows[0].1.gate, "{method} {path}");
+                let is_spawn = rows.iter().any(|(_, policy)| policy.about == About::NewSandbox);
+                assert!(is_spawn || policy.about == rows[0].1.about, "{method} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_no_row_is_closed() {
+        let (_, policies) = router();
+        let gate = |path, method| policies.of(path, &method).gate;
+        assert_eq!(gate(None, Method::GET), KEY.gate);
+        assert_eq!(gate(Some("/a/route/of/the/future"), Method::GET), KEY.gate);
+        assert_eq!(gate(Some("/api/v1/live"), Method::HEAD), OPEN.gate);
+        assert_eq!(gate(Some("/api/v1/live"), Method::POST), KEY.gate);
+        assert_eq!(gate(Some("/api/v1/admin/{*rest}"), Method::PUT), ADMIN.gate);
+        assert_eq!(gate(Some("/api/v1/images/{*name}"), Method::PUT), ADMIN.gate);
+        let heartbeat = Some("/api/v1/worker/{worker}/heartbeat");
+        assert_eq!(gate(heartbeat, Method::DELETE), Gate::Worker(Scope::Heartbeat));
+    }
+
+    #[test]
+    fn every_change_of_a_sandbox_is_fenced_and_no_reading_is() {
+        let (_, policies) = router();
+        let rows = policies.0.iter().flat_map(|(path, rows)| rows.iter().map(move |row| (path, row)));
+        for (path, (method, policy)) in rows.filter(|(_, (_, policy))| policy.about == About::OneSandbox) {
+            // A WebSocket is opened by reading, and what it does is no reading.
+            let is_change = *method != Method::GET || policy.takes_key_as_protocol;
+            assert_eq!(policy.is_fenced, is_change, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn every_admin_route_asks_for_the_admin_key_and_is_audited() {
+        let (_, policies) = router();
+        for (path, rows) in policies.0.iter().filter(|(path, _)| path.starts_with("/api/v1/admin")) {
+            for (method, policy) in rows {
+                assert_eq!(policy.gate, ADMIN.gate, "{method} {path}");
+                assert_ne!(policy.audit, Audit::Nothing, "{method} {path}");
+            }
+        }
+    }
+}
