@@ -1,14 +1,12 @@
-//! Another service that speaks the API of this one: another Tidebox.
+//! A provider whose boxes are sandboxes of another Tidebox server.
 //!
-//! Nothing is kept of our own. Which sandbox over there is which box of ours is
-//! written on it, as the labels [`ID_LABEL`] and [`STORE_LABEL`], and is found
-//! again by them; what this process remembers only saves asking. The other
-//! service is trusted as little as a network is: each of its answers is bounded
-//! in time and size, and what it says of a failure reaches a caller only as far
-//! as it is meant for one.
+//! Nothing is stored here. The labels [`ID_LABEL`] and [`STORE_LABEL`] of a remote sandbox say
+//! which box it is, and boxes are found by them; what this process remembers only saves requests.
+//! The remote service is trusted as little as a network is: the time and the size of every answer
+//! are bounded, and the text of a failure reaches a caller only if the API means it for callers.
 //!
-//! A start goes on when its caller has gone, since the other service may have
-//! heard it already; [`Provider::stop`] waits for it and removes what came of it.
+//! A start continues after its caller has gone, since the remote service may have received the
+//! request already. [`Provider::stop`] waits for it and removes its result.
 
 mod boxes;
 mod exec;
@@ -37,42 +35,41 @@ use self::guest::CustomGuest;
 use self::remote::Remote;
 use crate::{Chain, Error, Facts, Found, Guest, Health, ImageSource, Phase, Provider, Result, Spec, Started};
 
-/// The label that says which box of ours a sandbox is.
+/// Label of a remote sandbox with the id of the box that it is.
 pub const ID_LABEL: &str = "tidebox.id";
-/// The label that says whose box it is: [`CustomConfig::label`].
+/// Label of a remote sandbox with the owner of the box: [`CustomConfig::label`].
 pub const STORE_LABEL: &str = "tidebox.store";
-/// The image that stands for whatever the other service uses when none is named.
+/// Image name that lets the remote service choose its own default.
 pub const REMOTE_DEFAULT_IMAGE: &str = "default";
-/// The shortest silence of a stream that means anything: the other service says
-/// something every 15 seconds.
+/// The shortest silence of a stream that counts as a failure: the remote service sends something
+/// every 15 seconds.
 const SILENCE_MIN: Duration = Duration::from_secs(30);
-/// How soon one look follows another while a start is stopped; doubles up to
+/// First pause between two removals while a start is being stopped. Doubles up to
 /// [`STOP_PAUSE_MAX`].
 const STOP_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause between two looks.
+/// The longest pause between two removals.
 const STOP_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Where the other service is, and how to speak to it.
+/// Address and credentials of the remote service.
 #[derive(Debug, Clone)]
 pub struct CustomConfig {
-    /// The provider's name in our API.
+    /// Name of the provider in this server's API.
     pub name: String,
-    /// The service's base URL, such as `https://boxes.example.com`.
+    /// Base URL of the service, such as `https://boxes.example.com`.
     pub base_url: String,
-    /// The key that its API asks for.
+    /// API key of the service, if it requires one.
     pub api_key: Option<SecretString>,
-    /// A PEM file of the authorities that may vouch for it, instead of those
-    /// that the system trusts.
+    /// PEM file with the certificate authorities to trust for it, instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// How long one of its answers may take to begin.
+    /// The longest wait for the beginning of an answer.
     pub timeout: Duration,
-    /// The provider that is asked of it; `None` for its default.
+    /// Provider of the service to use; `None` for its default.
     pub remote_provider: Option<String>,
-    /// Tells our boxes over there from those of others: the id of our store.
+    /// Id of this server's store, which marks its boxes among those of other servers.
     pub label: String,
 }
 
-/// The provider. Clones share what they remember.
+/// A provider that makes its boxes on a remote service. Clones share what they remember.
 #[derive(Clone)]
 pub struct Custom {
     remote: Arc<Remote>,
@@ -86,11 +83,10 @@ impl fmt::Debug for Custom {
 }
 
 impl Custom {
-    /// A provider that speaks to the service of `config`. Nothing is sent yet.
+    /// Makes a provider for the service of `config`, without sending anything.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a value cannot be used, such as a CA file without
-    /// certificates.
+    /// [`Error::Invalid`] if a value cannot be used, such as a CA file without certificates.
     pub fn open(config: CustomConfig) -> Result<Custom> {
         let options = Options {
             api_key: config.api_key.as_ref().map(ExposeSecret::expose_secret),
@@ -103,7 +99,7 @@ impl Custom {
         if config.api_key.is_some() && config.base_url.starts_with("http://") && !client.is_local() {
             tracing::warn!(
                 provider = config.name,
-                "its API key crosses the network where anybody can read it; use an https:// URL"
+                "its API key crosses the network without encryption; use an https:// URL"
             );
         }
         let remote = Remote {
@@ -118,10 +114,22 @@ impl Custom {
         Ok(Custom { remote: Arc::new(remote), tasks: TaskTracker::new() })
     }
 
-    /// From now on every request that changes something about a box carries
-    /// `generation` as `X-Lease-Generation`. A service that has seen a later one
-    /// refuses them, which is [`Error::Conflict`]. Forgotten when the box is
-    /// stopped.
+    /// Checks that the service answers at all, within `wait`.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if it does not.
+    pub async fn ping(&self, wait: Duration) -> Result<()> {
+        match tokio::time::timeout(wait, self.remote.client.live()).await {
+            // A refusal is an answer too.
+            Ok(Ok(_) | Err(client::Error::Api { .. })) => Ok(()),
+            Ok(Err(error)) => Err(Error::Unavailable(error.to_string())),
+            Err(_) => Err(Error::Unavailable(format!("no answer within {} s", wait.as_secs()))),
+        }
+    }
+
+    /// Sets the `generation` that every request which changes the box carries from now on, as
+    /// `X-Lease-Generation`. A service that has seen a later one refuses them with
+    /// [`Error::Conflict`]. Forgotten when the box is stopped.
     pub fn set_generation(&self, id: &SandboxId, generation: u64) {
         self.remote.boxes.set_generation(id, generation);
     }
@@ -133,8 +141,8 @@ impl Provider for Custom {
         &self.remote.name
     }
 
-    /// As the last check of the health learned them; the isolation of a service
-    /// that has not been reached yet counts as none.
+    /// Returns the facts that the last health check learned. Before the first one that succeeded,
+    /// the isolation counts as none.
     fn facts(&self) -> Facts {
         self.remote.facts()
     }
@@ -147,13 +155,13 @@ impl Provider for Custom {
         REMOTE_DEFAULT_IMAGE
     }
 
-    /// The other service gets them, and tells of it.
+    /// Returns `None`: the remote service gets the images.
     fn images(&self) -> Option<&dyn ImageSource> {
         None
     }
 
-    /// What images there are, and which sizes, only the other service knows; it
-    /// is asked by the start.
+    /// Checks only the labels. Images and sizes are known to the remote service alone, which
+    /// checks them in the start.
     fn check(&self, spec: &Spec) -> Result<()> {
         InvalidMetadata::check(&self.remote.labelled(None, spec))
             .map_err(|error| Error::Invalid(format!("{error}, and the provider `{}` adds two", self.remote.name)))
@@ -166,7 +174,7 @@ impl Provider for Custom {
             let started = remote.start(&id, &spec).await;
             let _ = answer.send(started);
         });
-        // The task always answers, unless the runtime goes.
+        // The task always answers, unless the runtime is dropped.
         answered.await.unwrap_or_else(|_| Err(Error::Unavailable("the server is shutting down".to_owned())))
     }
 
@@ -189,13 +197,13 @@ impl Provider for Custom {
     }
 }
 
-/// The end of a start whose box was stopped meanwhile.
+/// Makes the error of a start whose box was stopped meanwhile.
 fn unwanted() -> Error {
     Error::failed("start a box", "it was stopped before the other service had made it")
 }
 
 impl Remote {
-    /// Our labels on top of the caller's.
+    /// Adds this provider's two labels to the caller's.
     fn labelled(&self, id: Option<&SandboxId>, spec: &Spec) -> domain::Metadata {
         let mut labels = spec.metadata.clone();
         labels.insert(ID_LABEL.to_owned(), id.map(ToString::to_string).unwrap_or_default());
@@ -205,7 +213,7 @@ impl Remote {
 
     async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
         let began = Instant::now();
-        // One start of a box at a time; whoever comes second finds what the first made.
+        // One start of a box at a time; a second one finds the box that the first made.
         let starting = loop {
             match self.boxes.begin(id) {
                 Ok(starting) => break starting,
@@ -225,8 +233,8 @@ impl Remote {
         if let Err(Error::NotAsked(_)) = made {
             self.boxes.forget(id);
         } else if made.is_err() {
-            // What may have been made all the same. What cannot be removed now,
-            // the inventory shows later.
+            // The box may have been made despite the error. If it cannot be removed now, the
+            // inventory lists it later.
             if let Err(error) = self.remove_all(id).await {
                 tracing::debug!(%id, error = %Chain(&error), "cannot look what a failed start left");
             }
@@ -235,8 +243,8 @@ impl Remote {
         made.map(|()| Started { phases: phases() })
     }
 
-    /// Asks for a new box. The key of the request makes a repeat of it find the
-    /// same sandbox; one that has ended since is asked for under another key.
+    /// Requests a new box. The idempotency key makes a repeat return the same sandbox. If that
+    /// one has ended since, the request is sent again with another key.
     async fn make(&self, id: &SandboxId, spec: &Spec, starting: &Starting<'_>) -> Result<()> {
         const ACTION: &str = fault::START;
         let request = SpawnRequest {
@@ -245,7 +253,8 @@ impl Remote {
             memory_mb: Some(spec.resources.memory_mb),
             vcpus: Some(spec.resources.vcpus),
             disk_mb: Some(spec.resources.disk_mb).filter(|disk_mb| *disk_mb > 0),
-            // Only what is wanted, so that an older service is not asked for what it does not know.
+            // Sent only if true, so that an older service does not get a field that it does not
+            // know.
             entrypoint: Some(true).filter(|_| spec.entrypoint),
             ttl: Some(domain::format_duration(spec.lifetime)),
             metadata: Some(StringMap(self.labelled(Some(id), spec))),
@@ -262,12 +271,11 @@ impl Remote {
             let client = client.map_err(|error| self.fault(ACTION, error))?;
             let answer = tokio::time::timeout(self.timeout, client.spawn(&request)).await;
             let answer = answer.unwrap_or(Err(client::Error::Timeout { after: self.timeout }));
-            // Without a connection nothing was sent; of all else that may fail, that
-            // is not certain.
+            // Only without a connection is it certain that nothing was sent.
             let is_unsent = !again && matches!(answer, Err(client::Error::Connect { .. }));
             let made = match answer.map_err(|error| self.fault(ACTION, error)) {
                 Err(error) if is_unsent => return Err(Error::NotAsked(Box::new(error))),
-                // Another body had this key: that of an earlier box of this id.
+                // Another body had this key: that of an earlier box with this id.
                 Err(Error::Conflict(_)) if !again && self.boxes.generation(id).is_none() => None,
                 made => Some(made?),
             };
@@ -295,7 +303,7 @@ impl Remote {
         let deadline = Instant::now() + self.timeout;
         let mut pause = STOP_PAUSE;
         loop {
-            // In this order: what a start that has ended left, the look finds.
+            // In this order, so that the search finds a box left by a start that has ended.
             let starting = self.boxes.starting(id);
             if let Some(starting) = &starting {
                 starting.unwant();
@@ -313,7 +321,7 @@ impl Remote {
     }
 
     async fn inventory(&self) -> Result<Vec<Found>> {
-        // Before the look, so that what is made meanwhile is not taken for lost.
+        // Taken before the list, so that a box made meanwhile does not count as lost.
         let known = self.boxes.ids();
         let listed = self.listed("list the boxes", &[(STORE_LABEL, &self.label)]).await?;
         let mut found: Vec<Found> = Vec::new();

@@ -1,14 +1,12 @@
 //! Boxes that a Docker Engine makes, with any OCI runtime that it has.
 //!
-//! The agent is the container's first process; it lies in a volume that boxes
-//! mount for reading only, so nothing of the server's host is mounted and the
-//! Engine may be on another machine. The first connection is the container's
-//! standard streams, attached before it starts; later ones, after a restart of
-//! the server or of the Engine, come through a process that the Engine starts
-//! in the container and that joins its streams to the agent's socket. Where the
-//! server can reach that socket by itself, it does, and uses neither. A box is
-//! found by the labels of its container, and its name makes a second start find
-//! the first.
+//! The agent is the container's first process. It lies in a volume that boxes mount read-only, so
+//! nothing of the server's host is mounted and the Engine may be on another machine. The first
+//! connection is the container's standard streams, attached before it starts. Later ones, after a
+//! restart of the server or of the Engine, come through a process that the Engine starts in the
+//! container and that joins its streams to the agent's socket. Where the server can reach that
+//! socket directly, it uses neither. A box is found by the labels of its container, and its name
+//! makes a second start find the first.
 
 mod config;
 mod container;
@@ -55,14 +53,16 @@ use image::Images;
 use transport::Endpoint;
 use volume::AgentVolume;
 
-/// What an omitted name means.
+/// Name of this provider.
+pub const NAME: &str = "docker";
+/// Image of a spawn that names none.
 const IMAGE: &str = "debian:stable-slim";
-/// Runtimes whose containers have a kernel of their own.
+/// Prefixes of runtimes whose containers have a kernel of their own.
 const HAVE_OWN_KERNEL: [&str; 2] = ["kata", "runsc"];
-/// What no setting of an Engine bounds.
+/// Warning about kernel resources that no setting of an Engine bounds.
 const SHARED_COUNTS: &str = "Containers of this runtime share terminals, inotify instances and watches, watches of epoll (which the server and the Engine need too where they are root), descriptors in flight, large pipes, and, below half of what root of the Engine's machine may have, waiting signals, timers and message queues: one box can take those of all. Start the Engine with userns-remap to keep them from the server, or use the runtime runsc or kata, or the provider native.";
 
-/// The provider. Clones are the same one.
+/// Provider of boxes made by a Docker Engine. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Docker {
     inner: Arc<Inner>,
@@ -72,30 +72,30 @@ pub struct Docker {
 struct Inner {
     config: DockerConfig,
     shape: Shape,
-    /// Why there is no Engine to ask, or the Engine.
+    /// Client of the Engine, or the reason why there is none.
     client: std::result::Result<Client, String>,
     place: String,
-    /// The Engine is on this machine, as far as can be told: boxes take its disk.
+    /// True if the Engine is reached over a unix socket, so that boxes take this machine's disk.
     is_local: bool,
     engine: Engine,
     images: Arc<Images>,
     volume: AgentVolume,
     entries: Mutex<HashMap<SandboxId, Arc<Entry>>>,
-    /// The buffers of the sockets of the box that was made last have no bound.
+    /// True if the socket buffers of the last box made have no limit.
     has_unbounded_sockets: AtomicBool,
     tasks: TaskTracker,
 }
 
-/// What is known of a box. All of it can be found again from the Engine.
+/// State of a box in memory. All of it can be found again from the Engine.
 #[derive(Debug, Default)]
 struct Entry {
-    /// Held while the box is being made or removed.
+    /// Lock held while the box is being made or removed.
     change: Arc<AsyncMutex<()>>,
-    /// The connection that is kept.
+    /// Kept connection to the agent.
     guest: AsyncMutex<Option<Arc<AgentGuest>>>,
 }
 
-/// What a container is to the provider.
+/// State of a box's container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Running(FirstProcess),
@@ -104,13 +104,12 @@ enum State {
 }
 
 impl Docker {
-    /// Sets the provider up, and asks the Engine what it is. That the Engine does
-    /// not answer, or that the environment names none, is no error;
-    /// [`Provider::health`] says so. Takes at most a second, and must be called
-    /// within a runtime.
+    /// Sets the provider up, and asks the Engine for its description. An Engine that does not
+    /// answer, or that the environment does not name, is no error; [`Provider::health`] reports
+    /// it. Takes at most a second, and must be called within a runtime.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a configuration that makes no sense, naming the key.
+    /// [`Error::Invalid`] for a configuration that is not valid, naming the key.
     pub async fn open(config: DockerConfig) -> Result<Docker> {
         let shape = Shape::new(&config)?;
         let tasks = TaskTracker::new();
@@ -131,7 +130,7 @@ impl Docker {
             engine: Engine::default(),
             images: Arc::default(),
             entries: Mutex::default(),
-            // Who may not write there finds out with the first box.
+            // A root server without the permission finds out with the first box.
             has_unbounded_sockets: AtomicBool::new(!is_local || !rustix::process::geteuid().is_root()),
             tasks,
         };
@@ -139,7 +138,7 @@ impl Docker {
         Ok(Docker { inner: Arc::new(inner) })
     }
 
-    /// Runs to the end even if the caller goes away.
+    /// Runs `work` to its end even if the caller goes away.
     async fn tracked<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -161,7 +160,7 @@ impl Inner {
         }
     }
 
-    /// What the Engine has under this name now.
+    /// Returns the image that the Engine has under this name now.
     async fn image(&self, name: &str) -> Result<Option<image::Image>> {
         image::inspect(self.client()?, &image::name_of(name)?.to_string()).await
     }
@@ -192,19 +191,19 @@ impl Inner {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
-    /// Waits for the right to make or remove the box.
+    /// Waits for the lock that making or removing the box requires.
     async fn change(&self, id: &SandboxId) -> (Arc<Entry>, OwnedMutexGuard<()>) {
         loop {
             let entry = self.entry(id);
             let guard = Arc::clone(&entry.change).lock_owned().await;
-            // It may have been forgotten while we waited; then others hold another.
+            // The entry may have been forgotten during the wait; then others hold another one.
             if self.known(id).is_some_and(|current| Arc::ptr_eq(&current, &entry)) {
                 return (entry, guard);
             }
         }
     }
 
-    /// Makes a box; the caller holds the right to change `entry`.
+    /// Makes a box. The caller holds the lock on `entry`.
     async fn start(&self, id: &SandboxId, spec: &Spec, entry: &Entry) -> Result<Started> {
         let client = self.client()?;
         let name = self.name(id);
@@ -212,7 +211,7 @@ impl Inner {
         let image = self.images.take(client, &self.config, &self.tasks, &spec.image, spec.asker).await;
         let image = match image.and_then(|image| image.run.check(&spec.image, spec.entrypoint).map(|()| image)) {
             Ok(image) => image,
-            // A box that runs needs its image no more.
+            // A running box does not need its image any more.
             Err(_) if self.is_usable(client, &name, id, entry).await => return Ok(Started { phases: Vec::new() }),
             Err(error) => {
                 self.forget(id);
@@ -222,7 +221,7 @@ impl Inner {
         let image_took = began.elapsed();
         let mut made = self.make(client, &name, id, spec, &image).await;
         if let Err(Failure::NameTaken) = made {
-            // Ours from before: it is the box, or what a start left that was cut off.
+            // A container of this store: the box itself, or the remains of an interrupted start.
             if self.is_usable(client, &name, id, entry).await {
                 return Ok(Started { phases: Vec::new() });
             }
@@ -231,7 +230,7 @@ impl Inner {
         }
         if let Err(Failure::NoAgent(error)) = made {
             tracing::info!(%error, "the agent is put on the Engine again");
-            // Somebody has removed the volume, and the Engine has made an empty one.
+            // The volume was removed, and the Engine has made an empty one.
             self.volume.forget().await;
             made = self.make(client, &name, id, spec, &image).await;
         }
@@ -265,8 +264,7 @@ impl Inner {
         }
     }
 
-    /// Creates the container, attaches to it and starts it. Leaves none behind
-    /// when that fails.
+    /// Creates the container, attaches to it and starts it. Removes it again if that fails.
     async fn make(
         &self,
         client: &Client,
@@ -294,7 +292,7 @@ impl Inner {
             Ok(io) => Ok(io),
             Err(error) => {
                 self.clear(client, name, id).await;
-                // Whatever a runtime says of the agent's folder: it lacks what was put there.
+                // Any refusal that names the agent's folder: the folder lacks the agent.
                 let is_missing = |(_, message): (u16, &str)| message.contains(guest_protocol::AGENT_DIR);
                 if fault::refusal(&error).is_some_and(is_missing) {
                     return Err(Failure::NoAgent(fault::failed(ACTION, error)));
@@ -304,7 +302,7 @@ impl Inner {
         }
     }
 
-    /// What it means that no container was made.
+    /// Converts the refusal to create a container into a failure.
     fn not_created(&self, spec: &Spec, error: ClientError) -> Failure {
         let failure = match fault::refusal(&error) {
             Some((409, _)) => return Failure::NameTaken,
@@ -321,7 +319,7 @@ impl Inner {
         failure.into()
     }
 
-    /// Removes what is left of a start that failed.
+    /// Removes the remains of a start that failed.
     async fn clear(&self, client: &Client, name: &str, id: &SandboxId) {
         if let Err(error) = self.remove(client, name).await {
             tracing::warn!(%id, %error, "what is left of a box that could not be made cannot be removed");
@@ -340,12 +338,12 @@ impl Inner {
         }
     }
 
-    /// A connection to the agent that does not go through the Engine, if there can be one.
+    /// Connects to the agent without the Engine; `None` if that is not possible.
     async fn reach(&self, process: &FirstProcess) -> Option<AgentGuest> {
         if self.is_local { direct::reach(process).await } else { None }
     }
 
-    /// The kept connection, or a new one.
+    /// Returns the kept connection to the agent, or opens a new one.
     async fn dial(&self, id: &SandboxId, entry: &Entry) -> Result<Arc<AgentGuest>> {
         let mut kept = entry.guest.lock().await;
         if let Some(guest) = kept.as_ref().filter(|guest| !guest.is_closed()) {
@@ -361,7 +359,7 @@ impl Inner {
         }
         let io =
             within(CHANGE_WAIT, stream::relay(client, &name)).await.map_err(|error| match fault::status(&error) {
-                // It has ended in the meantime.
+                // The container has ended in the meantime.
                 Some(404 | 409) => Error::Gone,
                 _ => fault::failed("reach the agent", error),
             })?;
@@ -384,13 +382,13 @@ impl Inner {
         let listed = listed.map_err(|error| fault::failed("list the boxes", error))?;
         let found = listed.into_iter().filter_map(|container| {
             let id = SandboxId::parse(container.labels?.get(SANDBOX_LABEL)?).ok()?;
-            // A copy of somebody else's, or what was renamed, is not the box.
+            // A container with copied labels, or a renamed one, is not the box.
             let name = format!("/{}", self.name(&id));
             if !container.names?.contains(&name) {
                 return None;
             }
             let is_running = matches!(container.state, Some(ContainerSummaryStateEnum::RUNNING));
-            // One that is being made is not running yet.
+            // A box that is being made is not running yet.
             let is_changing = || self.known(&id).is_some_and(|entry| entry.change.try_lock().is_err());
             Some(Found { alive: is_running || is_changing(), id })
         });
@@ -398,7 +396,7 @@ impl Inner {
     }
 }
 
-/// Says whether containers of a runtime have a kernel of their own.
+/// Returns whether containers of a runtime have a kernel of their own.
 fn has_own_kernel(runtime: &str) -> bool {
     HAVE_OWN_KERNEL.iter().any(|name| runtime.starts_with(name))
 }
@@ -410,11 +408,11 @@ fn first_process(inspected: &ContainerInspectResponse) -> Option<FirstProcess> {
     Some(FirstProcess { container: inspected.id.clone().unwrap_or_default(), pid })
 }
 
-/// Why a container was not made.
+/// Failure to make a container.
 enum Failure {
-    /// There is one for this box.
+    /// A container of this name exists.
     NameTaken,
-    /// It was made without an agent.
+    /// The container has no agent.
     NoAgent(Error),
     Other(Error),
 }
@@ -445,7 +443,7 @@ fn no_disk_bound() -> Error {
 #[async_trait]
 impl Provider for Docker {
     fn name(&self) -> &str {
-        "docker"
+        NAME
     }
 
     fn facts(&self) -> Facts {
@@ -460,7 +458,7 @@ impl Provider for Docker {
         }
         let kind = |held: bool| if held { LimitKind::Hard } else { LimitKind::None };
         Facts {
-            // A runtime of this name has a machine of its own for each container.
+            // These runtimes have a virtual machine for each container.
             isolation: if runtime.starts_with("kata") { Isolation::Vm } else { Isolation::Container },
             runtime,
             network_mode: config.network_mode.clone(),
@@ -487,13 +485,13 @@ impl Provider for Docker {
         IMAGE
     }
 
-    /// Those of the Engine, whose digests are its ids of them.
+    /// Returns the images of the Engine, whose ids serve as digests.
     fn images(&self) -> Option<&dyn ImageSource> {
         Some(self)
     }
 
-    /// Whether the Engine, or a registry, has the image turns out in
-    /// [`Provider::start`].
+    /// Checks only the name and `disk_mb`: [`Provider::start`] finds out whether the Engine or a
+    /// registry has the image.
     fn check(&self, spec: &Spec) -> Result<()> {
         image::name_of(&spec.image)?;
         let bounds_disk = self.inner.engine.about().is_none_or(|about| about.bounds_disk);
@@ -503,8 +501,8 @@ impl Provider for Docker {
     async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
         self.check(spec)?;
         let (inner, id, spec) = (Arc::clone(&self.inner), id.clone(), spec.clone());
-        // Waited for here and not in the task: a caller that goes away before it
-        // has the right to begin must not begin after whoever came to clean up.
+        // Taken here and not in the task: if the caller goes away before it has the lock, the
+        // start must not run after a cleanup that came in between.
         let (entry, change) = inner.change(&id).await;
         let work = async move {
             let _change = change;
@@ -540,7 +538,7 @@ impl Provider for Docker {
         Ok(guest?)
     }
 
-    /// The Engine's folder, if it is on this machine and in our view of it.
+    /// Returns the Engine's folder, if it is on this machine and the server can see it.
     fn disk(&self) -> Option<BoxDisk> {
         let dir = self.inner.engine.about().filter(|_| self.inner.is_local)?.root_dir;
         dir.is_dir().then_some(BoxDisk { dir, holds_bounded: true })
@@ -561,7 +559,8 @@ impl ImageSource for Docker {
         image::name_of(image).map(drop)
     }
 
-    /// Of an Engine that does not answer, the start of the box tells.
+    /// Returns whether a start has to wait for a pull. With the policy `missing`, an Engine that does
+    /// not answer counts as false: the start reports it.
     async fn is_awaited(&self, image: &str) -> bool {
         match self.inner.config.pull {
             PullPolicy::Never => false,

@@ -1,10 +1,9 @@
-//! The runtimes that can hold sandboxes.
+//! Runtimes that can hold sandboxes.
 //!
-//! [`Provider`] is what a runtime must do: make, find and remove a box, and
-//! hand out a [`Guest`], through which everything inside the box happens. Most
-//! providers only give a byte stream to the agent in the box, and [`agent`]
-//! makes a guest of that; [`mock`] and [`custom`] have guests of their own. Every implementation
-//! passes the suite in [`conformance`].
+//! [`Provider`] is the contract of a runtime: make, find and remove a box, and hand out a
+//! [`Guest`] for all work inside it. Most providers only open a byte stream to the agent in the
+//! box, which [`agent`] turns into a guest; [`mock`] and [`custom`] implement their own. Every
+//! implementation passes the suite in [`conformance`].
 
 pub mod agent;
 mod chain;
@@ -39,3 +38,14 @@ pub use provider::{
 };
 pub use signal::Signal;
 pub use slots::Slots;
+
+/// Returns the image of a spawn that names none, by the name of a provider that has the same one
+/// on every machine; `None` for others.
+#[must_use]
+pub fn default_image(provider: &str) -> Option<&'static str> {
+    match provider {
+        native::NAME => Some(native::HOST),
+        proot::NAME => Some(proot::HOST),
+        _ => None,
+    }
+}

@@ -1,8 +1,8 @@
 //! A provider in memory: a test double, and a way to try the service anywhere.
 //!
-//! A box is an in-memory file system and a small deterministic shell. It runs
-//! no real program, enforces no limit and isolates nothing; its boxes end with
-//! the process. A slot is an own file system, and nothing else. It takes every image and every option.
+//! A box is an in-memory file system and a small deterministic shell. It runs no real program,
+//! enforces no limit and isolates nothing; its boxes end with the process. A slot is a file
+//! system of its own, and nothing else. Every image and every option is accepted.
 //!
 //! The shell knows `;`, `&&`, `||`, `!`, pipes, `( )`, background `&`, quotes,
 //! the variables `$X`, `${X}`, `$?`, `$$`, `$#`, `$0`…`$9`, the redirections `>`,
@@ -13,16 +13,16 @@
 //!
 //! | label | value | effect |
 //! |---|---|---|
-//! | `mock.start_delay` | duration | a start takes so long |
-//! | `mock.start_fail` | count | the first so many starts of this box fail and leave nothing |
-//! | `mock.lose_reply` | count | the first so many starts make the box and then fail |
-//! | `mock.stop_delay` | duration | a stop takes so long |
-//! | `mock.stop_fail` | count | the first so many stops fail and leave the box |
-//! | `mock.exec_delay` | duration | a command starts so late |
-//! | `mock.exec_fail` | count | the first so many commands fail to start |
-//! | `mock.file_delay` | duration | a file operation takes so long |
-//! | `mock.vanish_after` | duration | after so long the provider holds no such box |
-//! | `mock.die_after` | duration | after so long the box's first process has ended |
+//! | `mock.start_delay` | duration | delay of a start |
+//! | `mock.start_fail` | count | the first `count` starts of this box fail and leave nothing |
+//! | `mock.lose_reply` | count | the first `count` starts make the box and then fail |
+//! | `mock.stop_delay` | duration | delay of a stop |
+//! | `mock.stop_fail` | count | the first `count` stops fail and leave the box |
+//! | `mock.exec_delay` | duration | delay of a command's start |
+//! | `mock.exec_fail` | count | the first `count` commands fail to start |
+//! | `mock.file_delay` | duration | delay of a file operation |
+//! | `mock.vanish_after` | duration | time after which the provider no longer holds the box |
+//! | `mock.die_after` | duration | time after which the box's first process ends |
 //! | `mock.health` | text | while the box is there, the provider is unhealthy for this reason |
 //!
 //! A duration is written as in the API (`200ms`, `1m30s`). Another `mock.` label
@@ -51,13 +51,15 @@ use crate::{
     Started,
 };
 
-/// Tells the time that files of a box get.
+/// Clock for the modification times of files in a box.
 pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// The most boxes whose failed starts are remembered.
+/// Name of this provider.
+pub const NAME: &str = "mock";
+/// The most ids for which start attempts are remembered. Beyond it, all are forgotten.
 const ATTEMPTS_MAX: usize = 10_000;
 
-/// The provider in memory. Clones share their boxes.
+/// A provider in memory. Clones share their boxes.
 #[derive(Clone)]
 pub struct Mock {
     now: Now,
@@ -65,17 +67,17 @@ pub struct Mock {
     tasks: TaskTracker,
 }
 
-/// Where a box is.
+/// Parent of a box.
 #[derive(Clone)]
 enum Place {
-    /// A box of its own.
+    /// None: a box of its own.
     Top,
-    /// A slot in this one.
+    /// The box that holds this slot.
     In(Arc<Boxed>),
 }
 
 impl Place {
-    /// Works on what is there.
+    /// Passes the boxes or slots at this place to `work`.
     fn with<T>(&self, mock: &Mock, work: impl FnOnce(&mut BTreeMap<SandboxId, Arc<Boxed>>) -> T) -> Result<T> {
         match self {
             Place::Top => Ok(work(&mut mock.lock().boxes)),
@@ -91,7 +93,7 @@ impl Place {
 #[derive(Default)]
 struct State {
     boxes: BTreeMap<SandboxId, Arc<Boxed>>,
-    /// How often a start was asked for, for boxes that do not exist yet.
+    /// Numbers of start attempts, by box that does not exist yet.
     attempts: BTreeMap<SandboxId, u32>,
     health: Option<String>,
 }
@@ -103,7 +105,7 @@ impl fmt::Debug for Mock {
 }
 
 impl Mock {
-    /// A provider without boxes, whose files are as old as `now` says.
+    /// Makes a provider without boxes. Files get their times from `now`.
     pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Mock {
         Mock { now: Arc::new(now), state: Arc::default(), tasks: TaskTracker::new() }
     }
@@ -113,7 +115,7 @@ impl Mock {
         self.lock().health = error;
     }
 
-    /// Ends a box or a slot behind the provider's back: it is there no more.
+    /// Removes a box or a slot behind the provider's back.
     pub fn vanish(&self, id: &SandboxId) {
         let hosts: Vec<Arc<Boxed>> = self.lock().boxes.values().cloned().collect();
         let slot = hosts.iter().find_map(|host| host.slots()?.remove(id));
@@ -140,7 +142,7 @@ impl Mock {
         self.lock().boxes.get(id).cloned()
     }
 
-    /// How many starts of this box came before this one.
+    /// Counts a start of this box, and returns the number of starts before it.
     fn count_attempt(&self, id: &SandboxId) -> u32 {
         let mut state = self.lock();
         if state.attempts.len() >= ATTEMPTS_MAX {
@@ -151,7 +153,7 @@ impl Mock {
         *attempts - 1
     }
 
-    /// Makes what `make` makes, with the faults that its labels ask for.
+    /// Starts a box or a slot, with the faults that its labels request.
     async fn start_in(
         &self,
         place: &Place,
@@ -190,7 +192,7 @@ impl Mock {
         Ok(Started { phases: vec![Phase { name: "box", took: began.elapsed() }] })
     }
 
-    /// Ends and forgets a box or a slot, with the faults that its labels ask for.
+    /// Ends and removes a box or a slot, with the faults that its labels request.
     async fn stop_in(&self, place: &Place, id: &SandboxId) -> Result<()> {
         let Ok(Some(found)) = place.with(self, |boxes| boxes.get(id).cloned()) else {
             self.lock().attempts.remove(id);
@@ -213,7 +215,7 @@ impl Mock {
         Ok(())
     }
 
-    /// Ends the box later, as its labels ask.
+    /// Schedules the end of a box that its labels request.
     fn schedule_end(&self, place: &Place, id: &SandboxId, made: &Arc<Boxed>, faults: &Faults) {
         for (after, vanishes) in [(faults.vanish_after, true), (faults.die_after, false)] {
             let Some(after) = after else { continue };
@@ -222,7 +224,7 @@ impl Mock {
                 if made.dead().run_until_cancelled(tokio::time::sleep(after)).await.is_some() {
                     made.kill();
                     if vanishes {
-                        // A slot whose box has gone is gone too.
+                        // The slot is gone already if its box has ended.
                         let _ = place.with(&mock, |boxes| boxes.remove(&id));
                     }
                 }
@@ -234,7 +236,7 @@ impl Mock {
 #[async_trait]
 impl Provider for Mock {
     fn name(&self) -> &str {
-        "mock"
+        NAME
     }
 
     fn facts(&self) -> Facts {
@@ -257,7 +259,7 @@ impl Provider for Mock {
         "mock"
     }
 
-    /// Any name will do, and nothing is behind it.
+    /// Returns `None`: every image name is accepted, and no image exists.
     fn images(&self) -> Option<&dyn ImageSource> {
         None
     }
@@ -291,6 +293,6 @@ impl Provider for Mock {
     }
 }
 
-/// How long the box waits for output of background processes after its main
-/// process has ended, as every box does.
+/// The longest wait for output of background processes after the main process has ended, the same
+/// as in every box.
 const DRAIN: Duration = Duration::from_millis(250);

@@ -1,11 +1,10 @@
-//! Boxes made of the kernel directly: namespaces, overlays, control groups, a
-//! system call filter, and ids that mean nothing on the host.
+//! Boxes made directly with kernel features: namespaces, overlays, control groups, a system call
+//! filter, and user and group ids that own nothing on the host.
 //!
-//! Nothing has to be installed. The server starts a launcher (a mode of the
-//! agent, which is embedded) for each box, dials the agent over a unix socket in
-//! the box's folder, and finds everything again from that folder after a
-//! restart. What a host forbids is found out by making a box, and said in
-//! [`Provider::health`] and [`Provider::facts`].
+//! Nothing has to be installed. The server starts a launcher (a mode of the embedded agent) for
+//! each box, dials the agent over a unix socket in the box's folder, and recovers all of its
+//! state from that folder after a restart. A probe box shows what the host forbids;
+//! [`Provider::health`] and [`Provider::facts`] report it.
 
 pub(crate) mod cgroup;
 mod cpu_share;
@@ -52,32 +51,34 @@ use record::{BoxFolder, Folders, folders_in};
 use skeleton::Skeleton;
 use stock::Stock;
 
-/// The image that is the host's own `/usr`.
-const HOST: &str = "host";
-/// A good answer of a probe holds for so long.
+/// Name of this provider.
+pub const NAME: &str = "native";
+/// Name of the image that shows the host's own `/usr`.
+pub(crate) const HOST: &str = "host";
+/// Time for which a successful probe is trusted.
 const PROBE_AGE_MAX: Duration = Duration::from_secs(60);
-/// [`Provider::health`] answers within a second.
+/// Wait for a new probe in [`Provider::health`], which must answer within a second.
 const PROBE_WAIT: Duration = Duration::from_millis(900);
 
-/// How to set the provider up.
+/// Configuration of the provider.
 #[derive(Debug, Clone)]
 pub struct NativeConfig {
-    /// Everything on disk lies in the folder `native` of this one.
+    /// Parent of the folder `native`, which holds everything that the provider keeps on disk.
     pub data_dir: PathBuf,
-    /// Whose boxes these are.
+    /// Store that the boxes belong to.
     pub store_id: StoreId,
-    /// The control group below which boxes get theirs, from the root of the
-    /// hierarchy; `None` for the server's own.
+    /// Control group below which boxes get theirs, from the root of the hierarchy; `None` for the
+    /// server's own.
     pub cgroup_parent: Option<String>,
-    /// First id and count of the host's ids that boxes may have, 65,536 each;
-    /// `None` for a range far above those of people and services. Two servers on
-    /// one host should have different ones.
+    /// First id and count of the host's ids that boxes may have, 65,536 each; `None` for a
+    /// range far above those of people and services. Two servers on one host should have
+    /// different ranges.
     pub subids: Option<(u32, u32)>,
-    /// Where images come from; without, there is `host` only.
+    /// Source of images; `None` leaves `host` only.
     pub images: Option<Images>,
 }
 
-/// The provider. Clones are the same one.
+/// Provider of boxes made on this host. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Native {
     inner: Arc<Inner>,
@@ -90,15 +91,14 @@ struct Inner {
     boxes: Boxes,
     slots: Boxes,
     host: RwLock<(Host, Instant)>,
-    /// Ends with the provider.
+    /// Background tasks, aborted when the provider is dropped.
     _background: JoinSet<()>,
 }
 
 impl Native {
-    /// Sets the provider up: makes its folders, finds the boxes that an earlier
-    /// server left, and makes a box to see whether this host allows it. That it
-    /// does not is no error; [`Provider::health`] says so. Takes some
-    /// milliseconds, and must be called within a runtime.
+    /// Sets the provider up: makes its folders, finds the boxes that an earlier server left, and
+    /// makes a box to probe the host. A failed probe is no error; [`Provider::health`] reports
+    /// it. Takes some milliseconds, and must be called within a runtime.
     ///
     /// # Errors
     /// [`Error::Invalid`] for ids that cannot hold a box, [`Error::Failed`] if
@@ -147,10 +147,10 @@ impl Native {
     async fn make(&self, id: &SandboxId, spec: &Spec, kind: Kind) -> Result<Started> {
         self.check(spec)?;
         let (inner, id, spec) = (Arc::clone(&self.inner), id.clone(), spec.clone());
-        // Before anything of the box is there: a pull may take minutes.
+        // Before the lock on the box: a pull may take minutes.
         let image = if inner.maker.folders.of(&id).exists() { None } else { inner.take_image(&spec).await? };
-        // Waited for here and not in the task: a caller that goes away before it
-        // has the right to begin must not begin after whoever came to clean up.
+        // Taken here and not in the task: if the caller goes away before it has the lock, the
+        // start must not run after a cleanup that came in between.
         let (entry, change) = inner.boxes.change(&id).await;
         let work = async move {
             let _change = change;
@@ -159,7 +159,7 @@ impl Native {
         self.tracked(work, "make a box").await
     }
 
-    /// Runs to the end even if the caller goes away.
+    /// Runs `work` to its end even if the caller goes away.
     async fn tracked<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -174,7 +174,7 @@ impl Inner {
         self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Finds out anew what this host allows.
+    /// Probes the host again, and keeps the result.
     async fn probe(&self) {
         let id = probe_id();
         let (entry, _change) = self.boxes.change(&id).await;
@@ -198,7 +198,7 @@ impl Inner {
         self.maker.remove(folder, process.as_deref()).await
     }
 
-    /// Makes a box; `entry` is its entry, whose right to change the caller holds.
+    /// Makes a box. The caller holds the lock on `entry`.
     async fn start(
         &self,
         id: &SandboxId,
@@ -225,7 +225,7 @@ impl Inner {
                 let process = Arc::new(made.process);
                 entry.set_process(Arc::clone(&process));
                 *entry.guest.lock().await = Some(Arc::new(made.guest));
-                // Takes its exit when it ends, so that no zombie stays.
+                // Reaps the process when it ends.
                 self.maker.tasks.spawn(async move { process.ended().await });
                 Ok(Started { phases: took.into_iter().chain(made.phases).collect() })
             }
@@ -249,7 +249,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The kept connection, or a new one.
+    /// Returns the kept connection to the agent, or opens a new one.
     async fn guest(&self, entry: &Entry, folder: &BoxFolder) -> Result<Arc<dyn Guest>> {
         entry.guest(folder.pid(), self.maker.dial(folder)).await
     }
@@ -258,11 +258,11 @@ impl Inner {
         self.boxes.entry(id).is_alive(folder.pid())
     }
 
-    /// Measures all that a box or a slot has on disk.
+    /// Measures the disk usage of a box or a slot.
     async fn disk_usage(&self, folder: BoxFolder) -> Option<DiskUsage> {
         let writes_there = self.host().0.can.is_some_and(|can| can.disk_upper);
         let measure = move || {
-            // What has lost its name in an image is still in the image.
+            // With an image file, deleted files that are still open are counted as part of it.
             let first = folder.pid().filter(|_| writes_there && !folder.image().exists());
             usage(folder.path(), first.map(|(pid, _)| pid)).ok()
         };
@@ -279,15 +279,14 @@ impl Drop for Inner {
 #[async_trait]
 impl Provider for Native {
     fn name(&self) -> &str {
-        "native"
+        NAME
     }
 
     fn facts(&self) -> Facts {
         self.inner.host().0.facts(&self.inner.maker)
     }
 
-    /// The folders of boxes that were stopped are deleted in the background, and
-    /// their ids are free again then.
+    /// Waits until the folders of stopped boxes are deleted, which frees their ids.
     async fn idle(&self) {
         self.inner.maker.removals.idle().await;
     }
@@ -353,7 +352,7 @@ impl Provider for Native {
         self.inner.guest(&self.inner.boxes.entry(id), &folder).await
     }
 
-    /// Root is what it takes: without, a box has one user only.
+    /// Returns `None` without root: a box then has one user only.
     fn slots(&self) -> Option<&dyn Slots> {
         self.inner.host().0.can.is_none_or(|can| can.privileged).then_some(self)
     }

@@ -1,13 +1,12 @@
 //! Boxes made with the program `proot`, for hosts that allow nothing else: no root,
 //! no user namespaces, no container engine.
 //!
-//! `PRoot` traces every process of a box and rewrites the paths of its system calls.
-//! That makes another root and another user for programs that play along. It is no
-//! wall against those that do not, and nothing here says otherwise: see
-//! [`Provider::facts`].
+//! `PRoot` traces every process of a box and rewrites the paths of its system calls. Cooperating
+//! programs then see another root and another user. It does not isolate programs that evade it:
+//! see [`Provider::facts`].
 //!
-//! Where the server is root, each box has an id of its own on the host, and that is
-//! a wall: the host's own permissions. Elsewhere boxes run as the server's user.
+//! Where the server is root, each box has an id of its own on the host, and the host's file
+//! permissions isolate it. Elsewhere boxes run as the server's user.
 
 mod copy;
 mod folder;
@@ -39,39 +38,41 @@ use folder::{Folder, Folders};
 use host::{Host, OPEN_API, find, probe_id};
 use maker::{Maker, What};
 
-/// The image that is the host's own programs.
-const HOST: &str = "host";
-/// A good answer of a probe holds for so long.
+/// Name of this provider.
+pub const NAME: &str = "proot";
+/// Name of the image that shows the host's own programs.
+pub(crate) const HOST: &str = "host";
+/// Time for which a successful probe is trusted.
 const PROBE_AGE_MAX: Duration = Duration::from_secs(60);
-/// [`Provider::health`] answers within a second.
+/// Wait for a new probe in [`Provider::health`], which must answer within a second.
 const PROBE_WAIT: Duration = Duration::from_millis(900);
-/// Above those that `native` gives to its boxes.
+/// Start of the default range of ids, above those that `native` gives to its boxes.
 const IDS_FIRST: u32 = 0x6000_0000;
 const BOXES_MAX: u32 = 8192;
 
-/// How to set the provider up.
+/// Configuration of the provider.
 #[derive(Debug, Clone)]
 pub struct ProotConfig {
-    /// The program: a path, or a name to look for in `PATH`.
+    /// Program `proot`: a path, or a name to look for in `PATH`.
     pub binary: PathBuf,
-    /// The server's data folder. Everything lies in the folder `proot` of it; for a
-    /// server that is root, whose boxes' users may not enter it, in a folder beside
-    /// it with `-proot` at the end of its name.
+    /// Data folder of the server. The boxes lie in its folder `proot`. If the server is root,
+    /// they lie in a folder beside it with `-proot` at the end of its name, since the boxes'
+    /// users may not enter the data folder.
     pub data_dir: PathBuf,
-    /// Whose boxes these are.
+    /// Store that the boxes belong to.
     pub store_id: StoreId,
-    /// Where images other than `host` come from.
+    /// Source of images other than `host`; `None` leaves `host` only.
     pub images: Option<Images>,
-    /// First id and count of the host's ids that boxes may have if the server is
-    /// root, 65,536 for each although it uses one; `None` for a range far above those
-    /// of people, services and the provider `native`.
+    /// First id and count of the host's ids that boxes may have if the server is root, 65,536 for
+    /// each although it uses one; `None` for a range far above those of people, services and the
+    /// provider `native`.
     pub subids: Option<(u32, u32)>,
-    /// Set where the server's API asks for no key: boxes, on the host's network, can then
-    /// drive it. [`Provider::facts`] says so.
+    /// True where the server's API asks for no key: boxes, on the host's network, can then use
+    /// it. [`Provider::facts`] reports that.
     pub api_is_open: bool,
 }
 
-/// The provider. Clones are the same one.
+/// Provider of boxes made with `proot`. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Proot {
     inner: Arc<Inner>,
@@ -87,10 +88,9 @@ struct Inner {
 }
 
 impl Proot {
-    /// Sets the provider up: makes its folders, finds the boxes that an earlier
-    /// server left, and makes a box to see whether this host allows it. That it does
-    /// not is no error; [`Provider::health`] says so. Takes some tens of milliseconds,
-    /// and must be called within a runtime.
+    /// Sets the provider up: makes its folders, finds the boxes that an earlier server left, and
+    /// makes a box to probe the host. A failed probe is no error; [`Provider::health`] reports
+    /// it. Takes some tens of milliseconds, and must be called within a runtime.
     ///
     /// # Errors
     /// [`Error::Invalid`] for ids that cannot hold a box and for a data folder that
@@ -119,7 +119,7 @@ impl Proot {
         Ok(Proot { inner: Arc::new(inner) })
     }
 
-    /// Runs to the end even if the caller goes away.
+    /// Runs `work` to its end even if the caller goes away.
     async fn tracked<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -129,14 +129,14 @@ impl Proot {
     }
 }
 
-/// The folder beside `dir` that others may pass through.
+/// Returns the folder beside `dir` that other users may pass through.
 fn beside(dir: &Path) -> PathBuf {
     let mut name = dir.file_name().map_or_else(|| OsString::from("tidebox"), ToOwned::to_owned);
     name.push("-proot");
     dir.with_file_name(name)
 }
 
-/// Whether boxes can live in this folder.
+/// Checks whether boxes can live in this folder.
 fn check_base(base: &Path, is_root: bool) -> Result<()> {
     let shown = base.display();
     if base.to_str().is_none_or(|text| text.contains(':')) {
@@ -159,7 +159,7 @@ impl Inner {
         self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Finds out anew what this host allows.
+    /// Probes the host again, and keeps the result.
     async fn probe(&self) {
         let id = probe_id();
         let (entry, _change) = self.boxes.change(&id).await;
@@ -183,7 +183,7 @@ impl Inner {
         self.maker.remove(folder, process.as_deref()).await
     }
 
-    /// Makes a box; `entry` is its entry, whose right to change the caller holds.
+    /// Makes a box. The caller holds the lock on `entry`.
     async fn start(&self, id: &SandboxId, spec: &Spec, image: Option<Held>, entry: &Entry) -> Result<Started> {
         let (host, _) = self.host();
         if let Some(error) = host.error {
@@ -219,7 +219,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The kept connection, or a new one.
+    /// Returns the kept connection to the agent, or opens a new one.
     async fn guest(&self, entry: &Entry, folder: &Folder) -> Result<Arc<dyn Guest>> {
         entry.guest(folder.pid(), self.maker.dial(folder)).await
     }
@@ -228,7 +228,7 @@ impl Inner {
         self.boxes.entry(id).is_alive(folder.pid())
     }
 
-    /// What the box is to be made of; `None` for the host's own programs.
+    /// Returns the image of the box; `None` for the host's own programs.
     async fn image(&self, spec: &Spec) -> Result<Option<Held>> {
         match &self.images {
             _ if spec.image == HOST => Ok(None),
@@ -249,7 +249,7 @@ fn no_images(image: &str) -> Error {
 #[async_trait]
 impl Provider for Proot {
     fn name(&self) -> &str {
-        "proot"
+        NAME
     }
 
     fn facts(&self) -> Facts {
@@ -260,8 +260,7 @@ impl Provider for Proot {
         facts
     }
 
-    /// The folders of boxes that were stopped are deleted in the background, and
-    /// their ids are free again then.
+    /// Waits until the folders of stopped boxes are deleted, which frees their ids.
     async fn idle(&self) {
         self.inner.maker.removals.idle().await;
     }
@@ -275,7 +274,7 @@ impl Provider for Proot {
         let probe = self.inner.maker.tasks.spawn(async move { inner.probe().await });
         match tokio::time::timeout(PROBE_WAIT, probe).await {
             Ok(_) => Health { error: self.inner.host().0.error },
-            // It goes on, and the next question has its answer.
+            // The probe goes on, and the next call has its result.
             Err(_) if host.error.is_none() => Health::default(),
             Err(_) => Health { error: host.error },
         }
@@ -302,8 +301,8 @@ impl Provider for Proot {
     async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
         self.check(spec)?;
         let (inner, id, spec) = (Arc::clone(&self.inner), id.clone(), spec.clone());
-        // Before the right to change: a pull may take minutes, and a stop must not
-        // wait for it. A caller that goes away meanwhile has begun nothing.
+        // Before the lock on the box: a pull may take minutes, and a stop must not wait for it. A
+        // caller that goes away meanwhile has begun nothing.
         let image = inner.image(&spec).await?;
         let (entry, change) = inner.boxes.change(&id).await;
         let work = async move {
@@ -346,7 +345,8 @@ impl Provider for Proot {
         tokio::task::spawn_blocking(measure).await.ok()?
     }
 
-    /// Connections are those of the host, and no box's.
+    /// Measures a share of the kernel. Connections are not attributed: boxes use the host's
+    /// network.
     async fn kernel_usage(&self, id: &SandboxId, share: KernelShare) -> Option<u64> {
         kernel_usage(self.inner.maker.folders.of(id).pid()?.0, share).await
     }

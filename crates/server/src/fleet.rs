@@ -1,18 +1,19 @@
-//! The other workers that this server knows how to reach. Where that is comes
-//! from the configuration alone; what a worker says of itself never changes it.
+//! Other workers that this server can reach. Their addresses come from the configuration alone;
+//! what a worker reports never changes them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use domain::{StoreId, WorkerId};
 use providers::custom::{Custom, CustomConfig, SecretString};
+use tokio::sync::watch;
 
 use crate::config;
 
-/// How long an answer of a worker may take to begin. A worker that hangs holds
-/// up those who wait for it no longer than this.
+/// Longest time until an answer of a worker begins. A worker that hangs delays its callers no
+/// longer than this.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Every other worker, by id.
@@ -23,6 +24,8 @@ pub struct Fleet {
     workers: HashMap<WorkerId, config::Worker>,
     /// One client for each provider of each worker that was ever used.
     clients: Mutex<HashMap<(WorkerId, String), Arc<Custom>>>,
+    /// Workers that did not answer when they were last probed.
+    silent: watch::Sender<BTreeSet<WorkerId>>,
 }
 
 impl fmt::Debug for Fleet {
@@ -32,10 +35,10 @@ impl fmt::Debug for Fleet {
 }
 
 impl Fleet {
-    /// The workers of the configuration. Nothing is sent yet.
+    /// Sets up the workers of the configuration. Nothing is sent yet.
     ///
     /// # Errors
-    /// The id of a worker whose client cannot be set up, and why.
+    /// The id of a worker whose client cannot be set up, and the reason.
     pub fn open(
         configured: &BTreeMap<String, config::Worker>,
         store: &StoreId,
@@ -49,17 +52,39 @@ impl Fleet {
         }
         let mut ids: Vec<WorkerId> = workers.keys().cloned().collect();
         ids.sort();
-        Ok(Self { ids: ids.into(), label: store.as_str().to_owned(), workers, clients: Mutex::default() })
+        Ok(Self { ids: ids.into(), label: store.as_str().to_owned(), workers, ..Self::default() })
     }
 
-    /// Every other worker.
+    /// Returns the ids of all other workers, sorted.
     #[must_use]
     pub fn ids(&self) -> &Arc<[WorkerId]> {
         &self.ids
     }
 
-    /// The client of one provider of a worker, or of the worker as a whole;
-    /// `None` for a worker that is not configured.
+    /// Returns the ids of the other workers that answered when they were last probed, sorted.
+    #[must_use]
+    pub fn answering(&self) -> Arc<[WorkerId]> {
+        let silent = self.silent.borrow();
+        if silent.is_empty() {
+            return Arc::clone(&self.ids);
+        }
+        self.ids.iter().filter(|id| !silent.contains(id)).cloned().collect()
+    }
+
+    /// Notes whether a worker answers.
+    pub fn note(&self, id: &WorkerId, answers: bool) {
+        self.silent.send_if_modified(|silent| if answers { silent.remove(id) } else { silent.insert(id.clone()) });
+    }
+
+    /// Waits until a worker does not answer any more.
+    pub async fn falls_silent(&self, id: &str) {
+        let mut silent = self.silent.subscribe();
+        // The sender lives as long as `self`.
+        let _ = silent.wait_for(|silent| silent.iter().any(|worker| worker.as_str() == id)).await;
+    }
+
+    /// Returns the client of one provider of a worker, or of the worker as a whole; `None` for a
+    /// worker that is not configured.
     ///
     /// # Errors
     /// If the client cannot be set up.

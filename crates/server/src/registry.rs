@@ -1,4 +1,4 @@
-//! The providers that this server has, and what is known of their health.
+//! Providers of this server, and their health at the last check.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use domain::Timestamp;
 use futures_util::future::join_all;
 use providers::images::Images;
-use providers::{Health, Provider};
+use providers::{Health, Provider, docker, native, proot};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::fleet::Fleet;
 
-/// A check that takes longer counts as failed.
+/// Longest time of a check; one that takes longer counts as failed.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// When a provider is offered to callers.
+/// Condition under which a provider is offered to callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offer {
     /// Always; shown as unhealthy while it is.
@@ -25,43 +25,40 @@ pub enum Offer {
     IfHealthy,
 }
 
-/// The last check of one provider.
+/// Result of the last check of one provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
-    /// What it said.
     pub health: Health,
-    /// How long it took to say so.
+    /// Time that the check took.
     pub latency: Duration,
-    /// When.
     pub at: Timestamp,
 }
 
-/// One provider.
+/// One provider, with its last check.
 pub struct Entry {
-    /// The provider itself.
     pub provider: Arc<dyn Provider>,
-    /// Whether it is used when a request names none.
+    /// True if it is used when a request names none.
     pub is_default: bool,
-    /// A request found one of its boxes gone: what it holds is to be looked at now.
+    /// Signal that a request found one of its boxes gone: its boxes are to be looked at now.
     pub lost_one: Notify,
-    /// It behaved otherwise than its last check says: it is to be checked now.
+    /// Signal that it behaved otherwise than its last check says: it is to be checked now.
     pub in_doubt: Notify,
     checked: Mutex<Checked>,
 }
 
 impl Entry {
-    /// The last check.
+    /// Returns the last check.
     pub fn checked(&self) -> Checked {
         self.checked.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    /// Whether the last check found it able to work.
+    /// Returns whether the last check found it able to work.
     pub fn is_healthy(&self) -> bool {
         self.checked().health.error.is_none()
     }
 
-    /// Checks it now. With whether it was able to work before, so that each
-    /// change is seen by one caller only.
+    /// Checks it now. Also returns whether it was able to work before, so that each change is
+    /// seen by one caller only.
     pub async fn check(&self, clock: &dyn Clock) -> (bool, Checked) {
         let checked = check(self.provider.as_ref(), clock).await;
         let mut stored = self.checked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -84,9 +81,9 @@ async fn check(provider: &dyn Provider, clock: &dyn Clock) -> Checked {
     Checked { health, latency: started.elapsed(), at: clock.now() }
 }
 
-/// The order in which `providers.default: auto` picks the first healthy provider, of
-/// this server or, where it has none, of the workers beside it.
-pub const AUTO_ORDER: [&str; 3] = ["native", "docker", "proot"];
+/// Order in which `providers.default: auto` picks the first healthy provider, of this server or,
+/// where it has none, of the other workers.
+pub const AUTO_ORDER: [&str; 3] = [native::NAME, docker::NAME, proot::NAME];
 
 /// Every provider of this server, by name.
 #[derive(Debug)]
@@ -97,9 +94,9 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Checks each provider once, leaves out those that are offered only if
-    /// healthy and are not, and picks the default: the one named, else the first
-    /// healthy one that `auto` may pick, else none.
+    /// Checks each provider once, leaves out those that are offered only if healthy and are not,
+    /// and picks the default: the one named, else the first healthy one that `auto` may pick,
+    /// else none.
     pub async fn assemble(providers: Vec<(Arc<dyn Provider>, Offer)>, named: Option<&str>, clock: &dyn Clock) -> Self {
         let checks = join_all(providers.iter().map(|(provider, _)| check(provider.as_ref(), clock))).await;
         let mut entries = Vec::new();
@@ -131,39 +128,39 @@ impl Registry {
         Self { entries, fleet: Fleet::default(), images: None }
     }
 
-    /// With other workers beside this server.
+    /// Adds other workers beside this server.
     #[must_use]
     pub fn with_fleet(self, fleet: Fleet) -> Self {
         Self { fleet, ..self }
     }
 
-    /// With the images that boxes are made of.
+    /// Adds the images that boxes are made of.
     #[must_use]
     pub fn with_images(self, images: Images) -> Self {
         Self { images: Some(images), ..self }
     }
 
-    /// The images that boxes are made of; `None` where nobody has set them up.
+    /// Returns the images that boxes are made of; `None` if none were added.
     pub fn images(&self) -> Option<&Images> {
         self.images.as_ref()
     }
 
-    /// The other workers.
+    /// Returns the other workers.
     pub fn fleet(&self) -> &Fleet {
         &self.fleet
     }
 
-    /// All of them.
+    /// Returns all providers of this server.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The one of this name.
+    /// Returns the provider of this name.
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.provider.name() == name)
     }
 
-    /// The one for requests that name none.
+    /// Returns the provider for requests that name none.
     pub fn default_entry(&self) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.is_default)
     }

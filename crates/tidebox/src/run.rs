@@ -1,10 +1,12 @@
 //! `tidebox run`: a box for one command.
 
+use std::hash::{BuildHasher, RandomState};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use api::{ExecRequest, Sandbox, SpawnRequest};
 use clap::Args;
+use client::Filter;
 use tokio::time::timeout;
 
 use crate::command_line::Context;
@@ -15,11 +17,13 @@ use crate::signals::Signals;
 use crate::spawn;
 use crate::values::Resources;
 
-/// How long an interrupted spawn may take to tell which box must be removed.
-/// The server removes it by itself when we hang up, but only if it notices
-/// before it has answered.
+/// The longest wait for an interrupted spawn to return the box that must be removed. When the
+/// client disconnects the server removes the box by itself, but only if it notices before it has
+/// answered.
 const SPAWN_GRACE: Duration = Duration::from_secs(10);
-/// How long the removal of the box may take before we leave it to its TTL.
+/// Metadata key by which a run finds the row of its own spawn, if that fails.
+const RUN_LABEL: &str = "tidebox.run";
+/// The longest wait for the removal of the box; after it the box is left to its TTL.
 const DESTROY_MAX: Duration = Duration::from_secs(30);
 
 /// Run one command in a new box, and remove the box
@@ -35,19 +39,28 @@ pub struct RunArgs {
     image: String,
     #[command(flatten)]
     resources: Resources,
-    /// Whom the box counts for; --user-id wins over it
+    /// Owner that the box counts for; --user-id wins over it
     #[arg(long, value_name = "ID")]
     owner: Option<String>,
     #[command(flatten)]
     command: CommandArgs,
 }
 
-/// Makes the box, runs the command, removes the box, becomes the exit code.
+/// Makes the box, runs the command, removes the box, and exits with the command's code.
 pub async fn run(context: &Context, args: RunArgs) -> Result {
-    let spawn = spawn::request(Some(args.image), &args.resources, args.owner, None)?;
+    let mut spawn = spawn::request(Some(args.image), &args.resources, args.owner, None)?;
+    let run = format!("{:016x}", RandomState::new().hash_one(()));
+    spawn.metadata.get_or_insert_default().0.insert(RUN_LABEL.to_owned(), run.clone());
     let request = exec::request(context, args.command).await.map_err(Failure::of_exec)?;
     let mut signals = Signals::listen().map_err(Failure::of_exec)?;
-    let (sandbox, interrupted) = make(context, &spawn, &mut signals).await.map_err(Failure::of_exec)?;
+    let (sandbox, interrupted) = match make(context, &spawn, &mut signals).await {
+        Ok(made) => made,
+        Err(failure) => {
+            // Without success the row says what this command says now.
+            let _ = timeout(DESTROY_MAX, forget(context, &run)).await;
+            return Err(Failure::of_exec(failure));
+        }
+    };
     let result = match interrupted {
         Some(exit) => Err(Failure::silent(exit)),
         None => perform(context, &sandbox, request, &mut signals).await,
@@ -56,20 +69,32 @@ pub async fn run(context: &Context, args: RunArgs) -> Result {
     result.map(ExitCode::from).map_err(Failure::of_exec)
 }
 
-/// Makes the box; tells by the second value that we were told to stop meanwhile.
+/// Makes the box; the second value is the exit code if a signal arrived meanwhile.
 async fn make(context: &Context, request: &SpawnRequest, signals: &mut Signals) -> Result<(Sandbox, Option<u8>)> {
     let mut spawn = std::pin::pin!(context.client.spawn(request));
     let exit = tokio::select! {
         exit = signals.next() => exit,
         sandbox = &mut spawn => return Ok((sandbox?, None)),
     };
-    // Told again, or too slow: hang up, and let the server clean up.
+    // A second signal, or too slow: disconnect, and let the server clean up.
     tokio::select! {
         _ = signals.next() => Err(Failure::silent(exit)),
         outcome = timeout(SPAWN_GRACE, spawn) => match outcome {
             Ok(Ok(sandbox)) => Ok((sandbox, Some(exit))),
             Ok(Err(_)) | Err(_) => Err(Failure::silent(exit)),
         },
+    }
+}
+
+/// Removes the row of a spawn that failed.
+async fn forget(context: &Context, run: &str) {
+    let filter = Filter { metadata: &[(RUN_LABEL, run)], state: Some("failed"), ..Filter::default() };
+    let Ok(page) = context.client.list_page(&filter).await else { return };
+    for sandbox in page.sandboxes {
+        // Servers that do not know the filter answer with every sandbox.
+        if sandbox.metadata.0.get(RUN_LABEL).is_some_and(|label| label == run) {
+            let _ = context.client.destroy(&sandbox.id).await;
+        }
     }
 }
 
@@ -80,8 +105,7 @@ async fn perform(context: &Context, sandbox: &Sandbox, request: ExecRequest, sig
     }
 }
 
-/// Removes the box. That it stays does not change how the command ended, so it
-/// is told and no more.
+/// Removes the box. A failure is only noted, since it does not change how the command ended.
 async fn remove(context: &Context, sandbox: &Sandbox, signals: &mut Signals) {
     let reason = tokio::select! {
         _ = signals.next() => "interrupted".to_owned(),

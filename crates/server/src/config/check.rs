@@ -1,4 +1,4 @@
-//! What no single key can show: values that contradict each other.
+//! Checks across keys: values that contradict each other, and files that cannot be read.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use super::{DefaultProvider, Draft, Enabled, Fault, Source, secret_file};
 
 use Bounded::{Number, Span};
 
-/// Works out what depends on other keys, then checks the whole.
+/// Derives the values that depend on other keys, then checks the whole configuration.
 pub(super) fn finish(draft: &mut Draft) {
     place_data(draft);
     let defaults = draft.config.defaults.clone();
@@ -25,7 +25,7 @@ pub(super) fn finish(draft: &mut Draft) {
         ("defaults.memory_mb", defaults.memory_mb, "defaults.max_memory_mb", defaults.max_memory_mb),
         ("defaults.vcpus", defaults.vcpus, "defaults.max_vcpus", defaults.max_vcpus),
     ] {
-        // One that is left to the machine lowers the default.
+        // A maximum that is derived from the machine lowers the default instead.
         if let Some(most) = most {
             below(draft, (default, Number(value)), (maximum, Number(most)));
         }
@@ -72,7 +72,7 @@ impl std::fmt::Display for Bounded {
     }
 }
 
-/// A default must not be above its maximum.
+/// Reports a default that is above its maximum.
 fn below(draft: &mut Draft, default: (&'static str, Bounded), maximum: (&'static str, Bounded)) {
     let broken = |key| draft.faults.iter().any(|fault| fault.key == key);
     if default.1 <= maximum.1 || broken(default.0) || broken(maximum.0) {
@@ -86,7 +86,8 @@ fn below(draft: &mut Draft, default: (&'static str, Bounded), maximum: (&'static
     draft.fault(default.0, &source, message);
 }
 
-/// A lease that is not renewed well before it ends holds nothing.
+/// Checks that the heartbeat interval is at most half of `leases.ttl` and of
+/// `leases.stale_after`: a lease that is not renewed well before it ends holds nothing.
 fn leases(draft: &mut Draft) {
     let leases = draft.config.leases;
     let (key, interval) = ("leases.heartbeat_interval", leases.heartbeat_interval);
@@ -100,7 +101,7 @@ fn leases(draft: &mut Draft) {
     }
 }
 
-/// A worker shows one token.
+/// Checks that only one of `worker.token` and `worker.token_file` is set.
 fn worker_token(draft: &mut Draft) {
     if draft.config.worker.token.is_some() && draft.config.worker.token_file.is_some() {
         let source = draft.source("worker.token_file");
@@ -151,7 +152,7 @@ fn default_provider(draft: &mut Draft) {
     draft.fault("providers.default", &source, message);
 }
 
-/// Names that other providers have, or will have.
+/// Names of other providers, present or planned.
 const NAMES: [&str; 6] = ["native", "docker", "firecracker", "proot", "mock", "e2b"];
 
 fn custom_provider(draft: &mut Draft) {
@@ -178,7 +179,7 @@ fn custom_provider(draft: &mut Draft) {
     }
 }
 
-/// A certificate without its key, or the other way round, would leave the port
+/// Checks that a certificate and its key are set together; one alone would leave the port
 /// without TLS.
 fn tls(draft: &mut Draft) {
     const CERT: &str = "server.tls.cert_file";
@@ -196,7 +197,8 @@ fn tls(draft: &mut Draft) {
     }
 }
 
-/// A certificate without its key, or the other way round, opens nothing.
+/// Checks that the certificate for an Engine comes with its key and an authority; without them
+/// it opens nothing.
 fn docker(draft: &mut Draft) {
     const CERT: &str = "providers.docker.tls.cert_file";
     const KEY: &str = "providers.docker.tls.key_file";
@@ -215,8 +217,8 @@ fn docker(draft: &mut Draft) {
     }
 }
 
-/// What is read when it is needed must be there at the start already, or the first to hear of
-/// it would be a caller.
+/// Checks the files that are read only when they are needed, so that one that is missing is
+/// found at the start and not by a caller. Also refuses TLS files for connections without TLS.
 fn files(draft: &mut Draft) {
     let config = &draft.config;
     let docker = Some(&config.providers.docker).filter(|docker| docker.enabled != Enabled::False);
@@ -255,16 +257,16 @@ fn files(draft: &mut Draft) {
     }
 }
 
-/// Whether there is a file to read.
+/// Checks that `file` is a regular file that can be opened.
 fn readable(file: &Path) -> io::Result<()> {
-    // Opening a pipe would wait for somebody to write.
+    // Opening a pipe would block until there is a writer.
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
     File::open(file).map(drop)
 }
 
-/// Docker's logins are used where they are.
+/// Sets `images.docker_config` to `~/.docker/config.json` if it is unset and that file exists.
 fn registries(draft: &mut Draft) {
     if draft.config.images.docker_config.is_none()
         && let Some(home) = &draft.home
@@ -274,7 +276,7 @@ fn registries(draft: &mut Draft) {
     }
 }
 
-/// A user goes with a password.
+/// Checks that the user name and the password of a registry are set together.
 fn registry_logins(draft: &mut Draft) {
     let halves = draft.config.images.registries.iter().filter_map(|(host, registry)| {
         let key = |name: &str| format!("images.registries.{host}.{name}");
@@ -298,7 +300,7 @@ fn registry_logins(draft: &mut Draft) {
     }
 }
 
-/// What is asked for must be there, or nobody could get in.
+/// Checks that the keys that routes ask for are set; without them no caller could get in.
 fn keys(draft: &mut Draft) {
     let auth = &draft.config.auth;
     let is_missing = |key: Option<_>, name: &str| {
@@ -319,7 +321,7 @@ fn keys(draft: &mut Draft) {
     }
 }
 
-/// A worker that nobody can reach gets no sandboxes.
+/// Checks that every worker has a URL, without which it would get no sandboxes.
 fn workers(draft: &mut Draft) {
     let ids: Vec<_> =
         draft.config.workers.iter().filter(|(_, it)| it.url.is_empty()).map(|(id, _)| id.clone()).collect();
@@ -352,7 +354,7 @@ fn warn_about_open_doors(draft: &mut Draft) {
     let host = draft.config.server.host;
     if !host.is_loopback() {
         draft.warnings.push(format!(
-            "`server.host` is {host} and `auth.enabled` is false: whoever reaches the port can run commands"
+            "`server.host` is {host} and `auth.enabled` is false: any client that reaches the port can run commands"
         ));
     }
 }

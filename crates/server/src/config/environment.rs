@@ -6,15 +6,15 @@ use super::nearest::nearest;
 use super::tree::{Value, clip};
 use super::{Draft, Source, key, unsupported};
 
-/// What our variables begin with.
+/// Prefix of the server's variables.
 const PREFIX: &str = "TIDEBOX_";
 
-/// Variables of the client: present in the same shell, none of our business.
+/// Variables of the client, which may be set in the same shell and are ignored.
 const OF_THE_CLIENT: [&str; 4] = ["TIDEBOX_URL", "TIDEBOX_API_KEY", "TIDEBOX_USER_ID", "TIDEBOX_CA_FILE"];
 
-/// Lays the variables over the files. An unknown variable only warns: other
-/// programs may share the prefix. One that this version does not support is a
-/// fault, since somebody counts on it.
+/// Lays the variables over the files. An unknown variable only warns: other programs may share
+/// the prefix. One that this version does not support is a fault, since the operator relies on
+/// it.
 pub(super) fn apply(env: &[(OsString, OsString)], draft: &mut Draft) {
     for (name, value) in env {
         let name = name.to_string_lossy();
@@ -35,8 +35,8 @@ pub(super) fn apply(env: &[(OsString, OsString)], draft: &mut Draft) {
     }
 }
 
-/// What stands for the `*` of a key if the variable `name` sets it; empty
-/// without one. In lower case, since variables have no other.
+/// Returns the text that replaces the `*` of a key if the variable `name` sets it; empty for a
+/// key without `*`. The text is in lower case, since variables have no other.
 fn entry(key: &str, name: &str) -> Option<String> {
     let variable = variable(key);
     match variable.split_once('*') {
@@ -49,8 +49,8 @@ fn entry(key: &str, name: &str) -> Option<String> {
     }
 }
 
-/// The registry that stands in the name of a variable, which has neither dots
-/// nor colons: `_` is a dot and `__` a colon.
+/// Returns the registry that is part of the name of a variable, which has neither dots nor
+/// colons: `_` is a dot and `__` a colon.
 fn host(entry: &str) -> String {
     entry.to_lowercase().replace("__", ":").replace('_', ".")
 }
@@ -62,7 +62,7 @@ fn set(key: &'static key::Key, entry: &str, value: &OsStr, source: &Source, draf
     }
 }
 
-/// The variable that sets a key.
+/// Returns the variable that sets a key.
 pub(super) fn variable(key: &str) -> String {
     format!("{PREFIX}{}", key.to_uppercase().replace(':', "__").replace('.', "_"))
 }

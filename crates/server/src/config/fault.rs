@@ -1,16 +1,16 @@
-//! Why a configuration is refused.
+//! Reasons for which a configuration is refused.
 
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 
-/// Where a value came from.
+/// Source of a configured value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// The built-in default.
+    /// Default that is built into the program.
     Default,
-    /// A file.
+    /// Configuration file at this path.
     File(PathBuf),
-    /// An environment variable.
+    /// Environment variable of this name.
     Variable(String),
 }
 
@@ -24,15 +24,15 @@ impl fmt::Display for Source {
     }
 }
 
-/// One thing that is wrong. Its text is one line: the dotted key (if it is
-/// about one), where it was set, and what would be right.
+/// A fault of the configuration. Its text is one line: the dotted key (if it is about one), the
+/// source of the value, and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// The dotted key; empty when a whole file is at fault.
     pub key: String,
-    /// Where it was set.
+    /// Source of the value at fault.
     pub source: Source,
-    /// What is wrong, and what would be right.
+    /// Description of what is wrong, and of what would be right.
     pub message: String,
 }
 
@@ -55,8 +55,8 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// Writes `text` with its control characters escaped, so that a strange key,
-/// file name or parser message cannot break the line or drive the terminal.
+/// Writes `text` with its control characters escaped, so that an unusual key, file name or
+/// parser message cannot break the line or control the terminal.
 fn one_line(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for c in text.chars() {
         if c.is_control() { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }

@@ -9,8 +9,8 @@ use super::nearest::nearest;
 use super::tree::{self, FILE_BYTES_MAX, Value};
 use super::{Draft, Source, key, unsupported};
 
-/// Lays the file at `path` over the weaker layers. One that is not there is no
-/// fault unless it is `needed`.
+/// Lays the file at `path` over the weaker layers. A missing file is a fault only if it is
+/// `needed`.
 pub(super) fn apply(path: &Path, needed: bool, draft: &mut Draft) {
     let source = Source::File(path.to_owned());
     let text = match read(path) {
@@ -50,8 +50,6 @@ fn section(name: &str, entries: &[(String, Value)], source: &Source, draft: &mut
             draft.fault(dotted, source, "has a dot in its name; write each part as a section of its own");
         } else if !seen.insert(part) {
             draft.fault(dotted, source, "is given twice; keep one");
-        } else if unsupported::is_unsupported(&dotted) {
-            refuse(&dotted, value, source, draft);
         } else if let Some((key, entry)) = key::KEYS.iter().find_map(|key| Some((key, key.entry(&dotted)?))) {
             draft.set(key, entry, value, source);
         } else if key::names_have_dots(name) || sections().any(|known| is_section(known, &dotted)) {
@@ -61,6 +59,8 @@ fn section(name: &str, entries: &[(String, Value)], source: &Source, draft: &mut
                 let found = value.kind();
                 draft.fault(dotted, source, format!("is a section, not {found}; write its keys below it"));
             }
+        } else if unsupported::is_unsupported(&dotted) {
+            refuse(&dotted, value, source, draft);
         } else {
             let meant = nearest(&dotted, key::KEYS.iter().map(|key| key.name).chain(sections()));
             let hint = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
@@ -69,7 +69,7 @@ fn section(name: &str, entries: &[(String, Value)], source: &Source, draft: &mut
     }
 }
 
-/// Names every key below one that this version does not support, a line each.
+/// Reports every key at or below one that this version does not support, a line each.
 fn refuse(name: &str, value: &Value, source: &Source, draft: &mut Draft) {
     if let Value::Map(entries) = value
         && !entries.is_empty()
@@ -82,12 +82,12 @@ fn refuse(name: &str, value: &Value, source: &Source, draft: &mut Draft) {
     }
 }
 
-/// The names of all sections, some of them more than once.
+/// Returns the names of all sections, some of them more than once.
 fn sections() -> impl Iterator<Item = &'static str> {
     key::KEYS.iter().flat_map(|key| key.name.match_indices('.').map(|(dot, _)| &key.name[..dot]))
 }
 
-/// Whether `dotted` is the section `known`, in which `*` stands for any name.
+/// Returns whether `dotted` is the section `known`, in which `*` stands for any name.
 fn is_section(known: &str, dotted: &str) -> bool {
     let (mut known, mut dotted) = (known.split('.'), dotted.split('.'));
     loop {

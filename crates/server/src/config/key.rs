@@ -13,32 +13,32 @@ use super::read::{self, Read};
 use super::tree::Value;
 use super::{Config, Enabled, Format, Level, Overflow, RateKey, RouteGroup};
 
-/// One thing that can be set.
+/// One key of the configuration.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Key {
     /// The dotted name; `*` stands for the name of an entry in a map.
     pub(super) name: &'static str,
     /// The value when nothing sets it.
     pub(super) default: Default,
-    /// What it means, in lines that fit the example file.
+    /// Description, in lines that fit the example file.
     #[cfg_attr(not(test), expect(dead_code, reason = "the test of the example file reads it"))]
     pub(super) doc: &'static [&'static str],
-    /// Stores a value, or says what would be right.
+    /// Reader, which stores a value or returns what a right one would be.
     pub(super) read: fn(&mut Config, &Value, At<'_>) -> Read<()>,
 }
 
-/// Where a value is read.
+/// Context in which a value is read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct At<'a> {
     /// The home directory, for `~/`.
     pub(super) home: Option<&'a Path>,
-    /// What stands for the `*` in the key's name; else empty.
+    /// Text that replaces the `*` in the key's name; empty for a name without one.
     pub(super) entry: &'a str,
 }
 
 impl Key {
-    /// Whether its value is a key or token, which is never shown. A test holds
-    /// the names to what the readers store.
+    /// Returns whether its value is a key or token, which is never shown. A test compares the
+    /// names with what the readers store.
     pub(super) fn is_secret(&self) -> bool {
         let mut parts = self.name.rsplit('.').filter(|part| *part != "*");
         let last = parts.next().unwrap_or_default();
@@ -47,13 +47,14 @@ impl Key {
             .any(|noun| last == *noun || last.ends_with(&format!("_{noun}")))
     }
 
-    /// Whether somebody may write a secret here by mistake: its file's name is
-    /// asked for, or the id of a token.
+    /// Returns whether a secret may be written here by mistake: the key takes the name of a
+    /// secret's file, or the ids of tokens.
     pub(super) fn is_beside_a_secret(&self) -> bool {
         ["_key_file", "token_file", "token_ids", "password_file"].iter().any(|end| self.name.ends_with(end))
     }
 
-    /// What stands for the `*` if `dotted` is this key's name; empty without one.
+    /// Returns the text that replaces the `*` if `dotted` is this key's name; empty for a key
+    /// without `*`.
     pub(super) fn entry<'a>(&self, dotted: &'a str) -> Option<&'a str> {
         match self.name.split_once('*') {
             None => (self.name == dotted).then_some(""),
@@ -66,18 +67,18 @@ impl Key {
     }
 }
 
-/// Whether the entries of the section `name` are called after hosts.
+/// Returns whether the entries of the section `name` are named after hosts.
 pub(super) fn names_hosts(name: &str) -> bool {
     name == "images.registries"
 }
 
-/// Whether the entries of the section `name` may have dots in their names, as hosts
-/// have, and workers, which are mostly called after them.
+/// Returns whether the entries of the section `name` may have dots in their names, as hosts do,
+/// and workers, which are mostly named after hosts.
 pub(super) fn names_have_dots(name: &str) -> bool {
     names_hosts(name) || matches!(name, "workers" | "auth.worker_tokens")
 }
 
-/// The sections and the name that `dotted` is made of; a host is one of them.
+/// Splits `dotted` into its sections and name; a host is one of them.
 pub(super) fn parts(dotted: &str) -> Vec<&str> {
     let host = KEYS.iter().filter(|key| key.name.contains('*')).find_map(|key| Some((key, key.entry(dotted)?)));
     match host {
@@ -91,18 +92,17 @@ pub(super) fn parts(dotted: &str) -> Vec<&str> {
 /// The value of a key that nothing sets.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Default {
-    /// This text, read like that of a variable.
+    /// Text that is read like that of a variable.
     Text(&'static str),
-    /// No value.
     Unset,
-    /// Depends on who runs the server; the text is what root gets.
+    /// Value that depends on the server's user; the text is the value for root.
     Derived(#[cfg_attr(not(test), expect(dead_code, reason = "the test of the example file reads it"))] &'static str),
 }
 
-/// The memory that a sandbox may have at all, in mebibytes.
+/// Bounds on the memory of a sandbox, in mebibytes.
 const MEMORY_MB: RangeInclusive<u32> = Resources::MEMORY_MB.0..=Resources::MEMORY_MB.1;
 
-/// The virtual CPUs that a sandbox may have at all.
+/// Bounds on the virtual CPUs of a sandbox.
 const VCPUS: RangeInclusive<u32> = Resources::VCPUS.0..=Resources::VCPUS.1;
 
 /// Every key, section by section.
@@ -129,7 +129,7 @@ pub(super) const KEYS: &[Key] = &{
     keys
 };
 
-/// The keys of a server by itself.
+/// Keys of a single server: listener, storage, defaults and bounds of requests.
 const SERVER: &[Key] = &[
     Key {
         name: "server.host",
@@ -325,7 +325,7 @@ const SERVER: &[Key] = &[
     },
 ];
 
-/// What the server writes, and where a spawn goes.
+/// Keys of the log, and of the default provider.
 const LOGGING: &[Key] = &[
     Key {
         name: "logging.level",
@@ -347,7 +347,7 @@ const LOGGING: &[Key] = &[
     },
 ];
 
-/// Who may use it, and how much.
+/// Keys of authentication, rate limit and pool.
 const ACCESS: &[Key] = &[
     Key {
         name: "auth.enabled",
@@ -521,7 +521,8 @@ const ACCESS: &[Key] = &[
     },
 ];
 
-/// Counts are stored and multiplied as signed 64-bit numbers.
+/// Largest count that can be configured: counts are stored and multiplied as signed 64-bit
+/// numbers.
 const COUNT_MAX: u64 = 1_000_000_000;
 
 const LEVELS: &[(&str, Level)] = &[

@@ -1,7 +1,7 @@
-//! What `tidebox config lint` says of a configuration that has no faults.
+//! Findings of `tidebox config lint` on a configuration without faults.
 //!
-//! A rule is a function of the configuration and of the modes of the files that
-//! it names, so that each can be held by a table.
+//! A rule depends only on the configuration and on the modes of the files that it names, so that
+//! a table of cases can test it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,19 +16,19 @@ use super::{Config, Enabled, Level, Loaded, RateKey, RouteGroup, Secret, Source}
 mod runtimes;
 mod strength;
 
-/// What a finding means for whoever runs the server.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it should be.
+    /// No reason for a change.
     Pass,
-    /// Worth a thought.
+    /// Advice; no failure even in production.
     Warn,
     /// Not fit for production.
     Fail,
 }
 
 impl Verdict {
-    /// The name as it is printed.
+    /// Returns the name as it is printed.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -39,23 +39,23 @@ impl Verdict {
     }
 }
 
-/// What one rule found about one key.
+/// Result of one rule for one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What it means.
+    /// Severity of the finding.
     pub verdict: Verdict,
-    /// The dotted key.
+    /// Dotted name of the key.
     pub key: String,
-    /// What was found, without any secret.
+    /// Description of the finding, without any secret.
     pub message: String,
-    /// What to do; empty if there is nothing to do.
+    /// Suggested change; empty if there is none.
     pub remedy: String,
 }
 
-/// The modes of files, by path: the lower twelve bits, or why there are none.
+/// Modes of files, by path: the lower twelve bits, or the error on reading them.
 pub type Modes = BTreeMap<PathBuf, Result<u32, String>>;
 
-/// Looks at the files that the configuration names.
+/// Reads the modes of the files that the configuration names.
 #[must_use]
 pub fn modes(loaded: &Loaded) -> Modes {
     let paths = private_files(loaded).into_iter().map(|(_, path)| path).chain(private_places(&loaded.config));
@@ -67,8 +67,8 @@ pub fn modes(loaded: &Loaded) -> Modes {
         .collect()
 }
 
-/// Every finding, in the order of the rules. What fails in production is a
-/// warning elsewhere.
+/// Returns every finding, in the order of the rules. A failure in production is a warning
+/// elsewhere.
 #[must_use]
 pub fn lint(loaded: &Loaded, modes: &Modes, production: bool) -> Vec<Finding> {
     let mut report = Report { findings: Vec::new(), worst: if production { Verdict::Fail } else { Verdict::Warn } };
@@ -84,10 +84,9 @@ pub fn lint(loaded: &Loaded, modes: &Modes, production: bool) -> Vec<Finding> {
     report.findings
 }
 
-/// What was found so far.
 struct Report {
     findings: Vec<Finding>,
-    /// What a failure counts as.
+    /// Verdict for a failure: a warning outside production.
     worst: Verdict,
 }
 
@@ -110,7 +109,7 @@ impl Report {
     }
 }
 
-/// The rules that need the values alone.
+/// Rules that need only the values, not the modes of files.
 const RULES: &[fn(&Config, &mut Report)] = &[
     authentication,
     admin,
@@ -141,7 +140,7 @@ fn authentication(config: &Config, report: &mut Report) {
     } else {
         report.fail(
             KEY,
-            "is false: whoever reaches the port can run commands",
+            "is false: any client that reaches the port can run commands",
             "set it to true, and auth.api_key_file",
         );
     }
@@ -158,7 +157,7 @@ fn admin(config: &Config, report: &mut Report) {
     }
 }
 
-/// Every key and token that opens this server, by its dotted key.
+/// Returns every key and token that opens this server, by its dotted key.
 fn own_secrets(config: &Config) -> Vec<(String, &Secret)> {
     let auth = &config.auth;
     let single = [
@@ -232,7 +231,7 @@ fn origins(config: &Config, report: &mut Report) {
     } else if let Some(origin) = origins.iter().find(|origin| origin.starts_with("http://")) {
         report.warn(
             KEY,
-            format!("has {origin}, whose pages anybody on the way can change"),
+            format!("has {origin}, whose pages an attacker on the way can change"),
             "serve the pages by https",
         );
     } else {
@@ -248,7 +247,7 @@ fn proxies(config: &Config, report: &mut Report) {
         IpAddr::V6(_) => network.prefix_len() < 32,
     };
     if let Some(all) = proxies.iter().find(|network| network.prefix_len() == 0) {
-        let message = format!("has {all}: anybody can claim any address, and so get around limits and the audit");
+        let message = format!("has {all}: any client can claim any address, and so get around limits and the audit");
         report.fail(KEY, message, "name the addresses of your proxies");
     } else if let Some(wide) = proxies.iter().find(is_wide) {
         report.warn(KEY, format!("has {wide}, which is very wide"), "name the addresses of your proxies");
@@ -271,7 +270,8 @@ fn caps(config: &Config, report: &mut Report) {
     }
 }
 
-/// In pool mode users are kept apart, but one key opens templates and quotas to all.
+/// Checks that in pool mode templates and quotas are closed to users: users are kept apart, but
+/// one key opens both to all of them.
 fn shared(config: &Config, report: &mut Report) {
     const KEY: &str = "auth.admin_only";
     if !config.pool.enabled {
@@ -317,7 +317,7 @@ fn rate_limit(config: &Config, report: &mut Report) {
     if !limit.enabled {
         report.warn("rate_limit.enabled", "is false: one caller can keep the server busy", "set it to true");
     } else if limit.key_by == RateKey::Owner {
-        let message = "is owner: whoever holds the key gets a limit of its own for each X-User-ID it makes up";
+        let message = "is owner: a holder of the key gets a limit of its own for each X-User-ID it makes up";
         report.warn("rate_limit.key_by", message, "set it to api_key or ip, unless a proxy sets X-User-ID");
     } else {
         report.pass("rate_limit.enabled", format!("is true, by {}", limit.key_by.as_str()));
@@ -344,7 +344,7 @@ fn audit(config: &Config, report: &mut Report) {
 
 fn traces(config: &Config, report: &mut Report) {
     if config.retention.destroyed.is_zero() {
-        let message = "is 0: a repeated DELETE is not told from one of a sandbox that never was";
+        let message = "is 0: a repeated DELETE looks like one of a sandbox that never existed";
         report.warn("retention.destroyed", message, "set it to 1h or more");
     } else {
         report.pass("retention.destroyed", format!("is {}", format_duration(config.retention.destroyed)));
@@ -371,7 +371,7 @@ fn disk(config: &Config, report: &mut Report) {
     }
 }
 
-/// Keys that this server sends to others.
+/// Checks that the keys which this server sends to others do not cross the network in the clear.
 fn peers(config: &Config, report: &mut Report) {
     let custom = &config.providers.custom;
     let custom = custom.enabled.then_some(("providers.custom.base_url".to_owned(), &custom.base_url));
@@ -397,7 +397,7 @@ fn is_in_the_clear(url: &str) -> bool {
     host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Files that hold a secret, by the key that says so.
+/// Returns the files that hold a secret, by the key that names them.
 fn private_files(loaded: &Loaded) -> Vec<(String, PathBuf)> {
     let (auth, custom) = (&loaded.config.auth, &loaded.config.providers.custom);
     let named = [
@@ -421,7 +421,7 @@ fn private_files(loaded: &Loaded) -> Vec<(String, PathBuf)> {
     named.chain(workers).chain(registries).chain(inline).collect()
 }
 
-/// Where the server keeps what is nobody else's business.
+/// Returns the paths that only the server's user may read.
 fn private_places(config: &Config) -> [PathBuf; 2] {
     [config.data_dir.clone(), config.database.path.clone()]
 }
@@ -460,13 +460,13 @@ fn place(key: &str, path: &Path, right: u32, modes: &Modes, report: &mut Report)
             format!("{shown} has mode {mode:04o}: other users of this host may look into it"),
             format!("chmod {right:o} {shown}"),
         ),
-        // The server makes it, for its user alone.
+        // The server creates it, for its user alone.
         Some(Err(_)) | None => report.pass(key, format!("{shown} cannot be looked at, or is not there yet")),
     }
 }
 
 impl Loaded {
-    /// Secrets that are written in a configuration file itself.
+    /// Returns the secrets that are written in a configuration file itself, with that file.
     fn secrets_in_files(&self) -> impl Iterator<Item = (&str, &Path)> {
         self.sources.iter().filter_map(|(key, source)| match source {
             Source::File(path) if self.holds_secret(key) => Some((key.as_str(), path.as_path())),

@@ -1,10 +1,10 @@
-//! What somebody who misspelt a name may have meant.
+//! Suggestions for misspelt names.
 
-/// Below this likeness a suggestion would only confuse.
+/// Least likeness of a suggestion; below it, one would only confuse.
 const LIKENESS_MIN: f64 = 0.5;
 
-/// The dotted name that is most like `name`, or whose last part is: a key in
-/// the wrong section is a common slip.
+/// Returns the dotted name that is most like `name`, or whose last part is: a key in the wrong
+/// section is a common slip.
 pub(super) fn nearest(name: &str, names: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     let likeness = |candidate: &'static str| {
         let whole = strsim::normalized_damerau_levenshtein(name, candidate);

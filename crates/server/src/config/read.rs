@@ -1,6 +1,6 @@
 //! Readers: from a value of the tree to a typed one.
 //!
-//! An error says what would be right and what was found.
+//! An error states what would be right and what was found.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "a kind of value that a reader does not name is a wrong type")]
 
@@ -21,7 +21,7 @@ fn must<T>(be: &str, value: &Value) -> Read<T> {
     Err(format!("must be {be}, not {}", value.describe()))
 }
 
-/// The text itself, which is never empty.
+/// Returns the text itself, which is never empty.
 fn text_of<'a>(value: &'a Value, be: &str) -> Read<&'a str> {
     match value {
         Value::Text(text) | Value::Bare(text) if !text.is_empty() => Ok(text),
@@ -30,7 +30,7 @@ fn text_of<'a>(value: &'a Value, be: &str) -> Read<&'a str> {
     }
 }
 
-/// `null`, or an empty variable, for a key that is unset by default.
+/// Reads the value of a key that is unset by default: `null` or an empty variable is `None`.
 pub(super) fn optional<T>(value: &Value, read: impl Fn(&Value) -> Read<T>) -> Read<Option<T>> {
     match value {
         Value::Null => Ok(None),
@@ -39,7 +39,7 @@ pub(super) fn optional<T>(value: &Value, read: impl Fn(&Value) -> Read<T>) -> Re
     }
 }
 
-/// A whole number within `range`.
+/// Reads a whole number within `range`.
 pub(super) fn integer<T>(value: &Value, range: RangeInclusive<T>) -> Read<T>
 where
     T: Copy + PartialOrd + TryFrom<i128> + std::fmt::Display,
@@ -56,7 +56,7 @@ where
     }
 }
 
-/// A whole number in the range, or `auto`, which is none.
+/// Reads a whole number within `range`, or `auto`, which is `None`.
 pub(super) fn or_auto<T>(value: &Value, range: RangeInclusive<T>) -> Read<Option<T>>
 where
     T: Copy + PartialOrd + TryFrom<i128> + std::fmt::Display,
@@ -73,7 +73,7 @@ where
     }
 }
 
-/// Digits and nothing else; `None` for more than fits.
+/// Parses digits and nothing else; `None` for more than fits.
 fn decimal(text: &str) -> Option<i128> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -81,7 +81,7 @@ fn decimal(text: &str) -> Option<i128> {
     text.parse().ok()
 }
 
-/// Bytes, as a number or as a text such as `8MiB`.
+/// Reads a size in bytes, as a number or as a text such as `8MiB`.
 pub(super) fn size(value: &Value, max: u64) -> Read<u64> {
     let bytes = match value {
         Value::Integer(number) => u64::try_from(*number).ok(),
@@ -115,7 +115,7 @@ fn size_text(bytes: u64) -> String {
     }
 }
 
-/// A duration that is not zero.
+/// Reads a duration that is not zero.
 pub(super) fn positive_duration(value: &Value) -> Read<Duration> {
     match duration(value)? {
         Duration::ZERO => must("longer than zero, such as 30s", value),
@@ -123,19 +123,19 @@ pub(super) fn positive_duration(value: &Value) -> Read<Duration> {
     }
 }
 
-/// A duration, zero included.
+/// Reads a duration, zero included.
 pub(super) fn duration(value: &Value) -> Read<Duration> {
     let text = text_of(value, "a duration, such as 30s or 1h30m")?;
     parse_duration(text).map_err(|error| format!("{} {error}", clip(text)))
 }
 
-/// An IP address.
+/// Reads an IP address.
 pub(super) fn address(value: &Value) -> Read<IpAddr> {
     const BE: &str = "an IP address, such as 127.0.0.1";
     text_of(value, BE)?.parse().or_else(|_| must(BE, value))
 }
 
-/// A host's name or address, without a port; in lower case.
+/// Reads a host's name or address, without a port; in lower case.
 pub(super) fn host_name(value: &Value) -> Read<String> {
     const BE: &str = "a host name without scheme and port, such as boxes.example.com";
     let text = text_of(value, BE)?;
@@ -150,7 +150,7 @@ pub(super) fn host_name(value: &Value) -> Read<String> {
     }
 }
 
-/// A list; of a variable's text, what stands between commas.
+/// Reads a list; a variable's text is split at commas.
 pub(super) fn list<T>(value: &Value, item: impl Fn(&Value) -> Read<T>) -> Read<Vec<T>> {
     match value {
         Value::List(items) => items.iter().map(item).collect(),
@@ -160,7 +160,7 @@ pub(super) fn list<T>(value: &Value, item: impl Fn(&Value) -> Read<T>) -> Read<V
     }
 }
 
-/// An absolute path; `~/` stands for the home directory.
+/// Reads an absolute path; `~/` stands for the home directory.
 pub(super) fn path(value: &Value, home: Option<&Path>) -> Read<PathBuf> {
     const BE: &str = "an absolute path";
     let text = text_of(value, BE)?;
@@ -171,12 +171,12 @@ pub(super) fn path(value: &Value, home: Option<&Path>) -> Read<PathBuf> {
     if path.is_absolute() && !text.contains('\0') { Ok(path) } else { must(BE, value) }
 }
 
-/// The path of a file that may be left out.
+/// Reads the path of a file that may be left out.
 pub(super) fn file(value: &Value, home: Option<&Path>) -> Read<Option<PathBuf>> {
     optional(value, |value| path(value, home))
 }
 
-/// The path in `sqlite://<path>`.
+/// Reads the path in `sqlite://<path>`.
 pub(super) fn database(value: &Value, home: Option<&Path>) -> Read<PathBuf> {
     const BE: &str = "sqlite:// and an absolute path, such as sqlite:///var/lib/tidebox/tidebox.db";
     let text = text_of(value, BE)?;
@@ -193,7 +193,7 @@ pub(super) fn database(value: &Value, home: Option<&Path>) -> Read<PathBuf> {
     }
 }
 
-/// One of some words.
+/// Reads one of `words`.
 pub(super) fn word<T: Copy>(value: &Value, words: &[(&str, T)]) -> Read<T> {
     let found = match value {
         Value::Text(text) | Value::Bare(text) => words.iter().find(|(word, _)| word == text),
@@ -210,7 +210,7 @@ fn one_of<'a>(words: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// `auto`, `true` or `false`.
+/// Reads `auto`, `true` or `false`.
 pub(super) fn enabled(value: &Value) -> Read<Enabled> {
     let words = [("auto", Enabled::Auto), ("true", Enabled::True), ("false", Enabled::False)];
     match value {
@@ -220,8 +220,16 @@ pub(super) fn enabled(value: &Value) -> Read<Enabled> {
     }
 }
 
-/// A provider's name, or `auto`. Whether there is one of that name, the check of
-/// the whole tells.
+/// Reads whether a provider is offered that this version does not have.
+pub(super) fn not_offered(value: &Value) -> Read<()> {
+    match enabled(value)? {
+        Enabled::True => Err("this version of Tidebox does not have this provider; write false".to_owned()),
+        Enabled::Auto | Enabled::False => Ok(()),
+    }
+}
+
+/// Reads a provider's name, or `auto`. The check of the whole configuration finds out whether
+/// there is a provider of that name.
 pub(super) fn default_provider(value: &Value) -> Read<DefaultProvider> {
     const BE: &str = "auto, native, docker, proot, mock or the name of custom";
     match text_of(value, BE)? {
@@ -234,7 +242,7 @@ pub(super) fn default_provider(value: &Value) -> Read<DefaultProvider> {
     }
 }
 
-/// The name of an image, as a request would give it.
+/// Reads the name of an image, as a request would give it.
 pub(super) fn image(value: &Value) -> Read<String> {
     const BE: &str = "the name of an image, such as host";
     let text = text_of(value, BE)?;
@@ -245,7 +253,7 @@ pub(super) fn image(value: &Value) -> Read<String> {
     }
 }
 
-/// `first:count`.
+/// Reads a range of ids, as `first:count`.
 pub(super) fn subids(value: &Value) -> Read<(u32, u32)> {
     const BE: &str = "first:count, such as 1000000:6553600, with first and count at least 65536 (a box takes 65536)";
     let text = text_of(value, BE)?;
@@ -259,7 +267,7 @@ pub(super) fn subids(value: &Value) -> Read<(u32, u32)> {
     }
 }
 
-/// A control group's path, from the root of the hierarchy.
+/// Reads a control group's path, from the root of the hierarchy.
 pub(super) fn cgroup(value: &Value) -> Read<String> {
     const BE: &str = "the path of a control group without . and .., such as tidebox.slice";
     let text = text_of(value, BE)?;
@@ -272,7 +280,7 @@ pub(super) fn cgroup(value: &Value) -> Read<String> {
     }
 }
 
-/// `true` or `false`.
+/// Reads `true` or `false`.
 pub(super) fn flag(value: &Value) -> Read<bool> {
     match value {
         Value::Bool(flag) => Ok(*flag),
@@ -282,7 +290,7 @@ pub(super) fn flag(value: &Value) -> Read<bool> {
     }
 }
 
-/// A key or token. What was found is never repeated.
+/// Reads a key or token. An error never repeats what was found.
 pub(super) fn secret(value: &Value) -> Read<Secret> {
     match value {
         Value::Text(text) | Value::Bare(text) if (1..=SECRET_BYTES_MAX).contains(&text.len()) => secret_text(text),
@@ -294,7 +302,7 @@ pub(super) fn secret(value: &Value) -> Read<Secret> {
 /// The longest key or token, in bytes: it has to fit a header.
 pub(super) const SECRET_BYTES_MAX: usize = 1024;
 
-/// A secret has to fit a header, where spaces around it would be lost.
+/// Checks that a secret fits a header, where spaces around it would be lost.
 pub(super) fn secret_text(text: &str) -> Read<Secret> {
     if text.bytes().all(|byte| byte.is_ascii_graphic()) {
         Ok(Secret::new(text.to_owned()))
@@ -303,14 +311,14 @@ pub(super) fn secret_text(text: &str) -> Read<Secret> {
     }
 }
 
-/// An address, or a network such as `10.0.0.0/8`.
+/// Reads an address, or a network such as `10.0.0.0/8`.
 pub(super) fn network(value: &Value) -> Read<IpNet> {
     const BE: &str = "an IP address or a network, such as 10.0.0.0/8";
     let text = text_of(value, BE)?;
     text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse()).or_else(|_| must(BE, value))
 }
 
-/// A web origin, or `*`.
+/// Reads a web origin, or `*`.
 pub(super) fn origin(value: &Value) -> Read<String> {
     const BE: &str = "an origin without a path, such as https://app.example.com, or *";
     let text = text_of(value, BE)?;
@@ -329,7 +337,7 @@ pub(super) fn origin(value: &Value) -> Read<String> {
     }
 }
 
-/// A base URL, without a slash at its end.
+/// Reads a base URL, and removes a slash at its end.
 pub(super) fn url(value: &Value) -> Read<String> {
     const BE: &str = "an http or https URL without a user, query and fragment, such as https://boxes.example.com";
     let text = text_of(value, BE)?;
@@ -347,7 +355,7 @@ pub(super) fn url(value: &Value) -> Read<String> {
     }
 }
 
-/// A short name of ours.
+/// Reads a short name, such as that of a provider or a token.
 pub(super) fn label(value: &Value) -> Read<String> {
     const BE: &str = "1 to 128 letters, digits, `.`, `_` or `-`";
     let text = text_of(value, BE)?;
@@ -359,7 +367,7 @@ fn is_label(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
-/// The id of another worker, which stands in a key's name.
+/// Checks the id of another worker, which is part of a key's name.
 pub(super) fn worker_id(text: &str) -> Read<String> {
     if text == "local" {
         Err("belongs to this server itself; name the worker otherwise".to_owned())
@@ -370,7 +378,7 @@ pub(super) fn worker_id(text: &str) -> Read<String> {
     }
 }
 
-/// A registry by host and port, which stands in a key's name or in a list.
+/// Parses a registry by host and port, which is part of a key's name or of a list.
 pub(super) fn registry(text: &str) -> Read<String> {
     let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
     let label = |label: &str| {
@@ -380,7 +388,7 @@ pub(super) fn registry(text: &str) -> Read<String> {
     let is_port = |port: &str| decimal(port).is_some_and(|port| (1..=65_535).contains(&port));
     if text.len() <= 253 && host.split('.').all(label) && port.is_none_or(is_port) {
         let name = text.to_ascii_lowercase();
-        // Docker's own registry has several names, of which images bear the first.
+        // Docker's own registry has several names, of which image names use the first.
         let is_hub = matches!(name.as_str(), "index.docker.io" | "registry-1.docker.io");
         Ok(if is_hub { "docker.io".to_owned() } else { name })
     } else {
@@ -388,13 +396,13 @@ pub(super) fn registry(text: &str) -> Read<String> {
     }
 }
 
-/// A registry by host and port.
+/// Reads a registry by host and port.
 pub(super) fn registry_host(value: &Value) -> Read<String> {
     const BE: &str = "a host and its port without a scheme, such as mirror.example.com:5000";
     registry(text_of(value, BE)?).or_else(|_| must(BE, value))
 }
 
-/// Where a Docker Engine listens, as a URL.
+/// Reads the address of a Docker Engine, as a URL.
 pub(super) fn engine(value: &Value) -> Read<String> {
     const BE: &str = "an absolute path, unix:///path or tcp://host:port";
     let text = text_of(value, BE)?;
@@ -409,8 +417,8 @@ pub(super) fn engine(value: &Value) -> Read<String> {
     }
 }
 
-/// The name of a network of a Docker Engine. That of the host, or of another
-/// container, would take the wall around a box down.
+/// Reads the name of a network of a Docker Engine. That of the host, or of another container, is
+/// refused: it would undo the isolation of a box.
 pub(super) fn network_mode(value: &Value) -> Read<String> {
     const BE: &str = "none, bridge or the name of a network; boxes never share that of the host or of a container";
     match text_of(value, BE)? {
@@ -420,7 +428,7 @@ pub(super) fn network_mode(value: &Value) -> Read<String> {
     }
 }
 
-/// A user of a box: `name`, `uid`, `name:group` or `uid:gid`.
+/// Reads a user of a box: `name`, `uid`, `name:group` or `uid:gid`.
 pub(super) fn user(value: &Value) -> Read<String> {
     const BE: &str = "a user as name, uid, name:group or uid:gid";
     let text = match value {
@@ -431,7 +439,7 @@ pub(super) fn user(value: &Value) -> Read<String> {
     if is_label(user) && group.is_none_or(is_label) { Ok(text.to_owned()) } else { must(BE, value) }
 }
 
-/// The name that a registry knows a user by.
+/// Reads the name of a user at a registry.
 pub(super) fn user_name(value: &Value) -> Read<String> {
     const BE: &str = "a user name without `:`, spaces and control characters";
     let text = text_of(value, BE)?;
@@ -439,13 +447,14 @@ pub(super) fn user_name(value: &Value) -> Read<String> {
     if fits { Ok(text.to_owned()) } else { must(BE, value) }
 }
 
-/// A capability of the kernel, without `CAP_`; or `ALL`.
+/// Reads a capability of the kernel, without `CAP_`; or `ALL`.
 pub(super) fn capability_or_all(value: &Value) -> Read<String> {
     const BE: &str = "a capability such as NET_RAW, or ALL";
     capability_name(value, BE)
 }
 
-/// A capability of the kernel, without `CAP_`. All of them leave no wall standing.
+/// Reads a capability of the kernel, without `CAP_`. `ALL` is refused: it would leave no
+/// isolation.
 pub(super) fn capability(value: &Value) -> Read<String> {
     const BE: &str = "a capability such as NET_RAW; ALL would leave no wall standing";
     let name = capability_name(value, BE)?;
@@ -459,7 +468,7 @@ fn capability_name(value: &Value, be: &str) -> Read<String> {
     if fits { Ok(name.to_owned()) } else { must(be, value) }
 }
 
-/// A folder in memory: `path` or `path:options`.
+/// Reads a tmpfs mount: `path` or `path:options`.
 pub(super) fn tmpfs(value: &Value) -> Read<String> {
     const BE: &str = "an absolute path, with mount options behind a colon if there are any, such as /run:size=64m";
     let text = text_of(value, BE)?;

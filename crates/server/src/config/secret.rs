@@ -5,19 +5,19 @@ use std::fmt;
 use secrecy::{ExposeSecret, SecretString};
 use subtle::ConstantTimeEq;
 
-/// A key or token. Its memory is wiped when it goes, `Debug` hides it, and
-/// equality takes the same time wherever two differ.
+/// A key or token. Its memory is wiped on drop, `Debug` hides it, and a comparison takes the
+/// same time wherever two differ.
 #[derive(Clone)]
 pub struct Secret(SecretString);
 
 impl Secret {
-    /// Keeps `text` secret.
+    /// Wraps `text`, so that it cannot be printed.
     #[must_use]
     pub fn new(text: String) -> Self {
         Self(text.into())
     }
 
-    /// The secret itself: for hashing, signing and sending, and nothing else.
+    /// Returns the secret itself: for hashing, signing and sending, and nothing else.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()

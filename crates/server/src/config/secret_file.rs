@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Config, Draft, Secret, read};
 
-/// Puts a secret into its place.
+/// Function that stores a secret in the configuration.
 type Put = Box<dyn FnOnce(&mut Config, Secret)>;
 
 /// A secret that can be written inline or kept in a file.
@@ -18,8 +18,8 @@ struct Pair {
     put: Put,
 }
 
-/// Reads every secret whose file is named. One that is given both ways is a
-/// fault: nobody could say which counts.
+/// Reads every secret whose file is named. One that is given both ways is a fault: neither takes
+/// precedence.
 pub(super) fn resolve(draft: &mut Draft) {
     for pair in pairs(&draft.config) {
         let Some(path) = pair.file else { continue };
@@ -80,10 +80,10 @@ fn pairs(config: &Config) -> Vec<Pair> {
     pairs
 }
 
-/// The secret in a file: all of it but the end of its line.
+/// Returns the secret in a file: all of its text but the line ending.
 fn secret_in(path: &Path) -> Result<Secret, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
-    // A secret and the longest end of a line, and one byte to see that there is more.
+    // A secret, the longest line ending, and one byte to see that there is more.
     let limit = read::SECRET_BYTES_MAX as u64 + 3;
     let file = File::open(path).map_err(unreadable)?;
     if file.metadata().map_err(unreadable)?.is_dir() {

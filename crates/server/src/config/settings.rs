@@ -1,4 +1,4 @@
-//! What the operator may set, as values.
+//! Settings of the operator, as values.
 
 mod images;
 mod runtimes;
@@ -15,45 +15,45 @@ pub use runtimes::{Docker, DockerTls, Proot};
 
 use super::Secret;
 
-/// Everything that the operator may set, with nothing left to default.
+/// All settings, with nothing left to default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Where and for whom the server listens.
+    /// Addresses, names and TLS of the listener.
     pub server: Server,
     /// The folder that holds everything that must survive a restart; absolute.
     pub data_dir: PathBuf,
-    /// Where rows are kept.
+    /// Database that holds all rows.
     pub database: Database,
-    /// What a request that says nothing gets, and the most it may ask for.
+    /// Values for requests that state none, and the most that a request may ask for.
     pub defaults: Defaults,
-    /// Bounds on what passes through the server.
+    /// Bounds on sizes, disk space, memory and rows.
     pub limits: Limits,
-    /// How long traces are kept.
+    /// Retention of the rows of ended sandboxes.
     pub retention: Retention,
-    /// What the server says about itself.
+    /// Level and format of the log.
     pub logging: Logging,
-    /// The image store.
+    /// Image store: pulls, sizes and registries.
     pub images: Images,
-    /// The runtimes.
+    /// Providers that run the boxes.
     pub providers: Providers,
-    /// Who may use the API.
+    /// Keys and tokens of callers and workers.
     pub auth: Auth,
-    /// How many requests one caller may make.
+    /// Rate limit of each caller.
     pub rate_limit: RateLimit,
     /// Sandboxes of several users in one box.
     pub pool: Pool,
     /// Other servers that run sandboxes for this one, by worker id.
     pub workers: BTreeMap<String, Worker>,
-    /// What this server is to a control plane, if it works for one.
+    /// Role of this server as a worker of a control plane.
     pub worker: WorkerSelf,
-    /// How long workers are trusted without being heard.
+    /// Times of leases and heartbeats.
     pub leases: Leases,
 }
 
-/// Where and for whom the server listens.
+/// Addresses, names and TLS of the listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
-    /// The address.
+    /// IP address to listen on.
     pub host: IpAddr,
     /// The TCP port; 0 lets the kernel choose one.
     pub port: u16,
@@ -75,33 +75,33 @@ pub struct Server {
 /// The certificate to serve HTTPS with: both files, or neither.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
-    /// The chain, PEM.
+    /// File of the certificate chain, PEM.
     pub cert_file: Option<PathBuf>,
-    /// The private key, PEM.
+    /// File of the private key, PEM.
     pub key_file: Option<PathBuf>,
 }
 
-/// Where rows are kept.
+/// Database that holds all rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Database {
     /// The SQLite file; absolute.
     pub path: PathBuf,
 }
 
-/// What a request that says nothing gets, and the most it may ask for.
+/// Values for requests that state none, and the most that a request may ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Defaults {
-    /// The image; `None` leaves it to the provider.
+    /// Image of a spawn; `None` leaves it to the provider.
     pub image: Option<String>,
-    /// A sandbox's lifetime.
+    /// Lifetime of a sandbox.
     pub ttl: Duration,
     /// Memory limit in mebibytes.
     pub memory_mb: u32,
-    /// Virtual CPUs.
+    /// Number of virtual CPUs.
     pub vcpus: u32,
     /// The most processes and threads in a sandbox.
     pub pids: u32,
-    /// The longest lifetime that may be asked for.
+    /// The longest lifetime that a request may ask for.
     pub max_ttl: Duration,
     /// The most memory of one sandbox in mebibytes; `None` derives it from the machine.
     pub max_memory_mb: Option<u32>,
@@ -110,25 +110,25 @@ pub struct Defaults {
     /// The largest file system of one sandbox in mebibytes; `None` derives it from the
     /// machine.
     pub max_disk_mb: Option<u32>,
-    /// A command's deadline.
+    /// Deadline of a command.
     pub default_exec_timeout: Duration,
-    /// The longest deadline that may be asked for.
+    /// The longest deadline that a request may ask for.
     pub max_exec_timeout: Duration,
     /// The most active sandboxes; 0 for no limit.
     pub max_sandboxes: u64,
     /// The most active sandboxes of one owner; 0 for no limit.
     pub max_sandboxes_per_owner: u64,
-    /// What a spawn gets that finds no room.
+    /// Treatment of a spawn that finds no room.
     pub spawn_overflow: Overflow,
-    /// How long a spawn may wait for room.
+    /// The longest time that a spawn may wait for room.
     pub spawn_queue_timeout: Duration,
-    /// How many spawns may wait for room at once.
+    /// The most spawns that may wait for room at once.
     pub max_spawn_queue: usize,
-    /// The most of them that may be one owner's; `None` for as many as it leaves free.
+    /// The most waiting spawns of one owner; `None` for as many as it leaves free.
     pub max_spawn_queue_per_owner: Option<usize>,
 }
 
-/// What a request gets that finds no room.
+/// Treatment of a request that finds no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overflow {
     /// An error at once.
@@ -138,7 +138,7 @@ pub enum Overflow {
 }
 
 impl Overflow {
-    /// The name as it is configured and reported.
+    /// Returns the name as it is configured and reported.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -148,36 +148,36 @@ impl Overflow {
     }
 }
 
-/// Who may use the API.
+/// Keys and tokens of callers and workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Auth {
-    /// Whether the API asks for a key.
+    /// True if the API asks for a key.
     pub enabled: bool,
     /// The key that opens the API.
     pub api_key: Option<Secret>,
-    /// Where `api_key` was read from, if from a file.
+    /// File from which `api_key` was read, if any.
     pub api_key_file: Option<PathBuf>,
     /// The key that opens `/admin/*`, and the API as well.
     pub admin_api_key: Option<Secret>,
-    /// Where `admin_api_key` was read from, if from a file.
+    /// File from which `admin_api_key` was read, if any.
     pub admin_api_key_file: Option<PathBuf>,
-    /// Whether the API key opens `/admin/*` while there is no admin key.
+    /// True if the API key opens `/admin/*` while there is no admin key.
     pub admin_fallback_enabled: bool,
     /// Groups of routes outside `/admin/*` that ask for the admin key.
     pub admin_only: Vec<RouteGroup>,
-    /// How long rows of the audit history are kept.
+    /// Time for which rows of the audit history are kept.
     pub admin_audit_retention: Duration,
-    /// How many rows of the audit history are kept.
+    /// The most rows of the audit history that are kept.
     pub admin_audit_max_entries: u64,
     /// The token that any worker without one of its own may use.
     pub worker_token: Option<Secret>,
-    /// Where `worker_token` was read from, if from a file.
+    /// File from which `worker_token` was read, if any.
     pub worker_token_file: Option<PathBuf>,
-    /// Tokens by worker id.
+    /// Tokens of single workers, by worker id.
     pub worker_tokens: BTreeMap<String, Secret>,
     /// The key that signed worker tokens are made and checked with.
     pub worker_signing_key: Option<Secret>,
-    /// Where `worker_signing_key` was read from, if from a file.
+    /// File from which `worker_signing_key` was read, if any.
     pub worker_signing_key_file: Option<PathBuf>,
     /// Earlier signing keys that are still accepted.
     pub worker_signing_keys: Vec<Secret>,
@@ -185,55 +185,55 @@ pub struct Auth {
     pub worker_revoked_token_ids: Vec<String>,
 }
 
-/// A group of routes that `auth.admin_only` can close to everyone but the admin.
+/// A group of routes that `auth.admin_only` closes to all but the admin key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RouteGroup {
-    /// `/quotas`
+    /// Routes at `/quotas` and below.
     Quotas,
-    /// `/templates`
+    /// Routes at `/templates` and below.
     Templates,
-    /// `/providers`
+    /// Routes at `/providers` and below.
     Providers,
-    /// `/workers`
+    /// Routes at `/workers` and below.
     Workers,
-    /// `/diagnostics`
+    /// Routes at `/diagnostics` and below.
     Diagnostics,
-    /// `/metrics`
+    /// Routes at `/metrics` and below.
     Metrics,
-    /// `/events`
+    /// Routes at `/events` and below.
     Events,
 }
 
-/// How many requests one caller may make.
+/// Rate limit of each caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateLimit {
-    /// Whether there is a limit.
+    /// True if there is a limit.
     pub enabled: bool,
-    /// How fast a bucket fills.
+    /// Tokens that a bucket regains in a minute.
     pub requests_per_minute: u32,
-    /// How much a bucket holds.
+    /// Capacity of a bucket, in tokens.
     pub burst: u32,
-    /// Whose bucket a request takes from.
+    /// Identity by which requests share a bucket.
     pub key_by: RateKey,
-    /// How long a bucket is kept that nobody takes from.
+    /// Time without requests after which a full bucket is removed.
     pub bucket_ttl: Duration,
-    /// How often such buckets are looked for.
+    /// Interval at which such buckets are looked for.
     pub cleanup_interval: Duration,
 }
 
-/// Whose bucket a request takes from.
+/// Identity by which requests share a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RateKey {
     /// `X-User-ID`, else the API key, else the address.
     Owner,
     /// The API key, else the address.
     ApiKey,
-    /// The address.
+    /// Address of the client.
     Ip,
 }
 
 impl RateKey {
-    /// The name as it is configured and reported.
+    /// Returns the name as it is configured and reported.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -247,64 +247,65 @@ impl RateKey {
 /// Sandboxes of several users in one box.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
-    /// Whether sandboxes share boxes.
+    /// True if sandboxes share boxes.
     pub enabled: bool,
-    /// The most boxes.
+    /// The most shared boxes at once.
     pub max_vms: u32,
     /// The most users in a box.
     pub max_users_per_vm: u32,
-    /// What a spawn gets that finds every box full.
+    /// Treatment of a spawn that finds every box full.
     pub overflow: Overflow,
 }
 
-/// Where another Tidebox is reached that runs sandboxes for this one.
+/// Access to another Tidebox that runs sandboxes for this one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Worker {
     /// Its base URL, such as `https://w1.example.com:7423`.
     pub url: String,
     /// The key that its API asks for.
     pub api_key: Option<Secret>,
-    /// Where `api_key` was read from, if from a file.
+    /// File from which `api_key` was read, if any.
     pub api_key_file: Option<PathBuf>,
     /// The authority that signed its certificate, PEM; `None` for the usual ones.
     pub ca_file: Option<PathBuf>,
 }
 
-/// What this server is to a control plane, if it works for one.
+/// Role of this server as a worker of a control plane.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorkerSelf {
     /// The control plane's base URL; empty if it is not configured.
     pub control_plane: String,
     /// The id of this worker; `None` for the name of the host.
     pub id: Option<String>,
-    /// What it shows to the control plane.
+    /// Credential that it shows to the control plane.
     pub token: Option<Secret>,
-    /// The file that holds it instead, which is read for every request.
+    /// File that holds the token instead, which is read for every request.
     pub token_file: Option<PathBuf>,
     /// The authority that signed the control plane's certificate, PEM; `None`
     /// for the usual ones.
     pub ca_file: Option<PathBuf>,
 }
 
-/// How long workers are trusted without being heard. The same on both sides.
+/// Times of leases and heartbeats. They must be the same on the control plane and its workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Leases {
-    /// How long a lease lasts.
+    /// Duration of a lease.
     pub ttl: Duration,
-    /// How long after its end the sandbox is ended and given up.
+    /// Time from the end of a lease until the worker ends the sandbox and the control plane
+    /// gives it up.
     pub grace: Duration,
-    /// How often a worker beats and renews.
+    /// Interval at which a worker sends a heartbeat and renews its leases.
     pub heartbeat_interval: Duration,
     /// Silence after which a worker is stale.
     pub stale_after: Duration,
 }
 
-/// Bounds on what passes through the server.
+/// Bounds on sizes, disk space, memory and rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// The most bytes of each output stream in a buffered result.
     pub max_output_bytes: usize,
-    /// The largest file that may be written.
+    /// Size of the largest file that may be written, in bytes.
     pub max_file_bytes: u64,
     /// Free space in mebibytes that sandboxes must leave to the server.
     pub reserve_disk_mb: u64,
@@ -312,53 +313,53 @@ pub struct Limits {
     pub reserve_inodes: u64,
     /// Memory in mebibytes that all requests together may hold.
     pub request_memory_mb: u64,
-    /// The most templates.
+    /// The most templates at once.
     pub max_templates: u64,
-    /// The most owners' quotas.
+    /// The most owners with a quota of their own.
     pub max_quotas: u64,
 }
 
-/// How long traces are kept.
+/// Retention of the rows of ended sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retention {
-    /// How long the row of a destroyed sandbox stays.
+    /// Time for which the row of a destroyed sandbox is kept.
     pub destroyed: Duration,
-    /// The most such rows.
+    /// The most rows of destroyed sandboxes.
     pub max_destroyed: u64,
-    /// The most such rows of one owner.
+    /// The most rows of destroyed sandboxes of one owner.
     pub max_destroyed_per_owner: u64,
     /// The most rows of failed sandboxes.
     pub max_failed: u64,
-    /// The most such rows of one owner.
+    /// The most rows of failed sandboxes of one owner.
     pub max_failed_per_owner: u64,
 }
 
-/// What the server says about itself.
+/// Level and format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Logging {
-    /// The least serious line that is written.
+    /// Least severe level that is written.
     pub level: Level,
-    /// How a line looks.
+    /// Format of a log line.
     pub format: Format,
 }
 
-/// How serious a log line must be.
+/// Severity of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// What needs an operator.
+    /// Conditions that need an operator.
     Error,
-    /// What may need one.
+    /// Conditions that may need an operator.
     Warn,
-    /// What the server does.
+    /// Normal work of the server.
     Info,
-    /// How it does it.
+    /// Details of that work.
     Debug,
-    /// Everything.
+    /// Every line there is.
     Trace,
 }
 
 impl Level {
-    /// The name as it is configured, which is the one `tracing` knows.
+    /// Returns the name as it is configured, which is the one `tracing` knows.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -371,29 +372,29 @@ impl Level {
     }
 }
 
-/// How a log line looks.
+/// Format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Pretty on a terminal, JSON otherwise.
     Auto,
-    /// For people.
+    /// Lines for people to read.
     Pretty,
     /// One JSON object a line.
     Json,
 }
 
-/// The runtimes.
+/// Providers that run the boxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Providers {
-    /// Which one a request that names none gets.
+    /// Provider of a request that names none.
     pub default: DefaultProvider,
     /// Boxes made of the kernel's own namespaces.
     pub native: Native,
     /// Containers of a Docker Engine.
     pub docker: Docker,
-    /// Boxes without privileges.
+    /// Boxes made with `ptrace`, without privileges.
     pub proot: Proot,
-    /// The test double.
+    /// Test double, which isolates nothing.
     pub mock: Mock,
     /// Another service that speaks this API.
     pub custom: Custom,
@@ -402,48 +403,48 @@ pub struct Providers {
 /// Another service that speaks this API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Custom {
-    /// Whether it is offered.
+    /// True if it is offered.
     pub enabled: bool,
     /// The provider's name in this server's API.
     pub name: String,
-    /// Its base URL.
+    /// Base URL of the service.
     pub base_url: String,
     /// The key that its API asks for.
     pub api_key: Option<Secret>,
-    /// Where `api_key` was read from, if from a file.
+    /// File from which `api_key` was read, if any.
     pub api_key_file: Option<PathBuf>,
-    /// The authorities that may vouch for it; `None` for those of the system.
+    /// File of the authorities to trust, PEM; `None` for those of the system.
     pub ca_file: Option<PathBuf>,
-    /// The provider that is asked of it; `None` for its default.
+    /// Provider that is requested from it; `None` for its default.
     pub remote_provider: Option<String>,
-    /// How long one of its answers may take to begin.
+    /// The longest time until one of its answers begins.
     pub timeout: Duration,
 }
 
-/// Which provider a request that names none gets.
+/// Provider of a request that names none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DefaultProvider {
-    /// The first that is healthy.
+    /// The first of native, docker and proot that is healthy.
     Auto,
-    /// This one.
+    /// Provider of this name.
     Named(String),
 }
 
-/// Whether a provider is offered.
+/// Condition under which a provider is offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enabled {
-    /// When what it needs is there.
+    /// Offered if it can work on this host.
     Auto,
-    /// Always, and shown unhealthy while it is not.
+    /// Offered always, and shown as unhealthy while it is.
     True,
-    /// Never.
+    /// Never offered, even if it can work on this host.
     False,
 }
 
 /// Boxes made of the kernel's own namespaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Native {
-    /// Whether it is offered.
+    /// Condition under which it is offered.
     pub enabled: Enabled,
     /// First host id and count of the range that boxes are mapped to; `None`
     /// leaves the choice to the provider.
@@ -453,15 +454,15 @@ pub struct Native {
     pub cgroup_parent: Option<String>,
 }
 
-/// The test double.
+/// Test double, which isolates nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mock {
-    /// Whether it is offered.
+    /// True if it is offered.
     pub enabled: bool,
 }
 
-/// Nothing set: what the table of keys fills with its defaults. An empty path
-/// stands for one that is worked out at the end.
+/// Returns a configuration with nothing set, which the table of keys fills with its defaults. An
+/// empty path stands for one that is derived at the end.
 pub(super) fn blank() -> Config {
     Config {
         server: Server {

@@ -1,5 +1,5 @@
-//! The configuration in effect, key by key, for people and programs: what holds
-//! and where it came from, and never a secret.
+//! The configuration in effect, key by key, for people and programs: values and their sources,
+//! and never a secret.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use super::key::{At, Default, KEYS, Key, parts};
 use super::tree::{Value, parse};
 use super::{Config, Loaded, Source};
 
-/// What stands for a secret that is set.
+/// Placeholder for a secret that is set.
 const HIDDEN: &str = "[hidden]";
 
-/// What is kept of a secret that was written: whether there is one.
+/// Returns what is kept of a secret that was written: whether there is one.
 pub(super) fn hidden(value: &Value) -> Value {
     match value {
         Value::Null => Value::Null,
@@ -22,21 +22,21 @@ pub(super) fn hidden(value: &Value) -> Value {
     }
 }
 
-/// One key with the value that holds.
+/// One key with its value in effect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setting {
-    /// The dotted key.
+    /// Dotted name of the key.
     pub key: String,
     /// The value; the text `[hidden]` for a secret.
     pub value: serde_json::Value,
-    /// Where it was set last.
+    /// Source that set it last.
     pub source: Source,
-    /// As `value`, in YAML on one line.
+    /// Same value in YAML, on one line.
     yaml: String,
 }
 
 impl Setting {
-    /// The value in YAML, on one line.
+    /// Returns the value in YAML, on one line.
     #[must_use]
     pub fn yaml(&self) -> &str {
         &self.yaml
@@ -44,8 +44,8 @@ impl Setting {
 }
 
 impl Loaded {
-    /// Every key, in the order of the example file; of maps, the entries that
-    /// are set. A secret that was read from a file is shown as its file alone.
+    /// Returns every key, in the order of the example file; of maps, the entries that are set. A
+    /// secret that was read from a file is shown only as its file.
     #[must_use]
     pub fn settings(&self) -> Vec<Setting> {
         let mut settings = Vec::new();
@@ -64,7 +64,7 @@ impl Loaded {
         settings
     }
 
-    /// Whether the key `name` holds a secret and one was written for it.
+    /// Returns whether the key `name` holds a secret and one was written for it.
     pub(super) fn holds_secret(&self, name: &str) -> bool {
         let is_secret = KEYS.iter().any(|key| key.is_secret() && key.entry(name).is_some());
         is_secret && !matches!(self.values.get(name), None | Some(Value::Null))
@@ -76,7 +76,7 @@ impl Loaded {
             Default::Text(_) if key.is_secret() => match self.values.get(name) {
                 None | Some(Value::Null) => Value::List(Vec::new()),
                 Some(list @ Value::List(_)) => list.clone(),
-                // Of a variable.
+                // A variable's text is not split.
                 Some(hidden) => Value::List(vec![hidden.clone()]),
             },
             _ if key.is_secret() => self.values.get(name).cloned().unwrap_or(Value::Null),
@@ -87,14 +87,13 @@ impl Loaded {
             }
             Default::Unset => self.plain(key, entry, self.values.get(name).unwrap_or(&Value::Null)),
         };
-        // Bare, a hidden secret is a list to YAML, so no server will ever take
-        // it for the secret itself.
+        // Without quotes, a hidden secret is a list to YAML, so no server takes it for the
+        // secret itself.
         let line = if key.is_secret() { yaml(&value).replace("\"[hidden]\"", HIDDEN) } else { yaml(&value) };
         Setting { key: name.to_owned(), value: json(&value), source, yaml: line }
     }
 
-    /// The value as a file would state it: of the ways to write it, the plainest
-    /// that means the same.
+    /// Returns the value as a file would state it: the plainest notation with the same meaning.
     fn plain(&self, key: &Key, entry: &str, value: &Value) -> Value {
         let (Value::Bare(text) | Value::Text(text)) = value else { return value.clone() };
         let meaning = |value: &Value| -> Option<Config> {
@@ -114,7 +113,7 @@ impl Loaded {
     }
 }
 
-/// What stands between the commas of a variable.
+/// Returns the parts between the commas of a variable's text, without empty ones.
 fn list(text: &str) -> Vec<Value> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     parts.map(|part| Value::Text(part.to_owned())).collect()
@@ -124,8 +123,8 @@ fn first(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
-/// All settings as one YAML document, each with its source behind it. Without
-/// secrets it is a configuration file that means the same.
+/// Returns all settings as one YAML document, each followed by its source. Without secrets it is
+/// a configuration file with the same meaning.
 #[must_use]
 pub fn nested(settings: &[Setting]) -> String {
     let mut text = String::new();
@@ -135,7 +134,7 @@ pub fn nested(settings: &[Setting]) -> String {
         let Some(name) = sections.pop() else { continue };
         let shared = open.iter().zip(&sections).take_while(|(a, b)| a == b).count();
         for (depth, section) in sections.iter().enumerate().skip(shared) {
-            // Writing to a text cannot fail.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(text, "{}{}:", "  ".repeat(depth), quoted(section));
         }
         let source: String = setting.source.to_string().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
@@ -157,13 +156,13 @@ fn yaml(value: &Value) -> String {
     }
 }
 
-/// The text as it is where YAML reads it back as a text, else in quotes.
+/// Returns the text as it is where YAML reads it back as a text, else in quotes.
 fn quoted(text: &str) -> String {
     let is_plain = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/')
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._/:@+-".contains(&byte))
         && !text.ends_with(':')
         && parse(text) == Ok(Value::Text(text.to_owned()));
-    // JSON's texts are YAML's as well.
+    // A JSON string is valid YAML.
     if is_plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }
 }
 

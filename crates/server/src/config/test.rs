@@ -1,4 +1,4 @@
-//! The layers together.
+//! Tests of the layers together.
 
 use std::path::Path;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Lab {
         load(&self.inputs).unwrap_or_else(|faults| panic!("{faults:#?}"))
     }
 
-    /// The faults as lines, without the folder of the test.
+    /// Returns the faults as lines, without the folder of the test.
     fn faults(&self) -> Vec<String> {
         let folder = format!("{}/", self.folder.path().display());
         let faults = load(&self.inputs).err().unwrap_or_default();
@@ -65,7 +65,7 @@ impl Lab {
     }
 }
 
-/// `yaml` in `./tidebox.yaml` is refused with exactly these lines.
+/// Checks that `yaml` in `./tidebox.yaml` is refused with exactly these lines.
 #[track_caller]
 fn check(yaml: &str, expected: &[&str]) {
     let lab = Lab::new().here(yaml);
@@ -73,7 +73,7 @@ fn check(yaml: &str, expected: &[&str]) {
     assert_eq!(lab.faults(), expected, "{yaml}");
 }
 
-/// The variable is refused with exactly this line.
+/// Checks that the variable is refused with exactly this line.
 #[track_caller]
 fn check_env(name: &str, value: &str, expected: &str) {
     assert_eq!(Lab::new().env(name, value).faults(), [expected]);
@@ -181,7 +181,7 @@ fn every_key_can_be_set_by_its_variable() {
     }
 }
 
-/// What a variable may say for the key without changing anything; of a map, a
+/// Returns a value that a variable may give the key without changing anything; of a map, a
 /// sample.
 fn sample(key: &key::Key) -> String {
     match (key.name, key.default) {

@@ -1,9 +1,9 @@
 //! YAML as a tree, read within bounds.
 //!
-//! Keys that appear twice are kept, so that they can be reported together with
-//! everything else. The work is bounded by what a tree may weigh: an alias
-//! costs what it stands for each time it is used, so a few lines of aliases of
-//! aliases cannot fill the memory. Depth is bounded by the parser.
+//! Keys that appear twice are kept, so that they can be reported together with all other faults.
+//! The work is bounded by the weight of the tree: an alias costs what it stands for each time it
+//! is used, so a few lines of aliases of aliases cannot fill the memory. Depth is bounded by the
+//! parser.
 
 use std::cell::Cell;
 use std::fmt;
@@ -13,11 +13,11 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 /// The largest file that is read; a configuration of every key is 5 KiB.
 pub(super) const FILE_BYTES_MAX: usize = 1024 * 1024;
 
-/// The most that a tree may weigh: a node is 1 and a text its length. No file
-/// of the allowed size gets there without aliases.
+/// Largest weight of a tree: a node is 1 and a text its length. No file of the allowed size
+/// reaches it without aliases.
 const WEIGHT_MAX: usize = 4 * FILE_BYTES_MAX;
 
-/// What stands behind a key.
+/// Value of a key, or the entries of a section.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     Null,
@@ -25,15 +25,15 @@ pub(super) enum Value {
     Integer(i128),
     Float(f64),
     Text(String),
-    /// A text whose type nobody stated: that of a variable, or of a default.
+    /// A text without a stated type: that of a variable, or of a default.
     Bare(String),
     List(Vec<Value>),
     Map(Vec<(String, Value)>),
 }
 
 impl Value {
-    /// For messages about what is no value of a key: its kind alone, since it
-    /// may be a secret in a wrong place.
+    /// Returns the kind alone, for messages about something that is no value of a key: it may be
+    /// a secret in a wrong place.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Value::Null => "nothing",
@@ -45,8 +45,8 @@ impl Value {
         }
     }
 
-    /// For messages: what was found, without the value of a list or section,
-    /// and without a URL that may hold a password.
+    /// Describes the value for messages, without the contents of a list or section, and without
+    /// a URL that may hold a password.
     pub(super) fn describe(&self) -> String {
         match self {
             Value::Null => "nothing".to_owned(),
@@ -63,7 +63,7 @@ impl Value {
     }
 }
 
-/// `text` in quotes, cut to what fits a line.
+/// Returns `text` in quotes, cut to 80 characters.
 pub(super) fn clip(text: &str) -> String {
     const CHARS_MAX: usize = 80;
     let cut: String = text.chars().take(CHARS_MAX).collect();
@@ -74,13 +74,13 @@ pub(super) fn clip(text: &str) -> String {
 /// Reads one YAML document. An empty one is [`Value::Null`].
 ///
 /// # Errors
-/// What the parser says, with line and column.
+/// The parser's message, with line and column.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
     let left = Cell::new(WEIGHT_MAX);
     Node { left: &left }.deserialize(yaml_serde::Deserializer::from_str(text)).map_err(|error| error.to_string())
 }
 
-/// A node that pays for itself out of what is left.
+/// Deserializer of one node, whose weight is taken from what is left.
 #[derive(Clone, Copy)]
 struct Node<'a> {
     left: &'a Cell<usize>,
@@ -138,7 +138,7 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_u128<E: Error>(self, value: u128) -> Result<Value, E> {
-        // No key takes more than 64 bits: what does not fit is too large anyway.
+        // No key takes more than 64 bits, so what does not fit is too large anyway.
         self.visit_i128(i128::try_from(value).unwrap_or(i128::MAX))
     }
 

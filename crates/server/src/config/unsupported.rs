@@ -1,23 +1,23 @@
-//! Keys that the service will have and this version has not.
+//! Keys of the specification that this version does not support.
 //!
-//! They are told apart from misspelt ones because ignoring them is dangerous:
-//! an operator who sets one counts on what it does.
+//! They are distinguished from misspelt ones because ignoring them is dangerous: an operator who
+//! sets one relies on its effect.
 
 /// Sections and keys; everything below a section belongs to it.
 const UNSUPPORTED: &[&str] = &["warm_pool", "events", "server.path_proxy", "providers.firecracker", "providers.e2b"];
 
-/// What is said about such a key.
+/// Fault message for such a key.
 pub(super) const MESSAGE: &str = "is not supported by this version of Tidebox; remove it";
 
-/// Whether the dotted `name` is one of them, or lies below one.
+/// Returns whether the dotted `name` is one of them, or lies below one.
 pub(super) fn is_unsupported(name: &str) -> bool {
     UNSUPPORTED
         .iter()
         .any(|known| name.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
 }
 
-/// The dotted name behind a variable's name without its prefix, if it is one of
-/// them: `AUTH_ENABLED` is `auth.enabled`.
+/// Returns the dotted name behind a variable's name without its prefix, if it is one of them:
+/// `AUTH_ENABLED` is `auth.enabled`.
 pub(super) fn from_variable(name: &str) -> Option<String> {
     UNSUPPORTED.iter().find_map(|known| {
         let rest = name.strip_prefix(&known.to_uppercase().replace('.', "_"))?;

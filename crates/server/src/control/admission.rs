@@ -1,4 +1,4 @@
-//! Whether a spawn would be admitted, and in which words it is not.
+//! Preview of a spawn's admission, and the error texts of refusals.
 
 use std::time::Duration;
 
@@ -8,25 +8,24 @@ use super::create::SpawnRequest;
 use super::{Control, Error, Result};
 use crate::admission::Refused;
 
-/// What would become of a spawn right now.
+/// Outcome that a spawn would have now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// The first reason that stands in the way.
+    /// First reason for a refusal; `None` if it would be admitted.
     pub reason: Option<&'static str>,
-    /// Whether a spawn that is in the way of nothing but `reason` would wait.
+    /// True if a spawn refused only for `reason` would wait in the queue.
     pub queueable: bool,
-    /// What is active, and the caps.
+    /// Active sandboxes, and the caps.
     pub room: Room,
-    /// The longest lifetime that may be asked for.
+    /// Maximum lifetime that may be requested.
     pub max_ttl: Duration,
 }
 
 impl Control {
-    /// Decides on a spawn and makes nothing. What the answer says may be
-    /// otherwise a moment later.
+    /// Evaluates a spawn without creating anything. The answer may be outdated a moment later.
     ///
     /// # Errors
-    /// [`Error::Invalid`] and the like for a request that no spawn could be.
+    /// [`Error::Invalid`] and other errors for a request that could never be spawned.
     pub async fn decide(&self, request: SpawnRequest) -> Result<Decision> {
         let request = self.with_template(request).await?;
         let limits = self.limits_of(request.owner.as_ref()).await?;
@@ -35,7 +34,8 @@ impl Control {
         let decision = |reason, queueable| Decision { reason, queueable, room, max_ttl: limits.ttl_max };
         if limits.ttl(request.ttl).is_err() {
             self.check_shape(&request)?;
-            // An unknown provider is a mistake whatever the lifetime.
+            // An unknown provider is an error of the request, reported also if the lifetime is
+            // too long.
             if let Err(error @ Error::NoProvider { .. }) = self.offer(request.provider.as_deref()).await {
                 return Err(error);
             }
@@ -53,7 +53,7 @@ impl Control {
         Ok(match room.admit() {
             Err(denial) => decision(Some(denial.as_str()), queues),
             Ok(()) if is_unavailable => decision(Some("no_eligible_worker"), false),
-            // The API has no word of its own for it.
+            // The API has no reason of its own for a full pool.
             Ok(()) => match lacks_place {
                 Some(denial) => decision(Some("no_eligible_worker"), self.policy.queue.waits_for(denial)),
                 None => decision(None, queues),
@@ -61,7 +61,7 @@ impl Control {
         })
     }
 
-    /// What a refusal means to the caller.
+    /// Converts a refusal into the caller's error.
     pub(super) fn refused(&self, refused: Refused) -> Error {
         match refused {
             Refused::Denied(Denial::PoolFull, room) => {
@@ -122,7 +122,7 @@ impl Control {
     }
 }
 
-/// Returns the error of a size above its ceiling. Waiting does not cure it.
+/// Returns the error of a size above its ceiling. Waiting does not help.
 pub(super) fn too_large(above: AboveCeiling) -> Error {
     let AboveCeiling { field, max } = above;
     Error::LimitReached(match field {
@@ -131,7 +131,7 @@ pub(super) fn too_large(above: AboveCeiling) -> Error {
     })
 }
 
-/// The error of a lifetime or deadline above its maximum. Waiting does not cure it.
+/// Returns the error of a lifetime or deadline above its maximum. Waiting does not help.
 pub(super) fn above(field: &str, above: AboveMaximum) -> Error {
     let max = format_duration(above.max);
     Error::LimitReached(format!("`{field}` is above the maximum of {max}; ask for {max} or less"))

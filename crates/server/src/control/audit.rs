@@ -1,4 +1,4 @@
-//! The audit history: written before an answer is sent, read by the admin.
+//! The audit history: written before the answer is sent, read by the admin.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use super::{Control, Error, Result};
 use crate::audit::{KEY_REFUSED, Seen, Source, Untold};
 use crate::store::{AuditEntry, AuditFilter, NewAuditEntry};
 
-/// Rows after which the history is brought back to its bound: it holds at most so
-/// many more.
+/// Number of new rows after which the history is pruned. It exceeds its bound by at most this
+/// number.
 const PRUNE_AFTER: u64 = 1_000;
 
 impl Control {
-    /// Writes a row.
+    /// Writes a row of the audit history.
     ///
     /// # Errors
-    /// If the store fails; then a change must not be answered as a success.
+    /// If the store fails; the caller must then not report a change as a success.
     pub async fn record_audit(&self, entry: &NewAuditEntry) -> Result<()> {
         self.store.insert_audit(entry).await?;
-        // Between two looks of the reconciler, a caller can write any number.
+        // Between two runs of the reconciler, a client can write any number of rows.
         if (self.audited.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(PRUNE_AFTER)
             && let Err(error) = self.prune_audit().await
         {
@@ -31,12 +31,11 @@ impl Control {
         Ok(())
     }
 
-    /// Counts a refused key: the first of its source in a minute is written as
-    /// `entry`, those after it are added to that row within seconds. Goes on also
-    /// when the caller has hung up.
+    /// Counts a refused key. The first refusal of a source in a minute is written as `entry`;
+    /// later ones are added to that row within seconds. Goes on if the caller disconnects.
     ///
     /// # Errors
-    /// If the store fails; then the next one tries again.
+    /// If the store fails; the next refusal then tries again.
     pub async fn record_refusal(self: &Arc<Self>, address: Option<IpAddr>, mut entry: NewAuditEntry) -> Result<()> {
         let first = entry.detail.take().unwrap_or_default();
         let Seen::First(source) = self.refusals.count(address, entry.created_at, &first) else { return Ok(()) };
@@ -57,7 +56,7 @@ impl Control {
         }
     }
 
-    /// Brings the rows of refused keys up to date.
+    /// Writes the current counts of refused keys to their rows.
     ///
     /// # Errors
     /// If the store fails.
@@ -68,8 +67,8 @@ impl Control {
         Ok(())
     }
 
-    /// Rows that `filter` admits and whose id is below `before`, newest first, at
-    /// most `limit`.
+    /// Returns rows that match `filter` and whose id is below `before`, newest first, at most
+    /// `limit`.
     ///
     /// # Errors
     /// If the store fails.
@@ -77,7 +76,7 @@ impl Control {
         Ok(self.store.audit(filter, before, limit).await?)
     }
 
-    /// Forgets rows that are too old or too many; how many.
+    /// Deletes rows that are too old or beyond the bound. Returns their number.
     ///
     /// # Errors
     /// If the store fails.

@@ -1,4 +1,4 @@
-//! Reaching into a box: its guest, its files, its console.
+//! Access to a running box: its guest, files and console.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,10 +13,10 @@ use crate::events::EventType;
 use crate::operations::Operation;
 use crate::store::Sandbox;
 
-/// The most console lines that one request may ask for.
+/// Maximum number of console lines per request.
 const CONSOLE_LINES_MAX: usize = 10_000;
 
-/// What to call who runs a sandbox.
+/// Returns the name of a sandbox's provider for error texts, with the worker if it is remote.
 fn runtime_name(sandbox: &Sandbox) -> String {
     if sandbox.worker == LOCAL_WORKER {
         return sandbox.provider.clone();
@@ -24,8 +24,7 @@ fn runtime_name(sandbox: &Sandbox) -> String {
     format!("{}/{}", sandbox.worker, sandbox.provider)
 }
 
-/// What a failure of who runs a sandbox, to make or to remove its box, means to the
-/// caller.
+/// Converts a provider's or worker's failure to start or remove a box into the caller's error.
 pub(super) fn runtime_error(sandbox: &Sandbox, error: providers::Error) -> Error {
     let error = if let providers::Error::NotAsked(error) = error { *error } else { error };
     let is_silent = if let providers::Error::Failed { source, .. } = &error {
@@ -39,21 +38,21 @@ pub(super) fn runtime_error(sandbox: &Sandbox, error: providers::Error) -> Error
     provider_error(&runtime_name(sandbox), error)
 }
 
-/// A worker that does not answer. Whatever it was asked can be asked again: it is
-/// asked by the name of the sandbox.
-fn no_answer(sandbox: &Sandbox, error: &providers::Error) -> Error {
+/// Returns the error for a worker that does not answer. The request can be retried: it is
+/// identified by the sandbox's id.
+pub(super) fn no_answer(sandbox: &Sandbox, error: &(dyn std::error::Error + 'static)) -> Error {
     let worker = &sandbox.worker;
     tracing::warn!(id = %sandbox.id, worker, error = %Chain(error), "a worker does not answer");
     Error::Unavailable(format!("the worker `{worker}` of sandbox `{}` does not answer; try again", sandbox.id))
 }
 
 impl Control {
-    /// The inside of a running sandbox.
+    /// Connects to the guest of a running sandbox.
     pub(super) async fn guest(self: &Control, sandbox: &Sandbox) -> Result<Arc<dyn Guest>> {
         let runtime = self.runtime_of(sandbox).await?;
         match runtime.guest(&sandbox.id).await {
             Ok(guest) => Ok(guest),
-            // Nothing was done yet, so that it can be tried again.
+            // Nothing was done yet, so the caller can retry.
             Err(error @ providers::Error::Failed { .. }) if sandbox.worker != LOCAL_WORKER => {
                 Err(no_answer(sandbox, &error))
             }
@@ -61,8 +60,8 @@ impl Control {
         }
     }
 
-    /// What a guest's failure means to the caller. A box that is gone is noticed
-    /// here before the reconciler comes by.
+    /// Converts a guest's failure into the caller's error. If the box is gone, requests an
+    /// inventory of the provider at once, ahead of the reconciler's interval.
     pub(super) fn guest_error(&self, sandbox: &Sandbox, error: providers::Error) -> Error {
         if matches!(error, providers::Error::Gone) {
             if sandbox.worker == LOCAL_WORKER
@@ -75,7 +74,7 @@ impl Control {
         provider_error(&runtime_name(sandbox), error)
     }
 
-    /// Runs one operation inside a running sandbox, and counts it.
+    /// Runs one operation inside a running sandbox, and records it.
     async fn inside<T, F>(
         &self,
         operation: Operation,
@@ -105,7 +104,7 @@ impl Control {
         self.inside(Operation::FileRead, id, read).await.map(|(_, content)| content)
     }
 
-    /// Writes a file whole or not at all; see [`Guest::write_file`].
+    /// Writes a file, completely or not at all; see [`Guest::write_file`].
     ///
     /// # Errors
     /// As [`Guest::write_file`].
@@ -127,7 +126,7 @@ impl Control {
         Ok(())
     }
 
-    /// The entries of a directory; see [`Guest::list`].
+    /// Lists the entries of a directory; see [`Guest::list`].
     ///
     /// # Errors
     /// As [`Guest::list`].
@@ -136,7 +135,7 @@ impl Control {
         self.inside(Operation::FileList, id, list).await.map(|(_, entries)| entries)
     }
 
-    /// One file; see [`Guest::stat`].
+    /// Returns the metadata of one file; see [`Guest::stat`].
     ///
     /// # Errors
     /// As [`Guest::stat`].
@@ -163,7 +162,7 @@ impl Control {
         self.inside(Operation::FileChmod, id, chmod).await.map(|_| ())
     }
 
-    /// The paths that match; see [`Guest::glob`].
+    /// Returns the paths that match a pattern; see [`Guest::glob`].
     ///
     /// # Errors
     /// As [`Guest::glob`].
@@ -172,7 +171,7 @@ impl Control {
         self.inside(Operation::FileGlob, id, glob).await.map(|(_, paths)| paths)
     }
 
-    /// The newest `lines` console lines.
+    /// Returns the newest `lines` console lines.
     ///
     /// # Errors
     /// [`Error::Invalid`] for more than 10,000.
@@ -184,7 +183,7 @@ impl Control {
         self.inside(Operation::Logs, id, console).await.map(|(_, lines)| lines)
     }
 
-    /// Rows of what ended before this are forgotten.
+    /// Returns the time before which rows of ended sandboxes are deleted.
     pub(crate) fn retention_ends_before(&self) -> Timestamp {
         let kept_ms = i64::try_from(self.policy.retention.as_millis()).unwrap_or(i64::MAX);
         crate::clock::from_ms(self.now().as_millisecond().saturating_sub(kept_ms))

@@ -1,38 +1,38 @@
-//! What a command wrote, collected within what its caller may hold.
+//! Collected output of a command, within the memory that its caller may reserve.
 
 use std::collections::VecDeque;
 
 use crate::budget::Reservation;
 
-/// The smallest piece of memory that output is collected in, in bytes,
+/// Minimum size in bytes of a piece of collected output.
 const PIECE_BYTES_MIN: usize = 4 * 1024;
-/// and the largest.
+/// Maximum size in bytes of a piece of collected output.
 const PIECE_BYTES_MAX: usize = 64 * 1024;
 
-/// The beginning of a stream, in pieces: it grows without being copied, and is
-/// given back piece by piece as it is read.
+/// The beginning of a stream, in pieces. It grows without being copied, and each piece is freed
+/// as it is read.
 #[derive(Debug, Default)]
 pub struct Collected {
     pieces: VecDeque<Vec<u8>>,
-    /// How much memory the pieces take.
+    /// Capacity of the pieces, in bytes.
     room: usize,
     len: usize,
-    /// Nothing may follow what did not fit.
+    /// True once output was dropped; later output is dropped too.
     is_cut: bool,
 }
 
 impl Collected {
-    /// Returns how many bytes there are.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns how much memory they take.
+    /// Returns the capacity of the pieces, in bytes.
     pub fn room(&self) -> usize {
         self.room
     }
 
-    /// Returns the first piece that is left, and gives it up.
+    /// Removes and returns the first piece.
     pub fn pop(&mut self) -> Option<Vec<u8>> {
         let piece = self.pieces.pop_front()?;
         self.len -= piece.len();
@@ -40,7 +40,7 @@ impl Collected {
         Some(piece)
     }
 
-    /// Returns all of it in one piece.
+    /// Returns the whole output in one piece.
     pub fn into_bytes(mut self) -> Vec<u8> {
         if self.pieces.len() < 2 {
             return self.pieces.pop_front().unwrap_or_default();
@@ -48,7 +48,7 @@ impl Collected {
         self.pieces.into_iter().flatten().collect()
     }
 
-    /// Appends what fits in the last piece; how much that was.
+    /// Appends the bytes that fit in the last piece. Returns their number.
     fn fill(&mut self, bytes: &[u8]) -> usize {
         let Some(last) = self.pieces.back_mut() else { return 0 };
         let taken = bytes.len().min(last.capacity() - last.len());
@@ -57,8 +57,8 @@ impl Collected {
         taken
     }
 
-    /// Returns how large the next piece is: as much as there is already, so that
-    /// few take no more than twice what they hold.
+    /// Returns the size of the next piece: as much as there is already, so that the pieces are
+    /// few and take at most twice what they hold.
     fn next_piece(&self) -> usize {
         self.room.clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
     }
@@ -70,7 +70,7 @@ impl Collected {
     }
 }
 
-/// Collects both streams of one command.
+/// Collector of both output streams of one command.
 pub(super) struct Collector {
     stdout: Collected,
     stderr: Collected,
@@ -94,7 +94,7 @@ impl Collector {
         append(&mut self.stderr, bytes, self.max, &mut self.held, beside);
     }
 
-    /// Returns both streams, whether either was cut, and what they hold.
+    /// Returns both streams, whether either was cut, and the memory reserved for them.
     pub(super) fn end(mut self) -> (Collected, Collected, bool, Reservation) {
         self.held.shrink_to(self.stdout.room + self.stderr.room + self.answer_bytes);
         let is_cut = self.stdout.is_cut || self.stderr.is_cut;
@@ -102,7 +102,7 @@ impl Collector {
     }
 }
 
-/// Appends what fits below `max` and into what can be held beside the rest.
+/// Appends the bytes that fit below `max`, as far as memory for them can be reserved.
 fn append(stream: &mut Collected, bytes: &[u8], max: usize, held: &mut Reservation, beside: usize) {
     let room = max.saturating_sub(stream.len);
     let mut rest = &bytes[..bytes.len().min(room)];
@@ -124,7 +124,7 @@ fn append(stream: &mut Collected, bytes: &[u8], max: usize, held: &mut Reservati
     stream.is_cut |= bytes.len() > room;
 }
 
-/// Returns what two streams become when they are collected.
+/// Collects two complete streams, for tests.
 #[cfg(test)]
 pub fn collected_of(
     stdout: &[u8],

@@ -1,4 +1,4 @@
-//! Spawn: decide, write, make, write.
+//! Spawn: decide, store the row, start the box, store the outcome.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::admission::{above, too_large};
-use super::boxes::runtime_error;
+use super::boxes::{no_answer, runtime_error};
 use super::runtime::Offer;
 use super::templates::TEMPLATE_LABEL;
 use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, WAIT_MAX, WaitFor, lock};
@@ -23,49 +23,43 @@ use crate::operations::Operation;
 use crate::store::workers::Placing;
 use crate::store::{Applied, Change, IdempotencyKey, NewSandbox, Sandbox, TemplateValues};
 
-/// What a caller wants; `None` is the template's value, else the server's.
+/// A spawn request; `None` stands for the template's value, else the server's default.
 #[derive(Debug, Clone, Default)]
 pub struct SpawnRequest {
-    /// The image.
     pub image: Option<String>,
-    /// The provider.
     pub provider: Option<String>,
     /// Memory limit in mebibytes.
     pub memory_mb: Option<u32>,
-    /// Virtual CPUs.
     pub vcpus: Option<u32>,
-    /// Bound of an own file system in mebibytes; 0 for none.
+    /// Size bound of the sandbox's own file system in mebibytes; 0 for none.
     pub disk_mb: Option<u32>,
-    /// Whether to start the image's entry point.
+    /// True to start the image's entry point.
     pub entrypoint: Option<bool>,
-    /// Lifetime.
     pub ttl: Option<Duration>,
-    /// Labels.
     pub metadata: Metadata,
-    /// Whom it counts for.
+    /// Owner charged for the sandbox.
     pub owner: Option<OwnerId>,
-    /// The template whose values are the defaults.
+    /// Template whose values are the defaults.
     pub template: Option<String>,
-    /// The caller's own name for this request.
+    /// The caller's own key for this request.
     pub key: Option<IdempotencyKey>,
-    /// The generation of the lease, if a control plane asks.
+    /// Generation of the lease, if a control plane sends the request.
     pub generation: Option<u64>,
-    /// The size that the template names, which this caller did not choose.
+    /// Size from the template, which the caller did not choose itself.
     pub of_template: AskedSize,
-    /// The caller, who shares places with others.
+    /// Caller, whose share of bounded places is limited.
     pub asker: Option<Asker>,
 }
 
-/// A sandbox that has just been made.
+/// A sandbox that was spawned.
 #[derive(Debug, Clone)]
 pub struct Spawned {
-    /// The sandbox.
     pub sandbox: Sandbox,
-    /// What took how long, in order.
+    /// Start-up phases with their durations, in order.
     pub phases: Vec<Phase>,
 }
 
-/// A request with everything decided but whether there is room.
+/// A validated request with its row, before admission.
 pub(super) struct Plan {
     sandbox: Sandbox,
     spec: Spec,
@@ -75,7 +69,7 @@ pub(super) struct Plan {
     generation: Option<u64>,
 }
 
-/// What is left to do of a plan once there is a row.
+/// Parameters for starting the box once the sandbox row exists.
 struct Order {
     spec: Spec,
     placing: Placing,
@@ -83,29 +77,27 @@ struct Order {
 }
 
 impl Plan {
-    /// The provider, for whom, and where.
+    /// Returns the provider, the owner and the eligible workers.
     pub(super) fn wish(&self) -> (&str, Option<&OwnerId>, &Placing) {
         (&self.sandbox.provider, self.sandbox.owner.as_ref(), &self.placing)
     }
 
-    /// The row that it would become.
+    /// Returns the row to be stored.
     pub(super) fn sandbox(&self) -> &Sandbox {
         &self.sandbox
     }
 }
 
 impl Control {
-    /// Makes a sandbox, or finds the one that an earlier request with the same
-    /// key made.
+    /// Spawns a sandbox, or returns the one that an earlier request with the same key spawned.
     ///
-    /// The box is made on a task of its own: a caller that goes away meanwhile
-    /// has it removed again, whichever step it is at.
+    /// The box is started by a task of its own. If the caller goes away meanwhile, the sandbox
+    /// is removed again, at any step.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] when a cap or the longest lifetime forbids it,
-    /// [`Error::Invalid`] and [`Error::NotSupported`] for what no box can be made
-    /// of, [`Error::Unavailable`] without a healthy provider, [`Error::Conflict`]
-    /// for a key that stands for something else.
+    /// [`Error::LimitReached`] when a cap or the maximum lifetime forbids it, [`Error::Invalid`]
+    /// and [`Error::NotSupported`] for a request that no box can satisfy, [`Error::Unavailable`]
+    /// without a healthy provider, [`Error::Conflict`] for a key used with another request.
     pub async fn spawn(self: &Arc<Self>, request: SpawnRequest) -> Result<Spawned> {
         let started = Instant::now();
         if let Some(found) = self.spawned_before(&request).await? {
@@ -118,7 +110,7 @@ impl Control {
         };
         let provider = plan.sandbox.provider.clone();
         let outcome = self.admit_and_make(plan, started).await;
-        // Of two at once with the same key, one makes the sandbox.
+        // Of two concurrent requests with the same key, one creates the sandbox.
         if let (Err(Error::Conflict(_)), Some(request)) = (&outcome, repeated)
             && let Some(found) = self.spawned_before(&request).await?
         {
@@ -128,7 +120,8 @@ impl Control {
         outcome.map_err(|error| self.told("spawn", Some(&provider), error))
     }
 
-    /// Publishes that a request met a limit, if `error` says so.
+    /// Publishes a resource-limit event if `error` is [`Error::LimitReached`], and returns
+    /// `error`.
     pub(super) fn told(&self, operation: &str, provider: Option<&str>, error: Error) -> Error {
         if let Error::LimitReached(_) = &error {
             self.publish(EventType::ResourceLimit, None, json!({"operation": operation, "provider": provider}));
@@ -136,7 +129,7 @@ impl Control {
         error
     }
 
-    /// The sandbox that goes by the request's key, once it is there.
+    /// Returns the sandbox of the request's key, once it is running.
     async fn spawned_before(&self, request: &SpawnRequest) -> Result<Option<Spawned>> {
         let Some(key) = &request.key else { return Ok(None) };
         let Some((made_for, id)) = self.store.keyed(request.owner.as_ref(), &key.key, self.now()).await? else {
@@ -155,7 +148,7 @@ impl Control {
         match self.wait(id.as_str(), WaitFor::Running, WAIT_MAX).await {
             Ok(sandbox) if sandbox.expires_at > self.now() => Ok(Some(Spawned { sandbox, phases: Vec::new() })),
             Ok(_) => Err(gone()),
-            // What failed, or was given up, has let go of its key.
+            // A sandbox that failed or was abandoned has freed its key.
             Err(Error::Conflict(_) | Error::NotFound(..)) => {
                 match self.store.keyed(request.owner.as_ref(), &key.key, self.now()).await? {
                     Some((_, still)) if still == id => Err(gone()),
@@ -172,8 +165,8 @@ impl Control {
         let order = Order { spec, placing: placing.clone(), generation };
         let new = NewSandbox { sandbox, caps: self.policy.caps, key, placing, pool: self.place() };
         let admitted = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
-        // Nothing is awaited from here until the task has it: a caller that goes
-        // away leaves it either there or in the admission.
+        // No await from here until the task owns the sandbox. If the caller goes away, either
+        // the task or the admission removes it.
         let Granted { sandbox, stored } = admitted;
         self.publish(EventType::SandboxCreated, Some(&sandbox.id), json!({"provider": sandbox.provider}));
         let phases = vec![
@@ -186,7 +179,7 @@ impl Control {
             let id = sandbox.id.clone();
             let spawned = tokio::select! {
                 spawned = control.make(sandbox, order, phases) => spawned,
-                // It may wait for an image for long, and for no reason then.
+                // A start may wait long for an image, which is useless once the caller has gone.
                 () = answer.closed() => {
                     drop(making);
                     return control.abandon(&id).await;
@@ -194,7 +187,7 @@ impl Control {
             };
             drop(making);
             let made = spawned.as_ref().ok().map(|spawned| spawned.sandbox.id.clone());
-            // A caller may also go away with the answer under way.
+            // The caller may also go away while the answer is under way.
             let (claim, claimed) = oneshot::channel();
             let _ = answer.send((spawned, claim));
             if let (Some(id), Err(_)) = (made, claimed.await) {
@@ -208,7 +201,7 @@ impl Control {
         spawned
     }
 
-    /// Checks what can be said against a request without asking anybody.
+    /// Validates a request without calling a provider or worker.
     pub(super) fn check_shape(&self, request: &SpawnRequest) -> Result<()> {
         InvalidMetadata::check(&request.metadata).map_err(|error| Error::Invalid(error.to_string()))?;
         let default = self.default_size(request);
@@ -223,7 +216,7 @@ impl Control {
         resources.check().map_err(|error| Error::Invalid(error.to_string()))
     }
 
-    /// Returns the size that a request gets where it names none.
+    /// Returns the size of a sandbox where the request names none.
     fn default_size(&self, request: &SpawnRequest) -> Resources {
         let (template, own) = (request.of_template, self.policy.resources);
         Resources {
@@ -234,7 +227,7 @@ impl Control {
         }
     }
 
-    /// Decides on the size, and on whether a box of this size may be made here.
+    /// Determines the size, and whether a box of this size may be made on this server.
     ///
     /// # Errors
     /// [`Error::LimitReached`] for an explicit value above its ceiling.
@@ -248,9 +241,8 @@ impl Control {
         Ok((size, is_far || ceilings(Site::Here).allow(&size)))
     }
 
-    /// Returns whether this server can make such a box. A bound on the disk that only
-    /// a ceiling asked for is left out where the provider has none to give, which its
-    /// detail says.
+    /// Returns whether this server can make such a box. A disk bound that comes from a ceiling
+    /// only is dropped if the provider does not support one, as the sandbox's detail then shows.
     fn can_be_here(&self, offer: &Offer, spec: &mut Spec, names_disk: bool) -> Result<bool> {
         let refused = match offer.check(spec) {
             Err(error @ Error::NotSupported(_)) if !names_disk && spec.resources.disk_mb > 0 => error,
@@ -303,7 +295,7 @@ impl Control {
         Ok(Plan { sandbox, spec, ttl, key: request.key, placing, generation: request.generation })
     }
 
-    /// Fills what the request leaves out from its template.
+    /// Fills values that the request leaves out from its template.
     pub(super) async fn with_template(&self, mut request: SpawnRequest) -> Result<SpawnRequest> {
         let Some(name) = request.template.take() else { return Ok(request) };
         let template =
@@ -320,7 +312,7 @@ impl Control {
             vcpus: request.vcpus,
             disk_mb: request.disk_mb,
             entrypoint: request.entrypoint.or(entrypoint),
-            // A template's lifetime was not chosen by this caller: above the maximum it is lowered.
+            // The caller did not choose the template's lifetime. It is lowered to the maximum.
             ttl: request.ttl.or(ttl.map(|ttl| ttl.min(limits.ttl_max))),
             metadata,
             owner: request.owner,
@@ -332,7 +324,7 @@ impl Control {
         })
     }
 
-    /// Asks the provider, and writes what it answered.
+    /// Starts the box and stores the outcome.
     async fn make(self: &Arc<Self>, sandbox: Sandbox, order: Order, mut phases: Vec<Phase>) -> Result<Spawned> {
         let id = sandbox.id.clone();
         let started = async {
@@ -361,8 +353,7 @@ impl Control {
                 self.record_phases(&sandbox.provider, &phases);
                 Ok(Spawned { sandbox: *sandbox, phases })
             }
-            // Deleted before it was made: whoever removed the row may have found
-            // no box yet.
+            // Deleted before the box existed: the removal of the row may have found no box yet.
             Ok(Applied::Refused(_) | Applied::Missing) => {
                 if let Err(error) = provider.stop(&id).await {
                     tracing::warn!(%id, error = %Chain(&error), "cannot remove an orphan yet");
@@ -374,9 +365,8 @@ impl Control {
         }
     }
 
-    /// Asks the one that a sandbox was placed on for its box. Whoever was certainly
-    /// not asked for it, since there is no way to reach it, cannot have made it: then
-    /// the sandbox is placed anew.
+    /// Starts the box on the worker that the sandbox was placed on. If the worker cannot be
+    /// reached, it certainly did not receive the request, and the sandbox is placed on another.
     async fn start(
         &self,
         mut sandbox: Sandbox,
@@ -386,7 +376,13 @@ impl Control {
         loop {
             let provider = self.runtime_of(&sandbox).await?;
             let awaited = self.await_image(provider.as_ref(), &sandbox).await;
-            let started = provider.start(&sandbox.id, spec).await;
+            let started = tokio::select! {
+                started = provider.start(&sandbox.id, spec) => started,
+                () = self.registry.fleet().falls_silent(&sandbox.worker) => {
+                    let silent = providers::Error::Unavailable("it was probed in vain".to_owned());
+                    return Err(no_answer(&sandbox, &silent));
+                }
+            };
             if let Some(awaited) = awaited {
                 self.image_came(provider.as_ref(), awaited, started.as_ref().err()).await;
             }
@@ -403,7 +399,7 @@ impl Control {
                 error = %Chain(&error),
                 "a worker cannot be reached and gets no sandboxes until it beats again"
             );
-            // Each is tried once, whatever it says of itself meanwhile.
+            // Each worker is tried once, even if it sends a heartbeat meanwhile.
             placing.reachable = placing.reachable.iter().filter(|id| **id != from).cloned().collect();
             match self.store.place_anew(&sandbox.id, &from, self.now(), &placing).await? {
                 Some(elsewhere) => sandbox = elsewhere,
@@ -412,15 +408,14 @@ impl Control {
         }
     }
 
-    /// Removes what was admitted for callers who had gone by then.
+    /// Removes sandboxes that were admitted after their callers had gone.
     pub async fn remove_abandoned(self: Arc<Self>, mut abandoned: mpsc::UnboundedReceiver<SandboxId>) {
         while let Some(id) = abandoned.recv().await {
             self.abandon(&id).await;
         }
     }
 
-    /// Removes a box that nobody is left to receive. What fails here, the
-    /// reconciler finishes.
+    /// Removes a sandbox whose caller has gone. If it fails, the reconciler removes the sandbox.
     async fn abandon(self: &Arc<Self>, id: &SandboxId) {
         if let Err(error) = self.destroy_because(id, StopReason::Abandoned).await {
             tracing::warn!(%id, error = %Chain(&error), "cannot remove an abandoned sandbox yet");
@@ -428,14 +423,14 @@ impl Control {
     }
 }
 
-/// Counts what has gone by since `written` as time of the store.
+/// Adds the time since `written` to the `store` phase.
 fn more_of_the_store(phases: &mut [Phase], written: Instant) {
     if let Some(store) = phases.iter_mut().find(|phase| phase.name == "store") {
         store.took += written.elapsed();
     }
 }
 
-/// Marks a sandbox as being made by this process, until dropped.
+/// Guard that marks a sandbox as being created by this process, until dropped.
 struct Making {
     control: Arc<Control>,
     id: SandboxId,
@@ -454,7 +449,7 @@ impl Drop for Making {
     }
 }
 
-/// What a provider's failure to make a box means to the caller.
+/// Converts a provider's failure to start a box into the caller's error.
 pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
     use providers::Error as P;
     match error {

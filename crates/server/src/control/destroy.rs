@@ -1,4 +1,4 @@
-//! Destroy: write the intent, remove, write that nothing is left.
+//! Destroy: store the intent, remove the box, store the end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,20 +12,20 @@ use crate::operations::Operation;
 use crate::store::{Applied, Change, Sandbox};
 
 impl Control {
-    /// Destroys a sandbox; again, or after it expired, is a success while its
-    /// row is kept.
+    /// Destroys a sandbox. Succeeds again for one that is destroyed or expired, while its row is
+    /// kept.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for an id that is not known, and whatever the provider
-    /// failed with; then the sandbox stays `destroying` and is retried.
+    /// [`Error::NotFound`] for an unknown id, and the provider's error if the removal failed.
+    /// Then the sandbox stays `destroying` and the removal is retried.
     pub async fn destroy(self: &Arc<Self>, id: &str) -> Result<()> {
         let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
         let id = SandboxId::parse(id).map_err(|_| missing())?;
-        // A failed one goes in one step: what may be left of its box goes first.
+        // A failed sandbox has no state `destroying`, so the rest of its box is removed first.
         let found = self.store.sandbox(&id).await?.ok_or_else(missing)?;
         if found.state == State::Failed {
             match self.stop_box(&found).await {
-                // A worker that is away ends what it may no longer run by itself.
+                // A worker that is unreachable ends by itself a sandbox whose lease has expired.
                 Err(Error::Unavailable(_)) if found.worker != LOCAL_WORKER => {}
                 stopped => stopped?,
             }
@@ -42,8 +42,8 @@ impl Control {
         Change::StopRequested { reason, now: self.now() }
     }
 
-    /// Destroys for a reason of the service's own, if it still holds; a whether
-    /// anything was there to remove.
+    /// Destroys a sandbox for an internal reason, if it still holds. Returns whether there was
+    /// anything to remove.
     pub(crate) async fn destroy_because(self: &Arc<Self>, id: &SandboxId, reason: StopReason) -> Result<bool> {
         match self.doom(id, reason).await? {
             Some(sandbox) => self.remove(&sandbox).await.map(|()| true),
@@ -51,8 +51,8 @@ impl Control {
         }
     }
 
-    /// Writes that a sandbox is to be removed for a reason of the service's own, if
-    /// it still holds; the sandbox, if anything is there to remove.
+    /// Stores that a sandbox is to be removed for an internal reason, if it still holds. Returns
+    /// the sandbox if there is anything to remove.
     pub(crate) async fn doom(&self, id: &SandboxId, reason: StopReason) -> Result<Option<Sandbox>> {
         match self.apply(id, self.stop_requested(reason)).await? {
             Applied::Done { sandbox, .. } if sandbox.state != State::Destroyed => {
@@ -63,8 +63,8 @@ impl Control {
         }
     }
 
-    /// Writes that a fault ended a sandbox, for its callers to see; the sandbox, if
-    /// its box is to be removed now with [`Control::clear_away`].
+    /// Stores that a fault ended a sandbox. Returns the sandbox if its box is to be removed now,
+    /// with [`Control::clear_away`].
     pub(crate) async fn fail(&self, id: &SandboxId, error: &str) -> Result<Option<Sandbox>> {
         let broke = Change::Broke { error: error.to_owned(), at: self.now() };
         match self.apply(id, broke).await? {
@@ -73,9 +73,8 @@ impl Control {
         }
     }
 
-    /// Removes the box of a sandbox that has failed, and waits until its provider
-    /// has cleaned up. That gives up the boxes that it keeps ready, which take disk
-    /// too.
+    /// Removes the box of a failed sandbox, and waits until its provider is idle. The provider
+    /// then also removes the boxes that it keeps prepared, which take disk space too.
     pub(crate) async fn clear_away(&self, sandbox: &Sandbox) -> Result<()> {
         self.stop_box(sandbox).await?;
         if let Some(entry) = self.registry.get(&sandbox.provider) {
@@ -84,8 +83,8 @@ impl Control {
         Ok(())
     }
 
-    /// Removes the box of a sandbox that is stored as `destroying`. Whoever
-    /// asks meanwhile waits for the same removal; it goes on without them.
+    /// Removes the box of a sandbox in state `destroying`. Concurrent callers wait for the same
+    /// removal, which goes on without them.
     pub(crate) async fn remove(self: &Arc<Self>, sandbox: &Sandbox) -> Result<()> {
         let removal = {
             let mut removing = lock(&self.removing);
@@ -127,11 +126,10 @@ impl Control {
         runtime.stop(&sandbox.id).await.map_err(|error| runtime_error(sandbox, error))
     }
 
-    /// Destroys what has expired and not been cleaned up yet; how many.
+    /// Destroys expired sandboxes that have not been removed yet. Returns their number.
     ///
     /// # Errors
-    /// Only if the store fails; what a provider fails to remove is retried by
-    /// the reconciler and still counts.
+    /// Only if the store fails. A failed removal is retried by the reconciler and still counts.
     pub async fn prune(self: &Arc<Self>) -> Result<u64> {
         let mut pruned = 0;
         loop {
@@ -145,7 +143,8 @@ impl Control {
             }
             pruned += doomed.len() as u64;
             let removals = stream::iter(doomed).map(|sandbox| async move {
-                // What takes longer, or fails, is in hand, or found by the reconciler.
+                // A removal that takes longer goes on; a failed one is retried by the
+                // reconciler.
                 drop(tokio::time::timeout(PRUNE_WAIT, self.remove(&sandbox)).await);
             });
             removals.buffer_unordered(PRUNED_AT_ONCE).collect::<Vec<()>>().await;
@@ -153,14 +152,14 @@ impl Control {
     }
 }
 
-/// Rows per look at the store.
+/// Maximum number of rows per query.
 const PRUNE_BATCH: u32 = 256;
-/// How many removals a prune waits for at once.
+/// Maximum number of concurrent removals of a prune.
 const PRUNED_AT_ONCE: usize = 16;
-/// How long it waits for one: a provider that hangs holds it up no longer.
+/// Time that a prune waits for one removal, so that a hanging provider does not block it.
 const PRUNE_WAIT: Duration = Duration::from_secs(2);
 
-/// The error of a removal that several callers waited for.
+/// Returns the error of a removal that several callers waited for.
 fn shared(error: Arc<Error>) -> Error {
     Arc::try_unwrap(error).unwrap_or_else(|error| {
         if let Error::Provider { provider, action, source } = &*error {

@@ -1,4 +1,4 @@
-//! Exec: a command in a box.
+//! Commands in a box.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,78 +18,67 @@ use crate::events::EventType;
 use crate::operations::Operation;
 use crate::store::Sandbox;
 
-/// What to run.
+/// Command line of an exec request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecCommand {
     /// A line for `/bin/sh -c`, with arguments that are quoted and appended.
-    Shell {
-        /// The line.
-        line: String,
-        /// The arguments.
-        args: Vec<String>,
-    },
-    /// A program and its arguments, as they are.
+    Shell { line: String, args: Vec<String> },
+    /// A program and its arguments, passed unchanged.
     Argv(Vec<String>),
 }
 
-/// A command and how to run it.
+/// A command with its environment, deadline and input.
 #[derive(Debug, Clone)]
 pub struct ExecRequest {
-    /// What to run.
     pub command: ExecCommand,
-    /// Added to the sandbox's environment.
+    /// Variables added to the sandbox's environment.
     pub env: BTreeMap<String, String>,
-    /// Where to start.
+    /// Working directory; `None` for the default.
     pub workdir: Option<String>,
-    /// As whom.
+    /// User to run as; `None` for the default.
     pub user: Option<String>,
-    /// The deadline; `None` for the default.
+    /// Deadline; `None` for the default.
     pub timeout: Option<Duration>,
-    /// What it reads.
     pub stdin: Option<Bytes>,
 }
 
-/// What a command wrote, up to the bound, and how it ended.
+/// Output of a finished command, up to the bound, and its exit status.
 #[derive(Debug)]
 pub struct ExecOutcome {
-    /// How it ended.
     pub exit: ExitStatus,
-    /// The beginning of what it wrote to stdout.
+    /// Beginning of stdout.
     pub stdout: Collected,
-    /// The beginning of what it wrote to stderr.
+    /// Beginning of stderr.
     pub stderr: Collected,
-    /// Whether either was cut.
+    /// True if stdout or stderr was cut.
     pub truncated: bool,
-    /// What of the memory for requests the two take, and beyond it what was
-    /// reserved for their answer.
+    /// Memory reserved for the two streams and for the answer.
     pub held: Reservation,
 }
 
 /// A command that has been started.
 pub struct Running {
-    /// What it writes, and how it ends. Dropping it kills the command.
+    /// Output and exit of the command. Dropping it kills the command.
     pub output: OutputStream,
-    /// The deadline that it got.
+    /// Deadline in force.
     pub timeout: Duration,
 }
 
-/// What a command has whose caller stays in touch with it.
+/// Input of an interactive command.
 pub struct Touch {
-    /// What it reads.
     pub stdin: ByteStream,
-    /// A terminal instead of three streams.
+    /// Terminal size; `None` for three separate streams.
     pub terminal: Option<TerminalSize>,
 }
 
-/// A running command whose caller stays in touch with it.
+/// A running interactive command.
 pub struct Conversation {
-    /// What it writes, and how it ends.
     pub running: Running,
-    /// What else can be done to it.
+    /// Control of the command.
     pub handle: Handle,
 }
 
-/// What can be done to a running command.
+/// Control of a running command: signals and terminal size.
 pub struct Handle {
     control: Arc<Control>,
     sandbox: Sandbox,
@@ -97,7 +86,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Gives the terminal another size.
+    /// Resizes the terminal.
     ///
     /// # Errors
     /// [`Error::Invalid`] without a terminal.
@@ -105,17 +94,17 @@ impl Handle {
         self.done(self.command.resize(size).await)
     }
 
-    /// Sends a signal to what is in the foreground.
+    /// Sends a signal to the foreground processes.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] where the provider cannot.
+    /// [`Error::NotSupported`] if the provider cannot send signals.
     pub async fn signal(&self, signal: Signal) -> Result<()> {
         self.done(self.command.signal(signal).await)
     }
 
     fn done(&self, outcome: providers::Result<()>) -> Result<()> {
         match outcome {
-            // The command's output says so, too, and knows more.
+            // The command's output reports its end with more detail.
             Ok(()) | Err(providers::Error::Gone) => Ok(()),
             Err(error) => Err(self.control.guest_error(&self.sandbox, error)),
         }
@@ -137,8 +126,9 @@ impl ExecCommand {
     }
 }
 
-/// `text` as one word of a POSIX shell: single quotes keep everything but
-/// themselves. <https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_02_02>
+/// Quotes `text` as one word of a POSIX shell: single quotes preserve every character but the
+/// single quote.
+/// <https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_02_02>
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
@@ -153,7 +143,7 @@ impl Control {
         self.begin(Operation::ExecStream, id, request).await
     }
 
-    /// Whether a command could be started in a sandbox.
+    /// Checks whether a command could be started in a sandbox.
     ///
     /// # Errors
     /// [`Error::NotFound`] and [`Error::Conflict`] as for a command.
@@ -161,8 +151,8 @@ impl Control {
         self.usable(id).await.map(|_| ())
     }
 
-    /// Starts a command that its caller stays in touch with. Dropping the output
-    /// kills it. What it reads is in `touch`, and not in the request.
+    /// Starts an interactive command. Dropping the output kills it. Its input is in `touch`, and
+    /// not in the request.
     ///
     /// # Errors
     /// As [`Control::exec_stream`]; [`Error::NotSupported`] where the provider
@@ -203,9 +193,9 @@ impl Control {
         Ok(Prepared { sandbox, observed, guest, command })
     }
 
-    /// Runs a command to its end. What it writes is collected in what is `held`,
-    /// which grows with it and keeps `answer_bytes` for the answer. It is cut where
-    /// the caller may hold no more: the command has run, and must not be run again.
+    /// Runs a command to its end. Its output is collected in memory of `held`, which grows with
+    /// it and keeps `answer_bytes` for the answer. Output beyond the caller's memory bound is
+    /// cut without an error, since the command has run and must not be run again.
     ///
     /// # Errors
     /// As [`Control::exec_stream`]; a command that fails is no error.
@@ -233,7 +223,7 @@ impl Control {
         Err(self.exec_cut(id, providers::Error::Gone).await)
     }
 
-    /// What the end of a command's stream without an exit means to the caller.
+    /// Returns the caller's error for a command's stream that ended without an exit status.
     pub async fn exec_cut(&self, id: &str, error: providers::Error) -> Error {
         match self.usable(id).await {
             Ok(sandbox) => self.guest_error(&sandbox, error),
@@ -250,8 +240,8 @@ struct Prepared {
     command: Command,
 }
 
-/// A command under way, for those who count and listen. One that is dropped
-/// before it has ended was given up by its caller, and has failed.
+/// A running command, observed for metrics and events. Dropping it before the end means that the
+/// caller gave up, and counts as a failure.
 struct Observed {
     control: Arc<Control>,
     operation: Operation,
@@ -278,7 +268,7 @@ impl Observed {
         }
     }
 
-    /// Passes `output` on and notes how it ends.
+    /// Passes `output` on and records the end of the command.
     fn watch(mut self, output: OutputStream) -> OutputStream {
         output
             .map(move |event| {
@@ -297,7 +287,7 @@ impl Observed {
         let (kind, succeeded) = match exit {
             Some(exit) if exit.timed_out => (EventType::ExecTimeout, false),
             Some(exit) if exit.code == 0 => (EventType::ExecCompleted, true),
-            // The service did its part; the command itself failed.
+            // The operation succeeded; the command itself failed.
             Some(_) => (EventType::ExecFailed, true),
             None => (EventType::ExecFailed, false),
         };

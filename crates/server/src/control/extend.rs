@@ -1,4 +1,4 @@
-//! Extend: a new lifetime from now.
+//! Extension of a sandbox's lifetime.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use crate::operations::Operation;
 use crate::store::{Applied, Change, Sandbox};
 
 impl Control {
-    /// Sets the end of a sandbox to `ttl` from now; may shorten.
+    /// Sets the expiry of a sandbox to `ttl` from now, which may be earlier than before.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] above the longest lifetime, [`Error::NotFound`]
-    /// once it has expired.
+    /// [`Error::LimitReached`] above the maximum lifetime, [`Error::NotFound`] once it has
+    /// expired.
     pub async fn extend(&self, id: &str, ttl: Duration) -> Result<Sandbox> {
         let found = self.usable(id).await?;
         let started = Instant::now();
@@ -25,8 +25,8 @@ impl Control {
     async fn extend_found(&self, found: &Sandbox, ttl: Duration) -> Result<Sandbox> {
         let limits = self.limits_of(found.owner.as_ref()).await?;
         limits.ttl(Some(ttl)).map_err(|error| above("ttl", error))?;
-        // The box first: should we stop between the two, it lives longer than
-        // its row, which the reconciler corrects, and never shorter.
+        // The box first. If the server stops between the two steps, the box outlives its row,
+        // which the reconciler corrects, and never the other way round.
         let guest = self.guest(found).await?;
         guest.set_deadline(ttl + ORPHAN_GRACE).await.map_err(|error| self.guest_error(found, error))?;
         let now = self.now();

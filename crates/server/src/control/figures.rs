@@ -1,5 +1,4 @@
-//! What the service knows of itself, for those who watch it. One function for
-//! each area; none of them looks at more than a bounded number of rows.
+//! Metrics of the service. One function for each area; each reads a bounded number of rows.
 
 use std::time::{Duration, Instant};
 
@@ -14,35 +13,32 @@ use crate::registry::AUTO_ORDER;
 use crate::store::workers::LeaseCounts;
 use crate::store::{Counts, QuotaSummary};
 
-/// What only the store knows.
+/// Metrics read from the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// The sandboxes.
     pub sandboxes: Counts,
-    /// The quotas.
     pub quotas: QuotaSummary,
-    /// The workers, by id.
+    /// Workers, ordered by id.
     pub workers: Vec<Seen>,
-    /// The leases.
     pub leases: LeaseCounts,
-    /// The worker that the next spawn that names no provider would go to.
+    /// Worker that the next spawn without a provider would be placed on.
     pub selected_worker: Option<WorkerId>,
-    /// How many workers it could go to.
+    /// Number of eligible workers for that spawn.
     pub eligible_workers: u64,
 }
 
 impl Stored {
-    /// Workers that say that they are online and have been heard of.
+    /// Returns the number of workers with status `online` and a recent heartbeat.
     pub fn online(&self) -> u64 {
         self.count(|seen| seen.worker.status == WorkerStatus::Online && !seen.stale)
     }
 
-    /// Workers that have not been heard of for too long.
+    /// Returns the number of workers whose last heartbeat is too old.
     pub fn stale(&self) -> u64 {
         self.count(|seen| seen.stale)
     }
 
-    /// Workers that say that they are unhealthy.
+    /// Returns the number of workers with status `unhealthy`.
     pub fn unhealthy(&self) -> u64 {
         self.count(|seen| seen.worker.status == WorkerStatus::Unhealthy)
     }
@@ -52,21 +48,21 @@ impl Stored {
     }
 }
 
-/// The store is not waited for any longer by those who only watch.
+/// Deadline of the store for requests that only monitor.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Control {
-    /// How often what was done, how it went, and how long it took.
+    /// Returns the counts, outcomes and durations of operations.
     pub fn operations(&self) -> &Operations {
         &self.operations
     }
 
-    /// Counts the parts of the time that a spawn took.
+    /// Records the durations of a spawn's phases.
     pub(super) fn record_phases(&self, provider: &str, phases: &[Phase]) {
         self.operations.record_phases(provider, phases.iter().map(|phase| (phase.name, phase.took)));
     }
 
-    /// Looks whether the store answers, now.
+    /// Checks whether the store answers now.
     pub async fn store_health(&self) -> StoreHealth {
         let started = Instant::now();
         let outcome = tokio::time::timeout(STORE_PATIENCE, self.store.check()).await;
@@ -76,7 +72,7 @@ impl Control {
         StoreHealth { healthy: matches!(outcome, Ok(Ok(()))), latency: started.elapsed() }
     }
 
-    /// What only the store knows; `None` while it does not answer.
+    /// Returns the metrics from the store; `None` if it does not answer.
     pub async fn stored_figures(&self) -> Option<Stored> {
         let read = async {
             let workers = self.workers().await?;
@@ -101,7 +97,7 @@ impl Control {
         }
     }
 
-    /// States, providers and workers without sandboxes are told too.
+    /// Adds zeros for states, providers and workers without sandboxes.
     fn with_zeros(&self, mut counts: Counts, workers: &[Seen]) -> Counts {
         for state in State::ALL {
             counts.by_state.entry(state.as_str().to_owned()).or_default();
@@ -115,12 +111,12 @@ impl Control {
         counts
     }
 
-    /// The worker that the next spawn that names no provider would go to, and
-    /// how many it could go to.
+    /// Returns the worker that the next spawn without a provider would be placed on, and the
+    /// number of eligible workers.
     async fn next_place(&self) -> Result<(Option<WorkerId>, u64)> {
         let default = self.registry.default_entry().map(|entry| entry.provider.name());
         for provider in default.map_or(AUTO_ORDER.to_vec(), |name| vec![name]) {
-            // What this server itself can do is known now, not only since its last beat.
+            // The registry's health of this server is newer than its last heartbeat.
             let here = self.registry.get(provider).is_some_and(crate::registry::Entry::is_healthy);
             let place = self.store.place(provider, None, self.now(), &self.placing(here)).await?;
             if place.0.is_some() {
@@ -130,8 +126,9 @@ impl Control {
         Ok((None, 0))
     }
 
-    /// How many providers of other workers a spawn may go to, and how many there are:
-    /// those of the workers that are online and heard of, and those of all.
+    /// Returns the number of providers of other workers that a spawn may be placed on, which are
+    /// those of online workers that answer and have a recent heartbeat, and the number of providers of all other
+    /// workers.
     ///
     /// # Errors
     /// If the store fails.
@@ -140,19 +137,20 @@ impl Control {
         if takers.is_empty() {
             return Ok((0, 0));
         }
+        let answering = self.registry().fleet().answering();
         let mut offered = (0, 0);
         for Seen { worker, stale } in self.workers().await?.into_iter().filter(|seen| takers.contains(&seen.worker.id))
         {
             let providers = worker.providers.len() as u64;
             offered.1 += providers;
-            if worker.status == WorkerStatus::Online && !stale {
+            if worker.status == WorkerStatus::Online && !stale && answering.contains(&worker.id) {
                 offered.0 += providers;
             }
         }
         Ok(offered)
     }
 
-    /// Spawns that found no room, and who would get the next one.
+    /// Returns the metrics of the spawn queue, and the worker of the next spawn.
     pub fn scheduler_figures(&self, stored: Option<&Stored>) -> Scheduler {
         let queue = self.queue_figures();
         Scheduler {
@@ -168,7 +166,7 @@ impl Control {
         }
     }
 
-    /// The events.
+    /// Returns the metrics of events.
     pub fn events_figures(&self) -> events::Counts {
         self.events.counts()
     }

@@ -1,4 +1,4 @@
-//! Being a worker: the sandboxes that a control plane put here.
+//! The worker role: sandboxes that a control plane placed on this server.
 
 use std::sync::Arc;
 
@@ -12,26 +12,25 @@ use super::{Control, Error, Result};
 use crate::clock;
 use crate::store::workers::Heartbeat;
 
-/// Sandboxes per look.
+/// Maximum number of sandboxes per query.
 const BATCH: u32 = 256;
 
-/// A sandbox that a control plane put here.
+/// A sandbox that a control plane placed on this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// Its id here.
+    /// Its id on this server.
     pub id: SandboxId,
-    /// Its id over there, which the lease is on.
+    /// Its id on the control plane, to which the lease belongs.
     pub resource: String,
-    /// Until when we may run it, on our own clock.
+    /// Time until which this server may run it, by this server's clock.
     pub until: Option<Timestamp>,
 }
 
 impl Control {
-    /// A write on a sandbox of ours comes with this generation.
+    /// Records the generation that a write on a sandbox here carries.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if a higher one was seen: who sends it has lost the
-    /// sandbox to somebody else.
+    /// [`Error::Conflict`] if a higher one was seen: the sender no longer holds the lease.
     pub async fn see_generation(&self, id: &SandboxId, generation: u64) -> Result<()> {
         if self.store.see_generation(id, generation).await? {
             return Ok(());
@@ -41,14 +40,14 @@ impl Control {
         )))
     }
 
-    /// A sandbox that is about to be made for a control plane; from here on it
-    /// runs only as long as its lease is renewed.
+    /// Records that a control plane leases a new sandbox. From here on it runs only as long as
+    /// its lease is renewed.
     pub(super) async fn take_up(&self, id: &SandboxId, generation: u64) -> Result<()> {
         self.store.hold_until(id, clock::after(self.now(), self.policy.leases.ttl)).await?;
         self.see_generation(id, generation).await
     }
 
-    /// The active sandboxes that a control plane put here.
+    /// Returns the active sandboxes that a control plane placed on this server.
     ///
     /// # Errors
     /// If the store fails.
@@ -61,7 +60,7 @@ impl Control {
         Ok(held.collect())
     }
 
-    /// Notes until when we may run a sandbox.
+    /// Records the time until which this server may run a sandbox.
     ///
     /// # Errors
     /// If the store fails.
@@ -69,7 +68,7 @@ impl Control {
         Ok(self.store.hold_until(id, until).await?)
     }
 
-    /// What this server offers to a control plane. One that drains says so.
+    /// Returns the heartbeat that this server sends to a control plane, with its status.
     ///
     /// # Errors
     /// If the store fails.
@@ -81,8 +80,8 @@ impl Control {
         Ok(Heartbeat { status, capabilities, ..self.own_beat() })
     }
 
-    /// Ends the sandboxes whose lease is over for too long: by now whoever gave
-    /// them to us counts them as gone.
+    /// Ends the sandboxes whose lease has been over for the grace period. By then the control
+    /// plane has given them up.
     pub async fn end_what_is_lost(self: &Arc<Self>) {
         let lost = match self.store.overheld(earlier(self.now(), self.policy.leases.grace), BATCH).await {
             Ok(lost) => lost,
@@ -98,7 +97,7 @@ impl Control {
             tracing::warn!(%id, "ending a sandbox whose lease is lost");
             match self.destroy_because(&id, StopReason::Requested).await {
                 Ok(_) => self.publish_action("lease_lost", Some(&id), json!({})),
-                // It is stored as `destroying`, which the reconciler finishes.
+                // The row is `destroying`, and the reconciler finishes the removal.
                 Err(error) => tracing::warn!(%id, error = %Chain(&error), "cannot end it yet"),
             }
         }

@@ -1,4 +1,4 @@
-//! Images: what the store has, and how it gets there.
+//! Images: those in the store, and their pull, import and removal.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use super::{Control, Error, Resource, Result};
 use crate::events::EventType;
 use crate::store::Sandbox;
 
-/// The image that is the host itself, and in no store.
+/// Image name of the host's own root file system, which is in no store.
 const HOST: &str = "host";
 
-/// How many steps of a pull wait to be told.
+/// Maximum number of buffered progress steps of a pull.
 const PROGRESS_MAX: usize = 16;
 
-/// How a pull goes.
+/// Progress of a pull.
 pub type Pull = BoxStream<'static, Result<Progress>>;
 
 impl Control {
-    /// Every image, by name.
+    /// Lists all images by name.
     ///
     /// # Errors
     /// If the image store cannot be read.
@@ -32,28 +32,27 @@ impl Control {
         self.image_store()?.list().await.map_err(|error| fault("", error))
     }
 
-    /// One image, by name or digest.
+    /// Returns one image, by name or digest.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it is not here, [`Error::Invalid`] for what names none.
+    /// [`Error::NotFound`] if it is not in the store, [`Error::Invalid`] for a bad name.
     pub async fn image(&self, name: &str) -> Result<Detail> {
         self.image_store()?.inspect(name).await.map_err(|error| fault(name, error))
     }
 
-    /// Fetches an image from its registry. It goes on when the stream is dropped, until
-    /// another needs its place; the last item is [`Progress::Done`] or an error.
+    /// Pulls an image from its registry. The pull goes on when the stream is dropped, until
+    /// another pull needs its place. The last item is [`Progress::Done`] or an error.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what names no image. Those of the stream: also
-    /// [`Error::Unavailable`] for a registry that does not answer, and
-    /// [`Error::Full`].
+    /// [`Error::Invalid`] for a bad name. The stream also yields [`Error::Unavailable`] for a
+    /// registry that does not answer, and [`Error::Full`].
     pub async fn pull_image(self: &Arc<Self>, name: &str, asker: Asker) -> Result<Pull> {
         let asked = self.image_store()?.pull_for(name, Some(asker)).await;
         let (mut pull, interest) = asked.map_err(|error| fault(name, error))?;
         let (control, name) = (Arc::clone(self), name.to_owned());
         self.publish(EventType::ImagePulling, None, json!({"image": name}));
         let (steps, told) = mpsc::channel(PROGRESS_MAX);
-        // Whoever asked may have gone by the time it is here.
+        // The caller may have gone before the pull ends.
         self.tasks.spawn(async move {
             while let Some(step) = pull.next().await {
                 let is_last = match &step {
@@ -70,29 +69,29 @@ impl Control {
                 };
                 let step = step.map_err(|error| fault(&name, error));
                 if is_last {
-                    // Nobody waits for it any more.
+                    // The receiver may be gone.
                     let _ = steps.send(step).await;
                     break;
                 }
-                // Who reads slowly misses some of the steps, and holds up nothing.
+                // A slow reader misses some steps and delays nothing.
                 let _ = steps.try_send(step);
             }
         });
-        // The pull gives way to others only when nothing reads this.
+        // The pull gives way to others only once this stream is dropped.
         let told = futures_util::stream::unfold((told, interest), |(mut told, interest)| async {
             Some((told.recv().await?, (told, interest)))
         });
         Ok(told.boxed())
     }
 
-    /// Takes in the images of an archive.
+    /// Imports the images of an archive.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a bad name or archive, [`Error::TooLarge`], [`Error::Full`].
     pub async fn import_images(&self, name: Option<&str>, archive: ByteStream, asker: Asker) -> Result<Vec<Image>> {
         let imported = self.image_store()?.import_for(name, archive, Some(asker)).await;
         let images = imported.map_err(|error| {
-            // Of a pull it is the image that is too large, and not what the caller sent.
+            // A pull's `TooLarge` is about the image; here it is about the caller's archive.
             if let providers::Error::TooLarge(text) = error {
                 Error::TooLarge(text)
             } else {
@@ -106,8 +105,8 @@ impl Control {
         Ok(images)
     }
 
-    /// Takes a name from its image, and removes the image with its last name. A pull of
-    /// that name ends.
+    /// Removes a name from its image, and the image with its last name. Ends a pull of that
+    /// name.
     ///
     /// # Errors
     /// [`Error::Conflict`] while a box uses it, [`Error::NotFound`].
@@ -117,7 +116,7 @@ impl Control {
         Ok(())
     }
 
-    /// Removes images that no box uses: those without a name, or all.
+    /// Removes images that no box uses: those without a name, or all of them.
     ///
     /// # Errors
     /// If the image store cannot be written.
@@ -134,7 +133,8 @@ impl Control {
         self.registry.images().ok_or_else(missing)
     }
 
-    /// The refusal of a box of the image `host`, with those who have that image.
+    /// Returns the refusal of a box with the image `host`, naming the providers that have the
+    /// image.
     pub(super) fn who_has(&self, spec: &Spec, refused: Error) -> Error {
         let Error::Invalid(text) = refused else { return refused };
         if spec.image != HOST || spec.entrypoint {
@@ -148,19 +148,19 @@ impl Control {
         })
     }
 
-    /// What can be said against an image before anything is made of it: that this is
-    /// no name, or that nobody may be asked for it.
+    /// Checks an image before a box is made from it: whether its name is valid, and whether its
+    /// registry may be contacted.
     pub(super) async fn check_image(&self, provider: &dyn Provider, image: &str) -> Result<()> {
         let Some(images) = provider.images().filter(|_| image != HOST) else { return Ok(()) };
         match images.check_image(image).await {
             Err(error @ providers::Error::Invalid(_)) => Err(fault(image, error)),
-            // Whoever makes the box says what is wrong otherwise.
+            // Other failures are reported when the box is made.
             Ok(()) | Err(_) => Ok(()),
         }
     }
 
-    /// Tells that a box waits for its image, if it does; what is given back has to
-    /// be told how that went. A box elsewhere waits there, and it is told there.
+    /// Publishes that a box waits for its image, if it does. The result must be passed to
+    /// [`Self::image_came`]. A box on another worker waits there, and that worker publishes it.
     pub(super) async fn await_image(&self, provider: &dyn Provider, sandbox: &Sandbox) -> Option<AwaitedImage> {
         let images = provider.images().filter(|_| sandbox.image != HOST)?;
         if !images.is_awaited(&sandbox.image).await {
@@ -171,7 +171,7 @@ impl Control {
         Some(AwaitedImage { sandbox: sandbox.id.clone(), image })
     }
 
-    /// Tells how it went with an image that a box waited for.
+    /// Publishes the outcome of an image that a box waited for.
     pub(super) async fn image_came(
         &self,
         provider: &dyn Provider,
@@ -180,7 +180,7 @@ impl Control {
     ) {
         let AwaitedImage { sandbox, image } = awaited;
         let Some(images) = provider.images() else { return };
-        // A box can fail for other reasons, with its image here.
+        // The box may have failed for another reason after the image arrived.
         match (images.digest(&image).await, error) {
             (Some(digest), _) => {
                 let data = json!({"image": image, "digest": digest});
@@ -190,7 +190,7 @@ impl Control {
                 let data = json!({"image": image, "error": error.to_string()});
                 self.publish(EventType::ImageFailed, Some(&sandbox), data);
             }
-            // Removed again meanwhile.
+            // The image was removed meanwhile.
             (None, None) => {}
         }
     }
@@ -203,7 +203,7 @@ pub(super) struct AwaitedImage {
     image: String,
 }
 
-/// What a failure of the image store means to the caller.
+/// Converts a failure of the image store into the caller's error.
 fn fault(name: &str, error: providers::Error) -> Error {
     use providers::Error as P;
     match error {

@@ -1,4 +1,4 @@
-//! What runtimes hold, compared with what is stored.
+//! Comparison of the boxes that runtimes hold with the stored sandboxes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use serde_json::json;
 use super::create::provider_error;
 use super::{Control, Error, LOCAL_WORKER, Result};
 
-/// The longest that a runtime may take to say what it holds.
+/// Deadline for a runtime's inventory.
 const INVENTORY_WAIT: Duration = Duration::from_secs(20);
-/// How long the removal of one box is waited for; it may go on by itself.
+/// Time to wait for the removal of one box; the removal may go on afterwards.
 pub(super) const REMOVAL_WAIT: Duration = Duration::from_secs(10);
-/// How many boxes are removed at once.
+/// Maximum number of concurrent removals.
 const AT_ONCE: usize = 16;
 
-/// A box that could not be removed, and why.
+/// A box that could not be removed, with the error.
 pub(crate) type Kept = (SandboxId, Error);
 
 impl Control {
-    /// Compares what a provider of this server holds with what is stored. What
-    /// could not be removed is tried again by the next look.
+    /// Compares the boxes of a provider of this server with the stored sandboxes. Boxes that
+    /// could not be removed are retried by the next comparison.
     ///
     /// # Errors
-    /// If the provider does not say what it holds, or the store fails.
+    /// If the provider's inventory or the store fails.
     pub(crate) async fn reconcile_provider(self: &Arc<Self>, provider: &str) -> Result<Vec<Kept>> {
         let Some(entry) = self.registry.get(provider) else { return Ok(Vec::new()) };
         self.compare(entry.provider.as_ref(), provider, (LOCAL_WORKER, Some(provider))).await
     }
 
-    /// The same for all that another worker holds.
+    /// Compares the boxes of another worker with the stored sandboxes.
     ///
     /// # Errors
     /// As [`Control::reconcile_provider`].
@@ -46,15 +46,15 @@ impl Control {
         self.compare(client.as_ref(), worker.as_str(), (worker.as_str(), None)).await
     }
 
-    /// Which sandboxes have lost their box, and which boxes have no sandbox: the
-    /// first are destroyed, the second removed. One that resists holds up no other.
+    /// Destroys sandboxes that have lost their box, and removes boxes without a sandbox. A
+    /// failure of one does not delay the others.
     async fn compare(
         self: &Arc<Self>,
         runtime: &dyn Provider,
         name: &str,
         (worker, provider): (&str, Option<&str>),
     ) -> Result<Vec<Kept>> {
-        // Rows first: a box made after this look is in hand, or has a row below.
+        // Rows are read first. A box created after this read is in `making`, or has a row below.
         let mut rows = self.store.running(worker, provider).await?;
         let found = within(INVENTORY_WAIT, runtime.inventory()).await.map_err(|error| provider_error(name, error))?;
         let alive: HashSet<&SandboxId> = found.iter().filter(|found| found.alive).map(|found| &found.id).collect();
@@ -66,7 +66,7 @@ impl Control {
         Ok(outcomes.into_iter().filter_map(std::result::Result::err).collect())
     }
 
-    /// Destroys a sandbox whose box is not there any more.
+    /// Destroys a sandbox whose box has disappeared.
     async fn end_lost(self: &Arc<Self>, id: SandboxId, name: &str) -> Result<(), Kept> {
         let end = async {
             let id = &id;
@@ -78,7 +78,7 @@ impl Control {
             }
             tracing::warn!(%id, provider = name, "a box has ended by itself");
             let ended = self.destroy_because(id, StopReason::Vanished);
-            // What takes longer is stored as `destroying`, and in hand.
+            // A removal that takes longer goes on, and its row is `destroying`.
             if let Ok(ended) = tokio::time::timeout(REMOVAL_WAIT, ended).await
                 && ended?
             {
@@ -89,7 +89,7 @@ impl Control {
         end.await.map_err(|error| (id.clone(), error))
     }
 
-    /// Removes a box, unless there is a sandbox that it belongs to.
+    /// Removes a box that belongs to no active sandbox.
     async fn remove_if_orphan(&self, runtime: &dyn Provider, name: &str, id: SandboxId) -> Result<(), Kept> {
         let remove = async {
             let row = self.store.sandbox(&id).await?;
@@ -105,7 +105,7 @@ impl Control {
     }
 }
 
-/// Waits for a runtime, but not for ever.
+/// Waits for a runtime's answer for at most `wait`.
 pub(super) async fn within<T>(
     wait: Duration,
     answer: impl Future<Output = providers::Result<T>>,

@@ -1,8 +1,8 @@
 //! Pool mode: sandboxes of several users in one box.
 //!
-//! A sandbox is then a slot in a box. Its place is taken as it is admitted, and
-//! [`SharedBoxes`] makes the box and the slot behind what is a provider to everybody
-//! else; so a sandbox in a shared box goes the way of any other.
+//! In pool mode a sandbox is a slot in a shared box. Its place is taken on admission, and
+//! [`SharedBoxes`] makes the box and the slot. It is itself a [`providers::Provider`], so that
+//! all other code treats these sandboxes like any others.
 
 mod shared;
 
@@ -18,20 +18,18 @@ use crate::store::{PoolBounds, PoolCounts, PoolPlace, Sandbox, Store};
 
 pub use shared::SharedBoxes;
 
-/// Places without a live sandbox per look at the store.
+/// Maximum number of places without a live sandbox per query.
 const STRAYS_BATCH: u32 = 256;
 
-/// How full the pool is, and may be.
+/// Fill level of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolStatus {
-    /// What there is.
     pub counts: PoolCounts,
-    /// What there may be.
     pub bounds: PoolBounds,
 }
 
 impl Control {
-    /// How full the pool is; `None` when pool mode is off.
+    /// Returns the fill level of the pool; `None` when pool mode is off.
     ///
     /// # Errors
     /// If the store fails.
@@ -40,13 +38,13 @@ impl Control {
         Ok(Some(PoolStatus { counts: self.store.pool_counts().await?, bounds }))
     }
 
-    /// Whether users are kept apart from each other.
+    /// Returns whether users are isolated from each other, as in pool mode.
     pub fn separates_users(&self) -> bool {
         self.policy.pool.is_some()
     }
 
-    /// Whether `user` may know of the sandbox. One that is not there may be known
-    /// by everybody not to be there.
+    /// Returns whether `user` may see the sandbox. Every user may learn that a sandbox does not
+    /// exist.
     ///
     /// # Errors
     /// If the store fails.
@@ -56,13 +54,14 @@ impl Control {
         Ok(found.is_none_or(|sandbox| sandbox.owner.as_ref() == Some(user)))
     }
 
-    /// The place that a new sandbox needs; `None` when it gets a box of its own.
+    /// Returns the parameters of a new sandbox's place in a shared box; `None` when pool mode is
+    /// off.
     pub(super) fn place(&self) -> Option<PoolPlace> {
         let bounds = self.policy.pool?;
         Some(PoolPlace { bounds, new_host: SandboxId::from_entropy(rand::random()) })
     }
 
-    /// Returns why one like `sandbox` would find no place.
+    /// Returns why a sandbox like `sandbox` would find no place.
     pub(super) async fn lacks_shared_place(&self, sandbox: &Sandbox) -> Result<Option<Denial>> {
         match self.policy.pool {
             Some(bounds) => Ok(self.store.lacks_place(sandbox, bounds).await?),
@@ -70,8 +69,8 @@ impl Control {
         }
     }
 
-    /// Lets the box of a slot live as long as its longest slot, one of which may be
-    /// about to live until `at_least`.
+    /// Sets the expiry of a slot's box to that of its longest slot, or to `at_least` if that is
+    /// later, for a slot that is about to get it.
     pub(super) async fn keep_host(&self, sandbox: &Sandbox, at_least: Option<Timestamp>) -> Result<()> {
         if !self.separates_users() {
             return Ok(());
@@ -83,8 +82,8 @@ impl Control {
         Ok(())
     }
 
-    /// Gives back the places of what has ended, and removes the boxes that are
-    /// empty. Also after pool mode was switched off.
+    /// Gives back the places of ended sandboxes, and removes empty boxes. Also after pool mode
+    /// was switched off.
     pub(crate) async fn reconcile_pool(self: &Arc<Self>) -> Result<()> {
         let mut freed = false;
         for (slot, provider) in self.store.pool_strays(STRAYS_BATCH).await? {
@@ -106,7 +105,7 @@ impl Control {
     }
 
     async fn stopped(&self, id: &SandboxId, provider: &str) -> bool {
-        // Without its provider nobody can say whether it is gone.
+        // Without the provider, the state of the box is unknown.
         let Some(entry) = self.registry.get(provider) else { return false };
         let stopped = within(REMOVAL_WAIT, entry.provider.stop(id)).await;
         if let Err(error) = &stopped {
@@ -116,8 +115,8 @@ impl Control {
     }
 }
 
-/// Sets the box's own end to that of its longest slot, or to `at_least` if that is
-/// later. A box that does not listen is noticed by others.
+/// Sets the expiry of the box to that of its longest slot, or to `at_least` if that is later. A
+/// box that does not answer is left to the reconciler.
 async fn follow(
     store: &dyn Store,
     provider: &dyn Provider,

@@ -1,4 +1,4 @@
-//! Looking.
+//! Read access to sandboxes and providers.
 
 use domain::OwnerId;
 use futures_util::future::join_all;
@@ -9,27 +9,26 @@ use crate::events::EventType;
 use crate::registry::{Checked, Entry};
 use crate::store::{ListFilter, Page, Sandbox};
 
-/// All about one provider.
+/// A provider with its health and its load.
 #[derive(Debug)]
 pub struct ProviderDetail<'a> {
-    /// The provider.
     pub entry: &'a Entry,
-    /// Its last check.
+    /// Result of its last check.
     pub checked: Checked,
-    /// How many active sandboxes it runs.
+    /// Number of active sandboxes that it runs.
     pub sandbox_count: u64,
 }
 
 impl Control {
-    /// One sandbox.
+    /// Returns one sandbox.
     ///
     /// # Errors
-    /// [`Error::NotFound`] also once it is destroyed or expired.
+    /// [`Error::NotFound`] for an unknown id, and once it is destroyed or expired.
     pub async fn sandbox(&self, id: &str) -> Result<Sandbox> {
         self.visible(id).await
     }
 
-    /// The sandboxes that fit, newest first.
+    /// Returns the sandboxes that match, newest first.
     ///
     /// # Errors
     /// If the store fails.
@@ -37,7 +36,7 @@ impl Control {
         Ok(self.store.sandboxes(filter, self.now()).await?)
     }
 
-    /// As [`Control::sandboxes`], and only those of `user`, if it is not all.
+    /// Returns the sandboxes that match and belong to `user`; those of all users for `None`.
     ///
     /// # Errors
     /// If the store fails.
@@ -51,7 +50,7 @@ impl Control {
         self.sandboxes(&filter).await
     }
 
-    /// One provider.
+    /// Returns one provider.
     ///
     /// # Errors
     /// [`Error::NotFound`] if this server does not have it.
@@ -61,12 +60,12 @@ impl Control {
         Ok(ProviderDetail { entry, checked: entry.checked(), sandbox_count })
     }
 
-    /// Checks every provider now, in the order of the registry.
+    /// Checks all providers now. Returns the results in the order of the registry.
     pub async fn test_providers(&self) -> Vec<Checked> {
         join_all(self.registry.entries().iter().map(|entry| self.test_provider(entry))).await
     }
 
-    /// Checks one provider now, and tells of it if it has changed.
+    /// Checks one provider now, and publishes a change of its health.
     pub(crate) async fn test_provider(&self, entry: &Entry) -> Checked {
         let (was_healthy, now) = entry.check(self.clock.as_ref()).await;
         let name = entry.provider.name();

@@ -9,30 +9,29 @@ use super::{Control, Error, Resource, Result};
 use crate::events::EventType;
 use crate::store::{OwnerQuota, QuotaSummary};
 
-/// What an owner has, and may have.
+/// Usage and limits of an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Usage {
-    /// Whose.
     pub owner: OwnerId,
-    /// How many active sandboxes.
+    /// Number of active sandboxes.
     pub active_sandboxes: u64,
-    /// The cap that holds; 0 for none.
+    /// Cap on active sandboxes in force; 0 for none.
     pub max_sandboxes: u64,
-    /// The longest lifetime that holds.
+    /// Maximum lifetime in force.
     pub max_ttl: Duration,
-    /// The longest deadline that holds.
+    /// Maximum command deadline in force.
     pub max_exec_timeout: Duration,
-    /// The largest size of one sandbox here that holds.
+    /// Maximum size of one sandbox on this server in force.
     pub ceilings: Ceilings,
-    /// Whether there is a quota of the owner's own.
+    /// True if the owner has a quota of its own.
     pub quota_configured: bool,
 }
 
 impl Control {
-    /// Saves an owner's quota whole. Whoever waits for room looks again.
+    /// Stores an owner's quota, replacing all of its values. Queued spawns are tried again.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] when it is a new one and there are as many as there may be.
+    /// [`Error::LimitReached`] for a new quota at the maximum number of quotas.
     pub async fn save_quota(&self, owner: &OwnerId, quota: &Quota) -> Result<OwnerQuota> {
         let max = self.policy.quotas_max;
         let saved = self.store.save_quota(owner, quota, self.now(), max).await?.ok_or_else(|| {
@@ -45,10 +44,10 @@ impl Control {
         Ok(saved)
     }
 
-    /// Removes an owner's quota; the global limits hold again.
+    /// Removes an owner's quota, so that the global limits apply again.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none.
+    /// [`Error::NotFound`] if the owner has no quota.
     pub async fn delete_quota(&self, owner: &OwnerId) -> Result<()> {
         if !self.store.delete_quota(owner).await? {
             return Err(missing(owner));
@@ -58,15 +57,15 @@ impl Control {
         Ok(())
     }
 
-    /// An owner's quota.
+    /// Returns an owner's quota.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none.
+    /// [`Error::NotFound`] if the owner has no quota.
     pub async fn quota(&self, owner: &OwnerId) -> Result<OwnerQuota> {
         self.store.quota(owner).await?.ok_or_else(|| missing(owner))
     }
 
-    /// Quotas by owner, those after `after`, at most `limit`.
+    /// Returns quotas by owner, those after `after`, at most `limit`.
     ///
     /// # Errors
     /// If the store fails.
@@ -74,7 +73,7 @@ impl Control {
         Ok(self.store.quotas(after, limit).await?)
     }
 
-    /// How many quotas say what.
+    /// Returns the numbers of quotas.
     ///
     /// # Errors
     /// If the store fails.
@@ -82,7 +81,7 @@ impl Control {
         Ok(self.store.quota_summary().await?)
     }
 
-    /// What an owner has, and may have, with or without a quota of its own.
+    /// Returns the usage and limits of an owner, with or without a quota of its own.
     ///
     /// # Errors
     /// If the store fails.
@@ -103,12 +102,12 @@ impl Control {
         })
     }
 
-    /// The limits on time that hold for `owner`.
+    /// Returns the limits on lifetimes and deadlines that apply to `owner`.
     pub(super) async fn limits_of(&self, owner: Option<&OwnerId>) -> Result<Limits> {
         Ok(self.policy.limits.under(&self.quota_of(owner).await?))
     }
 
-    /// The quota that holds for `owner`; one that inherits everything without one.
+    /// Returns the quota of `owner`; one that inherits every value if it has none.
     pub(super) async fn quota_of(&self, owner: Option<&OwnerId>) -> Result<Quota> {
         Ok(match owner {
             Some(owner) => self.store.quota(owner).await?.map(|own| own.quota).unwrap_or_default(),

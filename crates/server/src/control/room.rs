@@ -1,4 +1,4 @@
-//! Room on the disk for another box.
+//! Disk space for another box.
 
 use providers::{Provider, Room, Spec};
 
@@ -6,10 +6,10 @@ use super::runtime::Offer;
 use super::{Control, Error, Result};
 
 impl Control {
-    /// Says whether this server has room for a box.
+    /// Returns whether this server has disk space for a box.
     ///
     /// # Errors
-    /// Why it has none, if no other worker has the provider.
+    /// The reason, if it has none and no other worker has the provider.
     pub(super) fn has_room(&self, offer: &Offer, spec: &Spec) -> Result<bool> {
         let Some(provider) = offer.here.as_deref() else { return Ok(false) };
         match self.check_room(provider, spec.resources.disk_mb) {
@@ -19,17 +19,17 @@ impl Control {
         }
     }
 
-    /// Checks that the disk of this server's `provider` has more free than its reserve,
-    /// and beyond it what a box with `disk_mb` may come to hold. Boxes fill their bound
-    /// as they write, so that several may have been promised the same room; what holds
-    /// then is the end of the largest when the reserve is reached.
+    /// Checks that the disk of this server's `provider` has more free than its reserve, and
+    /// beyond it the disk bound of the new box. Boxes fill their bound as they write, so several
+    /// may have been promised the same space. If the reserve is then reached, the largest box is
+    /// ended.
     ///
     /// # Errors
-    /// [`Error::Full`] where the reserve is reached, [`Error::LimitReached`] with the
-    /// most that can be asked for.
+    /// [`Error::Full`] if the reserve is reached, [`Error::LimitReached`] with the largest bound
+    /// that can be requested.
     fn check_room(&self, provider: &dyn Provider, disk_mb: u32) -> Result<()> {
         let Some(disk) = provider.disk() else { return Ok(()) };
-        // A disk that cannot be asked is for the provider to fail on.
+        // If the disk cannot be read, making the box fails in the provider.
         let Ok(Room { bytes, entries }) = Room::of(&disk.dir) else { return Ok(()) };
         let (name, reserve) = (provider.name(), self.policy.reserve_disk_bytes);
         if bytes < reserve {

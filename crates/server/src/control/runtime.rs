@@ -1,4 +1,4 @@
-//! Who runs a sandbox: this server's own provider, or another worker.
+//! Selection of the runtime of a sandbox: a provider of this server, or another worker.
 
 use std::sync::Arc;
 
@@ -12,31 +12,30 @@ use crate::registry::AUTO_ORDER;
 use crate::store::Sandbox;
 use crate::store::workers::Placing;
 
-/// Who could make a sandbox.
+/// Runtimes that could run a sandbox.
 pub(super) struct Offer {
-    /// The provider's name.
     pub(super) name: String,
-    /// This server's own, if it is here and can work.
+    /// The provider of this server, if it has one and it is healthy.
     pub(super) here: Option<Arc<dyn Provider>>,
-    /// Whether another worker has it too.
+    /// True if another worker offers the provider too.
     pub(super) elsewhere: bool,
 }
 
 impl Offer {
-    /// The image that an omitted name means.
+    /// Returns the image for requests that name none.
     pub(super) fn default_image(&self) -> String {
-        match (&self.here, self.name.as_str()) {
-            (Some(provider), _) => provider.default_image().to_owned(),
-            (None, "native" | "proot") => "host".to_owned(),
-            (None, _) => REMOTE_DEFAULT_IMAGE.to_owned(),
-        }
+        let image = match &self.here {
+            Some(provider) => provider.default_image(),
+            None => providers::default_image(&self.name).unwrap_or(REMOTE_DEFAULT_IMAGE),
+        };
+        image.to_owned()
     }
 
-    /// Whether it may be made here.
+    /// Returns whether the box may be made on this server.
     ///
     /// # Errors
-    /// Why not, if nobody else has the provider; what only others have, such as
-    /// an image, is for them to say.
+    /// The provider's refusal, if no other worker offers the provider. Other workers check for
+    /// themselves, for example whether they have the image.
     pub(super) fn check(&self, spec: &Spec) -> Result<bool> {
         let Some(provider) = &self.here else { return Ok(false) };
         match provider.check(spec) {
@@ -48,8 +47,8 @@ impl Offer {
 }
 
 impl Control {
-    /// The provider that runs a sandbox, wherever it is. To another worker, every
-    /// write carries the generation of the lease as it is now.
+    /// Returns the runtime of a sandbox. For another worker, every write carries the current
+    /// generation of the lease.
     pub(super) async fn runtime_of(&self, sandbox: &Sandbox) -> Result<Arc<dyn Provider>> {
         if sandbox.worker == LOCAL_WORKER {
             let entry = self.registry.get(&sandbox.provider).ok_or_else(|| {
@@ -73,7 +72,7 @@ impl Control {
         Ok(client)
     }
 
-    /// Who could make what a request asks for.
+    /// Returns the runtimes that could serve a request for a provider.
     pub(super) async fn offer(&self, name: Option<&str>) -> Result<Offer> {
         let entry = match name {
             Some(name) => self.registry.get(name),
@@ -125,35 +124,35 @@ impl Control {
         Error::NoProvider { name: name.to_owned(), known: known.join(", ") }
     }
 
-    /// Where a sandbox may go; `here` says whether this server comes into question.
+    /// Returns the eligible workers; `here` is whether this server is among them.
     pub(super) fn placing(&self, here: bool) -> Placing {
         Placing {
             stale_after: self.policy.leases.stale_after,
             lease_ttl: self.policy.leases.ttl,
             here,
-            reachable: self.takers(),
+            reachable: if self.separates_users() { Arc::default() } else { self.registry.fleet().answering() },
         }
     }
 
-    /// Whether a worker could take it now.
+    /// Returns whether a worker could take the sandbox now.
     pub(super) async fn has_place(&self, plan: &Plan) -> Result<bool> {
         let (provider, owner, placing) = plan.wish();
         Ok(self.store.place(provider, owner, self.now(), placing).await?.0.is_some())
     }
 
-    /// The other workers that a sandbox could go to. The boxes that users share
-    /// are this server's own.
+    /// Returns the other workers that a sandbox could be placed on; none in pool mode, whose
+    /// shared boxes are all on this server.
     pub(super) fn takers(&self) -> Arc<[WorkerId]> {
         if self.separates_users() { Arc::default() } else { Arc::clone(self.registry.fleet().ids()) }
     }
 
-    /// The other workers.
+    /// Returns the ids of the other configured workers.
     pub fn other_workers(&self) -> &[WorkerId] {
         self.registry.fleet().ids()
     }
 
-    /// Whether whoever holds a sandbox may still do so. A worker that was away
-    /// for too long is for the rules of leases to settle.
+    /// Returns whether the lease of a sandbox's worker is valid. An expired lease is left to the
+    /// rules of leases.
     pub(super) async fn is_held(&self, sandbox: &Sandbox) -> Result<bool> {
         if sandbox.worker == LOCAL_WORKER {
             return Ok(true);

@@ -7,17 +7,17 @@ use super::{Control, Error, Resource, Result};
 use crate::events::EventType;
 use crate::store::{Inserted, Template, TemplateValues};
 
-/// The longest template name, in bytes.
+/// Maximum length of a template name, in bytes.
 const NAME_BYTES_MAX: usize = 128;
-/// The label of a sandbox that names the template it was made from.
+/// Label that names the template of a sandbox.
 pub(super) const TEMPLATE_LABEL: &str = "template";
 
 impl Control {
     /// Stores a new template.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if the name is taken, [`Error::LimitReached`] when there
-    /// are as many as there may be.
+    /// [`Error::Conflict`] if the name is taken, [`Error::LimitReached`] at the maximum number
+    /// of templates.
     pub async fn create_template(&self, name: String, values: TemplateValues) -> Result<Template> {
         check_name(&name)?;
         self.check_values(&name, &values)?;
@@ -41,7 +41,7 @@ impl Control {
     /// Replaces the values of a template.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none of this name.
+    /// [`Error::NotFound`] if there is no template of this name.
     pub async fn update_template(&self, name: &str, values: TemplateValues) -> Result<Template> {
         self.check_values(name, &values)?;
         let template = self.store.update_template(name, &values, self.now()).await?.ok_or_else(|| missing(name))?;
@@ -49,15 +49,15 @@ impl Control {
         Ok(template)
     }
 
-    /// One template.
+    /// Returns one template.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none of this name.
+    /// [`Error::NotFound`] if there is no template of this name.
     pub async fn template(&self, name: &str) -> Result<Template> {
         self.store.template(name).await?.ok_or_else(|| missing(name))
     }
 
-    /// Templates by name, those after `after`, at most `limit`.
+    /// Returns templates by name, those after `after`, at most `limit`.
     ///
     /// # Errors
     /// If the store fails.
@@ -65,10 +65,10 @@ impl Control {
         Ok(self.store.templates(after, limit).await?)
     }
 
-    /// Removes a template. Sandboxes made from it live on.
+    /// Removes a template. Its sandboxes are not affected.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none of this name.
+    /// [`Error::NotFound`] if there is no template of this name.
     pub async fn delete_template(&self, name: &str) -> Result<()> {
         if !self.store.delete_template(name).await? {
             return Err(missing(name));
@@ -77,7 +77,7 @@ impl Control {
         Ok(())
     }
 
-    /// What could not be spawned by anybody is refused when it is saved.
+    /// Rejects, already on saving, values that no spawn could use.
     fn check_values(&self, name: &str, values: &TemplateValues) -> Result<()> {
         let invalid = |error: &dyn std::fmt::Display| Error::Invalid(error.to_string());
         let mut metadata = values.metadata.clone();

@@ -1,4 +1,4 @@
-//! Wait: until a sandbox is in a state.
+//! Waiting for a state of a sandbox.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,22 +10,22 @@ use tokio::sync::{OnceCell, watch};
 use super::{Control, Error, Resource, Result, has_expired, lock};
 use crate::store::Sandbox;
 
-/// The longest wait that one request may ask for.
+/// Maximum wait of one request.
 pub const WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// What can be waited for.
+/// States that a request can wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitFor {
     /// Ready for commands.
     Running,
-    /// Nothing of it is left.
+    /// Completely removed.
     Destroyed,
     /// Ended by a fault.
     Failed,
 }
 
 impl WaitFor {
-    /// Reads the word of the API.
+    /// Parses the API's name of a state.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match text {
@@ -36,8 +36,8 @@ impl WaitFor {
         }
     }
 
-    /// Whether a sandbox in `state` is there, may still come there (`None`), or
-    /// never will.
+    /// Returns `Some(true)` if a sandbox in `state` has reached the target, `None` if it may still
+    /// reach it, and `Some(false)` if it never will.
     fn reached(self, state: State) -> Option<bool> {
         use State as S;
         match (self, state) {
@@ -49,16 +49,15 @@ impl WaitFor {
     }
 }
 
-/// The waits for sandboxes: each is woken when the state of its own has changed,
-/// and by nothing else.
+/// Waiting requests by sandbox. Each is woken only by a change of its own sandbox's state.
 #[derive(Debug, Default)]
 pub(super) struct Waits(Mutex<HashMap<SandboxId, watch::Sender<Look>>>);
 
-/// The row as it was after a change, read once for all who wait for the sandbox;
-/// `None` if there was none.
+/// Row after a change, read once for all requests that wait for the sandbox; `None` if there was
+/// none.
 type Look = Arc<OnceCell<Option<Arc<Sandbox>>>>;
 
-/// One wait.
+/// Registration of one waiting request.
 #[derive(Debug)]
 struct Wait<'a> {
     waits: &'a Waits,
@@ -67,14 +66,14 @@ struct Wait<'a> {
 }
 
 impl Waits {
-    /// Wakes all who wait for the sandbox, since its state has changed.
+    /// Wakes all requests that wait for the sandbox, after a change of its state.
     pub(super) fn wake(&self, id: &SandboxId) {
         if let Some(looks) = lock(&self.0).get(id) {
             looks.send_replace(Look::default());
         }
     }
 
-    /// Begins to wait for the next change.
+    /// Registers a wait for the next change.
     fn begin<'a>(&'a self, id: &'a SandboxId) -> Wait<'a> {
         let mut waits = lock(&self.0);
         let looks = match waits.get(id) {
@@ -90,13 +89,13 @@ impl Waits {
 }
 
 impl Wait<'_> {
-    /// Waits for a change, and returns what `read` found after it, for whichever of
-    /// those who wait it was called.
+    /// Waits for a change and returns the row that `read` finds after it. Of all waiting
+    /// requests, one calls `read` and the others share its result.
     async fn next<R: Future<Output = Result<Option<Sandbox>>>>(
         &mut self,
         read: impl FnOnce() -> R,
     ) -> Result<Option<Arc<Sandbox>>> {
-        // The sender is there for as long as anything waits.
+        // The sender exists for as long as any wait does.
         let _ = self.looks.changed().await;
         let look = Arc::clone(&self.looks.borrow_and_update());
         let found = look.get_or_try_init(|| async { Ok::<_, Error>(read().await?.map(Arc::new)) }).await?;
@@ -114,12 +113,12 @@ impl Drop for Wait<'_> {
 }
 
 impl Control {
-    /// Answers when the sandbox is in the state that is waited for.
+    /// Waits until the sandbox is in the given state.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when it is not within `timeout`, [`Error::Conflict`] as
-    /// soon as it never will be, [`Error::NotFound`] for an id that is not known, and
-    /// for one that has expired unless its end is what is waited for.
+    /// [`Error::Timeout`] if it does not reach the state within `timeout`, [`Error::Conflict`]
+    /// as soon as it never will, [`Error::NotFound`] for an unknown id, and for an expired
+    /// sandbox unless the request waits for its end.
     pub async fn wait(&self, id: &str, state: WaitFor, timeout: Duration) -> Result<Sandbox> {
         let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
         let parsed = SandboxId::parse(id).map_err(|_| missing())?;
@@ -145,7 +144,8 @@ impl Control {
                         )));
                     }
                     None => {
-                        // A row may be large, and a wait long.
+                        // Frees the row for the duration of the wait: a row may be large, and a
+                        // wait long.
                         drop(sandbox);
                         found = wait.next(|| async { Ok(self.store.sandbox(&parsed).await?) }).await?;
                     }

@@ -1,4 +1,4 @@
-//! Workers: who runs sandboxes, and how long each may go on without being heard.
+//! Workers, their heartbeats and their leases.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use crate::events::EventType;
 use crate::store::Change;
 use crate::store::workers::{Beat, Forgotten, Heartbeat, WORKERS_MAX, Worker};
 
-/// The longest that a worker may ask a lease for.
+/// Maximum duration that a worker may request for a lease.
 pub const LEASE_TTL_MAX: Duration = Duration::from_secs(3600);
-/// Lapsed leases per look.
+/// Maximum number of lapsed leases per query.
 const BATCH: u32 = 256;
 
-/// A worker as it looks now.
+/// A worker with its current liveness.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// What is known of it.
+    /// Stored data of the worker.
     pub worker: Worker,
-    /// Whether it may be gone.
+    /// True if its last heartbeat is too old.
     pub stale: bool,
 }
 
@@ -31,7 +31,7 @@ impl Control {
         Seen { worker, stale }
     }
 
-    /// Every worker by id, this server among them.
+    /// Returns all workers ordered by id, this server included.
     ///
     /// # Errors
     /// If the store fails.
@@ -39,20 +39,20 @@ impl Control {
         Ok(self.store.workers().await?.into_iter().map(|worker| self.seen(worker)).collect())
     }
 
-    /// One worker.
+    /// Returns one worker.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for one that was never heard, or was deleted since.
+    /// [`Error::NotFound`] for a worker that never sent a heartbeat, or was deleted since.
     pub async fn worker(&self, id: &str) -> Result<Seen> {
         let missing = || Error::NotFound(Resource::Worker, id.to_owned());
         let parsed = WorkerId::parse(id).map_err(|_| missing())?;
         Ok(self.seen(self.store.worker(&parsed).await?.ok_or_else(missing)?))
     }
 
-    /// Stores what a worker says of itself.
+    /// Stores a worker's heartbeat.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] for one more worker than are kept.
+    /// [`Error::LimitReached`] for a new worker beyond `WORKERS_MAX`.
     pub async fn heartbeat(&self, id: &WorkerId, beat: Heartbeat) -> Result<Seen> {
         match self.store.beat(id, &beat, self.now()).await? {
             Beat::Full => Err(Error::LimitReached(format!(
@@ -60,6 +60,7 @@ impl Control {
             ))),
             Beat::Heard { worker, is_news } => {
                 if is_news {
+                    self.registry.fleet().note(id, true);
                     tracing::info!(worker = %id, "a worker is there");
                     self.publish(EventType::WorkerOnline, None, json!({"worker_id": id.as_str()}));
                 }
@@ -68,7 +69,7 @@ impl Control {
         }
     }
 
-    /// Stores that this server is there, and what it offers.
+    /// Stores this server's own heartbeat and renews its own leases.
     ///
     /// # Errors
     /// If the store fails.
@@ -77,12 +78,12 @@ impl Control {
         self.heartbeat(&WorkerId::local(), beat).await?;
         let now = self.now();
         let until = clock::after(now, self.policy.leases.ttl);
-        // Those of the last while need no renewal yet.
+        // Leases granted within the last third of a term need no renewal yet.
         self.store.renew_own_leases(clock::after(now, self.policy.leases.ttl * 2 / 3), until).await?;
         Ok(())
     }
 
-    /// What this server is and offers.
+    /// Returns this server's own heartbeat.
     pub(super) fn own_beat(&self) -> Heartbeat {
         let healthy = self.registry.entries().iter().filter(|entry| entry.is_healthy());
         let mut capabilities = vec!["api".to_owned()];
@@ -102,11 +103,11 @@ impl Control {
         }
     }
 
-    /// Forgets a worker. One that still beats is there again with its next beat.
+    /// Deletes a worker. If it still sends heartbeats, the next one adds it again.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none, [`Error::Conflict`] for this server
-    /// itself and for one that holds sandboxes.
+    /// [`Error::NotFound`] if there is none, [`Error::Conflict`] for this server itself and for
+    /// a worker with active sandboxes.
     pub async fn delete_worker(&self, id: &str) -> Result<()> {
         let missing = || Error::NotFound(Resource::Worker, id.to_owned());
         let parsed = WorkerId::parse(id).map_err(|_| missing())?;
@@ -125,8 +126,8 @@ impl Control {
     /// Renews a worker's lease on a sandbox.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for what was never leased or was given back,
-    /// [`Error::Conflict`] for a lease that is another's or over.
+    /// [`Error::NotFound`] for a sandbox that was never leased or whose lease was released,
+    /// [`Error::Conflict`] for a lease that has expired or belongs to another worker.
     pub async fn renew_lease(&self, holder: &WorkerId, resource: &str, ttl: Duration) -> Result<Lease> {
         let refused = match self.store.renew_lease(resource, holder, self.now(), ttl).await? {
             Ok(lease) => return Ok(lease),
@@ -140,7 +141,7 @@ impl Control {
         })
     }
 
-    /// Says which workers have fallen silent; each is said once.
+    /// Reports workers that have become stale, each once.
     pub(crate) async fn notice_silence(&self) -> Result<()> {
         for id in self.store.newly_stale(earlier(self.now(), self.policy.leases.stale_after)).await? {
             tracing::warn!(worker = %id, "a worker has fallen silent and gets no more sandboxes");
@@ -149,9 +150,9 @@ impl Control {
         Ok(())
     }
 
-    /// Gives leases back to workers that were away for a short while, and gives
-    /// up the sandboxes of those that were away for longer: by then the worker
-    /// has ended them by itself.
+    /// Grants leases again to workers that were away for less than the grace period, and gives
+    /// up the sandboxes of those that were away for longer. By then the worker has ended them
+    /// itself.
     pub(crate) async fn settle_leases(&self) -> Result<()> {
         let (now, terms) = (self.now(), self.policy.leases);
         let given_up_by = earlier(now, terms.grace);
@@ -174,14 +175,14 @@ impl Control {
     }
 }
 
-/// What whoever runs sandboxes can do.
+/// Capabilities of a worker that runs sandboxes.
 pub(super) const RUNS: [&str; 3] = ["spawn", "exec", "files"];
 
 pub(super) fn earlier(at: Timestamp, by: Duration) -> Timestamp {
     clock::from_ms(at.as_millisecond().saturating_sub(i64::try_from(by.as_millis()).unwrap_or(i64::MAX)))
 }
 
-/// The name of this host.
+/// Returns the name of this host.
 #[must_use]
 pub fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()

@@ -1,5 +1,5 @@
-//! The room on the disk: removes images that no box holds, and ends the box that
-//! takes the last of it, so that the store can always write.
+//! Disk space: removes images that no box uses, and ends the box that takes the last of the
+//! space, so that the store can always write.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -20,33 +20,32 @@ use super::report;
 use crate::control::{Control, LOCAL_WORKER, Policy, Result, Sandbox};
 use eviction::Eviction;
 
-/// How often the room is looked at.
+/// Interval of the checks of free space.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How often where a box that writes as fast as a disk takes it could reach the
-/// reserve before the next look.
+/// Interval where a box that writes at the full speed of the disk could reach the reserve before
+/// the next check.
 const LOOK_SOON: Duration = Duration::from_millis(50);
-/// So many times the reserve is near it: with the default, a box has to write more
-/// than 6 GB a second to get past between two looks.
+/// Multiple of the reserve below which the short interval applies. With the default reserve, a
+/// box has to write more than 6 GB a second to get past between two checks.
 const NEAR: u64 = 4;
-/// A box that holds less than this is not what fills a disk.
+/// Minimum disk usage, in bytes, of a box that is ended for filling the disk.
 const HOG_BYTES_MIN: u64 = 16 * 1024 * 1024;
-/// A box that has fewer than this is not what takes the inodes.
+/// Minimum number of inodes of a box that is ended for using them up.
 const HOG_ENTRIES_MIN: u64 = 1000;
-/// A box with more than this that cannot be measured in time is taken for the
-/// largest: else its own many entries would hide what it holds.
+/// Number of entries above which a box that cannot be measured in time is taken for the largest.
+/// Else its own many entries would hide its usage.
 const UNCOUNTED_ENTRIES_MIN: u64 = 100_000;
-/// How many boxes of one provider are measured at once.
+/// Maximum number of boxes of one provider that are measured at once.
 const AT_ONCE: usize = 4;
-/// How long the boxes of one provider may take to be measured; those that are not
-/// by then are passed over.
+/// Deadline for measuring the boxes of one provider; boxes not measured by then are skipped.
 const MEASURING_MAX: Duration = Duration::from_secs(5);
-/// How long the removal of what a box held may take. After that, what is still
-/// there is not counted on any more.
+/// Deadline for the removal of a box's files. After it, space still to be freed is not counted
+/// on any more.
 const REMOVAL_MAX: Duration = Duration::from_secs(30);
-/// How long file systems may take to show as free what has been removed.
+/// Time that file systems may take to show removed files as free space.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// Looks at the disks that boxes lie on, and at that of `data_dir`, again and again.
+/// Watches the disks with boxes on them, and that of `data_dir`.
 pub(super) async fn watch(control: Arc<Control>, data_dir: PathBuf) {
     let mut guards: HashMap<u64, Guard> = HashMap::new();
     loop {
@@ -61,13 +60,13 @@ pub(super) async fn watch(control: Arc<Control>, data_dir: PathBuf) {
     }
 }
 
-/// A file system, what is free of it, and whose boxes lie on it.
+/// A file system, its free space, and the providers with boxes on it.
 #[derive(Debug)]
 struct Disk {
     device: u64,
     room: Room,
     providers: Vec<String>,
-    /// The image store, if it lies there.
+    /// Image store, if it lies on this file system.
     images: Option<Images>,
 }
 
@@ -77,15 +76,15 @@ impl Disk {
         Some(Disk { device, room: Room::of(path).ok()?, providers: Vec::new(), images: None })
     }
 
-    /// Says whether the reserve may be reached soon.
+    /// Returns whether the reserve may be reached soon.
     fn is_near(&self, policy: &Policy) -> bool {
         self.room.bytes < policy.reserve_disk_bytes.saturating_mul(NEAR)
             || self.room.entries.is_some_and(|left| left < policy.reserve_inodes.saturating_mul(NEAR))
     }
 }
 
-/// Returns every disk to look at. Boxes whose disk cannot be seen are taken to lie
-/// on that of `data_dir`.
+/// Returns all disks to watch. Boxes whose disk is unknown are taken to lie on that of
+/// `data_dir`.
 fn disks(control: &Control, data_dir: &Path) -> Vec<Disk> {
     let mut disks: Vec<Disk> = Disk::at(data_dir).into_iter().collect();
     for entry in control.registry().entries() {
@@ -107,7 +106,7 @@ fn disks(control: &Control, data_dir: &Path) -> Vec<Disk> {
     disks
 }
 
-/// Kind of room that a disk is short of.
+/// Kind of space that a disk is short of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Short {
     Bytes,
@@ -115,7 +114,7 @@ enum Short {
 }
 
 impl Short {
-    /// Returns how much of it a box takes.
+    /// Returns a box's usage of it.
     fn of(self, usage: DiskUsage) -> u64 {
         match self {
             Short::Bytes => usage.bytes,
@@ -123,7 +122,7 @@ impl Short {
         }
     }
 
-    /// Says whether a box may be what takes it.
+    /// Returns whether a box uses enough of it to be ended.
     fn is_hog(self, usage: DiskUsage) -> bool {
         let least = match self {
             Short::Bytes => HOG_BYTES_MIN,
@@ -132,7 +131,7 @@ impl Short {
         self.of(usage) >= least || is_uncounted(usage)
     }
 
-    /// Says whether so little is left that it cannot be waited for images to go.
+    /// Returns whether too little is left to wait for the removal of images.
     fn is_urgent(self, room: Room, policy: &Policy) -> bool {
         match self {
             Short::Bytes => room.bytes < policy.reserve_disk_bytes / 2,
@@ -140,7 +139,7 @@ impl Short {
         }
     }
 
-    /// Says why a box was ended, and how the next one can be spared.
+    /// Returns the reason of a box's end for its caller, with advice for the next box.
     fn reason(self, usage: DiskUsage, disk: &Disk, policy: &Policy) -> String {
         let least = if usage.is_cut { "at least " } else { "" };
         match self {
@@ -163,16 +162,15 @@ fn is_uncounted(usage: DiskUsage) -> bool {
     usage.is_cut && usage.entries >= UNCOUNTED_ENTRIES_MIN
 }
 
-/// The boxes that were ended on one disk.
+/// Boxes that were ended on one disk.
 #[derive(Debug)]
 struct Guard {
-    /// The removals under way.
     removals: JoinSet<SandboxId>,
-    /// What each of them is going to free.
+    /// Space that each of them will free.
     coming: HashMap<SandboxId, DiskUsage>,
-    /// How long each of them is counted on.
+    /// Time for which a removal is counted on.
     removal_max: Duration,
-    /// The removal of images on this disk.
+    /// Removal of images on this disk.
     eviction: Eviction,
 }
 
@@ -181,13 +179,13 @@ impl Guard {
         Self { removals: JoinSet::new(), coming: HashMap::new(), removal_max, eviction: Eviction::default() }
     }
 
-    /// Removes images that no box holds, or ends the largest box, if too little is free,
-    /// also after all that is being removed already. Gives the box.
+    /// Removes images that no box uses, or ends the largest box, if too little is free even with
+    /// all removals under way. Returns the box.
     async fn look(&mut self, control: &Arc<Control>, disk: &Disk) -> Result<Option<SandboxId>> {
         while let Some(ended) = self.removals.try_join_next() {
             match ended {
                 Ok(id) => drop(self.coming.remove(&id)),
-                // Nothing is known of any of them then.
+                // After a panic, the state of the other removals is unknown.
                 Err(_) => self.coming.clear(),
             }
         }
@@ -205,7 +203,7 @@ impl Guard {
         let failed = match control.fail(&id, &reason).await {
             Ok(Some(failed)) => failed,
             Ok(None) => return Ok(None),
-            // There may be no room to write it: the box has to go first.
+            // There may be no space to store it: the box has to go first.
             Err(error) => {
                 tracing::warn!(%id, error = %Chain(&error), "the end of the sandbox cannot be written yet");
                 sandbox
@@ -217,7 +215,7 @@ impl Guard {
         self.removals.spawn(async move {
             match tokio::time::timeout(removal_max, control.clear_away(&failed)).await {
                 Ok(Ok(())) => tokio::time::sleep(SETTLING).await,
-                // The inventory finds it: a box without an active sandbox.
+                // The inventory removes it later: a box without an active sandbox.
                 Ok(Err(error)) => tracing::warn!(id = %failed.id, error = %Chain(&error), "cannot free the disk yet"),
                 Err(_) => tracing::warn!(id = %failed.id, "what filled the disk takes long to remove"),
             }
@@ -229,7 +227,7 @@ impl Guard {
         Ok(Some(id))
     }
 
-    /// Returns what too little is free of.
+    /// Returns the kind of space that too little is free of.
     fn short(&self, policy: &Policy, room: Room) -> Option<Short> {
         let coming = |short: Short| self.coming.values().map(|usage| short.of(*usage)).sum::<u64>();
         if room.bytes.saturating_add(coming(Short::Bytes)) < policy.reserve_disk_bytes {
@@ -240,8 +238,8 @@ impl Guard {
     }
 }
 
-/// Returns the box of this server that takes most of the disk, a bound of its own or
-/// not: a bound is a promise of room, and several may have been promised the same.
+/// Returns the box of this server that uses most of the disk, with or without a bound of its
+/// own: a bound promises space, and several boxes may have been promised the same.
 async fn largest(
     control: &Control,
     disk: &Disk,
@@ -262,7 +260,6 @@ async fn largest(
     Ok(sandbox.map(|sandbox| (usage, sandbox)))
 }
 
-/// Measures these boxes.
 async fn measure(provider: &dyn Provider, boxes: Vec<SandboxId>) -> Vec<(DiskUsage, SandboxId)> {
     let usages = stream::iter(boxes).map(|id| async { (provider.disk_usage(&id).await, id) });
     let usages = usages.buffer_unordered(AT_ONCE).take_until(tokio::time::sleep(MEASURING_MAX));

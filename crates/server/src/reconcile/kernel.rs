@@ -1,4 +1,4 @@
-//! What the kernel of this host has once for all, and counts to no limit of a box: ends
+//! Kernel resources that all boxes of this host share and that no limit of a box covers. Ends
 //! the box that takes most before others are refused.
 
 mod load;
@@ -19,22 +19,22 @@ use tokio::time::Instant;
 use super::report;
 use crate::control::{Control, LOCAL_WORKER, Result, Sandbox};
 
-/// How often the loads are looked at: some small files. A box of one processor takes
-/// some 50 MiB of connections or 100,000 files between two looks.
+/// Interval of the checks, which read some small files. A box of one processor takes some 50 MiB
+/// of connections or 100,000 files between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// The pause of a share of which no box had much: other programs of the host have it.
+/// Pause of the checks of a resource of which no box had much: other programs of the host use
+/// it.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// How long what a box held may take to show as free, from the end of its removal on.
+/// Time that a box's resources may take to show as free after the end of its removal.
 const SETTLING: Duration = Duration::from_millis(500);
-/// How long the removal of a box may take until the next one is looked for.
+/// Deadline for the removal of a box, after which another box may be ended.
 const REMOVAL_MAX: Duration = Duration::from_secs(30);
-/// How many boxes of one provider are measured at once.
+/// Maximum number of boxes of one provider that are measured at once.
 const AT_ONCE: usize = 4;
-/// How long the boxes of one provider may take to be measured; those that are not
-/// by then are passed over.
+/// Deadline for measuring the boxes of one provider; boxes not measured by then are skipped.
 const MEASURING_MAX: Duration = Duration::from_secs(5);
 
-/// Looks at the loads again and again.
+/// Watches the kernel's resources.
 pub(super) async fn watch(control: Arc<Control>) {
     let mut guard = Guard::default();
     let mut look = super::interval(LOOK_EVERY);
@@ -46,7 +46,7 @@ pub(super) async fn watch(control: Arc<Control>) {
     }
 }
 
-/// Returns the least that makes a box the one to end.
+/// Returns the minimum usage of a box that is ended.
 fn hog_min(share: KernelShare) -> u64 {
     match share {
         KernelShare::TcpBytes => 4 * 1024 * 1024,
@@ -56,7 +56,7 @@ fn hog_min(share: KernelShare) -> u64 {
     }
 }
 
-/// Says why a box was ended.
+/// Returns the reason of a box's end for its caller.
 fn reason(share: KernelShare, amount: u64) -> String {
     match share {
         KernelShare::TcpBytes => format!(
@@ -73,19 +73,18 @@ fn reason(share: KernelShare, amount: u64) -> String {
     }
 }
 
-/// The boxes that are being ended, one for each share.
+/// Boxes that are being ended, one for each resource.
 #[derive(Debug, Default)]
 struct Guard {
     removals: JoinSet<KernelShare>,
-    /// The shares that the removals under way are to free.
+    /// Resources that the removals under way will free.
     coming: HashSet<KernelShare>,
-    /// Shares that no box had much of, and until when they are not looked at again.
+    /// Resources of which no box had much, with the end of the pause of their checks.
     passed_over: HashMap<KernelShare, Instant>,
 }
 
 impl Guard {
-    /// Ends the box that takes most of what the host is short of, one after the other;
-    /// which.
+    /// Ends the box that takes most of a scarce resource, one box at a time. Returns the box.
     async fn look(&mut self, control: &Arc<Control>, share: KernelShare) -> Result<Option<SandboxId>> {
         while let Some(ended) = self.removals.try_join_next() {
             self.has_ended(ended.ok());
@@ -107,7 +106,7 @@ impl Guard {
         self.removals.spawn(async move {
             match tokio::time::timeout(REMOVAL_MAX, control.clear_away(&failed)).await {
                 Ok(Ok(())) => tokio::time::sleep(SETTLING).await,
-                // The inventory finds it: a box without an active sandbox.
+                // The inventory removes it later: a box without an active sandbox.
                 Ok(Err(error)) => tracing::warn!(id = %failed.id, error = %Chain(&error), "cannot end the box yet"),
                 Err(_) => tracing::warn!(id = %failed.id, "the box takes long to remove"),
             }
@@ -116,7 +115,7 @@ impl Guard {
         Ok(Some(id))
     }
 
-    /// Notes that a removal has ended; where it broke, nothing is known of any.
+    /// Records the end of a removal. After a panic, the state of all removals is unknown.
     fn has_ended(&mut self, share: Option<KernelShare>) {
         match share {
             Some(share) => drop(self.coming.remove(&share)),
@@ -135,7 +134,7 @@ fn name(share: KernelShare) -> &'static str {
     }
 }
 
-/// Returns the box of this server that takes most.
+/// Returns the box of this server that takes most of a resource.
 async fn largest(control: &Control, share: KernelShare) -> Result<Option<(u64, Sandbox)>> {
     let mut boxes: HashMap<String, Vec<Sandbox>> = HashMap::new();
     for sandbox in control.store().in_state(State::Running, u32::MAX).await? {
@@ -151,7 +150,6 @@ async fn largest(control: &Control, share: KernelShare) -> Result<Option<(u64, S
     Ok(measured.max_by_key(|(amount, _)| *amount))
 }
 
-/// Measures these boxes.
 async fn measure(provider: &dyn Provider, boxes: Vec<Sandbox>, share: KernelShare) -> Vec<(u64, Sandbox)> {
     let amounts =
         stream::iter(boxes).map(|sandbox| async move { (provider.kernel_usage(&sandbox.id, share).await, sandbox) });

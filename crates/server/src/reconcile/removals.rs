@@ -1,5 +1,5 @@
-//! Removing boxes, those of each runtime apart: one that does not answer holds up
-//! nobody else's.
+//! Removal of boxes, separately for each runtime: one that does not answer does not delay
+//! removals of the others.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,45 +14,43 @@ use tokio::task::JoinSet;
 
 use crate::control::{Control, Sandbox};
 
-/// The pause before a second try to remove a box; doubles up to [`RETRY_MAX`].
+/// Pause before the second attempt to remove a box; doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_secs(1);
-/// The longest pause between two tries.
+/// Maximum pause between two attempts.
 const RETRY_MAX: Duration = Duration::from_secs(60);
-/// How many removals of one runtime are waited for at once.
+/// Maximum number of concurrent removals of one runtime.
 const AT_ONCE: usize = 16;
-/// How long one is waited for before the next has its turn; it goes on by itself.
+/// Time to wait for a removal before the next one begins; the removal itself goes on.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A sandbox that is stored as `destroying`.
+/// A sandbox in state `destroying`.
 #[derive(Debug)]
 pub(super) struct Doomed {
-    /// It.
     pub(super) sandbox: Sandbox,
-    /// What is told of its removal, where that is more than its end.
+    /// Action to publish after its removal, if any.
     pub(super) action: Option<&'static str>,
 }
 
-/// Who runs boxes: a worker, and a provider of it.
+/// A worker, and a provider of it.
 type Runtime = (String, String);
 
-/// The removals that are under way.
+/// Removals under way.
 #[derive(Debug, Default)]
 pub(super) struct Removals {
-    /// One task for each runtime that has something to remove; ends with the ids
-    /// of what it could not.
+    /// One task for each runtime with boxes to remove. A task returns the ids of the boxes that
+    /// it failed to remove.
     tasks: JoinSet<(Runtime, Vec<SandboxId>)>,
     busy: HashSet<Runtime>,
     backoff: Backoff,
 }
 
 impl Removals {
-    /// Whether it is time to try and remove this one, after tries that failed.
+    /// Returns whether the sandbox's removal may be attempted now.
     pub(super) fn is_due(&self, id: &SandboxId) -> bool {
         self.backoff.is_due(id, Instant::now())
     }
 
-    /// Begins to remove them. Those of a runtime that is at work on earlier ones
-    /// are left to the next look.
+    /// Begins removals. Those of a runtime whose task is still busy are left to the next round.
     pub(super) fn begin(&mut self, control: &Arc<Control>, doomed: Vec<Doomed>) {
         while let Some(ended) = self.tasks.try_join_next() {
             self.take(ended);
@@ -70,12 +68,12 @@ impl Removals {
         }
     }
 
-    /// Forgets tries to remove what is gone, so that they cannot grow.
+    /// Forgets failed attempts on sandboxes that are gone, so that the map stays bounded.
     pub(super) fn keep(&mut self, present: &HashSet<&SandboxId>) {
         self.backoff.tries.retain(|id, _| present.contains(id));
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until no removal is under way.
     #[cfg(test)]
     pub(super) async fn ended(&mut self) {
         while let Some(ended) = self.tasks.join_next().await {
@@ -90,7 +88,7 @@ impl Removals {
                 let now = Instant::now();
                 failed.into_iter().for_each(|id| self.backoff.failed(id, now));
             }
-            // The reconciler ends as it would without a task of its own here.
+            // A panic is passed on, and ends the reconciler.
             Err(error) => {
                 if let Ok(panic) = error.try_into_panic() {
                     std::panic::resume_unwind(panic);
@@ -100,13 +98,13 @@ impl Removals {
     }
 }
 
-/// Removes boxes of one runtime; the ids of those that it failed to remove.
+/// Removes boxes of one runtime. Returns the ids of those that it failed to remove.
 async fn remove_all(control: &Arc<Control>, doomed: Vec<Doomed>) -> Vec<SandboxId> {
     let removed = stream::iter(doomed).map(|one| remove(control, one)).buffer_unordered(AT_ONCE);
     removed.filter_map(std::future::ready).collect().await
 }
 
-/// Removes one; its id if that failed.
+/// Removes one box. Returns its id if that failed.
 async fn remove(control: &Arc<Control>, Doomed { sandbox, action }: Doomed) -> Option<SandboxId> {
     match tokio::time::timeout(PATIENCE, control.remove(&sandbox)).await {
         Ok(Ok(())) => {
@@ -119,13 +117,12 @@ async fn remove(control: &Arc<Control>, Doomed { sandbox, action }: Doomed) -> O
             tracing::warn!(id = %sandbox.id, error = %Chain(&error), "cannot remove a sandbox yet");
             Some(sandbox.id)
         }
-        // It is in hand until it has ended.
+        // The removal goes on, and is found in `removing`.
         Err(_) => None,
     }
 }
 
-/// When to try again to remove what could not be removed. Only pacing: losing
-/// it costs a try.
+/// Times of the next attempts after failures. Losing them costs one attempt each.
 #[derive(Debug, Default)]
 struct Backoff {
     tries: HashMap<SandboxId, (Duration, Instant)>,

@@ -1,5 +1,5 @@
-//! What each runtime holds, and how it is. One task for each: one that does not
-//! answer holds up itself alone.
+//! Inventory and health of each runtime, in tasks of its own: a runtime that does not answer
+//! delays no other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use providers::Chain;
 use super::interval;
 use crate::control::{Control, Kept, Result};
 
-/// How often runtimes are asked what they hold.
+/// Interval of the inventories.
 pub(super) const INVENTORY_EVERY: Duration = Duration::from_secs(5);
-/// How often providers are asked how they are.
+/// Interval of the health checks.
 const HEALTH_EVERY: Duration = Duration::from_secs(30);
-/// The boxes that a line of the log names.
+/// Maximum number of boxes that a log line names.
 const NAMED_MAX: usize = 5;
 
-/// Compares again and again what a provider of this server holds with what is
-/// stored, at once when a request has missed a box.
+/// Compares the boxes of a provider of this server with the stored sandboxes: at intervals, and
+/// at once when a request has found a box missing.
 pub(super) async fn look_after(control: Arc<Control>, provider: String) {
     let Some(entry) = control.registry().get(&provider) else { return };
     let mut look = interval(INVENTORY_EVERY);
@@ -33,8 +33,8 @@ pub(super) async fn look_after(control: Arc<Control>, provider: String) {
     }
 }
 
-/// Asks a provider again and again how it is, at once when it behaves otherwise
-/// than it has said.
+/// Checks the health of a provider: at intervals, and at once when the outcome of its
+/// inventories changes.
 pub(super) async fn watch(control: Arc<Control>, provider: String) {
     let Some(entry) = control.registry().get(&provider) else { return };
     let mut check = interval(HEALTH_EVERY);
@@ -47,14 +47,15 @@ pub(super) async fn watch(control: Arc<Control>, provider: String) {
     }
 }
 
-/// What stood in the way of the last look; each change is said once.
+/// Error of the last inventory; each change is logged once.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
     said: Option<String>,
 }
 
 impl Trouble {
-    /// Says how a look ended; whether that is otherwise than before.
+    /// Logs the outcome of an inventory if it differs from the last one. Returns whether it
+    /// does.
     pub(super) fn tell(&mut self, runtime: &str, outcome: Result<Vec<Kept>>) -> bool {
         let now = match outcome {
             Err(error) => Some(Chain(&error).to_string()),

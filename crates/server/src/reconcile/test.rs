@@ -1,4 +1,4 @@
-//! The reconciler as it runs, beside providers that do not.
+//! Tests of the running reconciler, with providers that fail or hang.
 
 use domain::Metadata;
 use providers::{Provider, Spec};
@@ -7,10 +7,10 @@ use super::*;
 use crate::control::SpawnRequest;
 use crate::test::lab::{self, Lab, Puppet};
 
-/// How long anything that is waited for may take.
+/// Deadline for each wait of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two providers, the first of which gives trouble, and a reconciler at work.
+/// Two providers, the first of which fails or hangs, and a running reconciler.
 struct Two {
     lab: Lab,
     first: Arc<Puppet>,
@@ -43,7 +43,7 @@ impl Two {
     async fn end(self, mut reconciling: JoinSet<()>) {
         self.stop.cancel();
         let ended = tokio::time::timeout(PATIENCE, reconciling.join_next()).await;
-        ended.expect("it stops when told").unwrap().unwrap();
+        ended.expect("it stops when cancelled").unwrap().unwrap();
     }
 }
 
@@ -91,7 +91,7 @@ async fn a_provider_that_fails_does_not_keep_the_next_from_being_looked_at() {
     two.second.mock.vanish(&vanishing);
     let reconciling = two.reconcile();
     until("the end of what vanished", async || two.is_destroyed(&vanishing).await).await;
-    assert_eq!(two.lab.state(&kept).await, State::Running, "nobody knows that it is gone");
+    assert_eq!(two.lab.state(&kept).await, State::Running, "its end is not noticed");
     two.end(reconciling).await;
 }
 
@@ -106,7 +106,7 @@ async fn an_orphan_that_cannot_be_removed_does_not_keep_the_others() {
         lifetime: LONG,
         asker: None,
     };
-    // In the order in which they are listed.
+    // In the order of the list.
     let ids = [1, 2, 3].map(|n| SandboxId::from_entropy([n; 10]));
     for (id, fails) in ids.iter().zip(["1000000", "0", "0"]) {
         two.first.mock.start(id, &spec(fails)).await.unwrap();

@@ -1,14 +1,14 @@
-//! The configuration, judged and shown, as a process.
+//! `tidebox config`, as a process.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// The file that operators start from.
+/// The configuration file that operators start from.
 const PRODUCTION: &str = include_str!("../../../../config/production.yaml");
 
-/// Keys that nobody could guess.
+/// Keys that cannot be guessed.
 const KEYS: [(&str, &str); 4] = [
     ("api-key", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"),
     ("admin-key", "60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752"),
@@ -53,7 +53,7 @@ impl Host {
         std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(mode)).expect("its mode");
     }
 
-    /// Exit code and stdout of `tidebox config …`, with these variables.
+    /// Runs `tidebox config …` with these variables and returns its exit code and stdout.
     fn config(&self, args: &[&str], env: &[(&str, &str)]) -> (i32, String) {
         let file = self.path("tidebox.yaml");
         config(&file, args, env)

@@ -1,4 +1,4 @@
-//! The command line as a process, against a service that answers as told.
+//! The command line as a process, against a service with scripted answers.
 
 mod config;
 mod service;
@@ -21,7 +21,7 @@ const READY: &str = r#"{"stream":"stdout","data":"cmVhZHkK"}"#;
 const EXIT_42: &str = r#"{"stream":"exit","data":"42"}"#;
 
 fn tidebox(url: &str, args: &[&str]) -> Command {
-    // Tests that run in a script's background ignore SIGINT, and what they start would too.
+    // Tests that run in a script's background ignore SIGINT, and the processes they start would too.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_tidebox")]);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TIDEBOX_")) {
@@ -32,7 +32,7 @@ fn tidebox(url: &str, args: &[&str]) -> Command {
     command
 }
 
-/// Waits for the end, but not forever.
+/// Waits for the end of the process, at most [`PATIENCE`].
 fn finish(child: Child) -> Output {
     let pid = child.id();
     let (done, wait) = channel();
@@ -49,13 +49,13 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(pid, signal).expect("it runs");
 }
 
-/// Exit code and stderr.
+/// Returns the exit code and stderr.
 fn end(output: &Output) -> (Option<i32>, String) {
     assert_eq!(output.status.signal(), None, "ended by a signal instead of by itself");
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// A service with one box, whose commands do as told.
+/// Starts a service with one box, whose commands answer with `lines` and end as `how` says.
 fn box_doing(lines: &'static [&'static str], how: End) -> Service {
     Service::answering(move |line| match line.split(' ').next() {
         Some("DELETE") => DESTROYED,
@@ -177,7 +177,9 @@ fn a_run_without_a_box_runs_and_removes_nothing() {
     let (code, stderr) = end(&run(&service.url, &["run", "host", "--", "x"]));
     assert_eq!(code, Some(125));
     assert!(stderr.contains("no provider"), "{stderr}");
-    service.asked();
+    assert_eq!(service.asked().line, "POST /api/v1/sandboxes");
+    let looks_for_its_row = service.asked().line;
+    assert!(looks_for_its_row.starts_with("GET /api/v1/sandboxes?metadata.tidebox.run="), "{looks_for_its_row}");
     assert!(service.is_idle());
 }
 
@@ -187,7 +189,7 @@ fn stdin_goes_along_up_to_the_limit() {
     let with_stdin = |bytes: Vec<u8>| {
         let mut child = tidebox(&service.url, &["exec", "sb-1", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
-        // It may stop to read at its limit.
+        // The command may stop reading at its limit.
         std::thread::spawn(move || stdin.write_all(&bytes));
         finish(child)
     };

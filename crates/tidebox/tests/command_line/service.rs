@@ -1,55 +1,54 @@
-//! A service that answers as a test says, one request per connection.
+//! A service with scripted answers, one request per connection.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// How long anything may take before a test gives up.
+/// The longest wait before a test fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the service is asked.
+/// A request that the service received.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Method and target.
+    /// Method and target, without the HTTP version.
     pub line: String,
     /// The content, chunked or not.
     pub body: Vec<u8>,
 }
 
-/// What the service answers.
+/// An answer of the service.
 pub enum Answer {
     /// A status and a JSON text.
     Json(u16, &'static str),
-    /// Raw bytes, and whether all that were announced come.
+    /// Raw bytes, and the end after them.
     Bytes(&'static [u8], End),
-    /// NDJSON lines, and what follows.
+    /// NDJSON lines, and the end after them.
     Lines(Vec<&'static str>, End),
 }
 
-/// How an answer ends.
+/// End of an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// As it should.
+    /// The answer is complete.
     Complete,
     /// The connection is cut.
     Cut,
-    /// It does not, until the client hangs up.
+    /// The answer does not end until the client hangs up.
     Never,
-    /// It goes on with the last line, until the client hangs up.
+    /// The last line is repeated until the client hangs up.
     Endless,
 }
 
-/// A running service.
+/// A running service that records its requests.
 pub struct Service {
-    /// Its address.
     pub url: String,
     asked: Receiver<Request>,
     hung_up: Receiver<()>,
 }
 
 impl Service {
-    /// Answers each request by `answer`.
+    /// Starts a service that answers each request by `answer`.
     pub fn answering(answer: impl Fn(&str) -> Answer + Send + Sync + 'static) -> Service {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -65,12 +64,12 @@ impl Service {
         Service { url, asked, hung_up }
     }
 
-    /// The next request.
+    /// Waits for the next request and returns it.
     pub fn asked(&self) -> Request {
         self.asked.recv_timeout(PATIENCE).expect("a request comes")
     }
 
-    /// Whether nothing more was asked.
+    /// Returns whether no further request was received.
     pub fn is_idle(&self) -> bool {
         self.asked.try_recv().is_err()
     }

@@ -53,6 +53,20 @@ async fn run_prints_what_the_command_prints_and_leaves_no_box() {
 }
 
 #[tokio::test]
+async fn run_leaves_no_sandbox_where_none_could_be_made() {
+    let mut server = TestServer::start(NATIVE).await;
+    server.expect_trouble("a request failed");
+    tokio::task::spawn_blocking(move || {
+        // A registry that nothing listens for.
+        let failed = tidebox(&server, &["run", "127.0.0.1:9/none:1", "--", "true"], b"");
+        assert_eq!(failed.status.code(), Some(125), "{failed:?}");
+        assert_eq!(succeeds(&server, &["--output", "json", "list"]).trim(), "[]");
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
 async fn exec_passes_stdin_and_the_exit_code_and_every_byte() {
     on_its_own(|server| {
         let id = succeeds(server, &["spawn", "--ttl", "10m"]).trim().to_owned();

@@ -1,20 +1,21 @@
-//! The keys of what passes through the server, and of what stays there.
+//! Keys of `limits` and `retention`.
 
 use super::{COUNT_MAX, Default, Key, read};
 
 /// The most bytes of output that a server will hold for one caller.
 const OUTPUT_BYTES_MAX: u64 = 1 << 30;
 
-/// The largest file of ext4.
+/// Largest file of ext4, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 40;
 
-/// A table of a million rows still fits a disk, and is counted in milliseconds.
+/// Largest bound on rows: a table of a million rows still fits a disk, and is counted in
+/// milliseconds.
 const ROWS_MAX: u64 = 1_000_000;
 
-/// The least takes a few bodies of the largest kind of JSON, the most a machine's worth.
+/// Bounds on the memory for requests, in mebibytes: the least takes a few bodies of the largest
+/// kind of JSON, the most is a machine's worth.
 const REQUEST_MEMORY_MB: std::ops::RangeInclusive<u64> = 16..=1_048_576;
 
-/// See [`super::KEYS`].
 pub(super) const KEYS: &[Key] = &[
     Key {
         name: "limits.max_output_bytes",

@@ -1,10 +1,9 @@
-//! The keys of images, and of the runtimes that are programs of their own.
+//! Keys of the providers and of the image store.
 
 use providers::images::PullPolicy;
 
 use super::{COUNT_MAX, Default, Enabled, Key, read};
 
-/// See [`super::KEYS`]: the providers.
 pub(super) const PROVIDERS: &[Key] = &[
     Key {
         name: "providers.native.enabled",
@@ -152,6 +151,18 @@ pub(super) const PROVIDERS: &[Key] = &[
         read: |config, value, _| read::enabled(value).map(|it| config.providers.mock.enabled = it == Enabled::True),
     },
     Key {
+        name: "providers.firecracker.enabled",
+        default: Default::Text("false"),
+        doc: &["This version does not have it: false, or auto, which is false."],
+        read: |_, value, _| read::not_offered(value),
+    },
+    Key {
+        name: "providers.e2b.enabled",
+        default: Default::Text("false"),
+        doc: &["This version does not have it: false, or auto, which is false."],
+        read: |_, value, _| read::not_offered(value),
+    },
+    Key {
         name: "providers.custom.enabled",
         default: Default::Text("false"),
         doc: &["Offer another service that speaks this API: true or false (auto is false)."],
@@ -205,7 +216,6 @@ pub(super) const PROVIDERS: &[Key] = &[
     },
 ];
 
-/// See [`super::KEYS`]: the image store.
 pub(super) const IMAGES: &[Key] = &[
     Key {
         name: "images.pull",

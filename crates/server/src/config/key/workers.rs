@@ -1,9 +1,8 @@
-//! The keys of several servers together: the workers of a control plane, and
-//! being a worker of one.
+//! Keys of several servers together: the workers of a control plane, this server's own role as a
+//! worker, and leases.
 
 use super::{Default, Key, read};
 
-/// See [`super::KEYS`].
 pub(super) const KEYS: &[Key] = &[
     Key {
         name: "workers.*.url",

@@ -1,9 +1,9 @@
-//! Findings about what boxes are made with and of.
+//! Rules about providers and registries.
 
 use super::super::settings::Docker;
 use super::{Config, Enabled, Report, is_in_the_clear};
 
-/// Capabilities with which a process gets out of its container, or at the host.
+/// Capabilities with which a process can leave its container or act on the host.
 const DANGEROUS: [&str; 13] = [
     "BPF",
     "DAC_READ_SEARCH",
@@ -58,14 +58,15 @@ pub(super) fn docker(config: &Config, report: &mut Report) {
     }
 }
 
-/// Whoever can speak to an Engine is root on its host.
+/// Checks that the Engine is not reached in the clear: a client of an Engine is root on its
+/// host.
 fn engine(docker: &Docker, report: &mut Report) {
     const KEY: &str = "providers.docker.socket";
     let in_the_clear = docker.socket.as_deref().and_then(|socket| socket.strip_prefix("tcp://"));
     let in_the_clear = in_the_clear.is_some_and(|it| is_in_the_clear(&format!("http://{it}")));
     let tls = &docker.tls;
     if in_the_clear && tls.ca_file.is_none() {
-        let message = "is tcp:// without TLS: whoever is on the way gets root on the Engine's host";
+        let message = "is tcp:// without TLS: an attacker on the way gets root on the Engine's host";
         report.fail(KEY, message, "set providers.docker.tls.ca_file, cert_file and key_file");
     } else {
         report.pass(KEY, "does not cross the network in the clear");
@@ -78,7 +79,7 @@ fn network(docker: &Docker, report: &mut Report) {
     if mode == "none" {
         report.pass(KEY, "is none");
     } else {
-        let message = format!("is {mode}: boxes reach whatever the Engine's host reaches");
+        let message = format!("is {mode}: boxes reach everything that the Engine's host reaches");
         report.warn(KEY, message, "set it to none, or keep what they may reach behind a firewall");
     }
 }

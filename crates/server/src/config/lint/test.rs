@@ -1,18 +1,18 @@
-//! One table per rule: what fails, what warns, what passes.
+//! Tables of cases, one per rule: failures, warnings and passes.
 
 use std::path::PathBuf;
 
 use super::super::{Inputs, load};
 use super::*;
 
-/// Three keys that nobody could guess.
+/// Three keys that pass the check of their strength.
 const KEYS: [&str; 3] = [
     "9f86d081884c7d659a2feaa0c55ad0159f03b2c6",
     "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=",
     "k7Qz9LmX2vB4nR8tY1wP6sD3fG5hJ0cAe",
 ];
 
-/// `yaml` as it would be loaded from a file by root.
+/// Returns `yaml` as root would load it from a file.
 fn loaded(yaml: &str) -> Loaded {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tidebox.yaml");
@@ -27,7 +27,7 @@ fn loaded(yaml: &str) -> Loaded {
     load(&inputs).unwrap_or_else(|faults| panic!("{yaml}: {faults:#?}"))
 }
 
-/// The findings about `key` under `yaml`, with `KEY0` to `KEY2` filled in.
+/// Returns the findings about `key` under `yaml`, with `KEY0` to `KEY2` filled in.
 fn about(yaml: &str, key: &str, production: bool) -> Vec<Finding> {
     let yaml = (0..3).fold(yaml.to_owned(), |yaml, at| yaml.replace(&format!("KEY{at}"), KEYS[at]));
     let mut findings = lint(&loaded(&yaml), &Modes::new(), production);
@@ -40,7 +40,7 @@ fn about(yaml: &str, key: &str, production: bool) -> Vec<Finding> {
     findings
 }
 
-/// In production the key gets this verdict, elsewhere never a failure.
+/// Checks that the key gets this verdict in production, and never a failure elsewhere.
 #[track_caller]
 fn check(key: &str, cases: &[(&str, Verdict)]) {
     for (yaml, expected) in cases {
@@ -293,7 +293,7 @@ fn what_loading_warns_about_is_a_finding() {
     check("configuration", &[(yaml, Warn)]);
 }
 
-/// The verdict about `key` when every file that is named has `mode`.
+/// Checks the verdict about `key` when every file that is named has `mode`.
 #[track_caller]
 fn check_mode(yaml: &str, key: &str, mode: Result<u32, String>, expected: Verdict) {
     let loaded = loaded(yaml);

@@ -1,4 +1,4 @@
-//! What the operator may set of images.
+//! Settings of the image store and of registries.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,44 +8,43 @@ use providers::images::PullPolicy;
 
 use super::super::Secret;
 
-/// The image store.
+/// Image store: pulls, sizes and registries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Images {
-    /// When a spawn asks the registry.
+    /// Condition under which a spawn asks the registry.
     pub pull: PullPolicy,
     /// The longest that a spawn waits for its image.
     pub pull_timeout: Duration,
-    /// Unused images go when the store takes more, in mebibytes; 0 for no limit.
+    /// Size of the store, in mebibytes, above which unused images are removed; 0 for no limit.
     pub max_mb: u64,
     /// The largest image that is taken, unpacked, in mebibytes.
     pub max_image_mb: u64,
     /// The only registries that are asked, by host and port; empty for any.
     pub allowed_registries: Vec<String>,
-    /// Docker's own `config.json`; `None` where there is none.
+    /// Path of Docker's `config.json`; `None` where there is none.
     pub docker_config: Option<PathBuf>,
-    /// What is to be known of registries, by host and port.
+    /// Settings of single registries, by host and port.
     pub registries: BTreeMap<String, Registry>,
 }
 
-/// What is to be known of one registry.
+/// Settings of one registry.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Registry {
     /// Hosts that are asked first, in order.
     pub mirrors: Vec<String>,
-    /// Spoken to without TLS.
+    /// True to connect without TLS.
     pub plain_http: bool,
-    /// User name, with which `password` goes.
+    /// User name that goes with `password`.
     pub username: Option<String>,
-    /// Password or token.
+    /// Password or token of `username`.
     pub password: Option<Secret>,
-    /// Where `password` was read from, if from a file.
+    /// File from which `password` was read, if any.
     pub password_file: Option<PathBuf>,
-    /// A certificate (PEM) to trust besides the system's.
+    /// File of a certificate (PEM) to trust besides the system's.
     pub ca_file: Option<PathBuf>,
 }
 
 impl Default for Images {
-    /// Nothing set.
     fn default() -> Self {
         Self {
             pull: PullPolicy::Missing,

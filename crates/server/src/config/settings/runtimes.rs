@@ -1,4 +1,4 @@
-//! What the operator may set of runtimes that are programs of their own.
+//! Settings of the providers that need a program of their own.
 
 use std::path::PathBuf;
 
@@ -6,51 +6,50 @@ use providers::images::PullPolicy;
 
 use super::{Auth, Enabled};
 
-/// Containers of a Docker Engine, or of what speaks its API.
+/// Containers of a Docker Engine, or of another program with its API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Docker {
-    /// Whether it is offered.
+    /// Condition under which it is offered.
     pub enabled: Enabled,
-    /// Where the Engine listens: `unix:///…`, `tcp://host:port`; `None` for
-    /// `DOCKER_HOST`, then the usual place.
+    /// Address of the Engine: `unix:///…`, `tcp://host:port`; `None` for `DOCKER_HOST`, then the
+    /// usual place.
     pub socket: Option<String>,
-    /// How it is spoken to over TCP with TLS.
+    /// Files for TLS with an Engine on TCP.
     pub tls: DockerTls,
     /// The runtime that it starts containers with; `None` for its default.
     pub runtime: Option<String>,
     /// `none`, `bridge`, or the name of a network; never that of the host.
     pub network_mode: String,
-    /// A profile (JSON) in place of the Engine's own.
+    /// File of a seccomp profile (JSON) in place of the Engine's own.
     pub seccomp_profile: Option<PathBuf>,
-    /// Whether the image's files are read-only.
+    /// True if the image's files are read-only.
     pub read_only_rootfs: bool,
     /// The most processes in a box; `None` for `defaults.pids`.
     pub pids_limit: Option<u32>,
-    /// Who commands run as; `None` for the image's user.
+    /// User that commands run as; `None` for the image's user.
     pub user: Option<String>,
     /// Capabilities that containers do not get.
     pub dropped_caps: Vec<String>,
     /// Capabilities that containers get besides the Engine's default ones.
     pub added_caps: Vec<String>,
-    /// Places in memory: `path` or `path:options`.
+    /// Mounts in memory: `path` or `path:options`.
     pub tmpfs: Vec<String>,
-    /// When a spawn has the Engine ask the registry.
+    /// Condition under which a spawn has the Engine ask the registry.
     pub pull: PullPolicy,
 }
 
-/// How an Engine is spoken to over TCP with TLS.
+/// Files for TLS with an Engine on TCP.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DockerTls {
     /// The authority that signed the Engine's certificate, PEM.
     pub ca_file: Option<PathBuf>,
-    /// Our certificate, PEM.
+    /// Certificate of this server as a client, PEM.
     pub cert_file: Option<PathBuf>,
-    /// Its private key, PEM.
+    /// Private key of `cert_file`, PEM.
     pub key_file: Option<PathBuf>,
 }
 
 impl Default for Docker {
-    /// Nothing set.
     fn default() -> Self {
         Self {
             enabled: Enabled::Auto,
@@ -73,15 +72,15 @@ impl Default for Docker {
 /// Boxes made with `ptrace`, without privileges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proot {
-    /// Whether it is offered.
+    /// Condition under which it is offered.
     pub enabled: Enabled,
     /// The program; `None` for the one on the `PATH`.
     pub binary: Option<PathBuf>,
 }
 
 impl Proot {
-    /// Returns whether it may be offered: its boxes are on the host's network, where they reach
-    /// an API that asks for no key, so that this must be asked for by name.
+    /// Returns whether it may be offered. Its boxes are on the host's network, where they reach
+    /// an API that asks for no key, so without authentication it must be enabled explicitly.
     #[must_use]
     pub fn is_offered(&self, auth: &Auth) -> bool {
         match self.enabled {
@@ -93,7 +92,6 @@ impl Proot {
 }
 
 impl Default for Proot {
-    /// Nothing set.
     fn default() -> Self {
         Self { enabled: Enabled::Auto, binary: None }
     }

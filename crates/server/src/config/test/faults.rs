@@ -21,7 +21,7 @@ fn what_this_version_lacks_is_never_ignored() {
         &[&format!("warm_pool.image (@): {LINE}"), &format!("warm_pool.size (@): {LINE}")],
     );
     check("warm_pool:\n", &[&format!("warm_pool (@): {LINE}")]);
-    check("providers: {e2b: {enabled: auto}}", &[&format!("providers.e2b.enabled (@): {LINE}")]);
+    check("providers: {e2b: {base_url: 'http://b'}}", &[&format!("providers.e2b.base_url (@): {LINE}")]);
     check_env("TIDEBOX_WARM_POOL_SIZE", "1", &format!("warm_pool.size (TIDEBOX_WARM_POOL_SIZE): {LINE}"));
     check(
         "providers: {default: e2b}",
@@ -35,6 +35,22 @@ fn what_this_version_lacks_is_never_ignored() {
             "database.url (@): PostgreSQL is not supported by this version of Tidebox; use sqlite:// and an absolute path, such as sqlite:///var/lib/tidebox/tidebox.db",
         ],
     );
+}
+
+#[test]
+fn a_provider_that_this_version_lacks_may_be_off_and_not_on() {
+    const LINE: &str = "this version of Tidebox does not have this provider; write false";
+    for name in ["firecracker", "e2b"] {
+        let enabled = |value: &str| format!("providers: {{{name}: {{enabled: {value}}}}}");
+        check(&enabled("false"), &[]);
+        check(&enabled("auto"), &[]);
+        check(&enabled("true"), &[&format!("providers.{name}.enabled (@): {LINE}")]);
+        check_env(
+            &format!("TIDEBOX_PROVIDERS_{}_ENABLED", name.to_uppercase()),
+            "true",
+            &format!("providers.{name}.enabled (TIDEBOX_PROVIDERS_{}_ENABLED): {LINE}", name.to_uppercase()),
+        );
+    }
 }
 
 #[test]

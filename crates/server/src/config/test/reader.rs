@@ -1,4 +1,4 @@
-//! Any text at all.
+//! The reader on arbitrary text.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! Images, and the runtimes that are programs of their own.
+//! Tests of the keys of images and providers.
 
 use providers::images::PullPolicy;
 

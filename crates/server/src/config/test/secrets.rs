@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A lab with `text` in the file `key` beside its configuration.
+/// Returns a lab with `text` in the file `key` beside its configuration.
 fn lab(text: impl AsRef<[u8]>) -> Lab {
     Lab::new().file("here/key", text)
 }
@@ -89,7 +89,7 @@ fn authentication_without_a_key_is_refused() {
         "auth: {enabled: true}",
         &["auth.enabled (@): needs a key to ask for; set `auth.api_key` or `auth.api_key_file`"],
     );
-    // Whoever has only the admin key could use everything, but the rule is the rule.
+    // The admin key alone opens everything, but `auth.enabled` needs an API key all the same.
     check(
         "auth: {enabled: true, admin_api_key: a}",
         &["auth.enabled (@): needs a key to ask for; set `auth.api_key` or `auth.api_key_file`"],
@@ -125,10 +125,10 @@ fn an_open_address_warns_only_while_no_key_is_asked_for() {
     assert!(Lab::new().here("server: {host: '::'}\nauth: {enabled: true, api_key: k}").load().warnings.is_empty());
 }
 
-/// What nobody may ever read in a message.
+/// Secret that must never appear in a message.
 const MARKER: &str = "hUnter2-9f8e7d6c5b4a";
 
-/// Everything that loading says, good or bad.
+/// Returns all that loading puts out: the warnings and the configuration, or the faults.
 fn said(lab: &Lab) -> String {
     match load(&lab.inputs) {
         Ok(loaded) => format!("{:?} {loaded:?}", loaded.warnings),
@@ -139,7 +139,7 @@ fn said(lab: &Lab) -> String {
 #[test]
 fn a_secret_is_never_repeated_whatever_is_wrong_with_it_or_around_it() {
     for text in [
-        // In place of what belongs there.
+        // A secret in place of another value.
         "MARKER",
         "auth: MARKER",
         "auth: [MARKER]",
@@ -172,7 +172,7 @@ fn a_secret_is_never_repeated_whatever_is_wrong_with_it_or_around_it() {
         "database: {url: 'postgres://u:MARKER@db/x'}",
         "database: {url: 'sqlite://u:MARKER@db'}",
         "warm_pool: MARKER",
-        // What the parser stumbles over.
+        // YAML that the parser refuses.
         "auth: {api_key: *MARKER}",
         "auth: {api_key: !MARKER x}",
         "auth: {api_key: !x MARKER}",

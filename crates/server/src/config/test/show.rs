@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A secret for every key that holds one.
+/// Returns a lab with a secret for every key that holds one.
 fn with_secrets() -> Lab {
     let mut lab = Lab::new()
         .file("here/key", "s3cret-in-a-file")
@@ -87,6 +87,6 @@ fn what_is_shown_is_a_configuration_that_means_the_same() {
         .env("TIDEBOX_AUTH_WORKER_REVOKED_TOKEN_IDS", "true,7,null");
     let loaded = lab.load();
     let text = nested(&loaded.settings());
-    // Home is another one there.
+    // The home directory is another one there.
     assert_eq!(Lab::new().here(&text).load().config, loaded.config, "{text}");
 }

@@ -1,4 +1,4 @@
-//! Workers: how they are called, and where they are reached.
+//! Workers: their names and addresses.
 
 use super::*;
 

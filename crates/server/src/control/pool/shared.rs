@@ -1,4 +1,4 @@
-//! A provider whose boxes are slots in boxes of another.
+//! A provider whose boxes are slots in the boxes of another provider.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,14 +15,15 @@ use super::follow;
 use crate::clock::Clock;
 use crate::store::{self, PoolHost, Store};
 
-/// For the agent of the box itself, in mebibytes and processes.
+/// Memory for the agent of a shared box, in mebibytes.
 const OWN_MEMORY_MB: u32 = 16;
-/// The same in processes.
+/// Processes for the agent of a shared box.
 const OWN_PIDS: u32 = 16;
-/// A box that ended between two steps is made once more.
+/// Number of tries to add a slot, since a box may end between two steps.
 const ATTEMPTS: usize = 2;
 
-/// Makes a slot of what has a place in a shared box, and a box of everything else.
+/// A provider that makes a slot for a sandbox with a place in a shared box, and a box for any
+/// other.
 pub struct SharedBoxes {
     inner: Arc<dyn Provider>,
     store: Arc<dyn Store>,
@@ -36,7 +37,6 @@ impl fmt::Debug for SharedBoxes {
 }
 
 impl SharedBoxes {
-    /// Puts itself before `inner`.
     pub fn new(inner: Arc<dyn Provider>, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
         Self { inner, store, clock }
     }
@@ -55,7 +55,7 @@ impl SharedBoxes {
         self.store.host_of(id).await.map_err(|error| failed("find the shared box", error))
     }
 
-    /// Makes the box if it is not there, and then the slot.
+    /// Starts the box if it does not run, and then the slot.
     async fn add(&self, host: &PoolHost, id: &SandboxId, spec: &Spec) -> Result<Vec<Phase>> {
         let holder = self.holder()?;
         let mut phases = Vec::new();
@@ -74,7 +74,7 @@ impl SharedBoxes {
         Ok(phases)
     }
 
-    /// Removes a slot, and its box if it was the last.
+    /// Removes a slot, and its box if it was the last slot.
     async fn remove(&self, host: &PoolHost, id: &SandboxId) -> Result<()> {
         self.holder()?.remove(&host.id, id).await?;
         let closed = self.store.leave(id).await.map_err(|error| failed("give a place back", error))?;
@@ -87,7 +87,7 @@ impl SharedBoxes {
             Err(error) => Err(error),
         };
         if let Err(error) = removed {
-            // The slot itself is gone; the reconciler finds the box closed.
+            // The slot is gone; the reconciler removes the closed box.
             tracing::warn!(id = %closed, error = %Chain(&error), "cannot remove an empty box yet");
         }
         Ok(())
@@ -98,8 +98,8 @@ fn failed(action: &'static str, error: store::Error) -> Error {
     Error::failed(action, error)
 }
 
-/// A box for as many slots of this size as it has places. Its processors are
-/// shared: more than the machine has would be nobody's.
+/// Returns the spec of a box for all of its slots. Its processors are shared, and no more than
+/// the host has.
 fn host_spec(host: &PoolHost, lifetime: Duration, asker: Option<Asker>) -> Spec {
     let one = host.resources;
     let all = |value: u32, own: u32| value.saturating_mul(host.places).saturating_add(own);
@@ -110,7 +110,7 @@ fn host_spec(host: &PoolHost, lifetime: Duration, asker: Option<Asker>) -> Spec 
         resources: Resources {
             memory_mb: all(one.memory_mb, OWN_MEMORY_MB),
             vcpus: all(one.vcpus, 0).min(machine).max(one.vcpus),
-            // Each slot has its own bound, if it wants one.
+            // Each slot has its own bound, if any.
             disk_mb: 0,
             pids: all(one.pids, OWN_PIDS),
         },
@@ -121,7 +121,7 @@ fn host_spec(host: &PoolHost, lifetime: Duration, asker: Option<Asker>) -> Spec 
     }
 }
 
-/// Adds to what took how long already.
+/// Adds the durations of `more` to the phases of the same name.
 fn sum(phases: &mut Vec<Phase>, more: Vec<Phase>) {
     for phase in more {
         match phases.iter_mut().find(|known| known.name == phase.name) {
@@ -192,10 +192,10 @@ impl Provider for SharedBoxes {
         }
     }
 
-    /// Slots instead of the boxes that hold them.
+    /// Lists slots instead of the boxes that hold them.
     async fn inventory(&self) -> Result<Vec<Found>> {
         let mut found = self.inner.inventory().await?;
-        // Read after: a box has its row before it is there.
+        // Read after the inventory: a box has its row before it exists.
         let hosts = self.store.pool_hosts().await.map_err(|error| failed("list the shared boxes", error))?;
         found.retain(|found| hosts.iter().all(|host| host.id != found.id));
         for host in hosts.iter().filter(|host| host.provider == self.name()) {

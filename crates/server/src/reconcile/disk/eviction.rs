@@ -1,4 +1,4 @@
-//! Images that no box holds, which go before a box does that takes less.
+//! Removal of images that no box uses. They go before a box that takes less than they do.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use super::{Disk, Short};
 
-/// How long it is not tried again after it removed nothing.
+/// Pause after a removal that freed nothing.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// The removal of images from one disk.
+/// Removal of images from one disk.
 #[derive(Debug, Default)]
 pub(super) struct Eviction {
     under_way: JoinSet<providers::Result<Pruned>>,
@@ -19,8 +19,8 @@ pub(super) struct Eviction {
 }
 
 impl Eviction {
-    /// Has images removed from a disk that is `short`, where those that no box holds take
-    /// as much as the largest box, which holds `held`. Says whether they are going.
+    /// Begins to remove images from a disk that is `short`, if images that no box uses take at
+    /// least `held`, the usage of the largest box. Returns whether a removal is under way.
     pub(super) async fn begin(&mut self, disk: &Disk, short: Short, held: u64) -> bool {
         let Some(images) = &disk.images else { return false };
         if let Some(ended) = self.under_way.try_join_next() {

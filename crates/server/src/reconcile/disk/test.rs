@@ -48,7 +48,7 @@ async fn nobody_else_is_ended_while_what_the_hog_held_is_being_removed() {
     let hog = disk.a_box_of(500 * MIB).await;
     assert_eq!(disk.look(RESERVE).await, None, "there is enough");
     assert_eq!(disk.look(RESERVE - 400 * MIB).await, Some(hog));
-    // Its files go slowly: more and more is free, and never enough yet.
+    // Its files are removed slowly: the free space grows, and is not yet enough.
     for freed in [0, 0, 100, 399] {
         assert_eq!(disk.look(RESERVE - 400 * MIB + freed * MIB).await, None, "after {freed} MiB");
     }
@@ -77,7 +77,7 @@ async fn what_does_not_come_free_in_time_is_not_counted_on_for_ever() {
     let second = disk.a_box_of(60 * MIB).await;
     let first = disk.a_box_of(500 * MIB).await;
     assert_eq!(disk.look(RESERVE - MIB).await, Some(first));
-    // The clean-up of the first hangs.
+    // The removal of the first hangs.
     let started = std::time::Instant::now();
     let next = loop {
         match disk.look(RESERVE - MIB).await {

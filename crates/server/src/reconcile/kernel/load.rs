@@ -1,4 +1,4 @@
-//! How much of what the kernel has once for all is taken on this host.
+//! Load of the kernel resources that all boxes of this host share.
 
 use std::fs;
 
@@ -7,24 +7,27 @@ use rustix::event::epoll;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// What is read, and the bounds of the host, which an operator may change at any time.
+/// Files with the loads, and with the bounds of the host, which an operator may change at any
+/// time.
 const CONNECTIONS: &str = "/proc/net/sockstat";
 const FILES: &str = "/proc/sys/fs/file-nr";
 const TCP_MEMORY: &str = "/proc/sys/net/ipv4/tcp_mem";
 const ORPHANS_MAX: &str = "/proc/sys/net/ipv4/tcp_max_orphans";
-/// The kernel resets connections from a quarter of its bound on.
+/// Divisor of the bound on orphans. The kernel resets connections from a quarter of its bound
+/// on.
 const ORPHANS_PART: u64 = 8;
-/// Beyond the bound, only root of the host opens a file.
+/// Divisor of the bound on open files. Beyond the bound, only root of the host can open a file.
 const FILES_PART: u64 = 2;
 
-/// Loads from which on a box is looked for.
+/// Loads above which a box is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bounds {
     tcp_pages: u64,
     orphans: u64,
 }
 
-/// Returns what the host is short of now. What its kernel does not tell is not.
+/// Returns the resources that the host is short of now; those that its kernel does not report
+/// are left out.
 pub(super) fn short() -> Vec<KernelShare> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let mut short = Bounds::parse(&read(TCP_MEMORY), &read(ORPHANS_MAX)).short(&read(CONNECTIONS));
@@ -34,8 +37,8 @@ pub(super) fn short() -> Vec<KernelShare> {
 }
 
 impl Bounds {
-    /// Takes the load from which on the kernel looks after TCP memory itself, the first
-    /// of three, and a part of the most connections without a program.
+    /// Parses the load from which on the kernel itself frees TCP memory, the first of three
+    /// numbers, and a share of the bound on orphaned connections.
     fn parse(tcp_memory: &str, orphans_max: &str) -> Bounds {
         let first = |text: &str| text.split_whitespace().next().and_then(|number| number.parse().ok());
         Bounds {
@@ -58,14 +61,15 @@ impl Bounds {
     }
 }
 
-/// Says whether half of all files are open: the first of three numbers, and the last.
+/// Returns whether more than half of all files are open; `files` has the open files first and
+/// the bound last.
 fn are_files_short(files: &str) -> bool {
     let numbers: Vec<u64> = files.split_whitespace().filter_map(|number| number.parse().ok()).collect();
     let [open, _, most] = numbers[..] else { return false };
     open > most / FILES_PART
 }
 
-/// Says whether this user can watch no more files: then no connection is accepted.
+/// Returns whether this user can add no epoll watch; without one, no connection is accepted.
 fn can_not_watch() -> bool {
     let watch = || -> Result<(), Errno> {
         let (poll, event) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC)?);

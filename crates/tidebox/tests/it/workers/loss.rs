@@ -1,4 +1,4 @@
-//! Either of the two is killed, hangs, or comes back.
+//! A control plane or a worker that is killed, hangs, or comes back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use super::pair::Pair;
 use crate::server::{Answer, MOCK, NATIVE};
 
-/// The control plane runs nothing by itself, the worker real boxes.
+/// Starts a control plane without a provider, and a worker with real boxes.
 async fn native_pair() -> Pair {
     Pair::start("providers.native.enabled=false", NATIVE).await
 }
 
-/// The same with leases that outlive a restart on a machine however busy.
+/// Starts the same with leases that outlive a restart on a busy machine.
 async fn patient_pair() -> Pair {
     let terms = "leases.ttl=20s leases.grace=5s";
     Pair::start(&format!("providers.native.enabled=false {terms}"), &format!("{NATIVE} {terms}")).await
@@ -67,13 +67,13 @@ async fn a_worker_that_hangs_is_stale_and_its_sandboxes_are_given_up_by_the_leas
     pair.plane.until("the worker has ended it", async || pair.boxes().await.is_empty()).await;
     let log = pair.plane.log_text();
     assert!(log.contains("a worker has fallen silent"), "{log}");
-    // What is spawned now is not touched by what was.
+    // A new spawn is not affected by the end of the old one.
     let other = pair.plane.spawn().await;
     assert_eq!(pair.plane.exec(&other, "true").await["exit_code"], 0);
     assert_eq!(pair.plane.delete(&format!("/sandboxes/{id}")).await.status, 200, "a failed one can be deleted");
 }
 
-/// Nobody is stale, and no lease ends, for as long as a test takes.
+/// Settings by which no worker becomes stale and no lease expires during a test.
 const LONG_TERMS: &str = "leases.ttl=5m leases.stale_after=5m";
 
 #[tokio::test]
@@ -117,6 +117,43 @@ async fn where_only_a_killed_worker_is_left_one_spawn_finds_out_and_the_admissio
     assert_eq!(listed.as_array().unwrap().len(), 1, "one failed: {listed}");
     pair.worker.launch().await;
     pair.plane.until("it is asked again", async || pair.plane.post("/sandboxes", json!({})).await.status == 201).await;
+}
+
+/// Starts a control plane without a provider of its own, and a worker that offers `mock`.
+async fn plane_without_a_provider() -> Pair {
+    let plane = format!("providers.native.enabled=false {LONG_TERMS}");
+    Pair::start(&plane, &format!("{MOCK} {LONG_TERMS}")).await
+}
+
+#[tokio::test]
+async fn a_worker_that_was_killed_counts_as_ready_for_a_few_seconds_at_most() {
+    let mut pair = plane_without_a_provider().await;
+    assert_eq!(pair.plane.get("/ready").await.status, 200);
+    let killed = std::time::Instant::now();
+    pair.worker.kill();
+    pair.plane.until("it is not ready", async || pair.plane.get("/ready").await.status == 503).await;
+    assert!(killed.elapsed() < Duration::from_secs(10), "{:?}", killed.elapsed());
+    pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can take this sandbox");
+    assert_eq!(pair.plane.get("/sandboxes").await.ok(), json!([]), "no spawn had to find out");
+    pair.worker.launch().await;
+    pair.plane.until("it is ready again", async || pair.plane.get("/ready").await.status == 200).await;
+    pair.plane.post("/sandboxes", json!({})).await.ok();
+}
+
+#[tokio::test]
+async fn a_worker_that_hangs_costs_a_spawn_a_few_seconds_at_most() {
+    let pair = plane_without_a_provider().await;
+    pair.stop_worker();
+    let asked = std::time::Instant::now();
+    pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "does not answer; try again");
+    assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
+    let asked = std::time::Instant::now();
+    pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can take this sandbox");
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    assert_eq!(pair.plane.get("/ready").await.status, 503);
+    pair.continue_worker();
+    pair.plane.until("it is ready again", async || pair.plane.get("/ready").await.status == 200).await;
+    pair.plane.until("nothing is left there", async || pair.boxes().await.is_empty()).await;
 }
 
 #[tokio::test]
@@ -191,16 +228,16 @@ async fn a_worker_that_was_away_for_too_long_ends_its_boxes_when_it_comes_back()
     pair.plane.until("the box is ended", async || pair.boxes().await.is_empty()).await;
 }
 
-/// What a client saw succeed.
+/// Calls that succeeded from a client's view.
 #[derive(Debug, Default)]
 struct Seen {
     made: BTreeMap<String, String>,
     deleted: BTreeSet<String>,
-    /// Those whose deletion was asked for and not confirmed.
+    /// Sandboxes whose deletion was requested and not confirmed.
     doubtful: BTreeSet<String>,
 }
 
-/// Works until told to stop, and remembers what it was told.
+/// Makes requests until `stop` is set and records their outcomes.
 async fn work(http: reqwest::Client, url: String, stop: Arc<AtomicBool>) -> Seen {
     let mut seen = Seen::default();
     let base = format!("{url}/api/v1/sandboxes");
@@ -301,7 +338,7 @@ async fn nothing_is_lost_and_nothing_runs_twice_in_whatever_order_the_two_are_ki
             assert_eq!(pair.plane.output(id, "echo up").await, "up\n");
         }
     }
-    // Both sides come to agree on what there is, each sandbox once.
+    // Both sides come to list the same sandboxes, each once.
     let listed = async |of: Answer| -> Vec<Value> { of.ok().as_array().unwrap().clone() };
     pair.plane
         .until("both know the same", async || {
@@ -363,7 +400,7 @@ async fn diagnostics_tell_the_truth_about_workers_and_leases_at_each_step() {
     assert_eq!(told_of(&pair.plane, "/workers/unhealthy").await, 1);
 }
 
-/// A number in the diagnostics.
+/// Returns a number from the diagnostics.
 async fn told_of(server: &crate::server::TestServer, pointer: &str) -> u64 {
     let all = server.get("/diagnostics").await.ok();
     all.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {all}"))

@@ -8,26 +8,25 @@ use serde_json::{Value, json};
 
 use crate::server::{Answer, TestServer};
 
-/// Short enough to be waited for, and long enough for a loaded machine.
+/// Settings of both: short enough to wait for, and long enough for a loaded machine.
 pub const TERMS: &str =
     "leases.ttl=6s leases.grace=2s leases.heartbeat_interval=400ms leases.stale_after=4s auth.worker_token=of-the-pair";
-/// What the worker's API asks for.
+/// Key of the worker's API.
 const KEY: &str = "key-of-the-worker";
 
-/// The two.
+/// A control plane and a worker.
 pub struct Pair {
     pub plane: TestServer,
     pub worker: TestServer,
 }
 
-/// A port that nobody uses now; each of the two must find the other again.
+/// Returns an unused port; each of the two must find the other again after a restart.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Pair {
-    /// Starts both and waits until the worker was heard. The control plane runs
-    /// nothing by itself.
+    /// Starts both and waits for a heartbeat of the worker. The control plane runs nothing by itself.
     pub async fn start(of_plane: &str, of_worker: &str) -> Self {
         let (plane, worker) = (free_port(), free_port());
         let here = format!(
@@ -46,7 +45,7 @@ impl Pair {
         pair
     }
 
-    /// Waits until the worker is heard and not stale.
+    /// Waits until the worker has sent a heartbeat and is not stale.
     pub async fn heard(&self) {
         self.plane
             .until("the worker is heard", async || {
@@ -56,12 +55,12 @@ impl Pair {
             .await;
     }
 
-    /// The worker's own sandboxes.
+    /// Returns the worker's own sandboxes.
     pub async fn boxes(&self) -> Vec<Value> {
         self.worker.get("/sandboxes").await.ok().as_array().unwrap().clone()
     }
 
-    /// The worker's own id for a sandbox of the control plane, if it runs it.
+    /// Returns the worker's own id for a sandbox of the control plane, if it runs it.
     pub async fn box_of(&self, id: &str) -> Option<String> {
         let found: Vec<String> = self
             .boxes()
@@ -74,7 +73,7 @@ impl Pair {
         found.into_iter().next()
     }
 
-    /// A write to the worker itself that carries a generation.
+    /// Sends a write with a lease generation to the worker itself.
     pub async fn write_with_generation(&self, its_id: &str, generation: &str) -> Answer {
         let request = self.worker.request(Method::POST, &format!("/sandboxes/{its_id}/exec"));
         let request = request.header("X-Lease-Generation", generation).json(&json!({"command": "true"}));

@@ -1,4 +1,4 @@
-//! Who is there, and what it may say of itself.
+//! Registration of workers, and the limits on what a worker may report.
 
 use reqwest::Method;
 use serde_json::{Value, json};

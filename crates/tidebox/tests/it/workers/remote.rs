@@ -1,4 +1,4 @@
-//! A sandbox on another worker: everything works as if it were here.
+//! A sandbox on another worker, which behaves as a local one.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ async fn every_verb_works_on_a_sandbox_on_another_worker() {
     assert_eq!(made.status, 201, "{}", made.json());
     let made = made.json();
     assert_eq!((&made["worker_id"], &made["provider"]), (&json!("w1"), &json!("native")));
-    assert_eq!(made["metadata"], json!({"mine": "x"}), "our labels are nobody's business");
+    assert_eq!(made["metadata"], json!({"mine": "x"}), "our labels are not shown");
     let id = made["id"].as_str().unwrap();
     assert_ne!(pair.box_of(id).await.unwrap(), id);
 
@@ -167,7 +167,7 @@ async fn an_older_generation_is_refused_by_the_worker() {
     let its_id = pair.box_of(&id).await.unwrap();
     pair.write_with_generation(&its_id, "0").await.refused(409, "conflict", "generation 0");
     pair.write_with_generation(&its_id, "x").await.refused(400, "bad_request", "X-Lease-Generation");
-    // Somebody with a later lease writes; from then on the control plane is the one that is late.
+    // A holder of a later lease writes; from then on the control plane's lease is the older one.
     pair.write_with_generation(&its_id, "1000000").await.ok();
     let refused = pair.plane.post(&format!("/sandboxes/{id}/exec"), json!({"command": "true"})).await;
     refused.refused(409, "conflict", "another holder may have this sandbox now");
