@@ -1,5 +1,5 @@
-//! The connection to a server: addresses, credentials, deadlines, and what
-//! every answer has in common.
+//! Connection to a server: addresses, credentials, deadlines, and the parsing that all answers
+//! share.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,41 +10,48 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Certificate, Method, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio_rustls::rustls::crypto::ring;
 
 use crate::error::{innermost, local_read_error};
 use crate::{Error, Result};
 
-/// How long a connection may take to be made: long enough for one lost packet
-/// on a slow network, short enough to wait for.
+/// Longest time to connect: long enough for one lost packet on a slow network, short enough to wait
+/// for.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// How long a dead peer stays unnoticed: idle time before the first probe, time
-/// between probes, and how many may be lost.
+/// TCP keep-alive: idle time before the first probe, time between probes, and probes that may be
+/// lost before the peer counts as dead.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(5), 4);
-/// How many connections are kept open for the next request.
+/// Connections kept open for the next request.
 const IDLE_MAX: usize = 32;
-/// The largest JSON request that the API takes.
+/// Largest JSON request that the API accepts, in bytes.
 const REQUEST_BYTES_MAX: usize = 1024 * 1024;
-/// The largest CA file: a bundle of every public authority is 250 KiB.
+/// Largest CA file, in bytes: a bundle of every public authority is 250 KiB.
 const CA_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// The largest error that is read: beyond it, it is none of ours.
+/// Largest error body that is read, in bytes: no Tidebox server sends more.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
-/// How much of an error that is not ours is quoted.
+/// Characters quoted from an error body that is not Tidebox's.
 const QUOTED_CHARS_MAX: usize = 200;
 
-/// How to speak to a server. What is left at its default is what the command
-/// line uses.
+/// Makes ring the provider of cryptography for TLS in this process, unless the program has chosen
+/// one already. Every [`Client`] does it; call it before you make a client of `reqwest` yourself.
+pub fn install_crypto() {
+    // An error says that there is one.
+    let _ = ring::default_provider().install_default();
+}
+
+/// Settings of a connection. The defaults are those of the command line.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// Sent as `X-API-Key`.
+    /// API key, sent as `X-API-Key`.
     pub api_key: Option<&'a str>,
-    /// Sent as `X-User-ID`.
+    /// Owner, sent as `X-User-ID`.
     pub user_id: Option<&'a str>,
-    /// A PEM file of the authorities that may vouch for an `https` server,
-    /// instead of those that the system trusts.
+    /// PEM file of the authorities that may sign an `https` server's certificate, instead of those
+    /// that the system trusts.
     pub ca_file: Option<&'a Path>,
-    /// How long the server may take for what it answers from what it knows.
+    /// Longest time for an answer that the server gives from memory.
     pub answer_max: Duration,
-    /// How long a stream may say nothing.
+    /// Longest silence of a stream.
     pub silence_max: Duration,
 }
 
@@ -61,7 +68,7 @@ impl Default for Options<'_> {
 }
 
 impl std::fmt::Debug for Options<'_> {
-    /// Without the key.
+    /// Formats the options without the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Options").field("ca_file", &self.ca_file).finish_non_exhaustive()
     }
@@ -72,22 +79,22 @@ impl std::fmt::Debug for Options<'_> {
 pub struct Client {
     http: reqwest::Client,
     base: Url,
-    /// The URL of the Unix socket that is spoken over instead of TCP.
+    /// URL of the Unix socket that is used instead of TCP.
     socket: Option<String>,
     headers: HeaderMap,
     answer_max: Duration,
     silence_max: Duration,
 }
 
-/// How much of an answer is kept in memory.
+/// Limit on the part of an answer that is kept in memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Size {
-    /// One thing: 1 MiB. A sandbox with the most labels has a quarter of it.
+    /// One object: 1 MiB. A sandbox with the most labels has a quarter of it.
     Small,
-    /// A list: 32 MiB.
+    /// A list of objects: 32 MiB.
     List,
-    /// Buffered output, 256 MiB: two streams of 8 MiB, each byte escaped, and
-    /// room for a raised `limits.max_output_bytes`.
+    /// Buffered output, 256 MiB: two streams of 8 MiB, each byte escaped, and room for a raised
+    /// `limits.max_output_bytes`.
     Output,
 }
 
@@ -101,27 +108,26 @@ impl Size {
     }
 }
 
-/// How long an answer may take.
+/// Deadline of an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Patience {
-    /// [`Options::answer_max`]: the server answers from what it knows.
+    /// [`Options::answer_max`]: the server answers from memory.
     Short,
-    /// As long as the connection lives: the answer waits for work to be done.
+    /// No deadline while the connection lives: the answer waits for work to be done.
     Long,
 }
 
 impl Client {
-    /// How long the server may take for what it answers from what it knows.
+    /// Default of [`Options::answer_max`].
     pub const ANSWER_MAX: Duration = Duration::from_secs(30);
-    /// How long a stream may say nothing: four of the keep-alive chunks that the
-    /// server sends every 15 seconds.
+    /// Default of [`Options::silence_max`]: four of the keep-alive chunks that the server sends
+    /// every 15 seconds.
     pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-    /// Speaks to the server at `base_url`, such as `http://127.0.0.1:7423`, a
-    /// prefix path allowed, or over a Unix socket such as
-    /// `unix:///run/tidebox/socket`. `api_key` is sent as `X-API-Key`, `user_id` as
-    /// `X-User-ID`. Proxies named by the environment are used unless the server
-    /// is on this machine. Nothing is sent yet.
+    /// Creates a client of the server at `base_url`, such as `http://127.0.0.1:7423`, a prefix path
+    /// allowed, or over a Unix socket such as `unix:///run/tidebox/socket`. `api_key` is sent as
+    /// `X-API-Key`, `user_id` as `X-User-ID`. Proxies named by the environment are used unless the
+    /// server is on this machine. No request is sent.
     ///
     /// # Errors
     /// [`Error::Argument`] if one of the values cannot be used.
@@ -129,8 +135,7 @@ impl Client {
         Client::open(base_url, Options { api_key, user_id, ..Options::default() })
     }
 
-    /// The same with everything else that can be chosen. Reads the CA file;
-    /// nothing is sent yet.
+    /// Creates a client with all options. Reads the CA file; no request is sent.
     ///
     /// # Errors
     /// [`Error::Argument`] if one of the values cannot be used.
@@ -148,6 +153,7 @@ impl Client {
                 headers.insert(HeaderName::from_static(header), value);
             }
         }
+        install_crypto();
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("tidebox/", env!("CARGO_PKG_VERSION")))
             .default_headers(headers)
@@ -156,7 +162,7 @@ impl Client {
             .tcp_keepalive(KEEPALIVE.0)
             .tcp_keepalive_interval(KEEPALIVE.1)
             .tcp_keepalive_retries(KEEPALIVE.2)
-            // The API redirects nowhere, and a key must not follow one.
+            // The API never redirects, and the key must not follow a redirect.
             .redirect(reqwest::redirect::Policy::none());
         if is_loopback(&base) {
             builder = builder.no_proxy();
@@ -167,8 +173,7 @@ impl Client {
         if let Some(path) = options.ca_file {
             builder = builder.tls_certs_only(authorities(path)?);
         } else if base.scheme() == "http" {
-            // Without TLS there is no need for authorities, which a small
-            // image may not have.
+            // Without TLS no authorities are needed, and a small image may not have any.
             builder = builder.tls_certs_only([]);
         }
         let http = builder.build().map_err(|error| Error::Argument {
@@ -180,11 +185,11 @@ impl Client {
         Ok(Client { http, base, socket, headers: HeaderMap::new(), answer_max, silence_max })
     }
 
-    /// The same connection, with one more header on every request, such as
-    /// `X-Lease-Generation` or `Idempotency-Key`. One that is there is replaced.
+    /// Returns a client that shares this connection and sends one more header with every request,
+    /// such as `X-Lease-Generation` or `Idempotency-Key`. A header of the same name is replaced.
     ///
     /// # Errors
-    /// [`Error::Argument`] if no header can carry `value`.
+    /// [`Error::Argument`] if a header cannot carry `value`.
     pub fn with_header(&self, name: &'static str, value: &str) -> Result<Client> {
         let header = HeaderName::try_from(name)
             .map_err(|_| Error::Argument { name, reason: "is not the name of a header".into() })?;
@@ -193,29 +198,29 @@ impl Client {
         Ok(client)
     }
 
-    /// How long a stream may say nothing.
+    /// Returns [`Options::silence_max`].
     pub(crate) fn silence_max(&self) -> Duration {
         self.silence_max
     }
 
-    /// The address of the server, without a trailing slash.
+    /// Returns the address of the server, without a trailing slash.
     #[must_use]
     pub fn base_url(&self) -> &str {
         self.socket.as_deref().unwrap_or_else(|| self.root())
     }
 
-    /// What the path of a request is put behind.
+    /// Returns the prefix of all request URLs.
     fn root(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
 
-    /// Whether the server is on this machine.
+    /// Returns whether the server is on this machine.
     #[must_use]
     pub fn is_local(&self) -> bool {
         is_loopback(&self.base)
     }
 
-    /// A request to `path` below `/api/v1`, already encoded.
+    /// Creates a request to `path` below `/api/v1`, which must already be encoded.
     pub(crate) fn request(&self, method: Method, path: &str, patience: Patience) -> RequestBuilder {
         let url = format!("{}/api/v1{path}", self.root());
         let request = self.http.request(method, url).headers(self.headers.clone());
@@ -247,12 +252,12 @@ impl Client {
         self.call(self.with_json(self.request(method, path, patience), body)?, Size::Small).await
     }
 
-    /// Adds a JSON body, unless the server would refuse it for its size.
+    /// Adds a JSON body, unless the server would refuse its size.
     pub(crate) fn with_json(&self, request: RequestBuilder, body: &impl Serialize) -> Result<RequestBuilder> {
         self.with_json_up_to(REQUEST_BYTES_MAX, request, body)
     }
 
-    /// The same on a route that takes another size.
+    /// Adds a JSON body on a route with another limit on its size.
     pub(crate) fn with_json_up_to(
         &self,
         bytes_max: usize,
@@ -273,13 +278,13 @@ impl Client {
         self.json(response, size).await
     }
 
-    /// Sends; an answer that is no success becomes an error.
+    /// Sends a request; an answer that is not a success becomes an error.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
         let response = self.send_any(request).await?;
         if response.status().is_success() { Ok(response) } else { Err(self.refusal(response).await) }
     }
 
-    /// Sends; any status is an answer.
+    /// Sends a request; an answer of any status is returned.
     pub(crate) async fn send_any(&self, request: RequestBuilder) -> Result<Response> {
         request.send().await.map_err(|error| self.failure(&error))
     }
@@ -292,8 +297,7 @@ impl Client {
             .map_err(|error| self.protocol(format!("its JSON is not what was asked for: {error}")))
     }
 
-    /// Refuses an answer that says of itself that it is something else, such as
-    /// the page of a proxy.
+    /// Refuses an answer whose content type is another, such as the page of a proxy.
     pub(crate) fn check_type(&self, response: &Response, wanted: &str) -> Result<()> {
         let Some(found) = response.headers().get(CONTENT_TYPE) else { return Ok(()) };
         let found = String::from_utf8_lossy(found.as_bytes());
@@ -304,13 +308,13 @@ impl Client {
         Err(self.protocol(format!("an answer of the type `{}` instead of {wanted}", quoted(&found))))
     }
 
-    /// Reads a whole answer that is text.
+    /// Reads a whole text answer.
     pub(crate) async fn text(&self, response: Response) -> Result<String> {
         let body = self.body(response, Size::List.bytes_max()).await?;
         String::from_utf8(body.into()).map_err(|_| self.protocol("its text is not UTF-8".to_owned()))
     }
 
-    /// The error that a response carries.
+    /// Returns the error that a response carries.
     pub(crate) async fn refusal(&self, response: Response) -> Error {
         let status = response.status();
         let request_id = response.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
@@ -355,7 +359,7 @@ impl Client {
     }
 }
 
-/// The beginning of what a stranger said, fit for a terminal.
+/// Returns the beginning of an untrusted text, safe for a terminal.
 fn quoted(text: &str) -> String {
     text.chars().take(QUOTED_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -367,7 +371,7 @@ fn header_value(name: &'static str, value: &str) -> Result<HeaderValue> {
     })
 }
 
-/// The certificates in a PEM file; at least one.
+/// Returns the certificates in a PEM file; at least one.
 fn authorities(path: &Path) -> Result<Vec<Certificate>> {
     use std::io::Read as _;
     let refuse =
@@ -386,7 +390,7 @@ fn authorities(path: &Path) -> Result<Vec<Certificate>> {
     Ok(certificates)
 }
 
-/// The path in `unix://<path>`.
+/// Returns the path in `unix://<path>`, or `None` for another URL.
 fn socket_of(text: &str) -> Result<Option<String>> {
     let Some(path) = text.trim().strip_prefix("unix://") else { return Ok(None) };
     if !path.starts_with('/') || path.contains('\0') {

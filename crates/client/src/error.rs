@@ -1,20 +1,20 @@
-//! Why a call did not work.
+//! Errors of a call.
 
 use std::error::Error as _;
 use std::time::Duration;
 
-/// What every call returns.
+/// Result of every call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a call did not work, in words for the person who made it.
+/// An error of a call, with a message for the person who made it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A value given by the caller cannot be sent; nothing was sent.
     #[error("{name} {reason}")]
     Argument {
-        /// Which value, such as `the sandbox id`.
+        /// Name of the value, such as `the sandbox id`.
         name: &'static str,
-        /// What is wrong with it and what would be right.
+        /// Fault of the value, and a valid form.
         reason: String,
     },
     /// No connection could be made.
@@ -22,62 +22,62 @@ pub enum Error {
         "no connection to {url}: {reason}; is the server running? start it with `tidebox serve`, or name another with --url or TIDEBOX_URL"
     )]
     Connect {
-        /// The server's address as it was given.
+        /// Address of the server as it was given.
         url: String,
-        /// What the system said.
+        /// Error of the operating system.
         reason: String,
     },
-    /// No answer came in time. Whether the request was done is not known.
+    /// No answer came in time. The server may have carried out the request or not.
     #[error("the server did not answer within {} seconds", after.as_secs())]
     Timeout {
-        /// How long was waited.
+        /// Time that was waited.
         after: Duration,
     },
-    /// The server said no.
+    /// The server refused the request.
     #[error("{message}")]
     Api {
-        /// The HTTP status.
+        /// HTTP status of the answer.
         status: u16,
-        /// What a program can tell apart, such as `not_found`.
+        /// Error code for programs, such as `not_found`.
         code: String,
-        /// What a person should change.
+        /// Correction that the caller can make.
         message: String,
-        /// Names the request in the server's log.
+        /// Id of the request, as in the server's log.
         request_id: Option<String>,
     },
-    /// The answer is not one of this API.
+    /// The answer does not follow this API.
     #[error("{url} does not answer like a Tidebox server: {reason}")]
     Protocol {
-        /// The server's address as it was given.
+        /// Address of the server as it was given.
         url: String,
-        /// What was unexpected.
+        /// Part of the answer that was unexpected.
         reason: String,
     },
     /// The connection ended before the answer did.
     #[error("the connection was cut before {what}: {reason}")]
     Cut {
-        /// What had not come yet.
+        /// Part of the answer that is missing.
         what: &'static str,
-        /// What the connection said.
+        /// Error of the connection.
         reason: String,
     },
-    /// A request is larger than the server takes.
+    /// A request is larger than the server accepts.
     #[error("the request has {bytes} bytes, more than the {bytes_max} that the API takes in one request")]
     TooLarge {
-        /// Its size.
+        /// Size of the request, in bytes.
         bytes: usize,
-        /// The most that is taken.
+        /// Largest accepted size, in bytes.
         bytes_max: usize,
     },
-    /// What was to be sent could not be read.
+    /// The source of an upload could not be read.
     #[error("what was to be sent could not be read: {0}")]
     Io(#[source] std::io::Error),
 }
 
 impl Error {
-    /// What a program can tell apart: the server's own code, or one of
-    /// `invalid_argument`, `connection_failed`, `timeout`, `protocol_error`,
-    /// `connection_cut`, `payload_too_large`, `io_error`.
+    /// Returns a code for programs: the server's own code, or one of `invalid_argument`,
+    /// `connection_failed`, `timeout`, `protocol_error`, `connection_cut`, `payload_too_large`,
+    /// `io_error`.
     #[must_use]
     pub fn code(&self) -> &str {
         match self {
@@ -92,15 +92,15 @@ impl Error {
         }
     }
 
-    /// Whether the server answered with this code.
+    /// Returns whether the server answered with this code.
     #[must_use]
     pub fn is_code(&self, wanted: &str) -> bool {
         matches!(self, Error::Api { code, .. } if code == wanted)
     }
 }
 
-/// The innermost reason, which is the one worth reading: `Connection refused
-/// (os error 111)` rather than `error sending request`.
+/// Returns the innermost cause as text, such as `Connection refused (os error 111)`: the outermost
+/// one is only `error sending request`.
 pub(crate) fn innermost(error: &reqwest::Error) -> String {
     let mut source: &dyn std::error::Error = error;
     while let Some(next) = source.source() {
@@ -109,7 +109,7 @@ pub(crate) fn innermost(error: &reqwest::Error) -> String {
     source.to_string()
 }
 
-/// The error of the local reader behind a request body, if that is what failed.
+/// Returns the error of the local reader behind a request body, if that is what failed.
 pub(crate) fn local_read_error(error: &reqwest::Error) -> Option<std::io::Error> {
     let mut source = error.source();
     while let Some(current) = source {
@@ -121,8 +121,7 @@ pub(crate) fn local_read_error(error: &reqwest::Error) -> Option<std::io::Error>
     None
 }
 
-/// Marks an error of the reader that is uploaded, to tell it from errors of the
-/// connection.
+/// Wrapper that distinguishes an error of the uploaded reader from errors of the connection.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct LocalRead(pub(crate) std::io::Error);

@@ -1,4 +1,4 @@
-//! What happens, and who asked for what.
+//! Event stream and audit history.
 
 use std::time::Duration;
 
@@ -12,39 +12,39 @@ use crate::line::{LINE_BYTES_MAX, LineTooLong, Lines};
 use crate::path::query;
 use crate::{Client, Error, Result};
 
-/// Which events.
+/// A selection of events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventQuery {
-    /// Only of these types; of every type if empty.
+    /// Types to receive; every type if empty.
     pub types: Vec<String>,
-    /// Only what happened to this sandbox.
+    /// Sandbox whose events to receive; all events if absent.
     pub sandbox_id: Option<String>,
-    /// Begin after this id instead of now; 0 for all that is kept.
+    /// Id after which to begin, instead of now; 0 for all that are kept.
     pub after: Option<u64>,
-    /// Whether to end where the stream would wait for what is to come.
+    /// True to end the stream instead of waiting for new events.
     pub only_kept: bool,
 }
 
-/// Which rows of the audit history; what is left out does not matter.
+/// A selection of rows of the audit history; absent fields match every row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditQuery {
-    /// `admin`, `api_key`, `anonymous` or `worker:<id>`.
+    /// Caller: `admin`, `api_key`, `anonymous` or `worker:<id>`.
     pub actor: Option<String>,
-    /// Such as `quotas.update`.
+    /// Action, such as `quotas.update`.
     pub action: Option<String>,
-    /// Such as `PUT`.
+    /// HTTP method, such as `PUT`.
     pub method: Option<String>,
-    /// The status of the answer.
+    /// HTTP status of the answer.
     pub status: Option<u16>,
-    /// A part of the path, character by character.
+    /// Part of the path, compared literally.
     pub path: Option<String>,
-    /// Not before this RFC 3339 time.
+    /// Earliest time, included (RFC 3339).
     pub since: Option<String>,
-    /// Before this RFC 3339 time.
+    /// Latest time, excluded (RFC 3339).
     pub until: Option<String>,
-    /// The most rows; 100 if left out.
+    /// Maximum number of rows; 100 if absent.
     pub limit: Option<u32>,
-    /// Where the page before ended.
+    /// Cursor of the page before.
     pub cursor: Option<String>,
 }
 
@@ -70,10 +70,10 @@ impl AuditQuery {
 }
 
 impl Client {
-    /// Listens to what happens.
+    /// Opens the event stream.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn events(&self, asked: &EventQuery) -> Result<EventStream> {
         let (types, after) = (asked.types.join(","), asked.after.map(|id| id.to_string()));
         let mut pairs = Vec::new();
@@ -91,20 +91,20 @@ impl Client {
         Ok(EventStream { client: self.clone(), response, lines: Lines::default(), fields, last_id: asked.after })
     }
 
-    /// A page of the audit history, newest first, and where the next one begins.
+    /// Returns a page of the audit history, newest first, and the cursor of the next one.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn audit(&self, asked: &AuditQuery) -> Result<(Vec<AuditEntry>, Option<String>)> {
         let response = self.send(self.request(Method::GET, &asked.path(None), Patience::Short)).await?;
         let next = next_cursor(&response);
         Ok((self.json(response, Size::List).await?, next))
     }
 
-    /// The same as CSV with a header row.
+    /// Returns the page of [`Client::audit`] as CSV with a header row.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn audit_csv(&self, asked: &AuditQuery) -> Result<(String, Option<String>)> {
         let response = self.send(self.request(Method::GET, &asked.path(Some("csv")), Patience::Short)).await?;
         let next = next_cursor(&response);
@@ -116,7 +116,7 @@ fn next_cursor(response: &Response) -> Option<String> {
     response.headers().get("x-next-cursor").and_then(|cursor| cursor.to_str().ok()).map(str::to_owned)
 }
 
-/// What happens, as it happens.
+/// Stream of events as they happen.
 #[derive(Debug)]
 pub struct EventStream {
     client: Client,
@@ -126,7 +126,7 @@ pub struct EventStream {
     last_id: Option<u64>,
 }
 
-/// The fields of the event that is being read.
+/// Fields of the event that is being read.
 #[derive(Debug, Default)]
 struct Fields {
     id: Option<u64>,
@@ -134,22 +134,21 @@ struct Fields {
 }
 
 impl EventStream {
-    /// How long a stream may say nothing: four of the comments that the server
-    /// sends every 15 seconds.
+    /// Longest silence of a stream: four of the comments that the server sends every 15 seconds.
     pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-    /// The id up to which nothing is missing: where to begin again.
+    /// Returns the id up to which no event is missing: the position to resume from.
     #[must_use]
     pub fn last_id(&self) -> Option<u64> {
         self.last_id
     }
 
-    /// What happened next; none if the server ended the stream. Safe to cancel:
-    /// no event is lost by dropping this future.
+    /// Returns the next event; `None` if the server ended the stream. Cancel-safe: no event is lost
+    /// by dropping this future.
     ///
     /// # Errors
-    /// [`Error::Cut`] if the connection broke, [`Error::Timeout`] if the server
-    /// fell silent, [`Error::Protocol`] for what is no event.
+    /// [`Error::Cut`] if the connection broke, [`Error::Timeout`] if the server fell silent,
+    /// [`Error::Protocol`] for a line that is not an event.
     pub async fn next(&mut self) -> Result<Option<Event>> {
         loop {
             let line = self.lines.next().map_err(|LineTooLong| {
@@ -175,7 +174,7 @@ impl EventStream {
         }
     }
 
-    /// Takes a line; the event that it completes.
+    /// Parses a line and returns the event that it completes, if any.
     fn line(&mut self, line: &[u8]) -> Result<Option<Event>> {
         let wrong = |reason: String| self.client.protocol(format!("an event that cannot be read: {reason}"));
         let line = std::str::from_utf8(line).map_err(|error| wrong(error.to_string()))?;
@@ -192,7 +191,7 @@ impl EventStream {
                     }
                     None => self.fields.data = Some(value.to_owned()),
                 },
-                // The type is in the data too; comments are for the connection.
+                // The type is in the data too; comments only keep the connection alive.
                 _ => {}
             }
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Commands.
+//! Commands: buffered and streamed.
 
 use api::{ChunkStream, ExecChunk, ExecRequest, ExecResult, TextEncoding};
 use base64_simd::STANDARD;
@@ -13,23 +13,22 @@ use crate::sandbox::sandbox_path;
 use crate::{Client, Error, Result};
 
 impl Client {
-    /// Runs a command and returns when it has ended, with what it wrote.
-    /// Dropping the future ends the command.
+    /// Runs a command, waits until it ends and returns its output. Dropping the future ends the
+    /// command.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to. How the command
-    /// itself ended is no error.
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes. A command that
+    /// fails is not an error.
     pub async fn exec(&self, id: &str, request: ExecRequest) -> Result<ExecResult> {
         let request = ExecRequest { stream: false, ..request };
         let http = self.request(Method::POST, &sandbox_path(id, "/exec")?, Patience::Long);
         self.call(self.with_json(http, &request)?, Size::Output).await
     }
 
-    /// Runs a command and returns what it writes as it is written, byte by byte
-    /// as it was. Dropping the stream ends the command.
+    /// Runs a command and streams its output as raw bytes. Dropping the stream ends the command.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn exec_stream(&self, id: &str, request: ExecRequest) -> Result<ExecStream> {
         let request = ExecRequest { stream: true, exit_event: true, encoding: TextEncoding::Base64, ..request };
         let http = self.request(Method::POST, &sandbox_path(id, "/exec")?, Patience::Long);
@@ -39,29 +38,29 @@ impl Client {
     }
 }
 
-/// What a running command does.
+/// An event of a running command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecEvent {
-    /// It wrote this to stdout.
+    /// Bytes that the command wrote to stdout.
     Stdout(Bytes),
-    /// It, or the server about its end, wrote this to stderr.
+    /// Bytes that the command wrote to stderr, or the server's line on an abnormal end.
     Stderr(Bytes),
-    /// It ended. The last event.
+    /// The end of the command. The last event.
     Exit(Exit),
 }
 
-/// How a command ended.
+/// Outcome of a command that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
-    /// Its own code; 128+n for signal n, 124 at the deadline.
+    /// Exit code: the command's own; 128+n for signal n, 124 at the deadline.
     pub code: i32,
-    /// The deadline ended it.
+    /// True if the deadline ended the command.
     pub timed_out: bool,
-    /// The memory limit ended it or one of its children.
+    /// True if the memory limit ended the command or one of its children.
     pub oom_killed: bool,
 }
 
-/// The output of a running command, which ends when this is dropped.
+/// Output of a running command. Dropping it ends the command.
 #[derive(Debug)]
 pub struct ExecStream {
     client: Client,
@@ -77,13 +76,12 @@ enum State {
 }
 
 impl ExecStream {
-    /// What the command did next; none after its exit. Safe to cancel: no event
-    /// is lost by dropping this future.
+    /// Returns the command's next event; `None` after its exit. Cancel-safe: no event is lost by
+    /// dropping this future.
     ///
     /// # Errors
-    /// [`Error::Cut`] if the stream ends without the command's exit: how it
-    /// ended is then unknown. [`Error::Timeout`] if the server says nothing for
-    /// [`crate::Options::silence_max`].
+    /// [`Error::Cut`] if the stream ends without the command's exit: its outcome is then unknown.
+    /// [`Error::Timeout`] if the server sends nothing for [`crate::Options::silence_max`].
     pub async fn next(&mut self) -> Result<Option<ExecEvent>> {
         if self.state == State::Ended {
             return Ok(None);
@@ -130,7 +128,7 @@ impl ExecStream {
         }
     }
 
-    /// What a line says; none if it only keeps the connection alive.
+    /// Parses a line; `None` if it only keeps the connection alive.
     fn event(&self, line: &[u8]) -> Result<Option<ExecEvent>> {
         if line.iter().all(u8::is_ascii_whitespace) {
             return Ok(None);
@@ -144,7 +142,7 @@ impl ExecStream {
         if chunk.data.is_empty() {
             return Ok(None);
         }
-        // In its place: a chunk may be large.
+        // Decoded in place: a chunk may be large.
         let mut data = chunk.data.into_bytes();
         let length = STANDARD.decode_inplace(&mut data).map_err(|error| wrong(error.to_string()))?.len();
         data.truncate(length);

@@ -1,4 +1,4 @@
-//! Files in a sandbox.
+//! Files in a sandbox: uploads, downloads and changes.
 
 use api::{ChmodRequest, FileInfo, MoveRequest, Status, WriteFileRequest};
 use bytes::Bytes;
@@ -15,30 +15,29 @@ use crate::path::{file_segments, query};
 use crate::sandbox::sandbox_path;
 use crate::{Client, Error, Result};
 
-/// How much is read from a source at once: large enough that system calls do
-/// not show, small enough that memory stays flat.
+/// Bytes read from a source at once: large enough that the cost of system calls does not show,
+/// small enough that memory stays flat.
 const UPLOAD_CHUNK_BYTES: usize = 256 * 1024;
 
-/// The largest JSON request that writes a file.
+/// Largest JSON request that writes a file, in bytes.
 const FILE_REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Which bytes of a file.
+/// A range of bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// The first, counted from 0.
+    /// First byte, counted from 0.
     pub start: u64,
-    /// The last, included; to the end if absent.
+    /// Last byte, included; the end of the file if absent.
     pub end: Option<u64>,
 }
 
 impl Client {
-    /// Writes a file from `source` to its end; missing parents are made, and the
-    /// file appears whole or not at all. `size`, if known, lets the server
-    /// refuse early.
+    /// Writes a file from `source` to its end. Missing parents are made, and the file appears whole
+    /// or not at all. `size`, if known, lets the server refuse early.
     ///
     /// # Errors
-    /// [`Error::Io`] if `source` fails; the server's refusal, or that it cannot
-    /// be spoken to.
+    /// [`Error::Io`] if `source` fails, [`Error::Api`] if the server refuses, another [`Error`] if
+    /// no answer comes.
     pub async fn write_file(
         &self,
         id: &str,
@@ -49,11 +48,11 @@ impl Client {
         self.write_file_stream(id, path, ReaderStream::with_capacity(source, UPLOAD_CHUNK_BYTES), size).await
     }
 
-    /// The same from pieces as they come.
+    /// Writes a file from a stream of pieces, like [`Client::write_file`].
     ///
     /// # Errors
-    /// [`Error::Io`] if `content` fails; the server's refusal, or that it cannot
-    /// be spoken to.
+    /// [`Error::Io`] if `content` fails, [`Error::Api`] if the server refuses, another [`Error`] if
+    /// no answer comes.
     pub async fn write_file_stream(
         &self,
         id: &str,
@@ -76,19 +75,18 @@ impl Client {
     /// Writes a file that is in memory, at any path and with any mode.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] above 64 MiB of JSON; the server's refusal, or that it
-    /// cannot be spoken to.
+    /// [`Error::TooLarge`] above 64 MiB of JSON, [`Error::Api`] if the server refuses, another
+    /// [`Error`] if no answer comes.
     pub async fn write_file_whole(&self, id: &str, file: &WriteFileRequest) -> Result<Status> {
         let request = self.request(Method::POST, &sandbox_path(id, "/files")?, Patience::Long);
         self.call(self.with_json_up_to(FILE_REQUEST_BYTES_MAX, request, file)?, Size::Small).await
     }
 
-    /// Reads a file, or a range of it, as it comes. A range that lies behind the
-    /// end of the file is empty.
+    /// Reads a file, or a range of it, as a stream. A range beyond the end of the file is empty.
     ///
     /// # Errors
-    /// The server's refusal (`not_found`, `bad_request` for what is no regular
-    /// file), or that it cannot be spoken to.
+    /// [`Error::Api`] if the server refuses (`not_found`; `bad_request` if it is not a regular
+    /// file), another [`Error`] if no answer comes.
     pub async fn read_file(&self, id: &str, path: &str, range: Option<Range>) -> Result<FileStream> {
         let path = sandbox_path(id, &format!("/files{}", query(&[("path", path)])))?;
         let mut request = self.request(Method::GET, &path, Patience::Long);
@@ -112,36 +110,36 @@ impl Client {
         Ok(FileStream { client: self.clone(), response, outside: false })
     }
 
-    /// Deletes a file, or a directory: one with entries only if `recursive`.
+    /// Deletes a file or a directory; a directory with entries only if `recursive`.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn delete_file(&self, id: &str, path: &str, recursive: bool) -> Result<Status> {
         let recursive = if recursive { "true" } else { "false" };
         let query = query(&[("path", path), ("recursive", recursive)]);
         self.delete(&sandbox_path(id, &format!("/files{query}"))?, Patience::Long).await
     }
 
-    /// The entries of a directory, sorted by name; links are described themselves.
+    /// Returns the entries of a directory, sorted by name; links are not followed.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn list_files(&self, id: &str, path: &str) -> Result<Vec<FileInfo>> {
         self.get_list(&sandbox_path(id, &format!("/files/list{}", query(&[("path", path)])))?).await
     }
 
-    /// Describes one file, directory or link.
+    /// Describes one file, directory or link; a link is not followed.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn stat_file(&self, id: &str, path: &str) -> Result<FileInfo> {
         self.get(&sandbox_path(id, &format!("/files/stat{}", query(&[("path", path)])))?).await
     }
 
-    /// The paths that match a pattern of `*`, `?`, `[...]`, `{a,b}`, `**`.
+    /// Returns the paths that match a pattern of `*`, `?`, `[...]`, `{a,b}`, `**`.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn glob_files(&self, id: &str, pattern: &str) -> Result<Vec<String>> {
         self.get_list(&sandbox_path(id, &format!("/files/glob{}", query(&[("pattern", pattern)])))?).await
     }
@@ -149,63 +147,62 @@ impl Client {
     /// Moves a file or directory; a file at the new path is replaced.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn move_file(&self, id: &str, old_path: &str, new_path: &str) -> Result<Status> {
         let request = MoveRequest { old_path: old_path.to_owned(), new_path: new_path.to_owned() };
         self.send_json(Method::POST, &sandbox_path(id, "/files/move")?, &request, Patience::Short).await
     }
 
-    /// Sets the permission bits, octal such as `755`.
+    /// Sets the permission bits of a file, octal such as `755`.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn chmod_file(&self, id: &str, path: &str, mode: &str) -> Result<Status> {
         let request = ChmodRequest { path: path.to_owned(), mode: mode.to_owned() };
         self.send_json(Method::POST, &sandbox_path(id, "/files/chmod")?, &request, Patience::Short).await
     }
 }
 
-/// The size of the whole file, in the answer to a request for a part.
+/// Returns the size of the whole file, from the answer to a request for a range.
 fn total(response: &Response) -> Option<u64> {
     response.headers().get(CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?.1.parse().ok()
 }
 
-/// The content of a file as it comes.
+/// Content of a file, as a stream.
 #[derive(Debug)]
 pub struct FileStream {
     client: Client,
     response: Response,
-    /// Whether the range lies behind the end: then what comes is no content.
+    /// True if the range lies beyond the end: the body is then an error, not content.
     outside: bool,
 }
 
 impl FileStream {
-    /// How many bytes come, if the server says so.
+    /// Returns the number of bytes that will come, if the server sent it.
     #[must_use]
     pub fn length(&self) -> Option<u64> {
         if self.outside { Some(0) } else { self.response.content_length() }
     }
 
-    /// How many bytes the whole file has, if the server says so.
+    /// Returns the size of the whole file in bytes, if the server sent it.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
         total(&self.response).or_else(|| self.length())
     }
 
-    /// The server's word on which part of the file this is, such as
-    /// `bytes 0-9/100`; none for a whole file.
+    /// Returns the range that the server sends, such as `bytes 0-9/100`; `None` for a whole file.
     #[must_use]
     pub fn content_range(&self) -> Option<&str> {
         self.header(CONTENT_RANGE.as_str())
     }
 
-    /// The permission bits, four octal digits, if the server says so.
+    /// Returns the permission bits, four octal digits, if the server sent them.
     #[must_use]
     pub fn mode(&self) -> Option<&str> {
         self.header(api::FILE_MODE_HEADER)
     }
 
-    /// When the content changed last (RFC 3339, UTC), if the server says so.
+    /// Returns the time of the content's last change (RFC 3339, UTC), if the server sent it.
     #[must_use]
     pub fn modified(&self) -> Option<&str> {
         self.header(api::FILE_MODIFIED_HEADER)
@@ -215,11 +212,11 @@ impl FileStream {
         self.response.headers().get(name)?.to_str().ok()
     }
 
-    /// The next bytes; none at the end.
+    /// Returns the next bytes; `None` at the end.
     ///
     /// # Errors
-    /// [`Error::Cut`] if the connection ends before the file does,
-    /// [`Error::Timeout`] if nothing comes for [`crate::Options::silence_max`].
+    /// [`Error::Cut`] if the connection ends before the file does, [`Error::Timeout`] if nothing
+    /// comes for [`crate::Options::silence_max`].
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         if self.outside {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Images.
+//! Images of the server's image store.
 
 use api::{Image, ImageDetail, PruneImagesRequest, PrunedImages, PullProgress, PullRequest, Status};
 use futures_util::TryStreamExt as _;
@@ -14,31 +14,31 @@ use crate::line::{LINE_BYTES_MAX, LineTooLong, Lines};
 use crate::path::{query, segment};
 use crate::{Client, Error, Result};
 
-/// How much of an archive is read at once.
+/// Bytes of an archive read at once.
 const UPLOAD_CHUNK_BYTES: usize = 256 * 1024;
 
 impl Client {
-    /// Every image on the server.
+    /// Returns every image on the server.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn images(&self) -> Result<Vec<Image>> {
         self.get_list("/images").await
     }
 
-    /// All about an image, by name or digest.
+    /// Returns an image with its configuration and layers, by name or digest.
     ///
     /// # Errors
-    /// `not_found` if it is not on the server; or that the server cannot be spoken to.
+    /// `not_found` if it is not on the server; another [`Error`] if no answer comes.
     pub async fn image(&self, name: &str) -> Result<ImageDetail> {
         self.call(self.request(Method::GET, &image_path(name)?, Patience::Short), Size::List).await
     }
 
-    /// Has the server fetch an image, and tells how it goes. Dropping the stream
-    /// leaves the server at it.
+    /// Makes the server pull an image and streams its progress. Dropping the stream does not stop
+    /// the pull.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn pull_image(&self, name: &str) -> Result<PullStream> {
         let request = PullRequest { name: name.to_owned(), stream: true };
         let http = self.request(Method::POST, "/images/pull", Patience::Long);
@@ -47,13 +47,12 @@ impl Client {
         Ok(PullStream { client: self.clone(), response, lines: Lines::default(), ended: false })
     }
 
-    /// Sends an archive of images from `source` to its end. `name` is what to call
-    /// an image that the archive does not name; `size`, if known, lets the server
-    /// refuse early.
+    /// Uploads an archive of images from `source` to its end. `name` is given to an image that the
+    /// archive does not name; `size`, if known, lets the server refuse early.
     ///
     /// # Errors
-    /// [`Error::Io`] if `source` fails; the server's refusal, or that it cannot
-    /// be spoken to.
+    /// [`Error::Io`] if `source` fails, [`Error::Api`] if the server refuses, another [`Error`] if
+    /// no answer comes.
     pub async fn import_images(
         &self,
         name: Option<&str>,
@@ -72,10 +71,11 @@ impl Client {
         self.call(request, Size::List).await
     }
 
-    /// Takes a name from its image, which goes with its last one.
+    /// Removes a name from its image, and the image with its last name.
     ///
     /// # Errors
-    /// `not_found`, `conflict` while a box uses it; or that the server cannot be spoken to.
+    /// `not_found` if it is not on the server, `conflict` while a box uses it; another [`Error`] if
+    /// no answer comes.
     pub async fn remove_image(&self, name: &str) -> Result<Status> {
         self.delete(&image_path(name)?, Patience::Long).await
     }
@@ -83,7 +83,7 @@ impl Client {
     /// Removes images that no box uses: those without a name, or all.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn prune_images(&self, all: bool) -> Result<PrunedImages> {
         let request = self.request(Method::POST, "/images/prune", Patience::Long);
         self.call(self.with_json(request, &PruneImagesRequest { all })?, Size::List).await
@@ -94,7 +94,7 @@ fn image_path(name: &str) -> Result<String> {
     Ok(format!("/images/{}", segment("the image's name", name)?))
 }
 
-/// How a pull goes.
+/// Progress of a pull.
 #[derive(Debug)]
 pub struct PullStream {
     client: Client,
@@ -104,11 +104,11 @@ pub struct PullStream {
 }
 
 impl PullStream {
-    /// The next step; none after the last.
+    /// Returns the next step; `None` after the last.
     ///
     /// # Errors
-    /// [`Error::Api`] if the image does not come; [`Error::Cut`] and
-    /// [`Error::Timeout`] if the server says no more: whether it does is then unknown.
+    /// [`Error::Api`] if the pull fails; [`Error::Cut`] and [`Error::Timeout`] if the server sends
+    /// no more: the outcome is then unknown.
     pub async fn next(&mut self) -> Result<Option<PullProgress>> {
         if self.ended {
             return Ok(None);

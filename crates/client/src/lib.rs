@@ -1,4 +1,4 @@
-//! Speaks to a Tidebox server: the Rust SDK of `/api/v1`.
+//! Rust SDK of a Tidebox server's HTTP API, `/api/v1`.
 //!
 //! ```no_run
 //! # async fn example() -> client::Result<()> {
@@ -11,11 +11,12 @@
 //! # }
 //! ```
 //!
-//! Waits are bounded where the server bounds them too: a question that is
-//! answered from memory has [`Options::answer_max`]; commands, spawns and
-//! transfers take as long as they take, while a server that is gone is noticed
-//! by TCP, and a stream that falls silent by [`Options::silence_max`]. So is memory:
-//! an answer that is larger than what was asked for can be is refused unread.
+//! Waits are bounded where the server bounds them too. A request that the server answers from
+//! memory has [`Options::answer_max`]. Commands, spawns and transfers have no deadline of their
+//! own: TCP keep-alive detects a server that is gone, and [`Options::silence_max`] a stream that
+//! falls silent. Memory is bounded too: an answer larger than the call allows is refused unread.
+
+#![warn(missing_docs)]
 
 mod connection;
 mod error;
@@ -30,7 +31,7 @@ mod sandbox;
 mod template;
 mod worker;
 
-pub use connection::{Client, Options};
+pub use connection::{Client, Options, install_crypto};
 pub use error::{Error, Result};
 pub use event::{AuditQuery, EventQuery, EventStream};
 pub use exec::{ExecEvent, ExecStream, Exit};

@@ -1,35 +1,35 @@
-//! Cuts a byte stream into lines.
+//! Splitting of a byte stream into lines.
 
 use std::io::BufRead as _;
 
 use bytes::{Buf, Bytes};
 
-/// The longest line: the largest chunk a box can send (4 MiB) in base64, and
-/// its JSON around it. A server that sends more is not one of ours.
+/// Maximum length of a line: the largest chunk that a box can send (4 MiB) in base64, and the JSON
+/// around it. A server that sends more is not a Tidebox server.
 pub(crate) const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Keeps what belongs to a line that is not complete yet.
+/// Buffer for received bytes and an incomplete line.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     partial: Vec<u8>,
     unread: Bytes,
 }
 
-/// A line is longer than [`LINE_BYTES_MAX`].
+/// A line longer than [`LINE_BYTES_MAX`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LineTooLong;
 
 impl Lines {
-    /// Adds what came next. Only after [`Lines::next`] returned none.
+    /// Adds received bytes. Only valid after [`Lines::next`] returned `None`.
     pub(crate) fn push(&mut self, bytes: Bytes) {
         debug_assert!(self.unread.is_empty(), "lines are taken before more is added");
         self.unread = bytes;
     }
 
-    /// The next complete line without its end, if there is one.
+    /// Returns the next complete line without its newline, if there is one.
     pub(crate) fn next(&mut self) -> Result<Option<Bytes>, LineTooLong> {
-        // Reads from memory cannot fail; `skip_until` is the standard library's
-        // fast search for a byte.
+        // Reads from memory cannot fail. `skip_until` is the standard library's fast search for a
+        // byte.
         let length = (&mut &self.unread[..]).skip_until(b'\n').unwrap_or(0);
         if self.partial.len() + length > LINE_BYTES_MAX {
             return Err(LineTooLong);
@@ -49,7 +49,7 @@ impl Lines {
         Ok(Some(Bytes::from(std::mem::take(&mut self.partial))))
     }
 
-    /// Whether the stream ended in the middle of a line.
+    /// Returns whether the bytes so far end in the middle of a line.
     pub(crate) fn is_partial(&self) -> bool {
         !self.partial.is_empty() || self.unread.has_remaining()
     }

@@ -1,24 +1,23 @@
-//! Values in URLs.
+//! Percent-encoding of values in URLs.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::{Error, Result};
 
-/// Everything but RFC 3986's unreserved characters is encoded, so that no
-/// character has a meaning in the URL that it was not meant to have.
+/// Characters that are encoded: all but RFC 3986's unreserved ones, so that none has a special
+/// meaning in the URL.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// One path segment: an id or a name.
+/// Encodes an id or a name as one path segment.
 pub(crate) fn segment(name: &'static str, value: &str) -> Result<String> {
-    // URL parsers resolve dot segments, encoded or not, so they would reach
-    // another route than the one that was meant.
+    // URL parsers resolve dot segments, encoded or not, so the request would go to another route.
     if value.is_empty() || value == "." || value == ".." {
         return Err(Error::Argument { name, reason: format!("`{value}` is not valid; it names nothing") });
     }
     Ok(encode(value))
 }
 
-/// The segments of an absolute file path, without the leading slash.
+/// Encodes the segments of an absolute file path, without the leading slash.
 pub(crate) fn file_segments(path: &str) -> Result<String> {
     let refuse = |reason: &str| Err(Error::Argument { name: "the file path", reason: format!("`{path}` {reason}") });
     if !path.starts_with('/') {
@@ -37,7 +36,7 @@ pub(crate) fn file_segments(path: &str) -> Result<String> {
     Ok(encoded.join("/"))
 }
 
-/// A query string with its question mark, or nothing.
+/// Returns a query string with its question mark, or an empty string.
 pub(crate) fn query(pairs: &[(&str, &str)]) -> String {
     let mut text = String::new();
     for (name, value) in pairs {

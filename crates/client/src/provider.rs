@@ -1,4 +1,4 @@
-//! Providers, and the server's own state.
+//! Providers, and the health of the server.
 
 use std::collections::BTreeMap;
 
@@ -10,50 +10,50 @@ use crate::path::segment;
 use crate::{Client, Result};
 
 impl Client {
-    /// Every provider with its last check.
+    /// Returns every provider with its last check.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn providers(&self) -> Result<Vec<ProviderHealth>> {
         self.get_list("/providers").await
     }
 
-    /// All about one provider.
+    /// Returns one provider with its configuration.
     ///
     /// # Errors
-    /// `not_found` if there is none of that name; or that the server cannot be spoken to.
+    /// `not_found` if there is none of that name; another [`crate::Error`] if no answer comes.
     pub async fn provider(&self, name: &str) -> Result<ProviderDetail> {
         self.get(&format!("/providers/{}", segment("the provider name", name)?)).await
     }
 
-    /// Checks every provider now: whether each is healthy.
+    /// Checks every provider now and returns whether each is healthy.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn test_providers(&self) -> Result<BTreeMap<String, bool>> {
         self.call(self.request(Method::POST, "/providers/test", Patience::Short), Size::Small).await
     }
 
-    /// That the service is there and its store works.
+    /// Checks that the service responds and its store works.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn health(&self) -> Result<Health> {
         self.get("/health").await
     }
 
-    /// That the process answers.
+    /// Checks that the server process responds.
     ///
     /// # Errors
-    /// That the server cannot be spoken to.
+    /// An [`crate::Error`] if no answer comes.
     pub async fn live(&self) -> Result<Health> {
         self.get("/live").await
     }
 
-    /// Whether sandboxes can be made; `status` is not `ready` if they cannot.
+    /// Returns whether sandboxes can be made; `status` is not `ready` if they cannot.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn ready(&self) -> Result<Readiness> {
         let response = self.send_any(self.request(Method::GET, "/ready", Patience::Short)).await?;
         match response.status() {

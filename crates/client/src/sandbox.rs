@@ -1,4 +1,4 @@
-//! Sandboxes.
+//! Sandboxes: making, listing and removing them.
 
 use api::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
 use reqwest::Method;
@@ -7,57 +7,57 @@ use crate::connection::{Patience, Size};
 use crate::path::{query, segment};
 use crate::{Client, Result};
 
-/// Which sandboxes to list.
+/// A selection of sandboxes to list.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Filter<'a> {
-    /// Those that count for this owner.
+    /// Owner that the sandboxes are charged to.
     pub owner_id: Option<&'a str>,
-    /// Those in this state.
+    /// State that the sandboxes are in.
     pub state: Option<&'a str>,
-    /// Those of this provider.
+    /// Provider that runs the sandboxes.
     pub provider: Option<&'a str>,
-    /// Those that have all of these labels.
+    /// Labels that the sandboxes have, all of them.
     pub metadata: &'a [(&'a str, &'a str)],
-    /// At most so many.
+    /// Maximum number of sandboxes in the page.
     pub limit: Option<u32>,
-    /// Those behind the page that gave this cursor.
+    /// Cursor of the page before, from [`Page::next`].
     pub cursor: Option<&'a str>,
 }
 
-/// A part of a list.
+/// A page of a list of sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// The sandboxes, newest first.
+    /// Sandboxes of the page, newest first.
     pub sandboxes: Vec<Sandbox>,
-    /// Where the next part begins; none at the end.
+    /// Cursor of the next page; `None` at the end.
     pub next: Option<String>,
 }
 
 impl Client {
-    /// Makes a sandbox; returns when it runs. Dropping the future lets the
-    /// server remove what it was making.
+    /// Makes a sandbox and waits until it runs. If the future is dropped, the server removes what
+    /// it was making.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn spawn(&self, request: &SpawnRequest) -> Result<Sandbox> {
         self.send_json(Method::POST, "/sandboxes", request, Patience::Long).await
     }
 
-    /// Every sandbox, newest first.
+    /// Returns every sandbox, newest first.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn list(&self) -> Result<Vec<Sandbox>> {
         self.get_list("/sandboxes").await
     }
 
-    /// A part of the sandboxes that match, newest first.
+    /// Returns a page of the sandboxes that match, newest first.
     ///
-    /// A server that does not know the filters refuses them with `bad_request`,
-    /// or answers with every sandbox: look at what comes.
+    /// A server that does not know the filters refuses them with `bad_request`, or answers with
+    /// every sandbox, so the caller has to check the result.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn list_page(&self, filter: &Filter<'_>) -> Result<Page> {
         let names: Vec<String> = filter.metadata.iter().map(|(key, _)| format!("metadata.{key}")).collect();
         let limit = filter.limit.map(|limit| limit.to_string());
@@ -78,44 +78,45 @@ impl Client {
         Ok(Page { sandboxes: self.json(response, Size::List).await?, next })
     }
 
-    /// One sandbox.
+    /// Returns one sandbox.
     ///
     /// # Errors
-    /// `not_found` if there is none of that id; or that the server cannot be spoken to.
+    /// `not_found` if there is none of that id; another [`crate::Error`] if no answer comes.
     pub async fn sandbox(&self, id: &str) -> Result<Sandbox> {
         self.get(&sandbox_path(id, "")?).await
     }
 
-    /// Removes a sandbox; again for one that is already gone.
+    /// Removes a sandbox. Repeating it for one that is already gone succeeds.
     ///
     /// # Errors
-    /// `not_found` if there never was one of that id; or that the server cannot be spoken to.
+    /// `not_found` if there never was one of that id; another [`crate::Error`] if no answer comes.
     pub async fn destroy(&self, id: &str) -> Result<Status> {
         self.delete(&sandbox_path(id, "")?, Patience::Long).await
     }
 
-    /// Removes every sandbox whose time is over.
+    /// Removes every sandbox whose lifetime is over.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn prune(&self) -> Result<Pruned> {
         self.delete("/sandboxes", Patience::Long).await
     }
 
-    /// Gives a sandbox a new lifetime, such as `30m`, counted from now.
+    /// Sets a new lifetime of a sandbox, such as `30m`, counted from now.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn extend(&self, id: &str, ttl: &str) -> Result<Sandbox> {
         let request = ExtendRequest { ttl: ttl.to_owned() };
         self.send_json(Method::POST, &sandbox_path(id, "/extend")?, &request, Patience::Short).await
     }
 
-    /// Waits until a sandbox is in `state`, at most `timeout` (such as `30s`; the
-    /// server's default if absent).
+    /// Waits until a sandbox is in `state`, at most `timeout` (such as `30s`; the server's default
+    /// if absent).
     ///
     /// # Errors
-    /// `timeout` if it is not by then; `not_found`; or that the server cannot be spoken to.
+    /// `timeout` if it is not by then, `not_found` if there is none of that id; another
+    /// [`crate::Error`] if no answer comes.
     pub async fn wait(&self, id: &str, state: &str, timeout: Option<&str>) -> Result<Sandbox> {
         let mut pairs = vec![("state", state)];
         pairs.extend(timeout.map(|timeout| ("timeout", timeout)));
@@ -123,11 +124,11 @@ impl Client {
         self.call(self.request(Method::GET, &path, Patience::Long), Size::Small).await
     }
 
-    /// The newest `lines` lines of a sandbox's console, oldest first; the
-    /// server's default if absent.
+    /// Returns the newest `lines` lines of a sandbox's console, oldest first; the server's default
+    /// number if absent.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn logs(&self, id: &str, lines: Option<u32>) -> Result<Vec<String>> {
         let lines = lines.map(|lines| lines.to_string());
         let pairs: Vec<_> = lines.iter().map(|lines| ("lines", lines.as_str())).collect();
@@ -135,7 +136,7 @@ impl Client {
     }
 }
 
-/// `/sandboxes/{id}` and what follows, which is already encoded.
+/// Returns `/sandboxes/{id}` followed by `rest`, which must already be encoded.
 pub(crate) fn sandbox_path(id: &str, rest: &str) -> Result<String> {
     Ok(format!("/sandboxes/{}{rest}", segment("the sandbox id", id)?))
 }

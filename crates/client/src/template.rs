@@ -1,4 +1,4 @@
-//! Templates.
+//! Templates: named sets of defaults for spawns.
 
 use api::{Sandbox, Status, Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
 use reqwest::Method;
@@ -11,31 +11,31 @@ impl Client {
     /// Stores a template.
     ///
     /// # Errors
-    /// `conflict` if the name is taken; or that the server cannot be spoken to.
+    /// `conflict` if the name is taken; another [`crate::Error`] if no answer comes.
     pub async fn create_template(&self, request: &TemplateRequest) -> Result<Template> {
         self.send_json(Method::POST, "/templates", request, Patience::Short).await
     }
 
-    /// Every template.
+    /// Returns every template.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn templates(&self) -> Result<Vec<Template>> {
         self.get_list("/templates").await
     }
 
-    /// One template.
+    /// Returns one template.
     ///
     /// # Errors
-    /// `not_found` if there is none of that name; or that the server cannot be spoken to.
+    /// `not_found` if there is none of that name; another [`crate::Error`] if no answer comes.
     pub async fn template(&self, name: &str) -> Result<Template> {
         self.get(&template_path(name)?).await
     }
 
-    /// Replaces the values of a template; what is left out is cleared.
+    /// Replaces the values of a template; absent ones are cleared.
     ///
     /// # Errors
-    /// `not_found` if there is none of that name; or that the server cannot be spoken to.
+    /// `not_found` if there is none of that name; another [`crate::Error`] if no answer comes.
     pub async fn update_template(&self, name: &str, body: &TemplateBody) -> Result<Template> {
         self.send_json(Method::PUT, &template_path(name)?, body, Patience::Short).await
     }
@@ -43,15 +43,15 @@ impl Client {
     /// Removes a template; sandboxes made from it stay.
     ///
     /// # Errors
-    /// `not_found` if there is none of that name; or that the server cannot be spoken to.
+    /// `not_found` if there is none of that name; another [`crate::Error`] if no answer comes.
     pub async fn delete_template(&self, name: &str) -> Result<Status> {
         self.delete(&template_path(name)?, Patience::Short).await
     }
 
-    /// Makes a sandbox from a template; the request's values win.
+    /// Makes a sandbox from a template; values of the request override the template's.
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn spawn_template(&self, name: &str, request: &TemplateSpawnRequest) -> Result<Sandbox> {
         let path = format!("{}/spawn", template_path(name)?);
         self.send_json(Method::POST, &path, request, Patience::Long).await

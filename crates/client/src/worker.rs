@@ -1,4 +1,4 @@
-//! What a worker says to its control plane.
+//! Calls of a worker to its control plane.
 
 use api::{Heartbeat, Lease, RenewRequest, Renewed, Worker};
 use reqwest::Method;
@@ -8,18 +8,18 @@ use crate::path::segment;
 use crate::{Client, Result};
 
 impl Client {
-    /// The same connection, as the worker `id` with its credential.
+    /// Returns a client that shares this connection and authenticates as the worker `id`.
     ///
     /// # Errors
-    /// [`crate::Error::Argument`] if no header can carry one of them.
+    /// [`crate::Error::Argument`] if a header cannot carry one of them.
     pub fn as_worker(&self, id: &str, token: &str) -> Result<Client> {
         self.with_header("x-worker-id", id)?.with_header("x-worker-token", token)
     }
 
-    /// Says that the worker `id` is there. Needs [`Client::as_worker`].
+    /// Sends a heartbeat of the worker `id`. Needs [`Client::as_worker`].
     ///
     /// # Errors
-    /// The server's refusal, or that it cannot be spoken to.
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn heartbeat(&self, id: &str, beat: &Heartbeat) -> Result<Worker> {
         let path = format!("/worker/{}/heartbeat", segment("the worker's id", id)?);
         self.send_json(Method::POST, &path, beat, Patience::Short).await
@@ -29,8 +29,8 @@ impl Client {
     /// [`Client::as_worker`].
     ///
     /// # Errors
-    /// `conflict` if the lease is another's or over, `not_found` if there is none,
-    /// another refusal, or that the server cannot be spoken to.
+    /// `conflict` if another worker holds the lease or it has expired, `not_found` if there is
+    /// none; another [`crate::Error`] if no answer comes.
     pub async fn renew_lease(&self, id: &str, resource: &str, ttl: &str) -> Result<Lease> {
         let (id, resource) = (segment("the worker's id", id)?, segment("the resource", resource)?);
         let request = RenewRequest { ttl: ttl.to_owned() };

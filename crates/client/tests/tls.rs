@@ -1,4 +1,4 @@
-//! The client over TLS: whom it trusts, and whom it does not.
+//! The client over TLS: the certificates that it trusts and refuses.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// An authority of our own, and a server that it vouches for.
+/// A certificate authority of the test, and a server with its certificate.
 struct Ground {
     folder: tempfile::TempDir,
     url: String,
@@ -20,7 +20,7 @@ struct Ground {
 }
 
 impl Ground {
-    /// A server that says of itself that it is `name`.
+    /// Starts a server with a certificate for `name`.
     async fn named(name: &str) -> Ground {
         let folder = tempfile::tempdir().expect("a folder");
         let mut of_authority = CertificateParams::new(Vec::new()).expect("parameters");
@@ -92,7 +92,7 @@ async fn a_server_that_nobody_vouches_for_is_refused() {
     let (ground, other) = (Ground::named("127.0.0.1").await, Ground::named("127.0.0.1").await);
     let reason = refusal(ground.client(Some(&other.authority())).live().await.unwrap_err());
     assert!(reason.contains("certificate"), "{reason}");
-    // Nor do those whom the system trusts vouch for it.
+    // The system's authorities have not signed its certificate either.
     let error = ground.client(None).live().await.unwrap_err();
     assert!(refusal(error).contains("certificate"));
 }

@@ -1,4 +1,4 @@
-//! The client against servers that answer well, badly, or not to the end.
+//! The client against servers that answer well, badly, or incompletely.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -8,8 +8,7 @@ use std::time::Duration;
 use api::{ExecRequest, SpawnRequest};
 use client::{AuditQuery, Client, Error, EventQuery, ExecEvent, Exit, Range};
 
-/// A server that takes one request, does as the test says, and hands back what
-/// it was sent.
+/// A server that takes one request, does as the test says, and returns the request.
 struct Server {
     client: Client,
     request: JoinHandle<String>,
@@ -37,13 +36,13 @@ impl Server {
     }
 
     async fn request(self) -> String {
-        // Beside the runtime, which still has a connection to close.
+        // On another thread than the runtime, which still has a connection to close.
         let joined = tokio::task::spawn_blocking(|| self.request.join()).await.expect("the wait is not cancelled");
         joined.expect("the server did not fail")
     }
 }
 
-/// The head, and the body as it was framed.
+/// Reads the head, and the body as it was framed.
 fn read_request(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
@@ -71,7 +70,7 @@ fn json(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// A chunked NDJSON answer of `lines`, with its end or cut off before it.
+/// Formats a chunked NDJSON answer of `lines`, with its end or cut off before it.
 fn stream(lines: &[&str], complete: bool) -> String {
     let mut text =
         String::from("HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n");
@@ -314,7 +313,7 @@ async fn a_refusal_in_the_middle_of_an_upload_is_understood() {
     let source = tokio::io::AsyncReadExt::take(tokio::io::repeat(b'x'), SIZE);
     let error = client.write_file("sb-1", "/x", source, Some(SIZE)).await.unwrap_err();
     assert!(error.is_code("payload_too_large"), "{error:?}");
-    // Beside the runtime, which still has a connection to close.
+    // On another thread than the runtime, which still has a connection to close.
     tokio::task::spawn_blocking(|| server.join()).await.unwrap().unwrap();
 }
 
@@ -438,7 +437,7 @@ async fn a_stream_that_falls_silent_is_given_up() {
     }
 }
 
-/// What a server says that listens to nobody: comments, two events, a lone id.
+/// A stream of events: comments, two whole events, an id without an event, and a cut event.
 const EVENTS: &str = ": listening\n\nid: 7\nevent: file.written\ndata: {\"id\":7,\"type\":\"file.written\",\"sandbox_id\":\"sb-1\",\
     \"timestamp\":\"2026-01-01T00:00:00.000Z\",\"data\":{\"path\":\"/a\"},\"newer\":1}\n\n\
     id: 9\r\nevent: events.gap\r\ndata: {\"id\":9,\"type\":\"events.gap\",\"sandbox_id\":null,\

@@ -1,4 +1,4 @@
-//! The log of the service: lines on stderr, and no more than a disk can take.
+//! The log of the service: lines on stderr, at a bounded rate.
 
 use std::collections::HashMap;
 use std::io::IsTerminal as _;
@@ -8,26 +8,26 @@ use std::time::Duration;
 
 use server::config::{self, Format};
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Lines from one place in the program within [`WINDOW`]. Callers can make some of
-/// them be written as often as they like.
+/// Lines from one place in the program within [`WINDOW`]. Callers can cause some of them as often
+/// as they like.
 const LINES_MAX: u64 = 100;
-/// How often the count begins anew.
+/// Period after which the count starts again.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Bounds the lines from each place in the program, so that a flood from one
-/// neither fills a disk nor hides the lines from others. What is left out is
-/// counted, and the count is a line.
+/// Limit of the lines from each place in the program, so that a flood from one neither fills a
+/// disk nor hides the lines from others. Lines left out are counted, and the count is logged.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Budget {
-    /// By place, of which there are as many as the program has.
+    /// Lines by place, of which there are as many as the program has.
     lines: Arc<Mutex<HashMap<&'static str, u64>>>,
 }
 
 impl Budget {
-    /// Counts a line; `false` if it is one too many.
+    /// Counts a line; returns `false` if it exceeds the limit.
     fn take(&self, place: &'static str) -> bool {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let count = lines.entry(place).or_default();
@@ -35,7 +35,7 @@ impl Budget {
         *count <= LINES_MAX
     }
 
-    /// Begins anew; the places that had too many lines, and how many were left out.
+    /// Starts a new window; returns the places that exceeded the limit, with the lines left out.
     fn renew(&self) -> Vec<(&'static str, u64)> {
         let lines = mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner));
         lines
@@ -45,7 +45,7 @@ impl Budget {
             .collect()
     }
 
-    /// Begins anew again and again, and tells what was left out. Never ends.
+    /// Starts a new window every [`WINDOW`] and logs what was left out. Never returns.
     pub(crate) async fn keep(self) {
         let mut windows = tokio::time::interval(WINDOW);
         loop {
@@ -60,12 +60,12 @@ impl Budget {
 impl<S: Subscriber> Layer<S> for Budget {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        // Who asks for more than `info` wants to see everything.
+        // A level more verbose than `info` asks for everything.
         *metadata.level() > Level::INFO || self.take(metadata.name())
     }
 }
 
-/// Sends the log to stderr, in the form that was asked for.
+/// Sends the log to stderr, in the configured format.
 pub(crate) fn start(logging: &config::Logging) -> Budget {
     let is_terminal = std::io::stderr().is_terminal();
     let is_pretty = match logging.format {
@@ -75,7 +75,7 @@ pub(crate) fn start(logging: &config::Logging) -> Budget {
     };
     let logger = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
-        .with_env_filter(tracing_subscriber::EnvFilter::new(logging.level.as_str()))
+        .with_max_level(max_level(logging.level))
         .with_ansi(is_terminal && std::env::var_os("NO_COLOR").is_none());
     let budget = Budget::default();
     if is_pretty {
@@ -84,6 +84,16 @@ pub(crate) fn start(logging: &config::Logging) -> Budget {
         logger.json().flatten_event(true).finish().with(budget.clone()).init();
     }
     budget
+}
+
+fn max_level(level: config::Level) -> LevelFilter {
+    match level {
+        config::Level::Error => LevelFilter::ERROR,
+        config::Level::Warn => LevelFilter::WARN,
+        config::Level::Info => LevelFilter::INFO,
+        config::Level::Debug => LevelFilter::DEBUG,
+        config::Level::Trace => LevelFilter::TRACE,
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The one binary: the server and its command line, a file per subcommand.
+//! The binary: the server and its command line, a file per subcommand.
 
 use std::process::ExitCode;
 
@@ -33,5 +33,6 @@ mod version;
 mod worker;
 
 fn main() -> ExitCode {
+    memory::limit_arenas();
     command_line::main()
 }

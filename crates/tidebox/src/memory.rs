@@ -1,32 +1,65 @@
-//! The allocator: one that gives back what it does not use, and can say what it holds.
+//! The allocator of the C library, made to give back what is not used, and its figures.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use server::Memory;
-use tikv_jemalloc_ctl::{background_thread, epoch, stats};
 
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+/// Arenas of the allocator: each keeps pages of its own.
+const ARENAS_MAX: i32 = 2;
+/// Pause between two looks at what is free.
+const TRIM_EVERY: Duration = Duration::from_secs(1);
+/// Free memory that is not worth the work of giving it back, in bytes.
+const FREE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// Options that hold before `main`: few arenas, since each keeps pages of its
-/// own, and pages that are free for a second go back to the kernel.
-#[expect(unsafe_code, reason = "the allocator takes its options from a symbol of this name")]
-#[unsafe(export_name = "_rjem_malloc_conf")]
-pub static OPTIONS: &[u8; 72] = b"narenas:2,max_background_threads:1,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
+/// Bounds the number of arenas. Call it before the first thread is started.
+pub fn limit_arenas() {
+    #[expect(unsafe_code, reason = "a function of the C library")]
+    // SAFETY: takes two numbers; a value that it does not know changes nothing.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, ARENAS_MAX)
+    };
+}
 
-/// Lets pages go back to the kernel also while nothing is allocated. Only for
-/// the server: it takes a thread.
+/// Lets pages that are free go back to the kernel, once a second. Only for the server: it
+/// takes a thread.
 pub fn give_back() {
-    if let Err(error) = background_thread::write(true) {
-        tracing::warn!(%error, "memory that is free goes back to the kernel only while the server works");
+    let trim = || {
+        let mut before = (0, 0);
+        loop {
+            std::thread::sleep(TRIM_EVERY);
+            let info = in_use();
+            // What was given back still counts as free.
+            let has_changed = before != (info.uordblks, info.fordblks);
+            before = (info.uordblks, info.fordblks);
+            if has_changed && info.fordblks > FREE_BYTES_MAX {
+                #[expect(unsafe_code, reason = "a function of the C library")]
+                // SAFETY: takes the number of bytes to keep at the top.
+                unsafe {
+                    libc::malloc_trim(0)
+                };
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("memory".to_owned()).spawn(trim) {
+        tracing::warn!(%error, "memory that is free stays with the server");
     }
 }
 
-/// Lets go of the pages of the program's file that the start has touched: reading
-/// the configuration, opening the store, asking the runtimes. What is needed again
-/// comes back by itself, from the kernel's cache of the file.
+/// Returns the counters of the allocator over all arenas.
+fn in_use() -> libc::mallinfo2 {
+    #[expect(unsafe_code, reason = "a function of the C library")]
+    // SAFETY: takes nothing, returns numbers.
+    unsafe {
+        libc::mallinfo2()
+    }
+}
+
+/// Drops the pages of the program's file that the start has touched: reading the configuration,
+/// opening the store, asking the runtimes. Pages needed again are read from the kernel's cache of
+/// the file.
 pub fn forget_start() {
-    // Without it, they stay until the kernel wants the memory.
+    // On failure, they stay until the kernel wants the memory.
     let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else { return };
     for mapping in unwritten(&smaps) {
         let_go(mapping);
@@ -35,13 +68,13 @@ pub fn forget_start() {
 
 #[expect(unsafe_code, reason = "the kernel is told addresses")]
 fn let_go(mapping: Range<usize>) {
-    // SAFETY: a private mapping of a file, without a page of its own: what is read
-    // there afterwards is what was there before.
+    // SAFETY: a private mapping of a file, without a page of its own: reads return afterwards
+    // what they returned before.
     unsafe { libc::madvise(mapping.start as *mut libc::c_void, mapping.len(), libc::MADV_DONTNEED) };
 }
 
-/// The mappings of files that nobody may write to, and nobody has: in these every
-/// page is the file's. Relocated ones are not.
+/// Returns the read-only mappings of files without written pages: in these every page is the
+/// file's. Relocated mappings have written pages.
 fn unwritten(smaps: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut current = None;
@@ -59,7 +92,7 @@ fn unwritten(smaps: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The first line of a mapping: addresses, rights, offset, device, inode, path.
+/// Parses the first line of a mapping: addresses, rights, offset, device, inode, path.
 fn mapping<'a>(addresses: &str, mut words: impl Iterator<Item = &'a str>) -> Option<Range<usize>> {
     let (rights, path) = (words.next()?, words.nth(3)?);
     let (start, end) = addresses.split_once('-')?;
@@ -67,16 +100,19 @@ fn mapping<'a>(addresses: &str, mut words: impl Iterator<Item = &'a str>) -> Opt
     (matches!(rights, "r-xp" | "r--p") && path.starts_with('/')).then_some(range)
 }
 
-/// What the allocator holds.
+/// Returns the memory that the allocator holds.
 pub fn figures() -> Memory {
-    // Without it, the figures are those of the last time.
-    let _ = epoch::advance();
-    let bytes = |read: Result<usize, _>| read.map_or(0, |bytes: usize| bytes as u64);
-    Memory {
-        allocated: bytes(stats::allocated::read().map_err(drop)),
-        active: bytes(stats::active::read().map_err(drop)),
-        resident: bytes(stats::resident::read().map_err(drop)),
-    }
+    let info = in_use();
+    let resident = anonymous_bytes().unwrap_or(0);
+    let heap = (info.arena + info.hblkhd) as u64;
+    Memory { allocated: (info.uordblks + info.hblkhd) as u64, active: heap.min(resident), resident }
+}
+
+/// Returns the memory of this process that is no page of a file, in bytes.
+fn anonymous_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
 #[cfg(test)]
@@ -93,7 +129,7 @@ mod test {
         drop(held);
     }
 
-    /// Says that this process is the one in which nothing else runs.
+    /// Variable that marks the process in which no other test runs.
     const ALONE: &str = "TIDEBOX_TEST_MEMORY_ALONE";
 
     #[test]
@@ -115,7 +151,7 @@ mod test {
         forget_start();
         let after = resident();
         assert!(after < before / 2, "{before} kB before, {after} kB after");
-        // A relocated table, a function of the C library, and code of ours.
+        // A relocated table, a function of the C library, and code of this program.
         assert_eq!(format!("{:.1}", std::hint::black_box(0.25_f64).sqrt()), "0.5");
     }
 
@@ -135,10 +171,5 @@ mod test {
             mapping("d000-e000 r--s 00000000 fe:00 8 /lib/shared", 0, 0),
         ];
         assert_eq!(unwritten(&smaps.concat()), [0x1000..0x3000, 0x3000..0x8000]);
-    }
-
-    #[test]
-    fn the_options_are_taken() {
-        assert_eq!(tikv_jemalloc_ctl::opt::narenas::read().unwrap(), 2);
     }
 }

@@ -1,7 +1,7 @@
-//! The byte streams below the Engine's API: a unix socket, TCP, or TLS over TCP.
+//! Byte streams below the Engine's API: a unix socket, TCP, or TLS over TCP.
 //!
-//! A connection for each request, as bollard has it too: an attached one never
-//! comes back, and a local socket costs next to nothing.
+//! Each request has a connection of its own, as in bollard: an attached one is never returned,
+//! and a local socket costs next to nothing.
 
 use std::fmt;
 use std::io;
@@ -24,22 +24,22 @@ use tokio_util::task::TaskTracker;
 
 use super::config::{DockerConfig, DockerTls};
 
-/// Where Engines listen unless told otherwise.
+/// Default socket of an Engine.
 const USUAL_SOCKET: &str = "/var/run/docker.sock";
-/// The longest wait for a connection.
+/// Limit for making a connection.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
-/// The version of the API that answers are asked in; an older Engine is asked in
-/// its own, down to [`super::engine::API_MIN`].
+/// API version of requests. An older Engine is asked in its own, down to
+/// [`super::engine::API_MIN`].
 const API: bollard::ClientVersion = bollard::ClientVersion { major_version: 1, minor_version: 44 };
-/// The longest wait for the head of an answer. Starting a box on an Engine that
-/// makes many at once is what takes long.
+/// Limit for the head of an answer. Starting a box takes long on an Engine that makes many at
+/// once.
 const ANSWER_WAIT_SECS: u64 = 120;
 
-/// Where the Engine is.
+/// Address of the Engine.
 #[derive(Clone)]
 pub(super) enum Endpoint {
     Unix(PathBuf),
-    /// Host and port, and how to secure it.
+    /// Host and port, and TLS if configured.
     Tcp(String, Option<(TlsConnector, ServerName<'static>)>),
 }
 
@@ -60,10 +60,10 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// What the configuration says, or else the environment of Docker's own client.
+    /// Finds the Engine by the configuration, or else by the environment of Docker's own client.
     ///
     /// # Errors
-    /// What is wrong with it, for the operator.
+    /// A message for the operator that says what is wrong.
     pub(super) fn find(config: &DockerConfig) -> Result<Endpoint, String> {
         Endpoint::find_with(config, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
@@ -106,7 +106,7 @@ impl Endpoint {
         Ok(Endpoint::Tcp(address, Some((connector(&tls)?, name))))
     }
 
-    /// A client of the Engine's API. `tasks` takes what drives its connections.
+    /// Returns a client of the Engine's API. `tasks` runs the drivers of its connections.
     pub(super) fn client(&self, tasks: &TaskTracker) -> Result<Client, bollard::errors::Error> {
         let (endpoint, tasks) = (Arc::new(self.clone()), tasks.clone());
         let transport = move |request: BollardRequest| {
@@ -125,8 +125,8 @@ impl Endpoint {
         let io = tokio::time::timeout(CONNECT_WAIT, self.connect());
         let io = io.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await?;
-        // Ends with the connection, which ends when the answer or what it was
-        // upgraded to has been dropped.
+        // Ends with the connection, once the answer or the stream that it was upgraded to is
+        // dropped.
         tasks.spawn(connection.with_upgrades());
         let mut request = request;
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
@@ -159,7 +159,8 @@ impl Endpoint {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// An Engine that vanishes without a word is noticed, also while nothing is asked.
+/// Enables TCP keep-alive, so that a vanished Engine is noticed even while the connection is
+/// idle.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -168,7 +169,7 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepcnt(stream, 3)?)
 }
 
-/// bollard writes logins in one alphabet of base64, and Engines read the other.
+/// Rewrites a login from the base64 alphabet of bollard to that of Engines.
 fn readable_login(mut request: BollardRequest) -> BollardRequest {
     const LOGIN: &str = "X-Registry-Auth";
     let rewritten = request.headers().get(LOGIN).and_then(|value| {
@@ -195,7 +196,7 @@ fn connector(tls: &DockerTls) -> Result<TlsConnector, String> {
     for certificate in certificates(&tls.ca)? {
         roots.add(certificate).map_err(|error| unreadable(&tls.ca, &error))?;
     }
-    let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?

@@ -1,5 +1,4 @@
-//! What is asked of registries: manifests and blobs, by HTTP, with nothing trusted
-//! that comes back.
+//! HTTP requests to registries for manifests and blobs. No answer is trusted.
 
 mod access;
 
@@ -18,47 +17,47 @@ use super::name::{Name, host_of, is_docker_hub};
 use crate::{Error, Result};
 use access::Access;
 
-/// How long a connection may take.
+/// Timeout for a connection to a registry.
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How long a whole manifest may take.
+/// Timeout for a whole manifest.
 const DOCUMENT_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// The most redirects that are followed from one request.
+/// Most redirects followed from one request.
 const REDIRECTS_MAX: usize = 5;
 
-/// Why a registry did not give what it was asked for.
+/// Reason why a request to a registry failed.
 #[derive(Debug, Clone)]
 pub(super) enum Fault {
-    /// It is not there.
+    /// Not found in the registry.
     Missing,
-    /// Not without a login, or not with this one.
+    /// Refused without a login, or with this one.
     Refused(String),
-    /// It may work in a moment, but not before the time given.
+    /// Transient fault, with the shortest wait before a retry.
     Passing(String, Duration),
-    /// What came is not what was asked for.
+    /// Answer that does not fit the request, or cannot be used.
     Broken(String),
-    /// Something else that no other attempt cures.
+    /// Other error that neither a retry nor another source fixes.
     Ours(Arc<Error>),
 }
 
-/// The registries of the world.
+/// HTTP clients and credentials for all registries.
 #[derive(Debug)]
 pub(super) struct Registries {
     configs: BTreeMap<String, RegistryConfig>,
     stall_wait_max: Duration,
     access: Access,
-    /// By the certificate that they trust besides the system's, and whether they
-    /// go through a proxy.
+    /// HTTP clients by the certificate that they trust besides the system's, and by whether they
+    /// use a proxy.
     clients: Mutex<BTreeMap<(Option<PathBuf>, bool), Client>>,
 }
 
-/// One host that may be asked for what a name means.
+/// Host that may serve an image.
 #[derive(Debug, Clone)]
 pub(super) struct Source {
-    /// The host and port as the configuration has it.
+    /// Host and port as configured.
     pub(super) registry: String,
-    /// Such as `https://registry-1.docker.io`.
+    /// Base address, such as `https://registry-1.docker.io`.
     base: Url,
     repository: String,
     client: Client,
@@ -75,7 +74,7 @@ impl Registries {
         }
     }
 
-    /// Whom to ask for an image, in order: mirrors, then the registry itself.
+    /// Returns the hosts to ask for an image, in order: mirrors, then the registry itself.
     pub(super) fn sources(&self, name: &Name) -> Result<Vec<Source>> {
         let registry = name.registry();
         let mirrors = self.config(registry).map(|config| config.mirrors.as_slice()).unwrap_or_default();
@@ -95,8 +94,8 @@ impl Registries {
         let ca_file = config.and_then(|config| config.ca_file.clone());
         let host = host_of(registry);
         let loopback = is_loopback(host);
-        // As Docker has it: a registry on this machine needs no TLS, any other has to
-        // be said to have none.
+        // As in Docker, a registry on this machine needs no TLS; any other needs `plain_http` to
+        // go without.
         let plain = config.is_some_and(|config| config.plain_http) || loopback && ca_file.is_none();
         let scheme = if plain { "http" } else { "https" };
         let base = Url::parse(&format!("{scheme}://{host}"))
@@ -115,6 +114,7 @@ impl Registries {
         if let Some(client) = clients.get(&key) {
             return Ok(client.clone());
         }
+        client::install_crypto();
         let mut builder = Client::builder()
             .connect_timeout(CONNECT_WAIT_MAX)
             .read_timeout(self.stall_wait_max)
@@ -140,7 +140,7 @@ impl Registries {
         Ok(client)
     }
 
-    /// A manifest or an index, by tag or digest. Its digest is not checked yet.
+    /// Downloads a manifest or an index, by tag or digest. Its digest is not checked yet.
     pub(super) async fn manifest(&self, source: &Source, version: &str) -> Result<Vec<u8>, Fault> {
         let read = async {
             let response = self.get(source, &format!("manifests/{version}"), 0).await?;
@@ -149,8 +149,8 @@ impl Registries {
         tokio::time::timeout(DOCUMENT_WAIT_MAX, read).await.unwrap_or_else(|_| Err(slow(source)))
     }
 
-    /// A blob from an offset on, and the offset that it really begins at: 0 where the
-    /// registry cannot do otherwise.
+    /// Requests a blob from an offset on; returns the offset that the answer begins at: 0 if the
+    /// registry ignores ranges.
     pub(super) async fn blob(&self, source: &Source, digest: &str, offset: u64) -> Result<(Response, u64), Fault> {
         let response = self.get(source, &format!("blobs/{digest}"), offset).await?;
         if response.status() != StatusCode::PARTIAL_CONTENT {
@@ -165,13 +165,13 @@ impl Registries {
         }
     }
 
-    /// One request, with whatever login and redirects it takes.
+    /// Sends a request, with the login and the redirects that it needs.
     async fn get(&self, source: &Source, path: &str, offset: u64) -> Result<Response, Fault> {
         let url = source.url(path)?;
         let known = self.access.known(source);
         let response = self.follow(source, url.clone(), known.clone(), offset).await?;
-        // Only the registry itself says where its login goes: whoever it redirects to
-        // would name a place of its own.
+        // Only the registry itself says where its login goes: a host that it redirects to could
+        // name its own token service.
         if response.status() != StatusCode::UNAUTHORIZED || !source.is_own(response.url()) {
             return self.judge(source, response, known.is_some());
         }
@@ -182,7 +182,7 @@ impl Registries {
         self.judge(source, response, true)
     }
 
-    /// Sends a request and follows redirects. The key goes to the registry alone.
+    /// Sends a request and follows redirects. The credentials go to the registry alone.
     async fn follow(
         &self,
         source: &Source,
@@ -213,7 +213,7 @@ impl Registries {
                 return Err(broken("from https to something less"));
             }
             url = next;
-            // A login in the address is none that anybody here has configured.
+            // Credentials in a redirect address are not configured ones.
             if url.set_username("").and(url.set_password(None)).is_err() {
                 return Err(broken("to nowhere"));
             }
@@ -229,7 +229,7 @@ impl Registries {
             StatusCode::NOT_FOUND => Err(Fault::Missing),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !source.is_own(response.url()) => {
                 Err(Fault::Refused(format!(
-                    "`{}` redirects to `{}`, which answers {} and gets no login of ours",
+                    "`{}` redirects to `{}`, which answers {} and gets no login",
                     source.registry,
                     authority(response.url()),
                     status.as_u16()
@@ -263,23 +263,23 @@ impl Source {
         self.base.join(&text).map_err(|_| Fault::Broken(format!("`{text}` cannot be asked for")))
     }
 
-    /// Whether this address is of the registry itself: scheme, host and port.
+    /// Returns whether this address is of the registry itself: same scheme, host and port.
     fn is_own(&self, url: &Url) -> bool {
         url.origin() == self.base.origin()
     }
 
-    /// It sends so little that nobody can wait for it.
+    /// Returns the fault of a source whose rate is too low.
     pub(super) fn too_slow(&self) -> Fault {
         Fault::Passing(format!("`{}` sends too slowly", self.registry), Duration::ZERO)
     }
 
-    /// A cut connection or the like, in the middle of an answer.
+    /// Converts an error in the middle of an answer, such as a cut connection.
     pub(super) fn cut(&self, error: &reqwest::Error) -> Fault {
         unreachable(self, error)
     }
 }
 
-/// A whole answer of no more than so many bytes.
+/// Reads a whole answer of at most `bytes_max` bytes.
 async fn bounded(mut response: Response, bytes_max: u64) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::new();
     loop {
@@ -295,7 +295,7 @@ async fn bounded(mut response: Response, bytes_max: u64) -> Result<Vec<u8>, Faul
     }
 }
 
-/// Why a request got no answer, in our words; the cause is for the log.
+/// Converts the error of a request without an answer; the cause goes to the log.
 fn unreachable(source: &Source, error: &reqwest::Error) -> Fault {
     tracing::debug!(registry = source.registry, error = %crate::Chain(error), "a registry fails");
     if error.is_timeout() {
@@ -306,7 +306,7 @@ fn unreachable(source: &Source, error: &reqwest::Error) -> Fault {
     while let Some(error) = cause {
         let text = error.to_string();
         if text.contains("certificate") {
-            // No other attempt cures this or the next one.
+            // A retry fixes neither this fault nor the next one.
             return Fault::Broken(format!(
                 "`{}` has a certificate that is not trusted here (`ca_file` names one that is)",
                 source.registry
@@ -327,20 +327,20 @@ fn slow(source: &Source) -> Fault {
     Fault::Passing(format!("`{}` does not answer in time", source.registry), Duration::ZERO)
 }
 
-/// How long the registry wants to be left alone, within reason.
+/// Returns the wait that the registry asks for, at most 30 seconds.
 fn retry_after(response: &Response) -> Duration {
     const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
     let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     seconds.map_or(Duration::ZERO, |seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
 }
 
-/// Host and port of an address, for a message.
+/// Returns the host and port of an address, for a message.
 fn authority(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// Whether a host and port is this machine, by its name alone.
+/// Returns whether a host and port is this machine, by its name alone.
 fn is_loopback(host: &str) -> bool {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     name.eq_ignore_ascii_case("localhost")

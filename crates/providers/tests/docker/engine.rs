@@ -1,4 +1,4 @@
-//! The Engine itself: away, elsewhere, restarted, or without what is asked of it.
+//! Tests of the Engine itself: unreachable, remote, restarted, or without a required feature.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -88,7 +88,7 @@ async fn what_the_engine_lacks_is_refused_by_name() {
     let bounded = Spec { resources: Resources { disk_mb: 64, ..spec().resources }, ..spec() };
     match ground.docker.check(&bounded) {
         Err(Error::NotSupported(text)) => assert!(text.contains("disk_mb") && text.contains("docker"), "{text}"),
-        // An Engine whose driver can.
+        // This Engine has a storage driver that can limit the disk.
         other => assert!(ground.docker.facts().limits.iter().any(|(name, _)| *name == "disk_mb"), "{other:?}"),
     }
 }
@@ -154,7 +154,7 @@ async fn an_image_is_pulled_with_the_login_and_refusals_say_what_to_do() {
         }
     }
     let ground = with(Some("a?>~secret")).await.unwrap();
-    // Many at once are one pull.
+    // Concurrent starts share one pull.
     let spec = Spec { image: name.clone(), ..spec() };
     let ids = [new_id(), new_id(), new_id()];
     let started = futures_util::future::join_all(ids.iter().map(|id| ground.docker.start(id, &spec))).await;
@@ -172,7 +172,7 @@ async fn an_image_is_pulled_with_the_login_and_refusals_say_what_to_do() {
     assert!(matches!(&refused, Err(Error::Invalid(text)) if text.contains("r.example")), "{refused:?}");
 }
 
-/// Also what removes the agent's volume is made good.
+/// The volume is the one that holds the agent.
 #[tokio::test]
 async fn a_volume_that_was_removed_is_made_again() {
     let Some(ground) = Ground::new().await else { return };
@@ -215,7 +215,7 @@ pub(crate) async fn proxied(socket: PathBuf, tls: Option<TlsAcceptor>) -> (Socke
             let (socket, tls) = (socket.clone(), tls.clone());
             connections.spawn(async move {
                 let mut engine = UnixStream::connect(socket).await.unwrap();
-                // What a client or the Engine breaks off is its own affair.
+                // Connections that the client or the Engine breaks off need no handling here.
                 match tls {
                     None => {
                         let mut stream = stream;
@@ -248,7 +248,7 @@ async fn an_engine_on_tcp_works_like_one_on_a_socket() {
 async fn the_engine_relays_only_to_a_server_that_cannot_reach_the_agent_itself() {
     let Some(ground) = Ground::new().await else { return };
     let inside = ground.start().await;
-    // What the Engine has started in the container: one process for each connection.
+    // Processes that the Engine has started in the container, one for each connection.
     let relays = || {
         let (status, answer) =
             ground.engine.api("GET", &format!("/containers/{}/json", ground.container(&inside.id)), b"");
@@ -296,7 +296,7 @@ async fn an_engine_behind_tls_is_known_by_its_certificate_and_we_by_ours() {
     };
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(authority_cert.der().to_vec())).unwrap();
-    let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build().unwrap();
     let server = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -313,7 +313,8 @@ async fn an_engine_behind_tls_is_known_by_its_certificate_and_we_by_ours() {
     docker.start(&id, &spec()).await.unwrap();
     assert_eq!(Inside::of(&docker, id).text("echo safe").await, "safe\n");
 
-    // Without TLS, without our certificate, and with an authority that did not sign the Engine's.
+    // Without TLS, without a client certificate, and with an authority that did not sign the
+    // Engine's.
     let (_, other_key) = signed("other");
     let other = rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(&other_key).unwrap();
     let strange = DockerTls { ca: write("other.pem", other.pem()), ..tls.clone() };
@@ -325,7 +326,7 @@ async fn an_engine_behind_tls_is_known_by_its_certificate_and_we_by_ours() {
     assert!(matches!(&half, Err(Error::Invalid(text)) if text.contains("providers.docker.tls")), "{half:?}");
 }
 
-/// An Engine of its own, since it goes away.
+/// Starts an Engine of its own with a box, ends the Engine and starts it again.
 async fn restarted(settings: &str, kill: bool) -> Option<(Engine, Docker, providers::SandboxId)> {
     let mut engine = Engine::start_with(settings)?;
     furnish(&engine);
@@ -345,7 +346,7 @@ async fn restarted(settings: &str, kill: bool) -> Option<(Engine, Docker, provid
         matches!(docker.inventory().await, Err(Error::Unavailable(_))),
         "boxes of an Engine that is away are not gone"
     );
-    // A box that goes on answers as long as its connection is not the Engine's.
+    // A box that keeps running answers as long as its connection does not depend on the Engine.
     let goes_on = Inside::of(&docker, id.clone());
     if settings.is_empty() {
         eventually("the kept connection has ended", || async {
@@ -385,7 +386,7 @@ async fn boxes_outlive_an_engine_that_restores_them() {
     }
 }
 
-/// What is started by this test in a process of its own, which is then killed.
+/// Environment variable that is set in the test's second process, which is then killed.
 const LEFT: &str = "TIDEBOX_TEST_LEFT_ENGINE";
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Doors and what holds at them: TLS, the Unix socket, bounds, draining.
+//! Listeners and their limits: TLS, the Unix socket, bounds, draining.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
@@ -27,12 +27,12 @@ mod tls;
 /// A request that is answered from memory, and the connection's last.
 const HEALTH: &str = "GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
-/// Where the server listens.
+/// Returns the address that the server listens on.
 fn address(server: &TestServer) -> SocketAddr {
     server.url.split_once("://").unwrap().1.parse().unwrap()
 }
 
-/// Everything that comes until the connection ends, also when it is reset.
+/// Reads until the connection ends, also when it is reset.
 async fn rest(stream: &mut (impl AsyncRead + Unpin + ?Sized), patience: Duration) -> String {
     let mut answer = Vec::new();
     let read = tokio::time::timeout(patience, stream.read_to_end(&mut answer)).await;
@@ -51,7 +51,7 @@ async fn tcp(server: &TestServer) -> TcpStream {
     TcpStream::connect(address(server)).await.unwrap()
 }
 
-/// The head and the body of an answer of known length.
+/// Splits an answer of known length into head and body.
 fn parted(answer: &str) -> (&str, &str) {
     answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"))
 }
@@ -62,7 +62,7 @@ fn is_health(answer: &str) {
     assert!(head.starts_with("HTTP/1.1 200 ") && body.contains(r#""status":"ok""#), "{answer}");
 }
 
-/// A certificate for `localhost`, its key, and the files of both.
+/// A self-signed certificate for `localhost`, with its key.
 struct Certificate {
     pem: String,
     key: String,
@@ -81,7 +81,7 @@ impl Certificate {
         files
     }
 
-    /// The settings of a server that uses it from `dir`.
+    /// Returns the settings of a server that uses it from `dir`.
     fn settings(&self, dir: &Path) -> String {
         let (cert, key) = self.write(dir);
         format!("server.tls.cert_file={} server.tls.key_file={}", cert.display(), key.display())
@@ -91,7 +91,7 @@ impl Certificate {
         CertificateDer::from_pem_slice(self.pem.as_bytes()).unwrap()
     }
 
-    /// Connects as somebody who trusts this certificate and nothing else.
+    /// Connects as a client that trusts only this certificate.
     async fn connect(&self, server: &TestServer) -> TlsStream<TcpStream> {
         self.try_connect(server, "localhost", &["http/1.1"]).await.unwrap()
     }
@@ -104,7 +104,7 @@ impl Certificate {
     ) -> std::io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(self.der()).unwrap();
-        let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(roots)
@@ -115,7 +115,7 @@ impl Certificate {
     }
 }
 
-/// Starts a server that must not start: its exit code and what it says.
+/// Runs a server that must not start and returns its exit code and messages.
 fn refused_start(settings: &[(&str, &str)]) -> (Option<i32>, String) {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidebox"));

@@ -1,4 +1,4 @@
-//! How fast callers may ask, and who counts as one.
+//! Rate limits, and the callers that they apply to.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ const CHEAP: &str = "/providers";
 
 type Headers<'a> = &'a [(&'a str, &'a str)];
 
-/// A server that gives each caller so many requests, and one more in a minute.
+/// Starts a server that allows each caller `burst` requests at once, and one more per minute.
 async fn start(key_by: &str, burst: u32, more: &str) -> TestServer {
     let limit = format!("rate_limit.enabled=true rate_limit.requests_per_minute=1 rate_limit.burst={burst}");
     TestServer::start(&format!("{MOCK} {limit} rate_limit.key_by={key_by} {more}")).await
@@ -37,9 +37,9 @@ async fn ask(server: &TestServer, headers: Headers<'_>) -> Answer {
     send(server, Method::GET, CHEAP, headers).await
 }
 
-/// The same from another address of this machine.
+/// Sends the same request from another address of this machine.
 async fn ask_from(server: &TestServer, address: &str, headers: Headers<'_>) -> Answer {
-    let http = reqwest::Client::builder().local_address(Some(address.parse().unwrap())).build().unwrap();
+    let http = crate::server::http_client().local_address(Some(address.parse().unwrap())).build().unwrap();
     let mut request = http.get(format!("{}/api/v1{CHEAP}", server.url));
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -52,7 +52,7 @@ fn number(answer: &Answer, header: &str) -> u64 {
     value.to_str().unwrap().parse().unwrap()
 }
 
-/// Checks that it was let through, and how many more will be.
+/// Checks that a request was allowed, and the number of requests left.
 #[track_caller]
 fn left(answer: &Answer, remaining: u64) {
     assert_ne!(answer.status, 429, "{:?}", answer.json());
@@ -121,7 +121,7 @@ async fn a_burst_is_followed_by_the_steady_rate() {
     while start.elapsed() < Duration::from_secs(3) || allowed <= 20 && start.elapsed() < PATIENCE {
         allowed += u64::from(ask(&server, &[]).await.status == 200);
     }
-    // One comes every 100 ms. A machine that is busy may ask for fewer.
+    // The bucket gains a request every 100 ms. A busy machine may send fewer.
     let came = start.elapsed().as_millis() as u64 / 100;
     assert!(allowed <= 20 + came + 1, "{allowed} in {:?}", start.elapsed());
     assert!(allowed > 20, "the bucket fills again: {allowed}");
@@ -134,7 +134,7 @@ async fn each_owner_has_a_bucket_of_its_own() {
     left(&ask(&server, &[("x-user-id", "  alice ")]).await, 0);
     limited(&ask(&server, &[("x-user-id", "alice")]).await);
     left(&ask(&server, &[("x-user-id", "团队-7")]).await, 1);
-    // No owner, or none that can be: the address.
+    // Without a valid owner the address counts.
     left(&ask(&server, &[]).await, 1);
     left(&ask(&server, &[("x-user-id", "a/b")]).await, 0);
     limited(&ask(&server, &[("x-user-id", "")]).await);
@@ -201,7 +201,7 @@ async fn a_forwarded_address_is_believed_from_a_trusted_proxy_alone() {
     left(&ask(&server, &[("x-forwarded-for", "2001:db8::ffff:0:0:2")]).await, 0);
     limited(&ask(&server, &[("x-forwarded-for", "2001:db8::3")]).await);
     left(&ask(&server, &[("x-forwarded-for", "2001:db8:0:1::3")]).await, 1);
-    // Somebody who is no proxy.
+    // A client that is not a trusted proxy.
     left(&ask_from(&server, "127.0.0.2", &[("x-forwarded-for", "203.0.113.3")]).await, 1);
     left(&ask_from(&server, "127.0.0.2", &[("x-forwarded-for", "203.0.113.4")]).await, 0);
     limited(&ask_from(&server, "127.0.0.2", &[("x-forwarded-for", "203.0.113.5")]).await);
@@ -215,10 +215,10 @@ async fn keys_cannot_be_guessed_fast() {
         ask(&server, &wrong).await.refused(401, "unauthorized", "");
         let admin = send(&server, Method::GET, "/admin/providers", &[("x-admin-api-key", "wrong")]).await;
         admin.refused(401, "unauthorized", "");
-        // An open route, which tells more to whoever has the key.
+        // An open route, which shows more with the right key.
         send(&server, Method::GET, "/ready", &wrong).await.ok();
         send(&server, Method::GET, "/nope", &wrong).await.refused(401, "unauthorized", "");
-        // Nothing tells any more whether a guess is right.
+        // Now the answers are the same for right and wrong keys.
         for headers in [[("x-api-key", "wrong")], [("x-api-key", API)], [("x-admin-api-key", ADMIN)]] {
             limited(&ask(&server, &headers).await);
             limited(&send(&server, Method::GET, "/ready", &headers).await);
@@ -281,7 +281,7 @@ async fn a_flood_of_guesses_is_one_row_of_the_audit_history() {
     }
     let rows = ask_from(&server, "127.0.0.2", &[("x-admin-api-key", ADMIN)]).await;
     left(&rows, 4);
-    let http = reqwest::Client::builder().local_address(Some("127.0.0.2".parse().unwrap())).build().unwrap();
+    let http = crate::server::http_client().local_address(Some("127.0.0.2".parse().unwrap())).build().unwrap();
     let request = http.get(format!("{}/api/v1/admin/audit", server.url)).header("x-admin-api-key", ADMIN);
     let rows = Answer::read(request.send().await.unwrap()).await.ok();
     let refused: Vec<&Value> =
@@ -350,7 +350,7 @@ async fn a_command_that_streams_counts_once() {
     left(&ask(&server, &[("x-user-id", "alice")]).await, 7);
 }
 
-/// The limiter's figures, asked by somebody who is not limited yet.
+/// Returns the limiter's figures, requested by an owner who is not limited yet.
 async fn figures(server: &TestServer, owner: &str) -> Value {
     send(server, Method::GET, "/diagnostics", &[("x-user-id", owner)]).await.ok()["rate_limit"].clone()
 }
@@ -426,7 +426,7 @@ async fn ten_thousand_owners_are_ten_thousand_buckets_and_cost_little() {
         while answers < wanted {
             let read = socket.read_buf(&mut buffer).await.unwrap();
             assert!(read > 0, "the server hung up after {answers} answers");
-            // A word of each answer; it may lie across two reads.
+            // Counts a text of each answer, which may lie across two reads.
             answers = wanted - 100 + String::from_utf8_lossy(&buffer).matches("HTTP/1.1 404").count();
         }
         buffer.clear();
@@ -450,7 +450,7 @@ async fn idle_buckets_are_pruned() {
     }
     server
         .until("the idle buckets go", async || {
-            // The one who looks is not idle.
+            // The client that asks is not idle.
             let told = send(&server, Method::GET, "/diagnostics", &[("x-user-id", "looks")]).await;
             let told = if told.status == 200 { told.json()["rate_limit"].clone() } else { Value::Null };
             told["active_buckets"] == 1 && told["evicted_total"].as_u64() >= Some(20)

@@ -1,5 +1,4 @@
-//! A server of its own for each test: its own port, data and configuration,
-//! and nothing left when it goes.
+//! A server for each test, with its own port, data and configuration, that leaves nothing behind.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -14,18 +13,17 @@ use std::time::{Duration, Instant};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
-/// How long anything that is waited for may take.
+/// The longest wait for any condition.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// The provider whose boxes are memory: for the rules of the API.
+/// Settings for the provider whose boxes are memory: for the rules of the API.
 pub const MOCK: &str = "providers.native.enabled=false providers.mock.enabled=true providers.default=mock";
-/// The provider whose boxes are real.
+/// Settings for the provider whose boxes are real.
 pub const NATIVE: &str = "providers.default=native";
 
-/// A running server.
 pub struct TestServer {
     pub url: String,
     pub http: reqwest::Client,
-    /// Sent with every request, once it is set.
+    /// API key for every request, once it is set.
     pub key: Option<String>,
     process: Option<Child>,
     command: Vec<String>,
@@ -39,11 +37,12 @@ pub struct TestServer {
     images_disk: Option<String>,
 }
 
-/// Makes a small disk for the images, in a mount namespace that ends with the server.
+/// Shell script that makes a small disk for the images, in a mount namespace that ends with the
+/// server.
 const WITH_IMAGES_DISK: &str =
     r#"mkdir -p "$1/images" && mount -t tmpfs -o "$2" tmpfs "$1/images" && shift 2 && exec "$@""#;
 
-/// An answer, read whole.
+/// An answer with its whole body.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -63,14 +62,14 @@ impl Answer {
             .unwrap_or_else(|error| panic!("not JSON ({error}): {}", String::from_utf8_lossy(&self.bytes)))
     }
 
-    /// The body of a success.
+    /// Returns the body of a success as JSON; fails on any other status.
     #[track_caller]
     pub fn ok(&self) -> Value {
         assert!(self.status.is_success(), "{} {}", self.status, String::from_utf8_lossy(&self.bytes));
         self.json()
     }
 
-    /// Checks an error's status, code and words.
+    /// Checks the status, code and message of an error.
     #[track_caller]
     pub fn refused(&self, status: u16, code: &str, words: &str) {
         let body = self.json();
@@ -87,13 +86,13 @@ impl TestServer {
         Self::start_as(settings, None).await
     }
 
-    /// Starts a server as another user; the data folder is theirs.
+    /// Starts a server as another user, who owns the data folder.
     pub async fn start_as(settings: &str, user: Option<u32>) -> Self {
         Self::start_command("serve", settings, user).await
     }
 
-    /// Starts a server whose images lie on a disk of their own, made with these
-    /// options: `size=20m`. `None` where nobody may mount one.
+    /// Starts a server whose images lie on a separate disk, made with these options: `size=20m`.
+    /// Returns `None` if this user may not mount one.
     pub async fn start_with_images_on(disk: &str, settings: &str) -> Option<Self> {
         let unshare = fixtures::found("unshare", &[])?;
         if !Command::new(unshare).args(["--mount", "true"]).stderr(Stdio::null()).status().unwrap().success() {
@@ -113,7 +112,7 @@ impl TestServer {
         assert!(command.arg(self.data_dir().join("images")).status().unwrap().success(), "the disk does not grow");
     }
 
-    /// How many entries a folder of that disk has that are no empty folders.
+    /// Returns the number of entries in a folder of that disk, without empty folders.
     pub fn entries_on_images_disk(&self, folder: &str) -> usize {
         let seen = format!("/proc/{}/root{}", self.pid(), self.data_dir().join("images").join(folder).display());
         let is_something = |entry: &std::io::Result<std::fs::DirEntry>| {
@@ -131,7 +130,7 @@ impl TestServer {
 
     fn prepare(command: &str, settings: &str, user: Option<u32>) -> Self {
         let dir = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
-        // Boxes of PRoot have users of their own, who have to get there.
+        // Boxes of PRoot have users of their own, who must be able to traverse the folder.
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
         if let Some(user) = user {
             std::os::unix::fs::chown(dir.path(), Some(user), Some(user)).unwrap();
@@ -157,7 +156,7 @@ impl TestServer {
         }
     }
 
-    /// Lines of the log with these words are no failure of the test.
+    /// Allows errors in the log that contain these words.
     pub fn expect_trouble(&mut self, words: &'static str) {
         self.expected_trouble.push(words);
     }
@@ -170,14 +169,14 @@ impl TestServer {
         self.process.as_ref().expect("the server runs").id()
     }
 
-    /// What of the server is in memory.
+    /// Returns the resident memory of the server, in KiB.
     pub fn resident_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// Starts the process, after the first time or after [`TestServer::kill`].
+    /// Starts the process, at first or after [`TestServer::kill`].
     pub async fn launch(&mut self) {
         let tidebox = std::env::var("TIDEBOX_TEST_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tidebox").to_owned());
         let mut command = match &self.images_disk {
@@ -197,12 +196,12 @@ impl TestServer {
             .env("TIDEBOX_DATA_DIR", self.data_dir())
             .env("TIDEBOX_SERVER_PORT", "0")
             .env("TIDEBOX_LOGGING_FORMAT", "json")
-            // What else this machine has is not what most tests are about.
+            // Most tests must not depend on the other runtimes of this machine.
             .env("TIDEBOX_PROVIDERS_DOCKER_ENABLED", "false")
             .env("TIDEBOX_PROVIDERS_PROOT_ENABLED", "false")
-            // Nor what a registry has that no test has started.
+            // Nor on a registry that no test has started.
             .env("TIDEBOX_IMAGES_PULL", "never")
-            // What a disk has free is not what most tests are about.
+            // Nor on the free space of the disk.
             .env("TIDEBOX_LIMITS_RESERVE_DISK_MB", "0")
             .env("TIDEBOX_LIMITS_RESERVE_INODES", "0")
             .current_dir(self.dir.path())
@@ -216,7 +215,7 @@ impl TestServer {
         if let Some(user) = self.user {
             command.uid(user).gid(user);
         }
-        // Connections of the process before lead nowhere.
+        // Connections to the previous process are dead.
         self.http = http();
         let mut process = command.spawn().expect("the binary starts");
         let address = watch(process.stderr.take().unwrap(), Arc::clone(&self.log));
@@ -224,7 +223,7 @@ impl TestServer {
         match address.recv_timeout(PATIENCE) {
             Ok(url) => self.url = url,
             Err(_) => {
-                // Not within the panic, which would poison the log for what cleans up.
+                // Not within the panic, which would poison the log for the clean-up.
                 let log = self.log_text();
                 panic!("the server did not start:\n{log}");
             }
@@ -244,14 +243,14 @@ impl TestServer {
         process.wait().unwrap();
     }
 
-    /// Ends the process as an operator would; its exit code.
+    /// Ends the process with SIGTERM and returns its exit code.
     pub fn terminate(&mut self) -> Option<i32> {
         let pid = rustix::process::Pid::from_child(self.process.as_ref().expect("the server runs"));
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         self.end()
     }
 
-    /// Waits for the end of a process that was told to stop; its exit code.
+    /// Waits for the end of a process after its signal and returns its exit code.
     pub fn end(&mut self) -> Option<i32> {
         self.process.take().expect("the server runs").wait().unwrap().code()
     }
@@ -276,7 +275,7 @@ impl TestServer {
         Answer::read(self.request(Method::DELETE, path).send().await.unwrap()).await
     }
 
-    /// Spawns with the defaults; the id.
+    /// Spawns a sandbox with the defaults and returns its id.
     pub async fn spawn(&self) -> String {
         self.spawn_with(json!({})).await
     }
@@ -287,24 +286,23 @@ impl TestServer {
         answer.json()["id"].as_str().unwrap().to_owned()
     }
 
-    /// Runs a shell line; the result.
+    /// Runs a shell line and returns the result.
     pub async fn exec(&self, id: &str, line: &str) -> Value {
         self.post(&format!("/sandboxes/{id}/exec"), json!({"command": line})).await.ok()
     }
 
-    /// Runs a shell line that must succeed; what it wrote to stdout.
+    /// Runs a shell line that must succeed and returns its stdout.
     pub async fn output(&self, id: &str, line: &str) -> String {
         let result = self.exec(id, line).await;
         assert_eq!(result["exit_code"], 0, "{line}: {result}");
         result["stdout"].as_str().unwrap().to_owned()
     }
 
-    /// Writes a text file.
     pub async fn write(&self, id: &str, path: &str, content: &str) {
         self.post(&format!("/sandboxes/{id}/files"), json!({"path": path, "content": content})).await.ok();
     }
 
-    /// Looks until `reached` says so.
+    /// Polls until `reached` returns true; fails after [`PATIENCE`].
     pub async fn until(&self, what: &str, mut reached: impl AsyncFnMut() -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !reached().await {
@@ -317,7 +315,7 @@ impl TestServer {
         self.log.lock().unwrap().join("\n")
     }
 
-    /// Where providers keep their boxes.
+    /// Returns the folders in which providers keep their boxes.
     fn provider_dirs(&self) -> [PathBuf; 3] {
         [self.data_dir().join("native"), self.data_dir().join("proot"), self.dir.path().join("data-proot")]
     }
@@ -334,7 +332,7 @@ impl TestServer {
         }
     }
 
-    /// What a server with this data would leave on the host.
+    /// Lists what a server with this data has left on the host.
     fn leftovers(&self) -> String {
         let mut left = String::new();
         for dir in self.provider_dirs() {
@@ -353,11 +351,17 @@ impl TestServer {
     }
 }
 
-fn http() -> reqwest::Client {
-    reqwest::Client::builder().timeout(Duration::from_secs(120)).build().unwrap()
+/// Returns the builder of an HTTP client.
+pub fn http_client() -> reqwest::ClientBuilder {
+    client::install_crypto();
+    reqwest::Client::builder()
 }
 
-/// Keeps the log and finds the line that says where the server listens.
+fn http() -> reqwest::Client {
+    http_client().timeout(Duration::from_secs(120)).build().unwrap()
+}
+
+/// Keeps the log and finds the line with the server's address.
 fn watch(stderr: impl std::io::Read + Send + 'static, log: Arc<Mutex<Vec<String>>>) -> Receiver<String> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
@@ -373,8 +377,8 @@ fn watch(stderr: impl std::io::Read + Send + 'static, log: Arc<Mutex<Vec<String>
 }
 
 impl Drop for TestServer {
-    /// Destroys what is left through the API, ends the server, and fails the
-    /// test if anything stays or the server complained.
+    /// Destroys the remaining sandboxes through the API, ends the server, and fails the test if
+    /// anything stays or the log has errors.
     fn drop(&mut self) {
         if self.process.is_some() {
             let key = self.settings.iter().find(|(name, _)| name == "auth.api_key").map(|(_, key)| key.clone());
@@ -415,7 +419,7 @@ fn destroy_all(url: &str, key: String) {
     let done = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let http = reqwest::Client::builder().timeout(PATIENCE).build().unwrap();
+            let http = http_client().timeout(PATIENCE).build().unwrap();
             let Ok(answer) = http.get(format!("{url}/api/v1/sandboxes")).header("x-api-key", &key).send().await else {
                 return;
             };

@@ -16,19 +16,19 @@ use crate::server::{Answer, MOCK, NATIVE, PATIENCE, TestServer};
 
 const KEY: &str = "a-key-of-at-least-thirty-two-bytes";
 
-/// The client's end.
+/// The client's end of a connection.
 struct Socket {
     stream: WebSocketStream<TcpStream>,
-    /// The subprotocol that was taken up.
+    /// The subprotocol that the server selected.
     protocol: Option<String>,
 }
 
-/// How the server ended it.
+/// Output and end of a command.
 #[derive(Debug)]
 struct Ended {
     stdout: String,
     stderr: String,
-    /// The last message.
+    /// The last message before the connection closed.
     last: Value,
     code: Option<CloseCode>,
 }
@@ -47,7 +47,7 @@ impl Ended {
     }
 }
 
-/// Opens a WebSocket with these headers; else the status and the body.
+/// Opens a WebSocket with these headers; returns the status and the body if it is refused.
 async fn open(server: &TestServer, id: &str, headers: &[(&str, &str)]) -> Result<Socket, (u16, Value)> {
     let address = server.url.strip_prefix("http://").unwrap();
     let uri = format!("ws://{address}/api/v1/sandboxes/{id}/exec/ws").parse().unwrap();
@@ -85,7 +85,7 @@ impl Socket {
     }
 
     async fn send(&mut self, message: Message) {
-        // The server may have hung up; what it said then is waiting to be read.
+        // The server may have closed the connection; its last messages can still be read.
         let _ = self.stream.send(message).await;
     }
 
@@ -99,7 +99,7 @@ impl Socket {
         }
     }
 
-    /// Reads until stdout has `text`; all of it.
+    /// Reads until stdout has `text` and returns all of stdout so far.
     async fn until(&mut self, text: &str) -> String {
         let mut seen = String::new();
         while !seen.contains(text) {
@@ -111,7 +111,7 @@ impl Socket {
         seen
     }
 
-    /// Reads to the end.
+    /// Reads until the connection ends.
     async fn end(mut self) -> Ended {
         let mut ended = Ended { stdout: String::new(), stderr: String::new(), last: Value::Null, code: None };
         while let Some(message) = self.next().await {
@@ -136,7 +136,7 @@ async fn run(server: &TestServer, id: &str, start: Value) -> Ended {
     Socket::begin(server, id, start).await.end().await
 }
 
-/// Whether nothing in the box has this on its command line.
+/// Returns whether no process in the box matches this pattern by its command line.
 async fn is_gone(server: &TestServer, id: &str, pattern: &str) -> bool {
     server.exec(id, &format!("pgrep -f '{pattern}'")).await["exit_code"] == 1
 }
@@ -202,7 +202,7 @@ async fn a_terminal_has_a_size_can_be_resized_and_typed_into() {
     socket.say(json!({"type": "stdin", "data": "sleep 4322; echo \"ended $?\"\n"})).await;
     server.until("the sleep", async || !is_gone(&server, &id, "^[s]leep 4322").await).await;
     socket.send(Message::binary(&b"\x03"[..])).await;
-    // What is typed before the prompt is back is echoed before it; only the sum is the command's own.
+    // Input typed before the prompt is back is echoed before it; only the sum is the command's own.
     socket.say(json!({"type": "stdin", "data": "echo $((40 + 2)) again\n"})).await;
     socket.until("42 again").await;
     socket.say(json!({"type": "stdin", "data": "sleep 4323; echo \"ended $?\"\n"})).await;
@@ -301,7 +301,7 @@ async fn what_is_too_large_or_no_websocket_is_told_and_cut() {
     assert_eq!(ended.code, Some(CloseCode::Size));
     let mut socket = Socket::begin(&server, &id, json!({"command": "echo ready; sleep 4325"})).await;
     socket.until("ready").await;
-    // A frame of a kind that does not exist.
+    // A frame with an opcode that does not exist.
     tokio::io::AsyncWriteExt::write_all(socket.stream.get_mut(), &[0x83, 0x80, 1, 2, 3, 4]).await.unwrap();
     let ended = socket.end().await;
     ended.refused("bad_request", "no WebSocket");
@@ -430,7 +430,14 @@ async fn a_key_may_be_a_subprotocol_and_is_neither_answered_nor_written_down() {
     assert_eq!(by_header.ok().unwrap().protocol.as_deref(), Some("tidebox.v1"));
     // On any other route it is no key.
     let plain = server.url.clone() + "/api/v1/sandboxes";
-    let answer = reqwest::Client::new().get(plain).header("Sec-WebSocket-Protocol", offer(KEY)).send().await.unwrap();
+    let answer = crate::server::http_client()
+        .build()
+        .unwrap()
+        .get(plain)
+        .header("Sec-WebSocket-Protocol", offer(KEY))
+        .send()
+        .await
+        .unwrap();
     assert_eq!(answer.status(), 401);
     let log = server.log_text();
     for secret in [KEY, wrong, &BASE64_URL.encode(KEY), &BASE64_URL.encode(wrong)] {
@@ -458,7 +465,7 @@ async fn a_client_that_stops_reading_stops_its_command_and_nothing_else() {
     assert_eq!(server.output(&id, "echo still here").await, "still here\n");
     let grown = server.resident_kib().saturating_sub(before);
     assert!(grown < 48 * 1024, "the server grew by {grown} KiB");
-    // A signal still reaches what nobody reads.
+    // A signal still reaches a command whose output is not read.
     let mut last = stalled.pop().unwrap();
     last.say(json!({"type": "signal", "signal": "SIGKILL"})).await;
     server.until("its end", async || server.output(&id, "pgrep -x yes | wc -l").await.trim() == "3").await;
@@ -472,7 +479,7 @@ async fn a_command_that_does_not_read_does_not_hold_up_a_signal_or_its_end() {
     let id = server.spawn().await;
     let mut socket = Socket::begin(&server, &id, json!({"command": "echo ready; sleep 4328"})).await;
     socket.until("ready").await;
-    // More than a pipe holds, and less than all that may be on its way.
+    // More than a pipe holds, and less than all that may be in transit.
     for _ in 0..8 {
         socket.send(Message::binary(vec![b'x'; 64 * 1024])).await;
     }
@@ -485,7 +492,7 @@ async fn a_command_that_does_not_read_does_not_hold_up_a_signal_or_its_end() {
             socket.stream.feed(Message::binary(vec![b'x'; 512 * 1024])).await.unwrap_or_default();
         }
     };
-    // Nobody takes all of it.
+    // Not all of it is read.
     let _ = tokio::time::timeout(Duration::from_secs(2), flood).await;
     socket.end().await.exited(5);
 }

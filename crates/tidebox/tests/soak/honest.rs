@@ -1,4 +1,4 @@
-//! Callers that use the service as intended, and what they wait for.
+//! Callers that use the service as intended, and the times that they wait.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const THINKING: Duration = Duration::from_millis(100);
 /// Rounds between two spawns of one caller.
 const ROUNDS_PER_SPAWN: usize = 4;
 
-/// Times that honest callers waited, and what went wrong for them.
+/// Times that honest callers waited, and their failures.
 #[derive(Debug, Default)]
 pub struct Figures {
     exec: Vec<Duration>,
@@ -55,7 +55,7 @@ pub fn percentile(samples: &[Duration], percent: usize) -> Duration {
     sorted.get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-/// Lets `callers` work for as long as `part`; what they waited for.
+/// Lets `callers` work for the time `part` and returns the times that they waited.
 pub async fn live(server: &TestServer, callers: usize, part: Duration) -> Figures {
     let mut all = Figures::default();
     let end = Instant::now() + part;
@@ -74,10 +74,10 @@ struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     fn new(server: &'a TestServer, number: usize) -> Self {
-        // The hostile ones have another address: owners can be made up, and all of one
+        // The hostile callers have another address: owners can be made up, so all owners of one
         // address together have a share too.
         let address = Ipv4Addr::new(127, 0, 0, 2);
-        let http = reqwest::Client::builder().timeout(Duration::from_secs(60)).local_address(IpAddr::V4(address));
+        let http = crate::server::http_client().timeout(Duration::from_secs(60)).local_address(IpAddr::V4(address));
         let http = http.build().unwrap();
         Self { server, http, owner: format!("honest-{number}"), figures: Figures::default() }
     }
@@ -135,7 +135,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Sends a request; the body of a success, text that is no JSON as a string.
+    /// Sends a request and returns the body of a success, text that is no JSON as a string.
     async fn call(&mut self, method: Method, path: &str, body: Option<Value>) -> Option<Value> {
         let url = format!("{}/api/v1{path}", self.server.url);
         let mut request = self.http.request(method.clone(), url).header("X-User-ID", &self.owner);

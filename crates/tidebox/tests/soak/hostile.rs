@@ -13,7 +13,7 @@ use crate::server::TestServer;
 
 /// Time of one command in a hostile box.
 const ROUND: &str = "10s";
-/// Programs for the boxes: what each tries to take from all others.
+/// Programs for the boxes, by the resource that each tries to take from the others.
 const PROGRAMS: [(&str, &str); 8] = [
     ("processors", "import os\nfor _ in range(40):\n  if os.fork() == 0:\n    while True: pass\nos.wait()"),
     ("processes", "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"),
@@ -52,7 +52,7 @@ pub struct Attack {
 impl Attack {
     /// Starts one attacker for each program, and further callers up to `count`.
     pub async fn begin(server: &TestServer, count: usize) -> Attack {
-        let http = reqwest::Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
+        let http = crate::server::http_client().timeout(Duration::from_secs(30)).build().unwrap();
         let (stop, url) = (Arc::new(AtomicBool::new(false)), server.url.clone());
         let mut attack = Attack { stop, tasks: JoinSet::new(), deeds: Vec::new(), http, url };
         for (name, program) in PROGRAMS {
@@ -74,7 +74,7 @@ impl Attack {
         Hostile { http: self.http.clone(), url: self.url.clone(), owner, stop: Arc::clone(&self.stop), deeds }
     }
 
-    /// Ends all of them; how many rounds each has done.
+    /// Ends all attackers and returns the number of rounds of each.
     pub async fn end(mut self) -> Vec<(&'static str, u64)> {
         self.stop.store(true, Ordering::Relaxed);
         self.tasks.shutdown().await;
@@ -102,7 +102,7 @@ impl Hostile {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
-    /// Sends a request; its outcome is of no interest unless it has a body.
+    /// Sends a request and returns its body, if it is JSON.
     async fn post(&self, path: &str, body: &Value) -> Option<Value> {
         let request = self.http.post(format!("{}/api/v1{path}", self.url)).header("X-User-ID", &self.owner);
         request.json(body).send().await.ok()?.json().await.ok()
@@ -113,7 +113,7 @@ impl Hostile {
         Some(self.post("/sandboxes", &size).await?["id"].as_str()?.to_owned())
     }
 
-    /// Runs a program again and again, and lists what it left, in box after box.
+    /// Runs a program repeatedly, each time in a new box, and lists the files that it left.
     async fn run_program(self, program: &'static str) {
         while self.goes_on() {
             if let Some(id) = self.a_box().await {
@@ -128,7 +128,7 @@ impl Hostile {
         }
     }
 
-    /// Asks for much, from many connections, and reads none of it.
+    /// Requests large answers on many connections, and reads none of them.
     async fn read_nothing(self) {
         while self.goes_on() {
             if let Some(id) = self.a_box().await {
@@ -164,8 +164,8 @@ impl Hostile {
         }
     }
 
-    /// Sends `body`, announced as `length` bytes, on a connection of its own; the
-    /// connection, from which nothing is read.
+    /// Sends `body`, announced as `length` bytes, and returns the connection, from which nothing is
+    /// read.
     async fn unread(&self, path: &str, body: &str, length: usize) -> Option<TcpStream> {
         let address = self.url.strip_prefix("http://")?;
         let head = format!(

@@ -1,12 +1,12 @@
 //! Ten hostile boxes and callers beside ten honest ones.
 //!
-//! The honest ones must not notice much: no request of theirs fails, and what they
-//! wait for stays near what it is on a quiet machine. A program of its own, so that
-//! no other test runs beside it and disturbs the quiet part.
+//! The honest ones must not notice much: none of their requests fails, and their waiting times
+//! stay near those on a quiet machine. A test program of its own, so that no other test runs
+//! beside it and disturbs the quiet part.
 //!
-//! Runs for some seconds. `TIDEBOX_SOAK_SECONDS=1800` makes the hostile part as long
-//! as that, and `TIDEBOX_TEST_BINARY` names another program to test than the one that
-//! was just built, such as a release build.
+//! Runs for some seconds. `TIDEBOX_SOAK_SECONDS=1800` sets the length of the hostile part, and
+//! `TIDEBOX_TEST_BINARY` names another program to test than the one that was just built, such as a
+//! release build.
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 #![expect(clippy::print_stderr, reason = "the figures are what a soak is for")]
@@ -22,14 +22,14 @@ use std::time::Duration;
 use crate::honest::Figures;
 use crate::server::{NATIVE, TestServer};
 
-/// Honest callers, each with a box of its own; as many are hostile.
+/// Honest callers, each with its own box; as many are hostile.
 const CALLERS: usize = 10;
-/// Length of each part unless the environment asks for another.
+/// Length of each part unless the environment sets another.
 const SECONDS: u64 = 12;
-/// Longest time without hostile ones: thousands of calls, whose times vary little.
+/// Longest part without hostile callers: thousands of calls, whose times vary little.
 const QUIET_MAX: Duration = Duration::from_secs(60);
-/// The most by which the p95 of an honest call may grow in a long run. A short one
-/// with a build for debugging says nothing about it: there the server itself is slow.
+/// The most by which the p95 of an honest call may grow in a long run. A short run of a debug
+/// build is not checked for it: there the server itself is slow.
 const GROWTH_MAX: f64 = 3.0;
 /// The longest that 95 of 100 honest calls may take in any run.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
@@ -63,7 +63,7 @@ async fn honest_callers_hardly_notice_ten_hostile_boxes() {
     assert!(resident_kib <= RESIDENT_KIB_MAX, "the server took {} MiB", resident_kib >> 10);
 }
 
-/// The most memory that the server had within `part`, looked at each half second.
+/// Returns the most memory that the server had within `part`, sampled each half second.
 async fn most_resident(server: &TestServer, part: Duration) -> u64 {
     let mut most = 0;
     let mut look = tokio::time::interval(Duration::from_millis(500));
@@ -74,7 +74,7 @@ async fn most_resident(server: &TestServer, part: Duration) -> u64 {
     most
 }
 
-/// Values of a figure that is printed.
+/// Formats the percentiles of each call and the failures.
 impl std::fmt::Display for Figures {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (what, samples) in self.calls() {

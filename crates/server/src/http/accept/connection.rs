@@ -1,4 +1,4 @@
-//! One connection: HTTP/1.1, with bounds on what a client may send and how slowly.
+//! One connection: HTTP/1.1, with bounds on the size and the pace of what a client sends.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -25,15 +25,15 @@ use crate::budget::{Budget, Caller};
 use crate::http::body;
 use crate::http::peer::{self, TrustedProxies};
 
-/// How long a client may take to send the head of a request, and how long a
-/// connection may wait for its next one.
+/// Time that a client may take to send the head of a request, and that a connection may wait
+/// for its next request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// The largest head of a request, in bytes,
+/// Largest head of a request, in bytes.
 pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// and the most headers in it.
+/// Most headers in one request.
 const HEADERS_MAX: usize = 100;
 
-/// What answers requests.
+/// Router with the shared state that connections need to answer requests.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) router: Router,
@@ -46,7 +46,7 @@ impl Service {
         let caller = self.proxies.caller(from, request.headers());
         request.extensions_mut().insert(caller);
         let is_chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
-        // Who waits to be asked for the body does not send it after a refusal.
+        // A client that sent `Expect` does not send the body after a refusal.
         let is_held_back = request.headers().contains_key(header::EXPECT);
         let (head, body) = request.into_parts();
         let (body, mut left) = Patient::new(body);
@@ -55,9 +55,9 @@ impl Service {
         if let (Ok(left), false) = (left.try_recv(), is_held_back || response.status().is_success()) {
             body::drain(&mut Body::new(left).into_data_stream()).await;
         }
-        // The reader takes `Transfer-Encoding` and drops a `Content-Length` that
-        // came with it. Should a proxy have believed the latter, then what it
-        // takes for a body must not be read as somebody's next request.
+        // hyper honours `Transfer-Encoding` and drops a `Content-Length` sent with it. If a
+        // proxy honoured the latter, bytes that it takes for the body would be read here as
+        // another caller's next request.
         if is_chunked && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -65,8 +65,8 @@ impl Service {
     }
 }
 
-/// Answers the requests of one connection; once told to stop, at most the one
-/// that is under way. Ends between two of them when its place is needed.
+/// Answers the requests of one connection. Once `stop` is cancelled, at most the request under
+/// way is finished. Ends between two requests when the place is needed for another connection.
 pub(super) async fn converse<S>(
     stream: S,
     from: Option<IpAddr>,
@@ -85,7 +85,7 @@ pub(super) async fn converse<S>(
         async move {
             phase.set(true);
             let response = service.answer(from, request).await;
-            // What follows the switch to another protocol is no head.
+            // Bytes after a switch to another protocol are no request head.
             let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
             phase.set(is_switched);
             Ok::<_, Infallible>(response.map(|body| under_way.answer(body, is_switched)))
@@ -100,9 +100,10 @@ pub(super) async fn converse<S>(
         .serve_connection(TokioIo::new(Steady::new(stream, place)), answer)
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
-    // A client that breaks the protocol or hangs up is its own concern.
+    // Errors of a client that breaks the protocol or hangs up are ignored.
     tokio::select! {
-        // First, so that a request that has come is under way before it is asked.
+        // Polled first, so that a request that has arrived counts as under way before the
+        // connection can be asked to leave.
         biased;
         _ = connection.as_mut() => {}
         () = turn.asked_to_leave() => {}

@@ -1,4 +1,5 @@
-//! Handshakes of TLS, which cost a client nothing and the server a signature.
+//! TLS handshakes. They cost a client nothing and the server a signature, so they are limited
+//! per address and in all.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -21,34 +22,34 @@ use tokio_rustls::server::{StartHandshake, TlsStream};
 use crate::http::error::{ApiError, Refusal};
 use crate::http::ruled::{Rule, Ruled};
 
-/// The time that a client may take for its part of the handshake.
+/// Time that a client may take for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Bytes that are read of a first message that is not whole. Those of today's
-/// clients have two kilobytes.
+/// Most bytes read of an incomplete `ClientHello`. Those of today's clients have two kilobytes.
 const HELLO_BYTES_MAX: usize = 16 * 1024;
-/// The time that a client without TLS may take to read the refusal.
+/// Time that a client without TLS may take to read the refusal.
 const PLAIN_MAX: Duration = Duration::from_secs(1);
-/// The first byte of a TLS connection.
+/// First byte of a TLS connection: the record type `handshake`.
 const HANDSHAKE_RECORD: u8 = 0x16;
 
-/// The turns of handshakes: half of the processors at a time compute for them, and
-/// for one address one.
+/// Concurrency limits of handshakes: at most half of the processors compute for them at a time,
+/// and one for each address.
 #[derive(Debug, Clone)]
 pub(super) struct Turns {
     all: Arc<Semaphore>,
     of_one: Arc<Mutex<HashMap<Option<IpAddr>, Arc<Semaphore>>>>,
 }
 
-/// The turn of one handshake, until it is dropped.
+/// Permits of one handshake step, released on drop.
 #[derive(Debug)]
 struct Turn {
-    // Given back in this order.
+    // Released in this order.
     _all: OwnedSemaphorePermit,
     _own: OwnedSemaphorePermit,
     _line: Line,
 }
 
-/// The handshakes of one address that wait or have their turn, for as long as one does.
+/// Registration of an address that has handshakes waiting or running. The last one dropped
+/// removes the address.
 #[derive(Debug)]
 struct Line {
     turns: Turns,
@@ -62,7 +63,7 @@ impl Turns {
         Self { all: Arc::new(Semaphore::new((processors / 2).max(1))), of_one: Arc::default() }
     }
 
-    /// Waits for a turn.
+    /// Waits for the permits of one step.
     async fn take(self, address: Option<IpAddr>) -> Turn {
         let own = {
             let mut of_one = self.of_one.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +75,7 @@ impl Turns {
         Turn { _all: permit(all).await, _own: own, _line: line }
     }
 
-    /// Goes on with `handshake` in turns.
+    /// Drives `handshake` to its end, with a permit for each poll.
     async fn run<F: Future + Unpin>(&self, address: Option<IpAddr>, mut handshake: F) -> F::Output {
         let mut waiting = None;
         poll_fn(|context| {
@@ -92,7 +93,7 @@ impl Turns {
 async fn permit(of: Arc<Semaphore>) -> OwnedSemaphorePermit {
     match of.acquire_owned().await {
         Ok(permit) => permit,
-        // It is never closed.
+        // The semaphore is never closed.
         Err(_) => std::future::pending().await,
     }
 }
@@ -107,7 +108,7 @@ impl Drop for Line {
     }
 }
 
-/// Bytes that may still be read of a first message.
+/// Bytes of the `ClientHello` that may still be read.
 #[derive(Debug)]
 struct Left(usize);
 
@@ -125,8 +126,8 @@ impl Rule for Left {
     }
 }
 
-/// Shakes hands; `None` when that comes to nothing in time, and when plain HTTP
-/// comes, which is answered with a hint.
+/// Performs the TLS handshake. Returns `None` if it fails or takes longer than
+/// [`HANDSHAKE_MAX`], and for plain HTTP, which is answered with a hint.
 pub(super) async fn shake_hands(
     config: Arc<ServerConfig>,
     stream: TcpStream,
@@ -145,7 +146,7 @@ pub(super) async fn shake_hands(
         let shaken = async {
             let StartHandshake { accepted, io, .. } = hello?;
             let handshake = StartHandshake::from_parts(accepted, io.stream);
-            // Each step of it may be the one that signs.
+            // Any step may be the one that signs.
             turns.run(address, pin!(async { handshake.into_stream(config).await })).await
         };
         shaken.await.inspect_err(|error| tracing::debug!(error = %Chain(error), "a handshake failed")).ok()
@@ -164,8 +165,8 @@ async fn refuse_plain(mut stream: TcpStream) {
     let answered = async {
         stream.write_all(answer.as_bytes()).await?;
         stream.shutdown().await?;
-        // What is not read would make the kernel reset the connection, and the
-        // answer would be lost.
+        // Closing with unread bytes would make the kernel reset the connection, and the answer
+        // would be lost.
         while stream.read(&mut [0; 1024]).await? > 0 {}
         io::Result::Ok(())
     };
@@ -190,7 +191,7 @@ mod test {
         let mut second = pin!(turns.clone().take(address(1)));
         assert!(second.as_mut().now_or_never().is_none());
         let other = turns.clone().take(address(2)).now_or_never().expect("another address has its own turn");
-        // The third address waits for one of the two who compute, and no longer.
+        // The third address waits for one of the two that compute, and no longer.
         let mut third = pin!(turns.clone().take(address(3)));
         assert!(third.as_mut().now_or_never().is_none());
         drop(first);
@@ -206,7 +207,7 @@ mod test {
     #[tokio::test]
     async fn a_first_message_without_an_end_is_not_read_on() {
         let config =
-            ServerConfig::builder_with_provider(Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider()));
+            ServerConfig::builder_with_provider(Arc::new(tokio_rustls::rustls::crypto::ring::default_provider()));
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let key = tokio_rustls::rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
         let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
@@ -214,7 +215,7 @@ mod test {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
-        // Records of a greeting that is to have 60,000 bytes.
+        // Records of a ClientHello that announces 60,000 bytes.
         let mut sent = vec![HANDSHAKE_RECORD, 3, 1, 0x10, 0, 1, 0, 0xea, 0x60, 3, 3];
         sent.resize(5 + 0x1000, 0);
         for _ in 0..4 {

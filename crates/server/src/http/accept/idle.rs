@@ -1,5 +1,5 @@
-//! Connections between two requests: the one that has been so for longest gives
-//! its place to a new one that finds none.
+//! Idle connections. When every place is taken, the one that has been idle for longest gives
+//! its place to a new connection.
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
@@ -15,42 +15,43 @@ use tokio::time::Instant;
 
 use crate::http::meter::SMALL_BYTES;
 
-/// The connections of a door, by how long each has had nothing under way.
+/// Connections of a listener, ordered by how long each has been idle.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Idle(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     list: Mutex<List>,
-    /// Notified when a place may be had that could not be had before.
+    /// Notified when an idle connection appears after there was none to ask.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct List {
     connections: HashMap<u64, Standing>,
-    /// Those with nothing under way that were not asked to leave.
+    /// Idle connections that were not asked to leave.
     ranked: BTreeSet<Rank>,
-    /// The number of those that were asked to leave, and are still there.
+    /// Number of connections that were asked to leave and are still open.
     asked: usize,
-    /// A place is waited for, and there was none to ask for it.
+    /// True while a new connection waits for a place and there was no idle one to ask.
     is_wanted: bool,
     next: u64,
 }
 
-/// The order of leaving: those of trusted proxies last, since their requests are
-/// many callers'; then by the time since which nothing is under way.
+/// Order of leaving: those of trusted proxies last, since they carry the requests of many
+/// callers; then by the start of their idle time.
 type Rank = (bool, Instant, u64);
 
-/// The state of a connection.
+/// State of a connection.
 #[derive(Debug)]
 struct Standing {
     is_trusted: bool,
-    /// Between the head of a request and the end of its answer.
+    /// True between the head of a request and the end of its answer.
     is_busy: bool,
-    /// The client takes nothing of what is sent.
+    /// True while the client takes no byte of what is sent.
     is_stuck: bool,
-    /// The last answer was one that a client may take its time with.
+    /// True if the last answer was longer than [`SMALL_BYTES`] or of unknown length: a client
+    /// may take its time to read it.
     is_long: bool,
     is_asked: bool,
     rank: Option<Rank>,
@@ -58,7 +59,7 @@ struct Standing {
 }
 
 impl Idle {
-    /// Counts a connection, which has nothing under way yet.
+    /// Registers a connection, idle at first.
     pub(super) fn enter(&self, is_trusted: bool) -> Turn {
         let leave = Arc::<Notify>::default();
         let standing = Standing {
@@ -80,8 +81,8 @@ impl Idle {
         turn
     }
 
-    /// Asks the connection to leave that has had nothing under way for longest. One
-    /// at a time: a place is needed for one.
+    /// Asks the connection that has been idle for longest to leave. At most one at a time is
+    /// asked: one place is needed.
     pub(super) fn ask_longest(&self) {
         let mut list = self.lock();
         if list.asked == 0 {
@@ -89,27 +90,28 @@ impl Idle {
         }
     }
 
-    /// Asks all to leave that have had nothing under way for so long. Trusted
-    /// proxies, which keep connections for their own callers, are not asked.
+    /// Asks all connections that have been idle for longer than `wait` to leave. Those of
+    /// trusted proxies, which keep connections for their own callers, are not asked.
     pub(super) fn ask_longer_than(&self, wait: Duration) {
         let Some(since) = Instant::now().checked_sub(wait) else { return };
         let mut list = self.lock();
         while list.ask_first(|(is_trusted, at, _)| !is_trusted && *at < since) {}
     }
 
-    /// Waits until it is worth to ask again, where none could be asked.
+    /// Waits until a connection becomes idle or an asked one gets a request, after there was
+    /// none to ask.
     pub(super) async fn changed(&self) {
         self.0.changed.notified().await;
     }
 
     fn lock(&self) -> MutexGuard<'_, List> {
-        // Each statement leaves the list whole.
+        // No panic can leave the list inconsistent.
         self.0.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl List {
-    /// Asks the first in order, if it is one of these.
+    /// Asks the first connection in order, if `is_one` accepts it. Returns whether one was asked.
     fn ask_first(&mut self, is_one: impl Fn(&Rank) -> bool) -> bool {
         let Some(rank) = self.ranked.first().copied().filter(is_one) else { return false };
         self.ranked.remove(&rank);
@@ -123,7 +125,7 @@ impl List {
     }
 }
 
-/// The standing of one connection. Clones share it.
+/// Handle on the state of one connection. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Turn {
     idle: Idle,
@@ -132,18 +134,18 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Notes that the head of a request is whole.
+    /// Marks the connection as busy: the head of a request is complete.
     pub(super) fn begin(&self) -> UnderWay {
         self.change(|standing| standing.is_busy = true);
         UnderWay { turn: self.clone(), is_long: false, is_for_good: false }
     }
 
-    /// Notes whether the client takes nothing of what is sent.
+    /// Records whether the client takes no byte of what is sent.
     pub(super) fn stick(&self, is_stuck: bool) {
         self.change(|standing| standing.is_stuck = is_stuck);
     }
 
-    /// Counts the connection no more.
+    /// Removes the connection from the list.
     pub(super) fn end(&self) {
         let mut list = self.idle.lock();
         let Some(standing) = list.connections.remove(&self.id) else { return };
@@ -153,8 +155,8 @@ impl Turn {
         list.asked -= usize::from(standing.is_asked);
     }
 
-    /// Waits until the connection has to give up its place. It need not once a
-    /// request is under way.
+    /// Waits until the connection has to give up its place. A request that begins withdraws the
+    /// demand.
     pub(super) async fn asked_to_leave(&self) {
         loop {
             self.leave.notified().await;
@@ -169,7 +171,7 @@ impl Turn {
         let List { connections, ranked, asked, is_wanted, .. } = &mut *list;
         let Some(standing) = connections.get_mut(&self.id) else { return };
         change(standing);
-        // Who leaves a short answer is not slow: it has left many of them.
+        // A client stuck on a short answer is not slow: it has left many answers unread.
         let is_idle = !(standing.is_busy || standing.is_stuck && standing.is_long);
         let mut is_place = false;
         if is_idle && standing.rank.is_none() && !standing.is_asked {
@@ -181,7 +183,7 @@ impl Turn {
             if let Some(rank) = standing.rank.take() {
                 ranked.remove(&rank);
             }
-            // Another has to leave in its stead.
+            // Another connection has to leave in its stead.
             is_place = std::mem::take(&mut standing.is_asked);
             *asked -= usize::from(is_place);
         }
@@ -192,8 +194,7 @@ impl Turn {
     }
 }
 
-/// A request, until its answer has been handed over. Then the connection waits
-/// for its next one.
+/// Request whose answer has not been sent yet. On drop the connection becomes idle.
 #[derive(Debug)]
 pub(super) struct UnderWay {
     turn: Turn,
@@ -202,8 +203,8 @@ pub(super) struct UnderWay {
 }
 
 impl UnderWay {
-    /// Stays until `body` has been handed over, or for as long as the connection
-    /// lives if it becomes another protocol's.
+    /// Keeps the request under way until `body` has been sent, or for the life of the
+    /// connection if it switches to another protocol.
     pub(super) fn answer(mut self, body: Body, is_for_good: bool) -> Answer {
         self.is_long = body.size_hint().exact().is_none_or(|bytes| bytes > SMALL_BYTES as u64);
         self.is_for_good = is_for_good;
@@ -219,7 +220,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// The body of an answer, which keeps its request under way.
+/// Body of an answer, which keeps its request under way.
 #[derive(Debug)]
 pub(super) struct Answer {
     body: Body,
@@ -252,7 +253,7 @@ mod test {
 
     use super::*;
 
-    /// Says whether it has to leave now.
+    /// Returns whether the connection has to leave now.
     fn is_asked(turn: &Turn) -> bool {
         turn.asked_to_leave().now_or_never().is_some()
     }
@@ -288,7 +289,7 @@ mod test {
         idle.ask_longer_than(Duration::ZERO);
         assert!(!is_asked(&turn));
         assert!(idle.changed().now_or_never().is_none());
-        // Its answer is on its way, and its client reads slowly.
+        // Its answer is being sent, and its client reads slowly.
         let answer = under_way.answer(Body::from(vec![0; SMALL_BYTES + 1]), false);
         turn.stick(true);
         drop(answer);
@@ -298,7 +299,7 @@ mod test {
         assert!(idle.changed().now_or_never().is_some(), "who waits looks again");
         idle.ask_longest();
         assert!(is_asked(&turn));
-        // What is begun just then goes on, and another has to leave.
+        // A request that begins just then goes on, and another connection has to leave.
         drop(turn.begin().answer(Body::empty(), true));
         assert!(!is_asked(&turn));
         assert!(idle.changed().now_or_never().is_some());

@@ -1,6 +1,6 @@
-//! What a connection reads at once. The reader above keeps a buffer as large as
-//! the largest read so far, for as long as the connection lives; so reads are
-//! small until a larger buffer is taken from the memory that requests share.
+//! Sizes of reads from a connection. hyper keeps a buffer as large as the largest read so far
+//! for the life of the connection, so reads are small until a larger buffer is taken from the
+//! memory that requests share.
 
 use std::io;
 use std::sync::Arc;
@@ -10,39 +10,39 @@ use super::connection::HEAD_BYTES_MAX;
 use crate::budget::{Account, Reservation};
 use crate::http::ruled::{Rule, Ruled};
 
-/// What every connection reads at once: less than the first buffer of the reader
-/// above, which grows when it is filled.
+/// Size of an uncounted read: less than hyper's first buffer, which grows when it is filled.
 const SMALL_BYTES: usize = 8 * 1024 - 1;
-/// What a connection holds that reads as much as it can: the buffer, and the one
-/// before it, from which a body is still taken.
+/// Memory counted for a connection that reads without a bound: the buffer, and the one before
+/// it, from which a body is still taken.
 const LARGE_BYTES: usize = 2 * HEAD_BYTES_MAX;
-/// After so much of a body larger reads are worth their memory.
+/// Bytes of a body after which larger reads are worth their memory.
 const LONG_BYTES: usize = 256 * 1024;
 
-/// Whether a connection is between the head of a request and its answer.
+/// Phase of a connection: true between the head of a request and its answer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Phase(Arc<AtomicBool>);
 
 impl Phase {
-    /// Notes that the head of a request is whole, or that its answer is made.
+    /// Records whether a request is being handled: from its complete head until its answer is
+    /// ready.
     pub(super) fn set(&self, is_in_request: bool) {
         self.0.store(is_in_request, Ordering::Relaxed);
     }
 }
 
-/// The rule of a connection that takes what its reads need.
+/// Read rule of a connection that takes memory for its larger reads.
 #[derive(Debug)]
 pub(super) struct Intake {
     phase: Phase,
     was_in_request: bool,
-    /// What came since the phase began.
+    /// Bytes read since the phase began.
     came: usize,
     held: Reservation,
 }
 
 impl Intake {
-    /// Takes memory by `account` for what is read of `stream`; the phase tells heads
-    /// from bodies.
+    /// Wraps `stream` so that larger reads take memory from `account`. The returned phase
+    /// distinguishes heads from bodies.
     pub(super) fn around<S>(stream: S, account: &Account) -> (Ruled<S, Self>, Phase) {
         let phase = Phase::default();
         let held = account.nothing();
@@ -59,7 +59,7 @@ impl Rule for Intake {
         let needed = if is_in_request { LONG_BYTES } else { SMALL_BYTES };
         if self.held.bytes() == 0 && self.came >= needed {
             let taken = self.held.grow(LARGE_BYTES);
-            // A body goes on in small pieces. A head is held as a whole.
+            // A body goes on in small reads. A head is held as a whole, so it fails without memory.
             if let (Err(spent), false) = (taken, is_in_request) {
                 return Err(io::Error::new(io::ErrorKind::OutOfMemory, spent));
             }

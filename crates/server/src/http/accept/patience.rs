@@ -1,4 +1,4 @@
-//! A request's body that must keep coming.
+//! A request body that must keep coming.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,37 +9,37 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
-/// How long the server waits for
+/// Longest wait for [`WAIT_BYTES`] of a body, or for its end.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// so many bytes of a body, or for its end.
+/// Bytes of a body that must come within [`WAIT_MAX`].
 const WAIT_BYTES: usize = 1024;
 
-/// A body came to a halt.
+/// Error of a body that came too slowly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("less than {WAIT_BYTES} bytes came in {} seconds", WAIT_MAX.as_secs())]
 pub struct Stalled;
 
-/// A body that fails with [`Stalled`] when the server has waited too long for too
-/// little. Only waiting counts: a server that reads slowly is no client's fault.
+/// Body that fails with [`Stalled`] when fewer than [`WAIT_BYTES`] came in [`WAIT_MAX`] of
+/// waiting. Only time spent waiting for the client counts, not the time between the server's
+/// reads.
 #[derive(Debug)]
 pub(super) struct Patient<B> {
-    /// There until this is dropped.
+    /// `None` only while dropping.
     body: Option<B>,
-    /// Takes what was not read.
+    /// Receiver of the unread rest.
     rest: Option<oneshot::Sender<B>>,
     sleep: Pin<Box<Sleep>>,
-    /// Since when the body has been waited for, while it is.
+    /// Start of the current wait; `None` while the body is not waited for.
     since: Option<Instant>,
-    /// How long it has been waited for,
+    /// Time waited since the last [`WAIT_BYTES`].
     waited: Duration,
-    /// and what came in that time.
+    /// Bytes that came in that time.
     came: usize,
     is_over: bool,
 }
 
 impl<B> Patient<B> {
-    /// The body, and what will be left of it when it is dropped: all of it that
-    /// nobody has read.
+    /// Wraps `body`. The receiver gets the unread rest when the wrapper is dropped.
     pub(super) fn new(body: B) -> (Self, oneshot::Receiver<B>) {
         let (rest, left) = oneshot::channel();
         let patient = Self {
@@ -68,7 +68,7 @@ impl<B> Patient<B> {
 impl<B> Drop for Patient<B> {
     fn drop(&mut self) {
         if let (Some(rest), Some(body), false) = (self.rest.take(), self.body.take(), self.is_over) {
-            // Nobody may want it.
+            // The receiver may be gone.
             let _ = rest.send(body);
         }
     }
@@ -121,7 +121,7 @@ mod test {
 
     use super::*;
 
-    /// A body whose pieces of so many bytes come after so many seconds each.
+    /// Returns a body of pieces, each with its delay in seconds and its size in bytes.
     fn slow(pieces: Vec<(u64, usize)>) -> Patient<impl Body<Data = Bytes, Error = Infallible> + Unpin> {
         let frames = stream::iter(pieces).then(|(seconds, bytes)| async move {
             tokio::time::sleep(Duration::from_secs(seconds)).await;

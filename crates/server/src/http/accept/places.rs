@@ -1,4 +1,4 @@
-//! How many connections there may be, in all and from one address.
+//! Limits on the number of connections, in all and per address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,21 +10,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::idle::{Idle, Turn};
 use crate::http::peer::caller;
 
-/// The part of all places that one address may take is one in so many.
+/// Divisor of the limit: one address may take this fraction of all places.
 const SHARE_OF_ONE: usize = 4;
 
-/// The most connections that leave half of the descriptors to everything else.
+/// Returns `wanted`, but at most half of the descriptor limit: the rest is for everything else.
 pub(super) fn bounded_by_descriptors(wanted: usize) -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     (limit / 2).clamp(1, wanted)
 }
 
-/// The time that a connection may wait for its next request while more than half of
-/// the places are taken.
+/// Longest idle time of a connection while more than half of the places are taken.
 const CROWDED_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The places for connections.
+/// Connection limit of a listener.
 #[derive(Debug)]
 pub(super) struct Places {
     max: usize,
@@ -34,15 +33,14 @@ pub(super) struct Places {
     idle: Idle,
 }
 
-/// How many places each caller has.
+/// Number of connections of each address.
 type Taken = Arc<Mutex<HashMap<IpAddr, usize>>>;
 
-/// One of the places that an address may have, given back when dropped; of none
-/// where the address is not bounded.
+/// Connection counted for its address until dropped. Empty if the address is not limited.
 #[derive(Debug)]
 pub(super) struct Share(Option<(IpAddr, Taken)>);
 
-/// The place of one connection, given back when dropped.
+/// Place of one connection, released on drop.
 #[derive(Debug)]
 pub(super) struct Place {
     turn: Turn,
@@ -56,8 +54,8 @@ impl Places {
         Self { max, free: Arc::new(Semaphore::new(max)), each_max, taken: Arc::default(), idle: Idle::default() }
     }
 
-    /// Counts a connection of an address that is bounded unless it is `None`;
-    /// `None` when that one has its share.
+    /// Counts a connection for `bounded`; `None` is not limited. Returns `None` if the address
+    /// has its full share.
     pub(super) fn share(&self, bounded: Option<IpAddr>) -> Option<Share> {
         let Some(address) = bounded.map(caller) else { return Some(Share(None)) };
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,8 +67,8 @@ impl Places {
         Some(Share(Some((address, Arc::clone(&self.taken)))))
     }
 
-    /// Waits for a place. While there is none, the connection that has been between
-    /// two requests for longest has to give up its own.
+    /// Waits for a place. While there is none, the connection that has been idle for longest is
+    /// asked to leave.
     pub(super) async fn free(&self) -> OwnedSemaphorePermit {
         loop {
             if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
@@ -80,7 +78,7 @@ impl Places {
             tokio::select! {
                 permit = Arc::clone(&self.free).acquire_owned() => match permit {
                     Ok(permit) => return permit,
-                    // It is never closed.
+                    // The semaphore is never closed.
                     Err(_) => std::future::pending().await,
                 },
                 () = self.idle.changed() => {}
@@ -88,24 +86,24 @@ impl Places {
         }
     }
 
-    /// Takes a place, for a trusted proxy or another.
+    /// Takes the place, for a trusted proxy or another client.
     pub(super) fn take(&self, permit: OwnedSemaphorePermit, share: Share, is_trusted: bool) -> Place {
         Place { turn: self.idle.enter(is_trusted), _share: share, permit: Some(permit) }
     }
 
-    /// Says whether more than half of the places are taken.
+    /// Returns whether more than half of the places are taken.
     pub(super) fn is_crowded(&self) -> bool {
         self.free.available_permits() < self.max / 2
     }
 
-    /// Lets go who has waited long for its next request.
+    /// Asks connections that have been idle for longer than [`CROWDED_WAIT_MAX`] to leave.
     pub(super) fn make_room(&self) {
         self.idle.ask_longer_than(CROWDED_WAIT_MAX);
     }
 }
 
 impl Place {
-    /// Returns what the connection has under way.
+    /// Returns the state of the connection.
     pub(super) fn turn(&self) -> &Turn {
         &self.turn
     }
@@ -113,7 +111,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // First, so that who waits for it asks no second one.
+        // Released first, so that a waiter asks no second connection to leave.
         self.permit = None;
         self.turn.end();
     }
@@ -195,7 +193,7 @@ mod test {
             drop(waits);
         };
         let (new, ()) = tokio::join!(take(&places, "203.0.113.3"), leaving);
-        // The newcomer asks something at once: now all are busy, and one has to wait.
+        // The new connection sends a request at once: all are busy now, and one has to wait.
         let under_way = new.as_ref().unwrap().turn().begin();
         let mut another = std::pin::pin!(take(&places, "203.0.113.4"));
         assert!(tokio::time::timeout(Duration::from_secs(60), another.as_mut()).await.is_err());

@@ -1,5 +1,6 @@
-//! The Unix socket: made for us alone, a dead server's replaced, a live one's
-//! left, and removed at the end.
+//! The Unix socket. Only the server's own user and root may connect. The socket of a dead
+//! server is replaced, that of a live one is left alone, and the server's own is removed at the
+//! end.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -10,12 +11,12 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 
-/// Who may connect: our own user, and root.
+/// Permissions of the socket: the server's own user, and root.
 const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// Callers that may wait to be accepted.
+/// Connections that may wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// Why there is no socket.
+/// Reason why the socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on the socket `{path}`: {reason}; change `server.unix_socket`")]
 pub struct SocketFault {
@@ -23,12 +24,12 @@ pub struct SocketFault {
     reason: String,
 }
 
-/// A socket that listens at a path; the file goes with it.
+/// Listening socket. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and number of the file, so that only our own is removed.
+    /// Device and inode of the file, so that only the server's own is removed.
     file: (u64, u64),
 }
 
@@ -36,15 +37,15 @@ impl Socket {
     /// Listens at `path`, with mode 0600.
     ///
     /// # Errors
-    /// [`SocketFault`] if something else is at the path, a server that lives
-    /// included, or the path cannot be used.
+    /// [`SocketFault`] if the path holds something else or the socket of a live server, or if
+    /// it cannot be used.
     pub fn bind(path: &Path) -> Result<Self, SocketFault> {
         let fault = |reason: String| SocketFault { path: path.display().to_string(), reason };
         let failed = |error: io::Error| fault(error.to_string());
         let address = SocketAddrUnix::new(path)
             .map_err(|_| fault("the path is too long for a socket, which may have 107 bytes".to_owned()))?;
-        // Of two servers that start at once and find a dead socket, the second
-        // must not take the first's new one for it.
+        // Lock on the folder: of two servers that start at once and find a dead socket, the
+        // second must not take the first's new socket for the dead one.
         let folder = path.parent().unwrap_or(path);
         let folder =
             rustix::fs::openat(CWD, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -58,7 +59,7 @@ impl Socket {
         let socket = socket.map_err(|errno| failed(errno.into()))?;
         rustix::net::bind(&socket, &address).map_err(|errno| failed(errno.into()))?;
         let made = std::fs::symlink_metadata(path).map_err(failed)?;
-        // Nobody can connect before `listen`.
+        // No client can connect before `listen`.
         let listening = rustix::fs::chmod(path, MODE).and_then(|()| rustix::net::listen(&socket, BACKLOG));
         let listener = listening.map_err(io::Error::from).and_then(|()| UnixListener::from_std(socket.into()));
         match listener {
@@ -70,13 +71,13 @@ impl Socket {
         }
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     pub(super) async fn accept(&self) -> io::Result<UnixStream> {
         self.listener.accept().await.map(|(stream, _)| stream)
     }
 }
 
-/// Removes the socket of a server that is dead; says why if that is not what is there.
+/// Removes the socket of a dead server. Returns the reason if something else is at the path.
 fn make_way(path: &Path) -> Result<(), String> {
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -92,7 +93,7 @@ fn make_way(path: &Path) -> Result<(), String> {
             tracing::info!(path = %path.display(), "replaces the socket of a server that is gone");
             std::fs::remove_file(path).map_err(|error| error.to_string())
         }
-        Err(error) => Err(format!("whether a server listens there cannot be told: {error}")),
+        Err(error) => Err(format!("cannot find out whether a server listens there: {error}")),
     }
 }
 

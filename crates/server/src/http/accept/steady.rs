@@ -1,4 +1,4 @@
-//! A stream that does not wait for ever for a client that takes nothing.
+//! A stream that bounds the time for which a client takes no bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -10,16 +10,15 @@ use tokio::time::Sleep;
 
 use super::places::Place;
 
-/// How long a client may take no byte of what is sent. Long enough for somebody
+/// Longest time for which a client may take no byte of what is sent. Long enough for a person
 /// who looks at a page of output and reads on later.
 const WRITE_STALL_MAX: Duration = Duration::from_secs(300);
 
-/// A connection that holds its place for as long as anybody holds it, also after
-/// it has become another protocol's.
+/// Connection that keeps its place until it is dropped, also after a switch to another protocol.
 #[derive(Debug)]
 pub(super) struct Steady<S> {
     stream: S,
-    /// Runs while a write waits.
+    /// Deadline of a blocked write; `None` while none is blocked.
     stuck: Option<Pin<Box<Sleep>>>,
     place: Place,
 }

@@ -1,5 +1,4 @@
-//! TLS on the TCP port: certificates from files, new ones taken up without
-//! letting a connection go.
+//! TLS on the TCP port: certificates from files, reloaded without closing a connection.
 
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -9,20 +8,20 @@ use std::time::Duration;
 
 use providers::Chain;
 use tokio::sync::watch;
-use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{Error as PemError, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, InconsistentKeys, ServerConfig};
 use tokio_util::sync::CancellationToken;
 
-/// How often the files are looked at.
+/// Interval at which the files are read again.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// The largest file that is read, in bytes.
+/// Largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 const CERT_KEY: &str = "server.tls.cert_file";
 const KEY_KEY: &str = "server.tls.key_file";
 
-/// Why TLS cannot be spoken.
+/// Reason why the certificate or the key cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use `{key}` {path}: {reason}")]
 pub struct TlsFault {
@@ -31,13 +30,13 @@ pub struct TlsFault {
     reason: String,
 }
 
-/// A certificate and its key, as files that may be replaced at any time. Clones
-/// share them.
+/// Certificate and key from files that may be replaced at any time. Clones share the current
+/// configuration.
 #[derive(Debug, Clone)]
 pub struct Tls {
     files: Files,
     current: watch::Sender<Arc<ServerConfig>>,
-    /// What is in force.
+    /// Contents loaded at the start.
     loaded: Contents,
 }
 
@@ -47,7 +46,7 @@ struct Files {
     key: PathBuf,
 }
 
-/// What the files hold. Has no `Debug`: one of them is a secret.
+/// Contents of the files. Its `Debug` shows nothing: the key is a secret.
 #[derive(Clone, PartialEq, Eq)]
 struct Contents {
     cert: Vec<u8>,
@@ -75,16 +74,17 @@ impl Tls {
         Ok(Self { files, current: watch::Sender::new(config), loaded })
     }
 
-    /// Returns what new connections are answered with.
+    /// Returns the configuration for new connections.
     pub(super) fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current.borrow())
     }
 
-    /// Takes up what the files come to hold, until told to stop. Connections that
-    /// stand are not touched. What cannot be used is logged, and the old stays.
+    /// Reloads the files when their contents change, until `stop` is cancelled. Open
+    /// connections are not touched. Contents that cannot be used are logged, and the old
+    /// configuration stays.
     ///
-    /// The contents are compared: times and numbers of files say too little about
-    /// links that are moved, and reading two small files costs nothing.
+    /// The contents are compared: modification times and inode numbers do not show reliably
+    /// that a link was moved, and reading two small files costs nothing.
     pub(super) async fn reload(&self, stop: &CancellationToken) {
         let mut judged = self.loaded.clone();
         let mut seen = None;
@@ -94,13 +94,13 @@ impl Tls {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
             let files = self.files.clone();
-            // A file that hangs must not hold up the end.
+            // A read that hangs must not hold up the shutdown.
             let read = tokio::select! {
                 () = stop.cancelled() => return,
                 read = tokio::task::spawn_blocking(move || files.read()) => read,
             };
             let Ok(read) = read else { return };
-            // Twice the same: nobody is in the middle of writing.
+            // The same contents twice: no process is in the middle of writing them.
             let is_settled = seen.as_ref().is_some_and(|seen| *seen == read.as_ref().ok().cloned());
             seen = Some(read.as_ref().ok().cloned());
             if !is_settled {
@@ -113,7 +113,7 @@ impl Tls {
                     judged = read;
                     outcome
                 }
-                // Said once: an unreadable file is like an empty one.
+                // Logged once: an unreadable file is treated like an empty one.
                 Err(_) if judged.is_missing() => continue,
                 Err(fault) => {
                     judged = Contents { cert: Vec::new(), key: Vec::new() };
@@ -162,7 +162,7 @@ impl Files {
                 "holds no private key (`-----BEGIN PRIVATE KEY-----`)".to_owned()
             })
         })?;
-        let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| bad_cert(error.to_string()))?;
         let config = builder.with_no_client_auth().with_single_cert(chain, key);
@@ -271,7 +271,7 @@ mod test {
         let stop = CancellationToken::new();
         let check = async {
             let mut changes = tls.current.subscribe();
-            // Only one of two files is new, then neither is there: the old stays.
+            // With only one of two files new, and then with neither, the old configuration stays.
             std::fs::write(dir.path().join("cert.pem"), &other.cert).unwrap();
             tokio::time::sleep(LOOK_EVERY * 6).await;
             std::fs::remove_file(dir.path().join("cert.pem")).unwrap();
@@ -281,7 +281,7 @@ mod test {
             std::fs::write(dir.path().join("key.pem"), &other.key).unwrap();
             changes.changed().await.unwrap();
             assert!(!Arc::ptr_eq(&first, &tls.current.borrow()));
-            // Going back to what the server was started with is a change as well.
+            // Going back to the certificate of the start is a change as well.
             std::fs::write(dir.path().join("cert.pem"), &one.cert).unwrap();
             std::fs::write(dir.path().join("key.pem"), &one.key).unwrap();
             changes.changed().await.unwrap();
