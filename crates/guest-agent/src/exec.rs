@@ -3,11 +3,11 @@
 pub(crate) mod control;
 pub(crate) mod entrypoint;
 pub(crate) mod plan;
+pub(crate) mod process_tree;
 pub(crate) mod reapers;
 mod spawn;
 mod streams;
 mod terminal;
-pub(crate) mod tree;
 
 use std::future::{Future, pending};
 use std::os::fd::OwnedFd;
@@ -25,10 +25,10 @@ use tokio::net::unix::pipe;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use self::process_tree::{ProcessTree, kill};
 use self::reapers::Reaper;
 use self::spawn::{Ends, Report};
 use self::streams::{Input, Phase, Stdin, drain, pump};
-use self::tree::{Tree, kill};
 use crate::failure::{Result, invalid, reason, refused};
 use crate::oom;
 use crate::serve::Agent;
@@ -76,7 +76,7 @@ pub(crate) async fn run(
     };
     let listed = agent.commands.add(Rc::clone(&command.reaper), command.terminal.clone());
     if begun.send(Ok(listed.number())).is_err() {
-        kill(&agent, &Tree::Command(Rc::clone(&command.reaper))).await;
+        kill(&agent, &ProcessTree::Command(Rc::clone(&command.reaper))).await;
         return;
     }
     let Some(exit) = command.run(&agent, input, &to, permit, refused).await else { return };
@@ -149,7 +149,7 @@ impl Command {
             first = read_report(&self.report, &self.reaper) => first,
             () = tokio::time::sleep(wait) => None,
             () = abandoned => {
-                kill(agent, &Tree::Command(Rc::clone(&self.reaper))).await;
+                kill(agent, &ProcessTree::Command(Rc::clone(&self.reaper))).await;
                 None
             }
         };
@@ -174,7 +174,7 @@ impl Command {
         refused: Option<NotExecuted>,
     ) -> Option<Exit> {
         let Command { exec, reaper, started, oom_kills_before, stdin, stdout, stderr, report, terminal } = self;
-        let tree = Tree::Command(Rc::clone(&reaper));
+        let tree = ProcessTree::Command(Rc::clone(&reaper));
         let (phase, watched) = watch::channel(Phase::Running);
         let mut streams = Streams {
             outputs: pin!(async {

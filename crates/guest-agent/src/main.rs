@@ -8,14 +8,14 @@ mod descriptor;
 mod exec;
 mod failure;
 mod files;
-mod furnish;
+mod kill_tree;
 mod launch;
 mod memory;
 mod oom;
+mod prepare_rootfs;
+mod ptrace;
 mod relay;
 mod serve;
-mod sweep;
-mod traced;
 mod turns;
 mod users;
 mod watchdog;
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         Some("relay") => relay::run(),
         Some("launch") => launch::run(),
         Some("trace") => launch::trace::run(),
-        Some("sweep") => sweep::run(),
+        Some("sweep") => kill_tree::run(),
         Some("bare") => bare::run(args),
         _ => ExitCode::FAILURE,
     }

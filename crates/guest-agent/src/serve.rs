@@ -33,8 +33,8 @@ use crate::descriptor::take;
 use crate::exec::control::Commands;
 use crate::exec::reapers::{self, Reapers};
 use crate::memory::Activity;
-use crate::traced::{self, Ties};
-use crate::{exec, furnish, turns, watchdog};
+use crate::ptrace::{self, TracerHandle};
+use crate::{exec, prepare_rootfs, turns, watchdog};
 
 /// Maximum number of connections. The server keeps one, and opens another after a restart.
 const CONNECTIONS_MAX: usize = 64;
@@ -79,7 +79,7 @@ pub(crate) struct Agent {
     pub(crate) oom_events: Option<OwnedFd>,
     pub(crate) dev_null: OwnedFd,
     /// Connection to the tracer, if the box is made by one.
-    pub(crate) ties: Option<Ties>,
+    pub(crate) ties: Option<TracerHandle>,
     /// Limit on descriptors that commands get: the one that the agent was started with.
     pub(crate) descriptors: Rlimit,
     deadline: Deadline,
@@ -127,7 +127,7 @@ struct Ways {
 }
 
 fn run_until_end(boot: Boot, ways: Ways, oom_events: Option<OwnedFd>) -> ExitCode {
-    let Ok(ties) = boot.traced.as_ref().map(traced::tie).transpose() else { return ExitCode::FAILURE };
+    let Ok(ties) = boot.traced.as_ref().map(ptrace::tie).transpose() else { return ExitCode::FAILURE };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() else {
         return ExitCode::FAILURE;
     };
@@ -142,7 +142,7 @@ async fn serve(
     boot: Boot,
     ways: Ways,
     oom_events: Option<OwnedFd>,
-    ties: Option<(Ties, OwnedFd)>,
+    ties: Option<(TracerHandle, OwnedFd)>,
 ) -> std::io::Result<()> {
     let (ties, notes) = ties.unzip();
     let Ways { listener, from_outside_only, first, turns } = ways;
@@ -170,7 +170,7 @@ async fn serve(
         boot,
     });
     if agent.boot.furnish {
-        let faults = furnish::furnish(&agent.boot);
+        let faults = prepare_rootfs::furnish(&agent.boot);
         faults.into_iter().for_each(|fault| agent.console.push(format!("tidebox: {fault}")));
     }
     if !agent.boot.holds_slots {
@@ -191,7 +191,7 @@ async fn serve(
     let tracer = Rc::clone(&agent);
     let following = spawn_local(async move {
         match notes {
-            Some(notes) => traced::follow(tracer, notes).await,
+            Some(notes) => ptrace::follow(tracer, notes).await,
             None => pending().await,
         }
     });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::exec::tree::{Processes, resident_kb};
+use crate::exec::process_tree::{Processes, resident_kb};
 use crate::serve::Agent;
 
 /// Interval of checks. A process that fills 1 GiB per second gets 150 MiB past the limit.

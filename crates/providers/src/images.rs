@@ -1,6 +1,7 @@
 //! Image store: images from registries and archives, unpacked and shared by every provider that
 //! needs a root file system on disk.
 
+mod catalog;
 mod config;
 pub(crate) mod desk;
 mod fetch;
@@ -14,8 +15,7 @@ mod platform;
 mod processors;
 pub(crate) mod pull;
 mod registry;
-mod shelf;
-pub mod trees;
+pub mod rootfs;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -30,14 +30,14 @@ use futures_util::stream::BoxStream;
 use guest_protocol::Defaults;
 
 use crate::{ByteStream, DiskUsage, Error, ImageSource, Result, Room};
+use catalog::Shelf;
 pub use config::{ImagesConfig, PullPolicy, RegistryConfig, Reserve};
 pub use desk::Interest;
 use layout::Layout;
 use name::{Name, Wanted};
 use pull::Pulls;
 use registry::Registries;
-use shelf::Shelf;
-use trees::{Bounds, Compression, Layer, Trees};
+use rootfs::{Bounds, Compression, Layer, Trees};
 
 /// Image store. Clones are handles of the same one.
 #[derive(Debug, Clone)]
@@ -173,7 +173,7 @@ impl Images {
     /// [`Error::Invalid`] for a name, an image or a login that no retry fixes;
     /// [`Error::Unavailable`] if the registry does not answer or the wait is over;
     /// [`Error::Full`] if there is no room for the image.
-    pub async fn take(&self, name: &str) -> Result<Held> {
+    pub async fn take(&self, name: &str) -> Result<ImageGuard> {
         self.take_for(name, None).await
     }
 
@@ -181,7 +181,7 @@ impl Images {
     ///
     /// # Errors
     /// As [`Images::take`], and [`Error::Unavailable`] if the caller has its share of them.
-    pub async fn take_for(&self, name: &str, asker: Option<Asker>) -> Result<Held> {
+    pub async fn take_for(&self, name: &str, asker: Option<Asker>) -> Result<ImageGuard> {
         let store = &self.inner;
         let name = match Wanted::parse(name)? {
             Wanted::Name(name) => name,
@@ -219,10 +219,10 @@ impl Images {
         store.wait(&name, pull).await
     }
 
-    /// Holds an image again, by the digest that [`Held::digest`] returned. `None` if it is not in
+    /// Holds an image again, by the digest that [`ImageGuard::digest`] returned. `None` if it is not in
     /// the store.
     #[must_use]
-    pub fn hold(&self, digest: &str) -> Option<Held> {
+    pub fn hold(&self, digest: &str) -> Option<ImageGuard> {
         self.inner.hold(digest)
     }
 
@@ -460,7 +460,7 @@ fn free(dir: &Path) -> Result<Room> {
 
 /// Complete image on disk, which is not removed while this is held.
 #[derive(Debug, Clone)]
-pub struct Held {
+pub struct ImageGuard {
     inner: Arc<Inner>,
 }
 
@@ -493,7 +493,7 @@ impl Run {
     }
 }
 
-impl Held {
+impl ImageGuard {
     /// Returns the digest of the manifest, `sha256:…`, by which the image can be held again.
     #[must_use]
     pub fn digest(&self) -> &str {

@@ -6,17 +6,17 @@
 //! state from that folder after a restart. A probe box shows what the host forbids;
 //! [`Provider::health`] and [`Provider::facts`] report it.
 
+mod builder;
 pub(crate) mod cgroup;
 mod cpu_share;
 mod disk;
 mod host;
+pub(crate) mod host_rootfs;
 mod image;
 pub(crate) mod launcher;
-mod maker;
+mod prepared_dirs;
 mod record;
-pub(crate) mod skeleton;
 mod slots;
-mod stock;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -43,13 +43,13 @@ use crate::{
 
 pub use crate::local::agent_file::agent_binary;
 
+use builder::{BoxBuilder, BoxPlan, Kind};
 use cgroup::Cgroups;
 use host::{Host, probe_id};
+use host_rootfs::HostRootfs;
 use image::Image;
-use maker::{Kind, Maker, What};
+use prepared_dirs::PreparedDirs;
 use record::{BoxFolder, Folders, folders_in};
-use skeleton::Skeleton;
-use stock::Stock;
 
 /// Name of this provider.
 pub const NAME: &str = "native";
@@ -86,7 +86,7 @@ pub struct Native {
 
 #[derive(Debug)]
 struct Inner {
-    maker: Maker,
+    maker: BoxBuilder,
     images: Option<Images>,
     boxes: Boxes,
     slots: Boxes,
@@ -107,10 +107,10 @@ impl Native {
         let failed = |error: std::io::Error| Error::failed("open the data folder", error);
         let ids = IdPool::new(config.subids, &config.store_id)?;
         let folders = Folders::make(&config.data_dir.join("native")).map_err(failed)?;
-        let skeleton = Skeleton::make(&folders.base).map_err(failed)?;
+        let skeleton = HostRootfs::make(&folders.base).map_err(failed)?;
         let removals = Removals::default();
-        let stock = Stock::new(folders.stock.clone(), skeleton.overlays(), removals.tasks());
-        let maker = Maker {
+        let stock = PreparedDirs::new(folders.stock.clone(), skeleton.overlays(), removals.tasks());
+        let maker = BoxBuilder {
             agent: AgentFile::sealed()?,
             cgroups: Cgroups::open(config.cgroup_parent.as_deref(), &config.store_id),
             tasks: TaskTracker::new(),
@@ -218,7 +218,7 @@ impl Inner {
         }
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
         let what = self.maker.a_box(id, &spec.resources, spec.lifetime, can);
-        match self.maker.make(&What { kind, image: image.as_ref(), ..what }).await {
+        match self.maker.make(&BoxPlan { kind, image: image.as_ref(), ..what }).await {
             Ok(made) => {
                 let took = image.as_ref().map(Image::phase);
                 entry.hold(image.map(|image| image.held));

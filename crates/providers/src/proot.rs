@@ -8,10 +8,10 @@
 //! Where the server is root, each box has an id of its own on the host, and the host's file
 //! permissions isolate it. Elsewhere boxes run as the server's user.
 
+mod builder;
 mod copy;
 mod folder;
 mod host;
-mod maker;
 mod tracer;
 
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ use async_trait::async_trait;
 use domain::{SandboxId, StoreId};
 use tokio::time::Instant;
 
-use crate::images::{Held, Images};
+use crate::images::{ImageGuard, Images};
 use crate::local::boxes::{Boxes, Entry};
 use crate::local::ids::{IDS_PER_BOX, IdPool};
 use crate::local::kernel::kernel_usage;
@@ -34,9 +34,9 @@ use crate::{
     BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Provider, Result, Spec, Started,
 };
 
+use builder::{BoxBuilder, BoxPlan};
 use folder::{Folder, Folders};
 use host::{Host, OPEN_API, find, probe_id};
-use maker::{Maker, What};
 
 /// Name of this provider.
 pub const NAME: &str = "proot";
@@ -80,7 +80,7 @@ pub struct Proot {
 
 #[derive(Debug)]
 struct Inner {
-    maker: Maker,
+    maker: BoxBuilder,
     images: Option<Images>,
     api_is_open: bool,
     boxes: Boxes,
@@ -105,7 +105,7 @@ impl Proot {
         let folders = Folders::make(&base, mode).map_err(failed)?;
         check_base(&folders.base, is_root)?;
         let proot = find(&config.binary).unwrap_or(config.binary);
-        let maker = Maker::new(folders, proot, ids)?;
+        let maker = BoxBuilder::new(folders, proot, ids)?;
         for (_, folder) in maker.folders.all().map_err(failed)? {
             if let (Some(ids), Some(id)) = (&maker.ids, folder.read().and_then(|record| record.id)) {
                 ids.mark(id);
@@ -184,7 +184,7 @@ impl Inner {
     }
 
     /// Makes a box. The caller holds the lock on `entry`.
-    async fn start(&self, id: &SandboxId, spec: &Spec, image: Option<Held>, entry: &Entry) -> Result<Started> {
+    async fn start(&self, id: &SandboxId, spec: &Spec, image: Option<ImageGuard>, entry: &Entry) -> Result<Started> {
         let (host, _) = self.host();
         if let Some(error) = host.error {
             return Err(Error::Unavailable(error));
@@ -197,7 +197,7 @@ impl Inner {
             self.clear(entry, &folder).await?;
         }
         let usual = self.maker.a_box(id, &spec.resources, spec.lifetime);
-        match self.maker.make(&What { image, entrypoint: spec.entrypoint, slowly: host.slowly, ..usual }).await {
+        match self.maker.make(&BoxPlan { image, entrypoint: spec.entrypoint, slowly: host.slowly, ..usual }).await {
             Ok(made) => {
                 entry.settle(made.process, made.guest, &self.maker.tasks).await;
                 Ok(Started { phases: made.phases })
@@ -229,7 +229,7 @@ impl Inner {
     }
 
     /// Returns the image of the box; `None` for the host's own programs.
-    async fn image(&self, spec: &Spec) -> Result<Option<Held>> {
+    async fn image(&self, spec: &Spec) -> Result<Option<ImageGuard>> {
         match &self.images {
             _ if spec.image == HOST => Ok(None),
             Some(images) => {

@@ -24,7 +24,7 @@ use domain::{Asker, OwnerId, Share};
 use tokio::time::Instant;
 
 use crate::auth::KeyId;
-use crate::figures::RequestMemory as Figures;
+use crate::stats::RequestMemory as Figures;
 
 /// Share of a single caller.
 const CALLER: Share = Share::times_free(2);

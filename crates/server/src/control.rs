@@ -3,21 +3,21 @@
 
 mod admission;
 mod audit;
-mod boxes;
 mod collected;
-mod create;
 mod destroy;
 mod exec;
 mod extend;
-mod figures;
-mod held;
+mod guests;
 mod images;
 mod inventory;
+mod leased;
 mod pool;
 mod query;
 mod quotas;
 mod room;
 mod runtime;
+mod spawn;
+mod stats;
 mod templates;
 mod wait;
 mod workers;
@@ -39,8 +39,8 @@ use crate::audit::Refusals;
 use crate::clock::Clock;
 use crate::config::Leases;
 use crate::events::{EventType, Events, ID_BLOCK};
-use crate::operations::{Operation, Operations};
-use crate::registry::Registry;
+use crate::operation_metrics::{Operation, Operations};
+use crate::provider_registry::Registry;
 use crate::store::{self, Applied, Change, PoolBounds, Store};
 
 pub use crate::admission::Figures as QueueFigures;
@@ -53,15 +53,15 @@ pub use admission::Decision;
 pub use collected::Collected;
 #[cfg(test)]
 pub use collected::collected_of;
-pub use create::{SpawnRequest, Spawned};
 pub use exec::{Conversation, ExecCommand, ExecOutcome, ExecRequest, Handle, Running, Touch};
-pub use figures::Stored;
-pub use held::Held;
 pub use images::Pull;
 pub(crate) use inventory::Kept;
+pub use leased::Held;
 pub use pool::{PoolStatus, SharedBoxes};
 pub use query::ProviderDetail;
 pub use quotas::Usage;
+pub use spawn::{SpawnRequest, Spawned};
+pub use stats::Stored;
 pub use wait::{WAIT_MAX, WaitFor};
 pub use workers::{LEASE_TTL_MAX, Seen, hostname};
 
@@ -232,7 +232,7 @@ pub struct Control {
     tasks: TaskTracker,
     /// Sandboxes that this process is creating now. A row in state `creating` that is missing
     /// here was left by a crash.
-    making: Mutex<HashMap<SandboxId, ()>>,
+    in_progress: Mutex<HashMap<SandboxId, ()>>,
     /// Sandboxes that this process is removing now. Concurrent callers wait for one removal.
     removing: Mutex<HashMap<SandboxId, Removal>>,
     events: Arc<Events>,
@@ -274,7 +274,7 @@ impl Control {
             clock,
             policy,
             tasks,
-            making: Mutex::default(),
+            in_progress: Mutex::default(),
             removing: Mutex::default(),
             events,
             audited: AtomicU64::new(0),
@@ -321,12 +321,12 @@ impl Control {
     /// Returns whether this process is creating or removing any sandbox now.
     #[cfg(test)]
     pub(crate) fn is_busy(&self) -> bool {
-        !lock(&self.making).is_empty() || !lock(&self.removing).is_empty()
+        !lock(&self.in_progress).is_empty() || !lock(&self.removing).is_empty()
     }
 
     /// Returns whether this process is creating or removing the sandbox now.
     pub(crate) fn is_in_hand(&self, id: &SandboxId) -> bool {
-        lock(&self.making).contains_key(id) || lock(&self.removing).contains_key(id)
+        lock(&self.in_progress).contains_key(id) || lock(&self.removing).contains_key(id)
     }
 
     /// Publishes an event; `data` is an object without secrets.

@@ -2,10 +2,8 @@
 //! from errors to statuses.
 
 mod accept;
-mod access;
 mod admin;
 mod audit;
-mod audited;
 mod body;
 mod cors;
 mod diagnostics;
@@ -14,22 +12,19 @@ mod events;
 mod exec;
 mod exec_answer;
 mod exec_socket;
-mod exposition;
-mod fence;
 mod files;
-mod guard;
 mod images;
-mod limited;
 mod listed;
 mod meter;
 mod metrics;
+mod middleware;
 mod ndjson;
 mod openapi;
 mod outflow;
 pub mod peer;
 mod pool;
+mod prometheus;
 mod providers;
-mod queries;
 mod quotas;
 mod range;
 mod request;
@@ -47,11 +42,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::Router;
-use axum::middleware;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use self::queries::WithoutQuery;
 use self::routes::Policies;
 use crate::auth::Access;
 use crate::budget::Budget;
@@ -62,7 +55,7 @@ use crate::rate_limit::RateLimiter;
 
 pub use accept::{Listeners, Socket, SocketFault, Stalled, Tls, TlsFault, serve};
 pub use cors::Cors;
-pub use guard::Hosts;
+pub use middleware::request::Hosts;
 
 /// State shared by all handlers.
 #[derive(Debug, Clone)]
@@ -110,14 +103,5 @@ pub fn router(control: Arc<Control>, settings: Settings) -> Router {
     let (router, policies) = routes::router();
     let api = Api { control, settings: Arc::new(settings), policies: Arc::new(policies), description: Arc::default() };
     let (router, description) = router.split_for_parts();
-    let router = router
-        // Inside the layer below, which hides sandboxes of other users: those get no lease
-        // generation either.
-        .route_layer(middleware::from_fn_with_state(api.clone(), fence::pass))
-        .route_layer(middleware::from_fn_with_state(api.clone(), pool::apart))
-        .route_layer(middleware::from_fn_with_state(WithoutQuery::of(&description), queries::refuse))
-        .fallback(error::no_such_route)
-        .method_not_allowed_fallback(error::method_not_allowed)
-        .with_state(api.clone());
-    guard::around(router, api)
+    middleware::around(router, &description, &api)
 }

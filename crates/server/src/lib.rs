@@ -4,21 +4,21 @@
 mod admission;
 mod audit;
 mod auth;
-mod beater;
 mod budget;
 mod clock;
 pub mod config;
 mod control;
 mod events;
-mod figures;
-mod fleet;
+mod heartbeat;
 mod http;
-mod operations;
+mod operation_metrics;
 mod process;
+mod provider_registry;
 mod rate_limit;
 mod reconcile;
-mod registry;
+mod remote_workers;
 mod run;
+mod stats;
 mod store;
 #[cfg(test)]
 mod test;

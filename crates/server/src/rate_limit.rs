@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use crate::auth::KeyId;
 use crate::config::{self, RateKey};
-use crate::figures::RateLimit as Figures;
+use crate::stats::RateLimit as Figures;
 
 /// The most callers with a bucket of their own: about 10 MB.
 const BUCKETS_MAX: usize = 65_536;

@@ -71,7 +71,7 @@ async fn look_at_rows(control: Arc<Control>) {
         let (job, outcome) = tokio::select! {
             biased;
             _ = rows.tick() => ("rows", sweep_rows(&control, &mut removals).await),
-            _ = refusals.tick() => ("refused keys", control.tell_refusals().await),
+            _ = refusals.tick() => ("refused keys", control.flush_refusals().await),
             _ = retention.tick() => ("retention", forget(&control).await),
         };
         report(job, outcome);
@@ -160,22 +160,27 @@ async fn sweep_rows(control: &Arc<Control>, removals: &mut Removals) -> Result<(
     let left = left.into_iter().filter(|sandbox| !control.is_in_hand(&sandbox.id) && removals.is_due(&sandbox.id));
     let mut doomed: Vec<Doomed> = left.map(|sandbox| Doomed { sandbox, action: Some("removal_finished") }).collect();
     for id in control.store().due(control.now(), BATCH).await? {
-        doomed.extend(doom(control, &id, StopReason::Expired, None).await);
+        doomed.extend(begin_destroy(control, &id, StopReason::Expired, None).await);
     }
     // A row in `creating` that no task of this process works on was left by a crash.
     for sandbox in control.store().in_state(State::Creating, u32::MAX).await? {
-        doomed.extend(doom(control, &sandbox.id, StopReason::Unfinished, Some("unfinished_removed")).await);
+        doomed.extend(begin_destroy(control, &sandbox.id, StopReason::Unfinished, Some("unfinished_removed")).await);
     }
     removals.begin(control, doomed);
     Ok(())
 }
 
 /// Stores that a sandbox is to be removed, unless a task of this process works on it.
-async fn doom(control: &Control, id: &SandboxId, reason: StopReason, action: Option<&'static str>) -> Option<Doomed> {
+async fn begin_destroy(
+    control: &Control,
+    id: &SandboxId,
+    reason: StopReason,
+    action: Option<&'static str>,
+) -> Option<Doomed> {
     if control.is_in_hand(id) {
         return None;
     }
-    let doomed: Result<Option<Sandbox>> = control.doom(id, reason).await;
+    let doomed: Result<Option<Sandbox>> = control.begin_destroy(id, reason).await;
     let sandbox = doomed.unwrap_or_else(|error| {
         tracing::warn!(%id, error = %Chain(&error), "cannot end a sandbox yet");
         None

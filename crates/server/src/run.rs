@@ -19,17 +19,17 @@ use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, Opened, QueuePolicy};
 use crate::auth::Access;
-use crate::beater::{self, Beater};
 use crate::budget::Budget;
 use crate::clock::{Clock, SteadyClock};
 use crate::config::{self, Config, Overflow};
 use crate::control::{AuditBounds, Control, ORPHAN_GRACE, Policy};
 use crate::events::Events;
-use crate::fleet::Fleet;
+use crate::heartbeat::{self, WorkerAgent};
 use crate::http::peer::TrustedProxies;
 use crate::http::{self, Cors, Hosts, Listeners, Settings, Socket, Tls};
 use crate::process::{Memory, Process};
 use crate::rate_limit::RateLimiter;
+use crate::remote_workers::RemoteWorkers;
 use crate::store::{Kept, KeptRows, PoolBounds, Sandbox, Sqlite, Store};
 use crate::{VERSION, reconcile};
 
@@ -119,7 +119,7 @@ pub enum Failure {
     Hurried,
     /// The server cannot work for a control plane.
     #[error("cannot be a worker: {0}")]
-    AsWorker(#[from] beater::Fault),
+    AsWorker(#[from] heartbeat::Fault),
     /// The operating system refused a call that normally succeeds.
     #[error("cannot start: {0}")]
     System(#[source] std::io::Error),
@@ -143,15 +143,16 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
         Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| Failure::Store(error.into()))?;
     let store = store.keeping(kept(&config));
     let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
-    let fleet = Fleet::open(&config.workers, store.id()).map_err(|(id, source)| Failure::Worker { id, source })?;
+    let remote_workers =
+        RemoteWorkers::open(&config.workers, store.id()).map_err(|(id, source)| Failure::Worker { id, source })?;
     let store: Arc<dyn Store> = Arc::new(store);
     let images = runtimes::images(&config).await?;
     let registry = runtimes::registry(&config, &images, &store, &clock).await?;
-    let registry = registry.with_fleet(fleet).with_images(images.clone());
+    let registry = registry.with_remote_workers(remote_workers).with_images(images.clone());
     let tasks = TaskTracker::new();
     let process = Process::start(clock.now(), options.memory);
     let events = Arc::new(Events::default());
-    let beater = options.as_worker.then(|| Beater::open(&config.worker)).transpose()?;
+    let beater = options.as_worker.then(|| WorkerAgent::open(&config.worker)).transpose()?;
     let mut policy = policy(&config);
     if beater.is_some() {
         // A control plane requests a while more than the lifetime that it grants.
@@ -232,7 +233,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
             destroy_all(&control).await;
         }
         tasks.close();
-        if let Err(error) = control.tell_refusals().await {
+        if let Err(error) = control.flush_refusals().await {
             tracing::warn!(error = %Chain(&error), "some refused keys are not counted");
         }
         let finished = async {

@@ -9,9 +9,9 @@ use guest_protocol::{Action, Control};
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::termios::tcgetpgrp;
 
+use super::process_tree::Processes;
 use super::reapers::Reaper;
 use super::terminal;
-use super::tree::Processes;
 use crate::failure::{Result, invalid, refused};
 
 /// All commands that run and that a client waits for.

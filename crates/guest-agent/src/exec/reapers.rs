@@ -10,7 +10,7 @@ use rustix::process::{WaitOptions, wait};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
-use super::tree::{Tree, kill};
+use super::process_tree::{ProcessTree, kill};
 use crate::descriptor;
 use crate::serve::Agent;
 
@@ -99,7 +99,7 @@ pub(crate) async fn reap(agent: Rc<Agent>) -> std::io::Result<()> {
 pub(crate) async fn kill_strangers(agent: Rc<Agent>) {
     loop {
         agent.reapers.strangers.notified().await;
-        kill(&agent, &Tree::Adopted).await;
+        kill(&agent, &ProcessTree::Orphans).await;
     }
 }
 
@@ -107,8 +107,8 @@ pub(crate) async fn kill_strangers(agent: Rc<Agent>) {
 /// running.
 pub(crate) async fn kill_all(agent: &Agent) {
     for reaper in agent.reapers.all() {
-        kill(agent, &Tree::Command(reaper)).await;
+        kill(agent, &ProcessTree::Command(reaper)).await;
     }
     agent.reapers.reap();
-    kill(agent, &Tree::Adopted).await;
+    kill(agent, &ProcessTree::Orphans).await;
 }

@@ -40,7 +40,7 @@ pub(crate) async fn delete(request: &Delete) -> Result<()> {
     match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
         Ok(()) => Ok(()),
         Err(Errno::NOTEMPTY | Errno::EXIST) if request.recursive => {
-            let mut tree = Tree::open(&parent, name).map_err(|errno| lookup_refused(path, errno))?;
+            let mut tree = ProcessTree::open(&parent, name).map_err(|errno| lookup_refused(path, errno))?;
             tree.empty(path).await?;
             match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
                 Ok(()) => Ok(()),
@@ -71,7 +71,7 @@ impl Identity {
 }
 
 /// A walk through a tree that keeps one directory open.
-struct Tree {
+struct ProcessTree {
     here: OwnedFd,
     /// Directories from the top down to the current one, to check the way up.
     levels: Vec<Identity>,
@@ -88,11 +88,11 @@ enum Found {
     More,
 }
 
-impl Tree {
-    fn open(parent: &OwnedFd, name: &str) -> Result<Tree, Errno> {
+impl ProcessTree {
+    fn open(parent: &OwnedFd, name: &str) -> Result<ProcessTree, Errno> {
         let here = openat(parent, name, OPEN_DIR, Mode::empty())?;
         let levels = vec![Identity::of(here.as_fd())?];
-        Ok(Tree { here, levels, removed: 0 })
+        Ok(ProcessTree { here, levels, removed: 0 })
     }
 
     /// Removes everything below the top.

@@ -13,7 +13,7 @@ use rustix::thread::{Gid, Uid};
 
 use super::parent::MOUNTS_MAX;
 use super::{At, Handed, Part, Refused, own, privileges, report_failure, root, seccomp, shares, slot, syscall};
-use crate::furnish;
+use crate::prepare_rootfs;
 
 /// Number under which the agent finds its listening socket.
 const LISTENER_FD: i32 = 3;
@@ -90,7 +90,11 @@ fn prepare(
     if let Some(slot) = &launch.slot {
         if launch.furnish {
             // Commands cannot be given its faults here; most need none of these files.
-            drop(furnish::furnish(&Boot { single_user: true, defaults: launch.defaults.clone(), ..Boot::default() }));
+            drop(prepare_rootfs::furnish(&Boot {
+                single_user: true,
+                defaults: launch.defaults.clone(),
+                ..Boot::default()
+            }));
         }
         slot::settle(slot)?;
     }
@@ -111,14 +115,14 @@ fn prepare(
 fn install_filter() -> Result<bool, Refused> {
     const STEP: &str = "install the system call filter";
     let program = |walls| seccomp::program(walls).map_err(|_| Errno::TOOBIG).at("build the system call filter");
-    match syscall::install_filter_with_listener(&program(seccomp::Walls::Kernel)?) {
+    match syscall::install_filter_with_listener(&program(seccomp::Profile::Kernel)?) {
         Ok(listener) => {
             // The listener may have this very number already, and would be closed at the execution.
             let listener = own(listener).at(STEP)?;
             syscall::duplicate_to(&listener, TURNS_FD).at(STEP)?;
             Ok(true)
         }
-        Err(Errno::BUSY) => syscall::install_filter(&program(seccomp::Walls::Unheard)?).at(STEP).map(|()| false),
+        Err(Errno::BUSY) => syscall::install_filter(&program(seccomp::Profile::Unheard)?).at(STEP).map(|()| false),
         Err(errno) => Err(errno).at(STEP),
     }
 }

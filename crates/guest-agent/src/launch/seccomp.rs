@@ -56,7 +56,7 @@ const fn refuse(errno: i32) -> u32 {
 
 /// Isolation of a box besides the filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Walls {
+pub(super) enum Profile {
     /// Namespaces, with a listener that lets calls for which the kernel takes a lock of the whole
     /// host continue one at a time.
     Kernel,
@@ -67,22 +67,22 @@ pub(super) enum Walls {
     Tracer,
 }
 
-impl Walls {
+impl Profile {
     /// Returns the answer to a call for which the kernel takes a lock of the whole host.
     const fn slowed(self) -> u32 {
         match self {
-            Walls::Kernel => ASK,
-            Walls::Unheard => refuse(libc::EPERM),
-            Walls::Tracer => ALLOW,
+            Profile::Kernel => ASK,
+            Profile::Unheard => refuse(libc::EPERM),
+            Profile::Tracer => ALLOW,
         }
     }
 }
 
 /// Builds the whole filter.
-pub(super) fn program(walls: Walls) -> Result<Vec<sock_filter>, TooLong> {
+pub(super) fn program(walls: Profile) -> Result<Vec<sock_filter>, TooLong> {
     let mut rules = match walls {
-        Walls::Kernel | Walls::Unheard => rules::rules(),
-        Walls::Tracer => rules::traced(),
+        Profile::Kernel | Profile::Unheard => rules::rules(),
+        Profile::Tracer => rules::traced(),
     };
     rules.sort_by_key(|rule| rule.number);
     let mut program = vec![

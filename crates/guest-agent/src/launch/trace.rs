@@ -31,7 +31,7 @@ use super::{
     At, CloneFlags, Cloned, OWN_FDS_FROM, Part, Refused, become_user, child, clone3, own, parent, privileges,
     read_order, report, report_failure, seccomp, shares, start_time, syscall,
 };
-use crate::sweep;
+use crate::kill_tree;
 
 /// Number of the listening socket in PRoot, and so in the agent.
 const LISTENER_FD: i32 = 3;
@@ -182,7 +182,7 @@ fn prepare(trace: &Trace, given: &Given<'_>) -> Result<Command, Refused> {
     privileges::limit_resources(&SoftLimits { pids, ..SoftLimits::default() })?;
     shares::bound_each(if trace.id.is_some() { Part::WHOLE } else { Part::HALF })?;
     limit_files(trace.bounds.disk_mb).at("bound the files")?;
-    let filter = seccomp::program(seccomp::Walls::Tracer).map_err(|_| Errno::TOOBIG);
+    let filter = seccomp::program(seccomp::Profile::Tracer).map_err(|_| Errno::TOOBIG);
     let filter = filter.at("build the system call filter")?;
     trace.id.map_or(Ok(()), become_user)?;
     // PRoot kills its tracees before it ends by this signal.
@@ -213,8 +213,8 @@ impl Watched {
             }
         }
         let ended = match self.id {
-            Some(id) => sweep::end_user(id),
-            None => sweep::end_below(&[getpid().as_raw_nonzero().get(), self.proot.as_raw_nonzero().get()]),
+            Some(id) => kill_tree::end_user(id),
+            None => kill_tree::end_below(&[getpid().as_raw_nonzero().get(), self.proot.as_raw_nonzero().get()]),
         };
         if ended { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }

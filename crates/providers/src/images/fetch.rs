@@ -17,7 +17,7 @@ use super::name::Name;
 use super::processors::Turn;
 use super::pull::{State, again};
 use super::registry::{Fault, Source};
-use super::trees::stopped;
+use super::rootfs::stopped;
 use super::{Progress, Store, disk};
 use crate::{Error, Result};
 

@@ -28,7 +28,7 @@ use super::name::{Name, shown};
 use super::platform::{Platform, offered};
 use super::processors::{Pace, Paced, Turn};
 use super::pull::State;
-use super::trees::{Compression, Contents, HEAD, compression_of, decoder, stopped};
+use super::rootfs::{Compression, Contents, HEAD, compression_of, decoder, stopped};
 use super::{Image, Progress, Run, Store, disk};
 use crate::{ByteStream, Error, Result};
 use place::Place;
@@ -122,7 +122,7 @@ impl Store {
         work: &Arc<Work>,
         name: Option<Name>,
         archive: ByteStream,
-    ) -> Result<(Vec<Image>, Vec<super::Held>)> {
+    ) -> Result<(Vec<Image>, Vec<super::ImageGuard>)> {
         let spool = work.unless_stopped(self.write_down(archive)).await??;
         let reading = Arc::clone(work);
         let ready = self

@@ -19,7 +19,7 @@ use super::manifest::{DOCUMENT_BYTES_MAX, Document, compression, configuration, 
 use super::name::{Name, shown};
 use super::platform::{Platform, offered};
 use super::registry::Source;
-use super::{Bounds, Held, Image, Layer, Progress, Run, Store, disk, free};
+use super::{Bounds, Image, ImageGuard, Layer, Progress, Run, Store, disk, free};
 use crate::{Error, Result};
 
 /// Most layers of one image downloaded at once.
@@ -33,7 +33,7 @@ pub(crate) const PULL_WAIT_MAX: Duration = Duration::from_secs(6 * 3600);
 pub(super) enum State {
     Going(Progress),
     /// Image with a handle, so that the waiters find it in the store.
-    Done(Image, Held),
+    Done(Image, ImageGuard),
     Failed(Arc<Error>),
 }
 
@@ -139,7 +139,7 @@ impl Store {
         name: &Name,
         work: &Arc<Work>,
         state: &watch::Sender<State>,
-    ) -> Result<(Image, Held)> {
+    ) -> Result<(Image, ImageGuard)> {
         let pull = self.pull(name, work, state);
         tokio::pin!(pull);
         if let Ok(end) = tokio::time::timeout(PULL_WAIT_MAX, &mut pull).await {
@@ -165,7 +165,7 @@ impl Store {
     }
 
     /// Waits for a pull, at most `config.pull_timeout`.
-    pub(super) async fn wait(&self, name: &Name, mut pull: watch::Receiver<State>) -> Result<Held> {
+    pub(super) async fn wait(&self, name: &Name, mut pull: watch::Receiver<State>) -> Result<ImageGuard> {
         let wait = async {
             loop {
                 match &*pull.borrow_and_update() {
@@ -198,7 +198,7 @@ impl Store {
         name: &Name,
         work: &Arc<Work>,
         state: &watch::Sender<State>,
-    ) -> Result<(Image, Held)> {
+    ) -> Result<(Image, ImageGuard)> {
         let sources: Arc<[Source]> = self.registries.sources(name)?.into();
         let (bytes, manifest) = self.resolve(work, name, &sources).await?;
         let shown = format!("`{name}`");
@@ -308,7 +308,7 @@ impl Store {
         manifest: &ImageManifest,
         config: &ImageConfiguration,
         state: &watch::Sender<State>,
-    ) -> Result<(Image, Held)> {
+    ) -> Result<(Image, ImageGuard)> {
         let fails = |error| disk("write an image's manifest", error);
         let written = work.put_blob(media_type(manifest), bytes).map_err(fails)?;
         let digest = written.digest().to_string();
@@ -350,7 +350,7 @@ impl Store {
         digest: &str,
         layers: Vec<Layer>,
         state: watch::Sender<State>,
-    ) -> Result<Held> {
+    ) -> Result<ImageGuard> {
         let turn = self.turn(digest);
         let _turn = work.unless_stopped(turn.lock()).await?;
         loop {

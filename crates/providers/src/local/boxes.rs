@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use super::process::Process;
 use crate::agent::AgentGuest;
-use crate::images::Held;
+use crate::images::ImageGuard;
 use crate::{Error, Guest, Result};
 
 /// State of a box in memory. All of it can be found again from disk.
@@ -19,7 +19,7 @@ pub(crate) struct Entry {
     change: Arc<AsyncMutex<()>>,
     process: Mutex<Option<Arc<Process>>>,
     /// Hold that keeps its image on disk.
-    image: Mutex<Option<Held>>,
+    image: Mutex<Option<ImageGuard>>,
     /// Kept connection to the agent.
     pub(crate) guest: AsyncMutex<Option<Arc<AgentGuest>>>,
 }
@@ -44,7 +44,7 @@ impl Entry {
     }
 
     /// Keeps the image on disk until the entry is dropped.
-    pub(crate) fn hold(&self, image: Option<Held>) {
+    pub(crate) fn hold(&self, image: Option<ImageGuard>) {
         *locked(&self.image) = image;
     }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use domain::{Resources, SandboxId};
 use rustix::io::Errno;
 
+use super::builder::BoxBuilder;
 use super::cgroup::Controller;
 use super::launcher::LaunchError;
-use super::maker::Maker;
 use crate::local::powers;
 use crate::{Chain, Error, Facts, Isolation, LimitKind, Result};
 
@@ -48,7 +48,7 @@ pub(super) struct Host {
 
 impl Host {
     /// Makes boxes, from the most capable kind down, until one answers.
-    pub(super) async fn probe(maker: &Maker) -> Host {
+    pub(super) async fn probe(maker: &BoxBuilder) -> Host {
         let mut host = Host::default();
         let is_root = rustix::process::geteuid().is_root();
         for privileged in if is_root { &[true, false][..] } else { &[false] } {
@@ -68,7 +68,7 @@ impl Host {
         host
     }
 
-    async fn settle(&mut self, maker: &Maker, can: Capabilities, is_root: bool) {
+    async fn settle(&mut self, maker: &BoxBuilder, can: Capabilities, is_root: bool) {
         let with_images = Capabilities { images: true, ..can };
         self.can = Some(can);
         if can.privileged {
@@ -92,7 +92,7 @@ impl Host {
         self.missing.extend(maker.cgroups.missing.iter().cloned());
     }
 
-    pub(super) fn facts(&self, maker: &Maker) -> Facts {
+    pub(super) fn facts(&self, maker: &BoxBuilder) -> Facts {
         let kind = |controller| if maker.cgroups.has(controller) { LimitKind::Hard } else { LimitKind::Soft };
         let limits = vec![
             ("memory_mb", kind(Controller::Memory)),
@@ -111,7 +111,7 @@ impl Host {
 }
 
 /// Makes a box and removes it again. Returns whether its devices are those of the host.
-async fn try_box(maker: &Maker, resources: &Resources, can: Capabilities) -> Result<bool> {
+async fn try_box(maker: &BoxBuilder, resources: &Resources, can: Capabilities) -> Result<bool> {
     let folder = maker.folders.of(&probe_id());
     let made = maker.make(&maker.a_box(&probe_id(), resources, PROBE_LIFETIME, can)).await;
     let process = made.as_ref().ok().map(|made| &made.process);

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use domain::SandboxId;
 
 use super::{HOST, Inner};
-use crate::images::{Held, Images};
+use crate::images::{ImageGuard, Images};
 use crate::{Error, Phase, Result, Spec};
 
 /// Image for one box.
 #[derive(Debug)]
 pub(super) struct Image {
-    pub(super) held: Held,
+    pub(super) held: ImageGuard,
     /// True if its entry point is started.
     pub(super) entrypoint: bool,
     took: Duration,
@@ -56,7 +56,7 @@ fn unknown(image: &str) -> Error {
 }
 
 /// Returns the hold on the image of a box that an earlier server made.
-pub(super) fn held_again(images: Option<&Images>, id: &SandboxId, digest: &str) -> Option<Held> {
+pub(super) fn held_again(images: Option<&Images>, id: &SandboxId, digest: &str) -> Option<ImageGuard> {
     let held = images.and_then(|images| images.hold(digest));
     if held.is_none() {
         tracing::warn!(%id, digest, "the image of a box is not in the store any more: what the box has not read yet is gone");

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use domain::SandboxId;
 use guest_protocol::Slot;
 
+use super::builder::{BoxPlan, Kind};
 use super::image::Image;
-use super::maker::{Kind, What};
 use super::record::BoxFolder;
 use super::{Inner, Native};
 use crate::disk::refused;
@@ -55,7 +55,7 @@ impl Inner {
         host_folder.make_slots().map_err(|error| refused("make a slot", error))?;
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
         let uid = free_uid(&host_folder).map_err(failed)?;
-        let what = What {
+        let what = BoxPlan {
             cgroups: self.maker.cgroups.of_slot(host, slot),
             kind: Kind::Slot { id_base, slot: Slot { host_pid, host_started, uid } },
             resources: &spec.resources,

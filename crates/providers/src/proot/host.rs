@@ -9,7 +9,7 @@ use domain::{Resources, SandboxId};
 use futures_util::StreamExt;
 use rustix::io::Errno;
 
-use super::maker::{Maker, What};
+use super::builder::{BoxBuilder, BoxPlan};
 use crate::local::powers;
 use crate::native::launcher::LaunchError;
 use crate::{Chain, Command, Error, Facts, Guest, Isolation, LimitKind, OutputEvent, Result};
@@ -27,7 +27,7 @@ pub(super) const OPEN_API: &str = "This server asks for no key (`auth.enabled` i
 /// Warning about memory that is not seen in the processes of a box.
 const UNCOUNTED: &str = "Buffers of sockets and pipes count to no limit of a box: a provider with control groups (native, \
                          docker) bounds them.";
-const ONE_USER: &str = "The server does not run as root: boxes run as the server's own user, and can read, change and end whatever that user can, the server and other boxes included. What the kernel counts for a user (files watched by epoll, pages of pipes, descriptors on their way through sockets) a box can take from all of them.";
+const ONE_USER: &str = "The server does not run as root: boxes run as the server's own user, and can read, change and end whatever that user can, the server and other boxes included. BoxPlan the kernel counts for a user (files watched by epoll, pages of pipes, descriptors on their way through sockets) a box can take from all of them.";
 
 const SHARED: &str = "Devices and terminals are the host's own: a box can take all terminals, and a lock that it takes on /dev/null holds for the host.";
 
@@ -49,7 +49,7 @@ pub(super) struct Host {
 
 impl Host {
     /// Makes a box and runs a program in it.
-    pub(super) async fn probe(maker: &Maker) -> Host {
+    pub(super) async fn probe(maker: &BoxBuilder) -> Host {
         let version = match version(&maker.proot).await {
             Ok(version) => version,
             Err(error) => return Host { error: Some(error), ..Host::default() },
@@ -71,7 +71,7 @@ impl Host {
         host
     }
 
-    pub(super) fn facts(&self, maker: &Maker) -> Facts {
+    pub(super) fn facts(&self, maker: &BoxBuilder) -> Facts {
         let mut missing = vec![NO_ISOLATION.to_owned()];
         if maker.ids.is_none() {
             missing.push(ONE_USER.to_owned());
@@ -124,8 +124,8 @@ async fn version(proot: &Path) -> Result<String, String> {
         .ok_or_else(|| format!("{} says no version, so it is not PRoot: {advice}.", proot.display()))
 }
 
-async fn try_box(maker: &Maker, slowly: bool) -> Result<()> {
-    let what = What { slowly, ..maker.a_box(&probe_id(), &PROBE, PROBE_LIFETIME) };
+async fn try_box(maker: &BoxBuilder, slowly: bool) -> Result<()> {
+    let what = BoxPlan { slowly, ..maker.a_box(&probe_id(), &PROBE, PROBE_LIFETIME) };
     let made = maker.make(&what).await;
     let outcome = match &made {
         Ok(made) => run_true(&made.guest).await,
@@ -161,7 +161,7 @@ async fn run_true(guest: &dyn Guest) -> Result<()> {
 }
 
 /// Returns advice for an operator about a box that cannot be made.
-fn explain(error: &Error, maker: &Maker) -> String {
+fn explain(error: &Error, maker: &BoxBuilder) -> String {
     let refused = if let Error::Failed { source, .. } = error { source.downcast_ref::<LaunchError>() } else { None };
     let advice = match refused {
         Some(LaunchError::Refused { step, errno }) if step == "execute PRoot" => {

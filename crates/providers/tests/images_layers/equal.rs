@@ -79,7 +79,7 @@ fn same(image: &Image, implicit: &[&str]) {
     let Some(program) = found("umoci", &[]) else { return };
     let ground = Ground::new();
     let layers: Vec<_> = image.layers.iter().map(|layer| ground.blob(layer, Packing::Gzip)).collect();
-    let bounds = providers::images::trees::Bounds {
+    let bounds = providers::images::rootfs::Bounds {
         bytes_max: 1 << 30,
         entries_max: 100_000,
         reserve: providers::images::Reserve::NONE,

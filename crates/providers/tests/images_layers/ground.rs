@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use fixtures::image::{Entry, Packing, digest, layer};
 use providers::Error;
 use providers::images::Reserve;
-use providers::images::trees::{Bounds, Compression, Layer, Trees};
+use providers::images::rootfs::{Bounds, Compression, Layer, Trees};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::{AboveCeiling, AboveMaximum, Denial, Room, format_duration};
 
-use super::create::SpawnRequest;
+use super::spawn::SpawnRequest;
 use super::{Control, Error, Result};
 use crate::admission::Refused;
 

@@ -60,7 +60,7 @@ impl Control {
     ///
     /// # Errors
     /// If the store fails.
-    pub(crate) async fn tell_refusals(&self) -> Result<()> {
+    pub(crate) async fn flush_refusals(&self) -> Result<()> {
         for Untold { row, count, first } in self.refusals.take_untold(self.now()) {
             self.store.set_audit_detail(row, &count_detail(count, &first)).await?;
         }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use domain::{SandboxId, State, StopReason};
 use futures_util::{FutureExt, StreamExt, stream};
 
-use super::boxes::runtime_error;
+use super::guests::runtime_error;
 use super::{Control, Error, LOCAL_WORKER, Removal, Resource, Result, lock};
-use crate::operations::Operation;
+use crate::operation_metrics::Operation;
 use crate::store::{Applied, Change, Sandbox};
 
 impl Control {
@@ -45,7 +45,7 @@ impl Control {
     /// Destroys a sandbox for an internal reason, if it still holds. Returns whether there was
     /// anything to remove.
     pub(crate) async fn destroy_because(self: &Arc<Self>, id: &SandboxId, reason: StopReason) -> Result<bool> {
-        match self.doom(id, reason).await? {
+        match self.begin_destroy(id, reason).await? {
             Some(sandbox) => self.remove(&sandbox).await.map(|()| true),
             None => Ok(false),
         }
@@ -53,7 +53,7 @@ impl Control {
 
     /// Stores that a sandbox is to be removed for an internal reason, if it still holds. Returns
     /// the sandbox if there is anything to remove.
-    pub(crate) async fn doom(&self, id: &SandboxId, reason: StopReason) -> Result<Option<Sandbox>> {
+    pub(crate) async fn begin_destroy(&self, id: &SandboxId, reason: StopReason) -> Result<Option<Sandbox>> {
         match self.apply(id, self.stop_requested(reason)).await? {
             Applied::Done { sandbox, .. } if sandbox.state != State::Destroyed => {
                 tracing::info!(%id, ?reason, "destroying a sandbox");
@@ -139,7 +139,7 @@ impl Control {
             }
             let mut doomed = Vec::new();
             for id in due {
-                doomed.extend(self.doom(&id, StopReason::Expired).await?);
+                doomed.extend(self.begin_destroy(&id, StopReason::Expired).await?);
             }
             pruned += doomed.len() as u64;
             let removals = stream::iter(doomed).map(|sandbox| async move {

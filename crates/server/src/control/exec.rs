@@ -15,7 +15,7 @@ use super::collected::{Collected, Collector};
 use super::{Control, Error, Result};
 use crate::budget::Reservation;
 use crate::events::EventType;
-use crate::operations::Operation;
+use crate::operation_metrics::Operation;
 use crate::store::Sandbox;
 
 /// Command line of an exec request.
@@ -176,9 +176,9 @@ impl Control {
     async fn prepare(self: &Arc<Self>, operation: Operation, id: &str, request: ExecRequest) -> Result<Prepared> {
         let sandbox = self.usable(id).await?;
         let limits = self.limits_of(sandbox.owner.as_ref()).await?;
-        let timeout = limits
-            .exec_timeout(request.timeout)
-            .map_err(|error| self.told(operation.as_str(), Some(&sandbox.provider), above("timeout", error)))?;
+        let timeout = limits.exec_timeout(request.timeout).map_err(|error| {
+            self.publish_if_limited(operation.as_str(), Some(&sandbox.provider), above("timeout", error))
+        })?;
         let observed = Observed::begin(self, operation, &sandbox);
         let guest = self.guest(&sandbox).await?;
         let command = Command {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::admission::above;
 use super::{Control, Error, ORPHAN_GRACE, Resource, Result};
 use crate::clock;
-use crate::operations::Operation;
+use crate::operation_metrics::Operation;
 use crate::store::{Applied, Change, Sandbox};
 
 impl Control {
@@ -19,7 +19,7 @@ impl Control {
         let started = Instant::now();
         let extended = self.extend_found(&found, ttl).await;
         self.record(Operation::Extend, &found.provider, extended.is_ok(), started);
-        extended.map_err(|error| self.told("extend", Some(&found.provider), error))
+        extended.map_err(|error| self.publish_if_limited("extend", Some(&found.provider), error))
     }
 
     async fn extend_found(&self, found: &Sandbox, ttl: Duration) -> Result<Sandbox> {

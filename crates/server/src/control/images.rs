@@ -51,7 +51,7 @@ impl Control {
         let (mut pull, interest) = asked.map_err(|error| fault(name, error))?;
         let (control, name) = (Arc::clone(self), name.to_owned());
         self.publish(EventType::ImagePulling, None, json!({"image": name}));
-        let (steps, told) = mpsc::channel(PROGRESS_MAX);
+        let (steps, progress) = mpsc::channel(PROGRESS_MAX);
         // The caller may have gone before the pull ends.
         self.tasks.spawn(async move {
             while let Some(step) = pull.next().await {
@@ -78,10 +78,10 @@ impl Control {
             }
         });
         // The pull gives way to others only once this stream is dropped.
-        let told = futures_util::stream::unfold((told, interest), |(mut told, interest)| async {
-            Some((told.recv().await?, (told, interest)))
+        let progress = futures_util::stream::unfold((progress, interest), |(mut progress, interest)| async {
+            Some((progress.recv().await?, (progress, interest)))
         });
-        Ok(told.boxed())
+        Ok(progress.boxed())
     }
 
     /// Imports the images of an archive.
@@ -135,7 +135,7 @@ impl Control {
 
     /// Returns the refusal of a box with the image `host`, naming the providers that have the
     /// image.
-    pub(super) fn who_has(&self, spec: &Spec, refused: Error) -> Error {
+    pub(super) fn with_image(&self, spec: &Spec, refused: Error) -> Error {
         let Error::Invalid(text) = refused else { return refused };
         if spec.image != HOST || spec.entrypoint {
             return Error::Invalid(text);

@@ -10,7 +10,7 @@ use futures_util::stream;
 use providers::Provider;
 use serde_json::json;
 
-use super::create::provider_error;
+use super::spawn::provider_error;
 use super::{Control, Error, LOCAL_WORKER, Result};
 
 /// Deadline for a runtime's inventory.
@@ -39,7 +39,7 @@ impl Control {
     /// # Errors
     /// As [`Control::reconcile_provider`].
     pub(crate) async fn reconcile_worker(self: &Arc<Self>, worker: &WorkerId) -> Result<Vec<Kept>> {
-        let client = self.registry.fleet().client(worker.as_str(), None);
+        let client = self.registry.remote_workers().client(worker.as_str(), None);
         let Some(client) = client.map_err(|error| provider_error(worker.as_str(), error))? else {
             return Ok(Vec::new());
         };
@@ -54,7 +54,7 @@ impl Control {
         name: &str,
         (worker, provider): (&str, Option<&str>),
     ) -> Result<Vec<Kept>> {
-        // Rows are read first. A box created after this read is in `making`, or has a row below.
+        // Rows are read first. A box created after this read is in `in_progress`, or has a row below.
         let mut rows = self.store.running(worker, provider).await?;
         let found = within(INVENTORY_WAIT, runtime.inventory()).await.map_err(|error| provider_error(name, error))?;
         let alive: HashSet<&SandboxId> = found.iter().filter(|found| found.alive).map(|found| &found.id).collect();

@@ -124,13 +124,13 @@ async fn follow(
     now: Timestamp,
     at_least: Option<Timestamp>,
 ) {
-    let told = async {
+    let published = async {
         let stored = store.host_expires_at(host).await.map_err(|error| providers::Error::failed(FOLLOW, error))?;
         let Some(last) = stored.max(at_least) else { return Ok(()) };
         let left = clock::between(now, last);
         provider.guest(host).await?.set_deadline(left + ORPHAN_GRACE).await
     };
-    if let Err(error) = told.await {
+    if let Err(error) = published.await {
         tracing::debug!(%host, error = %Chain(&error), "cannot tell a shared box its end");
     }
 }

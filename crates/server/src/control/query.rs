@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{Control, Error, Resource, Result};
 use crate::events::EventType;
-use crate::registry::{Checked, Entry};
+use crate::provider_registry::{Checked, Entry};
 use crate::store::{ListFilter, Page, Sandbox};
 
 /// A provider with its health and its load.

@@ -6,9 +6,9 @@ use domain::WorkerId;
 use providers::custom::REMOTE_DEFAULT_IMAGE;
 use providers::{Provider, Spec};
 
-use super::create::{Plan, provider_error};
+use super::spawn::{Plan, provider_error};
 use super::{Control, Error, LOCAL_WORKER, Result};
-use crate::registry::AUTO_ORDER;
+use crate::provider_registry::AUTO_ORDER;
 use crate::store::Sandbox;
 use crate::store::workers::Placing;
 
@@ -59,7 +59,7 @@ impl Control {
             })?;
             return Ok(Arc::clone(&entry.provider));
         }
-        let client = self.registry.fleet().client(&sandbox.worker, Some(&sandbox.provider));
+        let client = self.registry.remote_workers().client(&sandbox.worker, Some(&sandbox.provider));
         let client = client.map_err(|error| provider_error(&sandbox.worker, error))?.ok_or_else(|| {
             Error::Unavailable(format!(
                 "the worker `{}` of sandbox `{}` is not configured; set `workers.{}.url`",
@@ -79,7 +79,7 @@ impl Control {
             None => self.registry.default_entry(),
         };
         let trouble = entry.and_then(|entry| entry.checked().health.error);
-        let others = self.takers();
+        let others = self.eligible_workers();
         if others.is_empty() {
             let entry = entry.ok_or_else(|| self.no_provider(name, &[]))?;
             let name = entry.provider.name().to_owned();
@@ -130,7 +130,7 @@ impl Control {
             stale_after: self.policy.leases.stale_after,
             lease_ttl: self.policy.leases.ttl,
             here,
-            reachable: if self.separates_users() { Arc::default() } else { self.registry.fleet().answering() },
+            reachable: if self.separates_users() { Arc::default() } else { self.registry.remote_workers().answering() },
         }
     }
 
@@ -142,13 +142,13 @@ impl Control {
 
     /// Returns the other workers that a sandbox could be placed on; none in pool mode, whose
     /// shared boxes are all on this server.
-    pub(super) fn takers(&self) -> Arc<[WorkerId]> {
-        if self.separates_users() { Arc::default() } else { Arc::clone(self.registry.fleet().ids()) }
+    pub(super) fn eligible_workers(&self) -> Arc<[WorkerId]> {
+        if self.separates_users() { Arc::default() } else { Arc::clone(self.registry.remote_workers().ids()) }
     }
 
     /// Returns the ids of the other configured workers.
     pub fn other_workers(&self) -> &[WorkerId] {
-        self.registry.fleet().ids()
+        self.registry.remote_workers().ids()
     }
 
     /// Returns whether the lease of a sandbox's worker is valid. An expired lease is left to the

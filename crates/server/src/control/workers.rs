@@ -60,7 +60,7 @@ impl Control {
             ))),
             Beat::Heard { worker, is_news } => {
                 if is_news {
-                    self.registry.fleet().note(id, true);
+                    self.registry.remote_workers().note(id, true);
                     tracing::info!(worker = %id, "a worker is there");
                     self.publish(EventType::WorkerOnline, None, json!({"worker_id": id.as_str()}));
                 }

@@ -13,23 +13,23 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+mod body_timeout;
 mod connection;
+mod connection_limit;
 mod handshake;
 mod idle;
 mod intake;
-mod patience;
-mod places;
 mod socket;
-mod steady;
 mod tls;
+mod write_timeout;
 
 use super::peer::{self, TrustedProxies};
 use crate::budget::Budget;
 use connection::Service;
+use connection_limit::{Place, Places, Share};
 use handshake::Turns;
-use places::{Place, Places, Share};
 
-pub use patience::Stalled;
+pub use body_timeout::Stalled;
 pub use socket::{Socket, SocketFault};
 pub use tls::{Tls, TlsFault};
 
@@ -109,7 +109,7 @@ impl Door {
 
 /// Accepts connections until `stop` is cancelled, then drains the open ones.
 async fn open(door: Door, service: &Arc<Service>, stop: &CancellationToken) {
-    let places = Places::new(places::bounded_by_descriptors(CONNECTIONS_MAX));
+    let places = Places::new(connection_limit::bounded_by_descriptors(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     let mut is_failing = false;
     // The accepted connection that waits for a free place.

@@ -8,10 +8,10 @@ use axum::extract::State;
 use super::{Api, wire};
 use crate::control::Stored;
 use crate::events;
-use crate::figures::{RateLimit, RequestMemory, Scheduler};
-use crate::operations::{Operation, Tally};
+use crate::operation_metrics::{Operation, OperationStats};
 use crate::process::Memory;
 use crate::rate_limit::RateLimiter;
+use crate::stats::{RateLimit, RequestMemory, Scheduler};
 
 /// Measurements of the server at one moment.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Snapshot {
     /// Memory budget that requests share.
     pub request_memory: RequestMemory,
     /// Outcomes and durations of operations, by operation and provider.
-    pub operations: Vec<(Operation, String, Tally)>,
+    pub operations: Vec<(Operation, String, OperationStats)>,
 }
 
 impl Snapshot {
@@ -62,5 +62,5 @@ impl Snapshot {
 pub async fn get(State(api): State<Api>) -> Json<api::Diagnostics> {
     let store = api.control.store_health().await;
     let snapshot = Snapshot::take(&api).await;
-    Json(wire::figures::diagnostics(&api, &snapshot, store))
+    Json(wire::stats::diagnostics(&api, &snapshot, store))
 }

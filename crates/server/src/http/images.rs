@@ -13,10 +13,10 @@ use futures_util::StreamExt;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::audited::Subject;
 use super::body::Upload;
 use super::error::{ApiError, Refusal, Result, malformed};
 use super::meter::Meter;
+use super::middleware::audit::Subject;
 use super::request::{Json as Body, Params};
 use super::{Api, wire};
 use crate::control::Pull;

@@ -6,19 +6,19 @@ use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 
 use super::diagnostics::Snapshot;
-use super::exposition::{Family, Format, Kind};
+use super::prometheus::{Format, Kind, MetricFamily};
 use super::{Api, wire};
 use crate::VERSION;
 use crate::control::Stored;
-use crate::figures::{RateLimit, RequestMemory, Scheduler, StoreHealth};
 use crate::process::{GOOS, Usage, goarch};
+use crate::stats::{RateLimit, RequestMemory, Scheduler, StoreHealth};
 
 /// Figures as JSON
 #[utoipa::path(get, path = "/api/v1/metrics", tag = "system",
     responses((status = 200, body = api::Metrics, description = "As they are now")))]
 pub async fn get(State(api): State<Api>) -> Json<api::Metrics> {
     let snapshot = Snapshot::take(&api).await;
-    Json(wire::figures::metrics(&api, &snapshot))
+    Json(wire::stats::metrics(&api, &snapshot))
 }
 
 /// Figures for Prometheus
@@ -37,7 +37,7 @@ pub async fn prometheus(State(api): State<Api>, headers: HeaderMap) -> impl Into
 
 /// Returns every metric family. Labels name providers, workers, states and operations, never
 /// text that a caller chose.
-fn families(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<Family> {
+fn families(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<MetricFamily> {
     let mut families = service(api, snapshot, store);
     families.extend(scheduler(&snapshot.scheduler));
     families.extend(rate_limit(&snapshot.rate_limit));
@@ -48,23 +48,23 @@ fn families(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<Family> {
     families
 }
 
-fn gauge(name: &'static str, help: &'static str, value: u64) -> Family {
-    Family::new(Kind::Gauge, name, help).with(&[], value as f64)
+fn gauge(name: &'static str, help: &'static str, value: u64) -> MetricFamily {
+    MetricFamily::new(Kind::Gauge, name, help).with(&[], value as f64)
 }
 
-fn counter(name: &'static str, help: &'static str, value: u64) -> Family {
-    Family::new(Kind::Counter, name, help).with(&[], value as f64)
+fn counter(name: &'static str, help: &'static str, value: u64) -> MetricFamily {
+    MetricFamily::new(Kind::Counter, name, help).with(&[], value as f64)
 }
 
-fn service(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<Family> {
+fn service(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<MetricFamily> {
     let build = [("version", VERSION), ("goos", GOOS), ("goarch", goarch())];
     let memory = snapshot.memory;
     let bytes = [("allocated", memory.allocated), ("active", memory.active), ("resident", memory.resident)];
     let provider_healthy =
-        Family::new(Kind::Gauge, "tidebox_provider_healthy", "Whether a provider can make sandboxes, 1 or 0.");
+        MetricFamily::new(Kind::Gauge, "tidebox_provider_healthy", "Whether a provider can make sandboxes, 1 or 0.");
     vec![
-        Family::new(Kind::Info, "tidebox_build", "What runs.").with(&build, 1.0),
-        Family::new(Kind::Gauge, "tidebox_uptime_seconds", "Time since the start.")
+        MetricFamily::new(Kind::Info, "tidebox_build", "What runs.").with(&build, 1.0),
+        MetricFamily::new(Kind::Gauge, "tidebox_uptime_seconds", "Time since the start.")
             .with(&[], snapshot.uptime.as_secs_f64()),
         provider_healthy.with_each(api.control.registry().entries(), |family, entry| {
             let default = if entry.is_default { "true" } else { "false" };
@@ -72,7 +72,7 @@ fn service(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<Family> {
             family.with(&labels, f64::from(entry.is_healthy()))
         }),
         gauge("tidebox_store_healthy", "Whether the store answers, 1 or 0.", u64::from(store.healthy)),
-        Family::new(Kind::Gauge, "tidebox_store_latency_seconds", "How long the store took to answer just now.")
+        MetricFamily::new(Kind::Gauge, "tidebox_store_latency_seconds", "How long the store took to answer just now.")
             .with(&[], store.latency.as_secs_f64()),
         gauge(
             "tidebox_max_sandboxes",
@@ -80,14 +80,14 @@ fn service(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<Family> {
             api.settings.defaults.max_sandboxes,
         ),
         gauge("tidebox_tasks", "Asynchronous tasks that are alive.", snapshot.tasks),
-        Family::new(Kind::Gauge, "tidebox_memory_bytes", "What the allocator holds.")
+        MetricFamily::new(Kind::Gauge, "tidebox_memory_bytes", "What the allocator holds.")
             .with_each(bytes, |family, (kind, bytes)| family.with(&[("kind", kind)], bytes as f64)),
         gauge("tidebox_event_subscribers", "Who listens to events now.", snapshot.events.subscribers),
         counter("tidebox_events", "Events since the start.", snapshot.events.events_total),
     ]
 }
 
-fn scheduler(figures: &Scheduler) -> [Family; 6] {
+fn scheduler(figures: &Scheduler) -> [MetricFamily; 6] {
     let wait_ms = figures.wait_total.as_secs_f64() * 1000.0;
     [
         gauge("tidebox_spawn_queue_depth", "Spawns that wait for room.", figures.depth),
@@ -98,13 +98,17 @@ fn scheduler(figures: &Scheduler) -> [Family; 6] {
             "Spawns that waited and found no room in time.",
             figures.timeouts_total,
         ),
-        Family::new(Kind::Summary, "tidebox_spawn_queue_wait_milliseconds", "How long spawns waited that found room.")
-            .with_sum(&[], wait_ms, figures.dequeued_total),
+        MetricFamily::new(
+            Kind::Summary,
+            "tidebox_spawn_queue_wait_milliseconds",
+            "How long spawns waited that found room.",
+        )
+        .with_sum(&[], wait_ms, figures.dequeued_total),
         gauge("tidebox_eligible_workers", "Workers that the next spawn could go to.", figures.eligible_workers),
     ]
 }
 
-fn rate_limit(figures: &RateLimit) -> [Family; 4] {
+fn rate_limit(figures: &RateLimit) -> [MetricFamily; 4] {
     [
         counter("tidebox_rate_limit_allowed", "Requests that the rate limiter let through.", figures.allowed_total),
         counter("tidebox_rate_limit_blocked", "Requests that the rate limiter refused.", figures.limited_total),
@@ -113,7 +117,7 @@ fn rate_limit(figures: &RateLimit) -> [Family; 4] {
     ]
 }
 
-fn request_memory(figures: &RequestMemory) -> [Family; 5] {
+fn request_memory(figures: &RequestMemory) -> [MetricFamily; 5] {
     [
         gauge("tidebox_memory_budget_bytes", "What all requests together may hold.", figures.budget_bytes),
         gauge("tidebox_memory_budget_used_bytes", "What requests hold now.", figures.used_bytes),
@@ -131,7 +135,7 @@ fn request_memory(figures: &RequestMemory) -> [Family; 5] {
     ]
 }
 
-fn stored(stored: &Stored) -> [Family; 6] {
+fn stored(stored: &Stored) -> [MetricFamily; 6] {
     let Stored { sandboxes, quotas, workers, leases, .. } = stored;
     let of_workers = [
         ("total", workers.len() as u64),
@@ -140,28 +144,28 @@ fn stored(stored: &Stored) -> [Family; 6] {
         ("unhealthy", stored.unhealthy()),
     ];
     let of_leases = [("total", leases.total()), ("active", leases.active), ("expired", leases.expired)];
-    let status = |family: Family, (status, count): (&str, u64)| family.with(&[("status", status)], count as f64);
+    let status = |family: MetricFamily, (status, count): (&str, u64)| family.with(&[("status", status)], count as f64);
     [
-        Family::new(Kind::Gauge, "tidebox_sandboxes_total", "Sandboxes whose rows are kept.")
+        MetricFamily::new(Kind::Gauge, "tidebox_sandboxes_total", "Sandboxes whose rows are kept.")
             .with_each(&sandboxes.by_state, |family, (state, count)| family.with(&[("state", state)], *count as f64)),
-        Family::new(Kind::Gauge, "tidebox_sandboxes_by_provider_total", "Active sandboxes that a provider runs.")
+        MetricFamily::new(Kind::Gauge, "tidebox_sandboxes_by_provider_total", "Active sandboxes that a provider runs.")
             .with_each(&sandboxes.by_provider, |family, (provider, count)| {
                 family.with(&[("provider", provider)], *count as f64)
             }),
-        Family::new(Kind::Gauge, "tidebox_sandboxes_by_worker_total", "Active sandboxes that a worker holds.")
+        MetricFamily::new(Kind::Gauge, "tidebox_sandboxes_by_worker_total", "Active sandboxes that a worker holds.")
             .with_each(&sandboxes.by_worker, |family, (worker, count)| {
                 family.with(&[("worker", worker)], *count as f64)
             }),
         gauge("tidebox_owner_quotas_total", "Owners with a quota of their own.", quotas.total),
-        Family::new(Kind::Gauge, "tidebox_workers_total", "Workers.").with_each(of_workers, status),
-        Family::new(Kind::Gauge, "tidebox_leases_total", "Leases.").with_each(of_leases, status),
+        MetricFamily::new(Kind::Gauge, "tidebox_workers_total", "Workers.").with_each(of_workers, status),
+        MetricFamily::new(Kind::Gauge, "tidebox_leases_total", "Leases.").with_each(of_leases, status),
     ]
 }
 
-fn operations(api: &Api, snapshot: &Snapshot) -> [Family; 3] {
+fn operations(api: &Api, snapshot: &Snapshot) -> [MetricFamily; 3] {
     let tallies = &snapshot.operations;
     [
-        Family::new(Kind::Counter, "tidebox_operations", "Operations that ended, by how they went.").with_each(
+        MetricFamily::new(Kind::Counter, "tidebox_operations", "Operations that ended, by how they went.").with_each(
             tallies,
             |family, (operation, provider, tally)| {
                 let labels =
@@ -169,22 +173,24 @@ fn operations(api: &Api, snapshot: &Snapshot) -> [Family; 3] {
                 family.with(&labels("success"), tally.succeeded as f64).with(&labels("failure"), tally.failed as f64)
             },
         ),
-        Family::new(Kind::Histogram, "tidebox_operation_duration_seconds", "How long operations took.").with_each(
-            tallies,
-            |family, (operation, provider, tally)| {
+        MetricFamily::new(Kind::Histogram, "tidebox_operation_duration_seconds", "How long operations took.")
+            .with_each(tallies, |family, (operation, provider, tally)| {
                 family.with_histogram(&[("operation", operation.as_str()), ("provider", provider)], &tally.latency)
-            },
-        ),
-        Family::new(Kind::Histogram, "tidebox_spawn_phase_duration_seconds", "How long the parts of spawns took.")
-            .with_each(api.control.operations().phases(), |family, (phase, provider, times)| {
-                family.with_histogram(&[("phase", phase), ("provider", &provider)], &times)
             }),
+        MetricFamily::new(
+            Kind::Histogram,
+            "tidebox_spawn_phase_duration_seconds",
+            "How long the parts of spawns took.",
+        )
+        .with_each(api.control.operations().phases(), |family, (phase, provider, times)| {
+            family.with_histogram(&[("phase", phase), ("provider", &provider)], &times)
+        }),
     ]
 }
 
 /// Returns metrics of the process, named as in
 /// <https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>.
-fn process(api: &Api) -> Vec<Family> {
+fn process(api: &Api) -> Vec<MetricFamily> {
     let Usage { resident_bytes, virtual_bytes, cpu, open_fds, max_fds, threads } = api.settings.process.usage();
     let gauges = [
         ("process_resident_memory_bytes", "Resident memory size in bytes.", resident_bytes),
@@ -193,12 +199,13 @@ fn process(api: &Api) -> Vec<Family> {
         ("process_max_fds", "Maximum number of open file descriptors.", max_fds),
         ("process_threads", "Number of OS threads.", threads),
     ];
-    let mut families: Vec<Family> =
+    let mut families: Vec<MetricFamily> =
         gauges.into_iter().filter_map(|(name, help, value)| Some(gauge(name, help, value?))).collect();
-    let cpu_seconds = Family::new(Kind::Counter, "process_cpu_seconds", "Total user and system CPU time in seconds.");
+    let cpu_seconds =
+        MetricFamily::new(Kind::Counter, "process_cpu_seconds", "Total user and system CPU time in seconds.");
     families.extend(cpu.map(|cpu| cpu_seconds.with(&[], cpu.as_secs_f64())));
     let started = api.settings.process.started_at.as_millisecond() as f64 / 1000.0;
-    let start = Family::new(Kind::Gauge, "process_start_time_seconds", "Start time since the epoch in seconds.");
+    let start = MetricFamily::new(Kind::Gauge, "process_start_time_seconds", "Start time since the epoch in seconds.");
     families.push(start.with(&[], started));
     families
 }

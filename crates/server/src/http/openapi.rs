@@ -9,8 +9,9 @@ use axum::response::IntoResponse;
 use bytes::Bytes;
 use utoipa::OpenApi;
 
+use super::Api;
+use super::middleware::auth;
 use super::routes::{self, Gate};
-use super::{Api, access};
 
 pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
 
@@ -82,7 +83,7 @@ fn document(security: impl Fn(Gate) -> Security) -> String {
     responses((status = 200, description = "OpenAPI 3.1; says of each route what this server asks for",
         content_type = "application/json")))]
 pub async fn get(State(api): State<Api>) -> impl IntoResponse {
-    let security = |gate| access::security(&api.settings.access, gate);
+    let security = |gate| auth::security(&api.settings.access, gate);
     let text = api.description.get_or_init(|| document(security).into());
     ([(header::CONTENT_TYPE, "application/json")], Body::from(Bytes::clone(text)))
 }

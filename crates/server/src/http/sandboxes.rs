@@ -11,9 +11,10 @@ use super::error::{Result, malformed};
 use super::files::LIST_BYTES;
 use super::listed::{self, PART, Part};
 use super::meter::{self, Meter};
-use super::pool::Viewer;
+use super::middleware::lease_fence;
+use super::middleware::users::Viewer;
 use super::request::{Json as Body, Name, Owner, Params, Repeatable};
-use super::{Api, fence, wire};
+use super::{Api, wire};
 use crate::control::{ListFilter, SpawnRequest, Spawned, WAIT_MAX, WaitFor};
 
 const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
@@ -42,7 +43,7 @@ pub async fn spawn(
     Body(body): Body<api::SpawnRequest>,
 ) -> Result<(StatusCode, HeaderMap, Json<api::Sandbox>)> {
     let key = key.map(|key| key.of(&body));
-    let generation = fence::generation(&headers)?;
+    let generation = lease_fence::generation(&headers)?;
     let asker = Some(meter.account().asker());
     let request = SpawnRequest { key, generation, asker, ..wire::spawn_request(body, owner)? };
     Ok(answer(&api, &api.control.spawn(request).await?))

@@ -5,10 +5,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::{Extension, Json};
 
-use super::audited::Subject;
 use super::error::Result;
 use super::listed::{self, PART, Part};
 use super::meter::Meter;
+use super::middleware::audit::Subject;
 use super::request::{Json as Body, Name, Owner, Repeatable};
 use super::{Api, sandboxes, wire};
 use crate::control::SpawnRequest;

@@ -2,10 +2,10 @@
 //! both.
 
 mod audit;
-pub mod figures;
 mod images;
 mod list;
 mod socket;
+pub mod stats;
 mod workers;
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::control::{
     SpawnRequest, Template, TemplateValues, Usage,
 };
 use crate::events::{Event, EventType, Filter};
-use crate::registry::{Checked, Entry};
+use crate::provider_registry::{Checked, Entry};
 pub use workers::{heartbeat, lease_ttl, renewed, worker, worker_id};
 
 pub use audit::{AuditQuery, audit_cursor, audit_entry};

@@ -3,8 +3,8 @@
 use axum::Json;
 use axum::extract::State;
 
-use super::access::Worker;
 use super::error::Result;
+use super::middleware::auth::Worker;
 use super::request::{Json as Body, Name, Names};
 use super::{Api, wire};
 

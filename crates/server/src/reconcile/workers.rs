@@ -47,12 +47,12 @@ async fn look_after(control: &Arc<Control>, worker: WorkerId) {
 /// Finds out at intervals whether another worker answers, so that none that was killed or hangs
 /// counts as ready, or gets a sandbox, until its heartbeats are missed.
 async fn probe(control: &Control, worker: WorkerId) {
-    let fleet = control.registry().fleet();
+    let remote_workers = control.registry().remote_workers();
     let mut look = interval(PROBE_EVERY);
     let mut misses = 0;
     loop {
         look.tick().await;
-        let Ok(Some(client)) = fleet.client(worker.as_str(), None) else { return };
+        let Ok(Some(client)) = remote_workers.client(worker.as_str(), None) else { return };
         match client.ping(PROBE_WAIT).await {
             Ok(()) => misses = 0,
             Err(error) => {
@@ -62,7 +62,7 @@ async fn probe(control: &Control, worker: WorkerId) {
                 }
             }
         }
-        fleet.note(&worker, misses < MISSES_MAX);
+        remote_workers.note(&worker, misses < MISSES_MAX);
     }
 }
 

@@ -15,7 +15,7 @@ use super::Failure;
 use crate::clock::Clock;
 use crate::config::{self, Config, DefaultProvider, Enabled};
 use crate::control::SharedBoxes;
-use crate::registry::{Offer, Registry};
+use crate::provider_registry::{Offer, Registry};
 use crate::store::Store;
 
 /// Opens the image store in the data folder.

@@ -191,5 +191,5 @@ pub trait Workers {
 
     /// Worker role: returns the running sandboxes whose lease here ended by `before`, at
     /// most `limit`.
-    async fn overheld(&self, before: Timestamp, limit: u32) -> Result<Vec<SandboxId>>;
+    async fn lease_expired(&self, before: Timestamp, limit: u32) -> Result<Vec<SandboxId>>;
 }

@@ -20,7 +20,7 @@ use crate::clock::{Clock, SteadyClock};
 use crate::config::Leases;
 use crate::control::{AuditBounds, Control, Policy};
 use crate::events::Events;
-use crate::registry::{Offer, Registry};
+use crate::provider_registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
 
 /// Returns bounds of a queue that one owner may fill.

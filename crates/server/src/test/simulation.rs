@@ -25,8 +25,8 @@ use crate::admission::{Admission, Opened, QueuePolicy};
 use crate::clock::{Clock, after, from_ms};
 use crate::control::{Control, Error, IdempotencyKey, ListFilter, Policy, SharedBoxes, SpawnRequest};
 use crate::events::Events;
+use crate::provider_registry::{Offer, Registry};
 use crate::reconcile;
-use crate::registry::{Offer, Registry};
 use crate::store::{PoolBounds, Sqlite, Store};
 
 /// Number of histories of one run.

@@ -39,12 +39,12 @@ fn run(program: &[sock_filter], architecture: u32, number: u32, arguments: [u64;
 #[track_caller]
 fn expect(number: i64, arguments: [u64; 6], expected: u32) {
     let number = u32::try_from(number).unwrap();
-    assert_eq!(run(&program(Walls::Kernel).unwrap(), ARCHITECTURE, number, arguments), expected, "call {number}");
+    assert_eq!(run(&program(Profile::Kernel).unwrap(), ARCHITECTURE, number, arguments), expected, "call {number}");
 }
 
 #[test]
 fn every_number_is_treated_as_its_rule_says_and_all_others_are_allowed() {
-    let program = program(Walls::Kernel).unwrap();
+    let program = program(Profile::Kernel).unwrap();
     let rules = rules::rules();
     for number in 0..=KNOWN_LAST {
         let expected = match rules.iter().find(|rule| rule.number == number).map(|rule| rule.check) {
@@ -69,7 +69,7 @@ fn a_number_has_one_rule_only() {
 
 #[test]
 fn calls_that_an_old_tracer_does_not_see_or_that_outlive_it_do_not_exist_below_one() {
-    let program = program(Walls::Tracer).unwrap();
+    let program = program(Profile::Tracer).unwrap();
     let answer = |number: i64, arguments| run(&program, ARCHITECTURE, u32::try_from(number).unwrap(), arguments);
     let lasting = [libc::SYS_shmget, libc::SYS_semget, libc::SYS_msgget, libc::SYS_mq_open, libc::SYS_shmat];
     for number in [libc::SYS_statx, libc::SYS_openat2, libc::SYS_faccessat2].into_iter().chain(lasting) {
@@ -84,7 +84,7 @@ fn calls_that_an_old_tracer_does_not_see_or_that_outlive_it_do_not_exist_below_o
 
 #[test]
 fn a_foreign_architecture_is_killed_and_unknown_numbers_do_not_exist() {
-    let program = program(Walls::Kernel).unwrap();
+    let program = program(Profile::Kernel).unwrap();
     assert_eq!(run(&program, 0x4000_0003, 1, [0; 6]), KILL);
     assert_eq!(run(&program, ARCHITECTURE, KNOWN_LAST + 1, [0; 6]), refuse(libc::ENOSYS));
     assert_eq!(run(&program, ARCHITECTURE, 0x4000_0001, [0; 6]), refuse(libc::ENOSYS));
@@ -172,8 +172,8 @@ fn calls_that_lock_all_networks_wait_for_their_turn() {
 fn where_none_listens_such_calls_are_refused_and_below_a_tracer_made() {
     let call = u32::try_from(libc::SYS_ioctl).unwrap();
     let asks = [3, 0x8912, 8, 0, 0, 0];
-    assert_eq!(run(&program(Walls::Unheard).unwrap(), ARCHITECTURE, call, asks), refuse(libc::EPERM));
-    assert_eq!(run(&program(Walls::Tracer).unwrap(), ARCHITECTURE, call, asks), ALLOW);
+    assert_eq!(run(&program(Profile::Unheard).unwrap(), ARCHITECTURE, call, asks), refuse(libc::EPERM));
+    assert_eq!(run(&program(Profile::Tracer).unwrap(), ARCHITECTURE, call, asks), ALLOW);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn the_size_of_core_dumps_can_be_read_and_not_set() {
     let core = u64::from(libc::RLIMIT_CORE);
     let files = u64::from(libc::RLIMIT_NOFILE);
     let (set, upper) = (0x7fff_0000, 1 << 32);
-    let own = program(Walls::Kernel).unwrap();
+    let own = program(Profile::Kernel).unwrap();
     for program in [own, addition()] {
         let check = |number: i64, arguments, expected| {
             let number = u32::try_from(number).unwrap();

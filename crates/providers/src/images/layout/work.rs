@@ -9,7 +9,7 @@ use oci_spec::image::{Descriptor, MediaType};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::super::trees::stopped;
+use super::super::rootfs::stopped;
 use super::{Hex, Layout, descriptor, hex, remove, sha256, sync_folder};
 use crate::Error;
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use fixtures::image::{Entry, Packing, checksum, header, layer};
-use providers::images::trees::Bounds;
+use providers::images::rootfs::Bounds;
 use tokio_util::sync::CancellationToken;
 
 use crate::ground::{BOUNDS, DIGEST, Ground, attack, attack_raw};

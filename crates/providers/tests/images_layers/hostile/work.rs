@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fixtures::image::{Entry, checksum, header, layer, record};
 use providers::Error;
 use providers::images::Reserve;
-use providers::images::trees::Bounds;
+use providers::images::rootfs::Bounds;
 use tokio_util::sync::CancellationToken;
 
 use crate::ground::{BOUNDS, DIGEST, Ground, Outcome, attack, attack_raw};

@@ -17,10 +17,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::body_timeout::Patient;
+use super::connection_limit::Place;
 use super::intake::Intake;
-use super::patience::Patient;
-use super::places::Place;
-use super::steady::Steady;
+use super::write_timeout::Steady;
 use crate::budget::{Budget, Caller};
 use crate::http::body;
 use crate::http::peer::{self, TrustedProxies};

@@ -324,7 +324,7 @@ impl Workers for Sqlite {
         rows.iter().map(read).collect()
     }
 
-    async fn overheld(&self, before: Timestamp, limit: u32) -> Result<Vec<SandboxId>> {
+    async fn lease_expired(&self, before: Timestamp, limit: u32) -> Result<Vec<SandboxId>> {
         let ids: Vec<String> = sqlx::query_scalar(
             "SELECT sandbox_id FROM held JOIN sandboxes ON id = sandbox_id \
              WHERE lease_until <= $1 AND state IN ('creating', 'running') LIMIT $2",

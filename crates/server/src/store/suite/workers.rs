@@ -255,10 +255,10 @@ pub(super) async fn a_worker_remembers_what_it_was_told(store: &dyn Store) {
         [(&box_id, Some(start()))]
     );
     assert_eq!(
-        store.overheld(after(start(), Duration::from_secs(1)), 10).await.unwrap(),
+        store.lease_expired(after(start(), Duration::from_secs(1)), 10).await.unwrap(),
         std::slice::from_ref(&box_id)
     );
-    assert_eq!(store.overheld(crate::clock::from_ms(0), 10).await.unwrap(), []);
+    assert_eq!(store.lease_expired(crate::clock::from_ms(0), 10).await.unwrap(), []);
     assert!(store.see_generation(&id(239), 7).await.unwrap(), "one that is not there has seen nothing");
     store.hold_until(&id(239), start()).await.unwrap();
     assert_eq!(store.held().await.unwrap().len(), 1);

@@ -5,19 +5,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
-use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
-use axum::middleware::{self, Next};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::Instrument;
 
-use super::cors::Cors;
-use super::error::{ApiError, Refusal, malformed};
-use super::peer::Peer;
-use super::request::is_json;
-use super::{Api, access, audited};
+use crate::http::Api;
+use crate::http::cors::Cors;
+use crate::http::error::{ApiError, Refusal, malformed};
+use crate::http::peer::Peer;
+use crate::http::request::is_json;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest request id of a caller that is used, in bytes.
@@ -119,19 +118,13 @@ fn named_without_brackets(host: &str) -> Option<Named> {
     name.split('.').all(is_label).then(|| Named::Name(name.to_ascii_lowercase()))
 }
 
-/// Wraps `router` in the middleware of all routes.
-pub fn around(router: Router, api: Api) -> Router {
-    router
-        .layer(middleware::from_fn_with_state(api.clone(), access::pass))
-        .layer(middleware::from_fn_with_state(api.clone(), audited::pass))
-        .layer(middleware::from_fn_with_state(api, pass))
-}
-
 /// Id of a request in the log and in the audit history.
 #[derive(Debug, Clone)]
 pub struct RequestId(pub HeaderValue);
 
-async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+/// Names the request, checks its `Host` and `Origin`, finds the policy of its route, logs the
+/// answer, and answers 500 should a handler panic.
+pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let id = request_id(request.headers());
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or(""));

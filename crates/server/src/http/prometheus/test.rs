@@ -6,8 +6,8 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderValue, header};
 use proptest::prelude::*;
 
-use super::{Family, Format, Kind};
-use crate::operations::Histogram;
+use super::{Format, Kind, MetricFamily};
+use crate::operation_metrics::Histogram;
 
 type Series = BTreeMap<(String, Vec<(String, String)>), f64>;
 
@@ -113,12 +113,12 @@ fn each_kind_is_written_by_its_rules() {
         times.observe(Duration::from_millis(ms));
     }
     let families = [
-        Family::new(Kind::Counter, "a", "A.").with(&[], 3.0),
-        Family::new(Kind::Gauge, "b", "B.").with(&[("x", "1")], 0.5).with(&[("x", "2")], 1.0),
-        Family::new(Kind::Info, "c", "C.").with(&[("version", "1")], 1.0),
-        Family::new(Kind::Summary, "d", "D.").with_sum(&[], 2.5, 2),
-        Family::new(Kind::Histogram, "e", "E.").with_histogram(&[("p", "x")], &times),
-        Family::new(Kind::Gauge, "f", "Nothing."),
+        MetricFamily::new(Kind::Counter, "a", "A.").with(&[], 3.0),
+        MetricFamily::new(Kind::Gauge, "b", "B.").with(&[("x", "1")], 0.5).with(&[("x", "2")], 1.0),
+        MetricFamily::new(Kind::Info, "c", "C.").with(&[("version", "1")], 1.0),
+        MetricFamily::new(Kind::Summary, "d", "D.").with_sum(&[], 2.5, 2),
+        MetricFamily::new(Kind::Histogram, "e", "E.").with_histogram(&[("p", "x")], &times),
+        MetricFamily::new(Kind::Gauge, "f", "Nothing."),
     ];
     for format in FORMATS {
         let series = read(format, &format.write(&families));
@@ -219,7 +219,7 @@ proptest! {
         values in prop::collection::btree_set(any::<String>(), 1..8),
         number in any::<f64>().prop_filter("a number", |number| !number.is_nan()),
     ) {
-        let family = Family::new(Kind::Gauge, "g", "G.")
+        let family = MetricFamily::new(Kind::Gauge, "g", "G.")
             .with_each(&values, |family, value| family.with(&[("a", value), ("b", "x")], number));
         for format in FORMATS {
             let series = read(format, &format.write(std::slice::from_ref(&family)));

@@ -15,7 +15,7 @@ const READY_MAX: usize = 16;
 
 /// Prepared folders and the task that makes new ones.
 #[derive(Debug)]
-pub(super) struct Stock {
+pub(super) struct PreparedDirs {
     shared: Arc<Shared>,
     tasks: TaskTracker,
 }
@@ -85,7 +85,7 @@ fn open_dir(path: &Path) -> io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
 }
 
-impl Stock {
+impl PreparedDirs {
     /// Returns a stock in `dir`, which must be empty, for boxes with these overlays.
     pub(super) fn new(dir: PathBuf, overlays: Vec<String>, tasks: TaskTracker) -> Self {
         Self { shared: Arc::new(Shared { dir, overlays, state: Mutex::default() }), tasks }
@@ -130,7 +130,7 @@ mod test {
         tasks.close();
         let base = dir.path().join("stock");
         std::fs::create_dir(&base).unwrap();
-        let stock = Stock::new(base.clone(), vec!["root".to_owned(), "usr".to_owned()], tasks.clone());
+        let stock = PreparedDirs::new(base.clone(), vec!["root".to_owned(), "usr".to_owned()], tasks.clone());
         let empty = BoxFolder::at(dir.path().join("a"));
         stock.take(&empty).unwrap();
         assert!(empty.exists(), "without a stock it is made all the same");

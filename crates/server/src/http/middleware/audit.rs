@@ -14,15 +14,15 @@ use futures_util::FutureExt;
 use providers::Chain;
 use tracing::Instrument;
 
-use super::Api;
-use super::access::Refused;
-use super::error::{ApiError, Code, Refusal};
-use super::guard::RequestId;
-use super::peer::Peer;
-use super::routes::{Audit, Policy};
 use crate::audit::{self, AGENT_CHARS_MAX, PATH_CHARS_MAX};
 use crate::auth::Principal;
 use crate::control::{Error, NewAuditEntry};
+use crate::http::Api;
+use crate::http::error::{ApiError, Code, Refusal};
+use crate::http::middleware::auth::Refused;
+use crate::http::middleware::request::RequestId;
+use crate::http::peer::Peer;
+use crate::http::routes::{Audit, Policy};
 
 /// Subject of a request whose path does not name it. Set by the handler as an extension of the
 /// answer.

@@ -9,10 +9,10 @@ use axum::response::{IntoResponse, Response};
 
 use domain::SandboxId;
 
-use super::Api;
-use super::error::{ApiError, malformed};
-use super::pool::named;
-use super::routes::Policy;
+use crate::http::Api;
+use crate::http::error::{ApiError, malformed};
+use crate::http::middleware::users::named;
+use crate::http::routes::Policy;
 
 /// Returns the lease generation that a request carries.
 ///

@@ -132,7 +132,7 @@ pub fn mean(total: Duration, count: u64) -> Duration {
 
 /// Outcomes and durations of one operation on one provider.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct OperationStats {
     pub succeeded: u64,
     pub failed: u64,
     /// Durations of all, successful or not.
@@ -143,7 +143,7 @@ pub struct Tally {
 /// operations and providers: nothing a caller sends adds one.
 #[derive(Debug, Default)]
 pub struct Operations {
-    tallies: Mutex<BTreeMap<(Operation, String), Tally>>,
+    tallies: Mutex<BTreeMap<(Operation, String), OperationStats>>,
     phases: Mutex<BTreeMap<(&'static str, String), Histogram>>,
 }
 
@@ -166,7 +166,7 @@ impl Operations {
 
     /// Returns the counts of each operation on each provider.
     #[must_use]
-    pub fn tallies(&self) -> Vec<(Operation, String, Tally)> {
+    pub fn tallies(&self) -> Vec<(Operation, String, OperationStats)> {
         let all = lock(&self.tallies);
         all.iter().map(|((operation, provider), tally)| (*operation, provider.clone(), tally.clone())).collect()
     }

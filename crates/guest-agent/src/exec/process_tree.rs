@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::reapers::Reaper;
 use super::spawn::stop_all_others;
+use crate::ptrace;
 use crate::serve::Agent;
-use crate::traced;
 
 /// Rounds of stopping after which a tree that still moves is stopped together with all else in the
 /// box.
@@ -125,22 +125,24 @@ pub(crate) fn resident_kb(pid: i32) -> Option<u64> {
 
 /// A process tree to end.
 #[derive(Debug, Clone)]
-pub(crate) enum Tree {
+pub(crate) enum ProcessTree {
     /// All processes below a reaper, and then the reaper.
     Command(Rc<Reaper>),
     /// Children of the agent that are not reapers, and everything below them: the reaper that they
     /// belonged to was killed.
-    Adopted,
+    Orphans,
 }
 
-impl Tree {
+impl ProcessTree {
     /// Stops the visible part of the tree process by process as it is found, since processes may be
     /// gone by the time that all of `/proc` is read.
     fn stop_quickly(&self, agent: &Agent) {
         let mut pending = match self {
-            Tree::Command(reaper) if reaper.is_gone() => return,
-            Tree::Command(reaper) => children_now(reaper.pid),
-            Tree::Adopted => children_now(agent.pid).into_iter().filter(|pid| !agent.reapers.contains(*pid)).collect(),
+            ProcessTree::Command(reaper) if reaper.is_gone() => return,
+            ProcessTree::Command(reaper) => children_now(reaper.pid),
+            ProcessTree::Orphans => {
+                children_now(agent.pid).into_iter().filter(|pid| !agent.reapers.contains(*pid)).collect()
+            }
         };
         pending.iter().for_each(|pid| send(*pid, Signal::STOP));
         let mut seen = HashSet::new();
@@ -156,9 +158,9 @@ impl Tree {
     fn members(&self, agent: &Agent, processes: &Processes) -> Vec<Process> {
         match self {
             // The pid of a reaper that has been reaped may mean another process.
-            Tree::Command(reaper) if reaper.is_gone() => Vec::new(),
-            Tree::Command(reaper) => processes.descendants(&[reaper.pid]).collect(),
-            Tree::Adopted => {
+            ProcessTree::Command(reaper) if reaper.is_gone() => Vec::new(),
+            ProcessTree::Command(reaper) => processes.descendants(&[reaper.pid]).collect(),
+            ProcessTree::Orphans => {
                 let children = processes.children_of(agent.pid);
                 let roots: Vec<i32> = children.filter(|pid| !agent.reapers.contains(*pid)).collect();
                 // The roots themselves are members too.
@@ -184,9 +186,9 @@ pub(crate) fn children_now(pid: i32) -> Vec<i32> {
 /// First everything is stopped, round by round until nothing new appears, since a stopped process
 /// starts none. Then everything is killed. The reaper stays until the end, so that no process
 /// leaves the tree.
-pub(crate) async fn kill(agent: &Agent, tree: &Tree) {
+pub(crate) async fn kill(agent: &Agent, tree: &ProcessTree) {
     if let Some(ties) = &agent.ties {
-        return traced::kill(agent, ties, tree).await;
+        return ptrace::kill(agent, ties, tree).await;
     }
     let mut others = Vec::new();
     if !stop(agent, tree).await && agent.pid == 1 {
@@ -210,7 +212,7 @@ pub(crate) async fn kill(agent: &Agent, tree: &Tree) {
     for pid in others {
         send(pid, Signal::CONT);
     }
-    if let Tree::Command(reaper) = tree
+    if let ProcessTree::Command(reaper) = tree
         && !reaper.is_gone()
     {
         send(reaper.pid, Signal::KILL);
@@ -218,7 +220,7 @@ pub(crate) async fn kill(agent: &Agent, tree: &Tree) {
 }
 
 /// Stops the members of `tree`. Returns whether all of them rest.
-async fn stop(agent: &Agent, tree: &Tree) -> bool {
+async fn stop(agent: &Agent, tree: &ProcessTree) -> bool {
     let mut known = HashSet::new();
     for _ in 0..STOP_ROUNDS_MAX {
         for _ in 0..STOP_PASSES {
@@ -243,7 +245,7 @@ async fn stop(agent: &Agent, tree: &Tree) -> bool {
 
 /// Stops every process of the box in one step that no fork escapes. Returns those that are not in
 /// `tree` and ran before.
-fn stop_all(agent: &Agent, tree: &Tree) -> Vec<i32> {
+fn stop_all(agent: &Agent, tree: &ProcessTree) -> Vec<i32> {
     let rested: HashSet<i32> = {
         let before = Processes::read();
         before.all().filter(|process| process.rests()).map(|process| process.pid).collect()

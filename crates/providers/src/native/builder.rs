@@ -12,11 +12,11 @@ use tokio_util::task::TaskTracker;
 
 use super::cgroup::{self, Cgroups, CpuWeight};
 use super::host::Capabilities;
+use super::host_rootfs::{HOSTNAME, HostRootfs};
+use super::host_rootfs::{ROOT_OVERLAY, overlay_of};
 use super::image::Image;
+use super::prepared_dirs::PreparedDirs;
 use super::record::{BoxFolder, Folders, Record};
-use super::skeleton::{HOSTNAME, Skeleton};
-use super::skeleton::{ROOT_OVERLAY, overlay_of};
-use super::stock::Stock;
 use super::{disk, launcher};
 use crate::agent::AgentGuest;
 use crate::disk::refused;
@@ -40,20 +40,20 @@ const SOCKET: &str = "agent.sock";
 
 /// Shared parts that boxes are made from.
 #[derive(Debug)]
-pub(super) struct Maker {
+pub(super) struct BoxBuilder {
     pub(super) folders: Folders,
     pub(super) agent: AgentFile,
-    pub(super) skeleton: Skeleton,
+    pub(super) skeleton: HostRootfs,
     pub(super) ids: IdPool,
     pub(super) cgroups: Cgroups,
     pub(super) tasks: TaskTracker,
     pub(super) removals: Removals,
-    pub(super) stock: Stock,
+    pub(super) stock: PreparedDirs,
 }
 
 /// Plan of a box or slot to make.
 #[derive(Debug)]
-pub(super) struct What<'a> {
+pub(super) struct BoxPlan<'a> {
     pub(super) folder: BoxFolder,
     pub(super) cgroups: Vec<CgroupDir>,
     pub(super) kind: Kind,
@@ -101,12 +101,12 @@ fn on_disk(error: std::io::Error) -> Error {
     refused(ACTION, error)
 }
 
-impl Maker {
+impl BoxBuilder {
     /// Makes a box or a slot in a folder that must not exist yet. On error the caller must remove
     /// the folder and everything that it records.
-    pub(super) async fn make(&self, what: &What<'_>) -> Result<Made> {
+    pub(super) async fn make(&self, what: &BoxPlan<'_>) -> Result<Made> {
         let begin = Instant::now();
-        let What { folder, cgroups, resources, .. } = what;
+        let BoxPlan { folder, cgroups, resources, .. } = what;
         self.stock.take(folder).map_err(on_disk)?;
         let id_base = self.record(what)?;
         let storage = storage(folder, resources, what.can).await?;
@@ -146,13 +146,13 @@ impl Maker {
         resources: &'a Resources,
         lifetime: Duration,
         can: Capabilities,
-    ) -> What<'a> {
+    ) -> BoxPlan<'a> {
         let (folder, cgroups) = (self.folders.of(id), self.cgroups.of(id));
-        What { folder, cgroups, kind: Kind::Box, resources, lifetime, can, image: None }
+        BoxPlan { folder, cgroups, kind: Kind::Box, resources, lifetime, can, image: None }
     }
 
     /// Takes ids and records what will belong to the box.
-    fn record(&self, what: &What<'_>) -> Result<Option<u32>> {
+    fn record(&self, what: &BoxPlan<'_>) -> Result<Option<u32>> {
         let mut record = Record::new(what.cgroups.clone(), &self.skeleton.path);
         record.image = what.image.map(|image| image.held.digest().to_owned());
         match what.kind {
@@ -174,7 +174,7 @@ impl Maker {
         Ok(record.id_base)
     }
 
-    fn order(&self, what: &What<'_>, joined: Vec<CgroupDir>, id_base: Option<u32>, storage: Storage) -> Launch {
+    fn order(&self, what: &BoxPlan<'_>, joined: Vec<CgroupDir>, id_base: Option<u32>, storage: Storage) -> Launch {
         let lower = what.image.map_or(self.skeleton.path.as_path(), |image| image.held.root());
         let root =
             Overlay { target: "/".to_owned(), lower: vec![lower.display().to_string()], name: ROOT_OVERLAY.to_owned() };

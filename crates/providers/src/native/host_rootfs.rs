@@ -91,7 +91,7 @@ pub(super) const HOSTNAME: &str = "tidebox";
 
 /// Root directory on disk, and the host directories mounted over it.
 #[derive(Debug, Clone)]
-pub(crate) struct Skeleton {
+pub(crate) struct HostRootfs {
     pub(crate) path: PathBuf,
     /// Directories of the host's root that hold programs and are shown as they are: `/usr`, and
     /// on old systems `/bin` and the like.
@@ -114,7 +114,7 @@ pub(super) fn overlay_of(dir: &str) -> String {
     dir.trim_start_matches('/').to_owned()
 }
 
-impl Skeleton {
+impl HostRootfs {
     /// Returns the folder names of the overlays that every box has.
     pub(super) fn overlays(&self) -> Vec<String> {
         let shown = self.shown.iter().map(|dir| overlay_of(dir));
@@ -122,7 +122,7 @@ impl Skeleton {
     }
 
     /// Makes the skeleton below `base`, or returns the existing one with the same content.
-    pub(crate) fn make(base: &Path) -> io::Result<Skeleton> {
+    pub(crate) fn make(base: &Path) -> io::Result<HostRootfs> {
         let mut shown = vec!["/usr".to_owned()];
         let items = collect(Path::new("/"), &mut shown)?;
         // Named by its content, so that it never changes under a running box.
@@ -130,7 +130,7 @@ impl Skeleton {
         items.hash(&mut hasher);
         let path = base.join(format!("host-{:016x}", hasher.finish()));
         if path.is_dir() {
-            return Ok(Skeleton { path, shown });
+            return Ok(HostRootfs { path, shown });
         }
         let unfinished = base.join(format!("host-new-{}", std::process::id()));
         crate::removal::remove_tree(&unfinished)?;
@@ -143,7 +143,7 @@ impl Skeleton {
             Err(_) if path.is_dir() => crate::removal::remove_tree(&unfinished)?,
             outcome => outcome?,
         }
-        Ok(Skeleton { path, shown })
+        Ok(HostRootfs { path, shown })
     }
 
     /// Removes skeletons below `base` that neither this server nor a box in `used` needs.
@@ -297,8 +297,8 @@ mod test {
     #[test]
     fn the_same_host_gives_the_same_skeleton() {
         let base = tempfile::tempdir().unwrap();
-        let first = Skeleton::make(base.path()).unwrap();
-        let again = Skeleton::make(base.path()).unwrap();
+        let first = HostRootfs::make(base.path()).unwrap();
+        let again = HostRootfs::make(base.path()).unwrap();
         assert_eq!(first.path, again.path);
         fs::create_dir(base.path().join("host-0000000000000000")).unwrap();
         fs::create_dir(base.path().join("host-1111111111111111")).unwrap();

@@ -18,7 +18,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Every other worker, by id.
 #[derive(Default)]
-pub struct Fleet {
+pub struct RemoteWorkers {
     ids: Arc<[WorkerId]>,
     label: String,
     workers: HashMap<WorkerId, config::Worker>,
@@ -28,13 +28,13 @@ pub struct Fleet {
     silent: watch::Sender<BTreeSet<WorkerId>>,
 }
 
-impl fmt::Debug for Fleet {
+impl fmt::Debug for RemoteWorkers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fleet").field("ids", &self.ids).finish_non_exhaustive()
+        f.debug_struct("RemoteWorkers").field("ids", &self.ids).finish_non_exhaustive()
     }
 }
 
-impl Fleet {
+impl RemoteWorkers {
     /// Sets up the workers of the configuration. Nothing is sent yet.
     ///
     /// # Errors

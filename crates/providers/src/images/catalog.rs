@@ -11,7 +11,7 @@ use super::manifest::{DOCUMENT_BYTES_MAX, Document, configuration};
 use super::name::Wanted;
 use super::platform::Platform;
 use super::pull::not_here;
-use super::{Detail, Held, Image, Inner, LayerDetail, Run, Store, disk};
+use super::{Detail, Image, ImageGuard, Inner, LayerDetail, Run, Store, disk};
 use crate::{Error, Result};
 
 /// Cached metadata and holders of images.
@@ -39,7 +39,7 @@ impl Store {
     }
 
     /// Holds an image that is unpacked in the store.
-    pub(super) fn hold(&self, digest: &str) -> Option<Held> {
+    pub(super) fn hold(&self, digest: &str) -> Option<ImageGuard> {
         if !is_digest(digest) {
             return None;
         }
@@ -48,7 +48,7 @@ impl Store {
             return None;
         }
         if let Some(inner) = shelf.held.get(digest).and_then(Weak::upgrade) {
-            return Some(Held { inner });
+            return Some(ImageGuard { inner });
         }
         let root = self.trees.find(digest)?;
         let known = match self.known_in(&mut shelf, digest) {
@@ -61,7 +61,7 @@ impl Store {
         let inner = Arc::new(Inner { digest: digest.to_owned(), root, run: known.run.clone() });
         shelf.held.retain(|_, held| held.strong_count() > 0);
         shelf.held.insert(digest.to_owned(), Arc::downgrade(&inner));
-        Some(Held { inner })
+        Some(ImageGuard { inner })
     }
 
     /// Returns the number of handles that hold this image.

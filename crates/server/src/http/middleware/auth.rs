@@ -7,15 +7,15 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use domain::Timestamp;
 
-use super::Api;
-use super::error::{ApiError, Refusal};
-use super::limited::{Allowed, Limited};
-use super::meter::Meter;
-use super::openapi::Security;
-use super::routes::{Gate, Policy};
-use super::subprotocol;
 use crate::auth::token::Scope;
 use crate::auth::{Access, Asked, Demand, Denied, KeyId, Principal};
+use crate::http::Api;
+use crate::http::error::{ApiError, Refusal};
+use crate::http::meter::Meter;
+use crate::http::middleware::rate_limit::{Allowed, Limited};
+use crate::http::openapi::Security;
+use crate::http::routes::{Gate, Policy};
+use crate::http::subprotocol;
 
 /// Prefix of every API path.
 const PREFIX: &str = "/api/v1/";

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::{OpenApi, PathItem, RefOr};
 
-use super::error::malformed;
+use crate::http::error::malformed;
 
 /// Routes without query parameters in the OpenAPI document.
 #[derive(Debug, Clone)]
@@ -51,7 +51,7 @@ fn takes_query(operation: &Operation) -> bool {
 }
 
 /// Refuses a query on a route that takes none.
-pub async fn refuse(
+pub async fn pass(
     State(without): State<WithoutQuery>,
     matched: Option<MatchedPath>,
     request: Request,

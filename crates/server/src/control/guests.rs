@@ -7,10 +7,10 @@ use domain::Timestamp;
 use providers::{ByteStream, Chain, FileContent, FileInfo, Guest};
 use serde_json::json;
 
-use super::create::provider_error;
+use super::spawn::provider_error;
 use super::{Control, Error, LOCAL_WORKER, Resource, Result};
 use crate::events::EventType;
-use crate::operations::Operation;
+use crate::operation_metrics::Operation;
 use crate::store::Sandbox;
 
 /// Maximum number of console lines per request.

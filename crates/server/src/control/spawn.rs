@@ -12,14 +12,14 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::admission::{above, too_large};
-use super::boxes::{no_answer, runtime_error};
+use super::guests::{no_answer, runtime_error};
 use super::runtime::Offer;
 use super::templates::TEMPLATE_LABEL;
 use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, WAIT_MAX, WaitFor, lock};
 use crate::admission::Granted;
 use crate::clock;
 use crate::events::EventType;
-use crate::operations::Operation;
+use crate::operation_metrics::Operation;
 use crate::store::workers::Placing;
 use crate::store::{Applied, Change, IdempotencyKey, NewSandbox, Sandbox, TemplateValues};
 
@@ -106,7 +106,7 @@ impl Control {
         let repeated = request.key.is_some().then(|| request.clone());
         let plan = match self.plan(request).await {
             Ok(plan) => plan,
-            Err(error) => return Err(self.told("spawn", None, error)),
+            Err(error) => return Err(self.publish_if_limited("spawn", None, error)),
         };
         let provider = plan.sandbox.provider.clone();
         let outcome = self.admit_and_make(plan, started).await;
@@ -117,12 +117,12 @@ impl Control {
             return Ok(found);
         }
         self.record(Operation::Spawn, &provider, outcome.is_ok(), started);
-        outcome.map_err(|error| self.told("spawn", Some(&provider), error))
+        outcome.map_err(|error| self.publish_if_limited("spawn", Some(&provider), error))
     }
 
     /// Publishes a resource-limit event if `error` is [`Error::LimitReached`], and returns
     /// `error`.
-    pub(super) fn told(&self, operation: &str, provider: Option<&str>, error: Error) -> Error {
+    pub(super) fn publish_if_limited(&self, operation: &str, provider: Option<&str>, error: Error) -> Error {
         if let Error::LimitReached(_) = &error {
             self.publish(EventType::ResourceLimit, None, json!({"operation": operation, "provider": provider}));
         }
@@ -246,10 +246,10 @@ impl Control {
     fn can_be_here(&self, offer: &Offer, spec: &mut Spec, names_disk: bool) -> Result<bool> {
         let refused = match offer.check(spec) {
             Err(error @ Error::NotSupported(_)) if !names_disk && spec.resources.disk_mb > 0 => error,
-            answer => return answer.map_err(|error| self.who_has(spec, error)),
+            answer => return answer.map_err(|error| self.with_image(spec, error)),
         };
         spec.resources.disk_mb = 0;
-        offer.check(spec).map_err(|_| self.who_has(spec, refused))
+        offer.check(spec).map_err(|_| self.with_image(spec, refused))
     }
 
     pub(super) async fn plan(&self, request: SpawnRequest) -> Result<Plan> {
@@ -378,7 +378,7 @@ impl Control {
             let awaited = self.await_image(provider.as_ref(), &sandbox).await;
             let started = tokio::select! {
                 started = provider.start(&sandbox.id, spec) => started,
-                () = self.registry.fleet().falls_silent(&sandbox.worker) => {
+                () = self.registry.remote_workers().falls_silent(&sandbox.worker) => {
                     let silent = providers::Error::Unavailable("it was probed in vain".to_owned());
                     return Err(no_answer(&sandbox, &silent));
                 }
@@ -438,14 +438,14 @@ struct Making {
 
 impl Making {
     fn begin(control: &Arc<Control>, id: &SandboxId) -> Self {
-        lock(&control.making).insert(id.clone(), ());
+        lock(&control.in_progress).insert(id.clone(), ());
         Self { control: Arc::clone(control), id: id.clone() }
     }
 }
 
 impl Drop for Making {
     fn drop(&mut self) {
-        lock(&self.control.making).remove(&self.id);
+        lock(&self.control.in_progress).remove(&self.id);
     }
 }
 

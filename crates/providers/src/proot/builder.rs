@@ -16,13 +16,13 @@ use super::folder::{Folder, Folders, Record, own};
 use super::tracer;
 use crate::agent::AgentGuest;
 use crate::disk::refused;
-use crate::images::Held;
+use crate::images::ImageGuard;
 use crate::local::agent_file::{AgentFile, agent_binary};
 use crate::local::ids::IdPool;
 use crate::local::process::Process;
 use crate::local::removals::Removals;
+use crate::native::host_rootfs::HostRootfs;
 use crate::native::launcher;
-use crate::native::skeleton::Skeleton;
 use crate::removal::remove_tree;
 use crate::{Error, Phase, Result};
 
@@ -43,14 +43,14 @@ const LIFE: &str = "/.tidebox/life";
 
 /// Shared parts that boxes are made from.
 #[derive(Debug)]
-pub(super) struct Maker {
+pub(super) struct BoxBuilder {
     pub(super) folders: Folders,
     /// Absolute path of the program `proot`.
     pub(super) proot: PathBuf,
     pub(super) agent: AgentFile,
     /// Agent on disk, for boxes that cannot write to it.
     program: PathBuf,
-    pub(super) skeleton: Skeleton,
+    pub(super) skeleton: HostRootfs,
     /// Source of the boxes' own ids; `None` if they run as the server's user.
     pub(super) ids: Option<IdPool>,
     pub(super) tasks: TaskTracker,
@@ -59,9 +59,9 @@ pub(super) struct Maker {
 
 /// Plan of a box to make.
 #[derive(Debug, Clone)]
-pub(super) struct What<'a> {
+pub(super) struct BoxPlan<'a> {
     pub(super) folder: Folder,
-    pub(super) image: Option<Held>,
+    pub(super) image: Option<ImageGuard>,
     pub(super) entrypoint: bool,
     pub(super) resources: &'a Resources,
     pub(super) lifetime: Duration,
@@ -85,14 +85,14 @@ fn disk(error: io::Error) -> Error {
     refused("make a box", error)
 }
 
-impl Maker {
-    pub(super) fn new(folders: Folders, proot: PathBuf, ids: Option<IdPool>) -> Result<Maker> {
+impl BoxBuilder {
+    pub(super) fn new(folders: Folders, proot: PathBuf, ids: Option<IdPool>) -> Result<BoxBuilder> {
         let failed = |error: io::Error| Error::failed("open the data folder", error);
-        let skeleton = Skeleton::make(&folders.base).map_err(failed)?;
+        let skeleton = HostRootfs::make(&folders.base).map_err(failed)?;
         skeleton.remove_others(&folders.base, &[]).map_err(failed)?;
         let program = program(&folders.base).map_err(failed)?;
         let agent = AgentFile::sealed()?;
-        Ok(Maker {
+        Ok(BoxBuilder {
             folders,
             proot,
             agent,
@@ -106,7 +106,7 @@ impl Maker {
 
     /// Makes a box in a folder that must not exist yet. On error the caller must remove the
     /// folder.
-    pub(super) async fn make(&self, what: &What<'_>) -> Result<Made> {
+    pub(super) async fn make(&self, what: &BoxPlan<'_>) -> Result<Made> {
         let begin = Instant::now();
         let id = self.ids.as_ref().map(IdPool::take).transpose()?;
         if let Err(error) = what.folder.make(&Record::new(id)) {
@@ -142,7 +142,7 @@ impl Maker {
     }
 
     /// Puts the files of the image, and those that every box has, into the root.
-    async fn fill(&self, what: &What<'_>, id: Option<u32>) -> Result<()> {
+    async fn fill(&self, what: &BoxPlan<'_>, id: Option<u32>) -> Result<()> {
         let folder = what.folder.clone();
         let image = what.image.clone();
         let skeleton = self.skeleton.path.clone();
@@ -158,7 +158,7 @@ impl Maker {
         tokio::task::spawn_blocking(work).await.map_err(failed)?.map_err(disk)
     }
 
-    fn order(&self, what: &What<'_>, id: Option<u32>) -> Trace {
+    fn order(&self, what: &BoxPlan<'_>, id: Option<u32>) -> Trace {
         let folder = what.folder.path();
         let program = if id.is_some() { self.program.clone() } else { folder.join("agent") };
         let mut argv = vec![self.proot.display().to_string(), "-0".to_owned()];
@@ -282,8 +282,8 @@ impl Maker {
     }
 
     /// Returns the plan of an ordinary box of the image `host`.
-    pub(super) fn a_box<'a>(&self, id: &SandboxId, resources: &'a Resources, lifetime: Duration) -> What<'a> {
-        What { folder: self.folders.of(id), image: None, entrypoint: false, resources, lifetime, slowly: false }
+    pub(super) fn a_box<'a>(&self, id: &SandboxId, resources: &'a Resources, lifetime: Duration) -> BoxPlan<'a> {
+        BoxPlan { folder: self.folders.of(id), image: None, entrypoint: false, resources, lifetime, slowly: false }
     }
 }
 

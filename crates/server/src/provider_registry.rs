@@ -11,7 +11,7 @@ use providers::{Health, Provider, docker, native, proot};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
-use crate::fleet::Fleet;
+use crate::remote_workers::RemoteWorkers;
 
 /// Longest time of a check; one that takes longer counts as failed.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -89,7 +89,7 @@ pub const AUTO_ORDER: [&str; 3] = [native::NAME, docker::NAME, proot::NAME];
 #[derive(Debug)]
 pub struct Registry {
     entries: Vec<Entry>,
-    fleet: Fleet,
+    remote_workers: RemoteWorkers,
     images: Option<Images>,
 }
 
@@ -125,13 +125,13 @@ impl Registry {
         if let Some(entry) = default.and_then(|at| entries.get_mut(at)) {
             entry.is_default = true;
         }
-        Self { entries, fleet: Fleet::default(), images: None }
+        Self { entries, remote_workers: RemoteWorkers::default(), images: None }
     }
 
     /// Adds other workers beside this server.
     #[must_use]
-    pub fn with_fleet(self, fleet: Fleet) -> Self {
-        Self { fleet, ..self }
+    pub fn with_remote_workers(self, remote_workers: RemoteWorkers) -> Self {
+        Self { remote_workers, ..self }
     }
 
     /// Adds the images that boxes are made of.
@@ -146,8 +146,8 @@ impl Registry {
     }
 
     /// Returns the other workers.
-    pub fn fleet(&self) -> &Fleet {
-        &self.fleet
+    pub fn remote_workers(&self) -> &RemoteWorkers {
+        &self.remote_workers
     }
 
     /// Returns all providers of this server.

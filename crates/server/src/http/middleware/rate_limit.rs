@@ -7,13 +7,13 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use super::Api;
-use super::error::{ApiError, Refusal};
-use super::peer::{self, Peer};
-use super::request;
 use crate::auth::Principal;
 use crate::config::RateKey;
 use crate::events::EventType;
+use crate::http::Api;
+use crate::http::error::{ApiError, Refusal};
+use crate::http::peer::{self, Peer};
+use crate::http::request;
 use crate::rate_limit::{Caller, RateLimiter, TooFast};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");

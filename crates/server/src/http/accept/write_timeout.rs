@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-use super::places::Place;
+use super::connection_limit::Place;
 
 /// Longest time for which a client may take no byte of what is sent. Long enough for a person
 /// who looks at a page of output and reads on later.
@@ -89,7 +89,7 @@ mod test {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::time::Instant;
 
-    use super::super::places::Places;
+    use super::super::connection_limit::Places;
     use super::*;
 
     async fn pair() -> (Steady<tokio::io::DuplexStream>, tokio::io::DuplexStream) {

@@ -10,11 +10,11 @@ use crate::VERSION;
 use crate::config::RateLimit as RateLimitConfig;
 use crate::control::{Counts, LeaseCounts, Seen, Stored};
 use crate::events;
-use crate::figures::{self, StoreHealth};
 use crate::http::Api;
 use crate::http::diagnostics::Snapshot;
-use crate::operations::{Operation, Tally, mean};
+use crate::operation_metrics::{Operation, OperationStats, mean};
 use crate::process::{GOOS, goarch};
+use crate::stats::{self, StoreHealth};
 
 /// Documentation pages for operators, by area. Paths are those of the repository.
 pub const REMEDIATION: [(&str, &str); 15] = [
@@ -144,7 +144,7 @@ fn limits(api: &Api) -> api::ReportedLimits {
     }
 }
 
-fn scheduler(api: &Api, figures: &figures::Scheduler) -> api::SchedulerFigures {
+fn scheduler(api: &Api, figures: &stats::Scheduler) -> api::SchedulerFigures {
     let defaults = &api.settings.defaults;
     let average = mean(figures.wait_total, figures.dequeued_total);
     api::SchedulerFigures {
@@ -169,7 +169,7 @@ fn scheduler(api: &Api, figures: &figures::Scheduler) -> api::SchedulerFigures {
     }
 }
 
-fn rate_limit(config: &RateLimitConfig, figures: figures::RateLimit) -> api::RateLimitFigures {
+fn rate_limit(config: &RateLimitConfig, figures: stats::RateLimit) -> api::RateLimitFigures {
     api::RateLimitFigures {
         enabled: config.enabled,
         requests_per_minute: config.requests_per_minute,
@@ -184,8 +184,8 @@ fn rate_limit(config: &RateLimitConfig, figures: figures::RateLimit) -> api::Rat
     }
 }
 
-fn request_memory(figures: figures::RequestMemory) -> api::RequestMemoryFigures {
-    let figures::RequestMemory { budget_bytes, used_bytes, peak_bytes, refused_total, truncated_total } = figures;
+fn request_memory(figures: stats::RequestMemory) -> api::RequestMemoryFigures {
+    let stats::RequestMemory { budget_bytes, used_bytes, peak_bytes, refused_total, truncated_total } = figures;
     api::RequestMemoryFigures { budget_bytes, used_bytes, peak_bytes, refused_total, truncated_total }
 }
 
@@ -264,7 +264,7 @@ fn events(counts: events::Counts) -> api::EventFigures {
     }
 }
 
-fn operations(tallies: &[(Operation, String, Tally)]) -> Vec<api::OperationFigures> {
+fn operations(tallies: &[(Operation, String, OperationStats)]) -> Vec<api::OperationFigures> {
     let shown = tallies.iter().map(|(operation, provider, tally)| api::OperationFigures {
         operation: operation.as_str().to_owned(),
         provider: provider.clone(),

@@ -13,8 +13,8 @@ use tokio::net::unix::pipe;
 use tokio::time::Instant;
 
 use crate::descriptor::take;
+use crate::exec::process_tree::{ProcessTree, children_now};
 use crate::exec::reapers;
-use crate::exec::tree::{Tree, children_now};
 use crate::serve::Agent;
 
 /// Maximum length of a note, in bytes.
@@ -26,18 +26,18 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// Connection to the tracer, held while the agent lives.
 #[derive(Debug)]
-pub(crate) struct Ties {
+pub(crate) struct TracerHandle {
     /// FIFO whose open end shows that the agent lives; requests are written into it.
     life: File,
 }
 
 /// Takes the descriptors, before the runtime opens its own: the agent's end of the FIFO, and the
 /// notes.
-pub(crate) fn tie(traced: &Traced) -> std::io::Result<(Ties, OwnedFd)> {
+pub(crate) fn tie(traced: &Traced) -> std::io::Result<(TracerHandle, OwnedFd)> {
     let notes = take(traced.notes_fd)?;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let life = rustix::fs::open(traced.life.as_str(), flags, Mode::empty())?;
-    Ok((Ties { life: life.into() }, notes))
+    Ok((TracerHandle { life: life.into() }, notes))
 }
 
 /// Carries out the notes, until the pipe ends.
@@ -59,14 +59,14 @@ pub(crate) async fn follow(agent: Rc<Agent>, notes: OwnedFd) -> std::io::Result<
 }
 
 /// Ends `tree`: asks the tracer mode, and waits until it has.
-pub(crate) async fn kill(agent: &Agent, ties: &Ties, tree: &Tree) {
+pub(crate) async fn kill(agent: &Agent, ties: &TracerHandle, tree: &ProcessTree) {
     let begun = Instant::now();
     let mut asked = Vec::new();
     while begun.elapsed() < END_WAIT {
         let roots: Vec<i32> = match tree {
-            Tree::Command(reaper) if reaper.is_gone() => return,
-            Tree::Command(reaper) => vec![reaper.pid],
-            Tree::Adopted => {
+            ProcessTree::Command(reaper) if reaper.is_gone() => return,
+            ProcessTree::Command(reaper) => vec![reaper.pid],
+            ProcessTree::Orphans => {
                 let children = children_now(agent.pid);
                 children.into_iter().filter(|pid| !agent.reapers.contains(*pid)).collect()
             }

@@ -7,9 +7,9 @@ use providers::{Chain, Phase};
 
 use super::{Control, LOCAL_WORKER, Result, Seen};
 use crate::events;
-use crate::figures::{Scheduler, StoreHealth};
-use crate::operations::Operations;
-use crate::registry::AUTO_ORDER;
+use crate::operation_metrics::Operations;
+use crate::provider_registry::AUTO_ORDER;
+use crate::stats::{Scheduler, StoreHealth};
 use crate::store::workers::LeaseCounts;
 use crate::store::{Counts, QuotaSummary};
 
@@ -117,7 +117,7 @@ impl Control {
         let default = self.registry.default_entry().map(|entry| entry.provider.name());
         for provider in default.map_or(AUTO_ORDER.to_vec(), |name| vec![name]) {
             // The registry's health of this server is newer than its last heartbeat.
-            let here = self.registry.get(provider).is_some_and(crate::registry::Entry::is_healthy);
+            let here = self.registry.get(provider).is_some_and(crate::provider_registry::Entry::is_healthy);
             let place = self.store.place(provider, None, self.now(), &self.placing(here)).await?;
             if place.0.is_some() {
                 return Ok(place);
@@ -133,13 +133,14 @@ impl Control {
     /// # Errors
     /// If the store fails.
     pub async fn offered_elsewhere(&self) -> Result<(u64, u64)> {
-        let takers = self.takers();
-        if takers.is_empty() {
+        let eligible_workers = self.eligible_workers();
+        if eligible_workers.is_empty() {
             return Ok((0, 0));
         }
-        let answering = self.registry().fleet().answering();
+        let answering = self.registry().remote_workers().answering();
         let mut offered = (0, 0);
-        for Seen { worker, stale } in self.workers().await?.into_iter().filter(|seen| takers.contains(&seen.worker.id))
+        for Seen { worker, stale } in
+            self.workers().await?.into_iter().filter(|seen| eligible_workers.contains(&seen.worker.id))
         {
             let providers = worker.providers.len() as u64;
             offered.1 += providers;

@@ -72,13 +72,13 @@ impl Token {
 }
 
 /// Connection of a worker to its control plane.
-pub struct Beater {
+pub struct WorkerAgent {
     id: WorkerId,
     client: client::Client,
     token: Token,
 }
 
-impl Beater {
+impl WorkerAgent {
     /// Prepares the connection. Nothing is sent yet.
     ///
     /// # Errors

@@ -83,7 +83,7 @@ impl Control {
     /// Ends the sandboxes whose lease has been over for the grace period. By then the control
     /// plane has given them up.
     pub async fn end_what_is_lost(self: &Arc<Self>) {
-        let lost = match self.store.overheld(earlier(self.now(), self.policy.leases.grace), BATCH).await {
+        let lost = match self.store.lease_expired(earlier(self.now(), self.policy.leases.grace), BATCH).await {
             Ok(lost) => lost,
             Err(error) => {
                 tracing::warn!(error = %Chain(&error), "cannot look for lost leases");

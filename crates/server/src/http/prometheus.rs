@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use axum::http::{HeaderMap, header};
 
-use crate::operations::Histogram;
+use crate::operation_metrics::Histogram;
 
 /// Types of metric families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub type Labels<'a> = &'a [(&'static str, &'a str)];
 
 /// Metric family: the series of one name.
 #[derive(Debug, Clone)]
-pub struct Family {
+pub struct MetricFamily {
     /// Name without the suffix of the kind.
     name: &'static str,
     help: &'static str,
@@ -50,7 +50,7 @@ struct Sample {
     value: f64,
 }
 
-impl Family {
+impl MetricFamily {
     /// Returns a family without series. `name` lacks the suffix of the kind.
     #[must_use]
     pub fn new(kind: Kind, name: &'static str, help: &'static str) -> Self {
@@ -137,7 +137,7 @@ impl Format {
 
     /// Writes all of `families`.
     #[must_use]
-    pub fn write(self, families: &[Family]) -> String {
+    pub fn write(self, families: &[MetricFamily]) -> String {
         let mut text = String::with_capacity(16 * 1024);
         for family in families {
             self.write_family(&mut text, family);
@@ -148,7 +148,7 @@ impl Format {
         text
     }
 
-    fn write_family(self, text: &mut String, family: &Family) {
+    fn write_family(self, text: &mut String, family: &MetricFamily) {
         let ending = match self {
             // This format describes the full name of the series.
             Format::Text => family.ending(),
