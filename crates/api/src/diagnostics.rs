@@ -75,7 +75,7 @@ pub struct MemoryFigures {
     pub alloc: u64,
     /// Bytes taken from the system, including free memory that was not given back yet.
     pub sys: u64,
-    /// Bytes in pages that hold live allocations.
+    /// Bytes of the heap in memory, in use or free.
     pub heap_alloc: u64,
     /// Always 0: there is no garbage collector.
     pub gc_cycles: u64,

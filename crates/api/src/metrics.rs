@@ -18,7 +18,7 @@ pub struct Metrics {
     pub memory_alloc: u64,
     /// Bytes taken from the system by the allocator.
     pub memory_sys: u64,
-    /// Bytes in pages that hold live allocations.
+    /// Bytes of the heap in memory, in use or free.
     pub memory_heap_alloc: u64,
     /// Always 0: there is no garbage collector.
     pub gc_cycles: u64,

@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit};
 pub struct Memory {
     /// In use by the program.
     pub allocated: u64,
-    /// In pages that hold any of it.
+    /// Heap in memory, in use or free.
     pub active: u64,
     /// In memory, with what is free and not given back yet.
     pub resident: u64,
