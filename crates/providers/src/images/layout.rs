@@ -39,8 +39,8 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     manifests: Vec<Descriptor>,
-    /// Digests of the downloads being written.
-    ingests: HashSet<String>,
+    /// Digests of the downloads being written, with the number of the `Work` that writes each.
+    ingests: HashMap<String, u64>,
     /// Last number given to a `Work` or to a blob whose digest is not known yet.
     next: u64,
     /// Digests that each running pull or import has written or found, by its number. No manifest
@@ -195,7 +195,7 @@ impl Layout {
             let entry = entry?;
             let digest = format!("sha256:{}", entry.file_name().to_string_lossy());
             let state = self.inner.lock();
-            if is_digest(&digest) && !spared(&digest) && !state.ingests.contains(&digest) {
+            if is_digest(&digest) && !spared(&digest) && !state.ingests.contains_key(&digest) {
                 freed += remove(&entry.path())?;
             }
         }

@@ -106,6 +106,7 @@ impl Store {
             let work = Arc::new(store.layout.work(stop.child_token()));
             let ended_by_hand = || stop.is_cancelled() && !store.pulls.stop.is_cancelled();
             let end = store.pull_in_time(&name, &work, &state).await;
+            work.settled().await;
             let brought = work.end();
             match &end {
                 Ok(_) => {}

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use oci_spec::image::{Descriptor, MediaType};
 use sha2::{Digest as _, Sha256};
@@ -12,6 +13,9 @@ use tokio_util::sync::CancellationToken;
 use super::super::rootfs::stopped;
 use super::{Hex, Layout, descriptor, hex, remove, sha256, sync_folder};
 use crate::Error;
+
+/// Pause between two looks at what is being written.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Running pull or import.
 #[derive(Debug)]
@@ -54,9 +58,10 @@ impl Work {
         let layout = &self.layout;
         {
             let mut state = layout.inner.lock();
-            if !state.ingests.insert(digest.to_owned()) {
+            if state.ingests.contains_key(digest) {
                 return Err(io::Error::new(io::ErrorKind::WouldBlock, "the blob is being written already"));
             }
+            state.ingests.insert(digest.to_owned(), self.number);
             state.mark(self.number, digest);
         }
         let path = layout.inner.dir.join("ingest").join(hex(digest));
@@ -95,6 +100,15 @@ impl Work {
             ingest.commit()?;
         }
         descriptor(media_type, bytes.len() as u64, &digest)
+    }
+
+    /// Waits until no thread writes a blob of it any more. A download that is given up may have
+    /// begun its last step.
+    pub(in crate::images) async fn settled(&self) {
+        let writes = || self.layout.inner.lock().ingests.values().any(|work| *work == self.number);
+        while writes() {
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 
     /// Ends the work and returns the digests that it has written or found.
