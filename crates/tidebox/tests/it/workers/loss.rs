@@ -133,11 +133,15 @@ async fn a_worker_that_was_killed_counts_as_ready_for_a_few_seconds_at_most() {
     pair.worker.kill();
     pair.plane.until("it is not ready", async || pair.plane.get("/ready").await.status == 503).await;
     assert!(killed.elapsed() < Duration::from_secs(10), "{:?}", killed.elapsed());
-    pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can take this sandbox");
+    pair.plane.post("/sandboxes", json!({"provider": "mock"})).await.refused(
+        503,
+        "unavailable",
+        "no worker can take this sandbox",
+    );
     assert_eq!(pair.plane.get("/sandboxes").await.ok(), json!([]), "no spawn had to find out");
     pair.worker.launch().await;
     pair.plane.until("it is ready again", async || pair.plane.get("/ready").await.status == 200).await;
-    pair.plane.post("/sandboxes", json!({})).await.ok();
+    pair.plane.post("/sandboxes", json!({"provider": "mock"})).await.ok();
 }
 
 #[tokio::test]
@@ -145,10 +149,18 @@ async fn a_worker_that_hangs_costs_a_spawn_a_few_seconds_at_most() {
     let pair = plane_without_a_provider().await;
     pair.stop_worker();
     let asked = std::time::Instant::now();
-    pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "does not answer; try again");
+    pair.plane.post("/sandboxes", json!({"provider": "mock"})).await.refused(
+        503,
+        "unavailable",
+        "does not answer; try again",
+    );
     assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
     let asked = std::time::Instant::now();
-    pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can take this sandbox");
+    pair.plane.post("/sandboxes", json!({"provider": "mock"})).await.refused(
+        503,
+        "unavailable",
+        "no worker can take this sandbox",
+    );
     assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
     assert_eq!(pair.plane.get("/ready").await.status, 503);
     pair.continue_worker();
