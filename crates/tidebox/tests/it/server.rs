@@ -380,7 +380,10 @@ impl Drop for TestServer {
     /// Destroys the remaining sandboxes through the API, ends the server, and fails the test if
     /// anything stays or the log has errors.
     fn drop(&mut self) {
-        if self.process.is_some() {
+        if let Some(process) = &self.process {
+            // A test that failed may have left it stopped, when it would never end.
+            let pid = rustix::process::Pid::from_child(process);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::CONT);
             let key = self.settings.iter().find(|(name, _)| name == "auth.api_key").map(|(_, key)| key.clone());
             destroy_all(&self.url, key.unwrap_or_default());
             let code = self.terminate();
