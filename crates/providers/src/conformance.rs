@@ -93,7 +93,7 @@ use case;
 /// stopped, and the provider must hold none.
 ///
 /// # Panics
-/// When any case failed, after all of them have run.
+/// If any case failed, after all of them have run.
 pub async fn run(lab: Lab) -> Report {
     let mut report = Report::default();
     for case in cases() {

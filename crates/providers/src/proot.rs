@@ -5,7 +5,7 @@
 //! programs then see another root and another user. It does not isolate programs that evade it:
 //! see [`Provider::facts`].
 //!
-//! Where the server is root, each box has an id of its own on the host, and the host's file
+//! With a server that is root, each box has an id of its own on the host, and the host's file
 //! permissions isolate it. Elsewhere boxes run as the server's user.
 
 mod builder;

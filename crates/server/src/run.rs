@@ -152,9 +152,9 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let tasks = TaskTracker::new();
     let process = Process::start(clock.now(), options.memory);
     let events = Arc::new(Events::default());
-    let beater = options.as_worker.then(|| WorkerAgent::open(&config.worker)).transpose()?;
+    let worker_agent = options.as_worker.then(|| WorkerAgent::open(&config.worker)).transpose()?;
     let mut policy = policy(&config);
-    if beater.is_some() {
+    if worker_agent.is_some() {
         // A control plane requests a while more than the lifetime that it grants.
         policy.limits.ttl_max += ORPHAN_GRACE;
     }
@@ -198,8 +198,8 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let mut reconciling = tokio::task::JoinSet::new();
     reconciling.spawn(reconcile::run(Arc::clone(&control), config.data_dir.clone(), stop.clone()));
     reconciling.spawn(reconcile::workers::run(Arc::clone(&control), stop.clone()));
-    if let Some(beater) = beater {
-        reconciling.spawn(beater.run(Arc::clone(&control), stop.clone()));
+    if let Some(worker_agent) = worker_agent {
+        reconciling.spawn(worker_agent.run(Arc::clone(&control), stop.clone()));
     }
     if let Some(path) = &config.server.unix_socket {
         tracing::info!(path = %path.display(), "listens on a Unix socket as well");

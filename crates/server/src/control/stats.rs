@@ -127,8 +127,8 @@ impl Control {
     }
 
     /// Returns the number of providers of other workers that a spawn may be placed on, which are
-    /// those of online workers that answer and have a recent heartbeat, and the number of providers of all other
-    /// workers.
+    /// those of online workers that answer and have a recent heartbeat, and the number of
+    /// providers of all other workers.
     ///
     /// # Errors
     /// If the store fails.

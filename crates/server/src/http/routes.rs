@@ -25,7 +25,7 @@ use crate::config::RouteGroup;
 /// Prefix of every path of the API.
 const PREFIX: &str = "/api/v1";
 
-/// What the middleware demands of a request before its handler, and how it treats it.
+/// Demands of a route on a request before its handler, and its treatment by the middleware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// Credential that opens the route.
@@ -384,6 +384,60 @@ mod test {
             // A WebSocket is opened by reading, and what it does is no reading.
             let is_change = *method != Method::GET || policy.takes_key_as_protocol;
             assert_eq!(policy.is_fenced, is_change, "{method} {path}");
+        }
+    }
+
+    /// Returns the rows with their paths below the prefix.
+    fn rows(policies: &Policies) -> impl Iterator<Item = (&str, &Method, &Policy)> {
+        policies.0.iter().flat_map(|(path, rows)| {
+            let path = path.strip_prefix(PREFIX).unwrap();
+            rows.iter().map(move |(method, policy)| (path, method, policy))
+        })
+    }
+
+    #[test]
+    fn every_route_below_a_sandbox_is_about_it() {
+        let (_, policies) = router();
+        for (path, method, policy) in rows(&policies).filter(|(path, ..)| path.starts_with("/sandboxes")) {
+            assert_ne!(policy.about, About::Nothing, "{method} {path}");
+            assert_eq!(policy.about == About::OneSandbox, path.contains("{id}"), "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn changes_of_templates_quotas_and_images_are_audited_outside_of_admin_and_nothing_else_is() {
+        let (_, policies) = router();
+        for (path, method, policy) in rows(&policies).filter(|(path, ..)| !path.starts_with("/admin")) {
+            let group = path.split('/').nth(1).unwrap();
+            let is_change = *method != Method::GET && policy.about != About::NewSandbox;
+            let is_audited = is_change && ["templates", "quotas", "images"].contains(&group);
+            match policy.audit {
+                Audit::Always(action) => assert!(is_audited && action.starts_with(group), "{method} {path}: {action}"),
+                Audit::Nothing => assert!(!is_audited, "{method} {path}"),
+                Audit::Failures(_) | Audit::Unknown => panic!("{method} {path}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_route_asks_for_the_key_of_its_group() {
+        let (_, policies) = router();
+        for (path, method, policy) in rows(&policies) {
+            let gate = match path.split('/').nth(1).unwrap() {
+                "live" | "health" | "ready" => OPEN.gate,
+                "admin" | "images" => ADMIN.gate,
+                "quotas" => QUOTAS.gate,
+                "templates" => TEMPLATES.gate,
+                "providers" => PROVIDERS.gate,
+                "workers" => WORKERS.gate,
+                "diagnostics" => DIAGNOSTICS.gate,
+                "metrics" => METRICS.gate,
+                "events" => EVENTS.gate,
+                "worker" if path.ends_with("/heartbeat") => Gate::Worker(Scope::Heartbeat),
+                "worker" => Gate::Worker(Scope::Lease),
+                _ => KEY.gate,
+            };
+            assert_eq!(policy.gate, gate, "{method} {path}");
         }
     }
 
