@@ -2,6 +2,9 @@
 //! violation is named by file and line; a rule that is broken on purpose is changed here, with the
 //! reason.
 
+mod circles;
+mod imports;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
