@@ -3,8 +3,10 @@
 pub(crate) mod control;
 pub(crate) mod entrypoint;
 pub(crate) mod plan;
-pub(crate) mod process_tree;
+mod process_tree;
+pub(crate) mod processes;
 pub(crate) mod reapers;
+pub(crate) mod reaping;
 mod spawn;
 mod streams;
 mod terminal;
@@ -29,9 +31,9 @@ use self::process_tree::{ProcessTree, kill};
 use self::reapers::Reaper;
 use self::spawn::{Ends, Report};
 use self::streams::{Input, Phase, Stdin, drain, pump};
+use crate::agent::Agent;
 use crate::failure::{Result, invalid, reason, refused};
 use crate::oom;
-use crate::serve::Agent;
 use crate::users::Ids;
 
 /// Time that an exec waits, after its main process has ended, for children that hold its pipes.

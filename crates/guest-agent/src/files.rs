@@ -33,14 +33,6 @@ pub(crate) fn stat(request: &PathOnly) -> Result<FileInfo> {
     Ok(describe(name_of(&shown).to_owned(), shown, &stat, CWD, path.as_bytes()))
 }
 
-/// Makes a directory, and its parents where they are missing.
-pub(crate) fn make_dir_and_parents(path: &str) -> std::result::Result<(), Errno> {
-    let mut parents = write::Parents::default();
-    parents.make(path)?;
-    parents.keep();
-    Ok(())
-}
-
 /// Sets permission bits; follows links.
 pub(crate) fn chmod(request: &Chmod) -> Result<()> {
     let path = check(&request.path)?;

@@ -1,5 +1,6 @@
 //! The first process of a box, and the launcher that makes native boxes.
 
+mod agent;
 mod bare;
 mod budget;
 mod console;
@@ -16,6 +17,7 @@ mod prepare_rootfs;
 mod ptrace;
 mod relay;
 mod serve;
+mod tracer_notes;
 mod turns;
 mod users;
 mod watchdog;
@@ -26,7 +28,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("agent") => serve::run(args.next().as_deref()),
-        Some("stdio") => serve::stdio::run(args.next().as_deref()),
+        Some("stdio") => serve::container::run(args.next().as_deref()),
         Some("relay") => relay::run(),
         Some("launch") => launch::run(),
         Some("trace") => launch::trace::run(),

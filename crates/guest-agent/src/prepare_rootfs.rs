@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::exec::plan::default_workdir;
 use crate::failure::reason;
-use crate::files::make_dir_and_parents;
+use crate::files::write::make_dir_and_parents;
 use crate::users::{self, Ids};
 
 /// Directory of commands if neither the request nor the image names one.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::exec::process_tree::{Processes, resident_kb};
-use crate::serve::Agent;
+use crate::agent::Agent;
+use crate::exec::processes::{Processes, resident_kb};
 
 /// Interval of checks. A process that fills 1 GiB per second gets 150 MiB past the limit.
 const PERIOD: Duration = Duration::from_millis(150);

@@ -9,7 +9,7 @@ use guest_protocol::{Action, Control};
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::termios::tcgetpgrp;
 
-use super::process_tree::Processes;
+use super::processes::Processes;
 use super::reapers::Reaper;
 use super::terminal;
 use crate::failure::{Result, invalid, refused};

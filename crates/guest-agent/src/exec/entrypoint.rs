@@ -11,9 +11,9 @@ use tokio::task::{JoinSet, spawn_local};
 use super::spawn::Report;
 use super::streams::drain;
 use super::{Command, GRACE, complaint, read_end};
+use crate::agent::Agent;
 use crate::failure::exhausted;
 use crate::oom;
-use crate::serve::Agent;
 
 /// Starts the entry point, if the box has one. It has no deadline but the box's.
 pub(crate) fn start(agent: &Rc<Agent>) {

@@ -1,23 +1,14 @@
-//! Children of the agent: one reaper for each command that still has processes. Any other process
-//! that becomes a child of the agent has lost its reaper by force and is killed.
+//! Reapers, the children of the agent: one for each command that still has processes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use rustix::process::{WaitOptions, wait};
-use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
-
-use super::process_tree::{ProcessTree, kill};
-use crate::descriptor;
-use crate::serve::Agent;
 
 /// Option to wait also for children that were made to end with another signal than `SIGCHLD`.
 const WAIT_ALL: WaitOptions = WaitOptions::from_bits_retain(libc::__WALL as u32);
-/// Many times the size of the kernel's record of a signal.
-const SIGNALS_BYTES: usize = 1024;
 
 /// The process that supervises a command and all its descendants.
 #[derive(Debug)]
@@ -42,7 +33,7 @@ impl Reaper {
 pub(crate) struct Reapers {
     by_pid: RefCell<HashMap<i32, Rc<Reaper>>>,
     /// Notified when a child without a reaper has appeared, or may have.
-    strangers: Notify,
+    pub(super) strangers: Notify,
 }
 
 impl Reapers {
@@ -67,7 +58,7 @@ impl Reapers {
     }
 
     /// Waits for every child that has ended.
-    fn reap(&self) {
+    pub(super) fn reap(&self) {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WAIT_ALL) {
             let reaper = self.by_pid.borrow_mut().remove(&pid.as_raw_nonzero().get());
             if let Some(reaper) = &reaper {
@@ -79,36 +70,4 @@ impl Reapers {
             }
         }
     }
-}
-
-/// Reaps whenever a child has ended.
-pub(crate) async fn reap(agent: Rc<Agent>) -> std::io::Result<()> {
-    let signals = descriptor::readable(super::spawn::child_signals()?)?;
-    loop {
-        let mut guard = signals.readable().await?;
-        let mut drained = [0; SIGNALS_BYTES];
-        let read = |fd: &AsyncFd<OwnedFd>| Ok(rustix::io::read(fd.get_ref(), &mut drained[..])?);
-        if let Ok(read) = guard.try_io(read) {
-            read?;
-            agent.reapers.reap();
-        }
-    }
-}
-
-/// Kills processes that have lost their reaper.
-pub(crate) async fn kill_strangers(agent: Rc<Agent>) {
-    loop {
-        agent.reapers.strangers.notified().await;
-        kill(&agent, &ProcessTree::Orphans).await;
-    }
-}
-
-/// Ends every command, for an agent that is not process 1 and whose own end would leave them
-/// running.
-pub(crate) async fn kill_all(agent: &Agent) {
-    for reaper in agent.reapers.all() {
-        kill(agent, &ProcessTree::Command(reaper)).await;
-    }
-    agent.reapers.reap();
-    kill(agent, &ProcessTree::Orphans).await;
 }

@@ -49,6 +49,14 @@ pub(crate) async fn write(request: &WriteFile, body: Incoming) -> Result<()> {
     Ok(())
 }
 
+/// Makes a directory, and its parents where they are missing.
+pub(crate) fn make_dir_and_parents(path: &str) -> Result<(), Errno> {
+    let mut parents = Parents::default();
+    parents.make(path)?;
+    parents.keep();
+    Ok(())
+}
+
 /// Returns the failure of a write. A directory that is gone makes the request invalid.
 fn write_refused(path: &str, errno: Errno) -> guest_protocol::Failure {
     match errno {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 
+use super::rows;
 use crate::files::read::Content;
 use crate::memory::Active;
 
@@ -17,9 +18,18 @@ pub(crate) enum Answer {
     /// Frames of a command.
     Frames(mpsc::Receiver<Bytes>, #[expect(dead_code, reason = "counts as long as it lives")] Active),
     /// A JSON array that takes more than one piece.
-    Rows(super::rows::Body),
+    Rows(rows::Body),
     /// Content of a file.
     File(Content, #[expect(dead_code, reason = "counts as long as it lives")] Active),
+}
+
+impl From<rows::Json> for Answer {
+    fn from(json: rows::Json) -> Answer {
+        match json {
+            rows::Json::Whole(bytes) => Answer::Whole(bytes),
+            rows::Json::Pieces(body) => Answer::Rows(body),
+        }
+    }
 }
 
 impl Body for Answer {

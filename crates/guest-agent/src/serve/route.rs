@@ -20,7 +20,7 @@ use tokio::task::spawn_local;
 
 use super::body::Answer;
 use super::rows::{self, Rows};
-use super::{Agent, FILE_OPERATIONS_MAX};
+use crate::agent::{Agent, FILE_OPERATIONS_MAX};
 use crate::failure::{Result, exhausted, internal, invalid, not_found, not_supported};
 use crate::files::acting::Actor;
 use crate::memory::Active;
@@ -162,7 +162,7 @@ fn json(value: &impl Serialize) -> Result<Response<Answer>> {
 }
 
 fn rows(rows: impl Rows, active: Active) -> Result<Response<Answer>> {
-    Ok(Response::new(rows::answer(rows, active)?))
+    Ok(Response::new(rows::json(rows, active)?.into()))
 }
 
 fn done() -> Result<Response<Answer>> {

@@ -6,7 +6,6 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::body::Answer;
 use crate::failure::{Result, internal};
 use crate::memory::Active;
 
@@ -23,14 +22,21 @@ pub(crate) trait Rows: fmt::Debug + 'static {
     fn next(&mut self) -> Option<Self::Row<'_>>;
 }
 
-/// Makes a body of `rows`: a whole one if a single piece holds them all, as most do.
-pub(super) fn answer(rows: impl Rows, active: Active) -> Result<Answer> {
+/// JSON of an array.
+pub(super) enum Json {
+    /// A single piece holds them all, as with most.
+    Whole(Option<Bytes>),
+    Pieces(Body),
+}
+
+/// Begins the JSON of `rows`.
+pub(super) fn json(rows: impl Rows, active: Active) -> Result<Json> {
     let mut array = Array { rows, place: Place::Begin };
     let first = array.piece().map_err(|error| internal(error.to_string()))?;
     if matches!(array.place, Place::End) {
-        return Ok(Answer::Whole(first));
+        return Ok(Json::Whole(first));
     }
-    Ok(Answer::Rows(Body { first, rest: Box::new(array), rested: true, _active: active }))
+    Ok(Json::Pieces(Body { first, rest: Box::new(array), rested: true, _active: active }))
 }
 
 /// JSON of an array that takes more than one piece.

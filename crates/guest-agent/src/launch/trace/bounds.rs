@@ -10,7 +10,7 @@ use guest_protocol::{Bounds, Note};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::exec::process_tree::resident_kb;
+use crate::exec::processes::resident_kb;
 
 /// Interval of checks. A process that fills 1 GiB per second gets 150 MiB past the limit.
 const PERIOD: Duration = Duration::from_millis(150);

@@ -1,0 +1,85 @@
+//! State of the agent.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use guest_protocol::Boot;
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
+use tokio::sync::Semaphore;
+
+use crate::budget::Budget;
+use crate::console::Console;
+use crate::deadline::Deadline;
+use crate::exec::control::Commands;
+use crate::exec::reapers::Reapers;
+use crate::memory::Activity;
+use crate::ptrace::TracerHandle;
+
+/// Maximum number of commands at once, including those whose children still write to the console.
+const EXECS_MAX: usize = 1024;
+/// Descriptors of a command: up to four pipes, or three copies of a terminal and a pipe. Their
+/// other ends are open for a moment.
+const DESCRIPTORS_PER_EXEC: usize = 4;
+/// Descriptors for connections, files that are being transferred, `/proc`, and the runtime.
+const DESCRIPTORS_RESERVED: usize = 256;
+/// Maximum number of file operations at once. A stalled reader keeps its place until the server
+/// cancels the operation.
+pub(crate) const FILE_OPERATIONS_MAX: usize = 128;
+
+/// State that all parts of the agent share. There is one thread, so nothing is locked.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    pub(crate) boot: Boot,
+    pub(crate) pid: i32,
+    pub(crate) reapers: Reapers,
+    pub(crate) commands: Commands,
+    pub(crate) console: Console,
+    pub(crate) oom_events: Option<OwnedFd>,
+    pub(crate) dev_null: OwnedFd,
+    /// Connection to the tracer, if the box is made by one.
+    pub(crate) ties: Option<TracerHandle>,
+    /// Limit on descriptors that commands get: the one that the agent was started with.
+    pub(crate) descriptors: Rlimit,
+    pub(crate) deadline: Deadline,
+    pub(crate) activity: Rc<Activity>,
+    pub(crate) budget: Rc<Budget>,
+    pub(crate) execs: Arc<Semaphore>,
+    pub(crate) file_operations: Arc<Semaphore>,
+}
+
+impl Agent {
+    /// Creates the state at the start, and raises the agent's own limit on descriptors.
+    pub(crate) fn new(boot: Boot, oom_events: Option<OwnedFd>, ties: Option<TracerHandle>) -> std::io::Result<Agent> {
+        let descriptors = raise_descriptors();
+        let limit = getrlimit(Resource::Nofile)
+            .current
+            .map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let execs = (limit.saturating_sub(DESCRIPTORS_RESERVED) / DESCRIPTORS_PER_EXEC).clamp(1, EXECS_MAX);
+        Ok(Agent {
+            pid: getpid().as_raw_nonzero().get(),
+            reapers: Reapers::default(),
+            commands: Commands::default(),
+            console: Console::default(),
+            oom_events,
+            ties,
+            dev_null: rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?,
+            descriptors,
+            deadline: Deadline::new(boot.deadline_ms)?,
+            activity: Rc::default(),
+            budget: Budget::of(boot.memory_mb),
+            execs: Arc::new(Semaphore::new(execs)),
+            file_operations: Arc::new(Semaphore::new(FILE_OPERATIONS_MAX)),
+            boot,
+        })
+    }
+}
+
+/// Raises the agent's limit on descriptors to its maximum and returns the previous limit.
+fn raise_descriptors() -> Rlimit {
+    let before = getrlimit(Resource::Nofile);
+    // On failure, fewer commands can run at once.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, maximum: before.maximum });
+    before
+}
