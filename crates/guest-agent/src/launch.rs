@@ -9,27 +9,36 @@
 //! never receives "go" reads end of file and exits.
 
 mod child;
+mod descriptors;
 mod devices;
+mod go;
+mod mount_point;
+mod mounts;
 mod nodes;
+mod order;
 mod parent;
 mod privileges;
+mod process;
+mod refused;
 mod root;
 mod seccomp;
 mod shares;
 mod slot;
+mod slot_user;
 mod syscall;
 pub(crate) mod trace;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
-use guest_protocol::{LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use serde::de::DeserializeOwned;
+use guest_protocol::Launch;
+use rustix::io::Errno;
 
-pub(crate) use parent::start_time;
+use self::descriptors::take_descriptors;
+use self::order::report_failure;
+pub(crate) use order::read_order;
 pub(crate) use privileges::{become_user, limit_resources};
+pub(crate) use process::start_time;
 pub(crate) use shares::{Part, bound_each};
 pub(crate) use syscall::{CloneFlags, Cloned, clone3, duplicate_to, execute, wait_for};
 
@@ -37,45 +46,6 @@ pub(crate) use syscall::{CloneFlags, Cloned, clone3, duplicate_to, execute, wait
 /// process.
 pub(crate) fn add_filter() -> Result<(), Errno> {
     syscall::install_filter(&seccomp::addition())
-}
-
-/// First number of the launcher's own descriptors, so that they never collide with those passed to
-/// the agent.
-const OWN_FDS_FROM: i32 = 16;
-
-/// A step that the kernel refused.
-#[derive(Debug)]
-pub(crate) struct Refused {
-    step: String,
-    errno: Errno,
-}
-
-/// Conversion of an error to [`Refused`], with the name of its step.
-pub(crate) trait At<T> {
-    /// Turns the error into [`Refused`].
-    fn at(self, step: &str) -> Result<T, Refused>;
-}
-
-impl<T> At<T> for Result<T, Errno> {
-    fn at(self, step: &str) -> Result<T, Refused> {
-        self.map_err(|errno| Refused { step: step.to_owned(), errno })
-    }
-}
-
-impl<T> At<T> for Result<T, std::io::Error> {
-    fn at(self, step: &str) -> Result<T, Refused> {
-        self.map_err(|error| Refused {
-            step: step.to_owned(),
-            errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
-        })
-    }
-}
-
-/// Descriptors that the server passed to the launcher.
-struct Handed {
-    control: OwnedFd,
-    listener: OwnedFd,
-    agent: OwnedFd,
 }
 
 /// Runs the launcher on descriptors 0, 1 and 2.
@@ -93,53 +63,4 @@ pub fn run() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Moves descriptors 0 to 2 to higher numbers.
-fn take_descriptors() -> Result<Handed, Errno> {
-    let own = |fd: BorrowedFd<'_>| fcntl_dupfd_cloexec(fd, OWN_FDS_FROM);
-    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-    let handed = Handed { control: own(stdin.as_fd())?, listener: own(stdout.as_fd())?, agent: own(stderr.as_fd())? };
-    // The socket must close when its last owner is gone, so no copy stays at 0.
-    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    for number in 0..=2 {
-        syscall::duplicate_to(&null, number)?;
-    }
-    Ok(handed)
-}
-
-/// Moves a descriptor to a number that the agent's descriptors do not use.
-fn own(fd: OwnedFd) -> Result<OwnedFd, Errno> {
-    fcntl_dupfd_cloexec(&fd, OWN_FDS_FROM)
-}
-
-pub(crate) fn read_order<T: DeserializeOwned>(control: BorrowedFd<'_>) -> Result<T, Refused> {
-    let mut line = Vec::new();
-    let mut piece = [0u8; 4096];
-    while !line.ends_with(b"\n") {
-        let n = rustix::io::read(control, &mut piece).at("read the order")?;
-        if n == 0 || line.len() + n > LAUNCH_LINE_BYTES_MAX {
-            return Err(Errno::BADMSG).at("read the order");
-        }
-        line.extend_from_slice(&piece[..n]);
-    }
-    serde_json::from_slice(&line).map_err(|_| Errno::BADMSG).at("understand the order")
-}
-
-fn report(control: BorrowedFd<'_>, report: &LaunchReport) -> Result<(), Errno> {
-    let mut line = serde_json::to_vec(report).map_err(|_| Errno::INVAL)?;
-    line.push(b'\n');
-    let mut rest = line.as_slice();
-    while !rest.is_empty() {
-        // A server that is gone must not end this process by a signal.
-        let n = rustix::net::send(control, rest, rustix::net::SendFlags::NOSIGNAL)?;
-        rest = &rest[n..];
-    }
-    Ok(())
-}
-
-fn report_failure(control: BorrowedFd<'_>, refused: Refused) {
-    let failed = LaunchReport::Failed { step: refused.step, errno: refused.errno.raw_os_error() };
-    // If the server is gone, there is nowhere to report to.
-    let _ = report(control, &failed);
 }

@@ -1,18 +1,19 @@
 //! The first process of the box, from its clone to the agent.
 
 use std::ffi::CString;
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use guest_protocol::{Boot, Launch};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::thread::{Gid, Uid};
 
-use super::parent::MOUNTS_MAX;
-use super::{At, Handed, Part, Refused, own, privileges, report_failure, root, seccomp, shares, slot, syscall};
+use super::descriptors::{Handed, own};
+use super::go::wait_for_go;
+use super::order::report_failure;
+use super::refused::{At, Refused};
+use super::shares::{self, Part};
+use super::{privileges, root, seccomp, slot_user, syscall};
 use crate::prepare_rootfs;
 
 /// Number under which the agent finds its listening socket.
@@ -47,23 +48,6 @@ pub(super) fn run(launch: &Launch, handed: &Handed, channel: OwnedFd, mut given:
     std::process::exit(1)
 }
 
-pub(super) fn wait_for_go(channel: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOUNTS_MAX))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut word = [0u8; 2];
-    let received = recvmsg(channel, &mut [IoSliceMut::new(&mut word)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    if received.bytes != word.len() || &word != b"go" {
-        return Err(Errno::PIPE);
-    }
-    let mut mounts = Vec::new();
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(fds) = message {
-            mounts.extend(fds);
-        }
-    }
-    Ok(mounts)
-}
-
 fn become_agent(launch: &Launch, handed: &Handed, mounts: Vec<OwnedFd>, given: Given) -> Refused {
     match prepare(launch, handed, mounts, given) {
         Ok((argv, env)) => {
@@ -96,7 +80,7 @@ fn prepare(
                 ..Boot::default()
             }));
         }
-        slot::settle(slot)?;
+        slot_user::settle(slot)?;
     }
     rustix::system::sethostname(launch.hostname.as_bytes()).at("set the host name")?;
     syscall::raise_loopback().at("raise the loopback interface")?;

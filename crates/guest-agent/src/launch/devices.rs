@@ -7,8 +7,9 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
 
-use super::root::{attach_one, make_dir, make_file, text};
-use super::{At, Part, Refused, shares};
+use super::mount_point::{attach_one, make_dir, make_file, mount_options};
+use super::refused::{At, Refused};
+use super::shares::{self, Part};
 
 /// Settings and controls of the kernel in `/proc`, mounted read-only.
 const READ_ONLY: [&str; 5] = ["sys", "bus", "fs", "irq", "pressure"];
@@ -82,17 +83,17 @@ pub(super) fn mount_dev(target: &str, shm_mb: u32, own: Option<OwnedFd>) -> Resu
             make_dir(&shm)?;
         }
     }
-    let options = text(format!("newinstance,ptmxmode=0666,mode=0620,max={TERMINALS_MAX}"))?;
+    let options = mount_options(format!("newinstance,ptmxmode=0666,mode=0620,max={TERMINALS_MAX}"))?;
     mount("devpts", &pts, "devpts", plain, options.as_c_str()).at("mount /dev/pts")?;
     // Each empty file takes kernel memory too, so the number of files is limited like the bytes.
-    let options = text(format!("mode=1777,size={shm_mb}m,nr_inodes={}", shm_mb.saturating_mul(256)))?;
+    let options = mount_options(format!("mode=1777,size={shm_mb}m,nr_inodes={}", shm_mb.saturating_mul(256)))?;
     mount("tmpfs", &shm, "tmpfs", plain | MountFlags::NODEV, options.as_c_str()).at("mount /dev/shm")?;
     rustix::fs::chmod(&shm, Mode::from_raw_mode(0o1777)).at("mount /dev/shm")
 }
 
 fn bind_devices(target: &str) -> Result<(), Refused> {
     let plain = MountFlags::NOSUID | MountFlags::NOEXEC;
-    let options = text(TREE.map(|(key, value)| format!("{key}={value}")).join(","))?;
+    let options = mount_options(TREE.map(|(key, value)| format!("{key}={value}")).join(","))?;
     mount("tmpfs", target, "tmpfs", plain, options.as_c_str()).at("mount /dev")?;
     for (name, _, _) in DEVICES {
         let path = format!("{target}/{name}");

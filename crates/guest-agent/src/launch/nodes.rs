@@ -11,8 +11,9 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 use rustix::process::umask;
 
+use super::descriptors::own;
 use super::devices::{DEVICES, LINKS, TREE};
-use super::{At, Refused, own};
+use super::refused::{At, Refused};
 
 /// Makes a detached mount for `/dev`, as the user who will own it. `None` if this root may make no
 /// devices.

@@ -1,30 +1,27 @@
 //! The launcher's own half: everything that needs the host's capabilities.
 
 use std::fs;
-use std::io::{IoSlice, Write};
-use std::mem::MaybeUninit;
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use guest_protocol::{Launch, LaunchReport, Storage};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
-    open_tree,
-};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
-};
+use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::process::{Pid, Signal};
 
 use super::child::{self, Given};
+use super::descriptors::{Handed, open, own};
+use super::go::{channel, go};
+use super::mounts::{mounts, prepare_storage};
+use super::order::report;
+use super::process::{record, report_pid};
+use super::refused::{At, Refused};
 use super::syscall::{self, CloneFlags, Cloned};
-use super::{At, Handed, Refused, nodes, own, privileges, report, shares, slot};
+use super::{nodes, privileges, shares, slot};
 
 /// Number of ids that a box has of its own.
 const IDS: u32 = 65_536;
-/// Maximum number of mounts sent to one box; the kernel passes 253 descriptors at once.
-pub(super) const MOUNTS_MAX: usize = 64;
 
 /// Makes the box and sends "go" to its first process.
 pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
@@ -94,28 +91,6 @@ fn send_off(
     go(channel, &all).at("tell the box to go")
 }
 
-/// Makes the socket pair between the launcher and the first process of the box or slot.
-pub(super) fn channel() -> Result<(OwnedFd, OwnedFd), Refused> {
-    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).at("make a socket pair")
-}
-
-/// Returns detached mounts of all layers and of the storage, with the ids of a user namespace.
-pub(super) fn mounts(launch: &Launch, user_namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Refused> {
-    let layers = launch.overlays.iter().flat_map(|overlay| &overlay.lower);
-    let mut mounts = layers.map(|lower| lower_mount(lower, user_namespace)).collect::<Result<Vec<_>, _>>()?;
-    mounts.extend(storage_mount(launch)?);
-    Ok(mounts)
-}
-
-pub(super) fn report_pid(handed: &Handed, pid: Pid) -> Result<(), Refused> {
-    let number = pid.as_raw_nonzero().get().unsigned_abs();
-    report(handed.control.as_fd(), &LaunchReport::Pid(number)).at("report the pid")
-}
-
-pub(super) fn open(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
-}
-
 /// Opens a file for reading so that its link in `/proc` shows only the name: the box can read the
 /// agent's links, and must not learn where its control group is on the host. Also returns the copy
 /// of the mount that the file was opened through, if one could be made.
@@ -181,90 +156,4 @@ fn map_ids(launch: &Launch, pid: Pid) -> Result<(), Refused> {
             write("gid_map", format!("0 {gid} 1\n")).at("map the group id")
         }
     }
-}
-
-/// Records the pid of the first process, so that a later server finds it. The start time
-/// distinguishes it from a later process with the same pid.
-pub(super) fn record(launch: &Launch, pid: Pid) -> Result<(), Refused> {
-    let started = start_time(pid)?;
-    fs::write(format!("{}/pid", launch.dir), format!("{pid} {started}\n")).at("record the pid")
-}
-
-/// Returns the start time of a process, in clock ticks since boot.
-pub(crate) fn start_time(pid: Pid) -> Result<u64, Refused> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).at("read the start time")?;
-    // The name in parentheses may contain anything, so count from its end.
-    let started = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
-    started.ok_or(Errno::BADMSG).at("read the start time")
-}
-
-/// Returns a detached mount of a host directory that shows host root's files as the box's.
-fn lower_mount(path: &str, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
-    let mount =
-        open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC).at("take a layer")?;
-    syscall::idmap_mount(&mount, user_namespace).at("map the ids of a layer")?;
-    Ok(mount)
-}
-
-/// Returns a detached mount of the box's storage; `None` if the box makes it.
-fn storage_mount(launch: &Launch) -> Result<Option<OwnedFd>, Refused> {
-    let mount = match &launch.storage {
-        Storage::TmpfsMb(_) => return Ok(None),
-        Storage::Directory(dir) => {
-            open_tree(CWD, dir.as_str(), OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
-                .at("take the box's storage")?
-        }
-        Storage::Image(file) => image_mount(file)?,
-    };
-    prepare_storage(launch, mount.as_fd())?;
-    Ok(Some(mount))
-}
-
-/// Mounts an image without attaching it anywhere on the host: the mount, and the loop device below
-/// it, end with the box.
-fn image_mount(file: &str) -> Result<OwnedFd, Refused> {
-    let image = open(file, OFlags::RDWR).at("open the box's image")?;
-    let (_device, path) = syscall::attach_loop(&image).at("attach the box's image")?;
-    let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).at("mount the box's image")?;
-    fsconfig_set_string(context.as_fd(), "source", path.as_c_str()).at("mount the box's image")?;
-    fsconfig_create(context.as_fd()).at("mount the box's image")?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).at("mount the box's image")
-}
-
-/// Makes the directories that the overlays need, owned by the box's root.
-fn prepare_storage(launch: &Launch, storage: BorrowedFd<'_>) -> Result<(), Refused> {
-    let own = |path: &str| match launch.id_base {
-        Some(base) => {
-            let (uid, gid) = (Uid::from_raw(base), Gid::from_raw(base));
-            rustix::fs::chownat(storage, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)
-        }
-        None => Ok(()),
-    };
-    own("").at("own the box's storage")?;
-    for overlay in &launch.overlays {
-        for path in [overlay.name.clone(), format!("{}/upper", overlay.name), format!("{}/work", overlay.name)] {
-            match rustix::fs::mkdirat(storage, path.as_str(), Mode::from_raw_mode(0o755)) {
-                // The server may have made them in advance.
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(errno).at("make the box's storage"),
-            }
-            own(&path).at("own the box's storage")?;
-        }
-    }
-    Ok(())
-}
-
-/// Sends "go" and the mounts to the child.
-pub(super) fn go(channel: BorrowedFd<'_>, mounts: &[OwnedFd]) -> Result<(), Errno> {
-    if mounts.len() > MOUNTS_MAX {
-        return Err(Errno::TOOBIG);
-    }
-    let fds: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOUNTS_MAX))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
-        return Err(Errno::TOOBIG);
-    }
-    sendmsg(channel, &[IoSlice::new(b"go")], &mut ancillary, SendFlags::NOSIGNAL).map(drop)
 }

@@ -7,7 +7,7 @@ use rustix::thread::{
     set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
-use super::{At, Refused};
+use super::refused::{At, Refused};
 
 /// Capabilities needed to install packages and to run services as several users, all of them only
 /// over the box's own files and processes.

@@ -1,7 +1,5 @@
 //! The box's file system tree, and the switch to it.
 
-use std::ffi::CString;
-use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
 use guest_protocol::{Launch, Overlay, Storage};
@@ -12,7 +10,9 @@ use rustix::mount::{
     open_tree, unmount,
 };
 
-use super::{At, Refused, devices};
+use super::devices;
+use super::mount_point::{attach_one, make_dir, mount_options};
+use super::refused::{At, Refused};
 
 /// Directories that every Linux has. The box's tree is built over the first that can be covered;
 /// the cover disappears with the old root.
@@ -118,12 +118,8 @@ fn attach(stage: &str, launch: &Launch, mounts: Vec<OwnedFd>) -> Result<Vec<Stri
     Ok(layers)
 }
 
-pub(super) fn attach_one(mount: &OwnedFd, target: &str) -> Result<(), Errno> {
-    move_mount(mount.as_fd(), "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-}
-
 fn mount_storage(target: &str, size_mb: u32, launch: &Launch) -> Result<(), Refused> {
-    let options = text(format!("mode=0755,size={size_mb}m"))?;
+    let options = mount_options(format!("mode=0755,size={size_mb}m"))?;
     mount("tmpfs", target, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str())
         .at("mount the box's storage")?;
     for overlay in &launch.overlays {
@@ -138,7 +134,7 @@ fn mount_storage(target: &str, size_mb: u32, launch: &Launch) -> Result<(), Refu
 /// only attributes that a user namespace may set.
 fn mount_overlay(root: &str, stage: &str, overlay: &Overlay, lower: &[String]) -> Result<(), Refused> {
     let (lower, name) = (lower.join(":"), &overlay.name);
-    let options = text(format!(
+    let options = mount_options(format!(
         "lowerdir={lower},upperdir={stage}/storage/{name}/upper,workdir={stage}/storage/{name}/work,userxattr,volatile"
     ))?;
     let target = format!("{root}{}", overlay.target);
@@ -151,16 +147,4 @@ fn pivot(root: &str) -> Result<(), Refused> {
     rustix::process::pivot_root(".", ".").at("change the root")?;
     unmount(".", UnmountFlags::DETACH).at("leave the old root")?;
     rustix::process::chdir("/").at("enter the box's root")
-}
-
-pub(super) fn make_dir(path: &str) -> Result<(), Refused> {
-    rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)).at("make a directory")
-}
-
-pub(super) fn make_file(path: &str) -> Result<(), Refused> {
-    fs::File::create_new(path).map(drop).at("make a file")
-}
-
-pub(super) fn text(text: String) -> Result<CString, Refused> {
-    CString::new(text).map_err(|_| Errno::INVAL).at("write mount options")
 }

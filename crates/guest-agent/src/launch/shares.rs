@@ -12,7 +12,7 @@ use guest_protocol::Launch;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::{Gid, Uid, capabilities, set_capabilities, set_thread_res_gid, set_thread_res_uid};
 
-use super::{At, Refused};
+use super::refused::{At, Refused};
 
 /// Maximum number of pending signals and timers: what a machine with little memory allows a user.
 const SIGNALS_MAX: u64 = 8_192;

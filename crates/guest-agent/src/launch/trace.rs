@@ -27,10 +27,14 @@ use rustix::thread::set_no_new_privs;
 
 use self::bounds::Watch;
 use self::requests::Requests;
-use super::{
-    At, CloneFlags, Cloned, OWN_FDS_FROM, Part, Refused, become_user, child, clone3, own, parent, privileges,
-    read_order, report, report_failure, seccomp, shares, start_time, syscall,
-};
+use super::descriptors::{OWN_FDS_FROM, own};
+use super::go::{channel, go, wait_for_go};
+use super::order::{read_order, report, report_failure};
+use super::process::start_time;
+use super::refused::{At, Refused};
+use super::shares::{self, Part};
+use super::syscall::{CloneFlags, Cloned, clone3};
+use super::{parent, privileges, seccomp, syscall};
 use crate::kill_tree;
 
 /// Number of the listening socket in PRoot, and so in the agent.
@@ -107,7 +111,7 @@ fn start(trace: &Trace, control: &OwnedFd, listener: &OwnedFd) -> Result<Watched
     let (notes, our_notes) = (own(notes).at("make a pipe")?, own(our_notes).at("make a pipe")?);
     let root = open("root", OFlags::RDONLY | OFlags::DIRECTORY).at("open the root")?;
     parent::limit_processors(trace.bounds.vcpus)?;
-    let (ours, theirs) = parent::channel()?;
+    let (ours, theirs) = channel()?;
     match clone3(CloneFlags::NONE, libc::SIGCHLD, None).at("fork")? {
         Cloned::Child => {
             drop(ours);
@@ -136,17 +140,17 @@ fn settle(trace: &Trace, control: BorrowedFd<'_>, child: BorrowedFd<'_>, proot: 
     let proot_fd = pidfd_open(proot, PidfdFlags::empty()).at("hold PRoot")?;
     set_child_subreaper(Some(getpid())).at("take what loses its parent")?;
     set_no_new_privs(true).at("give up new privileges")?;
-    trace.id.map_or(Ok(()), become_user)?;
+    trace.id.map_or(Ok(()), privileges::become_user)?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).at("hide from the box")?;
     let number = getpid().as_raw_nonzero().get().unsigned_abs();
     report(control, &LaunchReport::Pid(number)).at("report the pid")?;
-    parent::go(child, &[]).at("tell PRoot to go")?;
+    go(child, &[]).at("tell PRoot to go")?;
     Ok(proot_fd)
 }
 
 /// Runs the child; returns only on an error.
 fn become_proot(trace: &Trace, channel: OwnedFd, given: &Given<'_>) -> Refused {
-    if child::wait_for_go(channel.as_fd()).is_err() {
+    if wait_for_go(channel.as_fd()).is_err() {
         // The parent is gone: the box is not made.
         std::process::exit(1);
     }
@@ -184,7 +188,7 @@ fn prepare(trace: &Trace, given: &Given<'_>) -> Result<Command, Refused> {
     limit_files(trace.bounds.disk_mb).at("bound the files")?;
     let filter = seccomp::program(seccomp::Profile::Tracer).map_err(|_| Errno::TOOBIG);
     let filter = filter.at("build the system call filter")?;
-    trace.id.map_or(Ok(()), become_user)?;
+    trace.id.map_or(Ok(()), privileges::become_user)?;
     // PRoot kills its tracees before it ends by this signal.
     set_parent_process_death_signal(Some(Signal::QUIT)).at("end with the tracer mode")?;
     set_no_new_privs(true).at("give up new privileges")?;

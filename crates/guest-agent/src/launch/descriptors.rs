@@ -1,0 +1,41 @@
+//! Descriptors that the launcher and the processes that it makes get and hand on.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+
+use super::syscall;
+
+/// First number of the launcher's own descriptors, so that they never collide with those passed to
+/// the agent.
+pub(super) const OWN_FDS_FROM: i32 = 16;
+
+/// Descriptors that the server passed to the launcher.
+pub(super) struct Handed {
+    pub(super) control: OwnedFd,
+    pub(super) listener: OwnedFd,
+    pub(super) agent: OwnedFd,
+}
+
+/// Moves descriptors 0 to 2 to higher numbers.
+pub(super) fn take_descriptors() -> Result<Handed, Errno> {
+    let own = |fd: BorrowedFd<'_>| fcntl_dupfd_cloexec(fd, OWN_FDS_FROM);
+    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    let handed = Handed { control: own(stdin.as_fd())?, listener: own(stdout.as_fd())?, agent: own(stderr.as_fd())? };
+    // The socket must close when its last owner is gone, so no copy stays at 0.
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    for number in 0..=2 {
+        syscall::duplicate_to(&null, number)?;
+    }
+    Ok(handed)
+}
+
+/// Moves a descriptor to a number that the agent's descriptors do not use.
+pub(super) fn own(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+    fcntl_dupfd_cloexec(&fd, OWN_FDS_FROM)
+}
+
+pub(super) fn open(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
+}

@@ -1,0 +1,80 @@
+//! Detached mounts that the launcher makes for a box.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use guest_protocol::{Launch, Storage};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+    open_tree,
+};
+
+use super::descriptors::open;
+use super::refused::{At, Refused};
+use super::syscall;
+
+/// Returns detached mounts of all layers and of the storage, with the ids of a user namespace.
+pub(super) fn mounts(launch: &Launch, user_namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Refused> {
+    let layers = launch.overlays.iter().flat_map(|overlay| &overlay.lower);
+    let mut mounts = layers.map(|lower| lower_mount(lower, user_namespace)).collect::<Result<Vec<_>, _>>()?;
+    mounts.extend(storage_mount(launch)?);
+    Ok(mounts)
+}
+
+/// Returns a detached mount of a host directory that shows host root's files as the box's.
+fn lower_mount(path: &str, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
+    let mount =
+        open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC).at("take a layer")?;
+    syscall::idmap_mount(&mount, user_namespace).at("map the ids of a layer")?;
+    Ok(mount)
+}
+
+/// Returns a detached mount of the box's storage; `None` if the box makes it.
+fn storage_mount(launch: &Launch) -> Result<Option<OwnedFd>, Refused> {
+    let mount = match &launch.storage {
+        Storage::TmpfsMb(_) => return Ok(None),
+        Storage::Directory(dir) => {
+            open_tree(CWD, dir.as_str(), OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+                .at("take the box's storage")?
+        }
+        Storage::Image(file) => image_mount(file)?,
+    };
+    prepare_storage(launch, mount.as_fd())?;
+    Ok(Some(mount))
+}
+
+/// Mounts an image without attaching it anywhere on the host: the mount, and the loop device below
+/// it, end with the box.
+fn image_mount(file: &str) -> Result<OwnedFd, Refused> {
+    let image = open(file, OFlags::RDWR).at("open the box's image")?;
+    let (_device, path) = syscall::attach_loop(&image).at("attach the box's image")?;
+    let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).at("mount the box's image")?;
+    fsconfig_set_string(context.as_fd(), "source", path.as_c_str()).at("mount the box's image")?;
+    fsconfig_create(context.as_fd()).at("mount the box's image")?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).at("mount the box's image")
+}
+
+/// Makes the directories that the overlays need, owned by the box's root.
+pub(super) fn prepare_storage(launch: &Launch, storage: BorrowedFd<'_>) -> Result<(), Refused> {
+    let own = |path: &str| match launch.id_base {
+        Some(base) => {
+            let (uid, gid) = (Uid::from_raw(base), Gid::from_raw(base));
+            rustix::fs::chownat(storage, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)
+        }
+        None => Ok(()),
+    };
+    own("").at("own the box's storage")?;
+    for overlay in &launch.overlays {
+        for path in [overlay.name.clone(), format!("{}/upper", overlay.name), format!("{}/work", overlay.name)] {
+            match rustix::fs::mkdirat(storage, path.as_str(), Mode::from_raw_mode(0o755)) {
+                // The server may have made them in advance.
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno).at("make the box's storage"),
+            }
+            own(&path).at("own the box's storage")?;
+        }
+    }
+    Ok(())
+}

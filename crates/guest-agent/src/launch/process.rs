@@ -1,0 +1,32 @@
+//! The first process of a box or a slot, as the launcher sees and reports it.
+
+use std::fs;
+use std::os::fd::AsFd;
+
+use guest_protocol::{Launch, LaunchReport};
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use super::descriptors::Handed;
+use super::order::report;
+use super::refused::{At, Refused};
+
+pub(super) fn report_pid(handed: &Handed, pid: Pid) -> Result<(), Refused> {
+    let number = pid.as_raw_nonzero().get().unsigned_abs();
+    report(handed.control.as_fd(), &LaunchReport::Pid(number)).at("report the pid")
+}
+
+/// Records the pid of the first process, so that a later server finds it. The start time
+/// distinguishes it from a later process with the same pid.
+pub(super) fn record(launch: &Launch, pid: Pid) -> Result<(), Refused> {
+    let started = start_time(pid)?;
+    fs::write(format!("{}/pid", launch.dir), format!("{pid} {started}\n")).at("record the pid")
+}
+
+/// Returns the start time of a process, in clock ticks since boot.
+pub(crate) fn start_time(pid: Pid) -> Result<u64, Refused> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).at("read the start time")?;
+    // The name in parentheses may contain anything, so count from its end.
+    let started = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
+    started.ok_or(Errno::BADMSG).at("read the start time")
+}
