@@ -46,7 +46,7 @@ use crate::store::{self, Applied, Change, PoolBounds, Store};
 pub use crate::admission::Figures as QueueFigures;
 pub use crate::store::workers::{Heartbeat, LeaseCounts};
 pub use crate::store::{
-    AuditEntry, AuditFilter, Counts, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, Place, QuotaSummary,
+    AuditEntry, AuditFilter, Counts, Cursor, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, QuotaSummary,
     Sandbox, Template, TemplateValues,
 };
 pub use admission::Decision;

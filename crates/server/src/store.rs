@@ -252,12 +252,12 @@ pub struct ListFilter {
     /// Maximum number of rows.
     pub limit: Option<u32>,
     /// Position after which the list starts.
-    pub after: Option<Place>,
+    pub after: Option<Cursor>,
 }
 
 /// A position in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct Cursor {
     /// Creation time of the sandbox at this position, in milliseconds since 1970.
     pub created_at_ms: i64,
     /// Row number, which orders sandboxes of the same millisecond.
@@ -270,7 +270,7 @@ pub struct Page {
     /// Sandboxes, newest first.
     pub sandboxes: Vec<Sandbox>,
     /// Position of the next page; `None` on the last page.
-    pub next: Option<Place>,
+    pub next: Option<Cursor>,
 }
 
 /// Numbers of stored sandboxes.

@@ -106,7 +106,7 @@ pub async fn list(
     };
     let held = meter.account().reserve_within(listed::page_bytes(limit), meter::WAIT_MAX).await?;
     let page = api.control.sandboxes_known_to(viewer, filter).await?;
-    let next = page.next.and_then(|place| HeaderValue::try_from(wire::cursor(place)).ok());
+    let next = page.next.and_then(|next| HeaderValue::try_from(wire::cursor(next)).ok());
     let headers: HeaderMap = next.into_iter().map(|cursor| (NEXT_CURSOR, cursor)).collect();
     let bytes = page.sandboxes.iter().map(wire::sandbox_bytes).sum();
     Ok((headers, listed::page(held, bytes, page.sandboxes, wire::sandbox)).into_response())

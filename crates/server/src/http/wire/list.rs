@@ -7,7 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64_URL;
 use domain::{OwnerId, State};
 
 use super::super::error::{ApiError, malformed};
-use crate::control::{ListFilter, Place};
+use crate::control::{Cursor, ListFilter};
 
 /// Most sandboxes in one page of the list.
 const LIST_LIMIT_MAX: u32 = 1000;
@@ -38,7 +38,7 @@ pub fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter, ApiError>
                 let limit = limit.ok_or_else(|| malformed(format!("`limit` must be 1 to {LIST_LIMIT_MAX}")));
                 filter.limit = Some(limit?);
             }
-            "cursor" => filter.after = Some(place(&value)?),
+            "cursor" => filter.after = Some(parse_cursor(&value)?),
             _ => match name.strip_prefix("metadata.") {
                 Some(_) if filter.metadata.len() == LABELS_MAX => {
                     return Err(malformed(format!("the query: at most {LABELS_MAX} labels, no sandbox has more")));
@@ -56,17 +56,17 @@ pub fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter, ApiError>
     Ok(filter)
 }
 
-/// Encodes a place in the list for `X-Next-Cursor`; opaque to clients.
-pub fn cursor(place: Place) -> String {
-    BASE64_URL.encode(format!("{}.{}", place.created_at_ms, place.row))
+/// Encodes a cursor for `X-Next-Cursor`; opaque to clients.
+pub fn cursor(cursor: Cursor) -> String {
+    BASE64_URL.encode(format!("{}.{}", cursor.created_at_ms, cursor.row))
 }
 
-/// Decodes a place in the list.
-fn place(cursor: &str) -> Result<Place, ApiError> {
+/// Decodes a cursor.
+fn parse_cursor(text: &str) -> Result<Cursor, ApiError> {
     let read = || {
-        let text = String::from_utf8(BASE64_URL.decode(cursor).ok()?).ok()?;
+        let text = String::from_utf8(BASE64_URL.decode(text).ok()?).ok()?;
         let (created_at_ms, row) = text.split_once('.')?;
-        Some(Place { created_at_ms: created_at_ms.parse().ok()?, row: row.parse().ok()? })
+        Some(Cursor { created_at_ms: created_at_ms.parse().ok()?, row: row.parse().ok()? })
     };
     read().ok_or_else(|| malformed("`cursor` is not one that `X-Next-Cursor` gave"))
 }

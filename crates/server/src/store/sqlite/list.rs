@@ -4,7 +4,7 @@ use domain::{OwnerId, Timestamp};
 use sqlx::sqlite::SqlitePool;
 use sqlx::{QueryBuilder, Row};
 
-use super::super::{ListFilter, Page, Place, Result};
+use super::super::{Cursor, ListFilter, Page, Result};
 use super::ms;
 use super::rows::{SANDBOX_COLUMNS, metadata_text, sandbox};
 
@@ -30,7 +30,7 @@ pub(super) async fn page(pool: &SqlitePool, filter: &ListFilter, now: Timestamp)
         );
         query.push_bind(metadata_text(&filter.metadata)).push("))) = ").push_bind(wanted);
     }
-    if let Some(Place { created_at_ms, row }) = filter.after {
+    if let Some(Cursor { created_at_ms, row }) = filter.after {
         query.push(" AND (created_at, rowid) < (").push_bind(created_at_ms).push(", ").push_bind(row).push(")");
     }
     query.push(" ORDER BY created_at DESC, rowid DESC");
@@ -47,7 +47,7 @@ pub(super) async fn page(pool: &SqlitePool, filter: &ListFilter, now: Timestamp)
         next = rows
             .last()
             .map(|last| {
-                Ok::<_, sqlx::Error>(Place { created_at_ms: last.try_get("created_at")?, row: last.try_get("row")? })
+                Ok::<_, sqlx::Error>(Cursor { created_at_ms: last.try_get("created_at")?, row: last.try_get("row")? })
             })
             .transpose()?;
     }
