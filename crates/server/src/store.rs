@@ -223,7 +223,7 @@ pub struct NewSandbox {
     /// The caller's key for the request.
     pub key: Option<IdempotencyKey>,
     /// Workers that it may be placed on.
-    pub placing: workers::Placing,
+    pub placement: workers::PlacementFilter,
     /// Place that it needs in a shared box, in pool mode.
     pub pool: Option<PoolPlace>,
 }

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::clock::SteadyClock;
-use crate::store::workers::{Heartbeat, Placing};
+use crate::store::workers::{Heartbeat, PlacementFilter};
 use crate::store::{Change, IdempotencyKey, PoolBounds, PoolPlace, Sqlite};
 use crate::test::lab::open;
 
@@ -76,8 +76,8 @@ impl Lab {
             error: None,
         };
         let stale_after = Duration::from_secs(3600);
-        let placing = Placing { stale_after, lease_ttl: stale_after, here: true, reachable: [].into() };
-        NewSandbox { sandbox, caps, key: None, placing, pool: None }
+        let placement = PlacementFilter { stale_after, lease_ttl: stale_after, here: true, reachable: [].into() };
+        NewSandbox { sandbox, caps, key: None, placement, pool: None }
     }
 
     async fn ask(&self, caps: Caps, owner: Option<&str>) -> Result<Sandbox, Refused> {

@@ -10,7 +10,7 @@ use super::spawn::{Plan, provider_error};
 use super::{Control, Error, LOCAL_WORKER, Result};
 use crate::provider_registry::AUTO_ORDER;
 use crate::store::Sandbox;
-use crate::store::workers::Placing;
+use crate::store::workers::PlacementFilter;
 
 /// Runtimes that could run a sandbox.
 pub(super) struct Offer {
@@ -125,8 +125,8 @@ impl Control {
     }
 
     /// Returns the eligible workers; `here` is whether this server is among them.
-    pub(super) fn placing(&self, here: bool) -> Placing {
-        Placing {
+    pub(super) fn placement(&self, here: bool) -> PlacementFilter {
+        PlacementFilter {
             stale_after: self.policy.leases.stale_after,
             lease_ttl: self.policy.leases.ttl,
             here,
@@ -136,8 +136,8 @@ impl Control {
 
     /// Returns whether a worker could take the sandbox now.
     pub(super) async fn has_place(&self, plan: &Plan) -> Result<bool> {
-        let (provider, owner, placing) = plan.wish();
-        Ok(self.store.place(provider, owner, self.now(), placing).await?.0.is_some())
+        let (provider, owner, placement) = plan.wish();
+        Ok(self.store.place(provider, owner, self.now(), placement).await?.0.is_some())
     }
 
     /// Returns the other workers that a sandbox could be placed on; none in pool mode, whose

@@ -20,7 +20,7 @@ use crate::admission::Granted;
 use crate::clock;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
-use crate::store::workers::Placing;
+use crate::store::workers::PlacementFilter;
 use crate::store::{Applied, Change, IdempotencyKey, NewSandbox, Sandbox, TemplateValues};
 
 /// A spawn request; `None` stands for the template's value, else the server's default.
@@ -65,21 +65,21 @@ pub(super) struct Plan {
     spec: Spec,
     ttl: Duration,
     key: Option<IdempotencyKey>,
-    placing: Placing,
+    placement: PlacementFilter,
     generation: Option<u64>,
 }
 
 /// Parameters for starting the box once the sandbox row exists.
 struct Order {
     spec: Spec,
-    placing: Placing,
+    placement: PlacementFilter,
     generation: Option<u64>,
 }
 
 impl Plan {
     /// Returns the provider, the owner and the eligible workers.
-    pub(super) fn wish(&self) -> (&str, Option<&OwnerId>, &Placing) {
-        (&self.sandbox.provider, self.sandbox.owner.as_ref(), &self.placing)
+    pub(super) fn wish(&self) -> (&str, Option<&OwnerId>, &PlacementFilter) {
+        (&self.sandbox.provider, self.sandbox.owner.as_ref(), &self.placement)
     }
 
     /// Returns the row to be stored.
@@ -161,9 +161,9 @@ impl Control {
 
     async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant) -> Result<Spawned> {
         let making = Making::begin(self, &plan.sandbox.id);
-        let Plan { sandbox, spec, ttl, key, placing, generation } = plan;
-        let order = Order { spec, placing: placing.clone(), generation };
-        let new = NewSandbox { sandbox, caps: self.policy.caps, key, placing, pool: self.place() };
+        let Plan { sandbox, spec, ttl, key, placement, generation } = plan;
+        let order = Order { spec, placement: placement.clone(), generation };
+        let new = NewSandbox { sandbox, caps: self.policy.caps, key, placement, pool: self.place() };
         let admitted = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
         // No await from here until the task owns the sandbox. If the caller goes away, either
         // the task or the admission removes it.
@@ -276,7 +276,7 @@ impl Control {
         if let Some(provider) = offer.here.as_deref().filter(|_| here) {
             self.check_image(provider, &spec.image).await?;
         }
-        let placing = self.placing(here);
+        let placement = self.placement(here);
         let now = self.now();
         let sandbox = Sandbox {
             id: SandboxId::from_entropy(rand::random()),
@@ -292,7 +292,7 @@ impl Control {
             ended_at: None,
             error: None,
         };
-        Ok(Plan { sandbox, spec, ttl, key: request.key, placing, generation: request.generation })
+        Ok(Plan { sandbox, spec, ttl, key: request.key, placement, generation: request.generation })
     }
 
     /// Fills values that the request leaves out from its template.
@@ -333,7 +333,7 @@ impl Control {
                 self.take_up(&id, generation).await?;
                 more_of_the_store(&mut phases, written);
             }
-            self.start(sandbox, &order.spec, order.placing).await
+            self.start(sandbox, &order.spec, order.placement).await
         };
         let provider = match started.await {
             Ok((provider, started)) => {
@@ -371,7 +371,7 @@ impl Control {
         &self,
         mut sandbox: Sandbox,
         spec: &Spec,
-        mut placing: Placing,
+        mut placement: PlacementFilter,
     ) -> Result<(Arc<dyn Provider>, Started)> {
         loop {
             let provider = self.runtime_of(&sandbox).await?;
@@ -400,8 +400,8 @@ impl Control {
                 "a worker cannot be reached and gets no sandboxes until it beats again"
             );
             // Each worker is tried once, even if it sends a heartbeat meanwhile.
-            placing.reachable = placing.reachable.iter().filter(|id| **id != from).cloned().collect();
-            match self.store.place_anew(&sandbox.id, &from, self.now(), &placing).await? {
+            placement.reachable = placement.reachable.iter().filter(|id| **id != from).cloned().collect();
+            match self.store.place_anew(&sandbox.id, &from, self.now(), &placement).await? {
                 Some(elsewhere) => sandbox = elsewhere,
                 None => return Err(runtime_error(&sandbox, error)),
             }

@@ -118,7 +118,7 @@ impl Control {
         for provider in default.map_or(AUTO_ORDER.to_vec(), |name| vec![name]) {
             // The registry's health of this server is newer than its last heartbeat.
             let here = self.registry.get(provider).is_some_and(crate::provider_registry::Entry::is_healthy);
-            let place = self.store.place(provider, None, self.now(), &self.placing(here)).await?;
+            let place = self.store.place(provider, None, self.now(), &self.placement(here)).await?;
             if place.0.is_some() {
                 return Ok(place);
             }

@@ -224,7 +224,7 @@ impl Store for Sqlite {
     }
 
     async fn admit(&self, new: &NewSandbox) -> Result<Admitted> {
-        let NewSandbox { sandbox, caps, key, placing, pool } = new;
+        let NewSandbox { sandbox, caps, key, placement, pool } = new;
         let owner = sandbox.owner.as_ref();
         // IMMEDIATE: a deferred transaction that becomes a writer can fail at once.
         let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
@@ -244,10 +244,10 @@ impl Store for Sqlite {
                 return Ok(Admitted::Denied(denial, room));
             }
         }
-        let (worker, _) = placement::place(&mut tx, &sandbox.provider, owner, sandbox.created_at, placing).await?;
+        let (worker, _) = placement::place(&mut tx, &sandbox.provider, owner, sandbox.created_at, placement).await?;
         let Some(worker) = worker else { return Ok(Admitted::NoWorker) };
         insert(&mut tx, sandbox, &worker).await?;
-        placement::lease(&mut tx, sandbox, &worker, placing).await?;
+        placement::lease(&mut tx, sandbox, &worker, placement).await?;
         tx.commit().await?;
         Ok(Admitted::Yes(worker))
     }

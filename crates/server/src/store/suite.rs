@@ -5,7 +5,7 @@ pub(super) mod kept;
 mod pool;
 mod workers;
 
-pub(crate) use workers::{here, placing};
+pub(crate) use workers::{here, placement};
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ pub(super) fn sandbox(n: u8, owner: Option<&str>) -> Sandbox {
 }
 
 fn new(sandbox: Sandbox, caps: Caps) -> NewSandbox {
-    NewSandbox { sandbox, caps, key: None, placing: workers::placing(), pool: None }
+    NewSandbox { sandbox, caps, key: None, placement: workers::placement(), pool: None }
 }
 
 async fn admit(store: &dyn Store, sandbox: &Sandbox) {
@@ -419,7 +419,7 @@ async fn a_key_names_one_sandbox_of_one_owner_for_a_day(store: &dyn Store) {
         let mut sandbox = sandbox(n, owner);
         sandbox.created_at = at;
         let key = IdempotencyKey { key: "k".to_owned(), request: request.to_owned() };
-        NewSandbox { sandbox, caps: Caps::default(), key: Some(key), placing: workers::placing(), pool: None }
+        NewSandbox { sandbox, caps: Caps::default(), key: Some(key), placement: workers::placement(), pool: None }
     };
     let gina = OwnerId::parse("gina").unwrap();
     let day = after(start(), KEY_LIFETIME);
@@ -451,7 +451,7 @@ async fn a_key_is_free_when_nobody_got_its_sandbox(store: &dyn Store) {
             sandbox: sandbox(n, None),
             caps: Caps::default(),
             key: Some(key),
-            placing: workers::placing(),
+            placement: workers::placement(),
             pool: None,
         };
         assert_eq!(store.admit(&new).await.unwrap(), Admitted::Yes(WorkerId::local()));

@@ -15,7 +15,7 @@ pub const WORKERS_MAX: u64 = 1_000;
 
 /// Workers that a sandbox may be placed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placing {
+pub struct PlacementFilter {
     /// Age of the last heartbeat after which a worker gets no sandboxes.
     pub stale_after: Duration,
     /// Duration of the first lease.
@@ -26,7 +26,7 @@ pub struct Placing {
     pub reachable: Arc<[WorkerId]>,
 }
 
-impl Placing {
+impl PlacementFilter {
     /// Returns whether `worker` may be chosen.
     #[must_use]
     pub fn may_use(&self, worker: &WorkerId) -> bool {
@@ -125,7 +125,7 @@ pub trait Workers {
         provider: &str,
         owner: Option<&OwnerId>,
         now: Timestamp,
-        placing: &Placing,
+        filter: &PlacementFilter,
     ) -> Result<(Option<WorkerId>, u64)>;
 
     /// Takes a sandbox from a worker that certainly never received the request, and places it on
@@ -139,7 +139,7 @@ pub trait Workers {
         id: &SandboxId,
         from: &WorkerId,
         now: Timestamp,
-        placing: &Placing,
+        filter: &PlacementFilter,
     ) -> Result<Option<Sandbox>>;
 
     /// Deletes a worker without active sandboxes.

@@ -5,7 +5,7 @@ use domain::{
 };
 use sqlx::{Row, SqliteConnection};
 
-use super::super::workers::Placing;
+use super::super::workers::PlacementFilter;
 use super::super::{Error, Result, Sandbox};
 use super::count;
 use super::rows::{self, SANDBOX_COLUMNS, ms};
@@ -18,7 +18,7 @@ async fn candidates(
     provider: &str,
     owner: Option<&OwnerId>,
     now: Timestamp,
-    placing: &Placing,
+    filter: &PlacementFilter,
 ) -> Result<Vec<Candidate>> {
     let rows = sqlx::query(
         "SELECT id, status, providers, max_sandboxes, max_sandboxes_per_owner, last_heartbeat, unreached, \
@@ -31,7 +31,7 @@ async fn candidates(
     let mut candidates = Vec::new();
     for row in rows {
         let id = worker_id(row.try_get("id")?)?;
-        if !placing.may_use(&id) {
+        if !filter.may_use(&id) {
             continue;
         }
         let status: String = row.try_get("status")?;
@@ -39,7 +39,7 @@ async fn candidates(
         candidates.push(Candidate {
             id,
             status: WorkerStatus::parse(&status).ok_or_else(|| Error::Corrupt(format!("worker status `{status}`")))?,
-            stale: is_stale(crate::clock::from_ms(row.try_get("last_heartbeat")?), now, placing.stale_after)
+            stale: is_stale(crate::clock::from_ms(row.try_get("last_heartbeat")?), now, filter.stale_after)
                 || row.try_get::<i64, _>("unreached")? != 0,
             offers: words(&row, "providers")?.iter().any(|offered| offered == provider),
             capacity: Capacity {
@@ -59,9 +59,9 @@ pub(super) async fn place(
     provider: &str,
     owner: Option<&OwnerId>,
     now: Timestamp,
-    placing: &Placing,
+    filter: &PlacementFilter,
 ) -> Result<(Option<WorkerId>, u64)> {
-    let candidates = candidates(connection, provider, owner, now, placing).await?;
+    let candidates = candidates(connection, provider, owner, now, filter).await?;
     let eligible = candidates.iter().filter(|candidate| candidate.is_eligible()).count();
     Ok((choose(&candidates).cloned(), eligible as u64))
 }
@@ -71,9 +71,9 @@ pub(super) async fn lease(
     connection: &mut SqliteConnection,
     sandbox: &Sandbox,
     worker: &WorkerId,
-    placing: &Placing,
+    filter: &PlacementFilter,
 ) -> Result<()> {
-    write(connection, &Lease::first(sandbox.id.as_str(), worker, sandbox.created_at, placing.lease_ttl)).await
+    write(connection, &Lease::first(sandbox.id.as_str(), worker, sandbox.created_at, filter.lease_ttl)).await
 }
 
 async fn write(connection: &mut SqliteConnection, lease: &Lease) -> Result<()> {
@@ -94,7 +94,7 @@ pub(super) async fn place_anew(
     id: &SandboxId,
     from: &WorkerId,
     now: Timestamp,
-    placing: &Placing,
+    filter: &PlacementFilter,
 ) -> Result<Option<Sandbox>> {
     let sql = format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE id = $1 AND worker_id = $2 AND state = $3");
     let found = sqlx::query(sqlx::AssertSqlSafe(sql))
@@ -104,7 +104,7 @@ pub(super) async fn place_anew(
         .fetch_optional(&mut *connection)
         .await?;
     let Some(found) = found.as_ref().map(rows::sandbox).transpose()? else { return Ok(None) };
-    let (worker, _) = place(connection, &found.provider, found.owner.as_ref(), now, placing).await?;
+    let (worker, _) = place(connection, &found.provider, found.owner.as_ref(), now, filter).await?;
     let Some(worker) = worker else { return Ok(None) };
     sqlx::query("UPDATE sandboxes SET worker_id = $1 WHERE id = $2")
         .bind(worker.as_str())
@@ -114,7 +114,7 @@ pub(super) async fn place_anew(
     let sql = format!("SELECT {LEASE_COLUMNS} FROM leases WHERE resource_id = $1");
     let before = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.as_str()).fetch_optional(&mut *connection).await?;
     let before = before.as_ref().map(workers::lease).transpose()?;
-    let lease = Lease::pass_on(before.as_ref(), id.as_str(), &worker, now, placing.lease_ttl);
+    let lease = Lease::pass_on(before.as_ref(), id.as_str(), &worker, now, filter.lease_ttl);
     write(connection, &lease).await?;
     Ok(Some(Sandbox { worker: worker.to_string(), ..found }))
 }

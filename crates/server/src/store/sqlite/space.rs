@@ -128,8 +128,8 @@ mod test {
                 ..crate::store::suite::sandbox(0, None)
             };
             let id = sandbox.id.clone();
-            let placing = crate::store::suite::placing();
-            let new = NewSandbox { sandbox, caps: Caps::default(), key: None, placing, pool: None };
+            let placement = crate::store::suite::placement();
+            let new = NewSandbox { sandbox, caps: Caps::default(), key: None, placement, pool: None };
             assert_eq!(store.admit(&new).await.unwrap(), Admitted::Yes(WorkerId::local()));
             store.apply(&id, Change::Broke { error: "x".into(), at: from_ms(n.into()) }).await.unwrap();
         }

@@ -7,7 +7,7 @@ use domain::{Capacity, Lease, LeaseRefused, OwnerId, SandboxId, Timestamp, Worke
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::super::workers::{Beat, Forgotten, Heartbeat, LeaseCounts, Placing, WORKERS_MAX, Worker, Workers};
+use super::super::workers::{Beat, Forgotten, Heartbeat, LeaseCounts, PlacementFilter, WORKERS_MAX, Worker, Workers};
 use super::super::{Error, Result, Sandbox};
 use super::rows::{self, SANDBOX_COLUMNS, ms};
 use super::{Sqlite, count, placement};
@@ -136,9 +136,9 @@ impl Workers for Sqlite {
         provider: &str,
         owner: Option<&OwnerId>,
         now: Timestamp,
-        placing: &Placing,
+        filter: &PlacementFilter,
     ) -> Result<(Option<WorkerId>, u64)> {
-        placement::place(&mut *self.readers.acquire().await?, provider, owner, now, placing).await
+        placement::place(&mut *self.readers.acquire().await?, provider, owner, now, filter).await
     }
 
     async fn place_anew(
@@ -146,11 +146,11 @@ impl Workers for Sqlite {
         id: &SandboxId,
         from: &WorkerId,
         now: Timestamp,
-        placing: &Placing,
+        filter: &PlacementFilter,
     ) -> Result<Option<Sandbox>> {
         let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
         sqlx::query("UPDATE workers SET unreached = 1 WHERE id = $1").bind(from.as_str()).execute(&mut *tx).await?;
-        let placed = placement::place_anew(&mut tx, id, from, now, placing).await?;
+        let placed = placement::place_anew(&mut tx, id, from, now, filter).await?;
         tx.commit().await?;
         Ok(placed)
     }

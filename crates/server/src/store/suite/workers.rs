@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::{Capacity, Caps, LeaseRefused, WorkerId, WorkerStatus};
 
-use super::super::workers::{Beat, Forgotten, Heartbeat, LeaseCounts, Placing, WORKERS_MAX, Worker};
+use super::super::workers::{Beat, Forgotten, Heartbeat, LeaseCounts, PlacementFilter, WORKERS_MAX, Worker};
 use super::super::{Admitted, Change, NewSandbox, Store};
 use super::{end, id, requested, sandbox, start, state_after};
 use crate::clock::after;
@@ -32,8 +32,8 @@ async fn heard(store: &dyn Store, name: &str, beat: &Heartbeat, seconds: u64) ->
     }
 }
 
-pub(crate) fn placing() -> Placing {
-    Placing { stale_after: Duration::from_secs(1_000_000), lease_ttl: TTL, here: true, reachable: [].into() }
+pub(crate) fn placement() -> PlacementFilter {
+    PlacementFilter { stale_after: Duration::from_secs(1_000_000), lease_ttl: TTL, here: true, reachable: [].into() }
 }
 
 /// Registers the server itself as a worker.
@@ -97,8 +97,8 @@ async fn there_are_only_so_many_workers(store: &dyn Store) {
 /// Stores a sandbox on one of these workers. Returns the worker's name.
 async fn admitted(store: &dyn Store, n: u8, owner: Option<&str>, here: bool, reachable: &[&str]) -> Option<String> {
     let reachable = reachable.iter().map(|name| worker(name)).collect();
-    let placing = Placing { here, reachable, ..placing() };
-    let new = NewSandbox { sandbox: sandbox(n, owner), caps: Caps::default(), key: None, placing, pool: None };
+    let placement = PlacementFilter { here, reachable, ..placement() };
+    let new = NewSandbox { sandbox: sandbox(n, owner), caps: Caps::default(), key: None, placement, pool: None };
     match store.admit(&new).await.unwrap() {
         Admitted::Yes(worker) => Some(worker.to_string()),
         Admitted::NoWorker => None,
@@ -184,8 +184,8 @@ pub(super) async fn a_sandbox_goes_where_the_rules_say(store: &dyn Store) {
     assert_eq!(admitted(store, 227, Some("hal"), false, &["w2"]).await.as_deref(), Some("w2"));
 
     let place = async |seconds| {
-        let placing = Placing { here: false, reachable: [worker("w1"), worker("w2")].into(), ..placing() };
-        store.place("mock", None, after(start(), Duration::from_secs(seconds)), &placing).await.unwrap()
+        let placement = PlacementFilter { here: false, reachable: [worker("w1"), worker("w2")].into(), ..placement() };
+        store.place("mock", None, after(start(), Duration::from_secs(seconds)), &placement).await.unwrap()
     };
     assert_eq!(place(0).await, (Some(worker("w2")), 1));
     assert_eq!(place(99_999_999).await, (None, 0), "silence");
@@ -199,16 +199,16 @@ pub(super) async fn a_sandbox_that_its_worker_never_heard_of_goes_to_another(sto
     let (w1, w2) = (worker("w1"), worker("w2"));
     heard(store, "w1", &beat(None), 0).await;
     heard(store, "w2", &beat(None), 0).await;
-    let placing = |reachable: &[&str]| Placing {
+    let placement = |reachable: &[&str]| PlacementFilter {
         here: false,
         reachable: reachable.iter().map(|name| worker(name)).collect(),
-        ..placing()
+        ..placement()
     };
     let anew = async |n: u8, from: &WorkerId, reachable: &[&str]| {
-        let moved = store.place_anew(&id(n), from, start(), &placing(reachable)).await.unwrap();
+        let moved = store.place_anew(&id(n), from, start(), &placement(reachable)).await.unwrap();
         moved.map(|sandbox| sandbox.worker)
     };
-    let chosen = async || store.place("mock", None, start(), &placing(&["w1", "w2"])).await.unwrap();
+    let chosen = async || store.place("mock", None, start(), &placement(&["w1", "w2"])).await.unwrap();
     assert_eq!(admitted(store, 240, Some("hal"), false, &["w1"]).await.as_deref(), Some("w1"));
     assert_eq!(anew(240, &w2, &["w1", "w2"]).await, None, "it is not there");
     heard(store, "w2", &beat(None), 0).await;
