@@ -168,13 +168,13 @@ pub struct Opened<T> {
 }
 
 /// Guard that removes a spawn from the queue when its caller goes away before the answer.
-struct Place<'a> {
+struct QueueTicket<'a> {
     admission: &'a Admission,
     ticket: Ticket,
     answered: bool,
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
         if !self.answered {
             self.admission.send(Message::Left(self.ticket));
@@ -226,9 +226,9 @@ impl Admission {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         self.send(Message::Ask(ticket, Box::new(Asking { new, ttl, answer, waits: None })));
-        let mut place = Place { admission: self, ticket, answered: false };
+        let mut queued = QueueTicket { admission: self, ticket, answered: false };
         let outcome = answered.await.unwrap_or(Err(Refused::Closed));
-        place.answered = true;
+        queued.answered = true;
         outcome.map(|(granted, mut unclaimed)| {
             unclaimed.claimed = true;
             granted

@@ -160,7 +160,7 @@ impl Control {
     }
 
     async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant) -> Result<Spawned> {
-        let making = Making::begin(self, &plan.sandbox.id);
+        let in_progress = InProgress::begin(self, &plan.sandbox.id);
         let Plan { sandbox, spec, ttl, key, placement, generation } = plan;
         let order = Order { spec, placement: placement.clone(), generation };
         let new = NewSandbox { sandbox, caps: self.policy.caps, key, placement, pool: self.place() };
@@ -181,11 +181,11 @@ impl Control {
                 spawned = control.make(sandbox, order, phases) => spawned,
                 // A start may wait long for an image, which is useless once the caller has gone.
                 () = answer.closed() => {
-                    drop(making);
+                    drop(in_progress);
                     return control.abandon(&id).await;
                 }
             };
-            drop(making);
+            drop(in_progress);
             let made = spawned.as_ref().ok().map(|spawned| spawned.sandbox.id.clone());
             // The caller may also go away while the answer is under way.
             let (claim, claimed) = oneshot::channel();
@@ -431,19 +431,19 @@ fn more_of_the_store(phases: &mut [Phase], written: Instant) {
 }
 
 /// Guard that marks a sandbox as being created by this process, until dropped.
-struct Making {
+struct InProgress {
     control: Arc<Control>,
     id: SandboxId,
 }
 
-impl Making {
+impl InProgress {
     fn begin(control: &Arc<Control>, id: &SandboxId) -> Self {
         lock(&control.in_progress).insert(id.clone(), ());
         Self { control: Arc::clone(control), id: id.clone() }
     }
 }
 
-impl Drop for Making {
+impl Drop for InProgress {
     fn drop(&mut self) {
         lock(&self.control.in_progress).remove(&self.id);
     }
