@@ -67,9 +67,9 @@ pub enum Refused {
     Closed,
 }
 
-/// Figures of the queue since the start of the server.
+/// Statistics of the queue since the start of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Figures {
+pub struct QueueStats {
     /// Number of spawns that wait now.
     pub depth: u64,
     /// Number of spawns that had to wait. `queued = dequeued + timed_out + left + depth`.
@@ -152,7 +152,7 @@ enum Message {
 pub struct Admission {
     next: AtomicU64,
     messages: mpsc::UnboundedSender<Message>,
-    figures: Arc<Mutex<Figures>>,
+    stats: Arc<Mutex<QueueStats>>,
 }
 
 /// Result of [`Admission::open`].
@@ -196,7 +196,7 @@ impl Admission {
     ) -> Opened<impl Future<Output = ()> + use<> + Send> {
         let (messages, received) = mpsc::unbounded_channel();
         let (abandoned, left) = mpsc::unbounded_channel();
-        let figures = Arc::new(Mutex::new(Figures::default()));
+        let stats = Arc::new(Mutex::new(QueueStats::default()));
         let stop = CancellationToken::new();
         let task = Task {
             store,
@@ -206,13 +206,13 @@ impl Admission {
             received,
             abandoned,
             stop: stop.clone(),
-            figures: Arc::clone(&figures),
+            stats: Arc::clone(&stats),
             queue: Queue::default(),
             fresh: VecDeque::new(),
             waiting: 0,
             waiting_of: HashMap::new(),
         };
-        let admission = Arc::new(Self { next: AtomicU64::new(1), messages, figures });
+        let admission = Arc::new(Self { next: AtomicU64::new(1), messages, stats });
         Opened { admission, task: task.run(), abandoned: left, stop }
     }
 
@@ -245,9 +245,9 @@ impl Admission {
         self.send(Message::QuotaChanged(owner.clone()));
     }
 
-    /// Returns the current figures.
-    pub fn figures(&self) -> Figures {
-        *self.figures.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the current statistics.
+    pub fn stats(&self) -> QueueStats {
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn send(&self, message: Message) {
@@ -264,7 +264,7 @@ struct Task {
     received: mpsc::UnboundedReceiver<Message>,
     abandoned: mpsc::UnboundedSender<SandboxId>,
     stop: CancellationToken,
-    figures: Arc<Mutex<Figures>>,
+    stats: Arc<Mutex<QueueStats>>,
     queue: Queue<Asking, Kind, (Denial, Room)>,
     /// Spawns that arrived since the last round and do not count as waiting yet.
     fresh: VecDeque<Ticket>,
@@ -299,10 +299,10 @@ impl Task {
         }
     }
 
-    fn count(&self, change: impl FnOnce(&mut Figures)) {
-        let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut figures);
-        figures.depth = self.waiting as u64;
+    fn count(&self, change: impl FnOnce(&mut QueueStats)) {
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut stats);
+        stats.depth = self.waiting as u64;
     }
 
     fn publish(&self, kind: EventType, data: serde_json::Value) {
@@ -316,7 +316,7 @@ impl Task {
                 self.fresh.push_back(ticket);
             }
             Message::Left(ticket) => {
-                self.leave(ticket, |figures| figures.left += 1);
+                self.leave(ticket, |stats| stats.left += 1);
             }
             Message::Freed(owner) => {
                 if let Some(owner) = owner {
@@ -329,8 +329,8 @@ impl Task {
         }
     }
 
-    /// Removes a spawn from the queue; `change` updates the figures if it had to wait.
-    fn leave(&mut self, ticket: Ticket, change: impl FnOnce(&mut Figures)) -> Option<Asking> {
+    /// Removes a spawn from the queue; `change` updates the statistics if it had to wait.
+    fn leave(&mut self, ticket: Ticket, change: impl FnOnce(&mut QueueStats)) -> Option<Asking> {
         let asking = self.queue.leave(ticket)?;
         if asking.waits.is_some() {
             self.waiting -= 1;
@@ -358,7 +358,7 @@ impl Task {
             && let Some(waits) = oldest.waits
             && now >= waits.since + self.policy.timeout
         {
-            if let Some(asking) = self.leave(ticket, |figures| figures.timed_out += 1) {
+            if let Some(asking) = self.leave(ticket, |stats| stats.timed_out += 1) {
                 let waited_ms = waits.since.elapsed().as_millis() as u64;
                 self.publish(
                     EventType::SpawnQueueTimeout,
@@ -373,7 +373,7 @@ impl Task {
     async fn serve(&mut self) {
         while let Some((ticket, asking)) = self.queue.first() {
             if asking.answer.is_closed() {
-                self.leave(ticket, |figures| figures.left += 1);
+                self.leave(ticket, |stats| stats.left += 1);
                 continue;
             }
             let mut new = asking.new.clone();
@@ -400,10 +400,10 @@ impl Task {
 
     fn admitted(&mut self, ticket: Ticket, granted: Granted) {
         let waited = self.queue.get_mut(ticket).and_then(|asking| asking.waits).map(|waits| waits.since.elapsed());
-        let asking = self.leave(ticket, |figures| {
-            figures.dequeued += 1;
-            figures.wait_total += waited.unwrap_or_default();
-            figures.wait_max = figures.wait_max.max(waited.unwrap_or_default());
+        let asking = self.leave(ticket, |stats| {
+            stats.dequeued += 1;
+            stats.wait_total += waited.unwrap_or_default();
+            stats.wait_max = stats.wait_max.max(waited.unwrap_or_default());
         });
         let Some(asking) = asking else { return };
         let id = granted.sandbox.id.clone();
@@ -449,7 +449,7 @@ impl Task {
     }
 
     fn refuse(&mut self, ticket: Ticket, refused: Refused) {
-        if let Some(asking) = self.leave(ticket, |figures| figures.left += 1) {
+        if let Some(asking) = self.leave(ticket, |stats| stats.left += 1) {
             let _ = asking.answer.send(Err(refused));
         }
     }
@@ -493,7 +493,7 @@ impl Task {
         asking.waits = Some(Waits { since: Instant::now(), denial, room });
         self.waiting += 1;
         self.waiting_of.insert(owner, own + 1);
-        self.count(|figures| figures.queued += 1);
+        self.count(|stats| stats.queued += 1);
         self.publish(EventType::SpawnQueued, json!({"reason": denial.as_str(), "depth": self.waiting}));
     }
 }

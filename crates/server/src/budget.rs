@@ -24,7 +24,7 @@ use domain::{Asker, OwnerId, Share};
 use tokio::time::Instant;
 
 use crate::auth::KeyId;
-use crate::stats::RequestMemory as Figures;
+use crate::stats;
 
 /// Share of a single caller.
 const CALLER: Share = Share::times_free(2);
@@ -117,9 +117,9 @@ impl Budget {
 
     /// Returns the present counts.
     #[must_use]
-    pub fn figures(&self) -> Figures {
+    pub fn stats(&self) -> stats::RequestMemory {
         let state = self.lock();
-        Figures {
+        stats::RequestMemory {
             budget_bytes: self.total,
             used_bytes: state.used,
             peak_bytes: state.peak,

@@ -43,7 +43,7 @@ use crate::operation_metrics::{Operation, Operations};
 use crate::provider_registry::Registry;
 use crate::store::{self, Applied, Change, PoolBounds, Store};
 
-pub use crate::admission::Figures as QueueFigures;
+pub use crate::admission::QueueStats;
 pub use crate::store::workers::{Heartbeat, LeaseCounts};
 pub use crate::store::{
     AuditEntry, AuditFilter, Counts, Cursor, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, QuotaSummary,
@@ -305,9 +305,9 @@ impl Control {
         &self.tasks
     }
 
-    /// Returns the figures of the spawn queue.
-    pub fn queue_figures(&self) -> QueueFigures {
-        self.admission.figures()
+    /// Returns the statistics of the spawn queue.
+    pub fn queue_stats(&self) -> QueueStats {
+        self.admission.stats()
     }
 
     pub(crate) fn store(&self) -> &dyn Store {

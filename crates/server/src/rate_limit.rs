@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use crate::auth::KeyId;
 use crate::config::{self, RateKey};
-use crate::stats::RateLimit as Figures;
+use crate::stats;
 
 /// The most callers with a bucket of their own: about 10 MB.
 const BUCKETS_MAX: usize = 65_536;
@@ -75,7 +75,7 @@ struct State {
     /// The same buckets, by the time at which they are full.
     by_full: BTreeSet<(Duration, Key)>,
     shared: Vec<Bucket>,
-    figures: Figures,
+    stats: stats::RateLimit,
     untold: u64,
     told_at: Option<Duration>,
 }
@@ -99,7 +99,7 @@ impl RateLimiter {
             buckets: HashMap::new(),
             by_full: BTreeSet::new(),
             shared: vec![Bucket::full(rate, Duration::ZERO); SHARED_BUCKETS],
-            figures: Figures::default(),
+            stats: stats::RateLimit::default(),
             untold: 0,
             told_at: None,
         };
@@ -145,9 +145,9 @@ impl RateLimiter {
 
     /// Returns its counts since the start.
     #[must_use]
-    pub fn figures(&self) -> Figures {
+    pub fn stats(&self) -> stats::RateLimit {
         let state = self.lock();
-        Figures { active_buckets: state.buckets.len() as u64, ..state.figures }
+        stats::RateLimit { active_buckets: state.buckets.len() as u64, ..state.stats }
     }
 
     /// Forgets idle callers at regular intervals, forever.
@@ -168,7 +168,7 @@ impl RateLimiter {
             state.shared[shared].take(self.rate, now)
         };
         if taken.is_ok() {
-            state.figures.allowed_total += 1;
+            state.stats.allowed_total += 1;
         }
         taken.map_err(|empty| state.refuse(empty, now))
     }
@@ -268,11 +268,11 @@ impl State {
     fn forget(&mut self, full_at: Duration, key: Key) {
         self.by_full.remove(&(full_at, key));
         self.buckets.remove(&key);
-        self.figures.evicted_total += 1;
+        self.stats.evicted_total += 1;
     }
 
     fn refuse(&mut self, empty: Empty, now: Duration) -> TooFast {
-        self.figures.limited_total += 1;
+        self.stats.limited_total += 1;
         self.untold += 1;
         let is_due = self.told_at.is_none_or(|told| told.saturating_add(TELL_EVERY) <= now);
         let untold = is_due.then(|| std::mem::take(&mut self.untold));

@@ -119,14 +119,14 @@ impl Lab {
         self.admission.freed(sandbox.owner.as_ref());
     }
 
-    async fn until(&self, reached: impl Fn(Figures) -> bool) {
+    async fn until(&self, reached: impl Fn(QueueStats) -> bool) {
         let looking = async {
-            while !reached(self.admission.figures()) {
+            while !reached(self.admission.stats()) {
                 tokio::task::yield_now().await;
             }
         };
         let waited = tokio::time::timeout(Duration::from_secs(30), looking).await;
-        assert!(waited.is_ok(), "{:?}", self.admission.figures());
+        assert!(waited.is_ok(), "{:?}", self.admission.stats());
     }
 
     async fn close(mut self) {
@@ -142,8 +142,8 @@ async fn end(store: &dyn Store, id: &SandboxId) {
     store.apply(id, Change::Stopped { at: now }).await.unwrap();
 }
 
-fn adds_up(figures: Figures) -> bool {
-    figures.queued == figures.dequeued + figures.timed_out + figures.left + figures.depth
+fn adds_up(stats: QueueStats) -> bool {
+    stats.queued == stats.dequeued + stats.timed_out + stats.left + stats.depth
 }
 
 const ONE: Caps = Caps { max_sandboxes: 1, max_sandboxes_per_owner: 0 };
@@ -158,7 +158,7 @@ async fn without_a_queue_a_full_server_refuses_at_once() {
     assert!(matches!(refused, Refused::Denied(Denial::MaxSandboxes, room) if room.active.total == 1));
     lab.end(&held).await;
     lab.ask(ONE, None).await.unwrap();
-    assert_eq!(lab.admission.figures(), Figures::default());
+    assert_eq!(lab.admission.stats(), QueueStats::default());
     lab.close().await;
 }
 
@@ -175,16 +175,16 @@ async fn who_waits_is_served_in_the_order_of_coming() {
             order.lock().unwrap().push(n);
             got
         });
-        lab.until(|figures| figures.depth == n + 1).await;
+        lab.until(|stats| stats.depth == n + 1).await;
     }
     for _ in 0..20 {
         lab.end(&held).await;
         held = waiting.join_next().await.unwrap().unwrap();
     }
     assert_eq!(*order.lock().unwrap(), (0..20).collect::<Vec<_>>());
-    let figures = lab.admission.figures();
-    assert_eq!((figures.queued, figures.dequeued, figures.depth), (20, 20, 0));
-    assert!(figures.wait_max > Duration::ZERO && figures.wait_total >= figures.wait_max && adds_up(figures));
+    let stats = lab.admission.stats();
+    assert_eq!((stats.queued, stats.dequeued, stats.depth), (20, 20, 0));
+    assert!(stats.wait_max > Duration::ZERO && stats.wait_total >= stats.wait_max && adds_up(stats));
     Arc::into_inner(lab).unwrap().close().await;
 }
 
@@ -196,16 +196,16 @@ async fn an_owner_at_its_cap_does_not_hold_up_others_and_wakes_on_its_own_room()
     for n in 1..=3 {
         let asking = Arc::clone(&lab);
         waiting.spawn(async move { asking.ask(ONE_EACH, Some("alice")).await.unwrap() });
-        lab.until(|figures| figures.depth == n).await;
+        lab.until(|stats| stats.depth == n).await;
     }
     let bob = lab.ask(ONE_EACH, Some("bob")).await.unwrap();
     // A place of another owner does not help alice.
     lab.end(&bob).await;
     lab.ask(ONE_EACH, Some("bob")).await.unwrap();
-    assert_eq!(lab.admission.figures().depth, 3);
+    assert_eq!(lab.admission.stats().depth, 3);
     lab.end(&held).await;
     waiting.join_next().await.unwrap().unwrap();
-    assert_eq!(lab.admission.figures().depth, 2);
+    assert_eq!(lab.admission.stats().depth, 2);
     // A raised quota admits the other two at once.
     let quota = Quota { max_sandboxes: 3, ..Quota::default() };
     lab.store.save_quota(&owner("alice"), &quota, lab.clock.now(), 10).await.unwrap();
@@ -235,23 +235,23 @@ async fn a_full_pool_of_one_size_does_not_hold_up_who_wants_another_size() {
     for (n, name) in ["d", "e"].into_iter().enumerate() {
         let (asking, new) = (Arc::clone(&lab), of_size(512, name));
         waiting.spawn(async move { asking.admission.admit(new, Duration::from_secs(60)).await.unwrap().sandbox });
-        lab.until(|figures| figures.depth == n as u64 + 1).await;
+        lab.until(|stats| stats.depth == n as u64 + 1).await;
     }
     // Another owner, and then one of the waiting owners.
     let other = admit(of_size(256, "d")).await.unwrap();
-    assert_eq!(lab.admission.figures().depth, 2);
+    assert_eq!(lab.admission.stats().depth, 2);
     // A place of another size does not help them.
     lab.store.leave(&other.id).await.unwrap();
     lab.end(&other).await;
     admit(of_size(256, "f")).await.unwrap();
-    assert_eq!(lab.admission.figures().depth, 2);
+    assert_eq!(lab.admission.stats().depth, 2);
     lab.store.leave(&held.id).await.unwrap();
     lab.end(&held).await;
     let first = waiting.join_next().await.unwrap().unwrap();
     assert_eq!(first.owner, Some(owner("d")), "in the order of coming");
-    assert!(adds_up(lab.admission.figures()));
+    assert!(adds_up(lab.admission.stats()));
     waiting.shutdown().await;
-    lab.until(|figures| figures.depth == 0).await;
+    lab.until(|stats| stats.depth == 0).await;
     Arc::into_inner(lab).unwrap().close().await;
 }
 
@@ -265,8 +265,8 @@ async fn who_waited_long_enough_is_told_so_and_only_then() {
     let refused = lab.ask(ONE, None).await.unwrap_err();
     assert!(matches!(refused, Refused::TimedOut(Denial::MaxSandboxes, _)), "{refused:?}");
     assert!(started.elapsed() >= Duration::from_millis(200));
-    let figures = lab.admission.figures();
-    assert_eq!((figures.timed_out, figures.depth), (1, 0));
+    let stats = lab.admission.stats();
+    assert_eq!((stats.timed_out, stats.depth), (1, 0));
     lab.end(&held).await;
     lab.ask(ONE, None).await.unwrap();
     lab.close().await;
@@ -282,7 +282,7 @@ async fn a_full_queue_sends_the_newest_away() {
     for n in 1..=2 {
         let asking = Arc::clone(&lab);
         waiting.spawn(async move { asking.ask(ONE_EACH, Some("alice")).await });
-        lab.until(|figures| figures.depth == n).await;
+        lab.until(|stats| stats.depth == n).await;
     }
     let refused = lab.ask(ONE_EACH, Some("alice")).await.unwrap_err();
     assert!(matches!(refused, Refused::QueueFull(Denial::MaxSandboxesPerOwner, room) if room.caps == ONE_EACH));
@@ -290,7 +290,7 @@ async fn a_full_queue_sends_the_newest_away() {
     lab.ask(ONE_EACH, Some("bob")).await.unwrap();
     lab.end(&held).await;
     waiting.join_next().await.unwrap().unwrap().unwrap();
-    assert!(adds_up(lab.admission.figures()));
+    assert!(adds_up(lab.admission.stats()));
     waiting.shutdown().await;
     Arc::into_inner(lab).unwrap().close().await;
 }
@@ -318,15 +318,15 @@ async fn an_owner_at_its_cap_leaves_places_in_the_queue_to_others() {
     lab.ask(ONE_EACH, Some("modest")).await.unwrap();
     let other = Arc::clone(&lab);
     waiting.spawn(async move { other.ask(ONE_EACH, Some("modest")).await.map(|_| ()) });
-    lab.until(|figures| figures.depth == 5).await;
+    lab.until(|stats| stats.depth == 5).await;
     // The owner can use a queue place again once it is free.
     lab.end(&holds).await;
-    lab.until(|figures| figures.depth == 4).await;
+    lab.until(|stats| stats.depth == 4).await;
     let again = Arc::clone(&lab);
     waiting.spawn(async move { again.ask(ONE_EACH, Some("greedy")).await.map(|_| ()) });
-    lab.until(|figures| figures.depth == 5).await;
+    lab.until(|stats| stats.depth == 5).await;
     waiting.shutdown().await;
-    lab.until(|figures| figures.depth == 0 && adds_up(figures)).await;
+    lab.until(|stats| stats.depth == 0 && adds_up(stats)).await;
     Arc::into_inner(lab).unwrap().close().await;
 }
 
@@ -339,15 +339,15 @@ async fn who_goes_away_leaves_the_queue_and_holds_no_place() {
         let asking = Arc::clone(&lab);
         waiting.spawn(async move { asking.ask(ONE, Some("crowd")).await });
     }
-    lab.until(|figures| figures.depth == 200).await;
+    lab.until(|stats| stats.depth == 200).await;
     // All disconnect at once, at the moment that a place comes free.
     waiting.abort_all();
     lab.end(&held).await;
     while waiting.join_next().await.is_some() {}
-    lab.until(|figures| figures.depth == 0).await;
+    lab.until(|stats| stats.depth == 0).await;
     let last = lab.ask(ONE, None).await.unwrap();
     assert_eq!(lab.store.counts().await.unwrap().active, 1);
-    assert!(adds_up(lab.admission.figures()), "{:?}", lab.admission.figures());
+    assert!(adds_up(lab.admission.stats()), "{:?}", lab.admission.stats());
     lab.end(&last).await;
     Arc::into_inner(lab).unwrap().close().await;
 }
@@ -358,15 +358,15 @@ async fn who_comes_as_the_one_ahead_leaves_waits_in_its_stead() {
     let held = lab.ask(ONE_EACH, Some("alice")).await.unwrap();
     let mut ahead = Box::pin(lab.ask(ONE_EACH, Some("alice")));
     assert!(futures_util::poll!(&mut ahead).is_pending());
-    lab.until(|figures| figures.depth == 1).await;
+    lab.until(|stats| stats.depth == 1).await;
     // Both messages reach the task before it runs.
     let mut behind = Box::pin(lab.ask(ONE_EACH, Some("alice")));
     assert!(futures_util::poll!(&mut behind).is_pending());
     drop(ahead);
-    lab.until(|figures| figures.queued == 2 && figures.depth == 1).await;
+    lab.until(|stats| stats.queued == 2 && stats.depth == 1).await;
     lab.end(&held).await;
     behind.await.unwrap();
-    assert!(adds_up(lab.admission.figures()));
+    assert!(adds_up(lab.admission.stats()));
     lab.close().await;
 }
 
@@ -377,7 +377,7 @@ async fn a_server_that_stops_tells_those_who_wait() {
     let asking = Arc::clone(&lab);
     let mut waiting = JoinSet::new();
     waiting.spawn(async move { asking.ask(ONE, None).await });
-    lab.until(|figures| figures.depth == 1).await;
+    lab.until(|stats| stats.depth == 1).await;
     lab.stop.cancel();
     assert!(matches!(waiting.join_next().await.unwrap().unwrap(), Err(Refused::Closed)));
     assert!(matches!(lab.ask(ONE, None).await, Err(Refused::Closed)));
@@ -435,16 +435,16 @@ async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
             }
         });
     }
-    lab.until(|figures| figures.depth >= 100).await;
+    lab.until(|stats| stats.depth >= 100).await;
     for sandbox in &held {
         lab.end(sandbox).await;
     }
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }
-    lab.until(|figures| figures.depth == 0).await;
-    let figures = lab.admission.figures();
-    assert!(adds_up(figures) && figures.queued > 0, "{figures:?}");
+    lab.until(|stats| stats.depth == 0).await;
+    let stats = lab.admission.stats();
+    assert!(adds_up(stats) && stats.queued > 0, "{stats:?}");
     let patient = served.load(Ordering::Relaxed);
     assert!(patient >= 5 * (200 - 200 / 7 - 1), "no waiting client is forgotten: {patient}");
     // A caller that disconnected just as it was admitted gives the place back.

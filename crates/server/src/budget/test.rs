@@ -11,7 +11,7 @@ fn of(budget: &Arc<Budget>, name: &str, address: [u8; 4]) -> Account {
 }
 
 fn used(budget: &Budget) -> u64 {
-    budget.figures().used_bytes
+    budget.stats().used_bytes
 }
 
 #[test]
@@ -28,9 +28,9 @@ fn what_is_dropped_is_given_back_to_the_byte() {
     first.merge(second);
     assert_eq!((first.bytes(), used(&budget)), (MIB + 10, (MIB + 10) as u64));
     drop(first);
-    let figures = budget.figures();
-    assert_eq!((figures.used_bytes, figures.peak_bytes), (0, (65 * MIB + 1024) as u64));
-    assert_eq!(figures.refused_total, 2);
+    let stats = budget.stats();
+    assert_eq!((stats.used_bytes, stats.peak_bytes), (0, (65 * MIB + 1024) as u64));
+    assert_eq!(stats.refused_total, 2);
     assert!(budget.lock().held.is_empty(), "who holds nothing is forgotten");
 }
 
@@ -65,7 +65,7 @@ async fn one_who_waits_gets_what_is_given_back_in_time() {
     let wait = Duration::from_secs(10);
     let held = account.reserve(2 * MIB).unwrap();
     assert_eq!(account.reserve_within(MIB, wait).await.unwrap_err(), Spent);
-    assert_eq!(budget.figures().refused_total, 1);
+    assert_eq!(budget.stats().refused_total, 1);
     let leaving = async {
         tokio::time::sleep(wait / 2).await;
         drop(held);

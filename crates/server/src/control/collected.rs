@@ -178,7 +178,7 @@ mod test {
         let (mut stdout, stderr, is_cut, held) = collector.end();
         assert!(is_cut && stdout.len() > 100 * 1024, "{}", stdout.len());
         assert_eq!(stderr.len() % 4, 0, "whole or nothing");
-        assert_eq!(budget.figures().truncated_total, 1 + u64::from(stderr.len() == 0));
+        assert_eq!(budget.stats().truncated_total, 1 + u64::from(stderr.len() == 0));
         assert_eq!(held.bytes(), stdout.room() + stderr.room() + 1000);
         let mut read = Vec::new();
         while let Some(piece) = stdout.pop() {
@@ -187,6 +187,6 @@ mod test {
         assert_eq!((stdout.len(), stdout.room()), (0, 0));
         assert_eq!(read, written[..read.len()]);
         drop(held);
-        assert_eq!(budget.figures().used_bytes, 0);
+        assert_eq!(budget.stats().used_bytes, 0);
     }
 }

@@ -73,7 +73,7 @@ impl Control {
     }
 
     /// Returns the metrics from the store; `None` if it does not answer.
-    pub async fn stored_figures(&self) -> Option<Stored> {
+    pub async fn stored_stats(&self) -> Option<Stored> {
         let read = async {
             let workers = self.workers().await?;
             let (selected_worker, eligible_workers) = self.next_place().await?;
@@ -152,8 +152,8 @@ impl Control {
     }
 
     /// Returns the metrics of the spawn queue, and the worker of the next spawn.
-    pub fn scheduler_figures(&self, stored: Option<&Stored>) -> Scheduler {
-        let queue = self.queue_figures();
+    pub fn scheduler_stats(&self, stored: Option<&Stored>) -> Scheduler {
+        let queue = self.queue_stats();
         Scheduler {
             depth: queue.depth,
             queued_total: queue.queued,
@@ -168,7 +168,7 @@ impl Control {
     }
 
     /// Returns the metrics of events.
-    pub fn events_figures(&self) -> events::Counts {
+    pub fn events_stats(&self) -> events::Counts {
         self.events.counts()
     }
 }

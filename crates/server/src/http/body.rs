@@ -297,7 +297,7 @@ mod test {
     #[tokio::test(start_paused = true)]
     async fn bodies_share_what_there_is_and_small_ones_need_nothing() {
         let (budget, account) = account(6 * MIB);
-        let used = || budget.figures().used_bytes as usize;
+        let used = || budget.stats().used_bytes as usize;
         let first = collect(body(3 * MIB), 8 * MIB, &account).await.unwrap();
         assert_eq!(first.len(), 3 * MIB);
         assert!((3 * MIB..=4 * MIB).contains(&used()), "{}", used());
@@ -322,9 +322,9 @@ mod test {
         for size in [0, 1, SMALL_BYTES, SMALL_BYTES + 1, 100_000, MIB] {
             let collected = collect(Body::from(vec![b' '; size]), MIB, &account).await.unwrap();
             let counted = if size > SMALL_BYTES { size } else { 0 };
-            assert_eq!((collected.len(), budget.figures().used_bytes as usize), (size, counted));
+            assert_eq!((collected.len(), budget.stats().used_bytes as usize), (size, counted));
         }
-        assert_eq!(budget.figures().used_bytes, 0);
+        assert_eq!(budget.stats().used_bytes, 0);
     }
 
     #[tokio::test]
@@ -335,10 +335,10 @@ mod test {
         let collected = collect(Body::from(text.clone()), MIB, &account).await.unwrap();
         let value: serde_json::Value = collected.parse(&meter).await.unwrap();
         assert_eq!(value["a"].as_array().unwrap().len(), 100_001);
-        let used = budget.figures().used_bytes as usize;
+        let used = budget.stats().used_bytes as usize;
         assert!((100_000 * ELEMENT_BYTES..8 * MIB).contains(&used), "{used}");
         drop(meter);
-        assert_eq!(budget.figures().used_bytes, 0);
+        assert_eq!(budget.stats().used_bytes, 0);
     }
 
     /// The runtime of this test has one thread, which must go on serving meanwhile.

@@ -39,16 +39,16 @@ pub struct Snapshot {
 impl Snapshot {
     /// Collects the measurements now.
     pub async fn take(api: &Api) -> Self {
-        let stored = api.control.stored_figures().await;
+        let stored = api.control.stored_stats().await;
         Self {
-            scheduler: api.control.scheduler_figures(stored.as_ref()),
+            scheduler: api.control.scheduler_stats(stored.as_ref()),
             stored,
             uptime: api.settings.started.elapsed(),
             tasks: tokio::runtime::Handle::current().metrics().num_alive_tasks() as u64,
             memory: api.settings.process.memory(),
-            events: api.control.events_figures(),
-            rate_limit: api.settings.rate_limiter.as_deref().map(RateLimiter::figures).unwrap_or_default(),
-            request_memory: api.settings.memory.figures(),
+            events: api.control.events_stats(),
+            rate_limit: api.settings.rate_limiter.as_deref().map(RateLimiter::stats).unwrap_or_default(),
+            request_memory: api.settings.memory.stats(),
             operations: api.control.operations().tallies(),
         }
     }

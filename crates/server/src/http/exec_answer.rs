@@ -199,7 +199,7 @@ mod test {
         let response = response(ExecOutcome { exit, stdout, stderr, truncated: true, held }, encoding);
         assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
         let bytes = response.into_body().collect().await.unwrap().to_bytes().to_vec();
-        (bytes, budget.figures().used_bytes)
+        (bytes, budget.stats().used_bytes)
     }
 
     async fn check(stdout: &[u8], stderr: &[u8]) {

@@ -204,7 +204,7 @@ mod test {
     async fn a_list_that_is_not_read_counts_and_holds_no_more_than_it_may() {
         let budget = Budget::new(64 << 20);
         let meter = Meter::new(budget.account(Caller::Address(None), None));
-        let used = || budget.figures().used_bytes as usize;
+        let used = || budget.stats().used_bytes as usize;
         let row = || "x".repeat(16 * 1024);
         let read = move |at: Option<usize>| async move {
             let rows: Vec<String> = (0..PART).map(|_| row()).collect();

@@ -87,50 +87,46 @@ fn service(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<MetricFami
     ]
 }
 
-fn scheduler(figures: &Scheduler) -> [MetricFamily; 6] {
-    let wait_ms = figures.wait_total.as_secs_f64() * 1000.0;
+fn scheduler(stats: &Scheduler) -> [MetricFamily; 6] {
+    let wait_ms = stats.wait_total.as_secs_f64() * 1000.0;
     [
-        gauge("tidebox_spawn_queue_depth", "Spawns that wait for room.", figures.depth),
-        counter("tidebox_spawn_queued", "Spawns that began to wait for room.", figures.queued_total),
-        counter("tidebox_spawn_dequeued", "Spawns that waited and found room.", figures.dequeued_total),
-        counter(
-            "tidebox_spawn_queue_timeouts",
-            "Spawns that waited and found no room in time.",
-            figures.timeouts_total,
-        ),
+        gauge("tidebox_spawn_queue_depth", "Spawns that wait for room.", stats.depth),
+        counter("tidebox_spawn_queued", "Spawns that began to wait for room.", stats.queued_total),
+        counter("tidebox_spawn_dequeued", "Spawns that waited and found room.", stats.dequeued_total),
+        counter("tidebox_spawn_queue_timeouts", "Spawns that waited and found no room in time.", stats.timeouts_total),
         MetricFamily::new(
             Kind::Summary,
             "tidebox_spawn_queue_wait_milliseconds",
             "How long spawns waited that found room.",
         )
-        .with_sum(&[], wait_ms, figures.dequeued_total),
-        gauge("tidebox_eligible_workers", "Workers that the next spawn could go to.", figures.eligible_workers),
+        .with_sum(&[], wait_ms, stats.dequeued_total),
+        gauge("tidebox_eligible_workers", "Workers that the next spawn could go to.", stats.eligible_workers),
     ]
 }
 
-fn rate_limit(figures: &RateLimit) -> [MetricFamily; 4] {
+fn rate_limit(stats: &RateLimit) -> [MetricFamily; 4] {
     [
-        counter("tidebox_rate_limit_allowed", "Requests that the rate limiter let through.", figures.allowed_total),
-        counter("tidebox_rate_limit_blocked", "Requests that the rate limiter refused.", figures.limited_total),
-        counter("tidebox_rate_limit_evicted", "Callers that the rate limiter has forgotten.", figures.evicted_total),
-        gauge("tidebox_rate_limit_buckets", "Callers that the rate limiter remembers.", figures.active_buckets),
+        counter("tidebox_rate_limit_allowed", "Requests that the rate limiter let through.", stats.allowed_total),
+        counter("tidebox_rate_limit_blocked", "Requests that the rate limiter refused.", stats.limited_total),
+        counter("tidebox_rate_limit_evicted", "Callers that the rate limiter has forgotten.", stats.evicted_total),
+        gauge("tidebox_rate_limit_buckets", "Callers that the rate limiter remembers.", stats.active_buckets),
     ]
 }
 
-fn request_memory(figures: &RequestMemory) -> [MetricFamily; 5] {
+fn request_memory(stats: &RequestMemory) -> [MetricFamily; 5] {
     [
-        gauge("tidebox_memory_budget_bytes", "What all requests together may hold.", figures.budget_bytes),
-        gauge("tidebox_memory_budget_used_bytes", "What requests hold now.", figures.used_bytes),
-        gauge("tidebox_memory_budget_peak_bytes", "The most that requests held.", figures.peak_bytes),
+        gauge("tidebox_memory_budget_bytes", "What all requests together may hold.", stats.budget_bytes),
+        gauge("tidebox_memory_budget_used_bytes", "What requests hold now.", stats.used_bytes),
+        gauge("tidebox_memory_budget_peak_bytes", "The most that requests held.", stats.peak_bytes),
         counter(
             "tidebox_memory_budget_refused",
             "Requests refused since their callers held too much.",
-            figures.refused_total,
+            stats.refused_total,
         ),
         counter(
             "tidebox_memory_budget_truncated",
             "Outputs cut since their callers held too much.",
-            figures.truncated_total,
+            stats.truncated_total,
         ),
     ]
 }

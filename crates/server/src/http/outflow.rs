@@ -137,7 +137,7 @@ mod test {
     async fn what_is_not_taken_counts_and_holds_up_what_follows() {
         let budget = Budget::new(MIB as u64);
         let account = budget.account(Caller::Address(None), None);
-        let used = || budget.figures().used_bytes as usize;
+        let used = || budget.stats().used_bytes as usize;
         let outflow = Outflow::new(account.reserve(OUTFLOW_BYTES + 1000).unwrap(), 1000);
         assert_eq!(outflow.room(PIECE_BYTES_MIN, 100_000).await, 100_000);
         let first = outflow.hand_out(vec![0; 100_000], 100_000);

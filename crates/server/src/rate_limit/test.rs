@@ -58,7 +58,10 @@ fn each_caller_has_a_bucket_and_kinds_do_not_mix() {
         assert_eq!(limiter.take_at(caller, at, s(0)), Ok(0));
         assert_eq!(limiter.take_at(caller, at, s(0)).map_err(|it| it.wait), Err(s(1)));
     }
-    assert_eq!(limiter.figures(), Figures { active_buckets: 8, allowed_total: 8, limited_total: 8, evicted_total: 0 });
+    assert_eq!(
+        limiter.stats(),
+        stats::RateLimit { active_buckets: 8, allowed_total: 8, limited_total: 8, evicted_total: 0 }
+    );
 }
 
 #[test]
@@ -66,7 +69,7 @@ fn to_look_makes_no_bucket_and_sees_what_was_taken() {
     let limiter = limiter(60, 1, 100);
     let caller = Caller::Attempts(None);
     assert_eq!(limiter.look_at(caller, None, s(0)), Ok(()));
-    assert_eq!(limiter.figures(), Figures::default());
+    assert_eq!(limiter.stats(), stats::RateLimit::default());
     limiter.take_at(caller, None, s(0)).unwrap();
     assert_eq!(limiter.look_at(caller, None, s(0)).unwrap_err().wait, s(1));
     assert_eq!(limiter.look_at(caller, None, s(1)), Ok(()));
@@ -81,8 +84,8 @@ fn ten_thousand_owners_have_no_more_buckets_than_there_may_be() {
         let owner = owner(&format!("owner-{number}"));
         let _ = limiter.take_at(Caller::Owner(&owner), address("192.0.2.1"), now);
     }
-    let figures = limiter.figures();
-    assert_eq!((figures.active_buckets, figures.evicted_total), (1000, 0));
+    let stats = limiter.stats();
+    assert_eq!((stats.active_buckets, stats.evicted_total), (1000, 0));
     let state = limiter.lock();
     assert_eq!((state.buckets.len(), state.by_full.len()), (1000, 1000));
 }
@@ -96,7 +99,7 @@ fn a_crowd_of_made_up_owners_gives_nobody_a_full_bucket_again() {
         let _ = burst_of(&limiter, &format!("made-up-{number}"), attacker, s(0));
     }
     assert_eq!(burst_of(&limiter, "alice", attacker, s(0)), 0, "her bucket is still there, and empty");
-    assert_eq!(limiter.figures().allowed_total, 5 * 100 + 5, "beyond the buckets, one address has one");
+    assert_eq!(limiter.stats().allowed_total, 5 * 100 + 5, "beyond the buckets, one address has one");
     assert_eq!(burst_of(&limiter, "carol", other, s(0)), 5, "another address is not in its way");
     assert_eq!(burst_of(&limiter, "alice", attacker, s(2)), 2, "only time fills it");
 }
@@ -106,10 +109,10 @@ fn a_bucket_that_is_full_again_makes_room_for_a_new_caller() {
     let limiter = limiter(60, 2, 2);
     burst_of(&limiter, "slow", None, s(0));
     limiter.take_at(Caller::Owner(&owner("fast")), None, s(1)).unwrap();
-    assert_eq!(limiter.figures().evicted_total, 0);
+    assert_eq!(limiter.stats().evicted_total, 0);
     assert_eq!(burst_of(&limiter, "new", None, s(2)), 2);
-    assert_eq!(limiter.figures().evicted_total, 1);
-    assert_eq!(limiter.figures().active_buckets, 2);
+    assert_eq!(limiter.stats().evicted_total, 1);
+    assert_eq!(limiter.stats().active_buckets, 2);
 }
 
 #[test]
@@ -133,17 +136,17 @@ fn idle_buckets_are_pruned_once_they_are_full() {
     }
     limiter.take_at(Caller::Owner(&owner("later")), None, s(100)).unwrap();
     limiter.prune_at(s(899));
-    assert_eq!(limiter.figures().active_buckets, 3001);
+    assert_eq!(limiter.stats().active_buckets, 3001);
     limiter.prune_at(s(900));
-    assert_eq!((limiter.figures().active_buckets, limiter.figures().evicted_total), (1, 3000));
+    assert_eq!((limiter.stats().active_buckets, limiter.stats().evicted_total), (1, 3000));
     limiter.prune_at(s(1000));
-    assert_eq!(limiter.figures().active_buckets, 0);
+    assert_eq!(limiter.stats().active_buckets, 0);
     let slow = self::limiter(1, 60, 10);
     assert_eq!(burst_of(&slow, "alice", None, s(0)), 60);
     slow.prune_at(s(3599));
-    assert_eq!(slow.figures().active_buckets, 1, "to forget it would fill it");
+    assert_eq!(slow.stats().active_buckets, 1, "to forget it would fill it");
     slow.prune_at(s(3600));
-    assert_eq!(slow.figures().active_buckets, 0);
+    assert_eq!(slow.stats().active_buckets, 0);
 }
 
 #[test]

@@ -310,9 +310,9 @@ impl Life {
         for (id, end) in &told.alive {
             assert!(*end <= now || rows.contains(id), "{id} was lost before its end");
         }
-        let figures = self.control.queue_figures();
-        assert_eq!(figures.depth, 0, "a spawn waits for ever");
-        assert_eq!(figures.queued, figures.dequeued + figures.timed_out + figures.left, "{figures:?}");
+        let stats = self.control.queue_stats();
+        assert_eq!(stats.depth, 0, "a spawn waits for ever");
+        assert_eq!(stats.queued, stats.dequeued + stats.timed_out + stats.left, "{stats:?}");
     }
 }
 

@@ -101,9 +101,9 @@ mod test {
             let is_larger = total > LARGE_BYTES as u64;
             assert_eq!(reads[0], SMALL_BYTES);
             assert_eq!(reads.contains(&100_000), is_larger);
-            assert_eq!(budget.figures().used_bytes, if is_larger { LARGE_BYTES as u64 } else { 0 });
+            assert_eq!(budget.stats().used_bytes, if is_larger { LARGE_BYTES as u64 } else { 0 });
             drop(intake);
-            assert_eq!(budget.figures().used_bytes, 0);
+            assert_eq!(budget.stats().used_bytes, 0);
         }
     }
 

@@ -74,15 +74,15 @@ mod test {
         let (mut inflow, counter) =
             Counter::around(tokio::io::join(&bytes[..], tokio::io::sink()), account.nothing(), 1000);
         inflow.read_exact(&mut [0; 1000]).await.unwrap();
-        assert_eq!(budget.figures().used_bytes, 0);
+        assert_eq!(budget.stats().used_bytes, 0);
         inflow.read_exact(&mut [0; 5000]).await.unwrap();
-        assert_eq!(budget.figures().used_bytes, 10_000);
+        assert_eq!(budget.stats().used_bytes, 10_000);
         counter.restart();
         inflow.read_exact(&mut [0; 6000]).await.unwrap();
-        assert_eq!(budget.figures().used_bytes, 10_000);
+        assert_eq!(budget.stats().used_bytes, 10_000);
         let error = inflow.read_exact(&mut [0; 8000]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
         drop((inflow, counter));
-        assert_eq!(budget.figures().used_bytes, 0);
+        assert_eq!(budget.stats().used_bytes, 0);
     }
 }

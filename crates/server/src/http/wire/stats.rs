@@ -144,48 +144,48 @@ fn limits(api: &Api) -> api::ReportedLimits {
     }
 }
 
-fn scheduler(api: &Api, figures: &stats::Scheduler) -> api::SchedulerFigures {
+fn scheduler(api: &Api, stats: &stats::Scheduler) -> api::SchedulerFigures {
     let defaults = &api.settings.defaults;
-    let average = mean(figures.wait_total, figures.dequeued_total);
+    let average = mean(stats.wait_total, stats.dequeued_total);
     api::SchedulerFigures {
         spawn_overflow: defaults.spawn_overflow.as_str().to_owned(),
-        spawn_queue_depth: figures.depth,
+        spawn_queue_depth: stats.depth,
         max_spawn_queue: defaults.max_spawn_queue as u64,
         spawn_queue_timeout: duration(defaults.spawn_queue_timeout),
         admission_control: "serialized".to_owned(),
-        spawn_queued_total: figures.queued_total,
-        spawn_dequeued_total: figures.dequeued_total,
-        spawn_queue_timeouts: figures.timeouts_total,
-        spawn_queue_wait_count: figures.dequeued_total,
-        spawn_queue_wait_total: duration(figures.wait_total),
-        spawn_queue_wait_max: duration(figures.wait_max),
+        spawn_queued_total: stats.queued_total,
+        spawn_dequeued_total: stats.dequeued_total,
+        spawn_queue_timeouts: stats.timeouts_total,
+        spawn_queue_wait_count: stats.dequeued_total,
+        spawn_queue_wait_total: duration(stats.wait_total),
+        spawn_queue_wait_max: duration(stats.wait_max),
         spawn_queue_wait_avg: duration(average),
-        spawn_queue_wait_total_ms: ms(figures.wait_total),
-        spawn_queue_wait_max_ms: ms(figures.wait_max),
+        spawn_queue_wait_total_ms: ms(stats.wait_total),
+        spawn_queue_wait_max_ms: ms(stats.wait_max),
         spawn_queue_wait_avg_ms: ms(average),
-        worker_id: figures.worker_id.clone(),
-        selected_worker_id: figures.selected_worker_id.clone().unwrap_or_default(),
-        eligible_workers: figures.eligible_workers,
+        worker_id: stats.worker_id.clone(),
+        selected_worker_id: stats.selected_worker_id.clone().unwrap_or_default(),
+        eligible_workers: stats.eligible_workers,
     }
 }
 
-fn rate_limit(config: &RateLimitConfig, figures: stats::RateLimit) -> api::RateLimitFigures {
+fn rate_limit(config: &RateLimitConfig, stats: stats::RateLimit) -> api::RateLimitFigures {
     api::RateLimitFigures {
         enabled: config.enabled,
         requests_per_minute: config.requests_per_minute,
         burst: config.burst,
         key_by: config.key_by.as_str().to_owned(),
-        active_buckets: figures.active_buckets,
-        allowed_total: figures.allowed_total,
-        limited_total: figures.limited_total,
-        evicted_total: figures.evicted_total,
+        active_buckets: stats.active_buckets,
+        allowed_total: stats.allowed_total,
+        limited_total: stats.limited_total,
+        evicted_total: stats.evicted_total,
         bucket_ttl: duration(config.bucket_ttl),
         cleanup_interval: duration(config.cleanup_interval),
     }
 }
 
-fn request_memory(figures: stats::RequestMemory) -> api::RequestMemoryFigures {
-    let stats::RequestMemory { budget_bytes, used_bytes, peak_bytes, refused_total, truncated_total } = figures;
+fn request_memory(stats: stats::RequestMemory) -> api::RequestMemoryFigures {
+    let stats::RequestMemory { budget_bytes, used_bytes, peak_bytes, refused_total, truncated_total } = stats;
     api::RequestMemoryFigures { budget_bytes, used_bytes, peak_bytes, refused_total, truncated_total }
 }
 
@@ -237,12 +237,12 @@ fn workers(stored: &Stored) -> api::WorkerFigures {
     }
 }
 
-fn leases(figures: &LeaseCounts) -> api::LeaseFigures {
+fn leases(stats: &LeaseCounts) -> api::LeaseFigures {
     api::LeaseFigures {
-        total: figures.total(),
-        active: figures.active,
-        expired: figures.expired,
-        by_holder: figures.by_holder.clone(),
+        total: stats.total(),
+        active: stats.active,
+        expired: stats.expired,
+        by_holder: stats.by_holder.clone(),
     }
 }
 
