@@ -14,7 +14,7 @@ mod exec_answer;
 mod exec_socket;
 mod files;
 mod images;
-mod listed;
+mod list_body;
 mod meter;
 mod metrics;
 mod middleware;

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::response::Response;
 
 use super::error::Result;
-use super::listed::{self, PART, Part};
+use super::list_body::{self, PART, Part};
 use super::meter::Meter;
 use super::request::{Json as Body, Name};
 use super::{Api, wire};
@@ -14,7 +14,7 @@ use super::{Api, wire};
 #[utoipa::path(get, path = "/api/v1/quotas", tag = "quotas",
     responses((status = 200, body = Vec<api::OwnerQuota>, description = "All, by owner")))]
 pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
-    listed::array(&meter, move |after| {
+    list_body::array(&meter, move |after| {
         let api = api.clone();
         async move {
             let rows = api.control.quotas(after.as_ref(), PART).await?;

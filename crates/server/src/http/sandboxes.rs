@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 
 use super::error::{Result, malformed};
 use super::files::LIST_BYTES;
-use super::listed::{self, PART, Part};
+use super::list_body::{self, PART, Part};
 use super::meter::{self, Meter};
 use super::middleware::lease_fence;
 use super::middleware::users::Viewer;
@@ -104,17 +104,17 @@ pub async fn list(
     let Some(limit) = filter.limit else {
         return everything(api, Owner(viewer), &meter, filter).await;
     };
-    let held = meter.account().reserve_within(listed::page_bytes(limit), meter::WAIT_MAX).await?;
+    let held = meter.account().reserve_within(list_body::page_bytes(limit), meter::WAIT_MAX).await?;
     let page = api.control.sandboxes_known_to(viewer, filter).await?;
     let next = page.next.and_then(|next| HeaderValue::try_from(wire::cursor(next)).ok());
     let headers: HeaderMap = next.into_iter().map(|cursor| (NEXT_CURSOR, cursor)).collect();
     let bytes = page.sandboxes.iter().map(wire::sandbox_bytes).sum();
-    Ok((headers, listed::page(held, bytes, page.sandboxes, wire::sandbox)).into_response())
+    Ok((headers, list_body::page(held, bytes, page.sandboxes, wire::sandbox)).into_response())
 }
 
 /// Answers with all sandboxes that match, in parts.
 async fn everything(api: Api, viewer: Owner, meter: &Meter, filter: ListFilter) -> Result<Response> {
-    listed::array(meter, move |next| {
+    list_body::array(meter, move |next| {
         let (api, viewer) = (api.clone(), viewer.0.clone());
         let part = ListFilter { limit: Some(PART), after: next.or(filter.after), ..filter.clone() };
         async move {

@@ -6,7 +6,7 @@ use axum::response::Response;
 use axum::{Extension, Json};
 
 use super::error::Result;
-use super::listed::{self, PART, Part};
+use super::list_body::{self, PART, Part};
 use super::meter::Meter;
 use super::middleware::audit::Subject;
 use super::request::{Json as Body, Name, Owner, Repeatable};
@@ -33,7 +33,7 @@ pub async fn create(
 #[utoipa::path(get, path = "/api/v1/templates", tag = "templates",
     responses((status = 200, body = Vec<api::Template>, description = "All of them")))]
 pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
-    listed::array(&meter, move |after: Option<String>| {
+    list_body::array(&meter, move |after: Option<String>| {
         let api = api.clone();
         async move {
             let rows = api.control.templates(after.as_deref(), PART).await?;
