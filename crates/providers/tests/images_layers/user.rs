@@ -7,5 +7,5 @@ fn every_other_test_holds_for_an_ordinary_user_too() {
     if !is_root() {
         return;
     }
-    fixtures::run_as_nobody();
+    fixtures::run_as_nobody("");
 }

@@ -1,0 +1,17 @@
+//! Measurements of time, and of this process's memory. No other test runs beside one of them.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod agent_memory;
+mod docker_speed;
+#[path = "../it/docker/harness.rs"]
+#[expect(dead_code, reason = "the tests of the provider use the rest")]
+mod harness;
+#[path = "../it/test_box.rs"]
+#[expect(dead_code, reason = "the tests of the provider use the rest")]
+mod test_box;
+
+use tokio::sync::Mutex;
+
+/// Lock that each test holds while it measures.
+static QUIET: Mutex<()> = Mutex::const_new(());

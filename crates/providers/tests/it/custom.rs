@@ -1,0 +1,9 @@
+//! Tests of the provider `custom` against services that answer badly, late, without end, or not
+//! at all. Each time the error has a type, the wait and the memory have a bound, and nothing is
+//! left.
+
+mod exec;
+mod fake_service;
+mod harness;
+mod health;
+mod starts;

@@ -1,0 +1,8 @@
+//! Tests of the provider `docker`, on an Engine that they start.
+
+mod engine;
+pub(crate) mod harness;
+mod images;
+mod isolation;
+mod restart;
+mod suite;

@@ -1,0 +1,14 @@
+//! Tests of the provider `native`, attacked from inside its boxes and from outside.
+
+mod burst;
+mod capabilities;
+mod cleanup;
+mod harness;
+mod hostile;
+mod images;
+mod isolation;
+mod limits;
+mod restart;
+mod shares;
+mod slots;
+mod suite;

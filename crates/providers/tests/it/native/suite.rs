@@ -1,0 +1,56 @@
+//! The conformance suite, as root and as an ordinary user.
+
+use std::sync::Arc;
+
+use fixtures::suite::{FULL, SCRATCH};
+use providers::conformance::{Lab, Need, run};
+use providers::native::Native;
+
+use crate::native::harness::{TestProvider, is_root, spec};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn native_passes_the_suite() {
+    let images = fixtures::suite::full().zip(fixtures::suite::scratch());
+    let provider = Arc::new(match &images {
+        Some((full, scratch)) => TestProvider::with_images(&[(FULL, full.clone()), (SCRATCH, scratch.clone())]).await,
+        None => TestProvider::new().await,
+    });
+    let (config, folder) = (provider.config(), provider.folder());
+    // The suite runs many commands at once.
+    let mut roomy = spec();
+    roomy.resources.pids = 512;
+    let mut lab = Lab::new(Arc::new(provider.native.clone()), roomy)
+        .unknown_image("ubuntu:24.04")
+        .reopen(move || {
+            let config = config.clone();
+            Box::pin(async move { Arc::new(Native::open(config).await.unwrap()) as Arc<dyn providers::Provider> })
+        })
+        .kill(move |id| {
+            let pid = folder.join("boxes").join(id.as_str()).join("pid");
+            Box::pin(async move {
+                let text = std::fs::read_to_string(pid).unwrap();
+                let pid = text.split_whitespace().next().unwrap().parse().unwrap();
+                let pid = rustix::process::Pid::from_raw(pid).unwrap();
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+            })
+        });
+    lab = match images {
+        Some(_) => lab.images(FULL, SCRATCH),
+        None => lab.without(Need::RealImages, "there is no busybox here to make them of"),
+    };
+    if !is_root() {
+        lab = lab
+            .without(Need::Users, "without privileges a box has one user only")
+            .without(Need::OwnDevices, "without privileges no device can be made");
+    }
+    run(lab).await;
+}
+
+/// Runs all other tests as an ordinary user, if these run as root.
+#[test]
+fn every_other_test_holds_for_an_ordinary_user_too() {
+    if !is_root() {
+        return;
+    }
+    fixtures::run_as_nobody("native");
+}
