@@ -407,13 +407,9 @@ async fn the_engine_of_these_tests_ends_with_them_even_when_they_are_killed() {
         std::future::pending::<()>().await;
     }
     let Some(_) = crate::docker::harness::engine() else { return };
-    let name = "engine::the_engine_of_these_tests_ends_with_them_even_when_they_are_killed";
-    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
-        .env(LEFT, "1")
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+    let name = "the_engine_of_these_tests_ends_with_them_even_when_they_are_killed";
+    let mut child =
+        fixtures::again(module_path!(), name).env(LEFT, "1").stdout(std::process::Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let folder =
         lines.map_while(Result::ok).find_map(|line| line.split_once("folder ").map(|(_, at)| PathBuf::from(at)));

@@ -2,7 +2,7 @@
 //! containers behind its back.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use domain::{SandboxId, StoreId};
@@ -17,7 +17,7 @@ use crate::test_box::eventually;
 const SOCKET: &str = "TIDEBOX_TEST_DOOMED_SOCKET";
 /// Id of that server's store.
 const STORE: &str = "TIDEBOX_TEST_DOOMED_STORE";
-const DOOMED: &str = "restart::a_server_that_is_going_to_be_killed";
+const DOOMED: &str = "a_server_that_is_going_to_be_killed";
 
 /// Runs in a process of its own, started by the next test; does nothing otherwise.
 #[tokio::test]
@@ -45,8 +45,7 @@ async fn a_server_that_is_going_to_be_killed() {
 #[tokio::test]
 async fn a_box_of_a_server_that_was_killed_in_the_middle_of_transfers_goes_on() {
     let Some(provider) = TestProvider::new().await else { return };
-    let mut server = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", DOOMED, "--nocapture"])
+    let mut server = fixtures::again(module_path!(), DOOMED)
         .env(SOCKET, &provider.config.socket)
         .env(STORE, provider.config.store_id.as_str())
         .stdout(Stdio::piped())

@@ -17,7 +17,7 @@ use crate::native::harness::{TestBox, TestProvider, is_root, new_id, open_images
 const FOLDER: &str = "TIDEBOX_TEST_DOOMED_IMAGES";
 /// Id of that server's store.
 const STORE: &str = "TIDEBOX_TEST_DOOMED_IMAGES_STORE";
-const DOOMED: &str = "images::a_server_with_images_that_is_going_to_be_killed";
+const DOOMED: &str = "a_server_with_images_that_is_going_to_be_killed";
 
 async fn with_full_image() -> Option<TestProvider> {
     Some(TestProvider::with_images(&[(FULL, fixtures::suite::full()?)]).await)
@@ -191,8 +191,7 @@ async fn a_server_with_images_that_is_going_to_be_killed() {
 
 /// Starts two boxes in a server of its own, one of each image, and kills the server.
 fn killed_server(provider: &TestProvider) -> Vec<SandboxId> {
-    let mut server = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", DOOMED, "--nocapture"])
+    let mut server = fixtures::again(module_path!(), DOOMED)
         .env(FOLDER, provider.config().data_dir)
         .env(STORE, provider.store())
         .stdout(Stdio::piped())

@@ -215,10 +215,13 @@ const UNMASKED: &str = "TIDEBOX_TEST_UNMASKED";
 async fn control_groups_are_closed_to_other_users_whatever_the_umask_says() {
     use std::os::unix::fs::PermissionsExt;
     if std::env::var_os(UNMASKED).is_none() {
-        let name = "limits::control_groups_are_closed_to_other_users_whatever_the_umask_says";
-        let mut again = std::process::Command::new("/bin/sh");
-        again.args(["-c", r#"umask 000; exec "$0" --exact "$1""#]).arg(std::env::current_exe().unwrap()).arg(name);
-        assert!(again.env(UNMASKED, "1").status().unwrap().success());
+        let name = "control_groups_are_closed_to_other_users_whatever_the_umask_says";
+        let again = fixtures::again(module_path!(), name);
+        let mut unmasked = std::process::Command::new("/bin/sh");
+        unmasked.args(["-c", r#"umask 000; exec "$0" "$@""#]).arg(again.get_program()).args(again.get_args());
+        let ran = unmasked.env(UNMASKED, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && said.contains("1 passed"), "{said}");
         return;
     }
     let provider = TestProvider::new().await;

@@ -1,7 +1,7 @@
 //! Boxes that outlive the server.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use domain::{SandboxId, StoreId};
 use providers::Provider;
@@ -13,7 +13,7 @@ use crate::native::harness::{TestBox, TestProvider, cgroups_named, eventually, n
 const FOLDER: &str = "TIDEBOX_TEST_DOOMED_FOLDER";
 /// Id of that server's store.
 const STORE: &str = "TIDEBOX_TEST_DOOMED_STORE";
-const DOOMED: &str = "restart::a_server_that_is_going_to_be_killed";
+const DOOMED: &str = "a_server_that_is_going_to_be_killed";
 
 /// Runs in a process of its own, started by the next test; does nothing otherwise.
 #[tokio::test]
@@ -41,8 +41,7 @@ async fn a_server_that_is_going_to_be_killed() {
 #[tokio::test]
 async fn boxes_of_a_server_that_was_killed_are_found_and_go_on() {
     let provider = TestProvider::new().await;
-    let mut server = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", DOOMED, "--nocapture"])
+    let mut server = fixtures::again(module_path!(), DOOMED)
         .env(FOLDER, provider.config().data_dir)
         .env(STORE, provider.store())
         .stdout(Stdio::piped())
