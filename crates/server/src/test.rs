@@ -1,4 +1,4 @@
 //! Tests of the whole service below HTTP, with injected faults.
 
-pub(crate) mod lab;
+pub(crate) mod harness;
 mod simulation;

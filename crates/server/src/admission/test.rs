@@ -8,9 +8,9 @@ use super::*;
 use crate::clock::SteadyClock;
 use crate::store::workers::{Heartbeat, PlacementFilter};
 use crate::store::{Change, IdempotencyKey, PoolBounds, PoolPlace, Sqlite};
-use crate::test::lab::open;
+use crate::test::harness::open;
 
-struct Lab {
+struct TestAdmission {
     dir: tempfile::TempDir,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -23,7 +23,7 @@ fn owner(name: &str) -> OwnerId {
     OwnerId::parse(name).unwrap()
 }
 
-impl Lab {
+impl TestAdmission {
     async fn new(policy: QueuePolicy) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap());
@@ -151,148 +151,169 @@ const ONE_EACH: Caps = Caps { max_sandboxes: 0, max_sandboxes_per_owner: 1 };
 
 #[tokio::test]
 async fn without_a_queue_a_full_server_refuses_at_once() {
-    let lab =
-        Lab::new(QueuePolicy { enabled: false, pool: false, timeout: Duration::from_secs(60), places: open(10) }).await;
-    let held = lab.ask(ONE, None).await.unwrap();
-    let refused = lab.ask(ONE, None).await.unwrap_err();
+    let server = TestAdmission::new(QueuePolicy {
+        enabled: false,
+        pool: false,
+        timeout: Duration::from_secs(60),
+        places: open(10),
+    })
+    .await;
+    let held = server.ask(ONE, None).await.unwrap();
+    let refused = server.ask(ONE, None).await.unwrap_err();
     assert!(matches!(refused, Refused::Denied(Denial::MaxSandboxes, room) if room.active.total == 1));
-    lab.end(&held).await;
-    lab.ask(ONE, None).await.unwrap();
-    assert_eq!(lab.admission.stats(), QueueStats::default());
-    lab.close().await;
+    server.end(&held).await;
+    server.ask(ONE, None).await.unwrap();
+    assert_eq!(server.admission.stats(), QueueStats::default());
+    server.close().await;
 }
 
 #[tokio::test]
 async fn who_waits_is_served_in_the_order_of_coming() {
-    let lab = Lab::queueing().await;
-    let mut held = lab.ask(ONE, None).await.unwrap();
-    let (lab, order) = (Arc::new(lab), Arc::new(Mutex::new(Vec::new())));
+    let server = TestAdmission::queueing().await;
+    let mut held = server.ask(ONE, None).await.unwrap();
+    let (server, order) = (Arc::new(server), Arc::new(Mutex::new(Vec::new())));
     let mut waiting = JoinSet::new();
     for n in 0..20u64 {
-        let (asking, order) = (Arc::clone(&lab), Arc::clone(&order));
+        let (asking, order) = (Arc::clone(&server), Arc::clone(&order));
         waiting.spawn(async move {
             let got = asking.ask(ONE, None).await.unwrap();
             order.lock().unwrap().push(n);
             got
         });
-        lab.until(|stats| stats.depth == n + 1).await;
+        server.until(|stats| stats.depth == n + 1).await;
     }
     for _ in 0..20 {
-        lab.end(&held).await;
+        server.end(&held).await;
         held = waiting.join_next().await.unwrap().unwrap();
     }
     assert_eq!(*order.lock().unwrap(), (0..20).collect::<Vec<_>>());
-    let stats = lab.admission.stats();
+    let stats = server.admission.stats();
     assert_eq!((stats.queued, stats.dequeued, stats.depth), (20, 20, 0));
     assert!(stats.wait_max > Duration::ZERO && stats.wait_total >= stats.wait_max && adds_up(stats));
-    Arc::into_inner(lab).unwrap().close().await;
+    Arc::into_inner(server).unwrap().close().await;
 }
 
 #[tokio::test]
 async fn an_owner_at_its_cap_does_not_hold_up_others_and_wakes_on_its_own_room() {
-    let lab = Arc::new(Lab::queueing().await);
-    let held = lab.ask(ONE_EACH, Some("alice")).await.unwrap();
+    let server = Arc::new(TestAdmission::queueing().await);
+    let held = server.ask(ONE_EACH, Some("alice")).await.unwrap();
     let mut waiting = JoinSet::new();
     for n in 1..=3 {
-        let asking = Arc::clone(&lab);
+        let asking = Arc::clone(&server);
         waiting.spawn(async move { asking.ask(ONE_EACH, Some("alice")).await.unwrap() });
-        lab.until(|stats| stats.depth == n).await;
+        server.until(|stats| stats.depth == n).await;
     }
-    let bob = lab.ask(ONE_EACH, Some("bob")).await.unwrap();
+    let bob = server.ask(ONE_EACH, Some("bob")).await.unwrap();
     // A place of another owner does not help alice.
-    lab.end(&bob).await;
-    lab.ask(ONE_EACH, Some("bob")).await.unwrap();
-    assert_eq!(lab.admission.stats().depth, 3);
-    lab.end(&held).await;
+    server.end(&bob).await;
+    server.ask(ONE_EACH, Some("bob")).await.unwrap();
+    assert_eq!(server.admission.stats().depth, 3);
+    server.end(&held).await;
     waiting.join_next().await.unwrap().unwrap();
-    assert_eq!(lab.admission.stats().depth, 2);
+    assert_eq!(server.admission.stats().depth, 2);
     // A raised quota admits the other two at once.
     let quota = Quota { max_sandboxes: 3, ..Quota::default() };
-    lab.store.save_quota(&owner("alice"), &quota, lab.clock.now(), 10).await.unwrap();
-    lab.admission.quota_changed(&owner("alice"));
+    server.store.save_quota(&owner("alice"), &quota, server.clock.now(), 10).await.unwrap();
+    server.admission.quota_changed(&owner("alice"));
     waiting.join_next().await.unwrap().unwrap();
     waiting.join_next().await.unwrap().unwrap();
-    Arc::into_inner(lab).unwrap().close().await;
+    Arc::into_inner(server).unwrap().close().await;
 }
 
 #[tokio::test]
 async fn a_full_pool_of_one_size_does_not_hold_up_who_wants_another_size() {
-    let lab =
-        Lab::new(QueuePolicy { enabled: false, pool: true, timeout: Duration::from_secs(60), places: open(10) }).await;
-    let lab = Arc::new(lab);
+    let server = TestAdmission::new(QueuePolicy {
+        enabled: false,
+        pool: true,
+        timeout: Duration::from_secs(60),
+        places: open(10),
+    })
+    .await;
+    let server = Arc::new(server);
     let of_size = |memory_mb: u32, owner: &str| {
-        let mut new = lab.new_sandbox(Caps::default(), Some(owner));
+        let mut new = server.new_sandbox(Caps::default(), Some(owner));
         new.sandbox.resources.memory_mb = memory_mb;
         let bounds = PoolBounds { hosts_max: 2, places: 2 };
         new.pool = Some(PoolPlace { bounds, new_host: SandboxId::from_entropy(rand::random()) });
         new
     };
-    let admit = async |new: NewSandbox| lab.admission.admit(new, Duration::from_secs(60)).await.map(|got| got.sandbox);
+    let admit =
+        async |new: NewSandbox| server.admission.admit(new, Duration::from_secs(60)).await.map(|got| got.sandbox);
     let held = admit(of_size(512, "a")).await.unwrap();
     admit(of_size(512, "b")).await.unwrap();
     admit(of_size(256, "c")).await.unwrap();
     let mut waiting = JoinSet::new();
     for (n, name) in ["d", "e"].into_iter().enumerate() {
-        let (asking, new) = (Arc::clone(&lab), of_size(512, name));
+        let (asking, new) = (Arc::clone(&server), of_size(512, name));
         waiting.spawn(async move { asking.admission.admit(new, Duration::from_secs(60)).await.unwrap().sandbox });
-        lab.until(|stats| stats.depth == n as u64 + 1).await;
+        server.until(|stats| stats.depth == n as u64 + 1).await;
     }
     // Another owner, and then one of the waiting owners.
     let other = admit(of_size(256, "d")).await.unwrap();
-    assert_eq!(lab.admission.stats().depth, 2);
+    assert_eq!(server.admission.stats().depth, 2);
     // A place of another size does not help them.
-    lab.store.leave(&other.id).await.unwrap();
-    lab.end(&other).await;
+    server.store.leave(&other.id).await.unwrap();
+    server.end(&other).await;
     admit(of_size(256, "f")).await.unwrap();
-    assert_eq!(lab.admission.stats().depth, 2);
-    lab.store.leave(&held.id).await.unwrap();
-    lab.end(&held).await;
+    assert_eq!(server.admission.stats().depth, 2);
+    server.store.leave(&held.id).await.unwrap();
+    server.end(&held).await;
     let first = waiting.join_next().await.unwrap().unwrap();
     assert_eq!(first.owner, Some(owner("d")), "in the order of coming");
-    assert!(adds_up(lab.admission.stats()));
+    assert!(adds_up(server.admission.stats()));
     waiting.shutdown().await;
-    lab.until(|stats| stats.depth == 0).await;
-    Arc::into_inner(lab).unwrap().close().await;
+    server.until(|stats| stats.depth == 0).await;
+    Arc::into_inner(server).unwrap().close().await;
 }
 
 #[tokio::test]
 async fn who_waited_long_enough_is_told_so_and_only_then() {
-    let lab =
-        Lab::new(QueuePolicy { enabled: true, pool: false, timeout: Duration::from_millis(200), places: open(10) })
-            .await;
-    let held = lab.ask(ONE, None).await.unwrap();
+    let server = TestAdmission::new(QueuePolicy {
+        enabled: true,
+        pool: false,
+        timeout: Duration::from_millis(200),
+        places: open(10),
+    })
+    .await;
+    let held = server.ask(ONE, None).await.unwrap();
     let started = Instant::now();
-    let refused = lab.ask(ONE, None).await.unwrap_err();
+    let refused = server.ask(ONE, None).await.unwrap_err();
     assert!(matches!(refused, Refused::TimedOut(Denial::MaxSandboxes, _)), "{refused:?}");
     assert!(started.elapsed() >= Duration::from_millis(200));
-    let stats = lab.admission.stats();
+    let stats = server.admission.stats();
     assert_eq!((stats.timed_out, stats.depth), (1, 0));
-    lab.end(&held).await;
-    lab.ask(ONE, None).await.unwrap();
-    lab.close().await;
+    server.end(&held).await;
+    server.ask(ONE, None).await.unwrap();
+    server.close().await;
 }
 
 #[tokio::test]
 async fn a_full_queue_sends_the_newest_away() {
-    let lab = Arc::new(
-        Lab::new(QueuePolicy { enabled: true, pool: false, timeout: Duration::from_secs(60), places: open(2) }).await,
+    let server = Arc::new(
+        TestAdmission::new(QueuePolicy {
+            enabled: true,
+            pool: false,
+            timeout: Duration::from_secs(60),
+            places: open(2),
+        })
+        .await,
     );
-    let held = lab.ask(ONE_EACH, Some("alice")).await.unwrap();
+    let held = server.ask(ONE_EACH, Some("alice")).await.unwrap();
     let mut waiting = JoinSet::new();
     for n in 1..=2 {
-        let asking = Arc::clone(&lab);
+        let asking = Arc::clone(&server);
         waiting.spawn(async move { asking.ask(ONE_EACH, Some("alice")).await });
-        lab.until(|stats| stats.depth == n).await;
+        server.until(|stats| stats.depth == n).await;
     }
-    let refused = lab.ask(ONE_EACH, Some("alice")).await.unwrap_err();
+    let refused = server.ask(ONE_EACH, Some("alice")).await.unwrap_err();
     assert!(matches!(refused, Refused::QueueFull(Denial::MaxSandboxesPerOwner, room) if room.caps == ONE_EACH));
     // A spawn that finds room needs no place in the queue.
-    lab.ask(ONE_EACH, Some("bob")).await.unwrap();
-    lab.end(&held).await;
+    server.ask(ONE_EACH, Some("bob")).await.unwrap();
+    server.end(&held).await;
     waiting.join_next().await.unwrap().unwrap().unwrap();
-    assert!(adds_up(lab.admission.stats()));
+    assert!(adds_up(server.admission.stats()));
     waiting.shutdown().await;
-    Arc::into_inner(lab).unwrap().close().await;
+    Arc::into_inner(server).unwrap().close().await;
 }
 
 #[tokio::test]
@@ -303,121 +324,121 @@ async fn an_owner_at_its_cap_leaves_places_in_the_queue_to_others() {
         timeout: Duration::from_secs(60),
         places: Places { all: 8, of_one: None },
     };
-    let lab = Arc::new(Lab::new(policy).await);
-    let holds = lab.ask(ONE_EACH, Some("greedy")).await.unwrap();
+    let server = Arc::new(TestAdmission::new(policy).await);
+    let holds = server.ask(ONE_EACH, Some("greedy")).await.unwrap();
     let mut waiting = JoinSet::new();
     for _ in 0..20 {
-        let lab = Arc::clone(&lab);
-        waiting.spawn(async move { lab.ask(ONE_EACH, Some("greedy")).await.map(|_| ()) });
+        let server = Arc::clone(&server);
+        waiting.spawn(async move { server.ask(ONE_EACH, Some("greedy")).await.map(|_| ()) });
     }
     for _ in 0..16 {
         let refused = waiting.join_next().await.unwrap().unwrap().unwrap_err();
         assert!(matches!(refused, Refused::ShareFull(Denial::MaxSandboxesPerOwner, _, 4)), "{refused:?}");
     }
     // Another owner at its cap can wait too, and so can spawns without an owner.
-    lab.ask(ONE_EACH, Some("modest")).await.unwrap();
-    let other = Arc::clone(&lab);
+    server.ask(ONE_EACH, Some("modest")).await.unwrap();
+    let other = Arc::clone(&server);
     waiting.spawn(async move { other.ask(ONE_EACH, Some("modest")).await.map(|_| ()) });
-    lab.until(|stats| stats.depth == 5).await;
+    server.until(|stats| stats.depth == 5).await;
     // The owner can use a queue place again once it is free.
-    lab.end(&holds).await;
-    lab.until(|stats| stats.depth == 4).await;
-    let again = Arc::clone(&lab);
+    server.end(&holds).await;
+    server.until(|stats| stats.depth == 4).await;
+    let again = Arc::clone(&server);
     waiting.spawn(async move { again.ask(ONE_EACH, Some("greedy")).await.map(|_| ()) });
-    lab.until(|stats| stats.depth == 5).await;
+    server.until(|stats| stats.depth == 5).await;
     waiting.shutdown().await;
-    lab.until(|stats| stats.depth == 0 && adds_up(stats)).await;
-    Arc::into_inner(lab).unwrap().close().await;
+    server.until(|stats| stats.depth == 0 && adds_up(stats)).await;
+    Arc::into_inner(server).unwrap().close().await;
 }
 
 #[tokio::test]
 async fn who_goes_away_leaves_the_queue_and_holds_no_place() {
-    let lab = Arc::new(Lab::queueing().await);
-    let held = lab.ask(ONE, None).await.unwrap();
+    let server = Arc::new(TestAdmission::queueing().await);
+    let held = server.ask(ONE, None).await.unwrap();
     let mut waiting = JoinSet::new();
     for _ in 0..200 {
-        let asking = Arc::clone(&lab);
+        let asking = Arc::clone(&server);
         waiting.spawn(async move { asking.ask(ONE, Some("crowd")).await });
     }
-    lab.until(|stats| stats.depth == 200).await;
+    server.until(|stats| stats.depth == 200).await;
     // All disconnect at once, at the moment that a place comes free.
     waiting.abort_all();
-    lab.end(&held).await;
+    server.end(&held).await;
     while waiting.join_next().await.is_some() {}
-    lab.until(|stats| stats.depth == 0).await;
-    let last = lab.ask(ONE, None).await.unwrap();
-    assert_eq!(lab.store.counts().await.unwrap().active, 1);
-    assert!(adds_up(lab.admission.stats()), "{:?}", lab.admission.stats());
-    lab.end(&last).await;
-    Arc::into_inner(lab).unwrap().close().await;
+    server.until(|stats| stats.depth == 0).await;
+    let last = server.ask(ONE, None).await.unwrap();
+    assert_eq!(server.store.counts().await.unwrap().active, 1);
+    assert!(adds_up(server.admission.stats()), "{:?}", server.admission.stats());
+    server.end(&last).await;
+    Arc::into_inner(server).unwrap().close().await;
 }
 
 #[tokio::test]
 async fn who_comes_as_the_one_ahead_leaves_waits_in_its_stead() {
-    let lab = Lab::queueing().await;
-    let held = lab.ask(ONE_EACH, Some("alice")).await.unwrap();
-    let mut ahead = Box::pin(lab.ask(ONE_EACH, Some("alice")));
+    let server = TestAdmission::queueing().await;
+    let held = server.ask(ONE_EACH, Some("alice")).await.unwrap();
+    let mut ahead = Box::pin(server.ask(ONE_EACH, Some("alice")));
     assert!(futures_util::poll!(&mut ahead).is_pending());
-    lab.until(|stats| stats.depth == 1).await;
+    server.until(|stats| stats.depth == 1).await;
     // Both messages reach the task before it runs.
-    let mut behind = Box::pin(lab.ask(ONE_EACH, Some("alice")));
+    let mut behind = Box::pin(server.ask(ONE_EACH, Some("alice")));
     assert!(futures_util::poll!(&mut behind).is_pending());
     drop(ahead);
-    lab.until(|stats| stats.queued == 2 && stats.depth == 1).await;
-    lab.end(&held).await;
+    server.until(|stats| stats.queued == 2 && stats.depth == 1).await;
+    server.end(&held).await;
     behind.await.unwrap();
-    assert!(adds_up(lab.admission.stats()));
-    lab.close().await;
+    assert!(adds_up(server.admission.stats()));
+    server.close().await;
 }
 
 #[tokio::test]
 async fn a_server_that_stops_tells_those_who_wait() {
-    let lab = Arc::new(Lab::queueing().await);
-    lab.ask(ONE, None).await.unwrap();
-    let asking = Arc::clone(&lab);
+    let server = Arc::new(TestAdmission::queueing().await);
+    server.ask(ONE, None).await.unwrap();
+    let asking = Arc::clone(&server);
     let mut waiting = JoinSet::new();
     waiting.spawn(async move { asking.ask(ONE, None).await });
-    lab.until(|stats| stats.depth == 1).await;
-    lab.stop.cancel();
+    server.until(|stats| stats.depth == 1).await;
+    server.stop.cancel();
     assert!(matches!(waiting.join_next().await.unwrap().unwrap(), Err(Refused::Closed)));
-    assert!(matches!(lab.ask(ONE, None).await, Err(Refused::Closed)));
-    Arc::into_inner(lab).unwrap().close().await;
+    assert!(matches!(server.ask(ONE, None).await, Err(Refused::Closed)));
+    Arc::into_inner(server).unwrap().close().await;
 }
 
 #[tokio::test]
 async fn two_with_one_key_are_one_sandbox() {
-    let lab = Lab::queueing().await;
+    let server = TestAdmission::queueing().await;
     let keyed = || {
         let key = IdempotencyKey { key: "k".to_owned(), request: "r".to_owned() };
-        NewSandbox { key: Some(key), ..lab.new_sandbox(Caps::default(), Some("alice")) }
+        NewSandbox { key: Some(key), ..server.new_sandbox(Caps::default(), Some("alice")) }
     };
-    let both = [keyed(), keyed()].map(|new| lab.admission.admit(new, Duration::from_secs(60)));
+    let both = [keyed(), keyed()].map(|new| server.admission.admit(new, Duration::from_secs(60)));
     let outcomes = join_all(both).await;
     assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1);
     assert!(outcomes.iter().any(|outcome| matches!(outcome, Err(Refused::KeyTaken))));
-    lab.close().await;
+    server.close().await;
 }
 
 /// A load test of the whole queue: clients of five owners spawn, hold a sandbox for a moment and
 /// end it, disconnect, or see their quota change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
-    let lab = Arc::new(Lab::queueing().await);
+    let server = Arc::new(TestAdmission::queueing().await);
     let caps = Caps { max_sandboxes: 10, max_sandboxes_per_owner: 4 };
     let asked: Arc<[Mutex<Vec<SandboxId>>; 5]> = Arc::default();
     let served = Arc::new(AtomicU64::new(0));
     // The clients find the server full.
     let mut held = Vec::new();
     for _ in 0..10 {
-        held.push(lab.ask(caps, None).await.unwrap());
+        held.push(server.ask(caps, None).await.unwrap());
     }
     let mut clients = JoinSet::new();
     for n in 0..200u64 {
-        let (lab, asked, served) = (Arc::clone(&lab), Arc::clone(&asked), Arc::clone(&served));
+        let (server, asked, served) = (Arc::clone(&server), Arc::clone(&asked), Arc::clone(&served));
         clients.spawn(async move {
             let name = format!("owner-{}", n % 5);
             for _ in 0..5 {
-                let asking = lab.ask_in_turn(caps, &name, &asked[usize::try_from(n % 5).unwrap()]);
+                let asking = server.ask_in_turn(caps, &name, &asked[usize::try_from(n % 5).unwrap()]);
                 let got = if n % 7 == 0 {
                     // One in seven gives up after a short while.
                     tokio::time::timeout(Duration::from_millis(n % 40), asking).await.ok()
@@ -426,40 +447,40 @@ async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
                 };
                 let Some(got) = got else { continue };
                 let sandbox = got.unwrap();
-                let counts = lab.store.counts().await.unwrap();
+                let counts = server.store.counts().await.unwrap();
                 assert!(counts.active <= 10, "{counts:?}");
                 // Long enough that all ten places are taken.
                 tokio::time::sleep(Duration::from_millis(2 + n % 5)).await;
                 served.fetch_add(1, Ordering::Relaxed);
-                lab.end(&sandbox).await;
+                server.end(&sandbox).await;
             }
         });
     }
-    lab.until(|stats| stats.depth >= 100).await;
+    server.until(|stats| stats.depth >= 100).await;
     for sandbox in &held {
-        lab.end(sandbox).await;
+        server.end(sandbox).await;
     }
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }
-    lab.until(|stats| stats.depth == 0).await;
-    let stats = lab.admission.stats();
+    server.until(|stats| stats.depth == 0).await;
+    let stats = server.admission.stats();
     assert!(adds_up(stats) && stats.queued > 0, "{stats:?}");
     let patient = served.load(Ordering::Relaxed);
     assert!(patient >= 5 * (200 - 200 / 7 - 1), "no waiting client is forgotten: {patient}");
     // A caller that disconnected just as it was admitted gives the place back.
     let empty = async {
-        while lab.store.counts().await.unwrap().active > 0 {
+        while server.store.counts().await.unwrap().active > 0 {
             tokio::task::yield_now().await;
         }
     };
     tokio::time::timeout(Duration::from_secs(30), empty).await.expect("no place is lost");
-    let admitted = lab.admitted().await;
+    let admitted = server.admitted().await;
     for (owner, asked) in asked.iter().enumerate() {
         let mut asked = asked.lock().unwrap().clone();
         let of_owner: Vec<&SandboxId> = admitted.iter().filter(|id| asked.contains(id)).collect();
         asked.retain(|id| admitted.contains(id));
         assert!(asked.len() > 50 && of_owner == asked.iter().collect::<Vec<_>>(), "the order of owner {owner}");
     }
-    Arc::into_inner(lab).unwrap().close().await;
+    Arc::into_inner(server).unwrap().close().await;
 }

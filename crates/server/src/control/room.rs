@@ -64,26 +64,26 @@ mod test {
 
     use super::*;
     use crate::control::{Policy, SpawnRequest};
-    use crate::test::lab::{self, Lab, Puppet};
+    use crate::test::harness::{self, TestApp, TestProvider};
 
-    async fn lab(disk: &std::path::Path, policy: Policy) -> Lab {
-        let heavy = Puppet::new("heavy");
-        heavy.lie_on(disk);
-        Lab::new(vec![heavy as Arc<dyn Provider>], policy).await
+    async fn app(disk: &std::path::Path, policy: Policy) -> TestApp {
+        let heavy = TestProvider::new("heavy");
+        heavy.set_disk_dir(disk);
+        TestApp::new(vec![heavy as Arc<dyn Provider>], policy).await
     }
 
     #[tokio::test]
     async fn a_bound_that_the_disk_cannot_hold_beyond_the_reserve_is_refused_with_the_figure() {
         let dir = tempfile::tempdir().unwrap();
         let free = Room::of(dir.path()).unwrap().bytes;
-        let policy = Policy { reserve_disk_bytes: free / 2, ..lab::policy() };
-        let lab = lab(dir.path(), policy).await;
+        let policy = Policy { reserve_disk_bytes: free / 2, ..harness::policy() };
+        let app = app(dir.path(), policy).await;
         let sized = |disk_mb| SpawnRequest { disk_mb: Some(disk_mb), ..SpawnRequest::default() };
         let too_much = u32::try_from((free / 4 * 3) >> 20).unwrap();
-        let refused = lab.control.spawn(sized(too_much)).await.unwrap_err();
+        let refused = app.control.spawn(sized(too_much)).await.unwrap_err();
         assert!(matches!(&refused, Error::LimitReached(text) if text.contains("ask for at most")), "{refused}");
-        lab.control.spawn(sized(too_much / 3)).await.unwrap();
-        assert_eq!(lab.control.store().counts().await.unwrap().by_state.get("failed"), None, "nothing was written");
+        app.control.spawn(sized(too_much / 3)).await.unwrap();
+        assert_eq!(app.control.store().counts().await.unwrap().by_state.get("failed"), None, "nothing was written");
     }
 
     #[tokio::test]
@@ -94,8 +94,8 @@ mod test {
             if Room::of(dir.path()).unwrap().entries.is_none() && reserve_inodes > 0 {
                 continue;
             }
-            let policy = Policy { reserve_disk_bytes, reserve_inodes, ..lab::policy() };
-            let refused = lab(dir.path(), policy).await.control.spawn(SpawnRequest::default()).await.unwrap_err();
+            let policy = Policy { reserve_disk_bytes, reserve_inodes, ..harness::policy() };
+            let refused = app(dir.path(), policy).await.control.spawn(SpawnRequest::default()).await.unwrap_err();
             assert!(matches!(&refused, Error::Full(text) if text.contains(key)), "{refused}");
         }
     }

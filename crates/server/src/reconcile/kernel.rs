@@ -161,44 +161,44 @@ async fn measure(provider: &dyn Provider, boxes: Vec<Sandbox>, share: KernelShar
 mod test {
     use super::*;
     use crate::control::SpawnRequest;
-    use crate::test::lab::{self, Lab, Puppet};
+    use crate::test::harness::{self, TestApp, TestProvider};
 
     const SHARE: KernelShare = KernelShare::OpenFiles;
 
-    async fn lab(shares: &[u64]) -> (Lab, Vec<SandboxId>) {
-        let puppet = Puppet::new("heavy");
-        let lab = Lab::new(vec![Arc::clone(&puppet) as Arc<dyn Provider>], lab::policy()).await;
+    async fn app(shares: &[u64]) -> (TestApp, Vec<SandboxId>) {
+        let provider = TestProvider::new("heavy");
+        let app = TestApp::new(vec![Arc::clone(&provider) as Arc<dyn Provider>], harness::policy()).await;
         let mut made = Vec::new();
         for share in shares {
-            let id = lab.control.spawn(SpawnRequest::default()).await.unwrap().sandbox.id;
-            puppet.burden(&id, *share);
+            let id = app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox.id;
+            provider.set_kernel_usage(&id, *share);
             made.push(id);
         }
-        (lab, made)
+        (app, made)
     }
 
     #[tokio::test]
     async fn the_box_that_takes_most_is_ended_and_its_neighbours_are_not() {
-        let (lab, made) = lab(&[100, 90_000, 30_000]).await;
+        let (app, made) = app(&[100, 90_000, 30_000]).await;
         let mut guard = Guard::default();
-        assert_eq!(guard.look(&lab.control, SHARE).await.unwrap(), Some(made[1].clone()));
-        assert_eq!(guard.look(&lab.control, SHARE).await.unwrap(), None, "what it held is not free yet");
+        assert_eq!(guard.look(&app.control, SHARE).await.unwrap(), Some(made[1].clone()));
+        assert_eq!(guard.look(&app.control, SHARE).await.unwrap(), None, "what it held is not free yet");
         let ended = guard.removals.join_next().await.unwrap().ok();
         guard.has_ended(ended);
-        assert_eq!(lab.state(&made[1]).await, State::Failed);
-        assert_eq!(guard.look(&lab.control, SHARE).await.unwrap(), Some(made[2].clone()), "it was not enough");
-        assert_eq!(lab.state(&made[0]).await, State::Running);
+        assert_eq!(app.state(&made[1]).await, State::Failed);
+        assert_eq!(guard.look(&app.control, SHARE).await.unwrap(), Some(made[2].clone()), "it was not enough");
+        assert_eq!(app.state(&made[0]).await, State::Running);
     }
 
     #[tokio::test]
     async fn no_box_is_ended_for_what_other_programs_take() {
-        let (lab, made) = lab(&[100, 200]).await;
+        let (app, made) = app(&[100, 200]).await;
         let mut guard = Guard::default();
         for _ in 0..2 {
-            assert_eq!(guard.look(&lab.control, SHARE).await.unwrap(), None);
+            assert_eq!(guard.look(&app.control, SHARE).await.unwrap(), None);
         }
         for id in made {
-            assert_eq!(lab.state(&id).await, State::Running);
+            assert_eq!(app.state(&id).await, State::Running);
         }
     }
 }

@@ -5,39 +5,39 @@ use providers::{Provider, Spec};
 
 use super::*;
 use crate::control::SpawnRequest;
-use crate::test::lab::{self, Lab, Puppet};
+use crate::test::harness::{self, TestApp, TestProvider};
 
 /// Deadline for each wait of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two providers, the first of which fails or hangs, and a running reconciler.
 struct Two {
-    lab: Lab,
-    first: Arc<Puppet>,
-    second: Arc<Puppet>,
+    app: TestApp,
+    first: Arc<TestProvider>,
+    second: Arc<TestProvider>,
     stop: CancellationToken,
 }
 
 impl Two {
     async fn new() -> Self {
-        let (first, second) = (Puppet::new("first"), Puppet::new("second"));
+        let (first, second) = (TestProvider::new("first"), TestProvider::new("second"));
         let providers: Vec<Arc<dyn Provider>> = vec![Arc::clone(&first) as _, Arc::clone(&second) as _];
-        Self { lab: Lab::new(providers, lab::policy()).await, first, second, stop: CancellationToken::new() }
+        Self { app: TestApp::new(providers, harness::policy()).await, first, second, stop: CancellationToken::new() }
     }
 
     fn reconcile(&self) -> JoinSet<()> {
         let mut reconciling = JoinSet::new();
-        reconciling.spawn(run(Arc::clone(&self.lab.control), "/".into(), self.stop.clone()));
+        reconciling.spawn(run(Arc::clone(&self.app.control), "/".into(), self.stop.clone()));
         reconciling
     }
 
     async fn a_box_of(&self, provider: &str, ttl: Duration) -> SandboxId {
         let request = SpawnRequest { provider: Some(provider.to_owned()), ttl: Some(ttl), ..SpawnRequest::default() };
-        self.lab.control.spawn(request).await.unwrap().sandbox.id
+        self.app.control.spawn(request).await.unwrap().sandbox.id
     }
 
     async fn is_destroyed(&self, id: &SandboxId) -> bool {
-        self.lab.state(id).await == State::Destroyed
+        self.app.state(id).await == State::Destroyed
     }
 
     async fn end(self, mut reconciling: JoinSet<()>) {
@@ -73,9 +73,9 @@ async fn a_provider_that_hangs_harms_nothing_but_itself() {
     until("the end of what vanished", async || two.is_destroyed(&vanishing).await).await;
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     for id in &stuck {
-        until("the wish to end it", async || two.lab.state(id).await == State::Destroying).await;
+        until("the wish to end it", async || two.app.state(id).await == State::Destroying).await;
     }
-    let checked = |name| two.lab.control.registry().get(name).unwrap().checked();
+    let checked = |name| two.app.control.registry().get(name).unwrap().checked();
     until("its health", async || checked("first").health.error.is_some()).await;
     assert!(checked("first").health.error.unwrap().contains("no answer"), "in words");
     assert_eq!(checked("second").health.error, None);
@@ -91,7 +91,7 @@ async fn a_provider_that_fails_does_not_keep_the_next_from_being_looked_at() {
     two.second.mock.vanish(&vanishing);
     let reconciling = two.reconcile();
     until("the end of what vanished", async || two.is_destroyed(&vanishing).await).await;
-    assert_eq!(two.lab.state(&kept).await, State::Running, "its end is not noticed");
+    assert_eq!(two.app.state(&kept).await, State::Running, "its end is not noticed");
     two.end(reconciling).await;
 }
 
@@ -100,7 +100,7 @@ async fn an_orphan_that_cannot_be_removed_does_not_keep_the_others() {
     let two = Two::new().await;
     let spec = |fails: &str| Spec {
         image: "any".to_owned(),
-        resources: lab::policy().resources,
+        resources: harness::policy().resources,
         entrypoint: false,
         metadata: Metadata::from([("mock.stop_fail".to_owned(), fails.to_owned())]),
         lifetime: LONG,
@@ -113,7 +113,7 @@ async fn an_orphan_that_cannot_be_removed_does_not_keep_the_others() {
     }
     let lost = two.a_box_of("first", LONG).await;
     two.first.mock.vanish(&lost);
-    let kept = two.lab.control.reconcile_provider("first").await.unwrap();
+    let kept = two.app.control.reconcile_provider("first").await.unwrap();
     assert_eq!(kept.iter().map(|(id, _)| id).collect::<Vec<_>>(), [&ids[0]]);
     let left = two.first.mock.inventory().await.unwrap();
     assert_eq!(left.iter().map(|found| &found.id).collect::<Vec<_>>(), [&ids[0]]);

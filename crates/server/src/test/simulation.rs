@@ -20,7 +20,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio_util::task::TaskTracker;
 
-use super::lab;
+use super::harness;
 use crate::admission::{Admission, Opened, QueuePolicy};
 use crate::clock::{Clock, after, from_ms};
 use crate::control::{Control, Error, IdempotencyKey, ListFilter, Policy, SharedBoxes, SpawnRequest};
@@ -46,13 +46,13 @@ const CAPS: Caps = Caps { max_sandboxes: 6, max_sandboxes_per_owner: 4 };
 
 /// The simulation's clock, which moves only when set.
 #[derive(Debug)]
-struct Hands {
+struct ManualClock {
     now_ms: AtomicI64,
     /// Step of the wall clock that the server has not noticed yet, in milliseconds.
     step_ms: AtomicI64,
 }
 
-impl Clock for Hands {
+impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         from_ms(self.now_ms.load(Ordering::SeqCst))
     }
@@ -74,26 +74,26 @@ struct World {
     mock: Mock,
     /// True if sandboxes share boxes.
     pooled: bool,
-    hands: Arc<Hands>,
-    told: Mutex<Told>,
+    clock: Arc<ManualClock>,
+    answers: Mutex<Answers>,
 }
 
 #[derive(Default)]
-struct Told {
+struct Answers {
     /// Sandboxes that a caller received and that no request has ended since, with their end.
     alive: BTreeMap<SandboxId, Timestamp>,
     /// Sandboxes that a request may have ended, or whose box ended by itself.
-    doomed: BTreeSet<SandboxId>,
+    ended: BTreeSet<SandboxId>,
     /// Sandboxes that a caller was notified are gone.
     gone: BTreeSet<SandboxId>,
     /// Sandboxes by idempotency key.
     keys: BTreeMap<String, SandboxId>,
 }
 
-impl Told {
-    fn doom(&mut self, id: &SandboxId) {
+impl Answers {
+    fn note_end(&mut self, id: &SandboxId) {
         self.alive.remove(id);
-        self.doomed.insert(id.clone());
+        self.ended.insert(id.clone());
     }
 }
 
@@ -113,7 +113,7 @@ struct Life {
 impl Life {
     async fn begin(world: &World, queue: QueuePolicy, beats: bool) -> Self {
         let store: Arc<dyn Store> = Arc::new(open(&world.database()).await);
-        let clock: Arc<dyn Clock> = world.hands.clone();
+        let clock: Arc<dyn Clock> = world.clock.clone();
         let mut provider: Arc<dyn Provider> = Arc::new(world.mock.clone());
         if world.pooled {
             provider = Arc::new(SharedBoxes::new(provider, Arc::clone(&store), Arc::clone(&clock)));
@@ -125,7 +125,7 @@ impl Life {
             Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), queue);
         let tasks = TaskTracker::new();
         tasks.spawn(task);
-        let policy = Policy { caps: CAPS, queue, pool: world.pooled.then_some(POOL), ..lab::policy() };
+        let policy = Policy { caps: CAPS, queue, pool: world.pooled.then_some(POOL), ..harness::policy() };
         let control =
             Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
         tasks.spawn(Arc::clone(&control).remove_abandoned(abandoned));
@@ -150,17 +150,17 @@ impl Life {
             50..=69 => {
                 let Some(id) = pick(world, &mut dice) else { return };
                 // The outcome is unknown until the answer comes.
-                world.told.lock().unwrap().doom(&id);
+                world.answers.lock().unwrap().note_end(&id);
                 if self.control.destroy(id.as_str()).await.is_ok() {
-                    world.told.lock().unwrap().gone.insert(id);
+                    world.answers.lock().unwrap().gone.insert(id);
                 }
             }
             70..=84 => {
                 let Some(id) = pick(world, &mut dice) else { return };
                 let ttl = Duration::from_secs(dice.random_range(1..120));
                 // The lifetime may be shortened, with or without an answer.
-                if let Some(end) = world.told.lock().unwrap().alive.get_mut(&id) {
-                    *end = after(world.hands.now(), ttl).min(*end);
+                if let Some(end) = world.answers.lock().unwrap().alive.get_mut(&id) {
+                    *end = after(world.clock.now(), ttl).min(*end);
                 }
                 let _ = self.control.extend(id.as_str(), ttl).await;
             }
@@ -174,7 +174,7 @@ impl Life {
             _ => {
                 // A box ends by itself.
                 if let Some(id) = pick(world, &mut dice) {
-                    world.told.lock().unwrap().doom(&id);
+                    world.answers.lock().unwrap().note_end(&id);
                     if dice.random_bool(0.5) { world.mock.vanish(&id) } else { world.mock.die(&id) }
                 }
             }
@@ -212,16 +212,16 @@ impl Life {
         match spawned {
             Ok(spawned) => {
                 let id = spawned.sandbox.id;
-                let mut told = world.told.lock().unwrap();
+                let mut answers = world.answers.lock().unwrap();
                 let end = spawned.sandbox.expires_at;
-                if !told.doomed.contains(&id) {
+                if !answers.ended.contains(&id) {
                     // A repeated request may have been answered before its end was moved.
-                    told.alive.entry(id.clone()).and_modify(|known| *known = end.min(*known)).or_insert(end);
+                    answers.alive.entry(id.clone()).and_modify(|known| *known = end.min(*known)).or_insert(end);
                 }
                 if let Some(key) = key {
                     let key = format!("{} {key}", owner.map(|owner| owner.to_string()).unwrap_or_default());
-                    if let Some(before) = told.keys.insert(key, id.clone()) {
-                        let lives = told.alive.get(&before).is_some_and(|end| *end > world.hands.now());
+                    if let Some(before) = answers.keys.insert(key, id.clone()) {
+                        let lives = answers.alive.get(&before).is_some_and(|end| *end > world.clock.now());
                         assert!(before == id || !lives, "one key gave {before} and {id}");
                     }
                 }
@@ -300,14 +300,14 @@ impl Life {
             let room = self.store.room(Some(&owner), CAPS).await.unwrap();
             assert_eq!(room.active.owner, Some(of_owner as u64), "{name}");
         }
-        let now = world.hands.now();
+        let now = world.clock.now();
         let listed = self.control.sandboxes(&ListFilter::default()).await.unwrap().sandboxes;
         assert!(listed.iter().all(|row| row.state == State::Failed || row.expires_at > now));
-        let told = world.told.lock().unwrap();
-        for id in &told.gone {
+        let answers = world.answers.lock().unwrap();
+        for id in &answers.gone {
             assert!(!rows.contains(id), "{id} was destroyed and came back");
         }
-        for (id, end) in &told.alive {
+        for (id, end) in &answers.alive {
             assert!(*end <= now || rows.contains(id), "{id} was lost before its end");
         }
         let stats = self.control.queue_stats();
@@ -321,44 +321,44 @@ async fn open(path: &Path) -> Sqlite {
 }
 
 fn pick(world: &World, dice: &mut StdRng) -> Option<SandboxId> {
-    let told = world.told.lock().unwrap();
-    let at = dice.random_range(0..told.alive.len().max(1));
-    told.alive.keys().nth(at).cloned()
+    let answers = world.answers.lock().unwrap();
+    let at = dice.random_range(0..answers.alive.len().max(1));
+    answers.alive.keys().nth(at).cloned()
 }
 
 /// Advances the clock by a random time.
 fn tick(world: &World, dice: &mut StdRng) {
     let seconds = if dice.random_bool(0.3) { dice.random_range(0..90) } else { 0 };
-    world.hands.now_ms.fetch_add(seconds * 1000, Ordering::SeqCst);
+    world.clock.now_ms.fetch_add(seconds * 1000, Ordering::SeqCst);
 }
 
 /// Sets the wall clock; the ends of live sandboxes move with it.
 async fn set_clock(world: &World, life: &Life, dice: &mut StdRng) {
     let step_ms = dice.random_range(-7200..7200) * 1000;
-    world.hands.step_ms.store(step_ms, Ordering::SeqCst);
+    world.clock.step_ms.store(step_ms, Ordering::SeqCst);
     reconcile::settle(&life.control).await;
-    for end in world.told.lock().unwrap().alive.values_mut() {
+    for end in world.answers.lock().unwrap().alive.values_mut() {
         *end = from_ms(end.as_millisecond() + step_ms);
     }
 }
 
 fn history(seed: u64) {
     let mut dice = StdRng::seed_from_u64(seed);
-    let hands = Arc::new(Hands { now_ms: AtomicI64::new(1_700_000_000_000), step_ms: AtomicI64::new(0) });
-    let clock = Arc::clone(&hands);
+    let clock = Arc::new(ManualClock { now_ms: AtomicI64::new(1_700_000_000_000), step_ms: AtomicI64::new(0) });
+    let mock_clock = Arc::clone(&clock);
     let world = Arc::new(World {
         dir: tempfile::tempdir().unwrap(),
-        mock: Mock::new(move || clock.now()),
+        mock: Mock::new(move || mock_clock.now()),
         pooled: seed % 3 == 2,
-        hands,
-        told: Mutex::default(),
+        clock,
+        answers: Mutex::default(),
     });
     for number in 1..=LIVES {
         let queue = QueuePolicy {
             enabled: dice.random_bool(0.7),
             pool: dice.random_bool(0.5),
             timeout: Duration::from_millis(dice.random_range(1..40)),
-            places: lab::open(dice.random_range(1..10)),
+            places: harness::open(dice.random_range(1..10)),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let mut own = StdRng::seed_from_u64(dice.random());
@@ -400,7 +400,7 @@ fn history(seed: u64) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let queue =
-            QueuePolicy { enabled: true, pool: false, timeout: Duration::from_millis(20), places: lab::open(10) };
+            QueuePolicy { enabled: true, pool: false, timeout: Duration::from_millis(20), places: harness::open(10) };
         let server = Life::begin(&world, queue, true).await;
         server.check_settled(&world).await;
         server.store.close().await;
@@ -432,16 +432,16 @@ async fn polls<T>(future: impl Future<Output = T>, most: usize) -> Option<T> {
 
 #[tokio::test]
 async fn who_hangs_up_at_whatever_step_of_a_spawn_leaves_nothing_even_without_the_reconciler() {
-    let hands = Arc::new(Hands { now_ms: AtomicI64::new(1_700_000_000_000), step_ms: AtomicI64::new(0) });
-    let clock = Arc::clone(&hands);
+    let clock = Arc::new(ManualClock { now_ms: AtomicI64::new(1_700_000_000_000), step_ms: AtomicI64::new(0) });
+    let mock_clock = Arc::clone(&clock);
     let world = World {
         dir: tempfile::tempdir().unwrap(),
-        mock: Mock::new(move || clock.now()),
+        mock: Mock::new(move || mock_clock.now()),
         pooled: false,
-        hands,
-        told: Mutex::default(),
+        clock,
+        answers: Mutex::default(),
     };
-    let queue = QueuePolicy { enabled: false, pool: false, timeout: PATIENCE, places: lab::open(1) };
+    let queue = QueuePolicy { enabled: false, pool: false, timeout: PATIENCE, places: harness::open(1) };
     let life = Life::begin(&world, queue, true).await;
     for most in 1.. {
         // As a control plane asks, so that the lease is stored too.

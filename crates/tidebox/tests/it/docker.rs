@@ -11,7 +11,7 @@ use crate::server::TestServer;
 const IMAGE: &str = "team/system:1";
 
 /// Starts an Engine with an image, and a server that uses it.
-async fn ground() -> Option<(Engine, TestServer)> {
+async fn engine_and_server() -> Option<(Engine, TestServer)> {
     let image = Image::alpine_like()?;
     let engine = Engine::start()?;
     engine.load(IMAGE, &image);
@@ -36,7 +36,7 @@ async fn spawn(server: &TestServer) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_stops_and_starts_again_loses_no_word_of_its_boxes() {
-    let Some((mut engine, server)) = ground().await else { return };
+    let Some((mut engine, server)) = engine_and_server().await else { return };
     let id = spawn(&server).await;
     assert_eq!(server.output(&id, "echo here").await, "here\n");
     engine.stop();
@@ -65,7 +65,7 @@ async fn an_engine_that_stops_and_starts_again_loses_no_word_of_its_boxes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_that_is_removed_or_killed_behind_the_servers_back_is_noticed() {
-    let Some((engine, server)) = ground().await else { return };
+    let Some((engine, server)) = engine_and_server().await else { return };
     for request in [("DELETE", "?force=1&v=1"), ("POST", "/kill")] {
         let id = spawn(&server).await;
         let listed: serde_json::Value = serde_json::from_slice(&engine.api("GET", "/containers/json", b"").1).unwrap();

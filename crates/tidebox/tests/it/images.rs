@@ -20,7 +20,7 @@ fn asking(registry: &Registry, more: &str) -> String {
 
 /// Starts a registry with a small system as `team/like-alpine:3.20` and a server that may ask it,
 /// and returns them with the image's full name; `None` if this machine has no registry.
-async fn ground(more: &str) -> Option<(Registry, String, TestServer)> {
+async fn registry_and_server(more: &str) -> Option<(Registry, String, TestServer)> {
     let registry = Registry::start()?;
     let name = registry.push(&Image::alpine_like()?, "team/like-alpine", "3.20");
     let server = TestServer::start(&asking(&registry, more)).await;
@@ -47,7 +47,7 @@ fn types(events: &[Value]) -> Vec<&str> {
 
 #[tokio::test]
 async fn an_image_is_pulled_listed_inspected_used_and_removed() {
-    let Some((_registry, name, server)) = ground("").await else { return };
+    let Some((_registry, name, server)) = registry_and_server("").await else { return };
     let pulled = server.post("/images/pull", json!({"name": name})).await.ok();
     assert_eq!((&pulled["names"], &pulled["in_use"]), (&json!([name]), &json!(0)), "{pulled}");
     let digest = pulled["digest"].as_str().unwrap();
@@ -82,7 +82,7 @@ async fn an_image_is_pulled_listed_inspected_used_and_removed() {
 
 #[tokio::test]
 async fn a_prune_removes_what_nobody_uses() {
-    let Some((_registry, name, server)) = ground("").await else { return };
+    let Some((_registry, name, server)) = registry_and_server("").await else { return };
     let pulled = server.post("/images/pull", json!({"name": name})).await.ok();
     assert_eq!(server.post("/images/prune", json!({})).await.ok()["removed"], json!([]), "it has a name");
     let pruned = server.post("/images/prune", json!({"all": true})).await.ok();
@@ -166,7 +166,7 @@ async fn only_the_administrator_has_images() {
 
 #[tokio::test]
 async fn every_change_of_images_is_in_the_audit_history() {
-    let Some((_registry, name, server)) = ground("").await else { return };
+    let Some((_registry, name, server)) = registry_and_server("").await else { return };
     server.post("/images/pull", json!({"name": name})).await.ok();
     server.get("/images").await.ok();
     server.delete(&format!("/images/{name}")).await.ok();

@@ -12,30 +12,30 @@ use serde_json::{Value, json};
 use crate::server::{MOCK, NATIVE, TestServer};
 
 /// A runtime for the scenario.
-struct Stage {
+struct Runtime {
     settings: String,
     /// True if boxes hold what their image holds, and outlive the server.
     is_real: bool,
     engine: Option<Engine>,
 }
 
-impl Stage {
+impl Runtime {
     /// Starts a Docker Engine for the test, with this OCI runtime.
-    fn docker(runtime: &str) -> Option<Stage> {
+    fn docker(runtime: &str) -> Option<Runtime> {
         let engine = Engine::start()?;
         let mut settings =
             "providers.native.enabled=false providers.docker.enabled=true providers.default=docker".to_owned();
         let _ = write!(settings, " providers.docker.socket={}", engine.socket().display());
         let _ = write!(settings, " providers.docker.runtime={runtime}");
-        Some(Stage { settings, is_real: true, engine: Some(engine) })
+        Some(Runtime { settings, is_real: true, engine: Some(engine) })
     }
 }
 
 /// An image of the scenario: its template, its name, and the name in its `os-release`.
-type Told = (&'static str, String, &'static str);
+type ScenarioImage = (&'static str, String, &'static str);
 
 /// Starts a registry with both images.
-fn images() -> Option<(Registry, [Told; 2])> {
+fn images() -> Option<(Registry, [ScenarioImage; 2])> {
     let (alpine, debian) = (Image::alpine_like()?, Image::debian_like()?);
     let registry = Registry::start()?;
     let alpine =
@@ -78,20 +78,20 @@ async fn is_used(server: &TestServer, id: &str, turn: &str) {
     assert_eq!(read.text().await.unwrap(), content);
 }
 
-async fn told_on(stage: Stage) {
+async fn run_on(runtime: Runtime) {
     let Some((_registry, images)) = images() else { return };
-    let mut server = TestServer::start(&format!("{} images.pull=missing", stage.settings)).await;
+    let mut server = TestServer::start(&format!("{} images.pull=missing", runtime.settings)).await;
     let mut made = Vec::new();
-    for (template, image, told) in &images {
+    for (template, image, system) in &images {
         server.post("/templates", json!({"name": template, "image": image, "ttl": "20m"})).await.ok();
         let spawned = server.post(&format!("/templates/{template}/spawn"), json!({})).await;
         assert_eq!(spawned.status, 201, "{}", spawned.json());
         let sandbox = spawned.json();
         assert_eq!((&sandbox["image"], &sandbox["state"]), (&json!(image), &json!("running")), "{sandbox}");
         let id = sandbox["id"].as_str().unwrap().to_owned();
-        if stage.is_real {
+        if runtime.is_real {
             let seen = server.output(&id, "grep ^NAME /etc/os-release; echo $GREETING").await;
-            assert!(seen.contains(told) && seen.ends_with("hello\n"), "{seen}");
+            assert!(seen.contains(system) && seen.ends_with("hello\n"), "{seen}");
             server.exec(&id, "(while :; do date > /workspace/beat; sleep 0.1; done) >/dev/null 2>&1 &").await;
         }
         is_used(&server, &id, "first").await;
@@ -101,7 +101,7 @@ async fn told_on(stage: Stage) {
     server.kill();
     server.launch().await;
     for id in &made {
-        if stage.is_real {
+        if runtime.is_real {
             assert_eq!(server.output(id, "cat /workspace/first/notes.txt").await, "of first\n");
             // Commands survive the crash.
             server.output(id, "rm /workspace/beat").await;
@@ -115,7 +115,7 @@ async fn told_on(stage: Stage) {
                 .await;
         }
     }
-    if !stage.is_real {
+    if !runtime.is_real {
         made = vec![server.spawn_with(json!({"template": "small"})).await];
     }
     for id in &made {
@@ -125,7 +125,7 @@ async fn told_on(stage: Stage) {
         server.delete(&format!("/sandboxes/{id}")).await.ok();
         server.get(&format!("/sandboxes/{id}")).await.refused(404, "not_found", id);
     }
-    if let Some(engine) = &stage.engine {
+    if let Some(engine) = &runtime.engine {
         let listed = |path: &str| serde_json::from_slice::<Value>(&engine.api("GET", path, b"").1).unwrap();
         assert_eq!(listed("/containers/json?all=1"), json!([]), "a container is left");
     }
@@ -134,13 +134,13 @@ async fn told_on(stage: Stage) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_story_is_true_on_native() {
-    told_on(Stage { settings: NATIVE.to_owned(), is_real: true, engine: None }).await;
+    run_on(Runtime { settings: NATIVE.to_owned(), is_real: true, engine: None }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_story_is_true_on_docker_with_runc() {
-    if let Some(stage) = Stage::docker("runc") {
-        told_on(stage).await;
+    if let Some(runtime) = Runtime::docker("runc") {
+        run_on(runtime).await;
     }
 }
 
@@ -149,8 +149,8 @@ async fn the_story_is_true_on_docker_with_runsc() {
     if found("runsc", &[]).is_none() {
         return;
     }
-    if let Some(stage) = Stage::docker("runsc") {
-        told_on(stage).await;
+    if let Some(runtime) = Runtime::docker("runsc") {
+        run_on(runtime).await;
     }
 }
 
@@ -160,10 +160,10 @@ async fn the_story_is_true_on_proot() {
         return;
     }
     let settings = "providers.native.enabled=false providers.proot.enabled=true providers.default=proot";
-    told_on(Stage { settings: settings.to_owned(), is_real: true, engine: None }).await;
+    run_on(Runtime { settings: settings.to_owned(), is_real: true, engine: None }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_story_is_true_on_mock() {
-    told_on(Stage { settings: MOCK.to_owned(), is_real: false, engine: None }).await;
+    run_on(Runtime { settings: MOCK.to_owned(), is_real: false, engine: None }).await;
 }

@@ -1,23 +1,23 @@
 use super::*;
 use crate::control::{Policy, SpawnRequest};
-use crate::test::lab::{self, Lab, Puppet};
+use crate::test::harness::{self, TestApp, TestProvider};
 
 const MIB: u64 = 1 << 20;
 const RESERVE: u64 = 1000 * MIB;
 
 struct Disks {
-    lab: Lab,
-    heavy: Arc<Puppet>,
+    app: TestApp,
+    heavy: Arc<TestProvider>,
     guard: Guard,
 }
 
 impl Disks {
     async fn new() -> Self {
-        let heavy = Puppet::new("heavy");
-        heavy.keep_what_is_removed();
-        let policy = Policy { reserve_disk_bytes: RESERVE, reserve_inodes: 10_000, ..lab::policy() };
-        let lab = Lab::new(vec![Arc::clone(&heavy) as Arc<dyn Provider>], policy).await;
-        Self { lab, heavy, guard: Guard::new(REMOVAL_MAX) }
+        let heavy = TestProvider::new("heavy");
+        heavy.hold_removals();
+        let policy = Policy { reserve_disk_bytes: RESERVE, reserve_inodes: 10_000, ..harness::policy() };
+        let app = TestApp::new(vec![Arc::clone(&heavy) as Arc<dyn Provider>], policy).await;
+        Self { app, heavy, guard: Guard::new(REMOVAL_MAX) }
     }
 
     async fn a_box_of(&self, bytes: u64) -> SandboxId {
@@ -26,8 +26,8 @@ impl Disks {
 
     async fn a_box_with(&self, disk_mb: u32, usage: DiskUsage) -> SandboxId {
         let request = SpawnRequest { disk_mb: Some(disk_mb), ..SpawnRequest::default() };
-        let made = self.lab.control.spawn(request).await.unwrap().sandbox.id;
-        self.heavy.weigh(&made, usage);
+        let made = self.app.control.spawn(request).await.unwrap().sandbox.id;
+        self.heavy.set_disk_usage(&made, usage);
         made
     }
 
@@ -37,7 +37,7 @@ impl Disks {
 
     async fn look_at(&mut self, room: Room) -> Option<SandboxId> {
         let disk = Disk { device: 0, room, providers: vec!["heavy".to_owned()], images: None };
-        self.guard.look(&self.lab.control, &disk).await.unwrap()
+        self.guard.look(&self.app.control, &disk).await.unwrap()
     }
 }
 
@@ -52,12 +52,12 @@ async fn nobody_else_is_ended_while_what_the_hog_held_is_being_removed() {
     for freed in [0, 0, 100, 399] {
         assert_eq!(disk.look(RESERVE - 400 * MIB + freed * MIB).await, None, "after {freed} MiB");
     }
-    disk.heavy.let_go();
+    disk.heavy.finish_removals();
     while !disk.guard.coming.is_empty() {
         assert_eq!(disk.look(RESERVE + 100 * MIB).await, None);
         tokio::task::yield_now().await;
     }
-    assert_eq!(disk.lab.control.sandbox(neighbour.as_str()).await.unwrap().state, State::Running);
+    assert_eq!(disk.app.control.sandbox(neighbour.as_str()).await.unwrap().state, State::Running);
 }
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn what_does_not_come_free_in_time_is_not_counted_on_for_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn a_provider_that_does_not_measure_its_boxes_does_not_hold_up_the_look() {
-    let heavy = Puppet::new("heavy");
+    let heavy = TestProvider::new("heavy");
     heavy.hang();
     let started = tokio::time::Instant::now();
     let silent = SandboxId::from_entropy([1; 10]);
@@ -124,7 +124,7 @@ async fn the_box_with_the_most_entries_is_ended_where_inodes_are_short() {
     assert_eq!(disk.look_at(Room { entries: None, ..short }).await, None, "they are not counted there");
     assert_eq!(disk.look_at(short).await, Some(hog.clone()));
     assert_eq!(disk.look_at(short).await, None, "enough of them are to come");
-    let told = disk.lab.control.sandbox(hog.as_str()).await.unwrap().error.unwrap();
+    let told = disk.app.control.sandbox(hog.as_str()).await.unwrap().error.unwrap();
     assert!(told.contains("19141 files and directories") && told.contains("disk_mb"), "{told}");
 }
 
@@ -140,18 +140,18 @@ async fn many_entries_do_not_hide_what_a_box_holds() {
 #[tokio::test]
 async fn only_boxes_on_the_disk_that_is_short_are_ended() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap()];
-    let providers = [Puppet::new("here"), Puppet::new("there"), Puppet::new("unseen")];
-    providers[0].lie_on(dirs[0].path());
-    providers[1].lie_on(dirs[1].path());
-    let all = providers.iter().map(|puppet| Arc::clone(puppet) as Arc<dyn Provider>).collect();
-    let lab = Lab::new(all, lab::policy()).await;
-    let found: Vec<Vec<String>> = disks(&lab.control, dirs[0].path()).into_iter().map(|disk| disk.providers).collect();
+    let providers = [TestProvider::new("here"), TestProvider::new("there"), TestProvider::new("unseen")];
+    providers[0].set_disk_dir(dirs[0].path());
+    providers[1].set_disk_dir(dirs[1].path());
+    let all = providers.iter().map(|provider| Arc::clone(provider) as Arc<dyn Provider>).collect();
+    let app = TestApp::new(all, harness::policy()).await;
+    let found: Vec<Vec<String>> = disks(&app.control, dirs[0].path()).into_iter().map(|disk| disk.providers).collect();
     assert_eq!(found, [vec!["here".to_owned(), "unseen".to_owned()], vec!["there".to_owned()]]);
 }
 
 #[tokio::test]
 async fn the_room_is_looked_at_more_often_near_the_reserve() {
-    let policy = Policy { reserve_disk_bytes: RESERVE, reserve_inodes: 10_000, ..lab::policy() };
+    let policy = Policy { reserve_disk_bytes: RESERVE, reserve_inodes: 10_000, ..harness::policy() };
     let is_near = |bytes, entries| {
         Disk { device: 0, room: Room { bytes, entries }, providers: vec![], images: None }.is_near(&policy)
     };

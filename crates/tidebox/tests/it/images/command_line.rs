@@ -3,7 +3,7 @@
 use fixtures::image::Image;
 use serde_json::Value;
 
-use super::ground;
+use super::registry_and_server;
 use crate::cli::tidebox;
 use crate::server::TestServer;
 
@@ -17,7 +17,7 @@ fn succeeds(server: &TestServer, arguments: &[&str], stdin: &[u8]) -> (String, S
 
 #[tokio::test]
 async fn images_are_pulled_shown_and_removed_by_the_command_line() {
-    let Some((_registry, name, server)) = ground("").await else { return };
+    let Some((_registry, name, server)) = registry_and_server("").await else { return };
     let work = move || {
         let (digest, said) = succeeds(&server, &["image", "pull", &name], b"");
         assert!(digest.starts_with("sha256:") && digest.trim().len() == 71, "{digest}");

@@ -7,12 +7,12 @@ use fixtures::registry::Registry;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{asking, events, ground, read_events, types};
+use super::{asking, events, read_events, registry_and_server, types};
 use crate::server::{Answer, MOCK, NATIVE, TestServer};
 
 #[tokio::test]
 async fn a_spawn_pulls_what_is_missing_and_tells_how_long_that_took() {
-    let Some((_registry, name, server)) = ground("").await else { return };
+    let Some((_registry, name, server)) = registry_and_server("").await else { return };
     let answer = server.post("/sandboxes", json!({"image": name})).await;
     let sandbox = answer.ok();
     assert_eq!(sandbox["image"], json!(name));
@@ -28,7 +28,7 @@ async fn a_spawn_pulls_what_is_missing_and_tells_how_long_that_took() {
 
 #[tokio::test]
 async fn a_spawn_among_users_who_share_a_box_tells_of_its_image_too() {
-    let Some((_registry, name, server)) = ground("pool.enabled=true").await else { return };
+    let Some((_registry, name, server)) = registry_and_server("pool.enabled=true").await else { return };
     let spawn = server.request(Method::POST, "/sandboxes").header("x-user-id", "ada").json(&json!({"image": name}));
     let sandbox = Answer::read(spawn.send().await.unwrap()).await.ok();
     // A user in a shared box sees only the events of their own sandbox.
@@ -51,7 +51,7 @@ async fn a_spawn_of_a_provider_without_images_tells_of_none() {
 
 #[tokio::test]
 async fn a_pull_tells_how_it_goes_line_by_line() {
-    let Some((_registry, name, server)) = ground("").await else { return };
+    let Some((_registry, name, server)) = registry_and_server("").await else { return };
     for _ in 0..2 {
         let answer = server.post("/images/pull", json!({"name": name, "stream": true})).await;
         assert_eq!(
@@ -70,7 +70,7 @@ async fn a_pull_tells_how_it_goes_line_by_line() {
 
 #[tokio::test]
 async fn a_pull_goes_on_when_its_caller_hangs_up() {
-    let Some((_registry, name, server)) = ground("").await else { return };
+    let Some((_registry, name, server)) = registry_and_server("").await else { return };
     let request = server.request(Method::POST, "/images/pull").json(&json!({"name": name, "stream": true}));
     drop(request.send().await.unwrap());
     server.until("the image", async || server.get("/images").await.ok() != json!([])).await;
@@ -79,7 +79,7 @@ async fn a_pull_goes_on_when_its_caller_hangs_up() {
 
 #[tokio::test]
 async fn what_cannot_be_pulled_says_why() {
-    let Some((registry, name, server)) = ground("").await else { return };
+    let Some((registry, name, server)) = registry_and_server("").await else { return };
     let host = registry.address();
     for (name, status, code) in [
         (format!("{host}/no/such:1"), 400, "bad_request"),

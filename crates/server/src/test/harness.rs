@@ -63,12 +63,12 @@ pub(crate) fn policy() -> Policy {
 }
 
 /// A service that runs until dropped.
-pub(crate) struct Lab {
+pub(crate) struct TestApp {
     pub(crate) control: Arc<Control>,
     _dir: tempfile::TempDir,
 }
 
-impl Lab {
+impl TestApp {
     /// Starts a service with these providers, the first of which is the default.
     pub(crate) async fn new(providers: Vec<Arc<dyn Provider>>, policy: Policy) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -96,27 +96,27 @@ impl Lab {
 
 /// A provider under a test's control: a mock whose boxes can have a usage, hang or fail.
 #[derive(Debug)]
-pub(crate) struct Puppet {
+pub(crate) struct TestProvider {
     name: &'static str,
     pub(crate) mock: Mock,
     hangs: AtomicBool,
     fails: AtomicBool,
-    weights: Mutex<HashMap<SandboxId, DiskUsage>>,
-    shares: Mutex<HashMap<SandboxId, u64>>,
+    disk_usages: Mutex<HashMap<SandboxId, DiskUsage>>,
+    kernel_usages: Mutex<HashMap<SandboxId, u64>>,
     disk: Mutex<Option<BoxDisk>>,
     /// True once the files of stopped boxes are removed.
     is_idle: watch::Sender<bool>,
 }
 
-impl Puppet {
+impl TestProvider {
     pub(crate) fn new(name: &'static str) -> Arc<Self> {
         Arc::new(Self {
             name,
             mock: Mock::new(|| Timestamp::UNIX_EPOCH),
             hangs: AtomicBool::new(false),
             fails: AtomicBool::new(false),
-            weights: Mutex::default(),
-            shares: Mutex::default(),
+            disk_usages: Mutex::default(),
+            kernel_usages: Mutex::default(),
             disk: Mutex::default(),
             is_idle: watch::Sender::new(true),
         })
@@ -133,27 +133,27 @@ impl Puppet {
     }
 
     /// Sets a box's disk usage.
-    pub(crate) fn weigh(&self, id: &SandboxId, usage: DiskUsage) {
-        self.weights.lock().unwrap().insert(id.clone(), usage);
+    pub(crate) fn set_disk_usage(&self, id: &SandboxId, usage: DiskUsage) {
+        self.disk_usages.lock().unwrap().insert(id.clone(), usage);
     }
 
     /// Sets a box's usage of a kernel resource.
-    pub(crate) fn burden(&self, id: &SandboxId, share: u64) {
-        self.shares.lock().unwrap().insert(id.clone(), share);
+    pub(crate) fn set_kernel_usage(&self, id: &SandboxId, share: u64) {
+        self.kernel_usages.lock().unwrap().insert(id.clone(), share);
     }
 
     /// Places all boxes on the disk of this folder.
-    pub(crate) fn lie_on(&self, dir: &Path) {
+    pub(crate) fn set_disk_dir(&self, dir: &Path) {
         *self.disk.lock().unwrap() = Some(BoxDisk { dir: dir.to_owned(), holds_bounded: true });
     }
 
-    /// Keeps the files of stopped boxes until [`Self::let_go`].
-    pub(crate) fn keep_what_is_removed(&self) {
+    /// Keeps the files of stopped boxes until [`Self::finish_removals`].
+    pub(crate) fn hold_removals(&self) {
         self.is_idle.send_replace(false);
     }
 
     /// Reports the files of stopped boxes as removed.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn finish_removals(&self) {
         self.is_idle.send_replace(true);
     }
 
@@ -165,7 +165,7 @@ impl Puppet {
 }
 
 #[async_trait]
-impl Provider for Puppet {
+impl Provider for TestProvider {
     fn name(&self) -> &str {
         self.name
     }
@@ -220,12 +220,12 @@ impl Provider for Puppet {
 
     async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
         self.answers().await;
-        self.weights.lock().unwrap().get(id).copied()
+        self.disk_usages.lock().unwrap().get(id).copied()
     }
 
     async fn kernel_usage(&self, id: &SandboxId, _: KernelShare) -> Option<u64> {
         self.answers().await;
-        self.shares.lock().unwrap().get(id).copied()
+        self.kernel_usages.lock().unwrap().get(id).copied()
     }
 
     async fn idle(&self) {
