@@ -163,8 +163,6 @@ pub struct Opened<T> {
     pub task: T,
     /// Sandboxes whose callers had gone before the answer, to be removed.
     pub abandoned: mpsc::UnboundedReceiver<SandboxId>,
-    /// Token that ends the task; waiting spawns are then refused with [`Refused::Closed`].
-    pub stop: CancellationToken,
 }
 
 /// Guard that removes a spawn from the queue when its caller goes away before the answer.
@@ -183,7 +181,8 @@ impl Drop for QueueTicket<'_> {
 }
 
 impl Admission {
-    /// Creates the handle and the task. Nothing runs until the task is polled.
+    /// Creates the handle and the task. Nothing runs until the task is polled. Once `stop` is
+    /// cancelled, the task ends and waiting spawns are refused with [`Refused::Closed`].
     #[expect(
         clippy::disallowed_methods,
         reason = "each message stands for a request or a change under way, which are bounded; some are sent on drop"
@@ -193,11 +192,11 @@ impl Admission {
         clock: Arc<dyn Clock>,
         events: Arc<Events>,
         policy: QueuePolicy,
+        stop: CancellationToken,
     ) -> Opened<impl Future<Output = ()> + use<> + Send> {
         let (messages, received) = mpsc::unbounded_channel();
         let (abandoned, left) = mpsc::unbounded_channel();
         let stats = Arc::new(Mutex::new(QueueStats::default()));
-        let stop = CancellationToken::new();
         let task = Task {
             store,
             clock,
@@ -205,7 +204,7 @@ impl Admission {
             policy,
             received,
             abandoned,
-            stop: stop.clone(),
+            stop,
             stats: Arc::clone(&stats),
             queue: Queue::default(),
             fresh: VecDeque::new(),
@@ -213,7 +212,7 @@ impl Admission {
             waiting_of: HashMap::new(),
         };
         let admission = Arc::new(Self { next: AtomicU64::new(1), messages, stats });
-        Opened { admission, task: task.run(), abandoned: left, stop }
+        Opened { admission, task: task.run(), abandoned: left }
     }
 
     /// Requests a place, and waits for one if there is a queue.

@@ -225,7 +225,7 @@ type Removal = Shared<BoxFuture<'static, std::result::Result<(), Arc<Error>>>>;
 /// The service, shared by all handlers and background tasks.
 pub struct Control {
     store: Arc<dyn Store>,
-    registry: Arc<Registry>,
+    registry: Registry,
     clock: Arc<dyn Clock>,
     policy: Policy,
     /// Tasks that must finish even if their caller has gone.
@@ -261,7 +261,7 @@ impl Control {
     /// Creates the service from its parts, without starting any task.
     pub fn assemble(
         store: Arc<dyn Store>,
-        registry: Arc<Registry>,
+        registry: Registry,
         clock: Arc<dyn Clock>,
         policy: Policy,
         tasks: TaskTracker,

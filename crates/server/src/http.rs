@@ -62,6 +62,8 @@ pub use middleware::request::Hosts;
 pub struct Api {
     control: Arc<Control>,
     settings: Arc<Settings>,
+    /// Cancelled when the server is asked to stop.
+    stop: CancellationToken,
     policies: Arc<Policies>,
     /// The OpenAPI document as JSON, built on the first request for it.
     description: Arc<OnceLock<Bytes>>,
@@ -94,14 +96,14 @@ pub struct Settings {
     pub cors: Cors,
     /// Start of the server.
     pub started: Instant,
-    /// Cancelled when the server is asked to stop.
-    pub stop: CancellationToken,
 }
 
-/// Builds the API as a service, with all its middleware.
-pub fn router(control: Arc<Control>, settings: Settings) -> Router {
+/// Builds the API as a service, with all its middleware. `stop` ends the connections that have no
+/// end of their own.
+pub fn router(control: Arc<Control>, settings: Settings, stop: CancellationToken) -> Router {
     let (router, policies) = routes::router();
-    let api = Api { control, settings: Arc::new(settings), policies: Arc::new(policies), description: Arc::default() };
+    let (settings, policies) = (Arc::new(settings), Arc::new(policies));
+    let api = Api { control, settings, stop, policies, description: Arc::default() };
     let (router, description) = router.split_for_parts();
     middleware::around(router, &description, &api)
 }

@@ -2,6 +2,7 @@
 //! the reconcilers that finish what a crash left.
 
 mod admission;
+mod app;
 mod audit;
 mod auth;
 mod budget;
@@ -18,6 +19,7 @@ mod rate_limit;
 mod reconcile;
 mod remote_workers;
 mod run;
+mod shutdown;
 mod stats;
 mod store;
 #[cfg(test)]

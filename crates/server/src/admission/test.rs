@@ -37,8 +37,9 @@ impl TestAdmission {
         };
         store.beat(&WorkerId::local(), &beat, clock.now()).await.unwrap();
         let events = Arc::new(Events::default());
-        let Opened { admission, task, mut abandoned, stop } =
-            Admission::open(Arc::clone(&store), Arc::clone(&clock), events, policy);
+        let stop = CancellationToken::new();
+        let Opened { admission, task, mut abandoned } =
+            Admission::open(Arc::clone(&store), Arc::clone(&clock), events, policy, stop.clone());
         let mut tasks = JoinSet::new();
         tasks.spawn(task);
         let (left_in, freed) = (Arc::clone(&store), Arc::downgrade(&admission));

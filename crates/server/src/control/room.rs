@@ -60,8 +60,6 @@ impl Control {
 
 #[cfg(test)]
 mod test {
-    use std::sync::Arc;
-
     use super::*;
     use crate::control::{Policy, SpawnRequest};
     use crate::test::harness::{self, TestApp, TestProvider};
@@ -69,7 +67,7 @@ mod test {
     async fn app(disk: &std::path::Path, policy: Policy) -> TestApp {
         let heavy = TestProvider::new("heavy");
         heavy.set_disk_dir(disk);
-        TestApp::new(vec![heavy as Arc<dyn Provider>], policy).await
+        TestApp::builder().provider(heavy).policy(policy).start().await
     }
 
     #[tokio::test]

@@ -161,13 +161,13 @@ async fn measure(provider: &dyn Provider, boxes: Vec<Sandbox>, share: KernelShar
 mod test {
     use super::*;
     use crate::control::SpawnRequest;
-    use crate::test::harness::{self, TestApp, TestProvider};
+    use crate::test::harness::{TestApp, TestProvider};
 
     const SHARE: KernelShare = KernelShare::OpenFiles;
 
     async fn app(shares: &[u64]) -> (TestApp, Vec<SandboxId>) {
         let provider = TestProvider::new("heavy");
-        let app = TestApp::new(vec![Arc::clone(&provider) as Arc<dyn Provider>], harness::policy()).await;
+        let app = TestApp::builder().provider(provider.clone()).start().await;
         let mut made = Vec::new();
         for share in shares {
             let id = app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox.id;

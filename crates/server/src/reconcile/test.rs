@@ -21,8 +21,8 @@ struct Two {
 impl Two {
     async fn new() -> Self {
         let (first, second) = (TestProvider::new("first"), TestProvider::new("second"));
-        let providers: Vec<Arc<dyn Provider>> = vec![Arc::clone(&first) as _, Arc::clone(&second) as _];
-        Self { app: TestApp::new(providers, harness::policy()).await, first, second, stop: CancellationToken::new() }
+        let app = TestApp::builder().provider(first.clone()).provider(second.clone()).start().await;
+        Self { app, first, second, stop: CancellationToken::new() }
     }
 
     fn reconcile(&self) -> JoinSet<()> {

@@ -11,7 +11,7 @@ use providers::native::{Native, NativeConfig};
 use providers::proot::{Proot, ProotConfig};
 use providers::{Chain, Provider};
 
-use super::Failure;
+use super::failure::Failure;
 use crate::clock::Clock;
 use crate::config::{self, Config, DefaultProvider, Enabled};
 use crate::control::SharedBoxes;

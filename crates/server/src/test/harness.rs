@@ -12,14 +12,14 @@ use providers::mock::Mock;
 use providers::{
     BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Provider, Result, Spec, Started,
 };
+use tempfile::TempDir;
 use tokio::sync::watch;
-use tokio_util::task::TaskTracker;
 
-use crate::admission::{Admission, Opened, QueuePolicy};
+use crate::admission::QueuePolicy;
+use crate::app::{App, Parts};
 use crate::clock::{Clock, SteadyClock};
 use crate::config::Leases;
 use crate::control::{AuditBounds, Control, Policy};
-use crate::events::Events;
 use crate::provider_registry::{Offer, Registry};
 use crate::store::{Sqlite, Store};
 
@@ -62,35 +62,80 @@ pub(crate) fn policy() -> Policy {
     }
 }
 
-/// A service that runs until dropped.
+/// A service without listener and reconciler, that runs until dropped.
 pub(crate) struct TestApp {
+    pub(crate) app: App,
     pub(crate) control: Arc<Control>,
-    _dir: tempfile::TempDir,
+    /// Folder of the store.
+    pub(crate) dir: TempDir,
 }
 
 impl TestApp {
-    /// Starts a service with these providers, the first of which is the default.
-    pub(crate) async fn new(providers: Vec<Arc<dyn Provider>>, policy: Policy) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let store: Arc<dyn Store> = Arc::new(Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap());
-        let clock: Arc<dyn Clock> = Arc::new(SteadyClock::start());
-        let default = providers[0].name().to_owned();
-        let providers = providers.into_iter().map(|provider| (provider, Offer::Always)).collect();
-        let registry = Arc::new(Registry::assemble(providers, Some(&default), clock.as_ref()).await);
-        let events = Arc::new(Events::default());
-        let Opened { admission, task, abandoned, .. } =
-            Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue);
-        let tasks = TaskTracker::new();
-        tasks.spawn(task);
-        let control = Control::assemble(store, registry, clock, policy, tasks.clone(), events, admission);
-        tasks.spawn(Arc::clone(&control).remove_abandoned(abandoned));
-        control.beat_own().await.unwrap();
-        Self { control, _dir: dir }
+    pub(crate) fn builder() -> Builder {
+        Builder {
+            providers: Vec::new(),
+            policy: policy(),
+            clock: Arc::new(SteadyClock::start()),
+            store: None,
+            beats: true,
+        }
     }
 
     /// Returns the stored state of a sandbox.
     pub(crate) async fn state(&self, id: &SandboxId) -> State {
         self.control.store().sandbox(id).await.unwrap().unwrap().state
+    }
+}
+
+/// Parts of a [`TestApp`].
+pub(crate) struct Builder {
+    providers: Vec<Arc<dyn Provider>>,
+    policy: Policy,
+    clock: Arc<dyn Clock>,
+    store: Option<Arc<dyn Store>>,
+    beats: bool,
+}
+
+impl Builder {
+    /// Adds a provider; the first one is the default.
+    pub(crate) fn provider(mut self, provider: Arc<dyn Provider>) -> Self {
+        self.providers.push(provider);
+        self
+    }
+
+    pub(crate) fn policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    pub(crate) fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// Sets the store, which is empty otherwise.
+    pub(crate) fn store(self, store: Arc<dyn Store>) -> Self {
+        Self { store: Some(store), ..self }
+    }
+
+    /// Starts the service as a worker that is not known: no spawn is placed on it.
+    pub(crate) fn without_heartbeat(self) -> Self {
+        Self { beats: false, ..self }
+    }
+
+    pub(crate) async fn start(self) -> TestApp {
+        let Self { providers, policy, clock, store, beats } = self;
+        let dir = tempfile::tempdir().unwrap();
+        let store = match store {
+            Some(store) => store,
+            None => Arc::new(Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap()),
+        };
+        let default = providers[0].name().to_owned();
+        let providers = providers.into_iter().map(|provider| (provider, Offer::Always)).collect();
+        let registry = Registry::assemble(providers, Some(&default), clock.as_ref()).await;
+        let app = App::compose(Parts { store, clock, registry, policy });
+        if beats {
+            app.enroll().await.unwrap();
+        }
+        TestApp { control: Arc::clone(&app.control), app, dir }
     }
 }
 

@@ -18,14 +18,11 @@ use providers::Provider;
 use providers::mock::Mock;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tokio_util::task::TaskTracker;
 
-use super::harness;
-use crate::admission::{Admission, Opened, QueuePolicy};
+use super::harness::{self, TestApp};
+use crate::admission::QueuePolicy;
 use crate::clock::{Clock, after, from_ms};
-use crate::control::{Control, Error, IdempotencyKey, ListFilter, Policy, SharedBoxes, SpawnRequest};
-use crate::events::Events;
-use crate::provider_registry::{Offer, Registry};
+use crate::control::{Error, IdempotencyKey, ListFilter, Policy, SharedBoxes, SpawnRequest};
 use crate::reconcile;
 use crate::store::{PoolBounds, Sqlite, Store};
 
@@ -105,7 +102,7 @@ impl World {
 
 /// One server, from start to crash.
 struct Life {
-    control: Arc<Control>,
+    app: TestApp,
     store: Arc<dyn Store>,
     beats: bool,
 }
@@ -118,27 +115,17 @@ impl Life {
         if world.pooled {
             provider = Arc::new(SharedBoxes::new(provider, Arc::clone(&store), Arc::clone(&clock)));
         }
-        let providers = vec![(provider, Offer::Always)];
-        let registry = Registry::assemble(providers, Some("mock"), clock.as_ref()).await;
-        let events = Arc::new(Events::default());
-        let Opened { admission, task, abandoned, .. } =
-            Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), queue);
-        let tasks = TaskTracker::new();
-        tasks.spawn(task);
         let policy = Policy { caps: CAPS, queue, pool: world.pooled.then_some(POOL), ..harness::policy() };
-        let control =
-            Control::assemble(Arc::clone(&store), Arc::new(registry), clock, policy, tasks.clone(), events, admission);
-        tasks.spawn(Arc::clone(&control).remove_abandoned(abandoned));
-        let life = Self { control, store, beats };
-        life.beat().await;
-        life
+        let builder = TestApp::builder().store(Arc::clone(&store)).clock(clock).provider(provider).policy(policy);
+        let app = if beats { builder } else { builder.without_heartbeat() }.start().await;
+        Self { store, app, beats }
     }
 
     /// Sends the server's own heartbeat, unless heartbeats are off in this life.
     async fn beat(&self) {
         if self.beats {
             // The store may be closed; the next heartbeat comes soon.
-            let _ = self.control.beat_own().await;
+            let _ = self.app.control.beat_own().await;
         }
     }
 
@@ -151,7 +138,7 @@ impl Life {
                 let Some(id) = pick(world, &mut dice) else { return };
                 // The outcome is unknown until the answer comes.
                 world.answers.lock().unwrap().note_end(&id);
-                if self.control.destroy(id.as_str()).await.is_ok() {
+                if self.app.control.destroy(id.as_str()).await.is_ok() {
                     world.answers.lock().unwrap().gone.insert(id);
                 }
             }
@@ -162,14 +149,14 @@ impl Life {
                 if let Some(end) = world.answers.lock().unwrap().alive.get_mut(&id) {
                     *end = after(world.clock.now(), ttl).min(*end);
                 }
-                let _ = self.control.extend(id.as_str(), ttl).await;
+                let _ = self.app.control.extend(id.as_str(), ttl).await;
             }
             85..=92 => {
                 let quota = Quota { max_sandboxes: dice.random_range(0..4), ..Quota::default() };
-                let _ = self.control.save_quota(&OwnerId::parse(owner).unwrap(), &quota).await;
+                let _ = self.app.control.save_quota(&OwnerId::parse(owner).unwrap(), &quota).await;
             }
             93..=95 => {
-                let _ = self.control.delete_quota(&OwnerId::parse(owner).unwrap()).await;
+                let _ = self.app.control.delete_quota(&OwnerId::parse(owner).unwrap()).await;
             }
             _ => {
                 // A box ends by itself.
@@ -199,7 +186,7 @@ impl Life {
             ..SpawnRequest::default()
         };
         let owner = request.owner.clone();
-        let spawning = self.control.spawn(request);
+        let spawning = self.app.control.spawn(request);
         let spawned = if dice.random_bool(0.2) {
             // The caller disconnects at some moment.
             match tokio::time::timeout(Duration::from_micros(dice.random_range(0..8000)), spawning).await {
@@ -243,7 +230,7 @@ impl Life {
             loop {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 self.beat().await;
-                reconcile::settle(&self.control).await;
+                reconcile::settle(&self.app.control).await;
             }
         };
         tokio::select! {
@@ -264,21 +251,21 @@ impl Life {
     async fn check_settled(&self, world: &World) {
         let mut rounds = 0;
         loop {
-            reconcile::settle(&self.control).await;
+            reconcile::settle(&self.app.control).await;
             let unfinished = [State::Creating, State::Destroying].map(|state| self.store.in_state(state, 1000));
             let unfinished: usize = join_all(unfinished).await.into_iter().map(|rows| rows.unwrap().len()).sum();
-            if unfinished == 0 && !self.control.is_busy() {
+            if unfinished == 0 && !self.app.control.is_busy() {
                 break;
             }
             rounds += 1;
             assert!(rounds < 2000, "{unfinished} sandboxes are stuck");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        reconcile::settle(&self.control).await;
+        reconcile::settle(&self.app.control).await;
 
         let running = self.store.in_state(State::Running, 1000).await.unwrap();
         let rows: BTreeSet<SandboxId> = running.iter().map(|row| row.id.clone()).collect();
-        let provider = Arc::clone(&self.control.registry().get("mock").unwrap().provider);
+        let provider = Arc::clone(&self.app.control.registry().get("mock").unwrap().provider);
         let boxes: BTreeSet<SandboxId> =
             provider.inventory().await.unwrap().into_iter().map(|found| found.id).collect();
         assert_eq!(boxes, rows, "a box without a sandbox, or the other way round");
@@ -301,7 +288,7 @@ impl Life {
             assert_eq!(room.active.owner, Some(of_owner as u64), "{name}");
         }
         let now = world.clock.now();
-        let listed = self.control.sandboxes(&ListFilter::default()).await.unwrap().sandboxes;
+        let listed = self.app.control.sandboxes(&ListFilter::default()).await.unwrap().sandboxes;
         assert!(listed.iter().all(|row| row.state == State::Failed || row.expires_at > now));
         let answers = world.answers.lock().unwrap();
         for id in &answers.gone {
@@ -310,7 +297,7 @@ impl Life {
         for (id, end) in &answers.alive {
             assert!(*end <= now || rows.contains(id), "{id} was lost before its end");
         }
-        let stats = self.control.queue_stats();
+        let stats = self.app.control.queue_stats();
         assert_eq!(stats.depth, 0, "a spawn waits for ever");
         assert_eq!(stats.queued, stats.dequeued + stats.timed_out + stats.left, "{stats:?}");
     }
@@ -336,7 +323,7 @@ fn tick(world: &World, dice: &mut StdRng) {
 async fn set_clock(world: &World, life: &Life, dice: &mut StdRng) {
     let step_ms = dice.random_range(-7200..7200) * 1000;
     world.clock.step_ms.store(step_ms, Ordering::SeqCst);
-    reconcile::settle(&life.control).await;
+    reconcile::settle(&life.app.control).await;
     for end in world.answers.lock().unwrap().alive.values_mut() {
         *end = from_ms(end.as_millisecond() + step_ms);
     }
@@ -445,14 +432,14 @@ async fn who_hangs_up_at_whatever_step_of_a_spawn_leaves_nothing_even_without_th
     let life = Life::begin(&world, queue, true).await;
     for most in 1.. {
         // As a control plane asks, so that the lease is stored too.
-        let spawning = life.control.spawn(SpawnRequest { generation: Some(1), ..SpawnRequest::default() });
+        let spawning = life.app.control.spawn(SpawnRequest { generation: Some(1), ..SpawnRequest::default() });
         if let Some(spawned) = polls(spawning, most).await {
             spawned.unwrap();
             assert!(most >= 3, "a spawn waits to be admitted, and to be made");
             break;
         }
         let settled = async {
-            while life.control.is_busy() || life.store.counts().await.unwrap().active > 0 {
+            while life.app.control.is_busy() || life.store.counts().await.unwrap().active > 0 {
                 tokio::task::yield_now().await;
             }
         };

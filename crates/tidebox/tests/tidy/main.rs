@@ -40,6 +40,8 @@ const SERVER_LAYERS: &[&[&str]] = &[
     &["admission"],
     &["control"],
     &["heartbeat", "http", "reconcile"],
+    &["app"],
+    &["shutdown"],
     &["run"],
 ];
 

@@ -127,7 +127,7 @@ pub(super) async fn run(api: Api, id: String, io: impl AsyncRead + AsyncWrite + 
     let mut socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
     let end = tokio::select! {
         end = converse(&api, &id, &mut socket, (&account, &counter)) => end,
-        () = api.settings.stop.cancelled() => End::stopping(),
+        () = api.stop.cancelled() => End::stopping(),
     };
     counter.stop();
     // After a timeout the client may not get the last message. Nothing more is done about it.

@@ -16,7 +16,7 @@ impl Disks {
         let heavy = TestProvider::new("heavy");
         heavy.hold_removals();
         let policy = Policy { reserve_disk_bytes: RESERVE, reserve_inodes: 10_000, ..harness::policy() };
-        let app = TestApp::new(vec![Arc::clone(&heavy) as Arc<dyn Provider>], policy).await;
+        let app = TestApp::builder().provider(heavy.clone()).policy(policy).start().await;
         Self { app, heavy, guard: Guard::new(REMOVAL_MAX) }
     }
 
@@ -140,11 +140,11 @@ async fn many_entries_do_not_hide_what_a_box_holds() {
 #[tokio::test]
 async fn only_boxes_on_the_disk_that_is_short_are_ended() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap()];
-    let providers = [TestProvider::new("here"), TestProvider::new("there"), TestProvider::new("unseen")];
-    providers[0].set_disk_dir(dirs[0].path());
-    providers[1].set_disk_dir(dirs[1].path());
-    let all = providers.iter().map(|provider| Arc::clone(provider) as Arc<dyn Provider>).collect();
-    let app = TestApp::new(all, harness::policy()).await;
+    let (here, there) = (TestProvider::new("here"), TestProvider::new("there"));
+    here.set_disk_dir(dirs[0].path());
+    there.set_disk_dir(dirs[1].path());
+    let unseen = TestProvider::new("unseen");
+    let app = TestApp::builder().provider(here).provider(there).provider(unseen).start().await;
     let found: Vec<Vec<String>> = disks(&app.control, dirs[0].path()).into_iter().map(|disk| disk.providers).collect();
     assert_eq!(found, [vec!["here".to_owned(), "unseen".to_owned()], vec!["there".to_owned()]]);
 }

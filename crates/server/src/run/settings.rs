@@ -1,0 +1,90 @@
+//! Translation of the configuration into the settings of each part.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use domain::{Caps, Configured, Limits, Places, Resources, SizeRules};
+
+use super::machine;
+use crate::admission::QueuePolicy;
+use crate::auth::Access;
+use crate::budget::Budget;
+use crate::config::{Config, Overflow};
+use crate::control::{AuditBounds, ORPHAN_GRACE, Policy};
+use crate::http::{Cors, Hosts, Settings};
+use crate::process::Process;
+use crate::rate_limit::RateLimiter;
+use crate::store::{Kept, KeptRows, PoolBounds};
+
+/// Returns the number of ended sandboxes whose rows are kept.
+pub(super) fn kept(config: &Config) -> Kept {
+    let keep = &config.retention;
+    Kept {
+        failed: KeptRows { total: keep.max_failed, per_owner: keep.max_failed_per_owner },
+        destroyed: KeptRows { total: keep.max_destroyed, per_owner: keep.max_destroyed_per_owner },
+    }
+}
+
+/// Returns the limits and defaults of decisions; `as_worker` for a server with a control plane.
+pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
+    let defaults = &config.defaults;
+    Policy {
+        limits: Limits {
+            ttl_default: defaults.ttl,
+            // A control plane requests a while more than the lifetime that it grants.
+            ttl_max: if as_worker { defaults.max_ttl + ORPHAN_GRACE } else { defaults.max_ttl },
+            exec_timeout_default: defaults.default_exec_timeout,
+            exec_timeout_max: defaults.max_exec_timeout,
+        },
+        caps: Caps { max_sandboxes: defaults.max_sandboxes, max_sandboxes_per_owner: defaults.max_sandboxes_per_owner },
+        resources: Resources { memory_mb: defaults.memory_mb, vcpus: defaults.vcpus, disk_mb: 0, pids: defaults.pids },
+        sizes: SizeRules::new(
+            Configured { memory_mb: defaults.max_memory_mb, vcpus: defaults.max_vcpus, disk_mb: defaults.max_disk_mb },
+            machine::measure(&config.data_dir),
+        ),
+        far_provider: config.providers.custom.enabled.then(|| config.providers.custom.name.clone()),
+        queue: QueuePolicy {
+            enabled: defaults.spawn_overflow == Overflow::Queue,
+            pool: config.pool.overflow == Overflow::Queue,
+            timeout: defaults.spawn_queue_timeout,
+            places: Places { all: defaults.max_spawn_queue, of_one: defaults.max_spawn_queue_per_owner },
+        },
+        pool: config
+            .pool
+            .enabled
+            .then_some(PoolBounds { hosts_max: config.pool.max_vms, places: config.pool.max_users_per_vm }),
+        image: defaults.image.clone(),
+        output_bytes_max: config.limits.max_output_bytes,
+        retention: config.retention.destroyed,
+        audit: AuditBounds {
+            retention: config.auth.admin_audit_retention,
+            entries_max: config.auth.admin_audit_max_entries,
+        },
+        templates_max: config.limits.max_templates,
+        quotas_max: config.limits.max_quotas,
+        reserve_disk_bytes: config.limits.reserve_disk_mb << 20,
+        reserve_inodes: config.limits.reserve_inodes,
+        leases: config.leases,
+        has_workers: !config.workers.is_empty(),
+    }
+}
+
+/// Returns the settings of the HTTP API of a server that started at `started`.
+pub(super) fn http(config: &Config, process: Process, started: Instant) -> Settings {
+    let mut names = config.server.allowed_hosts.clone();
+    names.push(config.server.preview_domain.clone());
+    Settings {
+        hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names),
+        access: Access::new(&config.auth),
+        memory: Budget::new(config.limits.request_memory_mb << 20),
+        rate_limiter: RateLimiter::new(&config.rate_limit).map(Arc::new),
+        cors: Cors::new(&config.server.cors_allowed_origins),
+        preview_domain: config.server.preview_domain.clone(),
+        file_bytes_max: config.limits.max_file_bytes,
+        image_bytes_max: config.images.max_image_mb << 20,
+        defaults: config.defaults.clone(),
+        rate_limit: config.rate_limit.clone(),
+        process,
+        started,
+    }
+}
