@@ -494,8 +494,7 @@ async fn proot_is_offered_by_itself_only_where_a_key_is_asked_for() {
         return;
     }
     let proot = async |settings: &str, headers: &[(&str, &str)]| {
-        let mut server = TestServer::start(settings).await;
-        server.expect_trouble("providers.proot.enabled");
+        let server = TestServer::builder(settings).expecting("providers.proot.enabled").start().await;
         let providers = get(&server, "/providers", headers).await.ok();
         let found = providers.as_array().unwrap().iter().find(|provider| provider["name"] == "proot").cloned();
         (found, server.log_text())

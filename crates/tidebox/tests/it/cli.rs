@@ -54,8 +54,7 @@ async fn run_prints_what_the_command_prints_and_leaves_no_box() {
 
 #[tokio::test]
 async fn run_leaves_no_sandbox_where_none_could_be_made() {
-    let mut server = TestServer::start(NATIVE).await;
-    server.expect_trouble("a request failed");
+    let server = TestServer::builder(NATIVE).expecting("a request failed").start().await;
     tokio::task::spawn_blocking(move || {
         // A registry that nothing listens for.
         let failed = tidebox(&server, &["run", "127.0.0.1:9/none:1", "--", "true"], b"");

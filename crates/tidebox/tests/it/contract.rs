@@ -11,8 +11,7 @@ const UPDATE: &str = "TIDEBOX_UPDATE_OPENAPI";
 #[tokio::test]
 async fn the_committed_openapi_document_is_the_one_that_is_served() {
     // The keys that a server requires depend on its settings; the committed document lists all.
-    let mut server = TestServer::start(&format!("{MOCK} auth.enabled=true auth.api_key={KEY}")).await;
-    server.key = Some(KEY.to_owned());
+    let server = TestServer::builder(MOCK).key(KEY).start().await;
     let answer = server.get("/openapi.json").await;
     assert_eq!(answer.headers["content-type"], "application/json");
     let served = String::from_utf8(answer.bytes).unwrap();

@@ -341,8 +341,7 @@ async fn two_owners_of_boxes_on_one_service_leave_each_other_alone() {
 
 #[tokio::test]
 async fn a_start_that_the_other_service_refuses_leaves_nothing() {
-    let mut far = TestServer::start(MOCK).await;
-    far.expect_trouble("a request failed");
+    let far = TestServer::builder(MOCK).expecting("a request failed").start().await;
     let custom = open(&far.url, "ours");
     let failing = |label: &str| Spec { metadata: [(label.to_owned(), "1".to_owned())].into(), ..spec() };
     for (n, label) in [(1, "mock.start_fail"), (2, "mock.lose_reply")] {

@@ -69,10 +69,8 @@ async fn schemathesis_finds_nothing_with_auth_off() {
 
 #[tokio::test]
 async fn schemathesis_finds_nothing_with_auth_on() {
-    let settings =
-        format!("{MOCK} {NO_REGISTRY} auth.enabled=true auth.api_key={API_KEY} auth.admin_api_key={ADMIN_KEY}");
-    let mut server = TestServer::start(&settings).await;
-    server.key = Some(API_KEY.to_owned());
+    let settings = format!("{MOCK} {NO_REGISTRY} auth.admin_api_key={ADMIN_KEY}");
+    let server = TestServer::builder(&settings).key(API_KEY).start().await;
     let Some(output) = fuzz(&server, &[("X-API-Key", API_KEY), ("X-Admin-API-Key", ADMIN_KEY)]).await else { return };
     finds_nothing(&output);
 }

@@ -337,8 +337,7 @@ async fn a_server_without_a_healthy_provider_has_no_eligible_worker() {
 
 #[tokio::test]
 async fn figures_move_when_things_happen_and_their_sums_add_up() {
-    let mut server = TestServer::start(MOCK).await;
-    server.expect_trouble("failed to start a box");
+    let server = TestServer::builder(MOCK).expecting("failed to start a box").start().await;
     let events = server.get("/metrics").await.ok()["events"]["events_total"].as_u64().unwrap();
     let (kept, gone) = (server.spawn().await, server.spawn().await);
     let refused = server.post("/sandboxes", json!({"metadata": {"mock.start_fail": "1"}})).await;

@@ -296,8 +296,7 @@ async fn a_spawn_can_wait_for_a_place() {
 
 #[tokio::test]
 async fn a_spawn_that_fails_gives_its_place_back() {
-    let mut server = TestServer::start(&with(MOCK, "")).await;
-    server.expect_trouble("a request failed");
+    let server = TestServer::builder(&with(MOCK, "")).expecting("a request failed").start().await;
     let user = User::of(&server, "alice");
     for _ in 0..5 {
         let failed = user.post("/sandboxes", json!({"metadata": {"mock.start_fail": "1"}})).await;
@@ -325,7 +324,7 @@ async fn a_provider_that_cannot_keep_users_apart_is_refused() {
         return;
     }
     const NOBODY: u32 = 65_534;
-    let server = TestServer::start_as(&with(NATIVE, ""), Some(NOBODY)).await;
+    let server = TestServer::builder(&with(NATIVE, "")).user(NOBODY).start().await;
     let refused = User::of(&server, "alice").post("/sandboxes", json!({})).await;
     refused.refused(400, "not_supported", "one user id only");
     assert_eq!(status(&server).await, (0, 0));

@@ -141,8 +141,7 @@ impl Drop for Prometheus {
 #[tokio::test]
 async fn a_real_prometheus_scrapes_with_a_key() {
     let Some(program) = program("prometheus") else { return };
-    let mut server = TestServer::start(&format!("{MOCK} auth.enabled=true auth.api_key={KEY}")).await;
-    server.key = Some(KEY.to_owned());
+    let server = TestServer::builder(MOCK).key(KEY).start().await;
     use_of_all(&server).await;
     let prometheus = Prometheus::start(&program, &server, KEY);
     server.until("the scrape succeeds", async || prometheus.value("up").await == Some(1.0)).await;

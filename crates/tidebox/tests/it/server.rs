@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -27,8 +27,8 @@ pub struct TestServer {
     pub key: Option<String>,
     process: Option<Child>,
     command: Vec<String>,
-    /// Further variables of the next process.
-    pub environment: Vec<(String, std::ffi::OsString)>,
+    /// Further variables of the process.
+    environment: Vec<(&'static str, PathBuf)>,
     settings: Vec<(String, String)>,
     user: Option<u32>,
     log: Arc<Mutex<Vec<String>>>,
@@ -80,29 +80,92 @@ impl Answer {
     }
 }
 
-impl TestServer {
-    /// Starts a server with settings `key=value …`, as the user the tests run as.
-    pub async fn start(settings: &str) -> Self {
-        Self::start_as(settings, None).await
+/// A server that is not started yet.
+pub struct Builder(TestServer);
+
+impl Builder {
+    /// Sets another command than `serve`.
+    pub fn command(mut self, command: &str) -> Self {
+        self.0.command = command.split_whitespace().map(str::to_owned).collect();
+        self
     }
 
-    /// Starts a server as another user, who owns the data folder.
-    pub async fn start_as(settings: &str, user: Option<u32>) -> Self {
-        Self::start_command("serve", settings, user).await
+    /// Requires this API key, and sends it with every request.
+    pub fn key(mut self, key: &str) -> Self {
+        self.0.set("auth.enabled", "true");
+        self.0.set("auth.api_key", key);
+        self.0.key = Some(key.to_owned());
+        self
     }
 
-    /// Starts a server whose images lie on a separate disk, made with these options: `size=20m`.
-    /// Returns `None` if this user may not mount one.
-    pub async fn start_with_images_on(disk: &str, settings: &str) -> Option<Self> {
+    /// Sets a further variable of the process, to a path.
+    pub fn env(mut self, name: &'static str, path: &Path) -> Self {
+        self.0.environment.push((name, path.to_owned()));
+        self
+    }
+
+    /// Runs the server as another user, who owns the data folder.
+    pub fn user(mut self, user: u32) -> Self {
+        std::os::unix::fs::chown(self.0.dir.path(), Some(user), Some(user)).unwrap();
+        self.0.user = Some(user);
+        self
+    }
+
+    /// Allows errors in the log that contain these words.
+    pub fn expecting(mut self, words: &'static str) -> Self {
+        self.0.expect_trouble(words);
+        self
+    }
+
+    /// Places the images on a separate disk, made with these options: `size=20m`. Returns `None`
+    /// if this user may not mount one.
+    pub fn images_on(mut self, disk: &str) -> Option<Self> {
         let unshare = fixtures::found("unshare", &[])?;
         if !Command::new(unshare).args(["--mount", "true"]).stderr(Stdio::null()).status().unwrap().success() {
             fixtures::skip("unshare", "no mount namespace can be made here");
             return None;
         }
-        let mut server = Self::prepare("serve", settings, None);
-        server.images_disk = Some(disk.to_owned());
+        self.0.images_disk = Some(disk.to_owned());
+        Some(self)
+    }
+
+    pub async fn start(self) -> TestServer {
+        let Self(mut server) = self;
         server.launch().await;
-        Some(server)
+        server
+    }
+}
+
+impl TestServer {
+    /// Starts a server with settings `key=value …`, as the user the tests run as.
+    pub async fn start(settings: &str) -> Self {
+        Self::builder(settings).start().await
+    }
+
+    /// Prepares a server with settings `key=value …`.
+    pub fn builder(settings: &str) -> Builder {
+        let dir = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
+        // Boxes of PRoot have users of their own, who must be able to traverse the folder.
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+        let settings = settings
+            .split_whitespace()
+            .map(|pair| pair.split_once('=').expect("settings are key=value"))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        Builder(Self {
+            url: String::new(),
+            http: http(),
+            key: None,
+            process: None,
+            command: vec!["serve".to_owned()],
+            environment: Vec::new(),
+            settings,
+            user: None,
+            log: Arc::default(),
+            dir,
+            expected_trouble: Vec::new(),
+            images_disk: None,
+        })
     }
 
     /// Makes that disk larger.
@@ -119,41 +182,6 @@ impl TestServer {
             std::fs::read_dir(entry.as_ref().unwrap().path()).map_or(true, |mut below| below.next().is_some())
         };
         std::fs::read_dir(seen).unwrap().filter(is_something).count()
-    }
-
-    /// Starts a server by another command than `serve`.
-    pub async fn start_command(command: &str, settings: &str, user: Option<u32>) -> Self {
-        let mut server = Self::prepare(command, settings, user);
-        server.launch().await;
-        server
-    }
-
-    fn prepare(command: &str, settings: &str, user: Option<u32>) -> Self {
-        let dir = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
-        // Boxes of PRoot have users of their own, who must be able to traverse the folder.
-        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
-        if let Some(user) = user {
-            std::os::unix::fs::chown(dir.path(), Some(user), Some(user)).unwrap();
-        }
-        let settings = settings
-            .split_whitespace()
-            .map(|pair| pair.split_once('=').expect("settings are key=value"))
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect();
-        Self {
-            url: String::new(),
-            http: http(),
-            key: None,
-            process: None,
-            command: command.split_whitespace().map(str::to_owned).collect(),
-            environment: Vec::new(),
-            settings,
-            user,
-            log: Arc::default(),
-            dir,
-            expected_trouble: Vec::new(),
-            images_disk: None,
-        }
     }
 
     /// Allows errors in the log that contain these words.
@@ -211,7 +239,7 @@ impl TestServer {
         for (key, value) in &self.settings {
             command.env(format!("TIDEBOX_{}", key.replace('.', "_").to_uppercase()), value);
         }
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.envs(self.environment.iter().map(|(name, path)| (name, path)));
         if let Some(user) = self.user {
             command.uid(user).gid(user);
         }

@@ -405,9 +405,7 @@ async fn a_page_needs_an_origin_that_is_listed_by_name_or_the_servers_own() {
 
 #[tokio::test]
 async fn a_key_may_be_a_subprotocol_and_is_neither_answered_nor_written_down() {
-    let settings = format!("{MOCK} auth.enabled=true auth.api_key={KEY} logging.level=debug");
-    let mut server = TestServer::start(&settings).await;
-    server.key = Some(KEY.to_owned());
+    let server = TestServer::builder(&format!("{MOCK} logging.level=debug")).key(KEY).start().await;
     let id = server.spawn().await;
     let offer = |key: &str| format!("tidebox.v1, tidebox.key.{}", BASE64_URL.encode(key));
     let with = async |offer: &str| open(&server, &id, &[("Sec-WebSocket-Protocol", offer)]).await;

@@ -139,8 +139,10 @@ async fn readiness_follows_the_health_of_the_providers() {
 #[tokio::test]
 async fn every_code_of_the_table_of_errors_is_given_in_the_one_shape() {
     let auth = format!("auth.enabled=true auth.api_key={KEY}");
-    let mut server = TestServer::start(&format!("{MOCK} {auth} defaults.max_sandboxes=2")).await;
-    server.expect_trouble("a request failed");
+    let mut server = TestServer::builder(&format!("{MOCK} {auth} defaults.max_sandboxes=2"))
+        .expecting("a request failed")
+        .start()
+        .await;
     server.get("/sandboxes").await.refused(401, "unauthorized", "X-API-Key");
     server.key = Some(KEY.to_owned());
     let malformed = server.request(Method::POST, "/sandboxes").header("Content-Type", "application/json").body("{");
@@ -210,9 +212,7 @@ async fn a_spawn_that_waits_goes_on_when_its_owners_quota_changes() {
 
 #[tokio::test]
 async fn what_a_provider_said_is_told_to_no_caller() {
-    let mut server = TestServer::start(MOCK).await;
-    server.expect_trouble("mock.");
-    server.expect_trouble("a request failed");
+    let server = TestServer::builder(MOCK).expecting("mock.").expecting("a request failed").start().await;
     let label = |name: &str| json!({"metadata": {name: "2"}});
     let private = |answer: &Answer| {
         answer.refused(500, "provider_error", "the provider `mock` failed to");
@@ -239,9 +239,7 @@ async fn what_a_provider_said_is_told_to_no_caller() {
 
 #[tokio::test]
 async fn what_fails_beside_all_requests_is_logged_with_its_cause() {
-    let mut server = TestServer::start(MOCK).await;
-    server.expect_trouble("mock.");
-    server.expect_trouble("a request failed");
+    let server = TestServer::builder(MOCK).expecting("mock.").expecting("a request failed").start().await;
     let id = server.spawn_with(json!({"metadata": {"mock.stop_fail": "2"}})).await;
     server.delete(&format!("/sandboxes/{id}")).await.refused(500, "provider_error", "");
     let logged = || {
@@ -292,7 +290,7 @@ async fn a_quiet_stream_shows_that_it_lives() {
 
 #[tokio::test]
 async fn with_destroy_on_exit_no_box_outlives_the_server() {
-    let mut server = TestServer::start_command("serve --destroy-on-exit", NATIVE, None).await;
+    let mut server = TestServer::builder(NATIVE).command("serve --destroy-on-exit").start().await;
     let id = server.spawn().await;
     let boxes = server.data_dir().join("native/boxes");
     assert!(boxes.join(&id).exists());
@@ -305,7 +303,7 @@ async fn with_destroy_on_exit_no_box_outlives_the_server() {
 #[tokio::test]
 async fn with_destroy_on_exit_boxes_are_removed_some_at_a_time_and_a_second_signal_ends_it() {
     let settings = format!("{MOCK} defaults.max_sandboxes=0");
-    let mut server = TestServer::start_command("serve --destroy-on-exit", &settings, None).await;
+    let mut server = TestServer::builder(&settings).command("serve --destroy-on-exit").start().await;
     for _ in 0..33 {
         server.spawn_with(json!({"metadata": {"mock.stop_delay": "300ms"}})).await;
     }
@@ -379,13 +377,7 @@ async fn the_ends_of_sandboxes_move_with_a_wall_clock_that_is_set() {
     std::fs::write(&hands, "0").unwrap();
     let made = std::process::Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
     assert!(made.unwrap().success(), "a C compiler, as the build needs one too");
-    let mut server = TestServer::start(MOCK).await;
-    server.terminate();
-    server.environment = vec![
-        ("LD_PRELOAD".to_owned(), library.into_os_string()),
-        ("TEST_CLOCK".to_owned(), hands.clone().into_os_string()),
-    ];
-    server.launch().await;
+    let server = TestServer::builder(MOCK).env("LD_PRELOAD", &library).env("TEST_CLOCK", &hands).start().await;
     let id = server.spawn_with(json!({"ttl": "1h"})).await;
     let end = async || {
         let seen = server.get(&format!("/sandboxes/{id}")).await.ok();

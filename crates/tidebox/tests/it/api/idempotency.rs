@@ -47,8 +47,7 @@ async fn a_key_outlives_a_crash_of_the_server() {
 
 #[tokio::test]
 async fn a_key_is_free_again_when_its_sandbox_could_not_be_made() {
-    let mut server = TestServer::start(MOCK).await;
-    server.expect_trouble("a request failed");
+    let server = TestServer::builder(MOCK).expecting("a request failed").start().await;
     let body = json!({"metadata": {"mock.start_fail": "1"}});
     spawn(&server, "k", "alice", body.clone()).await.refused(500, "provider_error", "");
     // The mock counts failures for each box, so a second failure shows that a new box was tried.

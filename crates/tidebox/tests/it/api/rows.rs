@@ -29,8 +29,7 @@ fn stored(server: &TestServer) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failing_spawns_fill_neither_the_list_nor_the_disk() {
     let settings = format!("{MOCK} retention.max_failed=40 retention.max_failed_per_owner=10");
-    let mut server = TestServer::start(&settings).await;
-    server.expect_trouble("a request failed");
+    let server = TestServer::builder(&settings).expecting("a request failed").start().await;
     server.post("/sandboxes", failing(Some("honest"))).await.refused(500, "provider_error", "");
     futures_util::stream::iter(0..1200)
         .for_each_concurrent(16, async |n| {
@@ -79,8 +78,7 @@ async fn a_list_of_any_length_is_sent_in_constant_memory() {
     // Each takes 90 KiB as it is sent, since its labels are escaped.
     const ROWS: usize = 400;
     let settings = format!("{MOCK} retention.max_failed=100000");
-    let mut server = TestServer::start(&settings).await;
-    server.expect_trouble("a request failed");
+    let server = TestServer::builder(&settings).expecting("a request failed").start().await;
     futures_util::stream::iter(0..ROWS)
         .for_each_concurrent(16, async |_| {
             server.post("/sandboxes", failing_with("\u{1}", None)).await.refused(500, "provider_error", "");
@@ -120,9 +118,7 @@ async fn lists_of_several_parts_are_whole() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_cannot_fill_the_log() {
     const FLOOD: usize = 1_500;
-    let mut server = TestServer::start(MOCK).await;
-    server.expect_trouble("a request failed");
-    server.expect_trouble("were left out");
+    let server = TestServer::builder(MOCK).expecting("a request failed").expecting("were left out").start().await;
     let started = std::time::Instant::now();
     futures_util::stream::iter(0..FLOOD)
         .for_each_concurrent(16, async |_| {

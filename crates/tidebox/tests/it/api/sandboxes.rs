@@ -197,8 +197,7 @@ async fn a_caller_that_leaves_while_its_box_is_made_leaves_nothing() {
 
 #[tokio::test]
 async fn a_provider_that_fails_is_told_in_our_words_and_the_reason_is_kept() {
-    let mut server = TestServer::start(MOCK).await;
-    server.expect_trouble("a request failed");
+    let server = TestServer::builder(MOCK).expecting("a request failed").start().await;
     let answer = server.post("/sandboxes", json!({"metadata": {"mock.start_fail": "1"}})).await;
     answer.refused(500, "provider_error", "the provider `mock` failed to");
     let listed = server.get("/sandboxes").await.ok();
@@ -216,8 +215,7 @@ async fn a_provider_that_fails_is_told_in_our_words_and_the_reason_is_kept() {
 
 #[tokio::test]
 async fn a_removal_that_fails_is_tried_again() {
-    let mut server = TestServer::start(MOCK).await;
-    server.expect_trouble("a request failed");
+    let server = TestServer::builder(MOCK).expecting("a request failed").start().await;
     let id = server.spawn_with(json!({"metadata": {"mock.stop_fail": "3"}})).await;
     server.delete(&format!("/sandboxes/{id}")).await.refused(500, "provider_error", "stop");
     assert_eq!(server.get(&format!("/sandboxes/{id}")).await.ok()["state"], "destroying");

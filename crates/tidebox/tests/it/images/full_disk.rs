@@ -30,7 +30,8 @@ async fn a_full_disk_refuses_what_comes_and_leaves_what_is_there() {
     let zeros = vec![Entry::file("zeros", vec![0; TOO_MUCH])];
     let hollow = registry.push(&Image::new(std::slice::from_ref(&zeros)), "team/hollow", "1");
     let archive = layer(&zeros);
-    let Some(server) = TestServer::start_with_images_on("size=24m", &asking(&registry, "")).await else { return };
+    let Some(server) = TestServer::builder(&asking(&registry, "")).images_on("size=24m") else { return };
+    let server = server.start().await;
     server.post("/images/pull", json!({"name": here})).await.ok();
     let folders = ["blobs/sha256", "ingest", "trees", "files", "trash"];
     let entries = || folders.map(|folder| server.entries_on_images_disk(folder));
@@ -73,7 +74,8 @@ async fn the_command_line_says_what_to_do_about_a_full_disk() {
     let Some(registry) = Registry::start() else { return };
     let zeros = vec![Entry::file("zeros", vec![0; TOO_MUCH])];
     let hollow = registry.push(&Image::new(std::slice::from_ref(&zeros)), "team/hollow", "1");
-    let Some(server) = TestServer::start_with_images_on("size=24m", &asking(&registry, "")).await else { return };
+    let Some(server) = TestServer::builder(&asking(&registry, "")).images_on("size=24m") else { return };
+    let server = server.start().await;
     let mut archive = tempfile::NamedTempFile::new().unwrap();
     archive.write_all(&layer(&zeros)).unwrap();
     let work = move || {

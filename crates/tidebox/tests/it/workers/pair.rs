@@ -33,12 +33,9 @@ impl Pair {
             "{TERMS} {of_plane} server.port={plane} workers.w1.url=http://127.0.0.1:{worker} workers.w1.api_key={KEY}"
         );
         let plane_server = TestServer::start(&here).await;
-        let there = format!(
-            "{TERMS} {of_worker} server.port={worker} worker.token=of-the-pair auth.enabled=true auth.api_key={KEY}"
-        );
+        let there = format!("{TERMS} {of_worker} server.port={worker} worker.token=of-the-pair");
         let command = format!("worker --control-plane http://127.0.0.1:{plane} --id w1");
-        let mut worker_server = TestServer::start_command(&command, &there, None).await;
-        worker_server.key = Some(KEY.to_owned());
+        let worker_server = TestServer::builder(&there).command(&command).key(KEY).start().await;
         let pair = Self { plane: plane_server, worker: worker_server };
         pair.plane.post("/admin/workers/local/heartbeat", json!({"status": "draining"})).await.ok();
         pair.heard().await;
