@@ -379,6 +379,16 @@ impl TestServer {
     }
 }
 
+/// Returns the object with `[key]` in place of each of these values, which differ from run to run.
+#[track_caller]
+pub fn redacted(mut object: Value, keys: &[&str]) -> Value {
+    for key in keys {
+        let value = object.get_mut(key).unwrap_or_else(|| panic!("there is no {key}"));
+        *value = json!(format!("[{key}]"));
+    }
+    object
+}
+
 /// Returns the builder of an HTTP client.
 pub fn http_client() -> reqwest::ClientBuilder {
     client::install_crypto();
