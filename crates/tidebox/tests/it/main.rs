@@ -8,6 +8,7 @@ mod api;
 mod audit;
 mod auth;
 mod cli;
+mod command_line;
 mod contract;
 mod crash;
 mod custom;

@@ -13,15 +13,15 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// A certificate authority of the test, and a server with its certificate.
-struct Ground {
+struct TlsServer {
     folder: tempfile::TempDir,
     url: String,
     _serving: JoinSet<()>,
 }
 
-impl Ground {
+impl TlsServer {
     /// Starts a server with a certificate for `name`.
-    async fn named(name: &str) -> Ground {
+    async fn named(name: &str) -> TlsServer {
         let folder = tempfile::tempdir().expect("a folder");
         let mut of_authority = CertificateParams::new(Vec::new()).expect("parameters");
         of_authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -56,7 +56,7 @@ impl Ground {
                 let _ = stream.shutdown().await;
             }
         });
-        Ground { folder, url, _serving: serving }
+        TlsServer { folder, url, _serving: serving }
     }
 
     fn authority(&self) -> PathBuf {
@@ -83,24 +83,24 @@ fn refusal(error: Error) -> String {
 
 #[tokio::test]
 async fn an_authority_of_our_own_is_trusted_when_it_is_named() {
-    let ground = Ground::named("127.0.0.1").await;
-    assert_eq!(ground.client(Some(&ground.authority())).live().await.expect("an answer").status, "alive");
+    let server = TlsServer::named("127.0.0.1").await;
+    assert_eq!(server.client(Some(&server.authority())).live().await.expect("an answer").status, "alive");
 }
 
 #[tokio::test]
 async fn a_server_that_nobody_vouches_for_is_refused() {
-    let (ground, other) = (Ground::named("127.0.0.1").await, Ground::named("127.0.0.1").await);
-    let reason = refusal(ground.client(Some(&other.authority())).live().await.unwrap_err());
+    let (server, other) = (TlsServer::named("127.0.0.1").await, TlsServer::named("127.0.0.1").await);
+    let reason = refusal(server.client(Some(&other.authority())).live().await.unwrap_err());
     assert!(reason.contains("certificate"), "{reason}");
     // The system's authorities have not signed its certificate either.
-    let error = ground.client(None).live().await.unwrap_err();
+    let error = server.client(None).live().await.unwrap_err();
     assert!(refusal(error).contains("certificate"));
 }
 
 #[tokio::test]
 async fn a_server_of_another_name_is_refused() {
-    let ground = Ground::named("boxes.example.com").await;
-    let reason = refusal(ground.client(Some(&ground.authority())).live().await.unwrap_err());
+    let server = TlsServer::named("boxes.example.com").await;
+    let reason = refusal(server.client(Some(&server.authority())).live().await.unwrap_err());
     assert!(reason.contains("certificate"), "{reason}");
 }
 
@@ -114,8 +114,8 @@ async fn a_server_without_tls_is_refused() {
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
         }
     });
-    let ground = Ground::named("127.0.0.1").await;
-    let ca_file = Some(ground.authority());
+    let server = TlsServer::named("127.0.0.1").await;
+    let ca_file = Some(server.authority());
     let client = Client::open(&url, Options { ca_file: ca_file.as_deref(), ..Options::default() }).expect("a client");
     refusal(client.live().await.unwrap_err());
 }

@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use service::{Answer, End, PATIENCE, Service};
+use self::service::{Answer, End, PATIENCE, Service};
 
 const SANDBOX: &str = r#"{"id":"sb-1","state":"running","provider":"mock","image":"host","memory_mb":512,"vcpus":1,
     "created_at":"2026-01-01T00:00:00Z","expires_at":"2026-01-01T00:30:00Z","metadata":{"note":"\u001b[2J\u202egone"}}"#;
