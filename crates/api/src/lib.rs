@@ -14,6 +14,7 @@ mod file;
 mod image;
 mod map;
 mod metrics;
+mod operation;
 mod provider;
 mod quota;
 mod sandbox;
@@ -37,7 +38,8 @@ pub use file::{
 };
 pub use image::{Image, ImageDetail, ImageLayer, PruneImagesRequest, PrunedImages, PullProgress, PullRequest};
 pub use map::StringMap;
-pub use metrics::{Metrics, OperationFigures, ProviderFigures, ProviderItem};
+pub use metrics::{Metrics, ProviderFigures, ProviderItem};
+pub use operation::OperationFigures;
 pub use provider::{Empty, ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};

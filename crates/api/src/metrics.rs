@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    EventFigures, LeaseFigures, QuotaSummary, RateLimitFigures, SandboxFigures, SchedulerFigures, WorkerFigures,
+    EventFigures, LeaseFigures, OperationFigures, QuotaSummary, RateLimitFigures, SandboxFigures, SchedulerFigures,
+    WorkerFigures,
 };
 
 /// The figures of the service, without secrets: no key, no owner, no address.
@@ -62,27 +63,4 @@ pub struct ProviderItem {
     pub healthy: bool,
     /// True for the provider of requests that name none.
     pub default: bool,
-}
-
-/// Outcomes and latencies of one operation on one provider since the start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct OperationFigures {
-    /// Operation: `spawn`, `exec`, `exec_stream`, `destroy`, `extend`, `file_*` or `logs`.
-    pub operation: String,
-    /// Provider that carried it out.
-    pub provider: String,
-    /// Calls that succeeded. A command that ends with another code than 0 counts here.
-    pub success_total: u64,
-    /// Calls that did not succeed.
-    pub failure_total: u64,
-    /// Calls in total, failed ones included.
-    pub latency_count: u64,
-    /// Sum of the latencies, in milliseconds.
-    pub latency_total_ms: u64,
-    /// Lowest latency, in milliseconds.
-    pub latency_min_ms: u64,
-    /// Highest latency, in milliseconds.
-    pub latency_max_ms: u64,
-    /// Mean latency, in milliseconds.
-    pub latency_avg_ms: u64,
 }

@@ -7,9 +7,9 @@
 //! means that the agent was executed, or, if no report came, that the launcher was killed from
 //! outside.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
+
+use super::boot::Defaults;
 
 /// Longest line of either side, in bytes.
 pub const LAUNCH_LINE_BYTES_MAX: usize = 256 * 1024;
@@ -49,33 +49,15 @@ pub struct Launch {
     /// Values of commands whose request names none.
     #[serde(default)]
     pub defaults: Defaults,
-    /// Memory of the box in mebibytes; see [`Boot::memory_mb`].
+    /// Memory of the box in mebibytes; see [`crate::Boot::memory_mb`].
     #[serde(default)]
     pub memory_mb: u32,
-    /// Program that runs beside the agent; see [`Boot::entrypoint`].
+    /// Program that runs beside the agent; see [`crate::Boot::entrypoint`].
     #[serde(default)]
     pub entrypoint: Option<Vec<String>>,
-    /// True if the root is that of an image; see [`Boot::furnish`].
+    /// True if the root is that of an image; see [`crate::Boot::furnish`].
     #[serde(default)]
     pub furnish: bool,
-}
-
-/// Defaults of the image for its commands, for values that a request leaves out.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Defaults {
-    /// Environment; variables of the request override it. `PATH`, `HOME`, `LANG` and `TERM` are
-    /// added where neither has them.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
-    /// Directory that commands start in, absolute; `None`, empty and `/` stand for `/workspace`. A
-    /// missing one is made if the agent furnishes the root.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workdir: Option<String>,
-    /// User of commands: `name`, `uid`, `name:group` or `uid:gid`, as [`crate::Exec::user`]; `None`
-    /// for the user of the agent. `/workspace` belongs to this user, and files are written and read
-    /// as this user. Ignored where there is a single user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
 }
 
 /// A place for one user in a box that others share.
@@ -150,54 +132,4 @@ pub enum LaunchReport {
         /// Error number of the kernel.
         errno: i32,
     },
-}
-
-/// Parameters of the agent's start, as JSON in its second argument: `agent <boot>`.
-///
-/// The guest can read it in `/proc/1/cmdline`, so it holds no secrets.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Boot {
-    /// Descriptor of the listening unix socket to serve.
-    pub listener_fd: i32,
-    /// Descriptor of an open file whose `oom_kill` line counts kills by the memory limit
-    /// (`memory.oom_control` or `memory.events`), if there is one.
-    #[serde(default)]
-    pub oom_events_fd: Option<i32>,
-    /// Descriptor of the listener of the box's system call filter, on which calls wait for their
-    /// turn that take a lock of the whole host in the kernel.
-    #[serde(default)]
-    pub turns_fd: Option<i32>,
-    /// Milliseconds until the box ends by itself unless extended.
-    pub deadline_ms: u64,
-    /// Mebibytes of all processes of the box together above which the agent kills the largest one;
-    /// 0 if a control group holds the limit.
-    #[serde(default)]
-    pub soft_memory_mb: u32,
-    /// Memory of the box in mebibytes, by any kind of limit. The agent's answers use a small share
-    /// of it. 0 if unknown.
-    #[serde(default)]
-    pub memory_mb: u32,
-    /// True if commands can run as the user of the agent only.
-    #[serde(default)]
-    pub single_user: bool,
-    /// True if the box only holds slots: it runs no command, and children that its agent did not
-    /// start are the first processes of slots.
-    #[serde(default)]
-    pub holds_slots: bool,
-    /// Values of commands whose request names none.
-    #[serde(default)]
-    pub defaults: Defaults,
-    /// True if the root is that of an image, which may be almost empty: the agent makes the missing
-    /// ones of the directories and files that every box has, and gives `/workspace` to the user of
-    /// the image.
-    #[serde(default)]
-    pub furnish: bool,
-    /// Program and its arguments that the agent starts once, with [`Boot::defaults`], and whose
-    /// output is the console. The box goes on when it ends.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub entrypoint: Option<Vec<String>>,
-    /// Connection to the tracer, if the root of the box is made by one, which must be able to
-    /// inspect the agent.
-    #[serde(default)]
-    pub traced: Option<crate::Traced>,
 }

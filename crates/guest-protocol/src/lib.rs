@@ -26,6 +26,7 @@
 
 #![warn(missing_docs)]
 
+mod boot;
 mod container;
 pub mod frame;
 mod launch;
@@ -35,11 +36,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use boot::{Boot, Defaults, Traced};
 pub use container::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, AGENT_SOCKET};
-pub use launch::{
-    Boot, CgroupDir, Defaults, LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport, Overlay, Slot, SoftLimits, Storage,
-};
-pub use trace::{Bounds, EndTree, Note, Sweep, Trace, Traced};
+pub use launch::{CgroupDir, LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport, Overlay, Slot, SoftLimits, Storage};
+pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
 
 /// Version of this protocol. Server and agent are built together; their versions differ only when a
 /// box outlives an upgrade of the server.

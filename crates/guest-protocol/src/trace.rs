@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::boot::Boot;
+
 /// Parameters of one box.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
@@ -22,7 +24,7 @@ pub struct Trace {
     /// Path of PRoot, and its arguments up to the agent's own.
     pub argv: Vec<String>,
     /// Parameters of the agent. The tracer mode fills in the descriptors.
-    pub boot: crate::Boot,
+    pub boot: Boot,
     /// Whole environment of PRoot and, through it, of the agent.
     pub env: BTreeMap<String, String>,
     /// Uid and gid that everything of the box runs as and nothing else does; `None` for those of
@@ -55,16 +57,6 @@ pub struct Sweep {
     /// Pids and start times, as in the file `pid` of the box's directory. Pids that mean another
     /// process by now are left alone.
     pub roots: Vec<(u32, u64)>,
-}
-
-/// Connection of an agent to the tracer that makes its root file system.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Traced {
-    /// Descriptor of a pipe that carries lines of [`Note`].
-    pub notes_fd: i32,
-    /// Path of the FIFO that the agent holds open while it lives, and writes lines of [`EndTree`]
-    /// into.
-    pub life: String,
 }
 
 /// A request of the agent to the tracer mode, as a line through the FIFO. Below a tracer, `SIGSTOP`
