@@ -6,7 +6,7 @@ use api::AuditEntry;
 use clap::Args;
 use client::AuditQuery;
 
-use crate::command_line::Context;
+use crate::context::Context;
 use crate::failure::Result;
 use crate::output::{stdout, table};
 use crate::values::or_dash;

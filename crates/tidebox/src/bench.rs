@@ -22,7 +22,7 @@ use self::boxes::Boxes;
 use self::memory::ServerMemory;
 use self::report::{Burst, Latency, Report, Transfer};
 use self::samples::{Percentiles, Samples};
-use crate::command_line::Context;
+use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::signals::Signals;
 

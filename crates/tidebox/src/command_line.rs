@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use client::{Client, Options};
 
+use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
@@ -114,17 +115,10 @@ enum Remote {
     Bench(bench::BenchArgs),
 }
 
-/// Client and output of a subcommand.
-#[derive(Debug)]
-pub struct Context {
-    pub client: Client,
-    pub output: Output,
-}
-
 /// Reads the arguments of the process and does what they ask.
 pub fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    match command().try_get_matches_from(&arguments).and_then(|matches| CommandLine::from_arg_matches(&matches)) {
+    match command_line().try_get_matches_from(&arguments).and_then(|matches| CommandLine::from_arg_matches(&matches)) {
         Ok(asked) => {
             let output = Output { format: asked.global.output };
             do_as_asked(asked, output).unwrap_or_else(|failure| {
@@ -137,7 +131,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Returns the whole command line, as `--help` and completion show it.
-pub fn command() -> clap::Command {
+fn command_line() -> clap::Command {
     CommandLine::command()
 }
 
@@ -147,7 +141,7 @@ fn do_as_asked(asked: CommandLine, output: Output) -> Result {
         Command::Serve(args) => serve::run(&args),
         Command::Config(args) => config::run(&args, output),
         Command::Worker(args) => worker::run(&args, output),
-        Command::Completion(args) => completion::run(&args),
+        Command::Completion(args) => completion::run(&args, command_line()),
         Command::Version(args) => version::run(&args, output),
         Command::Remote(remote) => speak(&global, *remote, output),
     }
@@ -218,11 +212,11 @@ fn misunderstood(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
 
 #[cfg(test)]
 mod test {
-    use super::command;
+    use super::command_line;
 
     #[test]
     fn the_command_line_is_consistent() {
-        command().debug_assert();
+        command_line().debug_assert();
     }
 
     #[test]
@@ -234,7 +228,7 @@ mod test {
                 shown(sub, &path, text);
             }
         }
-        let mut command = command();
+        let mut command = command_line();
         command.build();
         let mut text = String::new();
         shown(&mut command, "tidebox", &mut text);

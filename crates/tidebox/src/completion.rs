@@ -2,10 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::command_line;
 use crate::failure::Result;
 use crate::output::stdout;
 
@@ -17,9 +16,10 @@ pub struct CompletionArgs {
     shell: Shell,
 }
 
-pub fn run(args: &CompletionArgs) -> Result {
+/// Prints the completion script of `command_line`.
+pub fn run(args: &CompletionArgs, mut command_line: Command) -> Result {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command_line::command(), "tidebox", &mut script);
+    clap_complete::generate(args.shell, &mut command_line, "tidebox", &mut script);
     stdout(&script)?;
     Ok(ExitCode::SUCCESS)
 }

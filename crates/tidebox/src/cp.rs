@@ -8,7 +8,7 @@ use clap::Args;
 use client::{Client, FileStream};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
-use crate::command_line::Context;
+use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::signals::Signals;
 

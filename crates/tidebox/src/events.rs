@@ -7,7 +7,7 @@ use api::Event;
 use clap::Args;
 use client::{EventQuery, EventStream};
 
-use crate::command_line::Context;
+use crate::context::Context;
 use crate::failure::Result;
 use crate::output::{Format, harmless, stdout};
 

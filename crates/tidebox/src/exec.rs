@@ -9,7 +9,7 @@ use clap::Args;
 use client::{Client, ExecEvent, ExecStream, Exit};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
-use crate::command_line::Context;
+use crate::context::Context;
 use crate::failure::{EXEC_FAILED, Failure, Result};
 use crate::output::{Format, note};
 use crate::signals::Signals;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use api::Sandbox;
 use clap::Args;
 
-use crate::command_line::Context;
+use crate::context::Context;
 use crate::failure::Result;
 use crate::output::pairs;
 use crate::values::labels;

@@ -9,7 +9,7 @@ use api::{Image, ImageDetail, PrunedImages, PullProgress};
 use clap::{Args, Subcommand};
 use client::Client;
 
-use crate::command_line::Context;
+use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::{Output, harmless, pairs, table};
 use crate::values::{labels, or_dash};

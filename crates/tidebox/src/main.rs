@@ -7,6 +7,7 @@ mod bench;
 mod command_line;
 mod completion;
 mod config;
+mod context;
 mod cp;
 mod destroy;
 mod doctor;

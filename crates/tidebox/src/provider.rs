@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use api::{ProviderDetail, ProviderHealth};
 use clap::{Args, Subcommand};
 
-use crate::command_line::Context;
+use crate::context::Context;
 use crate::failure::Result;
 use crate::output::{pairs, table};
 use crate::values::labels;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::command_line::Context;
+use crate::context::Context;
 use crate::failure::Result;
 
 /// Remove the sandboxes whose time is over

@@ -9,7 +9,7 @@ use clap::Args;
 use client::Filter;
 use tokio::time::timeout;
 
-use crate::command_line::Context;
+use crate::context::Context;
 use crate::exec::{self, CommandArgs};
 use crate::failure::{Failure, Result};
 use crate::output::note;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use api::{Sandbox, SpawnRequest};
 use clap::Args;
 
-use crate::command_line::Context;
+use crate::context::Context;
 use crate::failure::Result;
 use crate::output::{harmless, stderr_is_terminal};
 use crate::values::Resources;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use api::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
 use clap::{Args, Subcommand};
 
-use crate::command_line::Context;
+use crate::context::Context;
 use crate::failure::Result;
 use crate::output::{harmless, pairs, table};
 use crate::spawn;

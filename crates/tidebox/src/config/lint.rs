@@ -7,7 +7,7 @@ use serde::Serialize;
 use server::config::lint::{Finding, Verdict, lint, modes};
 use server::config::{Fault, load};
 
-use super::{EXIT_FAULT, Layers};
+use super::layers::{EXIT_FAULT, Layers};
 use crate::failure::Result;
 use crate::output::{Output, harmless};
 

@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use server::config::{Setting, Source, load, nested};
 
-use super::{EXIT_FAULT, Layers};
+use super::layers::{EXIT_FAULT, Layers};
 use crate::failure::Result;
 use crate::output::{Output, note};
 

@@ -10,7 +10,7 @@ use providers::{Isolation, LimitKind, Provider, StoreId};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
-use super::{Finding, Level};
+use super::finding::{Finding, Level};
 
 /// The longest attempt to make a box. It takes milliseconds if it works, and a refusal is not
 /// slower; only a hung host is.
