@@ -13,6 +13,8 @@ mod exec;
 mod fault;
 mod files;
 mod guest;
+mod labels;
+mod operations;
 mod remote;
 
 use std::fmt;
@@ -32,13 +34,10 @@ use tokio_util::task::TaskTracker;
 
 use self::boxes::{Boxes, Starting};
 use self::guest::CustomGuest;
+pub use self::labels::{ID_LABEL, STORE_LABEL};
 use self::remote::Remote;
 use crate::{Chain, Error, Facts, Found, Guest, Health, ImageSource, Phase, Provider, Result, Spec, Started};
 
-/// Label of a remote sandbox with the id of the box that it is.
-pub const ID_LABEL: &str = "tidebox.id";
-/// Label of a remote sandbox with the owner of the box: [`CustomConfig::label`].
-pub const STORE_LABEL: &str = "tidebox.store";
 /// Image name that lets the remote service choose its own default.
 pub const REMOTE_DEFAULT_IMAGE: &str = "default";
 /// The shortest silence of a stream that counts as a failure: the remote service sends something

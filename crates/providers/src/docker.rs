@@ -14,6 +14,7 @@ mod direct;
 mod engine;
 mod fault;
 mod image;
+mod labels;
 mod removal;
 mod sockets;
 mod stream;
@@ -29,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use bollard::Docker as Client;
 use bollard::errors::Error as ClientError;
-use bollard::models::{ContainerInspectResponse, ContainerSummaryStateEnum};
+use bollard::models::ContainerSummaryStateEnum;
 use bollard::query_parameters::{CreateContainerOptionsBuilder, ListContainersOptionsBuilder};
 use domain::SandboxId;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
@@ -45,11 +46,12 @@ use crate::{
 
 pub use config::{DockerConfig, DockerTls};
 
-use container::{SANDBOX_LABEL, STORE_LABEL, Shape};
+use container::Shape;
 use direct::FirstProcess;
 use engine::{About, Engine};
 use fault::{CHANGE_WAIT, LOOK_WAIT, within};
 use image::Images;
+use labels::{SANDBOX_LABEL, STORE_LABEL};
 use transport::Endpoint;
 use volume::AgentVolume;
 
@@ -332,7 +334,7 @@ impl Inner {
 
     async fn state(&self, client: &Client, name: &str) -> Result<State> {
         match within(LOOK_WAIT, client.inspect_container(name, None)).await {
-            Ok(inspected) => Ok(first_process(&inspected).map_or(State::NotRunning, State::Running)),
+            Ok(inspected) => Ok(FirstProcess::of(&inspected).map_or(State::NotRunning, State::Running)),
             Err(error) if fault::status(&error) == Some(404) => Ok(State::Absent),
             Err(error) => Err(fault::failed("look at a box", error)),
         }
@@ -399,13 +401,6 @@ impl Inner {
 /// Returns whether containers of a runtime have a kernel of their own.
 fn has_own_kernel(runtime: &str) -> bool {
     HAVE_OWN_KERNEL.iter().any(|name| runtime.starts_with(name))
-}
-
-/// Returns the first process of a container that runs.
-fn first_process(inspected: &ContainerInspectResponse) -> Option<FirstProcess> {
-    let state = inspected.state.as_ref().filter(|state| state.running == Some(true))?;
-    let pid = state.pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
-    Some(FirstProcess { container: inspected.id.clone().unwrap_or_default(), pid })
 }
 
 /// Failure to make a container.
@@ -545,11 +540,14 @@ impl Provider for Docker {
     }
 
     async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
-        if self.inner.is_local { usage::measure(&self.inner, id).await } else { None }
+        let client = self.inner.client().ok().filter(|_| self.inner.is_local)?;
+        let entry = self.inner.entry(id);
+        usage::measure(client, &self.inner.name(id), self.inner.dial(id, &entry)).await
     }
 
     async fn kernel_usage(&self, id: &SandboxId, share: KernelShare) -> Option<u64> {
-        if self.inner.is_local { usage::of_kernel(&self.inner, id, share).await } else { None }
+        let client = self.inner.client().ok().filter(|_| self.inner.is_local)?;
+        usage::of_kernel(client, &self.inner.name(id), share).await
     }
 }
 

@@ -9,6 +9,7 @@ pub mod agent;
 mod chain;
 pub mod conformance;
 pub mod custom;
+mod default_image;
 mod disk;
 pub mod docker;
 mod error;
@@ -25,6 +26,7 @@ mod signal;
 mod slots;
 
 pub use chain::Chain;
+pub use default_image::default_image;
 pub use disk::{BoxDisk, DiskUsage, Room};
 pub use domain::{SandboxId, StoreId};
 pub use error::{Error, Result};
@@ -38,14 +40,3 @@ pub use provider::{
 };
 pub use signal::Signal;
 pub use slots::Slots;
-
-/// Returns the image of a spawn that names none, by the name of a provider that has the same one
-/// on every machine; `None` for others.
-#[must_use]
-pub fn default_image(provider: &str) -> Option<&'static str> {
-    match provider {
-        native::NAME => Some(native::HOST),
-        proot::NAME => Some(proot::HOST),
-        _ => None,
-    }
-}

@@ -28,6 +28,7 @@
 //! A duration is written as in the API (`200ms`, `1m30s`). Another `mock.` label
 //! or a value that makes no sense is [`crate::Error::Invalid`].
 
+mod boxed;
 mod faults;
 mod fs;
 mod guest;
@@ -37,22 +38,20 @@ mod slots;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{SandboxId, Timestamp};
 use tokio_util::task::TaskTracker;
 
+use self::boxed::Boxed;
 use self::faults::Faults;
-use self::guest::{Boxed, MockGuest};
+pub use self::fs::Now;
+use self::guest::MockGuest;
 pub use self::shell::COMMANDS;
 use crate::{
     Error, Facts, Found, Guest, Health, ImageSource, Isolation, LimitKind, Phase, Provider, Result, Slots, Spec,
     Started,
 };
-
-/// Clock for the modification times of files in a box.
-pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Name of this provider.
 pub const NAME: &str = "mock";
@@ -292,7 +291,3 @@ impl Provider for Mock {
         }
     }
 }
-
-/// The longest wait for output of background processes after the main process has ended, the same
-/// as in every box.
-const DRAIN: Duration = Duration::from_millis(250);

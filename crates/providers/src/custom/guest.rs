@@ -1,24 +1,14 @@
-//! The inside of a remote sandbox.
+//! Requests about the inside of a remote sandbox.
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-use async_trait::async_trait;
 use client::Client;
 use domain::SandboxId;
-use futures_util::{StreamExt, TryStreamExt, stream};
-use guest_protocol::{CONSOLE_LINES_MAX, GLOB_RESULTS_MAX};
 
 use super::boxes::Known;
-use super::files::file_info;
 use super::remote::Remote;
-use super::{exec, files};
-use crate::agent::{check_mode, check_path};
-use crate::{
-    ByteStream, Command, Control, Error, FileContent, FileInfo, Guest, Interactive, OutputStream, Result, Signal,
-    TerminalSize,
-};
+use crate::{Error, Result};
 
 /// The inside of a box, reached through the remote service's API.
 pub(super) struct CustomGuest {
@@ -62,7 +52,7 @@ impl CustomGuest {
     }
 
     /// Waits for an answer like [`CustomGuest::ask`], where "not found" may also mean `path`.
-    async fn ask_of<T>(
+    pub(super) async fn ask_of<T>(
         &self,
         action: &'static str,
         path: &str,
@@ -81,112 +71,5 @@ impl CustomGuest {
             Ok(false) => Error::Gone,
             Err(error) => error,
         }
-    }
-}
-
-/// Control of a remote command, which supports no operation.
-#[derive(Debug)]
-struct OutOfReach;
-
-#[async_trait]
-impl Control for OutOfReach {
-    async fn resize(&self, _: TerminalSize) -> Result<()> {
-        Err(Error::Invalid("the command has no terminal that could be resized".to_owned()))
-    }
-
-    async fn signal(&self, _: Signal) -> Result<()> {
-        Err(Error::NotSupported(
-            "the provider `custom` cannot pass on a `signal`; hang up, and the command is killed".to_owned(),
-        ))
-    }
-}
-
-#[async_trait]
-impl Guest for CustomGuest {
-    async fn exec(&self, command: Command) -> Result<OutputStream> {
-        exec::exec(self, command).await
-    }
-
-    async fn exec_interactive(&self, command: Command) -> Result<Interactive> {
-        exec::check_streams(&command)?;
-        let guest = CustomGuest { remote: Arc::clone(&self.remote), id: self.id.clone(), known: self.known.clone() };
-        // All of stdin goes with the request, so there is no request before its end. The writer
-        // of stdin must not have to wait for this call to return.
-        let output = stream::once(async move { exec::exec(&guest, command).await }).try_flatten();
-        Ok(Interactive { output: output.boxed(), control: Arc::new(OutOfReach) })
-    }
-
-    async fn read_file(&self, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent> {
-        check_path(path)?;
-        files::read(self, path, offset, length).await
-    }
-
-    async fn write_file(&self, path: &str, mode: Option<u32>, content: ByteStream) -> Result<()> {
-        check_path(path)?;
-        mode.map_or(Ok(()), check_mode)?;
-        files::write(self, path, mode, content).await
-    }
-
-    async fn delete(&self, path: &str, recursive: bool) -> Result<()> {
-        check_path(path)?;
-        let client = self.writing()?;
-        self.ask_of("delete a file", path, client.delete_file(self.sandbox(), path, recursive)).await.map(|_| ())
-    }
-
-    async fn list(&self, path: &str) -> Result<Vec<FileInfo>> {
-        const ACTION: &str = "list a directory";
-        check_path(path)?;
-        let entries = self.ask_of(ACTION, path, self.remote.client.list_files(self.sandbox(), path)).await?;
-        let mut entries = entries.into_iter().map(|info| file_info(ACTION, info)).collect::<Result<Vec<_>>>()?;
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(entries)
-    }
-
-    async fn stat(&self, path: &str) -> Result<FileInfo> {
-        const ACTION: &str = "look at a file";
-        check_path(path)?;
-        file_info(ACTION, self.ask_of(ACTION, path, self.remote.client.stat_file(self.sandbox(), path)).await?)
-    }
-
-    async fn rename(&self, old: &str, new: &str) -> Result<()> {
-        check_path(old)?;
-        check_path(new)?;
-        let client = self.writing()?;
-        self.ask_of("move a file", old, client.move_file(self.sandbox(), old, new)).await.map(|_| ())
-    }
-
-    async fn chmod(&self, path: &str, mode: u32) -> Result<()> {
-        check_path(path)?;
-        check_mode(mode)?;
-        let (client, mode) = (self.writing()?, format!("{mode:04o}"));
-        let answer = client.chmod_file(self.sandbox(), path, &mode);
-        self.ask_of("change the mode of a file", path, answer).await.map(|_| ())
-    }
-
-    async fn glob(&self, pattern: &str) -> Result<Vec<String>> {
-        const ACTION: &str = "search for files";
-        check_path(pattern)?;
-        let mut paths = self.ask(ACTION, self.remote.client.glob_files(self.sandbox(), pattern)).await?;
-        if paths.len() > GLOB_RESULTS_MAX || paths.iter().any(|path| check_path(path).is_err()) {
-            return Err(Error::failed(ACTION, "the other service gave what it may not"));
-        }
-        paths.sort();
-        Ok(paths)
-    }
-
-    async fn console(&self, lines: usize) -> Result<Vec<String>> {
-        let lines = lines.min(CONSOLE_LINES_MAX);
-        let asked = u32::try_from(lines).unwrap_or(u32::MAX);
-        let answer = self.ask("read the console", self.remote.client.logs(self.sandbox(), Some(asked)));
-        let mut answer = answer.await?;
-        answer.drain(..answer.len().saturating_sub(lines));
-        Ok(answer)
-    }
-
-    async fn set_deadline(&self, after: Duration) -> Result<()> {
-        // The API cannot express a shorter lifetime.
-        let ttl = domain::format_duration(after.max(Duration::from_millis(1)));
-        let client = self.writing()?;
-        self.ask("set the deadline of a box", client.extend(self.sandbox(), &ttl)).await.map(|_| ())
     }
 }

@@ -9,7 +9,7 @@ use domain::SandboxId;
 
 use super::boxes::{Boxes, Known};
 use super::fault::{fault, words};
-use super::{ID_LABEL, STORE_LABEL};
+use super::labels::{ID_LABEL, STORE_LABEL};
 use crate::{Chain, Error, Facts, Isolation, LimitKind, Result};
 
 /// Number of sandboxes per request.

@@ -11,12 +11,8 @@ use guest_protocol::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, Boot};
 
 use super::config::DockerConfig;
 use super::image::Image;
+use super::labels::{SANDBOX_LABEL, STORE_LABEL};
 use crate::{Error, Result, Spec};
-
-/// Label with the id of the store that a container belongs to.
-pub(super) const STORE_LABEL: &str = "tidebox.store";
-/// Label with the id of the sandbox.
-pub(super) const SANDBOX_LABEL: &str = "tidebox.sandbox";
 
 /// Capabilities for installing packages and for services with several users, which reach only the
 /// box's own files and processes. The same as on `native`.

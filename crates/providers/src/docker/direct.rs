@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use bollard::models::ContainerInspectResponse;
 use guest_protocol::AGENT_SOCKET;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use tokio::net::UnixStream;
@@ -29,6 +30,15 @@ pub(super) struct FirstProcess {
     pub(super) container: String,
     /// Pid on the Engine's machine.
     pub(super) pid: i32,
+}
+
+impl FirstProcess {
+    /// Returns the first process of a container that runs.
+    pub(super) fn of(inspected: &ContainerInspectResponse) -> Option<FirstProcess> {
+        let state = inspected.state.as_ref().filter(|state| state.running == Some(true))?;
+        let pid = state.pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+        Some(FirstProcess { container: inspected.id.clone().unwrap_or_default(), pid })
+    }
 }
 
 /// Connects to the agent; `None` if there is no direct way.

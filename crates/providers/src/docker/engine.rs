@@ -11,8 +11,8 @@ use bollard::models::{SystemInfo, SystemInfoCgroupVersionEnum, SystemVersion};
 use bollard::query_parameters::ListContainersOptionsBuilder;
 
 use super::config::DockerConfig;
-use super::container::STORE_LABEL;
 use super::fault;
+use super::labels::STORE_LABEL;
 
 /// Oldest version of the API that is sufficient: Docker 20.10.
 pub(super) const API_MIN: (u32, u32) = (1, 41);

@@ -13,8 +13,9 @@ use bollard::models::ContainerInspectResponse;
 use bollard::query_parameters::{KillContainerOptionsBuilder, RemoveContainerOptionsBuilder};
 use tokio::time::Instant;
 
+use super::direct::FirstProcess;
 use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
-use super::{Inner, first_process, usage};
+use super::{Inner, usage};
 use crate::{Result, removal};
 
 /// Longest wait for a container that another client is removing.
@@ -53,7 +54,7 @@ impl Inner {
     /// Removes what a container that has ended wrote to its root.
     async fn empty_root(&self, client: &Client, name: &str) {
         let Some(inspected) = self.inspected(client, name).await else { return };
-        if first_process(&inspected).is_none() {
+        if FirstProcess::of(&inspected).is_none() {
             clear(usage::root(&inspected).into_iter().collect()).await;
         }
     }
@@ -70,7 +71,7 @@ impl Inner {
         // An error is no concern here: a stopped container needs no end, and the removal reports
         // one that cannot be ended.
         let _ = within(CHANGE_WAIT, client.kill_container(name, Some(options))).await;
-        if self.inspected(client, name).await.is_some_and(|inspected| first_process(&inspected).is_none()) {
+        if self.inspected(client, name).await.is_some_and(|inspected| FirstProcess::of(&inspected).is_none()) {
             clear(volumes).await;
         }
     }

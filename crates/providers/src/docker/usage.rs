@@ -1,38 +1,43 @@
 //! Disk and kernel usage of a container on this machine.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use bollard::Docker as Client;
 use bollard::models::{ContainerInspectResponse, MountPoint};
 use bollard::query_parameters::InspectContainerOptionsBuilder;
-use domain::SandboxId;
 
 use super::direct::{self, FirstProcess};
 use super::fault::{LOOK_WAIT, within};
-use super::{Inner, first_process};
+use crate::agent::AgentGuest;
 use crate::local::kernel::kernel_usage;
 use crate::local::usage::usage;
-use crate::{DiskUsage, Guest, KernelShare};
+use crate::{DiskUsage, Guest, KernelShare, Result};
 
 /// Files that the Engine keeps for each container beside its root, and that the container may
 /// write: no limit on its root counts them.
 const OF_THE_ENGINE: [&str; 3] = ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"];
 
 /// Measures the container of a box on an Engine of this machine: its root, the volumes that its
-/// image names, and the files that the Engine keeps for it.
-pub(super) async fn measure(inner: &Inner, id: &SandboxId) -> Option<DiskUsage> {
-    let (client, name) = (inner.client().ok()?, inner.name(id));
-    let inspected = within(LOOK_WAIT, client.inspect_container(&name, None)).await.ok()?;
+/// image names, and the files that the Engine keeps for it. The guest is asked where the server
+/// cannot see these itself.
+pub(super) async fn measure(
+    client: &Client,
+    name: &str,
+    guest: impl Future<Output = Result<Arc<AgentGuest>>>,
+) -> Option<DiskUsage> {
+    let inspected = within(LOOK_WAIT, client.inspect_container(name, None)).await.ok()?;
     let paths = Paths::of(&inspected);
-    let process = first_process(&inspected);
+    let process = FirstProcess::of(&inspected);
     let (mut found, sees) = tokio::task::spawn_blocking(move || paths.measure(process.as_ref())).await.ok()?;
     if !sees.root {
         // The Engine counts no entries.
         let options = InspectContainerOptionsBuilder::default().size(true).build();
-        let sized = within(LOOK_WAIT, client.inspect_container(&name, Some(options))).await.ok()?;
+        let sized = within(LOOK_WAIT, client.inspect_container(name, Some(options))).await.ok()?;
         found.bytes = found.bytes.saturating_add(u64::try_from(sized.size_rw?).unwrap_or(0));
     }
     if !sees.files
-        && let Ok(guest) = inner.dial(id, &inner.entry(id)).await
+        && let Ok(guest) = guest.await
     {
         for path in OF_THE_ENGINE {
             found.bytes = found.bytes.saturating_add(guest.stat(path).await.map_or(0, |info| info.size));
@@ -42,9 +47,9 @@ pub(super) async fn measure(inner: &Inner, id: &SandboxId) -> Option<DiskUsage> 
 }
 
 /// Measures a kernel share of the container of a box on an Engine of this machine.
-pub(super) async fn of_kernel(inner: &Inner, id: &SandboxId, share: KernelShare) -> Option<u64> {
-    let inspected = within(LOOK_WAIT, inner.client().ok()?.inspect_container(&inner.name(id), None)).await.ok()?;
-    let process = first_process(&inspected).filter(direct::is_here)?;
+pub(super) async fn of_kernel(client: &Client, name: &str, share: KernelShare) -> Option<u64> {
+    let inspected = within(LOOK_WAIT, client.inspect_container(name, None)).await.ok()?;
+    let process = FirstProcess::of(&inspected).filter(direct::is_here)?;
     kernel_usage(u32::try_from(process.pid).ok()?, share).await
 }
 

@@ -18,8 +18,9 @@ use guest_protocol::AGENT_DIR;
 use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 
-use super::container::{STORE_LABEL, agent_mount};
+use super::container::agent_mount;
 use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
+use super::labels::STORE_LABEL;
 use crate::native::agent_binary;
 
 /// Label of this program's volumes, with the digest of the agent.

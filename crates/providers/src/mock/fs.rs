@@ -6,9 +6,11 @@ use bytes::{Bytes, BytesMut};
 use domain::Timestamp;
 use guest_protocol::{GLOB_RESULTS_MAX, PATH_BYTES_MAX};
 
-use super::Now;
 use crate::agent::check_path;
 use crate::{Error, FileInfo, Result};
+
+/// Clock for the modification times of files in a box.
+pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The longest name of a file, in bytes, as the kernel has it.
 const NAME_BYTES_MAX: usize = 255;

@@ -1,147 +1,21 @@
-//! A box in memory, and its inside.
+//! The inside of a box in memory.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use domain::SandboxId;
 use futures_util::{StreamExt, stream};
-use guest_protocol::CONSOLE_LINES_MAX;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use super::Now;
-use super::faults::Faults;
+use super::boxed::Boxed;
 use super::fs::FileSystem;
 use super::shell::run;
 use crate::agent::{check_mode, check_path};
-use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, Interactive, OutputStream, Result, Spec};
+use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, Interactive, OutputStream, Result};
 
-/// Size of the file system if the request sets no limit, in bytes.
-const DISK_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
-/// The longest console line, in bytes.
-const LINE_BYTES_MAX: usize = 4096;
 /// Size of the pieces in which a file is read, in bytes.
 const PIECE_BYTES: usize = 64 * 1024;
-
-pub(super) struct Boxed {
-    fs: Mutex<FileSystem>,
-    console: Mutex<Console>,
-    faults: Faults,
-    stops: AtomicU32,
-    execs: AtomicU32,
-    dead: CancellationToken,
-    tasks: TaskTracker,
-    /// Slots; `None` for a box that was not made to hold any.
-    slots: Option<Mutex<BTreeMap<SandboxId, Arc<Boxed>>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Boxed {
-    /// Makes a box with an initial file system.
-    pub(super) fn new(spec: &Spec, faults: Faults, now: Now, tasks: TaskTracker) -> Result<Boxed> {
-        let bytes_max = match spec.resources.disk_mb {
-            0 => DISK_BYTES_DEFAULT,
-            disk_mb => u64::from(disk_mb) * 1024 * 1024,
-        };
-        Ok(Boxed {
-            fs: Mutex::new(FileSystem::new(bytes_max, now)?),
-            console: Mutex::default(),
-            faults,
-            stops: AtomicU32::new(0),
-            execs: AtomicU32::new(0),
-            dead: CancellationToken::new(),
-            tasks,
-            slots: None,
-        })
-    }
-
-    /// Makes this box one that holds slots.
-    pub(super) fn holding_slots(self) -> Boxed {
-        Boxed { slots: Some(Mutex::default()), ..self }
-    }
-
-    /// Makes this box a slot of `host`, which ends with it.
-    pub(super) fn in_box(self, host: &Boxed) -> Boxed {
-        Boxed { dead: host.dead.child_token(), ..self }
-    }
-
-    /// Returns the slots, or `None` if the box was not made to hold any.
-    pub(super) fn slots(&self) -> Option<MutexGuard<'_, BTreeMap<SandboxId, Arc<Boxed>>>> {
-        self.slots.as_ref().map(lock)
-    }
-
-    /// Returns a token that is cancelled when the box has ended.
-    pub(super) fn dead(&self) -> &CancellationToken {
-        &self.dead
-    }
-
-    /// Ends the box with everything that runs in it.
-    pub(super) fn kill(&self) {
-        self.dead.cancel();
-    }
-
-    pub(super) fn faults(&self) -> &Faults {
-        &self.faults
-    }
-
-    /// Counts a stop, and returns whether it has to fail.
-    pub(super) fn is_stop_refused(&self) -> bool {
-        self.stops.fetch_add(1, Ordering::Relaxed) < self.faults.stop_fail
-    }
-
-    pub(super) fn fs(&self) -> MutexGuard<'_, FileSystem> {
-        lock(&self.fs)
-    }
-
-    /// Returns the console, to which background processes write.
-    pub(super) fn console(&self) -> MutexGuard<'_, Console> {
-        lock(&self.console)
-    }
-
-    /// Returns the tracker of tasks that outlive a request, until they or the box end.
-    pub(super) fn tasks(&self) -> &TaskTracker {
-        &self.tasks
-    }
-}
-
-/// The newest lines of what background processes wrote.
-#[derive(Default)]
-pub(super) struct Console {
-    lines: VecDeque<String>,
-    partial: BytesMut,
-}
-
-impl Console {
-    pub(super) fn push(&mut self, bytes: &[u8]) {
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            let (text, ends) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
-            let room = LINE_BYTES_MAX.saturating_sub(self.partial.len());
-            self.partial.extend_from_slice(&text[..text.len().min(room)]);
-            if ends {
-                if self.lines.len() == CONSOLE_LINES_MAX {
-                    self.lines.pop_front();
-                }
-                self.lines.push_back(String::from_utf8_lossy(&self.partial).into_owned());
-                self.partial.clear();
-            }
-        }
-    }
-
-    /// Returns the newest lines, including an unfinished one.
-    fn newest(&self, lines: usize) -> Vec<String> {
-        let partial = (!self.partial.is_empty()).then(|| String::from_utf8_lossy(&self.partial).into_owned());
-        let all = self.lines.len() + usize::from(partial.is_some());
-        self.lines.iter().cloned().chain(partial).skip(all.saturating_sub(lines)).collect()
-    }
-}
 
 pub(super) struct MockGuest {
     inside: Arc<Boxed>,
@@ -160,13 +34,13 @@ impl MockGuest {
 
     /// Runs a future, and fails with [`Error::Gone`] if the box ends before it.
     async fn alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        self.inside.dead.run_until_cancelled(work).await.unwrap_or(Err(Error::Gone))
+        self.inside.dead().run_until_cancelled(work).await.unwrap_or(Err(Error::Gone))
     }
 
     /// Performs one operation on the files, with the delay that the labels request.
     async fn files<T>(&self, work: impl FnOnce(&mut FileSystem) -> Result<T>) -> Result<T> {
         self.alive(async {
-            if let Some(delay) = self.inside.faults.file_delay {
+            if let Some(delay) = self.inside.faults().file_delay {
                 tokio::time::sleep(delay).await;
             }
             work(&mut self.inside.fs())
@@ -183,10 +57,10 @@ impl Guest for MockGuest {
 
     async fn exec_interactive(&self, command: Command) -> Result<Interactive> {
         self.alive(async {
-            if let Some(delay) = self.inside.faults.exec_delay {
+            if let Some(delay) = self.inside.faults().exec_delay {
                 tokio::time::sleep(delay).await;
             }
-            if self.inside.execs.fetch_add(1, Ordering::Relaxed) < self.inside.faults.exec_fail {
+            if self.inside.is_exec_refused() {
                 return Err(Error::failed("run a command", "the label mock.exec_fail asks for it"));
             }
             run::start(&self.inside, command)
@@ -201,7 +75,7 @@ impl Guest for MockGuest {
         let end = length.map_or(size, |length| begin.saturating_add(length).min(size));
         let bounded = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
         let content = content.slice(bounded(begin)..bounded(end));
-        let dead = self.inside.dead.clone();
+        let dead = self.inside.dead().clone();
         let bytes = stream::unfold(Some(content), move |left| {
             let is_gone = dead.is_cancelled();
             async move {

@@ -3,6 +3,7 @@
 mod builtins;
 mod parse;
 pub(super) mod run;
+mod state;
 mod streams;
 
 /// Commands that a mock box has.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use domain::SandboxId;
 
-use super::guest::{Boxed, MockGuest};
+use super::boxed::Boxed;
+use super::guest::MockGuest;
 use super::{Mock, Place};
 use crate::{Error, Found, Guest, Result, Slots, Spec, Started};
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::run::{Flow, PID, Shell, complain};
+use super::state::{Flow, PID, Shell, complain};
 use super::streams::{Halt, Io};
 use crate::{FileInfo, Result as FileResult};
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,11 +14,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::parse::{Body, Item, Joint, Part, Pipeline, Redirect, Script, Stage, Target, Word, parse};
+use super::state::{Flow, PID, Run, Shell, complain};
 use super::streams::{Halt, Io, Outlet, Sink, Source};
 use super::{COMMANDS, builtins};
 use crate::agent::check_command;
-use crate::mock::DRAIN;
-use crate::mock::guest::Boxed;
+use crate::mock::boxed::Boxed;
 use crate::{Command, Control, Error, ExitStatus, Interactive, OutputEvent, Result, Signal, TerminalSize};
 
 /// The most pieces of output that wait for a reader. A command waits for room.
@@ -26,8 +27,9 @@ const PIECES_MAX: usize = 16;
 const DEPTH_MAX: usize = 16;
 /// The most commands in the background of one request.
 const BACKGROUND_MAX: usize = 256;
-/// Process id that `$$` gives, in every shell.
-pub(super) const PID: &str = "2";
+/// The longest wait for output of background processes after the main process has ended, the same
+/// as in every box.
+const DRAIN: Duration = Duration::from_millis(250);
 
 /// Starts a command in a box.
 pub(in crate::mock) fn start(inside: &Arc<Boxed>, command: Command) -> Result<Interactive> {
@@ -174,48 +176,7 @@ impl Reader {
     }
 }
 
-/// State shared by the commands of one request.
-pub(super) struct Run {
-    pub(super) inside: Arc<Boxed>,
-    outlet: Arc<Outlet>,
-    kill: CancellationToken,
-    background: TaskTracker,
-}
-
-/// Result of a command: its exit code, and the effect on the script.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flow {
-    /// The script goes on.
-    Next(i32),
-    /// The shell itself ends.
-    Exit(i32),
-}
-
-impl Flow {
-    fn code(self) -> i32 {
-        match self {
-            Flow::Next(code) | Flow::Exit(code) => code,
-        }
-    }
-}
-
-/// A shell with its variables and working directory.
-#[derive(Clone)]
-pub(super) struct Shell {
-    pub(super) run: Arc<Run>,
-    pub(super) env: BTreeMap<String, String>,
-    pub(super) cwd: String,
-    args: Vec<String>,
-    status: i32,
-    depth: usize,
-}
-
 impl Shell {
-    /// Returns `path` as an absolute path, relative to the working directory.
-    pub(super) fn absolute(&self, path: &str) -> String {
-        if path.starts_with('/') || path.is_empty() { path.to_owned() } else { format!("{}/{path}", self.cwd) }
-    }
-
     /// Runs the text of a script in a shell of its own.
     async fn text(&self, text: &str, args: Vec<String>, io: Io) -> Flow {
         if self.depth >= DEPTH_MAX {
@@ -482,11 +443,4 @@ enum Found {
     Script(String),
     Forbidden,
     Nothing,
-}
-
-/// Writes an error message to stderr and returns the exit code.
-pub(super) async fn complain(io: &Io, message: &str, code: i32) -> Flow {
-    // The command fails with the same code if the message cannot be written.
-    let _ = io.stderr.write(format!("{message}\n")).await;
-    Flow::Next(code)
 }

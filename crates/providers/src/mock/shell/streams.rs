@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use crate::mock::guest::Boxed;
+use crate::mock::boxed::Boxed;
 use crate::{ByteStream, OutputEvent};
 
 /// Reason why a command cannot write on.
