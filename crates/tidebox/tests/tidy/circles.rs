@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::imports::{Import, imports};
 
 /// Modules whose files are still in a circle. An entry that no longer is one has to go.
-const CIRCLES_LEFT: &[&str] = &["api/src", "guest-protocol/src", "providers/src", "server/src", "tidebox/src"];
+const CIRCLES_LEFT: &[&str] = &["providers/src", "server/src"];
 
 /// Returns the circles, each with the imports that it consists of.
 ///
@@ -156,6 +156,7 @@ fn every_way_to_write_an_import_is_seen() {
     check("src/a.rs", "mod inside { use super::super::b::d::e::X; fn f() { super::g() } }", &["a b/d/e"]);
     check("src/a.rs", "mod inside { use super::Own; mod more { use super::super::super::b; } }", &["a b"]);
     check("src/a.rs", "macro_rules! m { () => { $crate::b::c::g() } }", &["a b/c"]);
+    check("src/a.rs", "#[derive(Debug)]\n#[openapi(paths(super::b::c::get))]\nstruct Own;", &["a b/c"]);
     check("src/b.rs", "fn f() { c::g(); self::d::e::g() }", &["b b/c", "b b/d/e"]);
     check("src/b.rs", "use c::X; use std::c::Y;", &["b b/c"]);
     check("src/b.rs", "pub use c::X; fn own() {}", &["b b/c"]);

@@ -93,9 +93,7 @@ impl Tree<'_> {
             let next = |ahead: usize| tokens.get(at + ahead).map(|(_, token)| *token);
             match (*token, next(1)) {
                 (Token::Mark('#'), Some(Token::Mark('!' | '['))) => {
-                    let open = at + 1 + usize::from(next(1) == Some(Token::Mark('!')));
-                    let end = after_group(tokens, open);
-                    at = if is_of_tests(&tokens[open..end]) { after_item(tokens, end) } else { end };
+                    at = self.read_attribute(module, tokens, at);
                     continue;
                 }
                 (Token::Name("pub"), Some(Token::Mark('('))) => {
@@ -147,6 +145,25 @@ impl Tree<'_> {
             }
             is_shown = false;
         }
+    }
+
+    /// Takes the paths from the attribute that begins at `at`, and returns the place after it; after
+    /// its item, if that is for unit tests.
+    fn read_attribute(&mut self, module: usize, tokens: &[(usize, Token)], at: usize) -> usize {
+        let open = at + 1 + usize::from(tokens[at + 1].1 == Token::Mark('!'));
+        let end = after_group(tokens, open);
+        if is_of_tests(&tokens[open..end]) {
+            return after_item(tokens, end);
+        }
+        let mut at = open;
+        while at < end {
+            let (parts, after) = path_at(tokens, at);
+            if parts.len() > 1 {
+                self.paths.push(Path { module, line: tokens[at].0, parts, is_shown: false });
+            }
+            at = after.max(at + 1);
+        }
+        end
     }
 
     /// Returns the imports of other files that a path is.
