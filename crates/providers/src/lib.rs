@@ -24,6 +24,7 @@ mod provider;
 mod removal;
 mod signal;
 mod slots;
+mod spec;
 
 pub use chain::Chain;
 pub use default_image::default_image;
@@ -35,8 +36,7 @@ pub use guest::{
     STREAM_BYTES_MAX, TerminalSize,
 };
 pub use kernel::KernelShare;
-pub use provider::{
-    Backend, Facts, Found, Health, ImageSource, Isolation, LimitKind, Phase, Provider, Spec, Started, capabilities,
-};
+pub use provider::{Backend, Facts, Health, ImageSource, Isolation, LimitKind, Provider, capabilities};
 pub use signal::Signal;
 pub use slots::Slots;
+pub use spec::{Found, Phase, Spec, Started};

@@ -1,6 +1,7 @@
 //! A file system in memory, bounded in size.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use domain::Timestamp;

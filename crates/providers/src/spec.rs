@@ -1,0 +1,50 @@
+//! Boxes: the parameters that one is made from, and what a provider says of it.
+
+#![warn(missing_docs)]
+
+use std::time::Duration;
+
+use domain::{Asker, Metadata, Resources, SandboxId};
+
+/// Parameters for making a box.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// Name of the image, such as `host`.
+    pub image: String,
+    /// Memory, processors, processes and disk of the box.
+    pub resources: Resources,
+    /// True to start the image's entry point beside the agent. Its output goes to the console.
+    pub entrypoint: bool,
+    /// Labels of the sandbox. Only `mock` acts on them.
+    pub metadata: Metadata,
+    /// Time until the box ends by itself, unless a server sets a new deadline before.
+    pub lifetime: Duration,
+    /// Caller that the box is made for; it shares the places for image pulls with other callers.
+    /// `None` for the server itself.
+    pub asker: Option<Asker>,
+}
+
+/// A phase of a start, with its duration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Phase {
+    /// `image`, `box` or `agent`.
+    pub name: &'static str,
+    /// Duration of the phase.
+    pub took: Duration,
+}
+
+/// Outcome of a successful start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Started {
+    /// Phases of the start with their durations, in order.
+    pub phases: Vec<Phase>,
+}
+
+/// A box that a provider holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Sandbox that the box belongs to.
+    pub id: SandboxId,
+    /// True while the box can be used. One that cannot be used only needs to be removed.
+    pub alive: bool,
+}
