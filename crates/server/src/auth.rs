@@ -3,6 +3,7 @@
 //! Keys are stored and compared as hashes, in constant time. No type here can show a key;
 //! outside of this module it appears as its [`KeyId`].
 
+mod credential;
 mod key;
 pub mod token;
 pub mod worker;
@@ -11,7 +12,10 @@ use axum::http::{HeaderMap, HeaderName, header};
 
 use crate::config::{Auth, RouteGroup};
 
+use credential::{denied, single};
 use key::KeyHash;
+
+pub use credential::Denied;
 pub use key::KeyId;
 use worker::Workers;
 
@@ -63,15 +67,6 @@ pub enum Asked {
     Key,
     /// The admin key.
     AdminKey,
-}
-
-/// Reason why a caller is refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Denied {
-    /// Message for the caller: what to change. Never repeats what was sent.
-    pub message: &'static str,
-    /// Id of the key that was tried, if one was.
-    pub tried: Option<KeyId>,
 }
 
 /// Configured keys, and the rules of what they open.
@@ -240,10 +235,6 @@ impl Access {
     }
 }
 
-fn denied(message: &'static str) -> Denied {
-    Denied { message, tried: None }
-}
-
 /// Finds the keys in the headers, and refuses ambiguous ones.
 fn shown(headers: &HeaderMap) -> Result<Shown<'_>, Denied> {
     let own = single(headers, &API_KEY, "`X-API-Key` is given twice; send it once", "`X-API-Key` is empty")?;
@@ -257,23 +248,6 @@ fn shown(headers: &HeaderMap) -> Result<Shown<'_>, Denied> {
         (own, bearer) => own.or(bearer),
     };
     Ok(Shown { api, admin })
-}
-
-fn single<'a>(
-    headers: &'a HeaderMap,
-    name: &HeaderName,
-    twice: &'static str,
-    empty: &'static str,
-) -> Result<Option<&'a [u8]>, Denied> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    if values.next().is_some() {
-        return Err(denied(twice));
-    }
-    match value.as_bytes().trim_ascii() {
-        b"" => Err(denied(empty)),
-        key => Ok(Some(key)),
-    }
 }
 
 /// Returns the key of `Authorization: Bearer`. Other schemes are meant for a proxy and ignored.

@@ -6,7 +6,7 @@
 //! used.
 
 mod readers;
-mod subscription;
+pub mod subscription;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,12 +20,9 @@ use tokio_util::sync::CancellationToken;
 use readers::Readers;
 
 pub use readers::Full;
-pub use subscription::{Filter, Next, Subscription};
 
 /// The most events that are kept for readers that come back.
 pub const HISTORY_MAX: usize = 1000;
-/// The most readers at once: each holds a connection, and each is woken by every event.
-pub const SUBSCRIBERS_MAX: usize = 512;
 /// Number of ids that the store sets aside at once. While fewer than these are left, the next
 /// block is requested.
 pub const ID_BLOCK: u64 = 1024;

@@ -26,8 +26,5 @@ mod store;
 mod test;
 pub mod worker_token;
 
-pub use process::Memory;
+pub use process::{Memory, VERSION};
 pub use run::{Failure, Options, run};
-
-/// Version of this release of Tidebox.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -5,6 +5,9 @@ use std::time::Duration;
 use domain::Timestamp;
 use rustix::process::{Resource, getrlimit};
 
+/// Version of this release of Tidebox.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// Memory held by the allocator, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Memory {

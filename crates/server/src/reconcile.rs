@@ -6,6 +6,7 @@
 //! own boxes.
 
 mod disk;
+mod job;
 mod kernel;
 mod removals;
 mod runtimes;
@@ -20,6 +21,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use self::job::{interval, report};
 use self::removals::{Doomed, Removals};
 use crate::control::{Control, Result, Sandbox};
 
@@ -104,12 +106,6 @@ async fn give_space_back(control: Arc<Control>) {
     }
 }
 
-fn report(job: &'static str, outcome: Result<()>) {
-    if let Err(error) = outcome {
-        tracing::warn!(job, error = %Chain(&error), "reconciling failed and is tried again");
-    }
-}
-
 /// Reserves ids for future events until cancelled. Separate from the other jobs, since no slow
 /// provider may delay it.
 pub async fn number_events(control: Arc<Control>, stop: CancellationToken) {
@@ -141,12 +137,6 @@ pub(crate) async fn settle(control: &Arc<Control>) {
     for entry in control.registry().entries() {
         let _ = control.reconcile_provider(entry.provider.name()).await;
     }
-}
-
-fn interval(every: Duration) -> tokio::time::Interval {
-    let mut interval = tokio::time::interval(every);
-    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    interval
 }
 
 async fn sweep_rows(control: &Arc<Control>, removals: &mut Removals) -> Result<()> {

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use axum::http::{HeaderMap, HeaderName};
 use domain::Timestamp;
 
+use super::credential::{Denied, denied, single};
 use super::key::KeyHash;
 use super::token::{self, Scope};
-use super::{Denied, denied, single};
 use crate::config::{Auth, Secret};
 
 const WORKER_ID: HeaderName = HeaderName::from_static("x-worker-id");

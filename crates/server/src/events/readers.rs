@@ -5,9 +5,10 @@ use std::collections::hash_map::Entry;
 
 use domain::{NoPlace, Places};
 
-use super::SUBSCRIBERS_MAX;
 use crate::budget::Holders;
 
+/// The most readers at once: each holds a connection, and each is woken by every event.
+const SUBSCRIBERS_MAX: usize = 512;
 /// Places of readers; a caller may have as many as it leaves free.
 const PLACES: Places = Places { all: SUBSCRIBERS_MAX, of_one: None };
 /// Multiple of the free places that all callers at one address may have together: callers cost

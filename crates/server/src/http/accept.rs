@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-mod body_timeout;
+pub mod body_timeout;
 mod connection;
 mod connection_limit;
 mod handshake;
@@ -29,7 +29,6 @@ use connection::Service;
 use connection_limit::{Place, Places, Share};
 use handshake::Turns;
 
-pub use body_timeout::Stalled;
 pub use socket::{Socket, SocketFault};
 pub use tls::{Tls, TlsFault};
 

@@ -3,7 +3,7 @@
 use utoipa::openapi::path::PathItem;
 use utoipa_axum::router::UtoipaMethodRouter;
 
-use super::Api;
+use super::state::Api;
 
 /// Returns the same routes below `/admin`, where the admin key is required. The handler is
 /// shared, its description is a second one.

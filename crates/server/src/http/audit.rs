@@ -5,10 +5,11 @@ use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
+use super::error;
 use super::error::Result;
 use super::request::Params;
+use super::state::Api;
 use super::wire::{self, AuditQuery};
-use super::{Api, error};
 
 const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
 /// Columns of the CSV: the fields of a row.

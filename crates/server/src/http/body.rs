@@ -14,10 +14,10 @@ use providers::ByteStream;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, Semaphore};
 
-use super::Stalled;
+use super::accept::body_timeout::Stalled;
 use super::error::{ApiError, Refusal, malformed};
 use super::meter::{Meter, SMALL_BYTES, WAIT_MAX};
-use super::request::parse;
+use super::strict_json::parse;
 use crate::budget::{Account, Reservation, Spent};
 
 /// Longest time for which a refused body is read on.

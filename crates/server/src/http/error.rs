@@ -5,6 +5,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use providers::Chain;
 
+use super::accept::body_timeout::Stalled;
 use crate::budget::Spent;
 use crate::control::Error as Control;
 
@@ -118,7 +119,7 @@ impl Refusal {
                  `limits.request_memory_mb`"
                     .to_owned()
             }
-            Refusal::Stalled => format!("the body came to a halt: {}; send it without long pauses", super::Stalled),
+            Refusal::Stalled => format!("the body came to a halt: {}; send it without long pauses", Stalled),
             Refusal::NeedsTls => "this port speaks TLS; use https://".to_owned(),
             Refusal::Host => "this `Host` is not served here; use a loopback address, or list the name in \
                               `server.allowed_hosts`"

@@ -13,9 +13,10 @@ use super::error::{Result, malformed};
 use super::meter::Meter;
 use super::outflow::{OUTFLOW_BYTES, Outflow};
 use super::request::Params;
-use super::{Api, wire};
+use super::state::Api;
+use super::wire;
 use crate::control::Error;
-use crate::events::{Next, Subscription};
+use crate::events::subscription::{Next, Subscription};
 
 /// Interval of keep-alive comments: proxies cut connections that seem dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

@@ -9,7 +9,8 @@ use super::meter::{Meter, WAIT_MAX};
 use super::ndjson::{self, Form};
 use super::outflow::{OUTFLOW_BYTES, Outflow};
 use super::request::{Json as Body, Name};
-use super::{Api, exec_answer, wire};
+use super::state::Api;
+use super::{exec_answer, wire};
 use crate::control::Running;
 
 /// Memory held for a buffered command before it has written anything: its answer, and a first

@@ -13,10 +13,10 @@ use hyper_util::rt::TokioIo;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tracing::Instrument;
 
-use super::Api;
 use super::error::{ApiError, Refusal, Result, malformed};
 use super::meter::{Meter, WAIT_MAX};
 use super::request::Name;
+use super::state::Api;
 use super::subprotocol;
 
 /// The only supported version of the protocol.

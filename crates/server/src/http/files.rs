@@ -15,8 +15,10 @@ use super::body::{self, Upload};
 use super::error::{Refusal, Result, malformed};
 use super::meter::{Meter, WAIT_MAX};
 use super::outflow::{OUTFLOW_BYTES, Outflow, PIECE_BYTES_MIN};
-use super::request::{Json as Body, Name, Params, is_json, parse};
-use super::{Api, range, wire};
+use super::request::{Json as Body, Name, Params};
+use super::state::Api;
+use super::strict_json::{is_json, parse};
+use super::{range, wire};
 use crate::budget::Reservation;
 
 /// Memory held for a list from a box until it is complete: enough for some ten thousand files.

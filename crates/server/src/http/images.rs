@@ -18,7 +18,8 @@ use super::error::{ApiError, Refusal, Result, malformed};
 use super::meter::Meter;
 use super::middleware::audit::Subject;
 use super::request::{Json as Body, Params};
-use super::{Api, wire};
+use super::state::Api;
+use super::wire;
 use crate::control::Pull;
 
 /// Silence after which a stream repeats its last line.

@@ -15,10 +15,10 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-use super::Api;
 use super::error::{ApiError, Refusal, Result};
+use super::owner::owner;
 use super::peer::{self, Peer};
-use super::request;
+use super::state::Api;
 use crate::auth::Principal;
 use crate::budget::{Account, Caller, Reservation};
 
@@ -42,7 +42,7 @@ impl Meter {
     /// key, else to the address.
     pub fn of(api: &Api, principal: &Principal, request: &Request) -> Self {
         let address = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(peer::caller);
-        let owner = request::owner(request.headers()).ok().flatten();
+        let owner = owner(request.headers()).ok().flatten();
         // Without authentication a key proves nothing.
         let key = principal.key_id().filter(|_| api.settings.access.is_enabled());
         let caller = match (&owner, key) {

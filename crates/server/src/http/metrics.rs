@@ -5,9 +5,10 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 
-use super::diagnostics::Snapshot;
 use super::prometheus::{Format, Kind, MetricFamily};
-use super::{Api, wire};
+use super::snapshot::Snapshot;
+use super::state::Api;
+use super::wire;
 use crate::VERSION;
 use crate::control::Stored;
 use crate::process::{GOOS, Usage, goarch};

@@ -13,7 +13,8 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use utoipa::openapi::OpenApi;
 
-use super::{Api, error};
+use super::error;
+use super::state::Api;
 
 /// Wraps the routes in the middleware, innermost first.
 pub fn around(routes: Router<Api>, description: &OpenApi, api: &Api) -> Router {

@@ -9,9 +9,10 @@ use axum::response::IntoResponse;
 use bytes::Bytes;
 use utoipa::OpenApi;
 
-use super::Api;
-use super::middleware::auth;
-use super::routes::{self, Gate};
+use super::policy::{Gate, Policies};
+use super::state::Api;
+
+use crate::auth::{Access, Asked};
 
 pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
 
@@ -69,13 +70,27 @@ pub fn base() -> utoipa::openapi::OpenApi {
 }
 
 /// Returns the OpenAPI 3.1 document, with the security requirement of each path.
-fn document(security: impl Fn(Gate) -> Security) -> String {
-    let (router, policies) = routes::router();
-    let mut document = router.into_openapi();
-    rules::apply(&mut document, &policies, security);
+fn document(
+    mut document: utoipa::openapi::OpenApi,
+    policies: &Policies,
+    security: impl Fn(Gate) -> Security,
+) -> String {
+    rules::apply(&mut document, policies, security);
     let mut text = document.to_pretty_json().expect("the description is JSON");
     text.push('\n');
     text
+}
+
+/// Returns the security scheme that the OpenAPI document gives for a route.
+fn security(access: &Access, gate: Gate) -> Security {
+    match gate {
+        Gate::Worker(_) => Security::Worker,
+        Gate::Key(demand) => match access.asks(demand) {
+            Asked::Nothing => Security::Open,
+            Asked::Key => Security::Key,
+            Asked::AdminKey => Security::AdminKey,
+        },
+    }
 }
 
 /// This document
@@ -83,8 +98,8 @@ fn document(security: impl Fn(Gate) -> Security) -> String {
     responses((status = 200, description = "OpenAPI 3.1; says of each route what this server asks for",
         content_type = "application/json")))]
 pub async fn get(State(api): State<Api>) -> impl IntoResponse {
-    let security = |gate| auth::security(&api.settings.access, gate);
-    let text = api.description.get_or_init(|| document(security).into());
+    let security = |gate| security(&api.settings.access, gate);
+    let text = api.description.get_or_init(|| document((api.describe)(), &api.policies, security).into());
     ([(header::CONTENT_TYPE, "application/json")], Body::from(Bytes::clone(text)))
 }
 
@@ -92,9 +107,14 @@ pub async fn get(State(api): State<Api>) -> impl IntoResponse {
 mod test {
     use serde_json::Value;
 
+    fn document() -> String {
+        let (router, policies) = crate::http::routes::router();
+        super::document(router.into_openapi(), &policies, |_| super::Security::Key)
+    }
+
     #[test]
     fn every_reference_of_the_description_leads_somewhere() {
-        let document: Value = serde_json::from_str(&super::document(|_| super::Security::Key)).unwrap();
+        let document: Value = serde_json::from_str(&document()).unwrap();
         let mut left = vec![&document];
         let mut count = 0;
         while let Some(value) = left.pop() {

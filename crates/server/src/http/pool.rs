@@ -3,8 +3,8 @@
 use axum::Json;
 use axum::extract::State;
 
-use super::Api;
 use super::error::Result;
+use super::state::Api;
 
 /// Show how full the shared boxes are
 #[utoipa::path(get, path = "/api/v1/pool/status", tag = "system",

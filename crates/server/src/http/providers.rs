@@ -7,7 +7,8 @@ use axum::extract::State;
 
 use super::error::Result;
 use super::request::{Json as Body, Name};
-use super::{Api, wire};
+use super::state::Api;
+use super::wire;
 
 /// List providers with their last check
 #[utoipa::path(get, path = "/api/v1/providers", tag = "providers",

@@ -8,7 +8,8 @@ use super::error::Result;
 use super::list_body::{self, PART, Part};
 use super::meter::Meter;
 use super::request::{Json as Body, Name};
-use super::{Api, wire};
+use super::state::Api;
+use super::wire;
 
 /// List owner quotas
 #[utoipa::path(get, path = "/api/v1/quotas", tag = "quotas",

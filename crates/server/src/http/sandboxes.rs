@@ -13,8 +13,10 @@ use super::list_body::{self, PART, Part};
 use super::meter::{self, Meter};
 use super::middleware::lease_fence;
 use super::middleware::users::Viewer;
-use super::request::{Json as Body, Name, Owner, Params, Repeatable};
-use super::{Api, wire};
+use super::owner::Owner;
+use super::request::{Json as Body, Name, Params, Repeatable};
+use super::state::Api;
+use super::wire;
 use crate::control::{ListFilter, SpawnRequest, Spawned, WAIT_MAX, WaitFor};
 
 const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");

@@ -4,7 +4,8 @@ use axum::extract::State;
 use axum::{Extension, Json};
 
 use super::error::Result;
-use super::{Api, providers, wire};
+use super::state::Api;
+use super::{providers, wire};
 use crate::VERSION;
 use crate::auth::Principal;
 use crate::control::Error;

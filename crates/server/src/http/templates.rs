@@ -9,8 +9,10 @@ use super::error::Result;
 use super::list_body::{self, PART, Part};
 use super::meter::Meter;
 use super::middleware::audit::Subject;
-use super::request::{Json as Body, Name, Owner, Repeatable};
-use super::{Api, sandboxes, wire};
+use super::owner::Owner;
+use super::request::{Json as Body, Name, Repeatable};
+use super::state::Api;
+use super::{sandboxes, wire};
 use crate::control::SpawnRequest;
 
 /// Store a template

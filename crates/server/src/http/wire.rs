@@ -2,60 +2,37 @@
 //! both.
 
 mod audit;
+mod exec;
 mod images;
 mod list;
 mod socket;
 pub mod stats;
+mod text;
 mod workers;
 
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use bytes::Bytes;
-use domain::{AskedSize, DurationError, OwnerId, Quota, Resources, Room, SandboxId, Timestamp};
-use providers::{ExitStatus, FileInfo, Isolation, LimitKind};
+use domain::{AskedSize, OwnerId, Quota, Resources, Room, SandboxId};
+use providers::{FileInfo, Isolation, LimitKind};
 
+use self::text::{given, shortened};
 use super::error::{ApiError, malformed};
 use crate::control::{
-    Decision, Error, ExecCommand, ExecRequest, OwnerQuota, PoolStatus, ProviderDetail, QuotaSummary, Sandbox,
-    SpawnRequest, Template, TemplateValues, Usage,
+    Decision, OwnerQuota, PoolStatus, ProviderDetail, QuotaSummary, Sandbox, SpawnRequest, Template, TemplateValues,
+    Usage,
 };
-use crate::events::{Event, EventType, Filter};
+use crate::events::subscription::Filter;
+use crate::events::{Event, EventType};
 use crate::provider_registry::{Checked, Entry};
-pub use workers::{heartbeat, lease_ttl, renewed, worker, worker_id};
 
 pub use audit::{AuditQuery, audit_cursor, audit_entry};
+pub use exec::{bytes, exec_request, exec_result};
 pub use images::{image, image_detail, pruned_images, pull_progress};
 pub use list::{cursor, list_filter};
 pub use socket::{SocketCommand, signal, socket_start, terminal_size};
-
-/// Formats a time as RFC 3339 with milliseconds, in UTC.
-pub fn time(at: Timestamp) -> String {
-    format!("{at:.3}")
-}
-
-/// Formats a duration as `1h30m0s`.
-pub fn duration(duration: Duration) -> String {
-    domain::format_duration(duration)
-}
-
-/// Parses a lifetime or deadline of the field `field`: a duration above zero.
-pub fn span(field: &str, text: &str) -> Result<Duration, ApiError> {
-    match domain::parse_duration(text) {
-        Ok(Duration::ZERO) => Err(malformed(format!("`{field}` must be longer than zero"))),
-        Ok(span) => Ok(span),
-        // Well-formed, and above every maximum.
-        Err(error @ DurationError::TooLong) => Err(Error::LimitReached(format!("`{field}` {error}")).into()),
-        Err(error) => Err(malformed(format!("`{field}`: `{}` {error}", shortened(text)))),
-    }
-}
-
-/// Shortens a caller's text to 40 characters, to be repeated in a message.
-fn shortened(text: &str) -> String {
-    text.chars().take(40).collect()
-}
+pub use text::{duration, span, time};
+pub use workers::{heartbeat, lease_ttl, renewed, worker, worker_id};
 
 fn owner(header: Option<OwnerId>, field: Option<&str>) -> Result<Option<OwnerId>, ApiError> {
     let field = field
@@ -82,13 +59,6 @@ pub fn spawn_request(body: api::SpawnRequest, header: Option<OwnerId>) -> Result
         of_template: AskedSize::default(),
         asker: None,
     })
-}
-
-fn given(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
-    match text.as_deref() {
-        Some("") => Err(malformed(format!("`{field}` may be left out, but not be empty"))),
-        _ => Ok(text),
-    }
 }
 
 /// Converts the body of a spawn from a template.
@@ -253,42 +223,6 @@ pub fn template(template: &Template) -> api::Template {
         created_at: time(template.created_at),
         updated_at: time(template.updated_at),
     }
-}
-
-/// Decodes text of a request to bytes.
-pub fn bytes(field: &str, text: String, encoding: api::TextEncoding) -> Result<Bytes, ApiError> {
-    match encoding {
-        api::TextEncoding::Utf8 => Ok(Bytes::from(text)),
-        api::TextEncoding::Base64 => BASE64
-            .decode(&text)
-            .map(Bytes::from)
-            .map_err(|error| malformed(format!("`{field}` is not base64: {error}"))),
-    }
-}
-
-/// Converts the body of an exec.
-pub fn exec_request(body: api::ExecRequest) -> Result<ExecRequest, ApiError> {
-    if body.command.is_empty() {
-        return Err(malformed("`command` is empty; say what to run"));
-    }
-    let command = match body.mode {
-        api::ExecMode::Shell => ExecCommand::Shell { line: body.command, args: body.args },
-        api::ExecMode::Argv => ExecCommand::Argv([vec![body.command], body.args].concat()),
-    };
-    Ok(ExecRequest {
-        command,
-        env: body.env.0,
-        workdir: body.workdir,
-        user: given("user", body.user)?,
-        timeout: body.timeout.map(|text| span("timeout", &text)).transpose()?,
-        stdin: body.stdin.map(|text| bytes("stdin", text, body.stdin_encoding)).transpose()?,
-    })
-}
-
-/// Converts the exit of a command and its output to the API.
-pub fn exec_result(exit: ExitStatus, stdout: String, stderr: String, truncated: bool) -> api::ExecResult {
-    let ExitStatus { code: exit_code, timed_out, oom_killed, duration: took } = exit;
-    api::ExecResult { exit_code, stdout, stderr, duration: duration(took), timed_out, oom_killed, truncated }
 }
 
 /// Parses permission bits such as `755`.

@@ -6,7 +6,8 @@ use axum::extract::State;
 use super::error::Result;
 use super::middleware::auth::Worker;
 use super::request::{Json as Body, Name, Names};
-use super::{Api, wire};
+use super::state::Api;
+use super::wire;
 
 /// List workers
 #[utoipa::path(get, path = "/api/v1/workers", tag = "workers",

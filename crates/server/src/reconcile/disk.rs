@@ -16,7 +16,7 @@ use providers::{Chain, DiskUsage, Provider, Room};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::report;
+use super::job::report;
 use crate::control::{Control, LOCAL_WORKER, Policy, Result, Sandbox};
 use eviction::Eviction;
 
@@ -192,7 +192,10 @@ impl Guard {
         let Some(short) = self.short(control.policy(), disk.room) else { return Ok(None) };
         let largest = largest(control, disk, short, &self.coming).await?.filter(|(usage, _)| short.is_hog(*usage));
         let held = largest.as_ref().map_or(0, |(usage, _)| short.of(*usage));
-        let images_go = self.eviction.begin(disk, short, held).await;
+        let images_go = match &disk.images {
+            Some(images) => self.eviction.begin(images, |usage| short.of(usage), held).await,
+            None => false,
+        };
         let Some((usage, sandbox)) = largest else { return Ok(None) };
         if images_go && !short.is_urgent(disk.room, control.policy()) {
             return Ok(None);

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::report;
+use super::job::{interval, report};
 use crate::control::{Control, LOCAL_WORKER, Result, Sandbox};
 
 /// Interval of the checks, which read some small files. A box of one processor takes some 50 MiB
@@ -37,7 +37,7 @@ const MEASURING_MAX: Duration = Duration::from_secs(5);
 /// Watches the kernel's resources.
 pub(super) async fn watch(control: Arc<Control>) {
     let mut guard = Guard::default();
-    let mut look = super::interval(LOOK_EVERY);
+    let mut look = interval(LOOK_EVERY);
     loop {
         look.tick().await;
         for share in load::short() {

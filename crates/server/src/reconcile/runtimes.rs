@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use providers::Chain;
 
-use super::interval;
+use super::job::interval;
 use crate::control::{Control, Kept, Result};
 
 /// Interval of the inventories.

@@ -8,7 +8,7 @@ use domain::WorkerId;
 use providers::Chain;
 use tokio_util::sync::CancellationToken;
 
-use super::interval;
+use super::job::interval;
 use super::runtimes::{INVENTORY_EVERY, Trouble};
 use crate::control::Control;
 

@@ -19,7 +19,7 @@ use tower::ServiceExt;
 
 use super::body_timeout::Patient;
 use super::connection_limit::Place;
-use super::intake::Intake;
+use super::intake::{HEAD_BYTES_MAX, Intake};
 use super::write_timeout::Steady;
 use crate::budget::{Budget, Caller};
 use crate::http::body;
@@ -28,8 +28,6 @@ use crate::http::peer::{self, TrustedProxies};
 /// Time that a client may take to send the head of a request, and that a connection may wait
 /// for its next request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Largest head of a request, in bytes.
-pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Most headers in one request.
 const HEADERS_MAX: usize = 100;
 

@@ -6,12 +6,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::connection::HEAD_BYTES_MAX;
 use crate::budget::{Account, Reservation};
 use crate::http::ruled::{Rule, Ruled};
 
 /// Size of an uncounted read: less than hyper's first buffer, which grows when it is filled.
 const SMALL_BYTES: usize = 8 * 1024 - 1;
+/// Largest head of a request, in bytes.
+pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Memory counted for a connection that reads without a bound: the buffer, and the one before
 /// it, from which a body is still taken.
 const LARGE_BYTES: usize = 2 * HEAD_BYTES_MAX;

@@ -21,9 +21,10 @@ use crate::budget::{Account, Reservation};
 use crate::control::{Conversation, Handle, Touch};
 use crate::http::error::{ApiError, Refusal, malformed};
 use crate::http::meter::{SMALL_BYTES, held_with};
-use crate::http::request::parse_as;
+use crate::http::state::Api;
+use crate::http::strict_json::parse_as;
 use crate::http::text::Text;
-use crate::http::{Api, wire};
+use crate::http::wire;
 
 /// Largest message, in bytes: the same as for JSON bodies.
 const MESSAGE_BYTES_MAX: usize = crate::http::request::JSON_BYTES_MAX;

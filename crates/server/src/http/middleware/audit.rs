@@ -17,12 +17,12 @@ use tracing::Instrument;
 use crate::audit::{self, AGENT_CHARS_MAX, PATH_CHARS_MAX};
 use crate::auth::Principal;
 use crate::control::{Error, NewAuditEntry};
-use crate::http::Api;
 use crate::http::error::{ApiError, Code, Refusal};
 use crate::http::middleware::auth::Refused;
 use crate::http::middleware::request::RequestId;
 use crate::http::peer::Peer;
-use crate::http::routes::{Audit, Policy};
+use crate::http::policy::{Audit, Policy};
+use crate::http::state::Api;
 
 /// Subject of a request whose path does not name it. Set by the handler as an extension of the
 /// answer.

@@ -8,13 +8,12 @@ use axum::response::{IntoResponse, Response};
 use domain::Timestamp;
 
 use crate::auth::token::Scope;
-use crate::auth::{Access, Asked, Demand, Denied, KeyId, Principal};
-use crate::http::Api;
+use crate::auth::{Access, Demand, Denied, KeyId, Principal};
 use crate::http::error::{ApiError, Refusal};
 use crate::http::meter::Meter;
 use crate::http::middleware::rate_limit::{Allowed, Limited};
-use crate::http::openapi::Security;
-use crate::http::routes::{Gate, Policy};
+use crate::http::policy::{Gate, Policy};
+use crate::http::state::Api;
 use crate::http::subprotocol;
 
 /// Prefix of every API path.
@@ -44,18 +43,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Worker {
         // Present on every route that asks for a worker's credential.
         let worker = parts.extensions.get::<Worker>().cloned();
         worker.ok_or_else(|| Refusal::Unauthorized("this route is for workers".to_owned()).into())
-    }
-}
-
-/// Returns the security scheme that the OpenAPI document gives for a route.
-pub fn security(access: &Access, gate: Gate) -> Security {
-    match gate {
-        Gate::Worker(_) => Security::Worker,
-        Gate::Key(demand) => match access.asks(demand) {
-            Asked::Nothing => Security::Open,
-            Asked::Key => Security::Key,
-            Asked::AdminKey => Security::AdminKey,
-        },
     }
 }
 

@@ -9,10 +9,10 @@ use axum::response::{IntoResponse, Response};
 
 use domain::SandboxId;
 
-use crate::http::Api;
 use crate::http::error::{ApiError, malformed};
 use crate::http::middleware::users::named;
-use crate::http::routes::Policy;
+use crate::http::policy::Policy;
+use crate::http::state::Api;
 
 /// Returns the lease generation that a request carries.
 ///

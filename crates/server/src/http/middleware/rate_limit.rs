@@ -10,10 +10,10 @@ use serde_json::json;
 use crate::auth::Principal;
 use crate::config::RateKey;
 use crate::events::EventType;
-use crate::http::Api;
 use crate::http::error::{ApiError, Refusal};
+use crate::http::owner;
 use crate::http::peer::{self, Peer};
-use crate::http::request;
+use crate::http::state::Api;
 use crate::rate_limit::{Caller, RateLimiter, TooFast};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -70,7 +70,7 @@ impl<'a> Limited<'a> {
         let key = principal.key_id().filter(|_| self.api.settings.access.is_enabled());
         let by_key = key.map_or(by_address, Caller::Key);
         // A request with a malformed owner is refused by its route.
-        let owner = request::owner(headers).ok().flatten();
+        let owner = owner::owner(headers).ok().flatten();
         let caller = match self.limiter.key_by() {
             RateKey::Owner => owner.as_ref().map_or(by_key, Caller::Owner),
             RateKey::ApiKey => by_key,

@@ -10,10 +10,11 @@ use axum::response::{IntoResponse, Response};
 
 use crate::auth::Principal;
 use crate::control::{Error, Resource};
-use crate::http::Api;
 use crate::http::error::{ApiError, Result, malformed};
-use crate::http::request::{Owner, Params};
-use crate::http::routes::{About, Policy};
+use crate::http::owner::Owner;
+use crate::http::policy::{About, Policy};
+use crate::http::request::Params;
+use crate::http::state::Api;
 
 /// User whose sandboxes the request may see; `None` for all of them: pool mode is off, or the
 /// administrator asks.

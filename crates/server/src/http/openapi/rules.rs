@@ -13,7 +13,7 @@ use utoipa::openapi::{
 };
 
 use crate::auth::Demand;
-use crate::http::routes::{Gate, Policies};
+use crate::http::policy::{Gate, Policies};
 
 /// Credential that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

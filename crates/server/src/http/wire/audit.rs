@@ -6,7 +6,7 @@ use domain::Timestamp;
 use serde::Deserialize;
 
 use super::super::error::{ApiError, malformed};
-use super::{given, shortened, time};
+use super::text::{given, shortened, time};
 use crate::control::{AuditEntry, AuditFilter};
 
 /// Rows of a page whose query has no `limit`.

@@ -12,7 +12,7 @@ pub fn image(image: Image) -> api::Image {
         size_bytes: image.size_bytes,
         unpacked_bytes: image.unpacked_bytes,
         created_at: image.created,
-        last_used_at: used.map(super::time),
+        last_used_at: used.map(super::text::time),
         in_use: image.boxes as u64,
         platform: image.platform,
     }

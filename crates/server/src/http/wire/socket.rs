@@ -3,7 +3,8 @@
 use providers::{Signal, TerminalSize};
 
 use super::super::error::{ApiError, malformed};
-use super::{exec_request, shortened};
+use super::exec::exec_request;
+use super::text::shortened;
 use crate::control::ExecRequest;
 
 /// Columns and rows of a terminal whose size the client leaves out.

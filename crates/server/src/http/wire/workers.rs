@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use domain::{Capacity, Lease, WorkerId, WorkerStatus};
 
-use super::{duration, malformed, shortened, span, time};
+use super::text::{duration, shortened, span, time};
 use crate::control::{Heartbeat, LEASE_TTL_MAX, Seen};
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, malformed};
 
 /// Longest host name, in bytes. <https://www.rfc-editor.org/rfc/rfc1035#section-2.3.4>
 const HOSTNAME_BYTES_MAX: usize = 253;

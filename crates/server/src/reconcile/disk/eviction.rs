@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use providers::{Chain, images::Pruned};
+use providers::images::{Images, Pruned};
+use providers::{Chain, DiskUsage};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-
-use super::{Disk, Short};
 
 /// Pause after a removal that freed nothing.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -19,10 +18,10 @@ pub(super) struct Eviction {
 }
 
 impl Eviction {
-    /// Begins to remove images from a disk that is `short`, if images that no box uses take at
-    /// least `held`, the usage of the largest box. Returns whether a removal is under way.
-    pub(super) async fn begin(&mut self, disk: &Disk, short: Short, held: u64) -> bool {
-        let Some(images) = &disk.images else { return false };
+    /// Begins to remove images from a full disk, if images that no box uses take at least `held`,
+    /// the usage of the largest box, of what the disk is short of. Returns whether a removal is
+    /// under way.
+    pub(super) async fn begin(&mut self, images: &Images, short: impl Fn(DiskUsage) -> u64, held: u64) -> bool {
         if let Some(ended) = self.under_way.try_join_next() {
             let has_removed = match ended {
                 Ok(Ok(pruned)) => !pruned.images.is_empty(),
@@ -40,7 +39,7 @@ impl Eviction {
         if self.not_before.is_some_and(|time| Instant::now() < time) {
             return false;
         }
-        let idle = images.idle_usage().await.map_or(0, |usage| short.of(usage));
+        let idle = images.idle_usage().await.map_or(0, short);
         if idle == 0 || idle < held {
             return false;
         }

@@ -1,0 +1,37 @@
+//! Credentials in the headers of a request.
+
+use axum::http::{HeaderMap, HeaderName};
+
+use super::key::KeyId;
+
+/// Reason why a caller is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denied {
+    /// Message for the caller: what to change. Never repeats what was sent.
+    pub message: &'static str,
+    /// Id of the key that was tried, if one was.
+    pub tried: Option<KeyId>,
+}
+
+/// Returns the refusal of a caller who tried no key.
+pub(super) fn denied(message: &'static str) -> Denied {
+    Denied { message, tried: None }
+}
+
+/// Returns the value of a header, which may be sent once.
+pub(super) fn single<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+    twice: &'static str,
+    empty: &'static str,
+) -> Result<Option<&'a [u8]>, Denied> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(denied(twice));
+    }
+    match value.as_bytes().trim_ascii() {
+        b"" => Err(denied(empty)),
+        key => Ok(Some(key)),
+    }
+}

@@ -1,0 +1,185 @@
+//! The check of the headers `Host` and `Origin`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method, Version, header};
+
+use super::cors::Cors;
+use super::error::{ApiError, Refusal, malformed};
+use super::peer::Peer;
+use super::strict_json::is_json;
+
+/// Accepted `Host` headers.
+///
+/// Without a key, a server on loopback is protected only by its address: a web page whose name
+/// resolves to loopback (DNS rebinding) must not reach it.
+#[derive(Debug, Clone)]
+pub struct Hosts {
+    /// Names besides the loopback ones; `None` if every name is accepted.
+    allowed: Option<Vec<String>>,
+}
+
+impl Hosts {
+    /// Builds the rule for a server bound to `bind` with the given `names`. A server that
+    /// requires a key accepts any name: no page has the key.
+    #[must_use]
+    pub fn for_bind(bind: IpAddr, asks_for_key: bool, names: impl IntoIterator<Item = String>) -> Self {
+        let is_bound = bind.is_loopback() && !asks_for_key;
+        let allowed = is_bound.then(|| names.into_iter().map(|name| name.to_ascii_lowercase()).collect());
+        Self { allowed }
+    }
+
+    /// Returns whether `authority` (`name`, `name:port`, `[::1]:port`) is accepted.
+    fn serves(&self, authority: &str) -> bool {
+        let Some(allowed) = &self.allowed else { return true };
+        match named(authority) {
+            Some(Named::Address(address)) => address.is_loopback() || allowed.contains(&address.to_string()),
+            Some(Named::Name(name)) => name == "localhost" || allowed.contains(&name),
+            None => false,
+        }
+    }
+
+    /// Refuses a request whose `Host` or `Origin` is not accepted.
+    pub(super) fn check(&self, request: &Request, cors: &Cors) -> Result<(), ApiError> {
+        let hosts = request.headers().get_all(header::HOST).iter().count();
+        if hosts > 1 || hosts == 0 && request.version() > Version::HTTP_10 {
+            return Err(malformed("send the header `Host` once"));
+        }
+        // No page in a browser can reach a Unix socket.
+        if request.extensions().get::<Peer>().is_some_and(|peer| peer.via_unix) {
+            return Ok(());
+        }
+        let header = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or(""));
+        let authority = request.uri().authority().map(|authority| authority.as_str());
+        if [authority, header(header::HOST)].into_iter().flatten().any(|authority| !self.serves(authority)) {
+            return Err(Refusal::Host.into());
+        }
+        // A page may send a POST without a body and without a preflight. Only the server's own
+        // pages and origins listed by name may do so. Origins admitted by `*` alone must send a
+        // preflight.
+        if let Some(origin) = header(header::ORIGIN)
+            && request.method() == Method::POST
+            && !is_json(request.headers())
+            && !origin.split_once("://").is_some_and(|(_, authority)| self.serves(authority))
+            && !cors.lists(origin)
+        {
+            return Err(Refusal::Origin.into());
+        }
+        Ok(())
+    }
+}
+
+/// Host of an authority.
+enum Named {
+    Address(IpAddr),
+    /// Name in lower case, without the root's dot.
+    Name(String),
+}
+
+/// Parses an authority strictly, since a lenient reader could find another host in it. It has
+/// no user before the host, no zone in an address, nothing between a bracket and the port, and
+/// the port is a number.
+fn named(authority: &str) -> Option<Named> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']')?;
+            (Named::Address(address.parse::<Ipv6Addr>().ok()?.into()), port)
+        }
+        None => {
+            let (host, port) = authority.split_at(authority.find(':').unwrap_or(authority.len()));
+            (named_without_brackets(host)?, port)
+        }
+    };
+    // Digits only: `parse` would accept a sign.
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    (port.is_empty() || port.strip_prefix(':').is_some_and(is_port)).then_some(host)
+}
+
+fn named_without_brackets(host: &str) -> Option<Named> {
+    if let Ok(address) = host.parse::<Ipv4Addr>() {
+        return Some(Named::Address(address.into()));
+    }
+    let name = host.strip_suffix('.').unwrap_or(host);
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    name.split('.').all(is_label).then(|| Named::Name(name.to_ascii_lowercase()))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[track_caller]
+    fn check(bind: &str, host: &str, expected: bool) {
+        let hosts = Hosts::for_bind(bind.parse().unwrap(), false, ["Box.Example".to_owned()]);
+        assert_eq!(hosts.serves(host), expected, "{bind} {host}");
+    }
+
+    #[test]
+    fn a_loopback_server_answers_only_to_its_own_names() {
+        for host in [
+            "localhost",
+            "LocalHost:7423",
+            "localhost.",
+            "127.0.0.1:7423",
+            "127.8.8.8",
+            "[::1]:7423",
+            "[::1]",
+            "box.example:80",
+        ] {
+            check("127.0.0.1", host, true);
+        }
+        for host in [
+            "",
+            "evil.example",
+            "localhost.evil.example:7423",
+            "evil.example:localhost",
+            "10.0.0.1",
+            "[::2]:1",
+            "[::1",
+            "127.0.0.1.evil.example",
+            // Begins or ends like an accepted name.
+            "127.0.0.1:1@evil.example",
+            "127.0.0.1@evil.example",
+            "localhost:80@evil.example",
+            "user@localhost",
+            "[::1]evil",
+            "[::1]evil:7423",
+            "[::1].evil.example",
+            "[::1]:7423@evil.example",
+            "[::1%25lo]",
+            "[127.0.0.1]",
+            "::1",
+            "localhost:",
+            "localhost:x",
+            "localhost:+80",
+            "localhost:65536",
+            "localhost:80:80",
+            "localhost..",
+            ".localhost",
+            "localhost ",
+            " localhost",
+            "localhost/",
+            "localhost\\evil",
+            "localhost#",
+            "127.1",
+            "0x7f.0.0.1",
+            "127.0.0.1.",
+            "l\u{f6}calhost",
+        ] {
+            check("127.0.0.1", host, false);
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_open_to_the_network_answers_to_any_name() {
+        check("0.0.0.0", "evil.example", true);
+    }
+
+    #[test]
+    fn a_server_that_asks_for_a_key_answers_to_any_name() {
+        assert!(Hosts::for_bind("127.0.0.1".parse().unwrap(), true, []).serves("evil.example"));
+    }
+}

@@ -1,0 +1,126 @@
+//! Policies of routes: what a route demands of a request before its handler runs.
+
+use std::collections::HashMap;
+
+use axum::http::Method;
+
+use crate::auth::Demand;
+use crate::auth::token::Scope;
+
+/// Demands of a route on a request before its handler, and its treatment by the middleware.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Credential that opens the route.
+    pub gate: Gate,
+    /// Sandboxes that the request is about. In pool mode those of other users are hidden.
+    pub about: About,
+    /// True where `X-Lease-Generation` fences off an earlier holder of the sandbox in the path.
+    pub is_fenced: bool,
+    /// Trace that the request leaves in the audit history.
+    pub audit: Audit,
+    /// True where the answer reports the state of the server, which is wanted most when the
+    /// memory of requests is spent.
+    pub is_vital: bool,
+    /// True where the key may come as a WebSocket subprotocol, since a page in a browser cannot
+    /// send headers of its own with a WebSocket.
+    pub takes_key_as_protocol: bool,
+}
+
+/// Credential that a route asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// An API key, an admin key, or none.
+    Key(Demand),
+    /// The credential of the worker in the path, with this scope.
+    Worker(Scope),
+}
+
+/// Sandboxes that a request is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// None.
+    Nothing,
+    /// Those of the user who asks.
+    OwnSandboxes,
+    /// One to be made for the user who asks.
+    NewSandbox,
+    /// The one whose id is in the path.
+    OneSandbox,
+    /// Those that the query names, whose events are asked for.
+    Events,
+}
+
+/// Trace in the audit history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audit {
+    /// None, unless the credential is refused.
+    Nothing,
+    /// A row with this action.
+    Always(&'static str),
+    /// A row with this action unless the request succeeds: monitors read such a route every few
+    /// seconds.
+    Failures(&'static str),
+    /// A row whose action follows from the method and the path, which no route has.
+    Unknown,
+}
+
+/// Open to reading without a key.
+pub(super) const OPEN: Policy = Policy { is_vital: true, ..Policy::of(Gate::Key(Demand::Nothing)) };
+/// Asks for the API key.
+pub(super) const KEY: Policy = Policy::of(Gate::Key(Demand::Key));
+/// Asks for the admin key.
+pub(super) const ADMIN: Policy = Policy::of(Gate::Key(Demand::AdminKey));
+
+impl Policy {
+    pub(super) const fn of(gate: Gate) -> Self {
+        let (about, audit) = (About::Nothing, Audit::Nothing);
+        Self { gate, about, is_fenced: false, audit, is_vital: false, takes_key_as_protocol: false }
+    }
+
+    pub(super) const fn about(self, about: About) -> Self {
+        Self { about, ..self }
+    }
+
+    pub(super) const fn fenced(self) -> Self {
+        Self { is_fenced: true, ..self }
+    }
+
+    pub(super) const fn audited(self, action: &'static str) -> Self {
+        Self { audit: Audit::Always(action), ..self }
+    }
+
+    pub(super) const fn audited_failures(self, action: &'static str) -> Self {
+        Self { audit: Audit::Failures(action), ..self }
+    }
+
+    pub(super) const fn vital(self) -> Self {
+        Self { is_vital: true, ..self }
+    }
+
+    /// Returns the policy of the methods that the path of this row does not have.
+    fn without_route(self) -> Self {
+        let gate = if self.gate == OPEN.gate { KEY.gate } else { self.gate };
+        let audit = if self.audit == Audit::Nothing { Audit::Nothing } else { Audit::Unknown };
+        Self { gate, audit, is_vital: false, ..self }
+    }
+}
+
+/// The policy of each route.
+#[derive(Debug, Default)]
+pub struct Policies(pub(super) HashMap<String, Vec<(Method, Policy)>>);
+
+impl Policies {
+    /// Returns the policy for a request by the path that the router matched. Reading the head
+    /// is reading; a method without a row gets what its path demands.
+    pub fn of(&self, matched: Option<&str>, method: &Method) -> Policy {
+        let method = if *method == Method::HEAD { &Method::GET } else { method };
+        let Some(rows) = matched.and_then(|path| self.0.get(path)) else { return KEY };
+        let row = rows.iter().find(|(of, _)| of == method);
+        row.or(rows.first()).map_or(KEY, |(of, policy)| if of == method { *policy } else { policy.without_route() })
+    }
+
+    /// Adds a row.
+    pub(super) fn add(&mut self, path: &str, method: &Method, policy: Policy) {
+        self.0.entry(path.to_owned()).or_default().push((method.clone(), policy));
+    }
+}

@@ -1,0 +1,61 @@
+//! State of the API.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+use utoipa::openapi::OpenApi;
+
+use super::cors::Cors;
+use super::hosts::Hosts;
+use super::policy::Policies;
+use crate::auth::Access;
+use crate::budget::Budget;
+use crate::config;
+use crate::control::Control;
+use crate::process::Process;
+use crate::rate_limit::RateLimiter;
+
+/// State shared by all handlers.
+#[derive(Debug, Clone)]
+pub struct Api {
+    pub(super) control: Arc<Control>,
+    pub(super) settings: Arc<Settings>,
+    /// Cancelled when the server is asked to stop.
+    pub(super) stop: CancellationToken,
+    pub(super) policies: Arc<Policies>,
+    /// Builds what OpenAPI says of the routes.
+    pub(super) describe: fn() -> OpenApi,
+    /// The OpenAPI document as JSON, built on the first request for it.
+    pub(super) description: Arc<OnceLock<Bytes>>,
+}
+
+/// Settings that handlers need besides the control.
+#[derive(Debug)]
+pub struct Settings {
+    /// Domain of preview URLs in spawn responses.
+    pub preview_domain: String,
+    /// Largest file that one request may write, in bytes.
+    pub file_bytes_max: u64,
+    /// Largest image archive that one request may import, in bytes.
+    pub image_bytes_max: u64,
+    /// Accepted `Host` headers.
+    pub hosts: Hosts,
+    /// Values for what a request leaves out, and the maxima of what it may ask for.
+    pub defaults: config::Defaults,
+    /// Requests that one caller may make.
+    pub rate_limit: config::RateLimit,
+    /// The server process.
+    pub process: Process,
+    /// Rules of which credentials open which routes.
+    pub access: Access,
+    /// Memory budget shared by all requests.
+    pub memory: Arc<Budget>,
+    /// Rate limiter; `None` without a limit.
+    pub rate_limiter: Option<Arc<RateLimiter>>,
+    /// Other origins whose pages may use the API.
+    pub cors: Cors,
+    /// Start of the server.
+    pub started: Instant,
+}

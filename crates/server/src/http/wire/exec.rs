@@ -1,0 +1,46 @@
+//! Conversions of commands.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use providers::ExitStatus;
+
+use super::text::{duration, given, span};
+use crate::control::{ExecCommand, ExecRequest};
+use crate::http::error::{ApiError, malformed};
+
+/// Decodes text of a request to bytes.
+pub fn bytes(field: &str, text: String, encoding: api::TextEncoding) -> Result<Bytes, ApiError> {
+    match encoding {
+        api::TextEncoding::Utf8 => Ok(Bytes::from(text)),
+        api::TextEncoding::Base64 => BASE64
+            .decode(&text)
+            .map(Bytes::from)
+            .map_err(|error| malformed(format!("`{field}` is not base64: {error}"))),
+    }
+}
+
+/// Converts the body of an exec.
+pub fn exec_request(body: api::ExecRequest) -> Result<ExecRequest, ApiError> {
+    if body.command.is_empty() {
+        return Err(malformed("`command` is empty; say what to run"));
+    }
+    let command = match body.mode {
+        api::ExecMode::Shell => ExecCommand::Shell { line: body.command, args: body.args },
+        api::ExecMode::Argv => ExecCommand::Argv([vec![body.command], body.args].concat()),
+    };
+    Ok(ExecRequest {
+        command,
+        env: body.env.0,
+        workdir: body.workdir,
+        user: given("user", body.user)?,
+        timeout: body.timeout.map(|text| span("timeout", &text)).transpose()?,
+        stdin: body.stdin.map(|text| bytes("stdin", text, body.stdin_encoding)).transpose()?,
+    })
+}
+
+/// Converts the exit of a command and its output to the API.
+pub fn exec_result(exit: ExitStatus, stdout: String, stderr: String, truncated: bool) -> api::ExecResult {
+    let ExitStatus { code: exit_code, timed_out, oom_killed, duration: took } = exit;
+    api::ExecResult { exit_code, stdout, stderr, duration: duration(took), timed_out, oom_killed, truncated }
+}

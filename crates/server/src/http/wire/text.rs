@@ -1,0 +1,42 @@
+//! Texts of the API that stand for times, durations and names.
+
+use std::time::Duration;
+
+use domain::{DurationError, Timestamp};
+
+use crate::control::Error;
+use crate::http::error::{ApiError, malformed};
+
+/// Formats a time as RFC 3339 with milliseconds, in UTC.
+pub fn time(at: Timestamp) -> String {
+    format!("{at:.3}")
+}
+
+/// Formats a duration as `1h30m0s`.
+pub fn duration(duration: Duration) -> String {
+    domain::format_duration(duration)
+}
+
+/// Parses a lifetime or deadline of the field `field`: a duration above zero.
+pub fn span(field: &str, text: &str) -> Result<Duration, ApiError> {
+    match domain::parse_duration(text) {
+        Ok(Duration::ZERO) => Err(malformed(format!("`{field}` must be longer than zero"))),
+        Ok(span) => Ok(span),
+        // Well-formed, and above every maximum.
+        Err(error @ DurationError::TooLong) => Err(Error::LimitReached(format!("`{field}` {error}")).into()),
+        Err(error) => Err(malformed(format!("`{field}`: `{}` {error}", shortened(text)))),
+    }
+}
+
+/// Shortens a caller's text to 40 characters, to be repeated in a message.
+pub fn shortened(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+/// Refuses an empty text.
+pub fn given(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
+    match text.as_deref() {
+        Some("") => Err(malformed(format!("`{field}` may be left out, but not be empty"))),
+        _ => Ok(text),
+    }
+}
