@@ -6,7 +6,16 @@ use std::fmt::Write as _;
 use super::imports::{Import, imports};
 
 /// Modules whose files are still in a circle. An entry that no longer is one has to go.
-const CIRCLES_LEFT: &[&str] = &["providers/src", "server/src"];
+const CIRCLES_LEFT: &[&str] = &[
+    "providers/src/conformance",
+    "providers/src/images",
+    "providers/src/local",
+    "providers/src/native",
+    "server/src/config",
+    "server/src/control",
+    "server/src/run",
+    "server/src/store",
+];
 
 /// Returns the circles, each with the imports that it consists of.
 ///
