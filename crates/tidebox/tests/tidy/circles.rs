@@ -13,7 +13,6 @@ const CIRCLES_LEFT: &[&str] = &[
     "providers/src/native",
     "server/src/config",
     "server/src/control",
-    "server/src/run",
     "server/src/store",
 ];
 

@@ -243,7 +243,7 @@ fn expand(tokens: &[(usize, Token)], before: &[String]) -> Vec<(Vec<String>, Str
                 let inner = &tokens[at + 1..after_group(tokens, at) - 1];
                 return branches(inner).into_iter().flat_map(|branch| expand(branch, &parts)).collect();
             }
-            _ => {}
+            Token::Separator | Token::Mark(_) | Token::Literal => {}
         }
         at += 1;
     }
@@ -316,7 +316,7 @@ fn after_item(tokens: &[(usize, Token)], mut at: usize) -> usize {
             Token::Mark('{') if is_item => return after_group(tokens, at),
             Token::Mark('(' | '[' | '{') => at = after_group(tokens, at),
             Token::Mark(')' | ']' | '}') => return at,
-            _ => at += 1,
+            Token::Name(_) | Token::Separator | Token::Mark(_) | Token::Literal => at += 1,
         }
     }
     at
@@ -346,9 +346,9 @@ fn tokens(text: &str) -> Vec<(usize, Token<'_>)> {
             (None, rest.find('\n').unwrap_or(rest.len()))
         } else if rest.starts_with("/*") {
             (None, length_of_comment(rest))
-        } else if rest.starts_with("r#") {
-            let length = name(&rest[2..]);
-            (Some(Token::Name(&rest[2..2 + length])), 2 + length)
+        } else if let Some(raw) = rest.strip_prefix("r#") {
+            let length = name(raw);
+            (Some(Token::Name(&raw[..length])), 2 + length)
         } else if first.is_ascii_digit() {
             (Some(Token::Literal), name(rest))
         } else if first.is_alphabetic() || first == '_' {
