@@ -1,5 +1,5 @@
 //! The middleware: what every request passes on its way to a handler. Each part reads the
-//! [`Policy`](super::routes::Policy) of the route.
+//! [`Policy`](super::policy::Policy) of the route.
 
 pub mod audit;
 pub mod auth;
