@@ -1,9 +1,11 @@
 //! Configuration: the operator's settings, the source of each value, and the faults found.
 //!
-//! The table of keys (`key`) gives each key's reader and environment variable, the suggestions
-//! for misspelt keys and the example file. Layers, weakest first: built-in defaults,
-//! `~/.tidebox/config.yaml`, `./tidebox.yaml`, variables `TIDEBOX_*`. A file named on the
-//! command line replaces both files.
+//! A key is declared once, in `settings`, with its type, default, reader and description
+//! (`declare`). From there come the structure that the server reads, the environment variables, the
+//! suggestions for misspelt keys, `config/example.yaml`, `config/schema.json` and the table of
+//! docs/operate/configuration.md. Layers, weakest first: built-in defaults,
+//! `~/.tidebox/config.yaml`, `./tidebox.yaml`, variables `TIDEBOX_*`. A file named on the command
+//! line replaces both files.
 //!
 //! All faults are collected, so that an operator corrects a file in one go. A key that the
 //! specification has and this version does not support is a fault too: an operator who writes
@@ -14,21 +16,26 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 mod check;
+mod declare;
 mod environment;
 mod fault;
 mod file;
-mod key;
+mod keys;
 pub mod lint;
 mod nearest;
 mod read;
+mod schema;
 mod secret;
 mod secret_file;
 mod settings;
 mod show;
+mod text;
 mod tree;
 mod unsupported;
 
+use declare::{Key, Section as _};
 pub use fault::{Fault, Source};
+pub use schema::schema;
 pub use secret::Secret;
 pub use settings::*;
 pub use show::{Setting, nested};
@@ -74,8 +81,8 @@ pub struct Loaded {
     pub warnings: Vec<String>,
     /// Source of each key that is not at its built-in default (the last that set it).
     pub sources: BTreeMap<String, Source>,
-    /// Value written for each key in `sources`, with secrets hidden.
-    values: BTreeMap<String, tree::Value>,
+    /// Value written for each key in `sources`, with secrets hidden, and each derived one.
+    values: keys::Values,
     home: Option<PathBuf>,
 }
 
@@ -114,30 +121,20 @@ struct Draft {
     faults: Vec<Fault>,
     warnings: Vec<String>,
     sources: BTreeMap<String, Source>,
-    values: BTreeMap<String, tree::Value>,
+    values: keys::Values,
 }
 
 impl Draft {
     /// Starts with the built-in defaults.
     fn new(inputs: &Inputs) -> Draft {
         let mut draft = Draft {
-            config: settings::blank(),
+            config: Config::default(),
             home: inputs.home.clone(),
             faults: Vec::new(),
             warnings: Vec::new(),
             sources: BTreeMap::new(),
             values: BTreeMap::new(),
         };
-        for key in key::KEYS {
-            if let key::Default::Text(text) = key.default {
-                let value = tree::Value::Bare(text.to_owned());
-                // Cannot fail: a test loads the defaults.
-                let at = key::At { home: draft.home.as_deref(), entry: "" };
-                if let Err(message) = (key.read)(&mut draft.config, &value, at) {
-                    draft.faults.push(Fault::new(key.name, Source::Default, message));
-                }
-            }
-        }
         if inputs.is_root {
             draft.config.data_dir = PathBuf::from("/var/lib/tidebox");
         } else if let Some(home) = &inputs.home {
@@ -147,17 +144,17 @@ impl Draft {
     }
 
     /// Lays one value over the weaker layers. `entry` replaces the `*` in the key's name.
-    fn set(&mut self, key: &'static key::Key, entry: &str, value: &tree::Value, source: &Source) {
+    fn set(&mut self, key: &'static Key, entry: &str, value: &tree::Value, source: &Source) {
         let name = key.name.replace('*', entry);
-        let at = key::At { home: self.home.as_deref(), entry };
-        match (key.read)(&mut self.config, value, at) {
+        let marks = key.kind.marks();
+        match self.config.set(&key.path(entry), value, self.home.as_deref()) {
             Ok(()) => {
-                self.values.insert(name.clone(), if key.is_secret() { show::hidden(value) } else { value.clone() });
+                self.values.insert(name.clone(), if marks.is_secret { show::hidden(value) } else { value.clone() });
                 self.sources.insert(name, source.clone());
             }
             // The value may be a secret: one of the wrong type, or one in place of its file's
             // name.
-            Err(message) if key.is_secret() || key.is_beside_a_secret() => {
+            Err(message) if marks.is_secret || marks.is_beside_a_secret => {
                 let message = message.split_once(", not ").map_or(message.clone(), |(must, _)| {
                     format!("{must}; what is there is not repeated, since it may be a secret")
                 });
@@ -174,6 +171,11 @@ impl Draft {
     /// Returns the source of the value that `key` has now.
     fn source(&self, key: &str) -> Source {
         self.sources.get(key).cloned().unwrap_or(Source::Default)
+    }
+
+    /// Returns the files that the keys which `select` accepts name.
+    fn files(&self, select: impl Fn(&Key) -> bool) -> Vec<(String, PathBuf)> {
+        keys::files(&self.values, self.home.as_deref(), select)
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use domain::format_duration;
 
-use super::{DefaultProvider, Draft, Enabled, Fault, Source, secret_file};
+use super::tree::Value;
+use super::{Config, DefaultProvider, Draft, Enabled, Fault, Source, secret_file};
 
 use Bounded::{Number, Span};
 
@@ -54,6 +55,10 @@ fn place_data(draft: &mut Draft) {
     } else if draft.config.database.path.as_os_str().is_empty() {
         draft.config.database.path = draft.config.data_dir.join("tidebox.db");
     }
+    let Config { data_dir, database, .. } = &draft.config;
+    let url = format!("sqlite://{}", database.path.display());
+    draft.values.insert("data_dir".to_owned(), Value::Text(data_dir.display().to_string()));
+    draft.values.insert("database.url".to_owned(), Value::Text(url));
 }
 
 /// A value that has a maximum.
@@ -220,28 +225,13 @@ fn docker(draft: &mut Draft) {
 /// Checks the files that are read only when they are needed, so that one that is missing is
 /// found at the start and not by a caller. Also refuses TLS files for connections without TLS.
 fn files(draft: &mut Draft) {
-    let config = &draft.config;
-    let docker = Some(&config.providers.docker).filter(|docker| docker.enabled != Enabled::False);
-    let of_docker = docker.into_iter().flat_map(|docker| {
-        let tls = &docker.tls;
-        [
-            ("providers.docker.tls.ca_file", &tls.ca_file),
-            ("providers.docker.tls.cert_file", &tls.cert_file),
-            ("providers.docker.tls.key_file", &tls.key_file),
-            ("providers.docker.seccomp_profile", &docker.seccomp_profile),
-        ]
-    });
-    let of_images = [("images.docker_config", &config.images.docker_config)];
-    let named = of_docker.chain(of_images).map(|(key, file)| (key.to_owned(), file));
-    let of_registries =
-        config.images.registries.iter().map(|(host, it)| (format!("images.registries.{host}.ca_file"), &it.ca_file));
-    let of_workers = config.workers.iter().map(|(id, it)| (format!("workers.{id}.ca_file"), &it.ca_file));
-    let set = named.chain(of_registries).chain(of_workers).filter_map(|(key, file)| Some((key, file.as_deref()?)));
-    let unread = set.filter_map(|(key, file)| readable(file).err().map(|error| (key, file.to_owned(), error)));
-    let unread: Vec<_> = unread.collect();
-    for (key, file, error) in unread {
-        let source = draft.source(&key);
-        draft.fault(key, &source, format!("names {}, which cannot be read: {error}", file.display()));
+    let has_docker = draft.config.providers.docker.enabled != Enabled::False;
+    let is_used = |name: &str| has_docker || !name.starts_with("providers.docker.");
+    for (key, file) in draft.files(|key| key.kind.marks().is_read_later && is_used(&key.name)) {
+        if let Err(error) = readable(&file) {
+            let source = draft.source(&key);
+            draft.fault(key, &source, format!("names {}, which cannot be read: {error}", file.display()));
+        }
     }
     let plain = draft.config.images.registries.iter().filter(|(_, it)| it.plain_http && it.ca_file.is_some());
     let plain: Vec<_> = plain.map(|(host, _)| format!("images.registries.{host}.ca_file")).collect();
@@ -278,12 +268,14 @@ fn registries(draft: &mut Draft) {
 
 /// Checks that the user name and the password of a registry are set together.
 fn registry_logins(draft: &mut Draft) {
+    let in_files = draft.files(|key| key.kind.marks().is_file_of_secret);
     let halves = draft.config.images.registries.iter().filter_map(|(host, registry)| {
         let key = |name: &str| format!("images.registries.{host}.{name}");
         match (&registry.username, &registry.password) {
             (Some(_), None) => Some((key("username"), key("password"))),
             (None, Some(_)) => {
-                let set = if registry.password_file.is_some() { "password_file" } else { "password" };
+                let file = key("password_file");
+                let set = if in_files.iter().any(|(key, _)| *key == file) { "password_file" } else { "password" };
                 Some((key(set), key("username")))
             }
             (Some(_), Some(_)) | (None, None) => None,

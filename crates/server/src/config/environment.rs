@@ -2,9 +2,10 @@
 
 use std::ffi::{OsStr, OsString};
 
+use super::declare::Key;
 use super::nearest::nearest;
 use super::tree::{Value, clip};
-use super::{Draft, Source, key, unsupported};
+use super::{Draft, Source, keys, unsupported};
 
 /// Prefix of the server's variables.
 const PREFIX: &str = "TIDEBOX_";
@@ -23,12 +24,12 @@ pub(super) fn apply(env: &[(OsString, OsString)], draft: &mut Draft) {
             continue;
         }
         let source = Source::Variable(name.clone().into_owned());
-        if let Some((key, entry)) = key::KEYS.iter().find_map(|key| Some((key, entry(key.name, &name)?))) {
+        if let Some((key, entry)) = keys::keys().iter().find_map(|key| Some((key, entry(&key.name, &name)?))) {
             set(key, &entry, value, &source, draft);
         } else if let Some(key) = unsupported::from_variable(rest) {
             draft.fault(key, &source, unsupported::MESSAGE);
         } else {
-            let meant = nearest(&rest.to_lowercase(), key::KEYS.iter().map(|key| key.name));
+            let meant = nearest(&rest.to_lowercase(), keys::keys().iter().map(|key| key.name.as_str()));
             let hint = meant.map(|key| format!("; did you mean {} (`{key}`)?", variable(key))).unwrap_or_default();
             draft.warnings.push(format!("{} sets no key{hint}", clip(&name)));
         }
@@ -43,7 +44,7 @@ fn entry(key: &str, name: &str) -> Option<String> {
         None => (variable == name).then(String::new),
         Some((before, after)) => {
             let entry = name.strip_prefix(before)?.strip_suffix(after)?;
-            let is_host = key.split_once(".*").is_some_and(|(section, _)| key::names_hosts(section));
+            let is_host = key.split_once(".*").is_some_and(|(section, _)| keys::names_hosts(section));
             (!entry.is_empty()).then(|| if is_host { host(entry) } else { entry.to_lowercase() })
         }
     }
@@ -55,10 +56,10 @@ fn host(entry: &str) -> String {
     entry.to_lowercase().replace("__", ":").replace('_', ".")
 }
 
-fn set(key: &'static key::Key, entry: &str, value: &OsStr, source: &Source, draft: &mut Draft) {
+fn set(key: &'static Key, entry: &str, value: &OsStr, source: &Source, draft: &mut Draft) {
     match value.to_str() {
         Some(text) => draft.set(key, entry, &Value::Bare(text.to_owned()), source),
-        None => draft.fault(key.name, source, "is not UTF-8"),
+        None => draft.fault(key.name.as_str(), source, "is not UTF-8"),
     }
 }
 

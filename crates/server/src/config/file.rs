@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::nearest::nearest;
 use super::tree::{self, FILE_BYTES_MAX, Value};
-use super::{Draft, Source, key, unsupported};
+use super::{Draft, Source, keys, unsupported};
 
 /// Lays the file at `path` over the weaker layers. A missing file is a fault only if it is
 /// `needed`.
@@ -46,13 +46,13 @@ fn section(name: &str, entries: &[(String, Value)], source: &Source, draft: &mut
     let mut seen = BTreeSet::new();
     for (part, value) in entries {
         let dotted = if name.is_empty() { part.clone() } else { format!("{name}.{part}") };
-        if part.contains('.') && !key::names_have_dots(name) {
+        if part.contains('.') && !keys::is_map(name) {
             draft.fault(dotted, source, "has a dot in its name; write each part as a section of its own");
         } else if !seen.insert(part) {
             draft.fault(dotted, source, "is given twice; keep one");
-        } else if let Some((key, entry)) = key::KEYS.iter().find_map(|key| Some((key, key.entry(&dotted)?))) {
+        } else if let Some((key, entry)) = keys::find(&dotted) {
             draft.set(key, entry, value, source);
-        } else if key::names_have_dots(name) || sections().any(|known| is_section(known, &dotted)) {
+        } else if keys::is_map(name) || sections().any(|known| is_section(known, &dotted)) {
             if let Value::Map(entries) = value {
                 section(&dotted, entries, source, draft);
             } else if *value != Value::Null {
@@ -62,7 +62,7 @@ fn section(name: &str, entries: &[(String, Value)], source: &Source, draft: &mut
         } else if unsupported::is_unsupported(&dotted) {
             refuse(&dotted, value, source, draft);
         } else {
-            let meant = nearest(&dotted, key::KEYS.iter().map(|key| key.name).chain(sections()));
+            let meant = nearest(&dotted, keys::keys().iter().map(|key| key.name.as_str()).chain(sections()));
             let hint = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
             draft.fault(dotted, source, format!("is no key{hint}"));
         }
@@ -82,9 +82,9 @@ fn refuse(name: &str, value: &Value, source: &Source, draft: &mut Draft) {
     }
 }
 
-/// Returns the names of all sections, some of them more than once.
+/// Returns the names of all sections.
 fn sections() -> impl Iterator<Item = &'static str> {
-    key::KEYS.iter().flat_map(|key| key.name.match_indices('.').map(|(dot, _)| &key.name[..dot]))
+    keys::parts().iter().map(|part| part.name.as_str())
 }
 
 /// Returns whether `dotted` is the section `known`, in which `*` stands for any name.

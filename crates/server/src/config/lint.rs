@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use domain::format_duration;
 
-use super::{Config, Enabled, Level, Loaded, RateKey, RouteGroup, Secret, Source};
+use super::{Config, Enabled, Level, Loaded, RateKey, RouteGroup, Secret, Source, keys};
 
 mod runtimes;
 mod strength;
@@ -277,9 +277,9 @@ fn shared(config: &Config, report: &mut Report) {
     if !config.pool.enabled {
         return;
     }
-    let is_open = |group: &&(RouteGroup, &str)| !config.auth.admin_only.contains(&group.0);
-    let groups = [(RouteGroup::Templates, "templates"), (RouteGroup::Quotas, "quotas")];
-    let open: Vec<_> = groups.iter().filter(is_open).map(|(_, name)| *name).collect();
+    let is_open = |group: &RouteGroup| !config.auth.admin_only.contains(group);
+    let open = [RouteGroup::Templates, RouteGroup::Quotas].into_iter().filter(is_open);
+    let open: Vec<_> = open.map(RouteGroup::as_str).collect();
     if open.is_empty() {
         report.pass(KEY, "has templates and quotas");
     } else {
@@ -397,28 +397,11 @@ fn is_in_the_clear(url: &str) -> bool {
     host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Returns the files that hold a secret, by the key that names them.
+/// Returns the files that hold a secret, by the key that names them or is written in them.
 fn private_files(loaded: &Loaded) -> Vec<(String, PathBuf)> {
-    let (auth, custom) = (&loaded.config.auth, &loaded.config.providers.custom);
-    let named = [
-        ("auth.api_key_file", &auth.api_key_file),
-        ("auth.admin_api_key_file", &auth.admin_api_key_file),
-        ("auth.worker_token_file", &auth.worker_token_file),
-        ("auth.worker_signing_key_file", &auth.worker_signing_key_file),
-        ("providers.custom.api_key_file", &custom.api_key_file),
-        ("worker.token_file", &loaded.config.worker.token_file),
-        ("server.tls.key_file", &loaded.config.server.tls.key_file),
-        ("providers.docker.tls.key_file", &loaded.config.providers.docker.tls.key_file),
-    ];
-    let named = named.into_iter().filter_map(|(key, path)| Some((key.to_owned(), path.clone()?)));
-    let workers = loaded.config.workers.iter();
-    let workers = workers.filter_map(|(id, it)| Some((format!("workers.{id}.api_key_file"), it.api_key_file.clone()?)));
-    let registries =
-        loaded.config.images.registries.iter().filter_map(|(host, it)| {
-            Some((format!("images.registries.{host}.password_file"), it.password_file.clone()?))
-        });
-    let inline = loaded.secrets_in_files().map(|(key, path)| (key.to_owned(), path.to_owned()));
-    named.chain(workers).chain(registries).chain(inline).collect()
+    let mut files = keys::files(&loaded.values, loaded.home.as_deref(), |key| key.kind.marks().is_private);
+    files.extend(loaded.secrets_in_files().map(|(key, path)| (key.to_owned(), path.to_owned())));
+    files
 }
 
 /// Returns the paths that only the server's user may read.

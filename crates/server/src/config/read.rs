@@ -4,25 +4,83 @@
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "a kind of value that a reader does not name is a wrong type")]
 
-use std::net::IpAddr;
+use std::fmt::Display;
+use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use domain::parse_duration;
-use ipnet::IpNet;
+use serde_json::{Value as Json, json};
 
+use super::secret::Secret;
 use super::tree::{Value, clip};
-use super::{DefaultProvider, Enabled, Secret};
 
 pub(super) type Read<T> = Result<T, String>;
 
-fn must<T>(be: &str, value: &Value) -> Read<T> {
+/// Properties of the values of a key.
+pub(super) trait Kind: Send + Sync + 'static {
+    /// Returns the JSON schema of a value in a file.
+    fn schema(&self) -> Json;
+
+    /// Returns the value that a file would state in place of `text`.
+    fn plain(&self, text: &str, _: Option<&Path>) -> Value {
+        Value::Text(text.to_owned())
+    }
+
+    /// Returns the rules for what may be shown of it, and for the file that it names.
+    fn marks(&self) -> Marks {
+        Marks::OPEN
+    }
+}
+
+/// Rules for a value.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Marks {
+    /// True for a key or token, which is never shown.
+    pub(super) is_secret: bool,
+    /// True where a secret may be written by mistake, so that a fault does not repeat the value.
+    pub(super) is_beside_a_secret: bool,
+    /// True for a file from which the secret is read whose key has the same name without `_file`.
+    pub(super) is_file_of_secret: bool,
+    /// True for a file that only the server's user may read.
+    pub(super) is_private: bool,
+    /// True for a file that must be readable at the start, since it is read only when it is
+    /// needed.
+    pub(super) is_read_later: bool,
+}
+
+impl Marks {
+    /// Rules for a value without special rules.
+    pub(super) const OPEN: Marks = Marks {
+        is_secret: false,
+        is_beside_a_secret: false,
+        is_file_of_secret: false,
+        is_private: false,
+        is_read_later: false,
+    };
+}
+
+/// Reader of the values of a key.
+pub(super) trait Reader: Kind {
+    type Out;
+
+    /// Returns the typed value, or what a right one would be. `home` stands for `~`.
+    fn read(&self, value: &Value, home: Option<&Path>) -> Read<Self::Out>;
+}
+
+/// A type of which every key takes the same values.
+pub(super) trait Configurable: Sized {
+    /// Returns the reader of a value.
+    fn reader() -> impl Reader<Out = Self>;
+}
+
+pub(super) fn must<T>(be: &str, value: &Value) -> Read<T> {
     Err(format!("must be {be}, not {}", value.describe()))
 }
 
 /// Returns the text itself, which is never empty.
-fn text_of<'a>(value: &'a Value, be: &str) -> Read<&'a str> {
+pub(super) fn text_of<'a>(value: &'a Value, be: &str) -> Read<&'a str> {
     match value {
         Value::Text(text) | Value::Bare(text) if !text.is_empty() => Ok(text),
         Value::Text(_) | Value::Bare(_) => Err(format!("must be {be}, not empty")),
@@ -30,67 +88,232 @@ fn text_of<'a>(value: &'a Value, be: &str) -> Read<&'a str> {
     }
 }
 
-/// Reads the value of a key that is unset by default: `null` or an empty variable is `None`.
-pub(super) fn optional<T>(value: &Value, read: impl Fn(&Value) -> Read<T>) -> Read<Option<T>> {
-    match value {
-        Value::Null => Ok(None),
-        Value::Bare(text) if text.is_empty() => Ok(None),
-        _ => read(value).map(Some),
-    }
-}
-
-/// Reads a whole number within `range`.
-pub(super) fn integer<T>(value: &Value, range: RangeInclusive<T>) -> Read<T>
-where
-    T: Copy + PartialOrd + TryFrom<i128> + std::fmt::Display,
-{
-    let (min, max) = (*range.start(), *range.end());
-    let number = match value {
-        Value::Integer(number) => Some(*number),
-        Value::Bare(text) => decimal(text),
-        _ => None,
-    };
-    match number.and_then(|number| T::try_from(number).ok()) {
-        Some(number) if range.contains(&number) => Ok(number),
-        _ => must(&format!("a whole number from {min} to {max}"), value),
-    }
-}
-
-/// Reads a whole number within `range`, or `auto`, which is `None`.
-pub(super) fn or_auto<T>(value: &Value, range: RangeInclusive<T>) -> Read<Option<T>>
-where
-    T: Copy + PartialOrd + TryFrom<i128> + std::fmt::Display,
-{
-    if let Value::Bare(text) | Value::Text(text) = value
-        && text == "auto"
-    {
-        return Ok(None);
-    }
-    let (min, max) = (*range.start(), *range.end());
-    match integer(value, range) {
-        Ok(number) => Ok(Some(number)),
-        Err(_) => must(&format!("auto or a whole number from {min} to {max}"), value),
-    }
-}
-
 /// Parses digits and nothing else; `None` for more than fits.
-fn decimal(text: &str) -> Option<i128> {
+pub(super) fn decimal(text: &str) -> Option<i128> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
     text.parse().ok()
 }
 
-/// Reads a size in bytes, as a number or as a text such as `8MiB`.
-pub(super) fn size(value: &Value, max: u64) -> Read<u64> {
-    let bytes = match value {
-        Value::Integer(number) => u64::try_from(*number).ok(),
-        Value::Text(text) | Value::Bare(text) => size_of_text(text),
-        _ => None,
-    };
-    match bytes {
-        Some(bytes) if (1..=max).contains(&bytes) => Ok(bytes),
-        _ => must(&format!("a size from 1 to {}, such as 8MiB or 8388608", size_text(max)), value),
+/// Returns `text` as a number if it is one, else as a text.
+fn number_or_text(text: &str) -> Value {
+    decimal(text).map_or_else(|| Value::Text(text.to_owned()), Value::Integer)
+}
+
+/// A value that can be unset: `null` or an empty variable is `None`.
+pub(super) struct Optional<R>(pub(super) R);
+
+impl<R: Reader> Kind for Optional<R> {
+    fn schema(&self) -> Json {
+        let mut schema = self.0.schema();
+        let types = match schema["type"].take() {
+            Json::Array(mut types) => {
+                types.push("null".into());
+                types
+            }
+            one => vec![one, "null".into()],
+        };
+        schema["type"] = types.into();
+        schema
+    }
+
+    fn plain(&self, text: &str, home: Option<&Path>) -> Value {
+        if text.is_empty() { Value::Null } else { self.0.plain(text, home) }
+    }
+
+    fn marks(&self) -> Marks {
+        self.0.marks()
+    }
+}
+
+impl<R: Reader> Reader for Optional<R> {
+    type Out = Option<R::Out>;
+
+    fn read(&self, value: &Value, home: Option<&Path>) -> Read<Option<R::Out>> {
+        match value {
+            Value::Null => Ok(None),
+            Value::Bare(text) if text.is_empty() => Ok(None),
+            _ => self.0.read(value, home).map(Some),
+        }
+    }
+}
+
+impl<T: Configurable> Configurable for Option<T> {
+    fn reader() -> impl Reader<Out = Self> {
+        Optional(T::reader())
+    }
+}
+
+/// A value that can be unset, which is kept as an empty one.
+pub(super) struct OrEmpty<R>(pub(super) Optional<R>);
+
+impl<R: Reader> Kind for OrEmpty<R> {
+    fn schema(&self) -> Json {
+        self.0.schema()
+    }
+
+    fn plain(&self, text: &str, home: Option<&Path>) -> Value {
+        self.0.plain(text, home)
+    }
+}
+
+impl<R: Reader<Out: Default>> Reader for OrEmpty<R> {
+    type Out = R::Out;
+
+    fn read(&self, value: &Value, home: Option<&Path>) -> Read<R::Out> {
+        self.0.read(value, home).map(Option::unwrap_or_default)
+    }
+}
+
+/// A list; a variable's text is split at commas.
+pub(super) struct List<R>(pub(super) R);
+
+impl<R: Reader> Kind for List<R> {
+    fn schema(&self) -> Json {
+        json!({ "type": "array", "items": self.0.schema() })
+    }
+
+    fn plain(&self, text: &str, _: Option<&Path>) -> Value {
+        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        Value::List(parts.map(|part| Value::Text(part.to_owned())).collect())
+    }
+
+    fn marks(&self) -> Marks {
+        self.0.marks()
+    }
+}
+
+impl<R: Reader> Reader for List<R> {
+    type Out = Vec<R::Out>;
+
+    fn read(&self, value: &Value, home: Option<&Path>) -> Read<Vec<R::Out>> {
+        let part = |part: &str| self.0.read(&Value::Bare(part.trim().to_owned()), home);
+        match value {
+            Value::List(items) => items.iter().map(|item| self.0.read(item, home)).collect(),
+            Value::Bare(text) if text.trim().is_empty() => Ok(Vec::new()),
+            Value::Bare(text) => text.split(',').map(part).collect(),
+            _ => must("a list", value),
+        }
+    }
+}
+
+impl<T: Configurable> Configurable for Vec<T> {
+    fn reader() -> impl Reader<Out = Self> {
+        List(T::reader())
+    }
+}
+
+/// A whole number within a range.
+pub(super) struct Number<T>(pub(super) RangeInclusive<T>);
+
+/// An integer type of the settings.
+pub(super) trait Integer:
+    Copy + PartialOrd + TryFrom<i128> + Display + Into<Json> + Send + Sync + 'static
+{
+}
+
+impl<T: Copy + PartialOrd + TryFrom<i128> + Display + Into<Json> + Send + Sync + 'static> Integer for T {}
+
+impl<T: Integer> Kind for Number<T> {
+    fn schema(&self) -> Json {
+        let (min, max): (Json, Json) = ((*self.0.start()).into(), (*self.0.end()).into());
+        json!({ "type": "integer", "minimum": min, "maximum": max })
+    }
+
+    fn plain(&self, text: &str, _: Option<&Path>) -> Value {
+        number_or_text(text)
+    }
+}
+
+impl<T: Integer> Number<T> {
+    fn find(&self, value: &Value) -> Option<T> {
+        let number = match value {
+            Value::Integer(number) => Some(*number),
+            Value::Bare(text) => decimal(text),
+            _ => None,
+        };
+        number.and_then(|number| T::try_from(number).ok()).filter(|number| self.0.contains(number))
+    }
+
+    fn be(&self) -> String {
+        format!("a whole number from {} to {}", self.0.start(), self.0.end())
+    }
+}
+
+impl<T: Integer> Reader for Number<T> {
+    type Out = T;
+
+    fn read(&self, value: &Value, _: Option<&Path>) -> Read<T> {
+        self.find(value).map_or_else(|| must(&self.be(), value), Ok)
+    }
+}
+
+impl Configurable for u16 {
+    fn reader() -> impl Reader<Out = Self> {
+        Number(0..=u16::MAX)
+    }
+}
+
+/// A whole number within a range, or `auto`, which is `None`.
+pub(super) struct Auto<T>(pub(super) RangeInclusive<T>);
+
+impl<T: Integer> Kind for Auto<T> {
+    fn schema(&self) -> Json {
+        json!({ "anyOf": [{ "const": "auto" }, Number(self.0.clone()).schema()] })
+    }
+
+    fn plain(&self, text: &str, _: Option<&Path>) -> Value {
+        number_or_text(text)
+    }
+}
+
+impl<T: Integer> Reader for Auto<T> {
+    type Out = Option<T>;
+
+    fn read(&self, value: &Value, _: Option<&Path>) -> Read<Option<T>> {
+        let number = Number(self.0.clone());
+        match value {
+            Value::Bare(text) | Value::Text(text) if text == "auto" => Ok(None),
+            _ => number.find(value).map_or_else(|| must(&format!("auto or {}", number.be()), value), |it| Ok(Some(it))),
+        }
+    }
+}
+
+/// A size in bytes up to a maximum, as a number or as a text such as `8MiB`.
+pub(super) struct Size<T>(u64, PhantomData<fn() -> T>);
+
+/// Returns the reader of a size in bytes up to `max`.
+pub(super) const fn size<T>(max: u64) -> Size<T> {
+    Size(max, PhantomData)
+}
+
+impl<T: 'static> Kind for Size<T> {
+    fn schema(&self) -> Json {
+        let pattern = "^[0-9]+(B|KiB|MiB|GiB|TiB)?$";
+        json!({ "type": ["integer", "string"], "minimum": 1, "maximum": self.0, "pattern": pattern })
+    }
+
+    fn plain(&self, text: &str, _: Option<&Path>) -> Value {
+        number_or_text(text)
+    }
+}
+
+impl<T: TryFrom<u64> + 'static> Reader for Size<T> {
+    type Out = T;
+
+    fn read(&self, value: &Value, _: Option<&Path>) -> Read<T> {
+        let bytes = match value {
+            Value::Integer(number) => u64::try_from(*number).ok(),
+            Value::Text(text) | Value::Bare(text) => size_of_text(text),
+            _ => None,
+        };
+        match bytes {
+            Some(bytes) if (1..=self.0).contains(&bytes) => {
+                T::try_from(bytes).map_err(|_| "is more than memory can address".to_owned())
+            }
+            _ => must(&format!("a size from 1 to {}, such as 8MiB or 8388608", size_text(self.0)), value),
+        }
     }
 }
 
@@ -115,192 +338,198 @@ fn size_text(bytes: u64) -> String {
     }
 }
 
-/// Reads a duration that is not zero.
-pub(super) fn positive_duration(value: &Value) -> Read<Duration> {
-    match duration(value)? {
-        Duration::ZERO => must("longer than zero, such as 30s", value),
-        duration => Ok(duration),
+/// A duration.
+pub(super) struct Span {
+    may_be_zero: bool,
+}
+
+/// A duration, zero included.
+pub(super) const ANY_SPAN: Span = Span { may_be_zero: true };
+
+impl Kind for Span {
+    fn schema(&self) -> Json {
+        json!({ "type": "string", "pattern": "^(([0-9]+[.]?[0-9]*|[.][0-9]+)(ms|s|m|h))+$|^0$" })
     }
 }
 
-/// Reads a duration, zero included.
-pub(super) fn duration(value: &Value) -> Read<Duration> {
-    let text = text_of(value, "a duration, such as 30s or 1h30m")?;
-    parse_duration(text).map_err(|error| format!("{} {error}", clip(text)))
-}
+impl Reader for Span {
+    type Out = Duration;
 
-/// Reads an IP address.
-pub(super) fn address(value: &Value) -> Read<IpAddr> {
-    const BE: &str = "an IP address, such as 127.0.0.1";
-    text_of(value, BE)?.parse().or_else(|_| must(BE, value))
-}
-
-/// Reads a host's name or address, without a port; in lower case.
-pub(super) fn host_name(value: &Value) -> Read<String> {
-    const BE: &str = "a host name without scheme and port, such as boxes.example.com";
-    let text = text_of(value, BE)?;
-    let label = |label: &str| {
-        let inside = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        (1..=63).contains(&label.len()) && label.bytes().all(inside)
-    };
-    if text.parse::<IpAddr>().is_ok() || text.len() <= 253 && text.split('.').all(label) {
-        Ok(text.to_ascii_lowercase())
-    } else {
-        must(BE, value)
-    }
-}
-
-/// Reads a list; a variable's text is split at commas.
-pub(super) fn list<T>(value: &Value, item: impl Fn(&Value) -> Read<T>) -> Read<Vec<T>> {
-    match value {
-        Value::List(items) => items.iter().map(item).collect(),
-        Value::Bare(text) if text.trim().is_empty() => Ok(Vec::new()),
-        Value::Bare(text) => text.split(',').map(|part| item(&Value::Bare(part.trim().to_owned()))).collect(),
-        _ => must("a list", value),
-    }
-}
-
-/// Reads an absolute path; `~/` stands for the home directory.
-pub(super) fn path(value: &Value, home: Option<&Path>) -> Read<PathBuf> {
-    const BE: &str = "an absolute path";
-    let text = text_of(value, BE)?;
-    let path = match (text.strip_prefix("~/"), home) {
-        (Some(rest), Some(home)) => home.join(rest.trim_start_matches('/')),
-        _ => PathBuf::from(text),
-    };
-    if path.is_absolute() && !text.contains('\0') { Ok(path) } else { must(BE, value) }
-}
-
-/// Reads the path of a file that may be left out.
-pub(super) fn file(value: &Value, home: Option<&Path>) -> Read<Option<PathBuf>> {
-    optional(value, |value| path(value, home))
-}
-
-/// Reads the path in `sqlite://<path>`.
-pub(super) fn database(value: &Value, home: Option<&Path>) -> Read<PathBuf> {
-    const BE: &str = "sqlite:// and an absolute path, such as sqlite:///var/lib/tidebox/tidebox.db";
-    let text = text_of(value, BE)?;
-    if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-        // The URL may hold a password, so it is not repeated.
-        return Err(format!("PostgreSQL is not supported by this version of Tidebox; use {BE}"));
-    }
-    match text.strip_prefix("sqlite://") {
-        Some(file) if !file.contains(['?', '#']) && !file.ends_with('/') => {
-            path(&Value::Text(file.to_owned()), home).or_else(|_| must(BE, value))
+    fn read(&self, value: &Value, _: Option<&Path>) -> Read<Duration> {
+        let text = text_of(value, "a duration, such as 30s or 1h30m")?;
+        match parse_duration(text).map_err(|error| format!("{} {error}", clip(text)))? {
+            Duration::ZERO if !self.may_be_zero => must("longer than zero, such as 30s", value),
+            duration => Ok(duration),
         }
-        Some(_) => must(BE, value),
-        None => Err(format!("must be {BE}")),
     }
 }
 
-/// Reads one of `words`.
-pub(super) fn word<T: Copy>(value: &Value, words: &[(&str, T)]) -> Read<T> {
-    let found = match value {
-        Value::Text(text) | Value::Bare(text) => words.iter().find(|(word, _)| word == text),
-        _ => None,
-    };
-    found.map(|(_, meaning)| *meaning).map_or_else(|| must(&one_of(words.iter().map(|(word, _)| *word)), value), Ok)
+impl Configurable for Duration {
+    fn reader() -> impl Reader<Out = Self> {
+        Span { may_be_zero: false }
+    }
 }
 
-fn one_of<'a>(words: impl Iterator<Item = &'a str>) -> String {
-    let words: Vec<_> = words.collect();
+/// An absolute path; `~/` stands for the home directory.
+pub(super) struct File(Marks);
+
+/// Any absolute path.
+pub(super) const PATH: File = File(Marks::OPEN);
+
+/// The path of a file that is read when it is needed.
+pub(super) const LATER_FILE: File = File(Marks { is_read_later: true, ..Marks::OPEN });
+
+/// The path of a private key.
+pub(super) const PRIVATE_FILE: File = File(Marks { is_private: true, ..Marks::OPEN });
+
+/// The path of a private key that is read when it is needed.
+pub(super) const LATER_PRIVATE_FILE: File = File(Marks { is_private: true, is_read_later: true, ..Marks::OPEN });
+
+/// The path of a file that holds a secret.
+pub(super) const SECRET_FILE: File = File(Marks { is_private: true, is_beside_a_secret: true, ..Marks::OPEN });
+
+/// The path of a file from which the secret of another key is read.
+pub(super) const FILE_OF_SECRET: File = File(Marks { is_file_of_secret: true, ..SECRET_FILE.0 });
+
+impl Kind for File {
+    fn schema(&self) -> Json {
+        json!({ "type": "string", "pattern": "^(/|~/)" })
+    }
+
+    fn plain(&self, text: &str, home: Option<&Path>) -> Value {
+        Value::Text(at_home(text, home).map_or_else(|| text.to_owned(), |path| path.display().to_string()))
+    }
+
+    fn marks(&self) -> Marks {
+        self.0
+    }
+}
+
+impl Reader for File {
+    type Out = PathBuf;
+
+    fn read(&self, value: &Value, home: Option<&Path>) -> Read<PathBuf> {
+        const BE: &str = "an absolute path";
+        let text = text_of(value, BE)?;
+        let path = at_home(text, home).unwrap_or_else(|| PathBuf::from(text));
+        if path.is_absolute() && !text.contains('\0') { Ok(path) } else { must(BE, value) }
+    }
+}
+
+/// Returns the path that `text` names below the home directory, if it begins with `~/`.
+fn at_home(text: &str, home: Option<&Path>) -> Option<PathBuf> {
+    Some(home?.join(text.strip_prefix("~/")?.trim_start_matches('/')))
+}
+
+impl Configurable for PathBuf {
+    fn reader() -> impl Reader<Out = Self> {
+        PATH
+    }
+}
+
+/// One of a few words.
+pub(super) struct Words<T: 'static>(pub(super) &'static [(&'static str, T)]);
+
+impl<T: Copy + Send + Sync> Kind for Words<T> {
+    fn schema(&self) -> Json {
+        json!({ "enum": self.0.iter().map(|(word, _)| word).collect::<Vec<_>>() })
+    }
+}
+
+impl<T: Copy + Send + Sync> Reader for Words<T> {
+    type Out = T;
+
+    fn read(&self, value: &Value, _: Option<&Path>) -> Read<T> {
+        let found = match value {
+            Value::Text(text) | Value::Bare(text) => self.0.iter().find(|(word, _)| word == text),
+            _ => None,
+        };
+        found.map(|(_, meaning)| *meaning).map_or_else(|| must(&one_of(self.0), value), Ok)
+    }
+}
+
+fn one_of<T>(words: &[(&str, T)]) -> String {
+    let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
     match words.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
         _ => words.concat(),
     }
 }
 
-/// Reads `auto`, `true` or `false`.
-pub(super) fn enabled(value: &Value) -> Read<Enabled> {
-    let words = [("auto", Enabled::Auto), ("true", Enabled::True), ("false", Enabled::False)];
-    match value {
-        Value::Bool(true) => Ok(Enabled::True),
-        Value::Bool(false) => Ok(Enabled::False),
-        _ => word(value, &words),
+/// `true` or `false`.
+struct Flag;
+
+impl Kind for Flag {
+    fn schema(&self) -> Json {
+        json!({ "type": "boolean" })
+    }
+
+    fn plain(&self, text: &str, _: Option<&Path>) -> Value {
+        flag(text)
     }
 }
 
-/// Reads whether a provider is offered that this version does not have.
-pub(super) fn not_offered(value: &Value) -> Read<()> {
-    match enabled(value)? {
-        Enabled::True => Err("this version of Tidebox does not have this provider; write false".to_owned()),
-        Enabled::Auto | Enabled::False => Ok(()),
-    }
+/// Returns `text` as a truth value if it is one, else as a text.
+pub(super) fn flag(text: &str) -> Value {
+    text.parse().map_or_else(|_| Value::Text(text.to_owned()), Value::Bool)
 }
 
-/// Reads a provider's name, or `auto`. The check of the whole configuration finds out whether
-/// there is a provider of that name.
-pub(super) fn default_provider(value: &Value) -> Read<DefaultProvider> {
-    const BE: &str = "auto, native, docker, proot, mock or the name of custom";
-    match text_of(value, BE)? {
-        "auto" => Ok(DefaultProvider::Auto),
-        name @ ("firecracker" | "e2b") => {
-            Err(format!("{name} is not supported by this version of Tidebox; write {BE}"))
+impl Reader for Flag {
+    type Out = bool;
+
+    fn read(&self, value: &Value, _: Option<&Path>) -> Read<bool> {
+        match value {
+            Value::Bool(flag) => Ok(*flag),
+            Value::Bare(text) if text == "true" => Ok(true),
+            Value::Bare(text) if text == "false" => Ok(false),
+            _ => must("true or false", value),
         }
-        name if is_label(name) => Ok(DefaultProvider::Named(name.to_owned())),
-        _ => must(BE, value),
     }
 }
 
-/// Reads the name of an image, as a request would give it.
-pub(super) fn image(value: &Value) -> Read<String> {
-    const BE: &str = "the name of an image, such as host";
-    let text = text_of(value, BE)?;
-    if text.len() <= 512 && text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        Ok(text.to_owned())
-    } else {
-        must(BE, value)
+impl Configurable for bool {
+    fn reader() -> impl Reader<Out = Self> {
+        Flag
     }
 }
 
-/// Reads a range of ids, as `first:count`.
-pub(super) fn subids(value: &Value) -> Read<(u32, u32)> {
-    const BE: &str = "first:count, such as 1000000:6553600, with first and count at least 65536 (a box takes 65536)";
-    let text = text_of(value, BE)?;
-    let parts = text.split_once(':').and_then(|(first, count)| Some((decimal(first)?, decimal(count)?)));
-    match parts.and_then(|(first, count)| Some((u32::try_from(first).ok()?, u32::try_from(count).ok()?))) {
-        // The last id, 2^32 - 1, means "none" to the kernel.
-        Some((first, count)) if first >= 65_536 && count >= 65_536 && first.checked_add(count).is_some() => {
-            Ok((first, count))
-        }
-        _ => must(BE, value),
-    }
-}
+/// A key or token. An error never repeats what was found.
+pub(super) struct Hidden;
 
-/// Reads a control group's path, from the root of the hierarchy.
-pub(super) fn cgroup(value: &Value) -> Read<String> {
-    const BE: &str = "the path of a control group without . and .., such as tidebox.slice";
-    let text = text_of(value, BE)?;
-    let plain = |part: &str| !matches!(part, "" | "." | "..");
-    let path = text.strip_prefix('/').unwrap_or(text);
-    if path.split('/').all(plain) && !path.contains(|c: char| c.is_control()) {
-        Ok(text.to_owned())
-    } else {
-        must(BE, value)
-    }
-}
-
-/// Reads `true` or `false`.
-pub(super) fn flag(value: &Value) -> Read<bool> {
-    match value {
-        Value::Bool(flag) => Ok(*flag),
-        Value::Bare(text) if text == "true" => Ok(true),
-        Value::Bare(text) if text == "false" => Ok(false),
-        _ => must("true or false", value),
-    }
-}
-
-/// Reads a key or token. An error never repeats what was found.
-pub(super) fn secret(value: &Value) -> Read<Secret> {
-    match value {
-        Value::Text(text) | Value::Bare(text) if (1..=SECRET_BYTES_MAX).contains(&text.len()) => secret_text(text),
-        Value::Integer(_) | Value::Float(_) | Value::Bool(_) => Err("must be a text; put it in quotes".to_owned()),
-        _ => Err(format!("must be a text of 1 to {SECRET_BYTES_MAX} characters")),
-    }
-}
+/// Reader of a key or token.
+pub(super) const SECRET: Hidden = Hidden;
 
 /// The longest key or token, in bytes: it has to fit a header.
 pub(super) const SECRET_BYTES_MAX: usize = 1024;
+
+impl Kind for Hidden {
+    fn schema(&self) -> Json {
+        let pattern = format!("^[!-~]{{1,{SECRET_BYTES_MAX}}}$");
+        json!({ "type": "string", "pattern": pattern, "writeOnly": true })
+    }
+
+    fn marks(&self) -> Marks {
+        Marks { is_secret: true, ..Marks::OPEN }
+    }
+}
+
+impl Reader for Hidden {
+    type Out = Secret;
+
+    fn read(&self, value: &Value, _: Option<&Path>) -> Read<Secret> {
+        match value {
+            Value::Text(text) | Value::Bare(text) if (1..=SECRET_BYTES_MAX).contains(&text.len()) => secret_text(text),
+            Value::Integer(_) | Value::Float(_) | Value::Bool(_) => Err("must be a text; put it in quotes".to_owned()),
+            _ => Err(format!("must be a text of 1 to {SECRET_BYTES_MAX} characters")),
+        }
+    }
+}
+
+impl Configurable for Secret {
+    fn reader() -> impl Reader<Out = Self> {
+        SECRET
+    }
+}
 
 /// Checks that a secret fits a header, where spaces around it would be lost.
 pub(super) fn secret_text(text: &str) -> Read<Secret> {
@@ -308,175 +537,5 @@ pub(super) fn secret_text(text: &str) -> Read<Secret> {
         Ok(Secret::new(text.to_owned()))
     } else {
         Err("must consist of printable ASCII characters without spaces".to_owned())
-    }
-}
-
-/// Reads an address, or a network such as `10.0.0.0/8`.
-pub(super) fn network(value: &Value) -> Read<IpNet> {
-    const BE: &str = "an IP address or a network, such as 10.0.0.0/8";
-    let text = text_of(value, BE)?;
-    text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse()).or_else(|_| must(BE, value))
-}
-
-/// Reads a web origin, or `*`.
-pub(super) fn origin(value: &Value) -> Read<String> {
-    const BE: &str = "an origin without a path, such as https://app.example.com, or *";
-    let text = text_of(value, BE)?;
-    if text == "*" {
-        return Ok(text.to_owned());
-    }
-    let authority = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
-    match authority {
-        Some(authority)
-            if !authority.is_empty()
-                && authority.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#@*".contains(&byte)) =>
-        {
-            Ok(text.to_ascii_lowercase())
-        }
-        _ => must(BE, value),
-    }
-}
-
-/// Reads a base URL, and removes a slash at its end.
-pub(super) fn url(value: &Value) -> Read<String> {
-    const BE: &str = "an http or https URL without a user, query and fragment, such as https://boxes.example.com";
-    let text = text_of(value, BE)?;
-    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
-    match rest {
-        Some(rest)
-            if !rest.is_empty()
-                && !rest.starts_with('/')
-                && rest.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#@".contains(&byte)) =>
-        {
-            Ok(text.trim_end_matches('/').to_owned())
-        }
-        // It may hold a password, so it is not repeated.
-        _ => Err(format!("must be {BE}")),
-    }
-}
-
-/// Reads a short name, such as that of a provider or a token.
-pub(super) fn label(value: &Value) -> Read<String> {
-    const BE: &str = "1 to 128 letters, digits, `.`, `_` or `-`";
-    let text = text_of(value, BE)?;
-    if is_label(text) { Ok(text.to_owned()) } else { must(BE, value) }
-}
-
-fn is_label(text: &str) -> bool {
-    (1..=128).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
-}
-
-/// Checks the id of another worker, which is part of a key's name.
-pub(super) fn worker_id(text: &str) -> Read<String> {
-    if text == "local" {
-        Err("belongs to this server itself; name the worker otherwise".to_owned())
-    } else if is_label(text) && !matches!(text, "." | "..") {
-        Ok(text.to_owned())
-    } else {
-        Err("has a worker id that is not made of 1 to 128 letters, digits, `.`, `_` or `-`".to_owned())
-    }
-}
-
-/// Parses a registry by host and port, which is part of a key's name or of a list.
-pub(super) fn registry(text: &str) -> Read<String> {
-    let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
-    let label = |label: &str| {
-        let inside = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-        (1..=63).contains(&label.len()) && label.bytes().all(inside)
-    };
-    let is_port = |port: &str| decimal(port).is_some_and(|port| (1..=65_535).contains(&port));
-    if text.len() <= 253 && host.split('.').all(label) && port.is_none_or(is_port) {
-        let name = text.to_ascii_lowercase();
-        // Docker's own registry has several names, of which image names use the first.
-        let is_hub = matches!(name.as_str(), "index.docker.io" | "registry-1.docker.io");
-        Ok(if is_hub { "docker.io".to_owned() } else { name })
-    } else {
-        Err("names no registry; write its host, and its port if it has one, such as localhost:5000".to_owned())
-    }
-}
-
-/// Reads a registry by host and port.
-pub(super) fn registry_host(value: &Value) -> Read<String> {
-    const BE: &str = "a host and its port without a scheme, such as mirror.example.com:5000";
-    registry(text_of(value, BE)?).or_else(|_| must(BE, value))
-}
-
-/// Reads the address of a Docker Engine, as a URL.
-pub(super) fn engine(value: &Value) -> Read<String> {
-    const BE: &str = "an absolute path, unix:///path or tcp://host:port";
-    let text = text_of(value, BE)?;
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#@".contains(&byte));
-    let path = text.strip_prefix("unix://").unwrap_or(text);
-    if is_plain && path.starts_with('/') {
-        return Ok(format!("unix://{path}"));
-    }
-    match text.strip_prefix("tcp://") {
-        Some(authority) if is_plain && !authority.is_empty() && !authority.contains('/') => Ok(text.to_owned()),
-        Some(_) | None => must(BE, value),
-    }
-}
-
-/// Reads the name of a network of a Docker Engine. That of the host, or of another container, is
-/// refused: it would undo the isolation of a box.
-pub(super) fn network_mode(value: &Value) -> Read<String> {
-    const BE: &str = "none, bridge or the name of a network; boxes never share that of the host or of a container";
-    match text_of(value, BE)? {
-        "host" => must(BE, value),
-        text if is_label(text) => Ok(text.to_owned()),
-        _ => must(BE, value),
-    }
-}
-
-/// Reads a user of a box: `name`, `uid`, `name:group` or `uid:gid`.
-pub(super) fn user(value: &Value) -> Read<String> {
-    const BE: &str = "a user as name, uid, name:group or uid:gid";
-    let text = match value {
-        Value::Integer(uid) => &uid.to_string(),
-        _ => text_of(value, BE)?,
-    };
-    let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
-    if is_label(user) && group.is_none_or(is_label) { Ok(text.to_owned()) } else { must(BE, value) }
-}
-
-/// Reads the name of a user at a registry.
-pub(super) fn user_name(value: &Value) -> Read<String> {
-    const BE: &str = "a user name without `:`, spaces and control characters";
-    let text = text_of(value, BE)?;
-    let fits = text.len() <= 256 && !text.contains(|c: char| c == ':' || c.is_whitespace() || c.is_control());
-    if fits { Ok(text.to_owned()) } else { must(BE, value) }
-}
-
-/// Reads a capability of the kernel, without `CAP_`; or `ALL`.
-pub(super) fn capability_or_all(value: &Value) -> Read<String> {
-    const BE: &str = "a capability such as NET_RAW, or ALL";
-    capability_name(value, BE)
-}
-
-/// Reads a capability of the kernel, without `CAP_`. `ALL` is refused: it would leave no
-/// isolation.
-pub(super) fn capability(value: &Value) -> Read<String> {
-    const BE: &str = "a capability such as NET_RAW; ALL would leave no wall standing";
-    let name = capability_name(value, BE)?;
-    if name == "ALL" { must(BE, value) } else { Ok(name) }
-}
-
-fn capability_name(value: &Value, be: &str) -> Read<String> {
-    let text = text_of(value, be)?.to_ascii_uppercase();
-    let name = text.strip_prefix("CAP_").unwrap_or(&text);
-    let fits = (1..=32).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
-    if fits { Ok(name.to_owned()) } else { must(be, value) }
-}
-
-/// Reads a tmpfs mount: `path` or `path:options`.
-pub(super) fn tmpfs(value: &Value) -> Read<String> {
-    const BE: &str = "an absolute path, with mount options behind a colon if there are any, such as /run:size=64m";
-    let text = text_of(value, BE)?;
-    let path = text.split_once(':').map_or(text, |(path, _)| path);
-    let is_plain = path.len() > 1 && !path.split('/').any(|part| part == ".." || part == ".");
-    if path.starts_with('/') && is_plain && !text.contains(char::is_control) {
-        Ok(text.to_owned())
-    } else {
-        must(BE, value)
     }
 }

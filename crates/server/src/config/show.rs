@@ -3,9 +3,9 @@
 
 use std::fmt::Write as _;
 
-use super::key::{At, Default, KEYS, Key, parts};
+use super::declare::Key;
 use super::tree::{Value, parse};
-use super::{Config, Loaded, Source};
+use super::{Loaded, Source, keys};
 
 /// Placeholder for a secret that is set.
 const HIDDEN: &str = "[hidden]";
@@ -49,16 +49,15 @@ impl Loaded {
     #[must_use]
     pub fn settings(&self) -> Vec<Setting> {
         let mut settings = Vec::new();
-        for key in KEYS.iter().filter(|key| !key.name.contains('*')) {
-            settings.push(self.setting(key, key.name, ""));
+        for key in keys::keys().iter().filter(|key| !key.name.contains('*')) {
+            settings.push(self.setting(key, &key.name));
         }
         for name in self.sources.keys() {
-            let of_map = KEYS.iter().filter(|key| key.name.contains('*'));
-            if let Some((key, entry)) = of_map.filter_map(|key| Some((key, key.entry(name)?))).next() {
-                settings.push(self.setting(key, name, entry));
+            if let Some((key, _)) = keys::find(name).filter(|(_, entry)| !entry.is_empty()) {
+                settings.push(self.setting(key, name));
             }
         }
-        let section = |name: &str| KEYS.iter().position(|key| first(key.name) == first(name));
+        let section = |name: &str| keys::keys().iter().position(|key| first(&key.name) == first(name));
         // Stable: within a section the order stays.
         settings.sort_by_key(|setting| section(&setting.key));
         settings
@@ -66,57 +65,25 @@ impl Loaded {
 
     /// Returns whether the key `name` holds a secret and one was written for it.
     pub(super) fn holds_secret(&self, name: &str) -> bool {
-        let is_secret = KEYS.iter().any(|key| key.is_secret() && key.entry(name).is_some());
+        let is_secret = keys::find(name).is_some_and(|(key, _)| key.kind.marks().is_secret);
         is_secret && !matches!(self.values.get(name), None | Some(Value::Null))
     }
 
-    fn setting(&self, key: &Key, name: &str, entry: &str) -> Setting {
+    fn setting(&self, key: &Key, name: &str) -> Setting {
         let source = self.sources.get(name).cloned().unwrap_or(Source::Default);
-        let value = match key.default {
-            Default::Text(_) if key.is_secret() => match self.values.get(name) {
-                None | Some(Value::Null) => Value::List(Vec::new()),
-                Some(list @ Value::List(_)) => list.clone(),
-                // A variable's text is not split.
-                Some(hidden) => Value::List(vec![hidden.clone()]),
-            },
-            _ if key.is_secret() => self.values.get(name).cloned().unwrap_or(Value::Null),
-            Default::Derived(_) if name == "data_dir" => Value::Text(self.config.data_dir.display().to_string()),
-            Default::Derived(_) => Value::Text(format!("sqlite://{}", self.config.database.path.display())),
-            Default::Text(text) => {
-                self.plain(key, entry, self.values.get(name).unwrap_or(&Value::Bare(text.to_owned())))
-            }
-            Default::Unset => self.plain(key, entry, self.values.get(name).unwrap_or(&Value::Null)),
+        let is_secret = key.kind.marks().is_secret;
+        let value = match self.values.get(name) {
+            None | Some(Value::Null) => key.default_value(),
+            // A variable's text is not split.
+            Some(hidden @ Value::Text(_)) if is_secret && key.default.is_some() => Value::List(vec![hidden.clone()]),
+            Some(Value::Bare(text) | Value::Text(text)) => key.kind.plain(text, self.home.as_deref()),
+            Some(value) => value.clone(),
         };
         // Without quotes, a hidden secret is a list to YAML, so no server takes it for the
         // secret itself.
-        let line = if key.is_secret() { yaml(&value).replace("\"[hidden]\"", HIDDEN) } else { yaml(&value) };
+        let line = if is_secret { yaml(&value).replace("\"[hidden]\"", HIDDEN) } else { yaml(&value) };
         Setting { key: name.to_owned(), value: json(&value), source, yaml: line }
     }
-
-    /// Returns the value as a file would state it: the plainest notation with the same meaning.
-    fn plain(&self, key: &Key, entry: &str, value: &Value) -> Value {
-        let (Value::Bare(text) | Value::Text(text)) = value else { return value.clone() };
-        let meaning = |value: &Value| -> Option<Config> {
-            let mut config = self.config.clone();
-            (key.read)(&mut config, value, At { home: self.home.as_deref(), entry }).ok().map(|()| config)
-        };
-        let at_home = self.home.as_deref().zip(text.strip_prefix("~/")).map(|(home, rest)| home.join(rest));
-        let ways = [
-            at_home.map(|path| Value::Text(path.display().to_string())),
-            text.is_empty().then_some(Value::Null),
-            parse(text).ok().filter(|value| !matches!(value, Value::Null | Value::Map(_) | Value::List(_))),
-            Some(Value::Text(text.clone())),
-            Some(Value::List(list(text))),
-        ];
-        let meant = meaning(value);
-        ways.into_iter().flatten().find(|way| meaning(way) == meant).unwrap_or_else(|| value.clone())
-    }
-}
-
-/// Returns the parts between the commas of a variable's text, without empty ones.
-fn list(text: &str) -> Vec<Value> {
-    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-    parts.map(|part| Value::Text(part.to_owned())).collect()
 }
 
 fn first(name: &str) -> &str {
@@ -130,7 +97,8 @@ pub fn nested(settings: &[Setting]) -> String {
     let mut text = String::new();
     let mut open: Vec<&str> = Vec::new();
     for setting in settings {
-        let mut sections = parts(&setting.key);
+        let Some((key, entry)) = keys::find(&setting.key) else { continue };
+        let mut sections = key.path(entry);
         let Some(name) = sections.pop() else { continue };
         let shared = open.iter().zip(&sections).take_while(|(a, b)| a == b).count();
         for (depth, section) in sections.iter().enumerate().skip(shared) {
@@ -166,7 +134,8 @@ fn quoted(text: &str) -> String {
     if is_plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }
 }
 
-fn json(value: &Value) -> serde_json::Value {
+/// Returns the value as JSON.
+pub(super) fn json(value: &Value) -> serde_json::Value {
     match value {
         Value::Null | Value::Map(_) => serde_json::Value::Null,
         Value::Bool(value) => (*value).into(),

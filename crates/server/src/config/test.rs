@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::*;
 
-mod example;
 mod faults;
+mod generated;
 mod reader;
 mod runtimes;
 mod secrets;
@@ -53,7 +53,12 @@ impl Lab {
         self
     }
 
+    /// Loads a configuration without faults. Its files fit the schema, too.
     fn load(&self) -> Loaded {
+        for (file, _) in files(&self.inputs) {
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            assert_eq!(generated::misfits(&text), [""; 0], "{text}");
+        }
         load(&self.inputs).unwrap_or_else(|faults| panic!("{faults:#?}"))
     }
 
@@ -168,9 +173,9 @@ fn the_database_follows_the_data_folder_unless_it_is_set() {
 
 #[test]
 fn every_key_can_be_set_by_its_variable() {
-    for key in key::KEYS {
+    for key in keys::keys() {
         let name = key.name.replace('*', "w1");
-        let mut lab = Lab::new().env(&environment::variable(&name), &sample(key));
+        let mut lab = Lab::new().env(&environment::variable(&name), sample(key));
         if key.name.starts_with("workers.") {
             lab = lab.env("TIDEBOX_WORKERS_W1_URL", "https://w1.example.com:7423");
         }
@@ -183,15 +188,14 @@ fn every_key_can_be_set_by_its_variable() {
 
 /// Returns a value that a variable may give the key without changing anything; of a map, a
 /// sample.
-fn sample(key: &key::Key) -> String {
-    match (key.name, key.default) {
-        ("auth.worker_tokens.*", _) => "token-of-w1",
-        ("workers.*.url", _) => "https://w1.example.com:7423",
-        ("images.registries.*.plain_http", _) => "false",
-        (_, key::Default::Text(text) | key::Default::Derived(text)) => text,
-        (_, key::Default::Unset) => "",
+fn sample(key: &Key) -> &'static str {
+    match key.name.as_str() {
+        "data_dir" => "/var/lib/tidebox",
+        "database.url" => "sqlite:///var/lib/tidebox/tidebox.db",
+        "auth.worker_tokens.*" => "token-of-w1",
+        "workers.*.url" => "https://w1.example.com:7423",
+        _ => key.default.unwrap_or_default(),
     }
-    .to_owned()
 }
 
 fn clear_maps(config: &mut Config) {

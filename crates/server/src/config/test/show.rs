@@ -2,6 +2,10 @@
 
 use super::*;
 
+fn secret_keys() -> impl Iterator<Item = &'static Key> {
+    keys::keys().iter().filter(|key| key.kind.marks().is_secret)
+}
+
 /// Returns a lab with a secret for every key that holds one.
 fn with_secrets() -> Lab {
     let mut lab = Lab::new()
@@ -9,7 +13,7 @@ fn with_secrets() -> Lab {
         .env("TIDEBOX_WORKERS_W1_URL", "https://w1.test")
         .env("TIDEBOX_IMAGES_REGISTRIES_W1_USERNAME", "ada")
         .env("TIDEBOX_WORKERS_W2_URL", "https://w2.test");
-    for key in key::KEYS.iter().filter(|key| key.is_secret()) {
+    for key in secret_keys() {
         let name = key.name.replace('*', "w1");
         lab = lab.env(&environment::variable(&name), &format!("s3cret-{}", name.replace('_', "-")));
     }
@@ -27,7 +31,7 @@ fn no_secret_is_shown() {
     let settings = with_secrets().load().settings();
     let text = nested(&settings);
     assert!(!text.contains("s3cret") && !format!("{settings:?}").contains("s3cret"), "{text}");
-    for key in key::KEYS.iter().filter(|key| key.is_secret()) {
+    for key in secret_keys() {
         let setting = shown(&settings, &key.name.replace('*', "w1"));
         assert!(setting.yaml().contains("[hidden]") && setting.value.to_string().contains("[hidden]"), "{setting:?}");
     }
@@ -39,7 +43,7 @@ fn what_is_hidden_is_never_taken_for_a_secret() {
     let lab = with_secrets();
     let text = nested(&lab.load().settings());
     let faults = Lab::new().here(&text).faults();
-    let secrets = key::KEYS.iter().filter(|key| key.is_secret()).count();
+    let secrets = secret_keys().count();
     assert_eq!(faults.len(), secrets, "{faults:#?}");
 }
 
@@ -50,8 +54,8 @@ fn every_key_is_shown_with_its_source() {
         .env("TIDEBOX_SERVER_PORT", "80")
         .env("TIDEBOX_SERVER_ALLOWED_HOSTS", "a.test,b.test");
     let settings = lab.load().settings();
-    for key in key::KEYS.iter().filter(|key| !key.name.contains('*')) {
-        shown(&settings, key.name);
+    for key in keys::keys().iter().filter(|key| !key.name.contains('*')) {
+        shown(&settings, &key.name);
     }
     let file = Source::File(lab.folder.path().join("home/.tidebox/config.yaml"));
     let variable = |name: &str| Source::Variable(name.to_owned());

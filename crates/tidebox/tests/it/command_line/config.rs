@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 
 /// The configuration file that operators start from.
-const PRODUCTION: &str = include_str!("../../../../config/production.yaml");
+const PRODUCTION: &str = include_str!("../../../../../config/production.yaml");
 
 /// Keys that cannot be guessed.
 const KEYS: [(&str, &str); 4] = [
@@ -183,4 +183,10 @@ fn what_is_shown_can_be_read_back_and_has_no_secret() {
     let inline = [("TIDEBOX_WORKERS_W1_URL", "https://w1.test"), ("TIDEBOX_WORKERS_W1_API_KEY", KEYS[0].1)];
     let (_, text) = host.config(&["show"], &inline);
     assert!(text.contains("    api_key: [hidden]  # TIDEBOX_WORKERS_W1_API_KEY\n"), "{text}");
+}
+
+#[test]
+fn the_schema_for_editors_is_printed() {
+    let output = finish(tidebox("", &["config", "schema"]).spawn().expect("it starts"));
+    assert_eq!(String::from_utf8(output.stdout).expect("text"), include_str!("../../../../../config/schema.json"));
 }

@@ -1,0 +1,243 @@
+//! Settings of the providers.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use providers::images::PullPolicy;
+use serde_json::{Value as Json, json};
+
+use super::super::declare::{Nested, SecretOrFile, section};
+use super::super::read::{
+    Configurable, Kind, LATER_FILE, LATER_PRIVATE_FILE, List, Number, Optional, OrEmpty, Read, Reader, Words, flag,
+    must, text_of,
+};
+use super::super::secret::Secret;
+use super::super::text::{
+    CAPABILITY, CAPABILITY_OR_ALL, CGROUP, ENGINE, LABEL, NETWORK_MODE, SUBIDS, Special, TMPFS, URL, User, is_label,
+};
+use super::super::tree::Value;
+use super::{Auth, PIDS};
+
+section! {
+    /// Providers that run the boxes.
+    pub struct Providers {
+        /// Provider of a spawn that names none: `auto`, `native`, `docker`, `proot`, `mock` or the
+        /// name of custom. `auto` is the first healthy of native, docker, proot.
+        pub default: DefaultProvider = "auto",
+        pub native: Native as Nested,
+        pub docker: Docker as Nested,
+        pub proot: Proot as Nested,
+        pub mock: Mock as Nested,
+        pub firecracker: Absent as Nested,
+        pub e2b: Absent as Nested,
+        pub custom: Custom as Nested,
+    }
+}
+
+/// Provider of a request that names none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DefaultProvider {
+    /// The first of native, docker and proot that is healthy.
+    Auto,
+    /// Provider of this name.
+    Named(String),
+}
+
+impl Configurable for DefaultProvider {
+    fn reader() -> impl Reader<Out = Self> {
+        Special {
+            read: |value, _| {
+                // The check of the whole configuration finds out whether there is one of that name.
+                const BE: &str = "auto, native, docker, proot, mock or the name of custom";
+                match text_of(value, BE)? {
+                    "auto" => Ok(DefaultProvider::Auto),
+                    name @ ("firecracker" | "e2b") => {
+                        Err(format!("{name} is not supported by this version of Tidebox; write {BE}"))
+                    }
+                    name if is_label(name) => Ok(DefaultProvider::Named(name.to_owned())),
+                    _ => must(BE, value),
+                }
+            },
+        }
+    }
+}
+
+/// Condition under which a provider is offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Enabled {
+    /// Offered if it can work on this host.
+    Auto,
+    /// Offered always, and shown as unhealthy while it is.
+    True,
+    /// Never offered, even if it can work on this host.
+    False,
+}
+
+/// `auto`, `true` or `false`, of which a setting keeps what `T` can state.
+struct Offer<T>(fn(Enabled) -> Read<T>);
+
+/// Reader of whether a provider is offered that `auto` does not offer.
+const ONLY_IF_TRUE: Offer<bool> = Offer(|enabled| Ok(enabled == Enabled::True));
+
+/// Reader of whether a provider is offered that this version does not have.
+const NEVER: Offer<bool> = Offer(|enabled| match enabled {
+    Enabled::True => Err("this version of Tidebox does not have this provider; write false".to_owned()),
+    Enabled::Auto | Enabled::False => Ok(false),
+});
+
+impl<T: 'static> Kind for Offer<T> {
+    fn schema(&self) -> Json {
+        json!({ "enum": ["auto", true, false] })
+    }
+
+    fn plain(&self, text: &str, _: Option<&Path>) -> Value {
+        flag(text)
+    }
+}
+
+impl<T: 'static> Reader for Offer<T> {
+    type Out = T;
+
+    fn read(&self, value: &Value, home: Option<&Path>) -> Read<T> {
+        let words = Words(&[("auto", Enabled::Auto), ("true", Enabled::True), ("false", Enabled::False)]);
+        let enabled = if let Value::Bool(flag) = value {
+            if *flag { Enabled::True } else { Enabled::False }
+        } else {
+            words.read(value, home)?
+        };
+        (self.0)(enabled)
+    }
+}
+
+impl Configurable for Enabled {
+    fn reader() -> impl Reader<Out = Self> {
+        Offer(Ok)
+    }
+}
+
+section! {
+    /// Boxes made of the kernel's own namespaces.
+    pub struct Native {
+        /// Condition under which it is offered: `auto`, where the host can do it; `true`, always,
+        /// and shown as unhealthy where the host cannot; `false`, never.
+        pub enabled: Enabled = "auto",
+        /// Host user and group ids for boxes, as `first:count`, both at least 65536; a box takes
+        /// 65536 of them. Two servers on one host need different ones. Unset:
+        /// `1073741824:536870912`.
+        pub subids: Option<(u32, u32)> as Optional(SUBIDS),
+        /// Control group below which boxes get theirs, from the root of the hierarchy. Unset: the
+        /// server's own.
+        pub cgroup_parent: Option<String> as Optional(CGROUP),
+    }
+}
+
+section! {
+    /// Containers of a Docker Engine, or of another program with its API.
+    pub struct Docker {
+        /// Condition under which it is offered: `auto`, where an Engine answers; `true`, always;
+        /// `false`, never.
+        pub enabled: Enabled = "auto",
+        /// Address of the Engine: a path, `unix:///path` or `tcp://host:port`. Unset:
+        /// `DOCKER_HOST`, then the usual place.
+        pub socket: Option<String> as Optional(ENGINE),
+        pub tls: DockerTls as Nested,
+        /// Runtime of the containers, such as `runc`, `runsc` or `kata`. Unset: the Engine's
+        /// default.
+        pub runtime: Option<String> as Optional(LABEL),
+        /// Network of the boxes: `none` (loopback alone), `bridge`, or the name of a network of the
+        /// Engine; never that of the host or of a container.
+        pub network_mode: String = "none" as NETWORK_MODE,
+        /// File (JSON) of a seccomp profile in place of the Engine's own.
+        pub seccomp_profile: Option<PathBuf> as Optional(LATER_FILE),
+        /// True to make the image's files read-only; what may be written is in memory.
+        pub read_only_rootfs: bool = "false",
+        /// The most processes and threads in a box. Unset: `defaults.pids`.
+        pub pids_limit: Option<u32> as Optional(Number(PIDS)),
+        /// User of the boxes: `name`, `uid`, `name:group` or `uid:gid`. Unset: the image's.
+        pub user: Option<String> as Optional(User),
+        /// Capabilities that boxes do not get, such as `NET_RAW`; `ALL` for all of them.
+        pub dropped_caps: Vec<String> = "" as List(CAPABILITY_OR_ALL),
+        /// Capabilities that boxes get beyond the Engine's default ones, or in spite of `ALL`
+        /// above.
+        pub added_caps: Vec<String> = "" as List(CAPABILITY),
+        /// Folders in memory, such as `/tmp` or `/run:size=64m`.
+        pub tmpfs: Vec<String> = "" as List(TMPFS),
+        /// Condition under which a spawn has the Engine ask the registry: `missing`, `never` or
+        /// `always`.
+        pub pull: PullPolicy = "missing",
+    }
+}
+
+section! {
+    /// Files for TLS with an Engine on TCP.
+    pub struct DockerTls {
+        /// PEM authority that signed the certificate of an Engine on `tcp://`.
+        pub ca_file: Option<PathBuf> as Optional(LATER_FILE),
+        /// PEM certificate that is shown to it; needs `providers.docker.tls.key_file`.
+        pub cert_file: Option<PathBuf> as Optional(LATER_FILE),
+        /// PEM private key of `providers.docker.tls.cert_file`.
+        pub key_file: Option<PathBuf> as Optional(LATER_PRIVATE_FILE),
+    }
+}
+
+section! {
+    /// Boxes made with `ptrace`, without privileges.
+    pub struct Proot {
+        /// Condition under which it is offered: `auto`, where there is a `proot` program and
+        /// `auth.enabled` is true; `true`, always; `false`, never. It isolates little, so code in
+        /// its boxes reaches this API; `true` offers it without a key all the same, and warns.
+        pub enabled: Enabled = "auto",
+        /// The `proot` program. Unset: the one on the `PATH`.
+        pub binary: Option<PathBuf>,
+    }
+}
+
+impl Proot {
+    /// Returns whether it may be offered. Its boxes are on the host's network, where they reach
+    /// an API that asks for no key, so without authentication it must be enabled explicitly.
+    #[must_use]
+    pub fn is_offered(&self, auth: &Auth) -> bool {
+        match self.enabled {
+            Enabled::Auto => auth.enabled,
+            Enabled::True => true,
+            Enabled::False => false,
+        }
+    }
+}
+
+section! {
+    /// Test double, which isolates nothing.
+    #[derive(Copy)]
+    pub struct Mock {
+        /// True to offer the test double, which isolates nothing; `auto` counts as `false`.
+        pub enabled: bool = "false" as ONLY_IF_TRUE,
+    }
+}
+
+section! {
+    /// A provider that this version does not have.
+    pub struct Absent {
+        /// `false`, or `auto`, which is `false`: this version does not have the provider.
+        pub enabled: bool = "false" as NEVER,
+    }
+}
+
+section! {
+    /// Another service that speaks this API.
+    pub struct Custom {
+        /// True to offer another service that speaks this API; `auto` counts as `false`.
+        pub enabled: bool = "false" as ONLY_IF_TRUE,
+        /// Name of the provider in this server's API.
+        pub name: String = "custom" as LABEL,
+        /// Base URL of the service, such as `https://boxes.example.com`.
+        pub base_url: String as OrEmpty(Optional(URL)),
+        /// Key that its API asks for.
+        pub api_key: Option<Secret> as SecretOrFile,
+        /// PEM file of the authorities that may vouch for it, instead of the system's.
+        pub ca_file: Option<PathBuf>,
+        /// Provider that is requested from it. Unset: its default.
+        pub remote_provider: Option<String> as Optional(LABEL),
+        /// The longest time until one of its answers begins.
+        pub timeout: Duration = "30s",
+    }
+}
