@@ -7,13 +7,10 @@
 //! [`Provider::health`] and [`Provider::facts`] report it.
 
 mod builder;
-pub(crate) mod cgroup;
 mod cpu_share;
 mod disk;
 mod host;
-pub(crate) mod host_rootfs;
 mod image;
-pub(crate) mod launcher;
 mod prepared_dirs;
 mod record;
 mod slots;
@@ -32,6 +29,8 @@ use tokio_util::task::TaskTracker;
 use crate::images::Images;
 use crate::local::agent_file::AgentFile;
 use crate::local::boxes::{Boxes, Entry};
+use crate::local::cgroup::Cgroups;
+use crate::local::host_rootfs::HostRootfs;
 use crate::local::ids::IdPool;
 use crate::local::kernel::kernel_usage;
 use crate::local::removals::Removals;
@@ -41,12 +40,8 @@ use crate::{
     Started,
 };
 
-pub use crate::local::agent_file::agent_binary;
-
 use builder::{BoxBuilder, BoxPlan, Kind};
-use cgroup::Cgroups;
 use host::{Host, probe_id};
-use host_rootfs::HostRootfs;
 use image::Image;
 use prepared_dirs::PreparedDirs;
 use record::{BoxFolder, Folders, folders_in};

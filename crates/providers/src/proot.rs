@@ -10,7 +10,6 @@
 
 mod builder;
 mod copy;
-mod folder;
 mod host;
 mod tracer;
 
@@ -27,6 +26,7 @@ use tokio::time::Instant;
 
 use crate::images::{ImageGuard, Images};
 use crate::local::boxes::{Boxes, Entry};
+use crate::local::folder::{Folder, Folders};
 use crate::local::ids::{IDS_PER_BOX, IdPool};
 use crate::local::kernel::kernel_usage;
 use crate::local::usage::usage;
@@ -35,7 +35,6 @@ use crate::{
 };
 
 use builder::{BoxBuilder, BoxPlan};
-use folder::{Folder, Folders};
 use host::{Host, OPEN_API, find, probe_id};
 
 /// Name of this provider.

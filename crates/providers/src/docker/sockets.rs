@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::Inner;
 use super::direct::{self, FirstProcess};
 use super::engine::About;
-use crate::native::cgroup;
+use crate::local::cgroup;
 
 impl Inner {
     /// Returns what the Engine lacks, unbounded buffers of sockets included.

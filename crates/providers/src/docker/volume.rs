@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 use super::container::agent_mount;
 use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
 use super::labels::STORE_LABEL;
-use crate::native::agent_binary;
+use crate::local::agent_file::agent_binary;
 
 /// Label of this program's volumes, with the digest of the agent.
 const AGENT_LABEL: &str = "tidebox.agent";

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::time::Duration;
 
-use super::cgroup::{Cgroups, CpuWeight};
+use crate::local::cgroup::{Cgroups, CpuWeight};
 
 /// Pause between two looks. It is short because a new box that computes without end has the usual
 /// weight until the next look.

@@ -6,8 +6,8 @@ use domain::{Resources, SandboxId};
 use rustix::io::Errno;
 
 use super::builder::BoxBuilder;
-use super::cgroup::Controller;
-use super::launcher::LaunchError;
+use crate::local::cgroup::Controller;
+use crate::local::launcher::LaunchError;
 use crate::local::powers;
 use crate::{Chain, Error, Facts, Isolation, LimitKind, Result};
 

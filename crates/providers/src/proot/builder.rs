@@ -12,17 +12,17 @@ use guest_protocol::{Boot, Bounds, Defaults, Sweep, Trace, Traced};
 use tokio_util::task::TaskTracker;
 
 use super::copy::copy_tree;
-use super::folder::{Folder, Folders, Record, own};
 use super::tracer;
 use crate::agent::AgentGuest;
 use crate::disk::refused;
 use crate::images::ImageGuard;
 use crate::local::agent_file::{AgentFile, agent_binary};
+use crate::local::folder::{Folder, Folders, Record, own};
+use crate::local::host_rootfs::HostRootfs;
 use crate::local::ids::IdPool;
+use crate::local::launcher;
 use crate::local::process::Process;
 use crate::local::removals::Removals;
-use crate::native::host_rootfs::HostRootfs;
-use crate::native::launcher;
 use crate::removal::remove_tree;
 use crate::{Error, Phase, Result};
 

@@ -10,8 +10,8 @@ use futures_util::StreamExt;
 use rustix::io::Errno;
 
 use super::builder::{BoxBuilder, BoxPlan};
+use crate::local::launcher::LaunchError;
 use crate::local::powers;
-use crate::native::launcher::LaunchError;
 use crate::{Chain, Command, Error, Facts, Guest, Isolation, LimitKind, OutputEvent, Result};
 
 /// Size of a probe's box, which is small and ends by itself soon if the server does not end it.

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use crate::local::agent_file::AgentFile;
-use crate::native::launcher::{LAUNCH_WAIT, LaunchError, outcome};
+use crate::local::launcher::{LAUNCH_WAIT, LaunchError, outcome};
 
 /// Limit for the sweep mode, which gives up earlier by itself.
 const SWEEP_WAIT: Duration = Duration::from_secs(15);

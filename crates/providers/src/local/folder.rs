@@ -31,15 +31,15 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 const SOCKET: &str = "agent.sock";
 
 #[derive(Debug, Clone)]
-pub(super) struct Folders {
-    pub(super) base: PathBuf,
-    pub(super) boxes: PathBuf,
-    pub(super) trash: PathBuf,
+pub(crate) struct Folders {
+    pub(crate) base: PathBuf,
+    pub(crate) boxes: PathBuf,
+    pub(crate) trash: PathBuf,
 }
 
 impl Folders {
     /// Makes the folders; `mode` is that of every folder on the way to a box.
-    pub(super) fn make(base: &Path, mode: u32) -> io::Result<Folders> {
+    pub(crate) fn make(base: &Path, mode: u32) -> io::Result<Folders> {
         DirBuilder::new().recursive(true).mode(mode).create(base)?;
         // Without links, since PRoot replaces them by their targets.
         let base = base.canonicalize()?;
@@ -52,12 +52,12 @@ impl Folders {
         Ok(folders)
     }
 
-    pub(super) fn of(&self, id: &SandboxId) -> Folder {
+    pub(crate) fn of(&self, id: &SandboxId) -> Folder {
         Folder(self.boxes.join(id.as_str()))
     }
 
     /// Returns every folder that is named as a box is.
-    pub(super) fn all(&self) -> io::Result<Vec<(SandboxId, Folder)>> {
+    pub(crate) fn all(&self) -> io::Result<Vec<(SandboxId, Folder)>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.boxes)? {
             let entry = entry?;
@@ -75,28 +75,28 @@ fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    pub(super) fn exists(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.0.symlink_metadata().is_ok()
     }
 
-    pub(super) fn root(&self) -> PathBuf {
+    pub(crate) fn root(&self) -> PathBuf {
         self.0.join("root")
     }
 
-    pub(super) fn tmp(&self) -> PathBuf {
+    pub(crate) fn tmp(&self) -> PathBuf {
         self.0.join("tmp")
     }
 
     /// Makes the folder and what the box needs beside its files. A box with an id of its own can
     /// write only what is given to that id.
-    pub(super) fn make(&self, record: &Record) -> io::Result<()> {
+    pub(crate) fn make(&self, record: &Record) -> io::Result<()> {
         let id = record.id;
         DirBuilder::new().mode(0o700).create(&self.0)?;
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.0.join("box.json"))?;
@@ -114,14 +114,14 @@ impl Folder {
     }
 
     /// Reads the record; `None` if there is no complete one, so that the box was never made.
-    pub(super) fn read(&self) -> Option<Record> {
+    pub(crate) fn read(&self) -> Option<Record> {
         let record: Record = serde_json::from_slice(&self.content("box.json").ok()?).ok()?;
         (record.format == FORMAT).then_some(record)
     }
 
     /// Returns pid and start time of the tracer mode, which is the first process, and of `PRoot`,
     /// once they are recorded.
-    pub(super) fn pids(&self) -> Vec<(u32, u64)> {
+    pub(crate) fn pids(&self) -> Vec<(u32, u64)> {
         let text = self.content("pid").ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
         // A line without its end is incomplete.
         let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')?.split_once(' '));
@@ -129,7 +129,7 @@ impl Folder {
     }
 
     /// Returns pid and start time of the first process.
-    pub(super) fn pid(&self) -> Option<(u32, u64)> {
+    pub(crate) fn pid(&self) -> Option<(u32, u64)> {
         self.pids().first().copied()
     }
 
@@ -144,20 +144,20 @@ impl Folder {
         Ok(bytes)
     }
 
-    pub(super) fn open(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn open(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(CWD, &self.0, flags, Mode::empty())?)
     }
 
     /// Binds the socket of the agent, which must not exist yet.
-    pub(super) fn listen(&self) -> io::Result<std::os::unix::net::UnixListener> {
+    pub(crate) fn listen(&self) -> io::Result<std::os::unix::net::UnixListener> {
         let dir = self.open()?;
         // A socket's name holds 107 bytes; a data folder's path may be longer.
         std::os::unix::net::UnixListener::bind(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()))
     }
 
     /// Connects to the agent's socket. Anything else in its place is refused.
-    pub(super) async fn connect(&self) -> io::Result<tokio::net::UnixStream> {
+    pub(crate) async fn connect(&self) -> io::Result<tokio::net::UnixStream> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let socket = openat(self.open()?, SOCKET, flags, Mode::empty())?;
         if FileType::from_raw_mode(fstat(&socket)?.st_mode) != FileType::Socket {
@@ -168,21 +168,21 @@ impl Folder {
 }
 
 /// Changes the owner of `path` to the user of a box.
-pub(super) fn own(path: &Path, id: Option<u32>) -> io::Result<()> {
+pub(crate) fn own(path: &Path, id: Option<u32>) -> io::Result<()> {
     let (uid, gid) = (id.map(Uid::from_raw), id.map(Gid::from_raw));
     Ok(rustix::fs::chownat(CWD, path, uid, gid, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 /// Resources of a box besides its folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(crate) struct Record {
     format: u32,
     /// Uid and gid of all its processes and files, if it has an id of its own.
-    pub(super) id: Option<u32>,
+    pub(crate) id: Option<u32>,
 }
 
 impl Record {
-    pub(super) fn new(id: Option<u32>) -> Record {
+    pub(crate) fn new(id: Option<u32>) -> Record {
         Record { format: FORMAT, id }
     }
 }

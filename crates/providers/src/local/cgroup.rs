@@ -34,7 +34,7 @@ const BUSY_MAX: Duration = Duration::from_secs(5);
 
 /// Resource counted or limited by a control group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Controller {
+pub(crate) enum Controller {
     Memory,
     Cpu,
     Pids,
@@ -44,9 +44,9 @@ pub(super) enum Controller {
 
 impl Controller {
     /// Controllers that hold a limit.
-    pub(super) const LIMITS: [Controller; 3] = [Controller::Memory, Controller::Cpu, Controller::Pids];
+    pub(crate) const LIMITS: [Controller; 3] = [Controller::Memory, Controller::Cpu, Controller::Pids];
     /// Controllers that version 1 may have separate hierarchies for.
-    pub(super) const VERSION_1: [Controller; 4] =
+    pub(crate) const VERSION_1: [Controller; 4] =
         [Controller::Memory, Controller::Cpu, Controller::Pids, Controller::CpuUsage];
 
     fn as_str(self) -> &'static str {
@@ -61,17 +61,17 @@ impl Controller {
 
 /// Parent groups of the boxes of this store.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Cgroups {
+pub(crate) struct Cgroups {
     /// Folder of the store, whether it is version 2, and its controllers.
     parents: Vec<(PathBuf, bool, Vec<Controller>)>,
     /// Missing limits, a sentence each.
-    pub(super) missing: Vec<String>,
+    pub(crate) missing: Vec<String>,
 }
 
 impl Cgroups {
     /// Finds the hierarchies, makes the folder of `store` in each, and probes whether a group can
     /// be made and limited there.
-    pub(super) fn open(parent: Option<&str>, store: &StoreId) -> Cgroups {
+    pub(crate) fn open(parent: Option<&str>, store: &StoreId) -> Cgroups {
         let mut cgroups = Cgroups::default();
         let hierarchies = tree::hierarchies(parent);
         for hierarchy in &hierarchies {
@@ -104,12 +104,12 @@ impl Cgroups {
         cgroups
     }
 
-    pub(super) fn has(&self, controller: Controller) -> bool {
+    pub(crate) fn has(&self, controller: Controller) -> bool {
         self.parents.iter().any(|(_, _, controllers)| controllers.contains(&controller))
     }
 
     /// Returns the control groups that a box would have.
-    pub(super) fn of(&self, id: &SandboxId) -> Vec<CgroupDir> {
+    pub(crate) fn of(&self, id: &SandboxId) -> Vec<CgroupDir> {
         let of = |(dir, v2, _): &(PathBuf, bool, _)| CgroupDir {
             path: dir.join(id.as_str()).display().to_string(),
             v2: *v2,
@@ -118,12 +118,12 @@ impl Cgroups {
     }
 
     /// Returns the groups that a slot of a box would have, below those of the box.
-    pub(super) fn of_slot(&self, host: &SandboxId, slot: &SandboxId) -> Vec<CgroupDir> {
+    pub(crate) fn of_slot(&self, host: &SandboxId, slot: &SandboxId) -> Vec<CgroupDir> {
         below(self.of(host), slot.as_str())
     }
 
     /// Makes the groups of a box or a slot and sets their limits.
-    pub(super) fn make(&self, groups: &[CgroupDir], resources: &Resources) -> io::Result<()> {
+    pub(crate) fn make(&self, groups: &[CgroupDir], resources: &Resources) -> io::Result<()> {
         for ((_, v2, controllers), group) in self.parents.iter().zip(groups) {
             let dir = Path::new(&group.path);
             // Another server may have removed the empty parents.
@@ -137,7 +137,7 @@ impl Cgroups {
     }
 
     /// Enables groups below `groups`, and returns those that the first process of the box joins.
-    pub(super) fn divide(&self, groups: Vec<CgroupDir>) -> io::Result<Vec<CgroupDir>> {
+    pub(crate) fn divide(&self, groups: Vec<CgroupDir>) -> io::Result<Vec<CgroupDir>> {
         for ((_, v2, controllers), group) in self.parents.iter().zip(&groups) {
             if *v2 {
                 tree::enable(Path::new(&group.path), controllers)?;
@@ -149,7 +149,7 @@ impl Cgroups {
     }
 
     /// Returns the file that counts kills by the memory limit of `groups`.
-    pub(super) fn oom_events(&self, groups: &[CgroupDir]) -> Option<String> {
+    pub(crate) fn oom_events(&self, groups: &[CgroupDir]) -> Option<String> {
         let held = |(_, _, controllers): &&(PathBuf, bool, Vec<Controller>)| controllers.contains(&Controller::Memory);
         let ((_, v2, _), group) = self.parents.iter().zip(groups).find(|(parent, _)| held(parent))?;
         let file = if *v2 { "memory.events" } else { "memory.oom_control" };
@@ -157,7 +157,7 @@ impl Cgroups {
     }
 
     /// Returns the limits that no control group holds, zero for the others.
-    pub(super) fn soft(&self, resources: &Resources) -> SoftLimits {
+    pub(crate) fn soft(&self, resources: &Resources) -> SoftLimits {
         let unless = |controller, value| if self.has(controller) { 0 } else { value };
         SoftLimits {
             memory_mb: unless(Controller::Memory, resources.memory_mb),
@@ -168,7 +168,7 @@ impl Cgroups {
 
     /// Returns the processor time that each box has used so far, in microseconds, by the name of
     /// its group; empty where it is not counted.
-    pub(super) fn cpu_usages(&self) -> Vec<(String, u64)> {
+    pub(crate) fn cpu_usages(&self) -> Vec<(String, u64)> {
         let counts = |(_, v2, controllers): &&(PathBuf, bool, Vec<Controller>)| {
             controllers.contains(if *v2 { &Controller::Cpu } else { &Controller::CpuUsage })
         };
@@ -179,7 +179,7 @@ impl Cgroups {
     }
 
     /// Sets the share of processors that a box gets where boxes compete for them.
-    pub(super) fn weigh(&self, group: &str, weight: CpuWeight) -> io::Result<()> {
+    pub(crate) fn weigh(&self, group: &str, weight: CpuWeight) -> io::Result<()> {
         let holds = |(_, _, controllers): &&(PathBuf, bool, Vec<Controller>)| controllers.contains(&Controller::Cpu);
         let Some((parent, v2, _)) = self.parents.iter().find(holds) else { return Ok(()) };
         let group = parent.join(group);
@@ -198,7 +198,7 @@ impl Cgroups {
     }
 
     /// Removes the store's folders if no box is left in them.
-    pub(super) fn tidy(&self) {
+    pub(crate) fn tidy(&self) {
         for (dir, _, _) in &self.parents {
             for dir in dir.ancestors().take(2) {
                 let _ = fs::remove_dir(dir);
@@ -211,7 +211,7 @@ impl Cgroups {
 /// default. With the low one a box gives way as soon as another wants a processor, and
 /// gets a 340th of what that gets; on Linux before 5.15 a thirtieth, at its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CpuWeight {
+pub(crate) enum CpuWeight {
     /// The weight of a box that uses no more than its share.
     Usual,
     /// The weight of a box that uses more.
@@ -320,7 +320,7 @@ pub(crate) fn bound_sockets(pid: i32, memory_mb: u32) -> io::Result<()> {
 
 /// Kills all members of the groups of a box: for a box whose first process was never recorded, or
 /// does not end.
-pub(super) fn kill_members(cgroups: &[CgroupDir]) {
+pub(crate) fn kill_members(cgroups: &[CgroupDir]) {
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
     for dir in cgroups.iter().flat_map(with_inner) {
         let members = || fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
@@ -337,7 +337,7 @@ pub(super) fn kill_members(cgroups: &[CgroupDir]) {
 }
 
 /// Removes the groups of a box, waiting until the kernel releases them.
-pub(super) async fn remove(cgroups: &[CgroupDir]) -> io::Result<()> {
+pub(crate) async fn remove(cgroups: &[CgroupDir]) -> io::Result<()> {
     let deadline = tokio::time::Instant::now() + BUSY_MAX;
     let mut pause = Duration::from_micros(200);
     for dir in cgroups.iter().flat_map(with_inner) {

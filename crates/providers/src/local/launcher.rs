@@ -62,7 +62,7 @@ pub(crate) struct Launched {
 }
 
 /// Makes the box of `launch`. On success the agent has been executed.
-pub(super) async fn launch(
+pub(crate) async fn launch(
     agent: &AgentFile,
     listener: UnixListener,
     launch: &Launch,

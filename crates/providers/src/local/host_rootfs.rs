@@ -87,7 +87,7 @@ const DIRS: [(&str, u32); 24] = [
 const USER_ID: u32 = 1000;
 
 /// Host name of every box, as written in its `/etc/hosts`.
-pub(super) const HOSTNAME: &str = "tidebox";
+pub(crate) const HOSTNAME: &str = "tidebox";
 
 /// Root directory on disk, and the host directories mounted over it.
 #[derive(Debug, Clone)]
@@ -107,16 +107,16 @@ enum Item {
 }
 
 /// Folder name of the overlay for the root.
-pub(super) const ROOT_OVERLAY: &str = "root";
+pub(crate) const ROOT_OVERLAY: &str = "root";
 
 /// Returns the folder name of the overlay for a directory of the host's root.
-pub(super) fn overlay_of(dir: &str) -> String {
+pub(crate) fn overlay_of(dir: &str) -> String {
     dir.trim_start_matches('/').to_owned()
 }
 
 impl HostRootfs {
     /// Returns the folder names of the overlays that every box has.
-    pub(super) fn overlays(&self) -> Vec<String> {
+    pub(crate) fn overlays(&self) -> Vec<String> {
         let shown = self.shown.iter().map(|dir| overlay_of(dir));
         std::iter::once(ROOT_OVERLAY.to_owned()).chain(shown).collect()
     }
