@@ -4,6 +4,7 @@
 //! server's own group, which must be delegated to it. They lie below the server's own group, so
 //! that a limit on the server holds for its boxes.
 
+pub(crate) mod controller;
 mod tree;
 
 use std::fs;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use domain::{Resources, SandboxId, StoreId};
 use guest_protocol::{CgroupDir, SoftLimits};
 
+use controller::Controller;
 use tree::Hierarchy;
 
 /// Period of processor limits, in microseconds; the kernel's default.
@@ -31,33 +33,6 @@ const OWN_LEAF: &str = "box";
 /// Time for which a group may stay busy after its last process has ended: the kernel releases it
 /// a little later.
 const BUSY_MAX: Duration = Duration::from_secs(5);
-
-/// Resource counted or limited by a control group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Controller {
-    Memory,
-    Cpu,
-    Pids,
-    /// Processor time that was used, which version 1 counts apart from its limit.
-    CpuUsage,
-}
-
-impl Controller {
-    /// Controllers that hold a limit.
-    pub(crate) const LIMITS: [Controller; 3] = [Controller::Memory, Controller::Cpu, Controller::Pids];
-    /// Controllers that version 1 may have separate hierarchies for.
-    pub(crate) const VERSION_1: [Controller; 4] =
-        [Controller::Memory, Controller::Cpu, Controller::Pids, Controller::CpuUsage];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Controller::Memory => "memory",
-            Controller::Cpu => "cpu",
-            Controller::Pids => "pids",
-            Controller::CpuUsage => "cpuacct",
-        }
-    }
-}
 
 /// Parent groups of the boxes of this store.
 #[derive(Debug, Clone, Default)]

@@ -6,7 +6,7 @@ use domain::{Resources, SandboxId};
 use rustix::io::Errno;
 
 use super::builder::BoxBuilder;
-use crate::local::cgroup::Controller;
+use crate::local::cgroup::controller::Controller;
 use crate::local::launcher::LaunchError;
 use crate::local::powers;
 use crate::{Chain, Error, Facts, Isolation, LimitKind, Result};

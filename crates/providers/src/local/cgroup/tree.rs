@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::Controller;
+use super::controller::Controller;
 
 /// Group that the server moves itself into, since in version 2 a group with members cannot limit
 /// its children.

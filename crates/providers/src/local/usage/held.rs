@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FsWord, stat, statfs};
 
-use super::Count;
+use super::count::Count;
 use crate::local::process::descendants;
 
 /// File system type of an overlay, which most boxes write through.
