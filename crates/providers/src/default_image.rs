@@ -1,14 +1,13 @@
 //! Image of a spawn that names none.
 
-use crate::{native, proot};
+use crate::{local, native, proot};
 
 /// Returns the image of a spawn that names none, by the name of a provider that has the same one
 /// on every machine; `None` for others.
 #[must_use]
 pub fn default_image(provider: &str) -> Option<&'static str> {
     match provider {
-        native::NAME => Some(native::HOST),
-        proot::NAME => Some(proot::HOST),
+        native::NAME | proot::NAME => Some(local::image::HOST),
         _ => None,
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Entry {
     /// Hold that keeps its image on disk.
     image: Mutex<Option<ImageGuard>>,
     /// Kept connection to the agent.
-    pub(crate) guest: AsyncMutex<Option<Arc<AgentGuest>>>,
+    guest: AsyncMutex<Option<Arc<AgentGuest>>>,
 }
 
 impl Entry {
@@ -48,10 +48,6 @@ impl Entry {
         *locked(&self.image) = image;
     }
 
-    pub(crate) fn set_process(&self, process: Arc<Process>) {
-        *locked(&self.process) = Some(process);
-    }
-
     /// Returns whether the box's first process runs, or is about to.
     pub(crate) fn is_alive(&self, recorded: Option<(u32, u64)>) -> bool {
         // A box that is being made has no process yet.
@@ -62,9 +58,14 @@ impl Entry {
     /// Keeps the process and the connection of a new box, and reaps the process when it ends.
     pub(crate) async fn settle(&self, process: Process, guest: AgentGuest, tasks: &TaskTracker) {
         let process = Arc::new(process);
-        self.set_process(Arc::clone(&process));
-        *self.guest.lock().await = Some(Arc::new(guest));
+        self.keep(Arc::clone(&process), guest).await;
         tasks.spawn(async move { process.ended().await });
+    }
+
+    /// Keeps the process and the connection of a new box or slot.
+    pub(crate) async fn keep(&self, process: Arc<Process>, guest: AgentGuest) {
+        *locked(&self.process) = Some(process);
+        *self.guest.lock().await = Some(Arc::new(guest));
     }
 
     /// Returns the kept connection, or what `dial` makes if the first process runs.

@@ -1,141 +1,144 @@
-//! On-disk state of a box: enough for a later server to find and remove it.
+//! On-disk state of boxes: enough for a later server to find and remove them.
 //!
 //! ```text
 //! <base>/boxes/<sandbox id>/box.json     written before the box is made
 //!                           pid          written before the box runs
 //!                           agent.sock   the way to the agent
-//!                           events       counts kills by the memory limit
-//!                           life         a FIFO that the agent holds open
-//!                           agent        its program, where the box could write to a shared one
-//!                           root/        its files, owned by the box
-//!                           tmp/         what PRoot itself puts somewhere
+//!                           slots/       of a box that holds slots: a folder like this one for each
+//! <base>/trash/                          removed boxes that are still to be deleted
 //! ```
 //!
-//! An ordinary user's boxes run as that user, so a process that escaped PRoot may have put
+//! Backends keep the files of their boxes beside these.
+//!
+//! Some boxes run as the server's own user, so a process that escaped from one may have put
 //! anything here. Nothing is opened through a link.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use domain::SandboxId;
-use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, Uid, fstat, openat};
-use serde::{Deserialize, Serialize};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 
-/// Version of the format of [`Record`].
-const FORMAT: u32 = 1;
+use super::record::Record;
+
 /// Most bytes read of `box.json` and `pid`, which are far smaller.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
+const RECORD: &str = "box.json";
+const PID: &str = "pid";
 const SOCKET: &str = "agent.sock";
 
+/// Folders of a provider.
 #[derive(Debug, Clone)]
-pub(crate) struct Folders {
+pub struct Folders {
     pub(crate) base: PathBuf,
+    /// Parent of the folders of boxes.
     pub(crate) boxes: PathBuf,
+    /// Removed boxes that are still to be deleted.
     pub(crate) trash: PathBuf,
 }
 
 impl Folders {
-    /// Makes the folders; `mode` is that of every folder on the way to a box.
-    pub(crate) fn make(base: &Path, mode: u32) -> io::Result<Folders> {
-        DirBuilder::new().recursive(true).mode(mode).create(base)?;
-        // Without links, since PRoot replaces them by their targets.
-        let base = base.canonicalize()?;
+    /// Makes the folders in `base`, which must be absolute since the launcher gets these paths.
+    /// `mode` is that of every folder on the way to a box.
+    pub(crate) fn make(base: PathBuf, mode: u32) -> io::Result<Folders> {
         let [boxes, trash] = ["boxes", "trash"].map(|name| base.join(name));
         let folders = Folders { base, boxes, trash };
         for (dir, mode) in [(&folders.base, mode), (&folders.boxes, mode), (&folders.trash, 0o700)] {
             DirBuilder::new().recursive(true).mode(mode).create(dir)?;
-            set_mode(dir, mode)?;
         }
         Ok(folders)
     }
 
-    pub(crate) fn of(&self, id: &SandboxId) -> Folder {
-        Folder(self.boxes.join(id.as_str()))
+    pub(crate) fn of(&self, id: &SandboxId) -> BoxFolder {
+        BoxFolder(self.boxes.join(id.as_str()))
     }
 
     /// Returns every folder that is named as a box is.
-    pub(crate) fn all(&self) -> io::Result<Vec<(SandboxId, Folder)>> {
-        let mut found = Vec::new();
-        for entry in fs::read_dir(&self.boxes)? {
-            let entry = entry?;
-            if let Some(id) = entry.file_name().to_str().and_then(|name| SandboxId::parse(name).ok()) {
-                found.push((id, Folder(entry.path())));
-            }
-        }
-        Ok(found)
+    pub(crate) fn all(&self) -> io::Result<Vec<(SandboxId, BoxFolder)>> {
+        folders_in(&self.boxes)
     }
 }
 
-/// Sets the mode independent of the server's umask.
-fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
-    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
-}
-
+/// Folder of a box or a slot.
 #[derive(Debug, Clone)]
-pub(crate) struct Folder(PathBuf);
+pub struct BoxFolder(PathBuf);
 
-impl Folder {
+impl BoxFolder {
+    pub(crate) fn at(path: PathBuf) -> BoxFolder {
+        BoxFolder(path)
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// Returns the folder's own name, the id of its box.
+    pub(crate) fn name(&self) -> String {
+        self.0.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     pub(crate) fn exists(&self) -> bool {
         self.0.symlink_metadata().is_ok()
     }
 
-    pub(crate) fn root(&self) -> PathBuf {
-        self.0.join("root")
+    /// Returns the folder of a slot.
+    pub(crate) fn slot(&self, id: &SandboxId) -> BoxFolder {
+        BoxFolder(self.0.join("slots").join(id.as_str()))
     }
 
-    pub(crate) fn tmp(&self) -> PathBuf {
-        self.0.join("tmp")
+    /// Makes the parent folder of slots.
+    pub(crate) fn make_slots(&self) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(self.0.join("slots"))
     }
 
-    /// Makes the folder and what the box needs beside its files. A box with an id of its own can
-    /// write only what is given to that id.
-    pub(crate) fn make(&self, record: &Record) -> io::Result<()> {
-        let id = record.id;
-        DirBuilder::new().mode(0o700).create(&self.0)?;
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.0.join("box.json"))?;
-        file.write_all(&serde_json::to_vec(record)?)?;
-        if id.is_some() {
-            set_mode(&self.0, 0o711)?;
+    /// Returns the slots on disk; empty if the box never had one.
+    pub(crate) fn slots(&self) -> io::Result<Vec<(SandboxId, BoxFolder)>> {
+        match folders_in(&self.0.join("slots")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            listed => listed,
         }
-        for dir in [self.root(), self.tmp()] {
-            DirBuilder::new().mode(0o700).create(&dir)?;
-            own(&dir, id)?;
-        }
-        let life = self.0.join("life");
-        rustix::fs::mknodat(CWD, &life, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
-        own(&life, id)
+    }
+
+    /// Makes the folder, accessible to the server's user only.
+    pub(crate) fn make(&self) -> io::Result<()> {
+        DirBuilder::new().mode(0o700).create(&self.0)
+    }
+
+    /// Makes its files, empty: an empty record means that there is no box.
+    pub(crate) fn touch(&self) -> io::Result<()> {
+        [RECORD, PID].into_iter().try_for_each(|name| fs::write(self.0.join(name), []))
+    }
+
+    /// Writes the record, readable by the server's user only.
+    pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK | NO_LINK;
+        let file = openat(self.open()?, RECORD, flags, Mode::RUSR | Mode::WUSR)?;
+        File::from(file).write_all(&serde_json::to_vec(record)?)
     }
 
     /// Reads the record; `None` if there is no complete one, so that the box was never made.
     pub(crate) fn read(&self) -> Option<Record> {
-        let record: Record = serde_json::from_slice(&self.content("box.json").ok()?).ok()?;
-        (record.format == FORMAT).then_some(record)
+        Record::parse(&self.content(RECORD).ok()?)
     }
 
-    /// Returns pid and start time of the tracer mode, which is the first process, and of `PRoot`,
-    /// once they are recorded.
+    /// Returns pid and start time of the first process, and of those that were recorded after it.
     pub(crate) fn pids(&self) -> Vec<(u32, u64)> {
-        let text = self.content("pid").ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+        let text = self.content(PID).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
         // A line without its end is incomplete.
         let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')?.split_once(' '));
         lines.filter_map(|(pid, started)| Some((pid.parse().ok()?, started.parse().ok()?))).collect()
     }
 
-    /// Returns pid and start time of the first process.
+    /// Returns pid and start time of the first process, once they are recorded.
     pub(crate) fn pid(&self) -> Option<(u32, u64)> {
         self.pids().first().copied()
     }
 
     fn content(&self, name: &str) -> io::Result<Vec<u8>> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = openat(self.open()?, name, flags, Mode::empty())?;
+        let file = openat(self.open()?, name, OFlags::RDONLY | OFlags::NONBLOCK | NO_LINK, Mode::empty())?;
         if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -144,9 +147,8 @@ impl Folder {
         Ok(bytes)
     }
 
-    pub(crate) fn open(&self) -> io::Result<OwnedFd> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(openat(CWD, &self.0, flags, Mode::empty())?)
+    fn open(&self) -> io::Result<OwnedFd> {
+        Ok(openat(CWD, &self.0, OFlags::PATH | OFlags::DIRECTORY | NO_LINK, Mode::empty())?)
     }
 
     /// Binds the socket of the agent, which must not exist yet.
@@ -158,8 +160,7 @@ impl Folder {
 
     /// Connects to the agent's socket. Anything else in its place is refused.
     pub(crate) async fn connect(&self) -> io::Result<tokio::net::UnixStream> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let socket = openat(self.open()?, SOCKET, flags, Mode::empty())?;
+        let socket = openat(self.open()?, SOCKET, OFlags::PATH | NO_LINK, Mode::empty())?;
         if FileType::from_raw_mode(fstat(&socket)?.st_mode) != FileType::Socket {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -167,24 +168,18 @@ impl Folder {
     }
 }
 
-/// Changes the owner of `path` to the user of a box.
-pub(crate) fn own(path: &Path, id: Option<u32>) -> io::Result<()> {
-    let (uid, gid) = (id.map(Uid::from_raw), id.map(Gid::from_raw));
-    Ok(rustix::fs::chownat(CWD, path, uid, gid, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?)
-}
+const NO_LINK: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
 
-/// Resources of a box besides its folder.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
-    format: u32,
-    /// Uid and gid of all its processes and files, if it has an id of its own.
-    pub(crate) id: Option<u32>,
-}
-
-impl Record {
-    pub(crate) fn new(id: Option<u32>) -> Record {
-        Record { format: FORMAT, id }
+/// Returns the folders in `dir` that are named as boxes or slots are.
+fn folders_in(dir: &Path) -> io::Result<Vec<(SandboxId, BoxFolder)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if let Some(id) = entry.file_name().to_str().and_then(|name| SandboxId::parse(name).ok()) {
+            found.push((id, BoxFolder(entry.path())));
+        }
     }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -193,18 +188,19 @@ mod test {
 
     use super::*;
 
-    fn made() -> (tempfile::TempDir, Folder) {
+    fn made() -> (tempfile::TempDir, BoxFolder) {
         let temp = tempfile::tempdir().unwrap();
-        let folders = Folders::make(&temp.path().join("proot"), 0o700).unwrap();
+        let folders = Folders::make(temp.path().join("proot"), 0o700).unwrap();
         let folder = folders.of(&SandboxId::from_entropy([3; 10]));
-        folder.make(&Record::new(None)).unwrap();
+        folder.make().unwrap();
+        folder.write(&Record::new(Vec::new())).unwrap();
         (temp, folder)
     }
 
     #[test]
     fn what_was_written_is_read_and_what_is_torn_is_not() {
         let (_temp, folder) = made();
-        assert_eq!(folder.read(), Some(Record::new(None)));
+        assert_eq!(folder.read(), Some(Record::new(Vec::new())));
         assert_eq!(folder.pid(), None);
         fs::write(folder.path().join("pid"), "12 345\n13 34").unwrap();
         assert_eq!(folder.pids(), [(12, 345)]);
@@ -216,11 +212,15 @@ mod test {
     async fn no_link_in_a_box_is_followed() {
         let (temp, folder) = made();
         let secret = temp.path().join("secret");
-        fs::write(&secret, serde_json::to_vec(&Record::new(Some(7))).unwrap()).unwrap();
+        let mut record = Record::new(Vec::new());
+        record.id_base = Some(7);
+        let record = serde_json::to_vec(&record).unwrap();
+        fs::write(&secret, &record).unwrap();
         fs::remove_file(folder.path().join("box.json")).unwrap();
         symlink(&secret, folder.path().join("box.json")).unwrap();
         symlink(&secret, folder.path().join("pid")).unwrap();
         assert_eq!((folder.read(), folder.pid()), (None, None));
+        assert!(folder.write(&Record::new(Vec::new())).is_err() && fs::read(&secret).unwrap() == record);
         let elsewhere = temp.path().join("elsewhere.sock");
         let listener = std::os::unix::net::UnixListener::bind(&elsewhere).unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -228,7 +228,7 @@ mod test {
         assert!(folder.connect().await.is_err());
         assert!(listener.accept().is_err(), "no connection was made");
         // The folder itself may be a link too.
-        let (real, link) = (temp.path().join("real"), Folder(temp.path().join("link")));
+        let (real, link) = (temp.path().join("real"), BoxFolder(temp.path().join("link")));
         fs::rename(folder.path(), &real).unwrap();
         symlink(&real, link.path()).unwrap();
         assert!(link.open().is_err() && link.read().is_none() && link.connect().await.is_err());

@@ -1,5 +1,6 @@
 //! Start of the launcher, and its reports.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::process::Stdio;
@@ -8,11 +9,13 @@ use std::time::Duration;
 use guest_protocol::{LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
-use crate::local::agent_file::AgentFile;
+use super::agent_file::AgentFile;
+use super::fault::not_made;
 use crate::{Error, disk};
 
 /// Limit for making a box. A thousandth of it is usual; a machine that swaps may need seconds.
@@ -22,7 +25,7 @@ pub(crate) const LAUNCH_WAIT: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {
     /// The kernel refused a step.
-    #[error("cannot {step}: {}", std::io::Error::from_raw_os_error(*errno))]
+    #[error("cannot {step}: {}", io::Error::from_raw_os_error(*errno))]
     Refused {
         /// Action that was refused.
         step: String,
@@ -30,7 +33,7 @@ pub(crate) enum LaunchError {
     },
     /// The launcher could not be started or ended without a report.
     #[error("the launcher: {0}")]
-    Launcher(#[from] std::io::Error),
+    Launcher(#[from] io::Error),
 }
 
 /// Steps that the kernel refuses with the error number of a full disk for other reasons.
@@ -38,13 +41,12 @@ const NOT_ON_DISK: [&str; 3] = ["make namespaces", "make a control group namespa
 
 /// Converts the failure of a launch into the caller's error.
 pub(crate) fn failed(error: LaunchError) -> Error {
-    const ACTION: &str = "make a box";
     match &error {
         LaunchError::Refused { step, errno } if !NOT_ON_DISK.contains(&step.as_str()) && is_full(*errno) => {
             tracing::debug!(step, errno, "the disk is full");
             disk::full()
         }
-        LaunchError::Refused { .. } | LaunchError::Launcher(_) => Error::failed(ACTION, error),
+        LaunchError::Refused { .. } | LaunchError::Launcher(_) => not_made(error),
     }
 }
 
@@ -68,44 +70,53 @@ pub(crate) async fn launch(
     launch: &Launch,
 ) -> Result<Launched, LaunchError> {
     let agent = agent.for_a_box()?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(std::io::Error::from)?;
-    // The launcher reads and writes its end in blocking mode.
-    rustix::io::ioctl_fionbio(&theirs, false).map_err(std::io::Error::from)?;
-    let mut control = UnixStream::from_std(ours.into())?;
+    let (mut control, theirs) = control()?;
     let mut child = {
         let mut command = Command::new(agent.path());
         command.arg("launch").env_clear().kill_on_drop(true);
         command.stdin(Stdio::from(theirs)).stdout(Stdio::from(OwnedFd::from(listener))).stderr(agent.duplicate()?);
         command.spawn()?
     };
-    let mut line = serde_json::to_vec(launch).map_err(std::io::Error::from)?;
-    line.push(b'\n');
-    let talk = async {
-        // A launcher that refused has sent its reason before it closed its end.
-        let sent = control.write_all(&line).await;
-        let mut reports = Vec::new();
-        (&mut control).take(LAUNCH_LINE_BYTES_MAX as u64).read_to_end(&mut reports).await?;
+    let launching = async {
+        let reports = talk(&mut control, launch).await;
         child.wait().await?;
-        sent.map(|()| reports)
+        reports
     };
-    let reports = tokio::time::timeout(LAUNCH_WAIT, talk)
-        .await
-        .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+    let reports =
+        tokio::time::timeout(LAUNCH_WAIT, launching).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     outcome(&reports)
+}
+
+/// Returns the two ends of the connection to a launcher, the second for the launcher itself.
+pub(crate) fn control() -> io::Result<(UnixStream, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The launcher reads and writes its end in blocking mode.
+    rustix::io::ioctl_fionbio(&theirs, false)?;
+    Ok((UnixStream::from_std(ours.into())?, theirs))
+}
+
+/// Sends an order, and returns the reports on it once the launcher has closed its end.
+pub(crate) async fn talk(control: &mut UnixStream, order: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(order)?;
+    line.push(b'\n');
+    // A launcher that refused has sent its reason before it closed its end.
+    let sent = control.write_all(&line).await;
+    let mut reports = Vec::new();
+    control.take(LAUNCH_LINE_BYTES_MAX as u64).read_to_end(&mut reports).await?;
+    sent.map(|()| reports)
 }
 
 pub(crate) fn outcome(reports: &[u8]) -> Result<Launched, LaunchError> {
     let (mut pid, mut shares_devices) = (None, false);
     for line in reports.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        match serde_json::from_slice(line).map_err(std::io::Error::from)? {
+        match serde_json::from_slice(line).map_err(io::Error::from)? {
             LaunchReport::Pid(number) => pid = Some(number),
             LaunchReport::SharesDevices => shares_devices = true,
             LaunchReport::Failed { step, errno } => return Err(LaunchError::Refused { step, errno }),
         }
     }
-    let pid = pid.ok_or_else(|| std::io::Error::other("it ended without a word"))?;
+    let pid = pid.ok_or_else(|| io::Error::other("it ended without a word"))?;
     Ok(Launched { pid, shares_devices })
 }
 

@@ -16,7 +16,7 @@ const WALL: u32 = 0x4000_0000;
 
 /// Process held by a descriptor, which stays valid when its number is used again.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     fd: AsyncFd<OwnedFd>,
 }
 

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::task::TaskTracker;
 
-use super::record::BoxFolder;
+use crate::local::folder::BoxFolder;
+use crate::local::parts::Parts;
+use crate::local::removals::Removals;
 
 /// Most folders kept ready. A larger burst makes its folders on demand.
 const READY_MAX: usize = 16;
@@ -67,7 +69,7 @@ impl Shared {
         let folder = BoxFolder::at(path.to_owned());
         folder.make()?;
         folder.touch()?;
-        let layers = folder.layers();
+        let layers = layers(&folder);
         open_dir(&layers)?;
         for overlay in &self.overlays {
             open_dir(&layers.join(overlay))?;
@@ -79,6 +81,11 @@ impl Shared {
     }
 }
 
+/// Returns the folder of a box's changes.
+pub(super) fn layers(folder: &BoxFolder) -> PathBuf {
+    folder.path().join("layers")
+}
+
 /// Makes a directory that every user may enter, independent of the server's umask.
 fn open_dir(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().mode(0o755).create(path)?;
@@ -86,8 +93,21 @@ fn open_dir(path: &Path) -> io::Result<()> {
 }
 
 impl PreparedDirs {
+    /// Returns a stock in the data folder, and has it filled. That of an earlier server, which was
+    /// made for its own layers, goes to the trash.
+    pub(super) fn open(parts: &Parts) -> io::Result<Self> {
+        let dir = parts.folders.base.join("stock");
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        for entry in std::fs::read_dir(&dir)? {
+            std::fs::rename(entry?.path(), parts.folders.trash.join(Removals::name("stock")))?;
+        }
+        let stock = Self::new(dir, parts.host_rootfs.overlays(), parts.removals.tasks());
+        stock.refill();
+        Ok(stock)
+    }
+
     /// Returns a stock in `dir`, which must be empty, for boxes with these overlays.
-    pub(super) fn new(dir: PathBuf, overlays: Vec<String>, tasks: TaskTracker) -> Self {
+    fn new(dir: PathBuf, overlays: Vec<String>, tasks: TaskTracker) -> Self {
         Self { shared: Arc::new(Shared { dir, overlays, state: Mutex::default() }), tasks }
     }
 
@@ -140,7 +160,7 @@ mod test {
             assert_eq!(std::fs::read_dir(&base).unwrap().count(), READY_MAX);
             let folder = BoxFolder::at(dir.path().join("b"));
             stock.take(&folder).unwrap();
-            assert!(folder.layers().join("usr/work").is_dir());
+            assert!(layers(&folder).join("usr/work").is_dir());
             assert_eq!((folder.read(), folder.pid()), (None, None), "it says nothing of a box yet");
             crate::removal::remove_tree(folder.path()).unwrap();
         }

@@ -5,25 +5,23 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use domain::{Resources, SandboxId};
 use futures_util::StreamExt;
 use rustix::io::Errno;
 
-use super::builder::{BoxBuilder, BoxPlan};
+use crate::local::backend::Backend;
+use crate::local::builder::try_box;
 use crate::local::launcher::LaunchError;
 use crate::local::powers;
+use crate::local::probe::{self, Probe};
 use crate::{Chain, Command, Error, Facts, Guest, Isolation, LimitKind, OutputEvent, Result};
 
-/// Size of a probe's box, which is small and ends by itself soon if the server does not end it.
-const PROBE: Resources = Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 16 };
-const PROBE_LIFETIME: Duration = Duration::from_secs(60);
 const COMMAND_WAIT: Duration = Duration::from_secs(10);
 /// Limit for `proot --version`.
 const VERSION_WAIT: Duration = Duration::from_secs(5);
 
 /// Most important warning for an operator, listed first.
-pub(super) const NO_ISOLATION: &str = "PRoot isolates nothing: code in a box reaches the host's network, sees its processes, and can leave its files with little effort. Run only code that you trust, or enable native or docker.";
-pub(super) const OPEN_API: &str = "This server asks for no key (`auth.enabled` is false): code in a PRoot box reaches its API over the host's network, and with it every other box. Set auth.enabled and auth.api_key_file, or providers.proot.enabled to false.";
+const NO_ISOLATION: &str = "PRoot isolates nothing: code in a box reaches the host's network, sees its processes, and can leave its files with little effort. Run only code that you trust, or enable native or docker.";
+const OPEN_API: &str = "This server asks for no key (`auth.enabled` is false): code in a PRoot box reaches its API over the host's network, and with it every other box. Set auth.enabled and auth.api_key_file, or providers.proot.enabled to false.";
 /// Warning about memory that is not seen in the processes of a box.
 const UNCOUNTED: &str = "Buffers of sockets and pipes count to no limit of a box: a provider with control groups (native, \
                          docker) bounds them.";
@@ -31,63 +29,48 @@ const ONE_USER: &str = "The server does not run as root: boxes run as the server
 
 const SHARED: &str = "Devices and terminals are the host's own: a box can take all terminals, and a lock that it takes on /dev/null holds for the host.";
 
-/// Returns the id of a probe's box: all bits set, which random ids do not hit.
-pub(super) fn probe_id() -> SandboxId {
-    SandboxId::from_entropy([0xff; 10])
-}
-
-/// Result of a probe.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Host {
-    /// Version reported by `proot --version`.
-    pub(super) version: Option<String>,
-    /// True if `PRoot` must trace every call.
-    pub(super) slowly: bool,
-    /// Reason why no box can be made, with advice for the operator.
-    pub(super) error: Option<String>,
-}
-
-impl Host {
-    /// Makes a box and runs a program in it.
-    pub(super) async fn probe(maker: &BoxBuilder) -> Host {
-        let version = match version(&maker.proot).await {
-            Ok(version) => version,
-            Err(error) => return Host { error: Some(error), ..Host::default() },
-        };
-        let mut host = Host { version: Some(version), ..Host::default() };
-        let mut first = None;
-        for slowly in [false, true] {
-            match try_box(maker, slowly).await {
-                Ok(()) => {
-                    host.slowly = slowly;
-                    return host;
-                }
-                Err(error) => {
-                    first.get_or_insert_with(|| explain(&error, maker));
-                }
+/// Makes a box and runs a program in it, in the first of these ways that works.
+pub(super) async fn probe<B: Backend>(
+    backend: &B,
+    proot: &Path,
+    ways: impl IntoIterator<Item = B::Capabilities, IntoIter: Send> + Send,
+) -> Probe<B::Capabilities> {
+    let version = match version(proot).await {
+        Ok(version) => version,
+        Err(error) => return Probe { error: Some(error), ..Probe::default() },
+    };
+    let mut probe = Probe { version: Some(version), ..Probe::default() };
+    for way in ways {
+        match try_box(backend, &probe::SIZE, way).await {
+            Ok(_) => return Probe { can: Some(way), error: None, ..probe },
+            Err(error) => {
+                probe.error.get_or_insert_with(|| explain(&error, proot));
             }
         }
-        host.error = first;
-        host
     }
+    probe
+}
 
-    pub(super) fn facts(&self, maker: &BoxBuilder) -> Facts {
-        let mut missing = vec![NO_ISOLATION.to_owned()];
-        if maker.ids.is_none() {
-            missing.push(ONE_USER.to_owned());
-        }
-        missing.push(SHARED.to_owned());
-        missing.extend(powers::missing().into_iter().map(str::to_owned));
-        missing.push(UNCOUNTED.to_owned());
-        missing.extend(self.error.clone());
-        let version = self.version.as_deref().unwrap_or_default();
-        Facts {
-            isolation: Isolation::None,
-            runtime: format!("proot {version}").trim_end().to_owned(),
-            network_mode: "host".to_owned(),
-            limits: ["memory_mb", "vcpus", "pids", "disk_mb"].map(|name| (name, LimitKind::Soft)).to_vec(),
-            missing,
-        }
+pub(super) fn facts<C>(probe: &Probe<C>, has_ids: bool, api_is_open: bool) -> Facts {
+    let mut missing = Vec::new();
+    if api_is_open {
+        missing.push(OPEN_API.to_owned());
+    }
+    missing.push(NO_ISOLATION.to_owned());
+    if !has_ids {
+        missing.push(ONE_USER.to_owned());
+    }
+    missing.push(SHARED.to_owned());
+    missing.extend(powers::missing().into_iter().map(str::to_owned));
+    missing.push(UNCOUNTED.to_owned());
+    missing.extend(probe.error.clone());
+    let version = probe.version.as_deref().unwrap_or_default();
+    Facts {
+        isolation: Isolation::None,
+        runtime: format!("proot {version}").trim_end().to_owned(),
+        network_mode: "host".to_owned(),
+        limits: ["memory_mb", "vcpus", "pids", "disk_mb"].map(|name| (name, LimitKind::Soft)).to_vec(),
+        missing,
     }
 }
 
@@ -124,18 +107,8 @@ async fn version(proot: &Path) -> Result<String, String> {
         .ok_or_else(|| format!("{} says no version, so it is not PRoot: {advice}.", proot.display()))
 }
 
-async fn try_box(maker: &BoxBuilder, slowly: bool) -> Result<()> {
-    let what = BoxPlan { slowly, ..maker.a_box(&probe_id(), &PROBE, PROBE_LIFETIME) };
-    let made = maker.make(&what).await;
-    let outcome = match &made {
-        Ok(made) => run_true(&made.guest).await,
-        Err(_) => Ok(()),
-    };
-    maker.remove(&what.folder, made.as_ref().ok().map(|made| &made.process)).await?;
-    made.and(outcome)
-}
-
-async fn run_true(guest: &dyn Guest) -> Result<()> {
+/// Runs a program in a box.
+pub(super) async fn run_true(guest: &dyn Guest) -> Result<()> {
     let command = Command {
         argv: vec!["/bin/sh".to_owned(), "-c".to_owned(), "exit 0".to_owned()],
         env: BTreeMap::new(),
@@ -161,14 +134,14 @@ async fn run_true(guest: &dyn Guest) -> Result<()> {
 }
 
 /// Returns advice for an operator about a box that cannot be made.
-fn explain(error: &Error, maker: &BoxBuilder) -> String {
+fn explain(error: &Error, proot: &Path) -> String {
     let refused = if let Error::Failed { source, .. } = error { source.downcast_ref::<LaunchError>() } else { None };
     let advice = match refused {
         Some(LaunchError::Refused { step, errno }) if step == "execute PRoot" => {
             let cause = Errno::from_raw_os_error(*errno);
             return format!(
                 "{} cannot be executed by the boxes' users ({cause}): make it and the folders above it readable for all.",
-                maker.proot.display()
+                proot.display()
             );
         }
         Some(_) => "see the log of the server",

@@ -6,24 +6,18 @@ use std::os::unix::net::UnixListener;
 use std::process::Stdio;
 use std::time::Duration;
 
-use guest_protocol::{LAUNCH_LINE_BYTES_MAX, Sweep, Trace};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+use guest_protocol::{Sweep, Trace};
+use tokio::io::AsyncWriteExt;
 
 use crate::local::agent_file::AgentFile;
-use crate::local::launcher::{LAUNCH_WAIT, LaunchError, outcome};
+use crate::local::launcher::{LAUNCH_WAIT, LaunchError, Launched, control, outcome, talk};
 
 /// Limit for the sweep mode, which gives up earlier by itself.
 const SWEEP_WAIT: Duration = Duration::from_secs(15);
 
 /// Starts a box. On success `PRoot` has been executed.
-pub(super) async fn trace(agent: &AgentFile, listener: UnixListener, trace: &Trace) -> Result<(), LaunchError> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
-    // The tracer reads and writes its end in blocking mode.
-    rustix::io::ioctl_fionbio(&theirs, false).map_err(io::Error::from)?;
-    let mut control = UnixStream::from_std(ours.into())?;
+pub(super) async fn trace(agent: &AgentFile, listener: UnixListener, trace: &Trace) -> Result<Launched, LaunchError> {
+    let (mut control, theirs) = control()?;
     let mut child = {
         let mut command = std::process::Command::new(agent.path());
         command.arg("trace").env_clear().stdin(Stdio::from(theirs));
@@ -31,19 +25,10 @@ pub(super) async fn trace(agent: &AgentFile, listener: UnixListener, trace: &Tra
         // Not a tokio command: the process stays, and the watch on the box reaps it.
         command.spawn()?
     };
-    let mut line = serde_json::to_vec(trace).map_err(io::Error::from)?;
-    line.push(b'\n');
-    let talk = async {
-        // A tracer that refused has sent its reason before it closed its end.
-        let sent = control.write_all(&line).await;
-        let mut reports = Vec::new();
-        (&mut control).take(LAUNCH_LINE_BYTES_MAX as u64).read_to_end(&mut reports).await?;
-        sent.map(|()| reports)
-    };
-    let talked = tokio::time::timeout(LAUNCH_WAIT, talk).await;
+    let talked = tokio::time::timeout(LAUNCH_WAIT, talk(&mut control, trace)).await;
     let talked = talked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(LaunchError::from);
     match talked.and_then(|reports| outcome(&reports)) {
-        Ok(_) => Ok(()),
+        Ok(launched) => Ok(launched),
         Err(error) => {
             drop(control);
             // It may have ended by itself, and its own child ends with it.

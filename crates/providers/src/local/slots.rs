@@ -7,21 +7,22 @@ use async_trait::async_trait;
 use domain::SandboxId;
 use guest_protocol::Slot;
 
-use super::builder::{BoxPlan, Kind};
+use super::backend::Backend;
+use super::boxes::Entry;
+use super::builder;
+use super::folder::BoxFolder;
 use super::image::Image;
-use super::record::BoxFolder;
-use super::{Inner, Native};
-use crate::disk::refused;
-use crate::local::boxes::Entry;
-use crate::local::kernel::kernel_usage;
-use crate::{DiskUsage, Error, Found, Guest, KernelShare, Provider, Result, Slots, Spec, Started};
+use super::kernel::kernel_usage;
+use super::plan::{BoxPlan, Kind};
+use super::{Inner, Local};
+use crate::{DiskUsage, Error, Found, Guest, KernelShare, Provider, Result, Slots, Spec, Started, disk};
 
 /// First uid of a slot: above those that images give to people and services.
 const UID_FIRST: u32 = 10_000;
 /// End of the range of slot uids, below those that images give to the user `nobody`.
 const UID_END: u32 = 60_000;
 
-impl Inner {
+impl<B: Backend> Inner<B> {
     /// Makes a slot. The caller holds the lock on its box.
     async fn add(
         &self,
@@ -31,9 +32,9 @@ impl Inner {
         image: Option<Image>,
         entry: &Entry,
     ) -> Result<Started> {
-        let (allowed, _) = self.host();
-        let Some(can) = allowed.can else { return Err(Error::Unavailable(allowed.error.unwrap_or_default())) };
-        let host_folder = self.maker.folders.of(host);
+        let (probe, _) = self.probed();
+        let Some(can) = probe.can else { return Err(Error::Unavailable(probe.error.unwrap_or_default())) };
+        let host_folder = self.folder(host);
         if entry.process(host_folder.pid())?.is_none_or(|process| process.has_ended()) {
             return Err(Error::Gone);
         }
@@ -52,30 +53,22 @@ impl Inner {
             }
             self.clear_slot(slot, &folder).await?;
         }
-        host_folder.make_slots().map_err(|error| refused("make a slot", error))?;
+        host_folder.make_slots().map_err(|error| disk::refused("make a slot", error))?;
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
         let uid = free_uid(&host_folder).map_err(failed)?;
-        let what = BoxPlan {
-            cgroups: self.maker.cgroups.of_slot(host, slot),
-            kind: Kind::Slot { id_base, slot: Slot { host_pid, host_started, uid } },
-            resources: &spec.resources,
-            lifetime: spec.lifetime,
-            can,
-            folder,
-            image: image.as_ref(),
-        };
-        match self.maker.make(&what).await {
+        let kind = Kind::Slot { host: host.clone(), id_base, slot: Slot { host_pid, host_started, uid } };
+        let (resources, lifetime) = (&spec.resources, spec.lifetime);
+        let plan = BoxPlan { id: slot, folder, kind, resources, lifetime, can, image: image.as_ref() };
+        match builder::make(&self.backend, &plan).await {
             Ok(made) => {
-                // The first process is a child of the box's own, whose agent reaps it.
-                let took = image.as_ref().map(Image::phase);
                 let own = self.slots.entry(slot);
-                own.hold(image.map(|image| image.held));
-                own.set_process(Arc::new(made.process));
-                *own.guest.lock().await = Some(Arc::new(made.guest));
-                Ok(Started { phases: took.into_iter().chain(made.phases).collect() })
+                own.hold(image.filter(|_| !B::COPIES_IMAGE).map(|image| image.held));
+                // The first process is a child of the box's own, whose agent reaps it.
+                own.keep(Arc::new(made.process), made.guest).await;
+                Ok(Started { phases: made.phases })
             }
             Err(error) => {
-                if let Err(remains) = self.clear_slot(slot, &what.folder).await {
+                if let Err(remains) = self.clear_slot(slot, &plan.folder).await {
                     tracing::warn!(id = %slot, error = %remains, "what is left of a slot that could not be made cannot be removed");
                 }
                 Err(error)
@@ -100,7 +93,7 @@ fn free_uid(host: &BoxFolder) -> std::io::Result<u32> {
 }
 
 #[async_trait]
-impl Slots for Native {
+impl<B: Backend> Slots for Local<B> {
     async fn start_host(&self, host: &SandboxId, spec: &Spec) -> Result<Started> {
         self.make(host, spec, Kind::Host).await
     }
@@ -108,14 +101,13 @@ impl Slots for Native {
     async fn add(&self, host: &SandboxId, slot: &SandboxId, spec: &Spec) -> Result<Started> {
         self.check(spec)?;
         let (inner, host, slot, spec) = (Arc::clone(&self.inner), host.clone(), slot.clone(), spec.clone());
-        let image =
-            if inner.maker.folders.of(&host).slot(&slot).exists() { None } else { inner.take_image(&spec).await? };
+        let image = if inner.folder(&host).slot(&slot).exists() { None } else { inner.take_image(&spec).await? };
         // Taken here and not in the task, as at the start of a box.
         let (entry, change) = inner.boxes.change(&host).await;
         let work = async move {
             let _change = change;
             let added = inner.add(&host, &slot, &spec, image, &entry).await;
-            if !inner.maker.folders.of(&host).exists() {
+            if !inner.folder(&host).exists() {
                 inner.boxes.forget(&host);
             }
             added
@@ -126,7 +118,7 @@ impl Slots for Native {
     async fn remove(&self, host: &SandboxId, slot: &SandboxId) -> Result<()> {
         let (inner, host, slot) = (Arc::clone(&self.inner), host.clone(), slot.clone());
         let work = async move {
-            let folder = inner.maker.folders.of(&host);
+            let folder = inner.folder(&host);
             let (_entry, _change) = inner.boxes.change(&host).await;
             let removed = inner.clear_slot(&slot, &folder.slot(&slot)).await;
             if !folder.exists() {
@@ -138,20 +130,19 @@ impl Slots for Native {
     }
 
     async fn list(&self, host: &SandboxId) -> Result<Vec<Found>> {
-        let (inner, folder) = (Arc::clone(&self.inner), self.inner.maker.folders.of(host));
-        let list = move || -> std::io::Result<Vec<Found>> {
+        let folder = self.inner.folder(host);
+        let list = move |inner: &Inner<B>| {
             let alive = |id: &SandboxId, folder: &BoxFolder| {
                 let process = inner.slots.entry(id).process(folder.pid());
                 process.is_ok_and(|process| process.is_some_and(|process| !process.has_ended()))
             };
             Ok(folder.slots()?.into_iter().map(|(id, folder)| Found { alive: alive(&id, &folder), id }).collect())
         };
-        let listed = tokio::task::spawn_blocking(list).await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-        listed.map_err(|error| Error::failed("list the slots", error))
+        self.listed(list, "list the slots").await
     }
 
     async fn slot_guest(&self, host: &SandboxId, slot: &SandboxId) -> Result<Arc<dyn Guest>> {
-        let folder = self.inner.maker.folders.of(host).slot(slot);
+        let folder = self.inner.folder(host).slot(slot);
         if !folder.exists() {
             return Err(Error::Gone);
         }
@@ -159,10 +150,10 @@ impl Slots for Native {
     }
 
     async fn slot_disk_usage(&self, host: &SandboxId, slot: &SandboxId) -> Option<DiskUsage> {
-        self.inner.disk_usage(self.inner.maker.folders.of(host).slot(slot)).await
+        self.inner.disk_usage(self.inner.folder(host).slot(slot)).await
     }
 
     async fn slot_kernel_usage(&self, host: &SandboxId, slot: &SandboxId, share: KernelShare) -> Option<u64> {
-        kernel_usage(self.inner.maker.folders.of(host).slot(slot).pid()?.0, share).await
+        kernel_usage(self.inner.folder(host).slot(slot).pid()?.0, share).await
     }
 }

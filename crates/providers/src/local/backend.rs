@@ -1,0 +1,144 @@
+//! Differences between the providers that make boxes on this host.
+
+use std::fmt;
+use std::future::{Future, ready};
+use std::io;
+
+use guest_protocol::CgroupDir;
+
+use super::agent_socket::{Running, dial};
+use super::folder::BoxFolder;
+use super::parts::Parts;
+use super::plan::BoxPlan;
+use super::probe::Probe;
+use super::process::Process;
+use super::record::Record;
+use crate::agent::AgentGuest;
+use crate::{Facts, Result, Spec};
+
+/// A way to make boxes on this host.
+///
+/// [`super::Local`] turns it into a provider. It keeps what all of them have in common: the lock
+/// on a box, images, records and ids, the order of the steps of a start and a removal, and the
+/// search for boxes of an earlier server. A backend says only what it does in these steps:
+///
+/// 1. [`Backend::make_folder`], then the record of what the box will own is written to it,
+/// 2. [`Backend::prepare`] for its files,
+/// 3. [`Backend::launch`] to start it and connect to its agent.
+///
+/// At the removal [`Backend::kill`] ends its processes and [`Backend::release`] removes what lies
+/// outside of the folder; the folder goes to the trash, and the ids are free when it is deleted.
+/// A step may fail, or be the last before a crash, so the removal takes every box as far as it
+/// got.
+///
+/// A backend of virtual machines uses the same parts, and differs so:
+///
+/// - `prepare` makes a file system image of [`Parts::host_rootfs`] or of the box's image in the
+///   folder, and limits the control groups that [`Backend::cgroups`] names.
+/// - `launch` starts the virtual machine monitor by the launcher, as the user of the box's ids,
+///   and records it as the first process. It connects over the monitor's vsock path; so does
+///   [`Backend::dial`].
+/// - [`Backend::COPIES_IMAGE`] is true, and [`Backend::Capabilities`] says what the monitor and
+///   `/dev/kvm` allow.
+pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
+    /// Name of the provider.
+    const NAME: &'static str;
+    /// True if a box has a copy of its image, so that the image may be removed while it runs.
+    const COPIES_IMAGE: bool;
+    /// Error while a probe takes longer than a second; `None` if the last result stands until it
+    /// ends.
+    const SLOW_PROBE: Option<&'static str>;
+
+    /// Features that this host allows boxes.
+    type Capabilities: fmt::Debug + Copy + Send + Sync;
+    /// Order to start a box whose files are in place.
+    type Order: Send;
+
+    /// Returns the parts that boxes are made from.
+    fn parts(&self) -> &Parts;
+
+    /// Finds the most capable kind of boxes that this host allows, with
+    /// [`super::builder::try_box`].
+    fn probe(&self) -> impl Future<Output = Probe<Self::Capabilities>> + Send;
+
+    /// Tests a probe's box, whose agent has answered.
+    fn test(&self, guest: &AgentGuest) -> impl Future<Output = Result<()>> + Send {
+        let _ = guest;
+        ready(Ok(()))
+    }
+
+    /// Returns the properties of the provider by the last probe.
+    fn facts(&self, probe: &Probe<Self::Capabilities>) -> Facts;
+
+    /// Checks that `spec` asks only for what boxes enforce here. Its image is checked already.
+    fn check(&self, spec: &Spec, can: Option<Self::Capabilities>) -> Result<()> {
+        let _ = (spec, can);
+        Ok(())
+    }
+
+    /// Returns whether a box may hold slots. Before the first probe, returns whether there may be
+    /// one that does.
+    fn has_slots(&self, can: Option<Self::Capabilities>) -> bool {
+        let _ = can;
+        false
+    }
+
+    /// Returns whether a box gets ids of its own, if there are any.
+    fn has_ids(&self, can: Self::Capabilities) -> bool {
+        let _ = can;
+        true
+    }
+
+    /// Returns whether a box with `disk_mb` lies on the disk, and not in memory.
+    fn holds_bounded(&self, can: Option<Self::Capabilities>) -> bool {
+        let _ = can;
+        true
+    }
+
+    /// Returns whether files that the box has deleted and still holds open take space beside its
+    /// folder's files.
+    fn holds_deleted(&self, folder: &BoxFolder, can: Option<Self::Capabilities>) -> bool {
+        let _ = (folder, can);
+        true
+    }
+
+    /// Returns the control groups that the box will have.
+    fn cgroups(&self, plan: &BoxPlan<'_, Self::Capabilities>) -> Vec<CgroupDir> {
+        let _ = plan;
+        Vec::new()
+    }
+
+    /// Makes the folder of a box, which must not exist yet.
+    fn make_folder(&self, folder: &BoxFolder) -> io::Result<()> {
+        folder.make()
+    }
+
+    /// Makes files and control groups of a box whose record is written. `id_base` is the first of
+    /// its ids, if it has any.
+    fn prepare(
+        &self,
+        plan: &BoxPlan<'_, Self::Capabilities>,
+        id_base: Option<u32>,
+    ) -> impl Future<Output = Result<Self::Order>> + Send;
+
+    /// Starts the box, and connects to its agent. The first process is recorded in the folder
+    /// before it runs.
+    fn launch(&self, folder: &BoxFolder, order: Self::Order) -> impl Future<Output = Result<Running>> + Send;
+
+    /// Opens another connection to the agent of a running box.
+    fn dial(&self, folder: &BoxFolder) -> impl Future<Output = Result<AgentGuest>> + Send {
+        dial(folder)
+    }
+
+    /// Kills the processes of a box. `process` is the first one, if it may still run; the caller
+    /// waits for its end.
+    fn kill(
+        &self,
+        folder: &BoxFolder,
+        record: &Record,
+        process: Option<&Process>,
+    ) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// Removes what a box whose processes have ended has outside of its folder.
+    fn release(&self, folder: &BoxFolder, record: &Record) -> impl Future<Output = io::Result<()>> + Send;
+}

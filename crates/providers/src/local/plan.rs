@@ -1,0 +1,52 @@
+//! Plan of a box, and the box made by it.
+
+use std::time::Duration;
+
+use domain::{Resources, SandboxId};
+use guest_protocol::Slot;
+
+use super::folder::BoxFolder;
+use super::image::Image;
+use super::process::Process;
+use crate::Phase;
+use crate::agent::AgentGuest;
+
+/// Plan of a box or slot to make, with the backend's capabilities `C` on this host.
+#[derive(Debug)]
+pub struct BoxPlan<'a, C> {
+    pub(crate) id: &'a SandboxId,
+    pub(crate) folder: BoxFolder,
+    pub(crate) kind: Kind,
+    pub(crate) resources: &'a Resources,
+    pub(crate) lifetime: Duration,
+    pub(crate) can: C,
+    /// Image of the root; `None` for `host`.
+    pub(crate) image: Option<&'a Image>,
+}
+
+/// Kind of box to make.
+#[derive(Debug, Clone)]
+pub enum Kind {
+    /// A box of one sandbox.
+    Box,
+    /// A box that holds slots.
+    Host,
+    /// A slot in a box that holds slots, whose range of ids begins at `id_base`.
+    Slot {
+        host: SandboxId,
+        /// First id of the box.
+        id_base: u32,
+        /// Process of the box, and uid of the slot in it.
+        slot: Slot,
+    },
+}
+
+/// Running box that has answered.
+#[derive(Debug)]
+pub struct Made {
+    pub(crate) process: Process,
+    pub(crate) guest: AgentGuest,
+    pub(crate) phases: Vec<Phase>,
+    /// True if its devices are the very files of the host.
+    pub(crate) shares_devices: bool,
+}

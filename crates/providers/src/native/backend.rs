@@ -1,0 +1,205 @@
+//! Boxes of namespaces, overlays and control groups.
+//!
+//! ```text
+//! <data>/native/boxes/<sandbox id>/layers/      its changes, owned by the box
+//!                                  disk.img     or these, if they are bounded
+//! <data>/native/stock/                          folders prepared for boxes
+//! ```
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use domain::Resources;
+use guest_protocol::{CgroupDir, Launch, Overlay, Storage};
+use tokio::task::JoinSet;
+
+use super::capabilities::Capabilities;
+use super::prepared_dirs::{PreparedDirs, layers};
+use super::{disk, host};
+use crate::local::agent_socket::{self, Running};
+use crate::local::backend::Backend;
+use crate::local::cgroup::{self, Cgroups, CpuWeight};
+use crate::local::fault::{not_made, not_written};
+use crate::local::folder::BoxFolder;
+use crate::local::host_rootfs::{HOSTNAME, ROOT_OVERLAY, overlay_of};
+use crate::local::launcher;
+use crate::local::parts::Parts;
+use crate::local::plan::{BoxPlan, Kind};
+use crate::local::probe::Probe;
+use crate::local::process::Process;
+use crate::local::record::Record;
+use crate::{Error, Facts, Result, Spec};
+
+/// Time for the first process of a box to end, and all others with it, before each is killed
+/// separately. It may be blocked, deaf to signals, on a pipe held by a process that waits for
+/// memory of the box, behind every box of the host that does.
+const ALONE_WAIT: Duration = Duration::from_secs(1);
+/// Most MiB of `/dev/shm`, as in container engines; less if the box has little memory.
+const SHM_MB_MAX: u32 = 64;
+
+type Plan<'a> = BoxPlan<'a, Capabilities>;
+
+/// Way to make boxes with kernel features.
+#[derive(Debug)]
+pub struct NativeBackend {
+    pub(super) parts: Parts,
+    pub(super) cgroups: Cgroups,
+    pub(super) stock: PreparedDirs,
+    /// Background tasks, aborted when the provider is dropped.
+    pub(super) _background: JoinSet<()>,
+}
+
+impl Drop for NativeBackend {
+    fn drop(&mut self) {
+        self.cgroups.tidy();
+    }
+}
+
+impl Backend for NativeBackend {
+    const NAME: &'static str = "native";
+    const COPIES_IMAGE: bool = false;
+    const SLOW_PROBE: Option<&'static str> = Some("Making a box takes longer than a second: the host is overloaded.");
+
+    type Capabilities = Capabilities;
+    type Order = Launch;
+
+    fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    async fn probe(&self) -> Probe<Capabilities> {
+        host::probe(self, &self.cgroups).await
+    }
+
+    fn facts(&self, probe: &Probe<Capabilities>) -> Facts {
+        host::facts(probe, &self.cgroups)
+    }
+
+    fn check(&self, spec: &Spec, can: Option<Capabilities>) -> Result<()> {
+        if !can.is_some_and(|can| can.images) && spec.resources.disk_mb > spec.resources.memory_mb {
+            return Err(Error::NotSupported(
+                "the provider native holds disk_mb in the memory of the box on this host, so it cannot be above memory_mb".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns `false` without root: a box then has one user only.
+    fn has_slots(&self, can: Option<Capabilities>) -> bool {
+        can.is_none_or(|can| can.privileged)
+    }
+
+    fn has_ids(&self, can: Capabilities) -> bool {
+        can.privileged
+    }
+
+    fn holds_bounded(&self, can: Option<Capabilities>) -> bool {
+        can.is_none_or(|can| can.images)
+    }
+
+    fn holds_deleted(&self, folder: &BoxFolder, can: Option<Capabilities>) -> bool {
+        // In an image file they are counted as part of it.
+        can.is_some_and(|can| can.disk_upper) && !image_file(folder).exists()
+    }
+
+    fn cgroups(&self, plan: &Plan<'_>) -> Vec<CgroupDir> {
+        match &plan.kind {
+            Kind::Slot { host, .. } => self.cgroups.of_slot(host, plan.id),
+            Kind::Box | Kind::Host => self.cgroups.of(plan.id),
+        }
+    }
+
+    fn make_folder(&self, folder: &BoxFolder) -> io::Result<()> {
+        self.stock.take(folder)
+    }
+
+    async fn prepare(&self, plan: &Plan<'_>, id_base: Option<u32>) -> Result<Launch> {
+        let storage = storage(&plan.folder, plan.resources, plan.can).await?;
+        let groups = self.cgroups(plan);
+        self.cgroups.make(&groups, plan.resources).map_err(not_made)?;
+        let oom_events = self.cgroups.oom_events(&groups);
+        let cgroups = match plan.kind {
+            Kind::Host => self.cgroups.divide(groups).map_err(not_made)?,
+            Kind::Box | Kind::Slot { .. } => groups,
+        };
+        let host = &self.parts.host_rootfs;
+        let lower = plan.image.map_or(host.path.as_path(), |image| image.held.root());
+        let root =
+            Overlay { target: "/".to_owned(), lower: vec![lower.display().to_string()], name: ROOT_OVERLAY.to_owned() };
+        // An image needs nothing of the host's `/usr`.
+        let shown = host.shown.iter().filter(|_| plan.image.is_none());
+        let shown = shown.map(|dir| Overlay { target: dir.clone(), lower: vec![dir.clone()], name: overlay_of(dir) });
+        let holds_slots = matches!(plan.kind, Kind::Host);
+        let starts = plan.image.filter(|image| image.entrypoint && !holds_slots);
+        Ok(Launch {
+            hostname: HOSTNAME.to_owned(),
+            dir: plan.folder.path().display().to_string(),
+            id_base,
+            overlays: std::iter::once(root).chain(shown).collect(),
+            storage,
+            shm_mb: (plan.resources.memory_mb / 2).min(SHM_MB_MAX),
+            cgroups,
+            oom_events,
+            soft: self.cgroups.soft(plan.resources),
+            deadline_ms: u64::try_from(plan.lifetime.as_millis()).unwrap_or(u64::MAX),
+            holds_slots,
+            slot: if let Kind::Slot { slot, .. } = plan.kind { Some(slot) } else { None },
+            defaults: plan.image.map(|image| image.held.run().defaults.clone()).unwrap_or_default(),
+            memory_mb: plan.resources.memory_mb,
+            entrypoint: starts.map(|image| image.held.run().entrypoint.clone()),
+            furnish: plan.image.is_some(),
+        })
+    }
+
+    async fn launch(&self, folder: &BoxFolder, order: Launch) -> Result<Running> {
+        let launch = |listener| launcher::launch(&self.parts.agent, listener, &order);
+        let running = agent_socket::run(folder, launch).await?;
+        self.stock.refill();
+        Ok(running)
+    }
+
+    async fn kill(&self, folder: &BoxFolder, record: &Record, process: Option<&Process>) -> io::Result<()> {
+        // At the low weight, hundreds of processes would not end in time. If this fails, the end
+        // only takes longer.
+        let _ = self.cgroups.weigh(&folder.name(), CpuWeight::Usual);
+        if let Some(process) = process {
+            process.kill()?;
+            if process.ended_within(ALONE_WAIT).await {
+                return Ok(());
+            }
+        }
+        cgroup::kill_members(&record.cgroups);
+        Ok(())
+    }
+
+    async fn release(&self, _folder: &BoxFolder, record: &Record) -> io::Result<()> {
+        cgroup::remove(&record.cgroups).await
+    }
+}
+
+fn image_file(folder: &BoxFolder) -> PathBuf {
+    folder.path().join("disk.img")
+}
+
+async fn storage(folder: &BoxFolder, resources: &Resources, can: Capabilities) -> Result<Storage> {
+    if resources.disk_mb > 0 && can.images {
+        let image = image_file(folder);
+        disk::make_image(&image, resources.disk_mb).await.map_err(not_written)?;
+        return Ok(Storage::Image(image.display().to_string()));
+    }
+    if resources.disk_mb > 0 {
+        return Ok(Storage::TmpfsMb(resources.disk_mb));
+    }
+    if can.disk_upper {
+        let layers = layers(folder);
+        match fs::create_dir(&layers) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(not_written(error)),
+            Ok(()) | Err(_) => {}
+        }
+        return Ok(Storage::Directory(layers.display().to_string()));
+    }
+    // Counted to the box's memory anyway; half leaves room for its processes.
+    Ok(Storage::TmpfsMb(resources.memory_mb / 2))
+}
