@@ -25,7 +25,7 @@ const OPEN_API: &str = "This server asks for no key (`auth.enabled` is false): c
 /// Warning about memory that is not seen in the processes of a box.
 const UNCOUNTED: &str = "Buffers of sockets and pipes count to no limit of a box: a provider with control groups (native, \
                          docker) bounds them.";
-const ONE_USER: &str = "The server does not run as root: boxes run as the server's own user, and can read, change and end whatever that user can, the server and other boxes included. BoxPlan the kernel counts for a user (files watched by epoll, pages of pipes, descriptors on their way through sockets) a box can take from all of them.";
+const ONE_USER: &str = "The server does not run as root: boxes run as the server's own user, and can read, change and end whatever that user can, the server and other boxes included. What the kernel counts for a user (files watched by epoll, pages of pipes, descriptors on their way through sockets) a box can take from all of them.";
 
 const SHARED: &str = "Devices and terminals are the host's own: a box can take all terminals, and a lock that it takes on /dev/null holds for the host.";
 
