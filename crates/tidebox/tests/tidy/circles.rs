@@ -9,8 +9,6 @@ use super::imports::{Import, imports};
 const CIRCLES_LEFT: &[&str] = &[
     "providers/src/conformance",
     "providers/src/images",
-    "providers/src/local",
-    "providers/src/native",
     "server/src/config",
     "server/src/control",
     "server/src/store",
