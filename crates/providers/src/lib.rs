@@ -36,7 +36,7 @@ pub use guest::{
     STREAM_BYTES_MAX, TerminalSize,
 };
 pub use kernel::KernelShare;
-pub use local::agent_file::agent_binary;
+pub use local::agent_file::agent_program;
 pub use provider::{Backend, Facts, Health, ImageSource, Isolation, LimitKind, Provider, capabilities};
 pub use signal::Signal;
 pub use slots::Slots;

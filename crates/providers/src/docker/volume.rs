@@ -15,13 +15,12 @@ use bollard::query_parameters::{
 };
 use domain::StoreId;
 use guest_protocol::AGENT_DIR;
-use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 
 use super::container::agent_mount;
 use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
 use super::labels::STORE_LABEL;
-use crate::local::agent_file::agent_binary;
+use crate::local::agent_file::{agent_program, agent_version};
 
 /// Label of this program's volumes, with the digest of the agent.
 const AGENT_LABEL: &str = "tidebox.agent";
@@ -38,8 +37,7 @@ pub(super) struct AgentVolume {
 
 impl AgentVolume {
     pub(super) fn new(store: &StoreId) -> AgentVolume {
-        let digest = Sha256::digest(agent_binary());
-        let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let digest = agent_version();
         let name = format!("tidebox-{}-agent-{digest}", store.as_str());
         AgentVolume { name, digest, store: store.clone(), is_filled: Mutex::new(false) }
     }
@@ -120,7 +118,7 @@ async fn remove(client: &Client, container: &str) -> Result<(), ClientError> {
 
 /// Returns an archive of the agent and the folder on which its tmpfs is mounted.
 fn archive() -> std::io::Result<Vec<u8>> {
-    let agent = agent_binary();
+    let agent = agent_program();
     let mut archive = tar::Builder::new(Vec::with_capacity(agent.len() + 4096));
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::Directory);
@@ -133,6 +131,6 @@ fn archive() -> std::io::Result<Vec<u8>> {
     // program is not readable.
     header.set_mode(0o111);
     header.set_size(agent.len() as u64);
-    archive.append_data(&mut header, "agent", agent)?;
+    archive.append_data(&mut header, "agent", agent.as_slice())?;
     archive.into_inner()
 }

@@ -1,20 +1,33 @@
 //! Agent program as a sealed file.
 
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use flate2::read::GzDecoder;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
+use sha2::{Digest as _, Sha256};
 
 use crate::{Error, Result};
 
-static AGENT: &[u8] = include_bytes!(env!("TIDEBOX_AGENT"));
+static PACKED: &[u8] = include_bytes!(env!("TIDEBOX_AGENT"));
 
-/// Returns the agent program, for callers that run one of its other modes.
+/// Returns the agent program, for callers that run one of its other modes. Each call unpacks it
+/// anew, which takes some milliseconds: it is rarely asked for, and large.
+///
+/// # Panics
+/// If the program was changed after it was built.
 #[must_use]
-pub fn agent_binary() -> &'static [u8] {
-    AGENT
+pub fn agent_program() -> Vec<u8> {
+    let mut program = Vec::new();
+    GzDecoder::new(PACKED).read_to_end(&mut program).expect("the build has packed the agent");
+    program
+}
+
+/// Returns a text that differs between two agent programs: 16 hexadecimal digits.
+pub(crate) fn agent_version() -> String {
+    Sha256::digest(PACKED).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Agent in memory, sealed: a box executes this very file, and even root cannot write to it, not
@@ -28,10 +41,10 @@ pub(crate) struct AgentFile {
 
 impl AgentFile {
     pub(crate) fn sealed() -> Result<AgentFile> {
-        Self::make(true).map_err(|source| Error::failed("seal the agent", source))
+        Self::make(&agent_program(), true).map_err(|source| Error::failed("seal the agent", source))
     }
 
-    fn make(kernel_seals_mode: bool) -> io::Result<AgentFile> {
+    fn make(program: &[u8], kernel_seals_mode: bool) -> io::Result<AgentFile> {
         const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = match memfd_create("tidebox-agent", flags | MemfdFlags::EXEC) {
@@ -40,7 +53,7 @@ impl AgentFile {
             other => other?,
         };
         let mut file = std::fs::File::from(file);
-        file.write_all(AGENT)?;
+        file.write_all(program)?;
         let mut stays_executable = kernel_seals_mode;
         if kernel_seals_mode {
             match fcntl_add_seals(&file, SealFlags::EXEC) {
@@ -59,7 +72,7 @@ impl AgentFile {
         if self.stays_executable || rustix::process::geteuid().is_root() {
             return Ok(AgentFile { file: Arc::clone(&self.file), stays_executable: self.stays_executable });
         }
-        Self::make(false)
+        Self::make(&std::fs::read(self.path())?, false)
     }
 
     /// Returns the path at which a child that has not closed its descriptors yet finds the file.
@@ -86,7 +99,7 @@ mod test {
 
     #[test]
     fn what_one_box_does_to_its_agent_is_not_done_to_that_of_the_next() {
-        for agent in [AgentFile::sealed().unwrap(), AgentFile::make(false).unwrap()] {
+        for agent in [AgentFile::sealed().unwrap(), AgentFile::make(&agent_program(), false).unwrap()] {
             let sealed = agent.stays_executable;
             let first = agent.for_a_box().unwrap();
             let refused = fchmod(first.file.as_fd(), Mode::empty()).is_err();

@@ -1,7 +1,6 @@
 //! Files of a box: a copy of its image, and what every box has.
 
 use std::fs::{self, DirBuilder};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -9,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Uid, chownat, mknodat};
 
 use super::copy::copy_tree;
-use crate::local::agent_file::agent_binary;
+use crate::local::agent_file::{agent_program, agent_version};
 use crate::removal::remove_tree;
 
 /// Devices of the host that boxes see, with the permissions that its users have.
@@ -69,9 +68,7 @@ fn furnish(root: &Path, id: Option<u32>) -> io::Result<()> {
 /// Returns the agent's program in `base`, which only the server can write, and writes it if it is
 /// missing.
 pub(super) fn program(base: &Path) -> io::Result<PathBuf> {
-    let mut hasher = DefaultHasher::new();
-    agent_binary().hash(&mut hasher);
-    let path = base.join(format!("agent-{:016x}", hasher.finish()));
+    let path = base.join(format!("agent-{}", agent_version()));
     for entry in fs::read_dir(base)? {
         let other = entry?.path();
         let name = other.file_name().unwrap_or_default().to_string_lossy();
@@ -90,6 +87,6 @@ pub(super) fn program(base: &Path) -> io::Result<PathBuf> {
 
 fn write_program(path: &Path) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o700).open(path)?;
-    file.write_all(agent_binary())?;
+    file.write_all(&agent_program())?;
     file.set_permissions(fs::Permissions::from_mode(0o555))
 }

@@ -38,7 +38,7 @@ impl Baseline {
             other => other?,
         };
         let mut file = std::fs::File::from(program);
-        file.write_all(providers::agent_binary())?;
+        file.write_all(&providers::agent_program())?;
         // A file that is open for writing cannot be executed.
         let program = std::fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?.into();
         let folder = tempfile::Builder::new().prefix("tidebox-bench-").tempdir_in(folder)?;
