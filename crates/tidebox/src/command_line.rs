@@ -219,19 +219,31 @@ mod test {
         command_line().debug_assert();
     }
 
+    /// Returns the help of a command and its subcommands; all have these general options.
+    fn shown(command: &mut clap::Command, path: &str, general: &str) -> String {
+        let help = command.render_long_help().to_string();
+        assert!(help.contains(general), "{path} lacks the general options:\n{help}");
+        let mut text = format!("$ {path} --help\n{}\n", help.replace(general, "General: (as of tidebox)"));
+        for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
+            let path = format!("{path} {}", sub.get_name());
+            text += &shown(sub, &path, general);
+        }
+        text
+    }
+
     #[test]
     fn the_help_of_each_subcommand_is_what_was_reviewed() {
-        fn shown(command: &mut clap::Command, path: &str, text: &mut String) {
-            *text += &format!("$ {path} --help\n{}\n", command.render_long_help());
-            for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
-                let path = format!("{path} {}", sub.get_name());
-                shown(sub, &path, text);
-            }
-        }
         let mut command = command_line();
         command.build();
-        let mut text = String::new();
-        shown(&mut command, "tidebox", &mut text);
-        insta::assert_snapshot!("help", text);
+        let help = command.render_long_help().to_string();
+        let general = help.lines().skip_while(|line| *line != "General:");
+        let general = general.take_while(|line| line.is_empty() || line.starts_with(' ') || *line == "General:");
+        let general = general.collect::<Vec<_>>().join("\n");
+        insta::assert_snapshot!("help", help);
+        for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
+            let name = sub.get_name().to_owned();
+            let help = shown(sub, &format!("tidebox {name}"), general.trim_end());
+            insta::assert_snapshot!(format!("help_{name}"), help);
+        }
     }
 }
