@@ -19,6 +19,7 @@ mod provider;
 mod quota;
 mod sandbox;
 mod socket;
+mod spawn_options;
 mod system;
 mod template;
 mod text;
@@ -47,8 +48,9 @@ pub use socket::{
     SOCKET_KEY_PROTOCOL, SOCKET_PROTOCOL, SOCKET_STDERR, SOCKET_STDOUT, SocketEof, SocketKind, SocketOutput,
     SocketResize, SocketSignal, SocketStart, SocketStdin,
 };
+pub use spawn_options::SpawnOptions;
 pub use system::{ErrorBody, Health, PoolStatus, Readiness, SnapshotSummary};
-pub use template::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
+pub use template::{Template, TemplateRequest, TemplateSpawnRequest};
 pub use text::{
     Argument, Duration, Environment, EventTypes, FileMode, FilePath, IMAGE_NAME_CHARS_MAX, IdempotencyKey, ImageName,
     Labels, OwnerHeader, OwnerId, RelativePath, SandboxId, Span, TemplateName,

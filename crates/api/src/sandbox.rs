@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Labels, OwnerId, Span, StringMap};
+use crate::spawn_options::with_spawn_options;
+use crate::{OwnerId, Span, StringMap};
 
 /// An isolated, short-lived environment to run commands in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -44,50 +45,18 @@ pub struct Sandbox {
     pub preview_domain: Option<String>,
 }
 
-/// A sandbox to make. Server defaults apply to absent fields.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SpawnRequest {
-    /// Name of the image, such as `host`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1)]
-    pub image: Option<String>,
-    /// Provider to use; the default one if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1)]
-    pub provider: Option<String>,
-    /// Memory limit in mebibytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 16, maximum = 16_777_216)]
-    pub memory_mb: Option<u32>,
-    /// Number of virtual CPUs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 1024)]
-    pub vcpus: Option<u32>,
-    /// Size limit of its own file system in mebibytes; 0 for none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0, maximum = 16_777_216)]
-    pub disk_mb: Option<u32>,
-    /// True to start the image's entry point beside the sandbox's own init; its output is the
-    /// console. False if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub entrypoint: Option<bool>,
-    /// Lifetime, such as `30m`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Span>)]
-    pub ttl: Option<String>,
-    /// Labels of the sandbox.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Labels>)]
-    pub metadata: Option<StringMap>,
-    /// Owner charged for the sandbox; the header `X-User-ID` overrides it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<OwnerId>)]
-    pub owner_id: Option<String>,
-    /// Template whose values are the defaults of the fields above.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1)]
-    pub template: Option<String>,
+with_spawn_options! {
+    /// A sandbox to make. Server defaults apply to absent fields.
+    pub struct SpawnRequest {
+        /// Owner charged for the sandbox; the header `X-User-ID` overrides it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<OwnerId>)]
+        pub owner_id: Option<String>,
+        /// Template whose values are the defaults of the other fields.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(min_length = 1)]
+        pub template: Option<String>,
+    }
 }
 
 /// A new lifetime of a sandbox.

@@ -3,14 +3,15 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Labels, OwnerId, Span, StringMap, TemplateName};
+use crate::spawn_options::with_spawn_options;
+use crate::{OwnerId, StringMap, TemplateName};
 
 /// A stored template: a named set of defaults for spawns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Template {
     /// Name of the template, used in every path.
     pub name: String,
-    /// Name of the image, as in [`crate::SpawnRequest`].
+    /// Name of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Memory limit in mebibytes.
@@ -40,120 +41,21 @@ pub struct Template {
     pub updated_at: String,
 }
 
-/// A template to store.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TemplateRequest {
-    /// Name of 1 to 128 characters: letters, digits, `.`, `_` and `-`.
-    #[schema(value_type = TemplateName)]
-    pub name: String,
-    /// Name of the image, as in [`crate::SpawnRequest`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1)]
-    pub image: Option<String>,
-    /// Memory limit in mebibytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 16, maximum = 16_777_216)]
-    pub memory_mb: Option<u32>,
-    /// Number of virtual CPUs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 1024)]
-    pub vcpus: Option<u32>,
-    /// Size limit of an own file system in mebibytes; 0 for none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0, maximum = 16_777_216)]
-    pub disk_mb: Option<u32>,
-    /// True to start the image's entry point.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub entrypoint: Option<bool>,
-    /// Lifetime, such as `30m`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Span>)]
-    pub ttl: Option<String>,
-    /// Name of the provider to use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1)]
-    pub provider: Option<String>,
-    /// Labels of a sandbox.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Labels>)]
-    pub metadata: Option<StringMap>,
+with_spawn_options! {
+    /// A template to store.
+    pub struct TemplateRequest {
+        /// Name of 1 to 128 characters: letters, digits, `.`, `_` and `-`.
+        #[schema(value_type = TemplateName)]
+        pub name: String,
+    }
 }
 
-/// New values for a template; an absent field is cleared.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TemplateBody {
-    /// Name of the image, as in [`crate::SpawnRequest`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1)]
-    pub image: Option<String>,
-    /// Memory limit in mebibytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 16, maximum = 16_777_216)]
-    pub memory_mb: Option<u32>,
-    /// Number of virtual CPUs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 1024)]
-    pub vcpus: Option<u32>,
-    /// Size limit of an own file system in mebibytes; 0 for none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0, maximum = 16_777_216)]
-    pub disk_mb: Option<u32>,
-    /// True to start the image's entry point.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub entrypoint: Option<bool>,
-    /// Lifetime, such as `30m`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Span>)]
-    pub ttl: Option<String>,
-    /// Name of the provider to use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1)]
-    pub provider: Option<String>,
-    /// Labels of a sandbox.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Labels>)]
-    pub metadata: Option<StringMap>,
-}
-
-/// Values that override the template's.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TemplateSpawnRequest {
-    /// Name of the image, as in [`crate::SpawnRequest`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1)]
-    pub image: Option<String>,
-    /// Name of the provider to use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1)]
-    pub provider: Option<String>,
-    /// Memory limit in mebibytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 16, maximum = 16_777_216)]
-    pub memory_mb: Option<u32>,
-    /// Number of virtual CPUs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 1024)]
-    pub vcpus: Option<u32>,
-    /// Size limit of an own file system in mebibytes; 0 for none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0, maximum = 16_777_216)]
-    pub disk_mb: Option<u32>,
-    /// True to start the image's entry point.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub entrypoint: Option<bool>,
-    /// Lifetime, such as `30m`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Span>)]
-    pub ttl: Option<String>,
-    /// Labels, added to the template's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Labels>)]
-    pub metadata: Option<StringMap>,
-    /// Owner charged for the sandbox; the header `X-User-ID` overrides it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<OwnerId>)]
-    pub owner_id: Option<String>,
+with_spawn_options! {
+    /// Values that override the template's; labels are added to the template's.
+    pub struct TemplateSpawnRequest {
+        /// Owner charged for the sandbox; the header `X-User-ID` overrides it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<OwnerId>)]
+        pub owner_id: Option<String>,
+    }
 }

@@ -1,6 +1,6 @@
 //! Templates: named sets of defaults for spawns.
 
-use api::{Sandbox, Status, Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
+use api::{Sandbox, SpawnOptions, Status, Template, TemplateRequest, TemplateSpawnRequest};
 use reqwest::Method;
 
 use crate::connection::Patience;
@@ -36,8 +36,8 @@ impl Client {
     ///
     /// # Errors
     /// `not_found` if there is none of that name; another [`crate::Error`] if no answer comes.
-    pub async fn update_template(&self, name: &str, body: &TemplateBody) -> Result<Template> {
-        self.send_json(Method::PUT, &template_path(name)?, body, Patience::Short).await
+    pub async fn update_template(&self, name: &str, options: &SpawnOptions) -> Result<Template> {
+        self.send_json(Method::PUT, &template_path(name)?, options, Patience::Short).await
     }
 
     /// Removes a template; sandboxes made from it stay.

@@ -1,23 +1,12 @@
 //! Ceilings on the size of a sandbox.
 
-use crate::{Quota, Resources};
+use crate::{Quota, Resources, SizeOptions};
 
 /// Share of the machine's memory that one sandbox may have, unless configured: the rest is for the
 /// host and the server, which the kernel's OOM killer would end otherwise.
 const MEMORY_SHARE: (u64, u64) = (3, 4);
 /// Share of the disk that one sandbox may be promised, unless configured.
 const DISK_SHARE: (u64, u64) = (1, 2);
-
-/// The size fields of a request; `None` for those that it leaves out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct AskedSize {
-    /// Memory limit in mebibytes.
-    pub memory_mb: Option<u32>,
-    /// Number of virtual CPUs.
-    pub vcpus: Option<u32>,
-    /// Size limit of an own file system in mebibytes; 0 for none.
-    pub disk_mb: Option<u32>,
-}
 
 /// The machine that boxes are made on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +117,7 @@ impl Ceilings {
     ///
     /// # Errors
     /// [`AboveCeiling`] names the first field whose explicit value is above its ceiling.
-    pub fn size(&self, asked: AskedSize, default: Resources) -> Result<Resources, AboveCeiling> {
+    pub fn size(&self, asked: SizeOptions, default: Resources) -> Result<Resources, AboveCeiling> {
         let choose = |field, asked: Option<u32>, default: u32, max: u32| match asked {
             None => Ok(default.min(max)),
             Some(value) if value <= max => Ok(value),
@@ -167,8 +156,8 @@ mod test {
         SizeRules::new(Configured { memory_mb, vcpus: None, disk_mb }, MACHINE)
     }
 
-    fn asked(memory_mb: Option<u32>, vcpus: Option<u32>, disk_mb: Option<u32>) -> AskedSize {
-        AskedSize { memory_mb, vcpus, disk_mb }
+    fn asked(memory_mb: Option<u32>, vcpus: Option<u32>, disk_mb: Option<u32>) -> SizeOptions {
+        SizeOptions { memory_mb, vcpus, disk_mb }
     }
 
     #[test]
@@ -218,17 +207,17 @@ mod test {
     #[test]
     fn a_size_that_is_left_out_is_lowered_to_the_ceiling() {
         let own = rules(Some(100), None).of(&Quota::default(), Site::Here);
-        assert_eq!(own.size(AskedSize::default(), DEFAULT), Ok(Resources { memory_mb: 100, ..DEFAULT }));
+        assert_eq!(own.size(SizeOptions::default(), DEFAULT), Ok(Resources { memory_mb: 100, ..DEFAULT }));
     }
 
     #[test]
     fn a_ceiling_on_the_disk_that_was_set_bounds_every_sandbox() {
         let own = rules(None, Some(200)).of(&Quota::default(), Site::Here);
-        assert_eq!(own.size(AskedSize::default(), DEFAULT).unwrap().disk_mb, 200);
+        assert_eq!(own.size(SizeOptions::default(), DEFAULT).unwrap().disk_mb, 200);
         let unbounded = own.size(asked(None, None, Some(0)), DEFAULT);
         assert_eq!(unbounded, Err(AboveCeiling { field: "disk_mb", max: 200 }));
         let machine = rules(None, None).of(&Quota::default(), Site::Here);
-        assert_eq!(machine.size(AskedSize::default(), DEFAULT).unwrap().disk_mb, 0);
+        assert_eq!(machine.size(SizeOptions::default(), DEFAULT).unwrap().disk_mb, 0);
         assert_eq!(machine.size(asked(None, None, Some(0)), DEFAULT).unwrap().disk_mb, 0);
     }
 

@@ -13,6 +13,40 @@ pub struct Resources {
     pub pids: u32,
 }
 
+/// The size fields of a request or a template; `None` for those that it leaves out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SizeOptions {
+    /// Memory limit in mebibytes.
+    pub memory_mb: Option<u32>,
+    /// Number of virtual CPUs.
+    pub vcpus: Option<u32>,
+    /// Size limit of an own file system in mebibytes; 0 for none.
+    pub disk_mb: Option<u32>,
+}
+
+impl SizeOptions {
+    /// Returns these fields, with those left out taken from `other`.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            memory_mb: self.memory_mb.or(other.memory_mb),
+            vcpus: self.vcpus.or(other.vcpus),
+            disk_mb: self.disk_mb.or(other.disk_mb),
+        }
+    }
+
+    /// Returns the size, with the fields left out taken from `default`.
+    #[must_use]
+    pub fn unwrap_or(self, default: Resources) -> Resources {
+        Resources {
+            memory_mb: self.memory_mb.unwrap_or(default.memory_mb),
+            vcpus: self.vcpus.unwrap_or(default.vcpus),
+            disk_mb: self.disk_mb.unwrap_or(default.disk_mb),
+            pids: default.pids,
+        }
+    }
+}
+
 /// A size outside the accepted range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{field} must be between {min} and {max}")]

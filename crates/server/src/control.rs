@@ -47,7 +47,7 @@ pub use crate::admission::QueueStats;
 pub use crate::store::workers::{Heartbeat, LeaseCounts};
 pub use crate::store::{
     AuditEntry, AuditFilter, Counts, Cursor, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, QuotaSummary,
-    Sandbox, Template, TemplateValues,
+    Sandbox, Template,
 };
 pub use admission::Decision;
 pub use collected::Collected;

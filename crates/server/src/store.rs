@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{
-    Caps, Denial, Event, InvalidTransition, Metadata, OwnerId, Quota, Resources, Room, SandboxId, State, StopReason,
-    StoreId, Timestamp, WorkerId,
+    Caps, Denial, Event, InvalidTransition, Metadata, OwnerId, Quota, Resources, Room, SandboxId, SpawnOptions, State,
+    StopReason, StoreId, Timestamp, WorkerId,
 };
 
 pub use audit::{AuditEntry, AuditFilter, AuditStore, NewAuditEntry};
@@ -149,28 +149,12 @@ pub enum Applied {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     pub name: String,
-    /// Values for requests that name it.
-    pub values: TemplateValues,
+    /// Options for requests that name it.
+    pub options: SpawnOptions,
     /// Time of the first save.
     pub created_at: Timestamp,
     /// Time of the last save.
     pub updated_at: Timestamp,
-}
-
-/// Values of a template; for those left out, the server's defaults apply.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TemplateValues {
-    pub image: Option<String>,
-    pub provider: Option<String>,
-    /// Memory limit in mebibytes.
-    pub memory_mb: Option<u32>,
-    pub vcpus: Option<u32>,
-    /// Size bound of the sandbox's own file system in mebibytes.
-    pub disk_mb: Option<u32>,
-    /// True if the image's entry point is started.
-    pub entrypoint: Option<bool>,
-    pub ttl: Option<std::time::Duration>,
-    pub metadata: Metadata,
 }
 
 /// Outcome of an insert into a bounded table.
@@ -376,9 +360,9 @@ pub trait Store: AuditStore + PoolStore + workers::Workers + fmt::Debug + Send +
     /// Stores a new template, unless there are `rows_max`.
     async fn insert_template(&self, template: &Template, rows_max: u64) -> Result<Inserted>;
 
-    /// Replaces a template's values. Returns the stored row, or `None` if there is no such
+    /// Replaces a template's options. Returns the stored row, or `None` if there is no such
     /// template.
-    async fn update_template(&self, name: &str, values: &TemplateValues, at: Timestamp) -> Result<Option<Template>>;
+    async fn update_template(&self, name: &str, options: &SpawnOptions, at: Timestamp) -> Result<Option<Template>>;
 
     async fn template(&self, name: &str) -> Result<Option<Template>>;
 

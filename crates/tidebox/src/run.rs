@@ -14,8 +14,7 @@ use crate::exec::{self, CommandArgs};
 use crate::failure::{Failure, Result};
 use crate::output::note;
 use crate::signals::Signals;
-use crate::spawn;
-use crate::values::Resources;
+use crate::values::SpawnOptions;
 
 /// The longest wait for an interrupted spawn to return the box that must be removed. When the
 /// client disconnects the server removes the box by itself, but only if it notices before it has
@@ -38,7 +37,7 @@ pub struct RunArgs {
     /// Image, such as host or python:3.12
     image: String,
     #[command(flatten)]
-    resources: Resources,
+    options: SpawnOptions,
     /// Owner that the box counts for; --user-id wins over it
     #[arg(long, value_name = "ID")]
     owner: Option<String>,
@@ -48,7 +47,8 @@ pub struct RunArgs {
 
 /// Makes the box, runs the command, removes the box, and exits with the command's code.
 pub async fn run(context: &Context, args: RunArgs) -> Result {
-    let mut spawn = spawn::request(Some(args.image), &args.resources, args.owner, None)?;
+    let options = args.options.with_image(Some(args.image))?;
+    let mut spawn = SpawnRequest { owner_id: args.owner, ..options.into() };
     let run = format!("{:016x}", RandomState::new().hash_one(()));
     spawn.metadata.get_or_insert_default().0.insert(RUN_LABEL.to_owned(), run.clone());
     let request = exec::request(context, args.command).await.map_err(Failure::of_exec)?;

@@ -8,7 +8,7 @@ use clap::Args;
 use crate::context::Context;
 use crate::failure::Result;
 use crate::output::{harmless, stderr_is_terminal};
-use crate::values::Resources;
+use crate::values::SpawnOptions;
 
 /// Make a sandbox and print its ID
 #[derive(Debug, Args)]
@@ -17,7 +17,7 @@ pub struct SpawnArgs {
     #[arg(long, value_name = "NAME")]
     image: Option<String>,
     #[command(flatten)]
-    resources: Resources,
+    options: SpawnOptions,
     /// Owner that the box counts for; --user-id wins over it
     #[arg(long, value_name = "ID")]
     owner: Option<String>,
@@ -27,30 +27,10 @@ pub struct SpawnArgs {
 }
 
 pub async fn run(context: &Context, args: SpawnArgs) -> Result {
-    let sandbox = context.client.spawn(&request(args.image, &args.resources, args.owner, args.template)?).await?;
-    report(context, &sandbox)?;
+    let SpawnArgs { image, options, owner: owner_id, template } = args;
+    let request = SpawnRequest { owner_id, template, ..options.with_image(image)?.into() };
+    report(context, &context.client.spawn(&request).await?)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Builds the spawn request.
-pub fn request(
-    image: Option<String>,
-    resources: &Resources,
-    owner_id: Option<String>,
-    template: Option<String>,
-) -> Result<SpawnRequest> {
-    Ok(SpawnRequest {
-        image,
-        provider: resources.provider.clone(),
-        memory_mb: resources.memory_mb,
-        vcpus: resources.vcpus,
-        disk_mb: resources.disk_mb,
-        entrypoint: resources.entrypoint,
-        ttl: resources.ttl.clone(),
-        metadata: resources.metadata()?,
-        owner_id,
-        template,
-    })
 }
 
 /// Prints the ID alone on stdout, so that a script can keep it; the rest on stderr if that is a

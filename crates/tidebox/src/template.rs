@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use api::{Template, TemplateBody, TemplateRequest, TemplateSpawnRequest};
+use api::{Template, TemplateRequest, TemplateSpawnRequest};
 use clap::{Args, Subcommand};
 
 use crate::context::Context;
 use crate::failure::Result;
 use crate::output::{harmless, pairs, table};
 use crate::spawn;
-use crate::values::{Resources, labels, or_dash};
+use crate::values::{SpawnOptions, labels, or_dash};
 
 /// Keep spawn requests under a name
 #[derive(Debug, Args)]
@@ -57,7 +57,14 @@ struct Named {
     #[arg(long, value_name = "NAME")]
     image: Option<String>,
     #[command(flatten)]
-    resources: Resources,
+    options: SpawnOptions,
+}
+
+impl Named {
+    /// Splits the arguments into the template's name and the options.
+    fn split(self) -> Result<(String, api::SpawnOptions)> {
+        Ok((self.name, self.options.with_image(self.image)?))
+    }
 }
 
 pub async fn run(context: &Context, args: TemplateArgs) -> Result {
@@ -66,47 +73,20 @@ pub async fn run(context: &Context, args: TemplateArgs) -> Result {
         Command::List => output.print(&client.templates().await?, |templates| listed(templates))?,
         Command::Get { name } => output.print(&client.template(&name).await?, described)?,
         Command::Create(named) => {
-            let metadata = named.resources.metadata()?;
-            let Named {
-                name,
-                image,
-                resources: Resources { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, .. },
-            } = named;
-            let request =
-                TemplateRequest { name, image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata };
+            let (name, options) = named.split()?;
+            let request = TemplateRequest { name, ..options.into() };
             output.print(&client.create_template(&request).await?, described)?;
         }
         Command::Update(named) => {
-            let metadata = named.resources.metadata()?;
-            let Named {
-                name,
-                image,
-                resources: Resources { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, .. },
-            } = named;
-            let body = TemplateBody { image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata };
-            output.print(&client.update_template(&name, &body).await?, described)?;
+            let (name, options) = named.split()?;
+            output.print(&client.update_template(&name, &options).await?, described)?;
         }
         Command::Delete { name } => {
             output.print(&client.delete_template(&name).await?, |_| harmless(&name))?;
         }
-        Command::Spawn { named, owner } => {
-            let metadata = named.resources.metadata()?;
-            let Named {
-                name,
-                image,
-                resources: Resources { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, .. },
-            } = named;
-            let request = TemplateSpawnRequest {
-                image,
-                provider,
-                memory_mb,
-                vcpus,
-                disk_mb,
-                entrypoint,
-                ttl,
-                metadata,
-                owner_id: owner,
-            };
+        Command::Spawn { named, owner: owner_id } => {
+            let (name, options) = named.split()?;
+            let request = TemplateSpawnRequest { owner_id, ..options.into() };
             spawn::report(context, &client.spawn_template(&name, &request).await?)?;
         }
     }

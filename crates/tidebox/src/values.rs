@@ -7,35 +7,40 @@ use crate::failure::{Failure, Result};
 
 /// Options of a box other than its image.
 #[derive(Debug, Clone, Args)]
-pub struct Resources {
+pub struct SpawnOptions {
     /// Provider that runs the box; the server's default if left out
     #[arg(long, value_name = "NAME")]
-    pub provider: Option<String>,
+    provider: Option<String>,
     /// Memory limit in MiB
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub memory_mb: Option<u32>,
+    memory_mb: Option<u32>,
     /// Virtual CPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub vcpus: Option<u32>,
+    vcpus: Option<u32>,
     /// Bound of an own file system in MiB; 0 for none
     #[arg(long, value_name = "N")]
-    pub disk_mb: Option<u32>,
+    disk_mb: Option<u32>,
     /// Start the image's entry point beside the box's own init; `logs` has its output
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub entrypoint: Option<bool>,
+    entrypoint: Option<bool>,
     /// Lifetime, such as 30m or 1h30m
     #[arg(long, value_name = "DURATION")]
-    pub ttl: Option<String>,
+    ttl: Option<String>,
     /// Label; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
-    pub metadata: Vec<(String, String)>,
+    metadata: Vec<(String, String)>,
 }
 
-impl Resources {
-    /// Returns the labels; `None` if none was given.
-    pub fn metadata(&self) -> Result<Option<StringMap>> {
-        let map = string_map("--metadata", &self.metadata)?;
-        Ok((!map.is_empty()).then_some(map))
+impl SpawnOptions {
+    /// Returns the options of a box of `image`.
+    ///
+    /// # Errors
+    /// If a label is given twice.
+    pub fn with_image(self, image: Option<String>) -> Result<api::SpawnOptions> {
+        let Self { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata } = self;
+        let metadata = string_map("--metadata", &metadata)?;
+        let metadata = (!metadata.is_empty()).then_some(metadata);
+        Ok(api::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata })
     }
 }
 

@@ -27,24 +27,25 @@ impl Control {
     /// # Errors
     /// [`Error::Invalid`] and other errors for a request that could never be spawned.
     pub async fn decide(&self, request: SpawnRequest) -> Result<Decision> {
+        let asked = request.options.size;
         let request = self.with_template(request).await?;
         let limits = self.limits_of(request.owner.as_ref()).await?;
         let room = self.store.room(request.owner.as_ref(), self.policy.caps).await?;
         let queues = self.policy.queue.enabled;
         let decision = |reason, queueable| Decision { reason, queueable, room, max_ttl: limits.ttl_max };
-        if limits.ttl(request.ttl).is_err() {
-            self.check_shape(&request)?;
+        if limits.ttl(request.options.ttl).is_err() {
+            self.check_options(&request.options)?;
             // An unknown provider is an error of the request, reported also if the lifetime is
             // too long.
-            if let Err(error @ Error::NoProvider { .. }) = self.offer(request.provider.as_deref()).await {
+            if let Err(error @ Error::NoProvider { .. }) = self.offer(request.options.provider.as_deref()).await {
                 return Err(error);
             }
             return Ok(decision(Some("max_ttl"), false));
         }
         let mut lacks_place = None;
-        let is_unavailable = match self.plan(request).await {
+        let is_unavailable = match self.plan_filled(request, asked).await {
             Ok(plan) => {
-                lacks_place = self.lacks_shared_place(plan.sandbox()).await?;
+                lacks_place = self.lacks_shared_place(&plan.new.sandbox).await?;
                 !self.has_place(&plan).await?
             }
             Err(Error::Unavailable(_) | Error::Full(_)) => true,

@@ -60,6 +60,8 @@ impl Control {
 
 #[cfg(test)]
 mod test {
+    use domain::{SizeOptions, SpawnOptions};
+
     use super::*;
     use crate::control::{Policy, SpawnRequest};
     use crate::test::harness::{self, TestApp, TestProvider};
@@ -76,7 +78,10 @@ mod test {
         let free = Room::of(dir.path()).unwrap().bytes;
         let policy = Policy { reserve_disk_bytes: free / 2, ..harness::policy() };
         let app = app(dir.path(), policy).await;
-        let sized = |disk_mb| SpawnRequest { disk_mb: Some(disk_mb), ..SpawnRequest::default() };
+        let sized = |disk_mb| {
+            let size = SizeOptions { disk_mb: Some(disk_mb), ..SizeOptions::default() };
+            SpawnRequest { options: SpawnOptions { size, ..SpawnOptions::default() }, ..SpawnRequest::default() }
+        };
         let too_much = u32::try_from((free / 4 * 3) >> 20).unwrap();
         let refused = app.control.spawn(sized(too_much)).await.unwrap_err();
         assert!(matches!(&refused, Error::LimitReached(text) if text.contains("ask for at most")), "{refused}");

@@ -9,8 +9,8 @@ use providers::{Provider, Spec};
 use super::spawn::{Plan, provider_error};
 use super::{Control, Error, LOCAL_WORKER, Result};
 use crate::provider_registry::AUTO_ORDER;
-use crate::store::Sandbox;
 use crate::store::workers::PlacementFilter;
+use crate::store::{NewSandbox, Sandbox};
 
 /// Runtimes that could run a sandbox.
 pub(super) struct Offer {
@@ -136,8 +136,9 @@ impl Control {
 
     /// Returns whether a worker could take the sandbox now.
     pub(super) async fn has_place(&self, plan: &Plan) -> Result<bool> {
-        let (provider, owner, placement) = plan.wish();
-        Ok(self.store.place(provider, owner, self.now(), placement).await?.0.is_some())
+        let NewSandbox { sandbox, placement, .. } = &plan.new;
+        let placed = self.store.place(&sandbox.provider, sandbox.owner.as_ref(), self.now(), placement).await?;
+        Ok(placed.0.is_some())
     }
 
     /// Returns the other workers that a sandbox could be placed on; none in pool mode, whose

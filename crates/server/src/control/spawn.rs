@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{
-    AskedSize, Asker, Ceilings, InvalidMetadata, InvalidName, Metadata, OwnerId, Quota, Resources, SandboxId, Site,
-    State, StopReason, WorkerId,
+    Asker, Ceilings, OwnerId, Quota, Resources, SandboxId, Site, SizeOptions, SpawnOptions, State, StopReason, WorkerId,
 };
 use providers::{Chain, Phase, Provider, Spec, Started};
 use serde_json::json;
@@ -21,32 +20,21 @@ use crate::clock;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
 use crate::store::workers::PlacementFilter;
-use crate::store::{Applied, Change, IdempotencyKey, NewSandbox, Sandbox, TemplateValues};
+use crate::store::{Applied, Change, IdempotencyKey, NewSandbox, Sandbox};
 
-/// A spawn request; `None` stands for the template's value, else the server's default.
+/// A spawn request.
 #[derive(Debug, Clone, Default)]
 pub struct SpawnRequest {
-    pub image: Option<String>,
-    pub provider: Option<String>,
-    /// Memory limit in mebibytes.
-    pub memory_mb: Option<u32>,
-    pub vcpus: Option<u32>,
-    /// Size bound of the sandbox's own file system in mebibytes; 0 for none.
-    pub disk_mb: Option<u32>,
-    /// True to start the image's entry point.
-    pub entrypoint: Option<bool>,
-    pub ttl: Option<Duration>,
-    pub metadata: Metadata,
+    /// Options of the sandbox; for those left out the template's count, else the server's defaults.
+    pub options: SpawnOptions,
     /// Owner charged for the sandbox.
     pub owner: Option<OwnerId>,
-    /// Template whose values are the defaults.
+    /// Name of the template.
     pub template: Option<String>,
     /// The caller's own key for this request.
     pub key: Option<IdempotencyKey>,
     /// Generation of the lease, if a control plane sends the request.
     pub generation: Option<u64>,
-    /// Size from the template, which the caller did not choose itself.
-    pub of_template: AskedSize,
     /// Caller, whose share of bounded places is limited.
     pub asker: Option<Asker>,
 }
@@ -59,33 +47,12 @@ pub struct Spawned {
     pub phases: Vec<Phase>,
 }
 
-/// A validated request with its row, before admission.
+/// A validated request, before admission.
 pub(super) struct Plan {
-    sandbox: Sandbox,
+    pub(super) new: NewSandbox,
     spec: Spec,
     ttl: Duration,
-    key: Option<IdempotencyKey>,
-    placement: PlacementFilter,
     generation: Option<u64>,
-}
-
-/// Parameters for starting the box once the sandbox row exists.
-struct Order {
-    spec: Spec,
-    placement: PlacementFilter,
-    generation: Option<u64>,
-}
-
-impl Plan {
-    /// Returns the provider, the owner and the eligible workers.
-    pub(super) fn wish(&self) -> (&str, Option<&OwnerId>, &PlacementFilter) {
-        (&self.sandbox.provider, self.sandbox.owner.as_ref(), &self.placement)
-    }
-
-    /// Returns the row to be stored.
-    pub(super) fn sandbox(&self) -> &Sandbox {
-        &self.sandbox
-    }
 }
 
 impl Control {
@@ -108,7 +75,7 @@ impl Control {
             Ok(plan) => plan,
             Err(error) => return Err(self.publish_if_limited("spawn", None, error)),
         };
-        let provider = plan.sandbox.provider.clone();
+        let provider = plan.new.sandbox.provider.clone();
         let outcome = self.admit_and_make(plan, started).await;
         // Of two concurrent requests with the same key, one creates the sandbox.
         if let (Err(Error::Conflict(_)), Some(request)) = (&outcome, repeated)
@@ -160,10 +127,9 @@ impl Control {
     }
 
     async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant) -> Result<Spawned> {
-        let in_progress = InProgress::begin(self, &plan.sandbox.id);
-        let Plan { sandbox, spec, ttl, key, placement, generation } = plan;
-        let order = Order { spec, placement: placement.clone(), generation };
-        let new = NewSandbox { sandbox, caps: self.policy.caps, key, placement, pool: self.place() };
+        let Plan { new, spec, ttl, generation } = plan;
+        let in_progress = InProgress::begin(self, &new.sandbox.id);
+        let placement = new.placement.clone();
         let admitted = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
         // No await from here until the task owns the sandbox. If the caller goes away, either
         // the task or the admission removes it.
@@ -178,7 +144,7 @@ impl Control {
         self.tasks.spawn(async move {
             let id = sandbox.id.clone();
             let spawned = tokio::select! {
-                spawned = control.make(sandbox, order, phases) => spawned,
+                spawned = control.make(sandbox, &spec, placement, generation, phases) => spawned,
                 // A start may wait long for an image, which is useless once the caller has gone.
                 () = answer.closed() => {
                     drop(in_progress);
@@ -201,43 +167,21 @@ impl Control {
         spawned
     }
 
-    /// Validates a request without calling a provider or worker.
-    pub(super) fn check_shape(&self, request: &SpawnRequest) -> Result<()> {
-        InvalidMetadata::check(&request.metadata).map_err(|error| Error::Invalid(error.to_string()))?;
-        let default = self.default_size(request);
-        let image = request.image.as_deref().map_or(Ok(()), InvalidName::check_image);
-        image.map_err(|error| Error::Invalid(error.to_string()))?;
-        let resources = Resources {
-            memory_mb: request.memory_mb.unwrap_or(default.memory_mb),
-            vcpus: request.vcpus.unwrap_or(default.vcpus),
-            disk_mb: request.disk_mb.unwrap_or(default.disk_mb),
-            pids: default.pids,
-        };
-        resources.check().map_err(|error| Error::Invalid(error.to_string()))
+    /// Checks the options of a request without calling a provider or worker.
+    pub(super) fn check_options(&self, options: &SpawnOptions) -> Result<()> {
+        options.check(self.policy.resources).map_err(|error| Error::Invalid(error.to_string()))
     }
 
-    /// Returns the size of a sandbox where the request names none.
-    fn default_size(&self, request: &SpawnRequest) -> Resources {
-        let (template, own) = (request.of_template, self.policy.resources);
-        Resources {
-            memory_mb: template.memory_mb.unwrap_or(own.memory_mb),
-            vcpus: template.vcpus.unwrap_or(own.vcpus),
-            disk_mb: template.disk_mb.unwrap_or(own.disk_mb),
-            pids: own.pids,
-        }
-    }
-
-    /// Determines the size, and whether a box of this size may be made on this server.
+    /// Determines the size, and whether a box of this size may be made on this server. `asked` are
+    /// the fields that the caller chose, `default` is the size where it chose none.
     ///
     /// # Errors
     /// [`Error::LimitReached`] for an explicit value above its ceiling.
-    fn size(&self, request: &SpawnRequest, quota: &Quota, offer: &Offer) -> Result<(Resources, bool)> {
+    fn size(&self, asked: SizeOptions, default: Resources, quota: &Quota, offer: &Offer) -> Result<(Resources, bool)> {
         let is_far = self.policy.far_provider.as_deref() == Some(&offer.name);
         let ceilings = |site| -> Ceilings { self.policy.sizes.of(quota, site) };
         let site = if is_far || offer.elsewhere { Site::Elsewhere } else { Site::Here };
-        let SpawnRequest { memory_mb, vcpus, disk_mb, .. } = *request;
-        let asked = AskedSize { memory_mb, vcpus, disk_mb };
-        let size = ceilings(site).size(asked, self.default_size(request)).map_err(too_large)?;
+        let size = ceilings(site).size(asked, default).map_err(too_large)?;
         Ok((size, is_far || ceilings(Site::Here).allow(&size)))
     }
 
@@ -252,88 +196,87 @@ impl Control {
         offer.check(spec).map_err(|_| self.with_image(spec, refused))
     }
 
-    pub(super) async fn plan(&self, request: SpawnRequest) -> Result<Plan> {
+    async fn plan(&self, request: SpawnRequest) -> Result<Plan> {
+        let asked = request.options.size;
         let request = self.with_template(request).await?;
-        self.check_shape(&request)?;
-        let quota = self.quota_of(request.owner.as_ref()).await?;
-        let ttl = self.policy.limits.under(&quota).ttl(request.ttl).map_err(|error| above("ttl", error))?;
-        let offer = self.offer(request.provider.as_deref()).await?;
-        let (resources, fits_here) = self.size(&request, &quota, &offer)?;
-        let image = request.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
-        let lifetime = ttl + ORPHAN_GRACE;
+        self.plan_filled(request, asked).await
+    }
+
+    /// Plans a request whose template was filled in. `asked` are the size fields that the caller
+    /// chose, not the template.
+    pub(super) async fn plan_filled(&self, request: SpawnRequest, asked: SizeOptions) -> Result<Plan> {
+        let SpawnRequest { options, owner, template: _, key, generation, asker } = request;
+        self.check_options(&options)?;
+        let quota = self.quota_of(owner.as_ref()).await?;
+        let ttl = self.policy.limits.under(&quota).ttl(options.ttl).map_err(|error| above("ttl", error))?;
+        let offer = self.offer(options.provider.as_deref()).await?;
+        let default = options.size.unwrap_or(self.policy.resources);
+        let (resources, fits_here) = self.size(asked, default, &quota, &offer)?;
+        let image = options.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
         let mut spec = Spec {
-            image: image.clone(),
+            image,
             resources,
-            entrypoint: request.entrypoint.unwrap_or(false),
-            metadata: request.metadata.clone(),
-            lifetime,
-            asker: request.asker,
+            entrypoint: options.entrypoint.unwrap_or(false),
+            metadata: options.metadata,
+            lifetime: ttl + ORPHAN_GRACE,
+            asker,
         };
-        let names_disk = request.disk_mb.or(request.of_template.disk_mb).is_some_and(|disk_mb| disk_mb > 0);
+        let names_disk = options.size.disk_mb.is_some_and(|disk_mb| disk_mb > 0);
         let here = fits_here && self.can_be_here(&offer, &mut spec, names_disk)?;
         let here = here && self.has_room(&offer, &spec)?;
-        let resources = spec.resources;
         if let Some(provider) = offer.here.as_deref().filter(|_| here) {
             self.check_image(provider, &spec.image).await?;
         }
-        let placement = self.placement(here);
         let now = self.now();
         let sandbox = Sandbox {
             id: SandboxId::from_entropy(rand::random()),
             state: State::Creating,
             provider: offer.name,
-            image,
-            resources,
-            metadata: request.metadata,
-            owner: request.owner,
+            image: spec.image.clone(),
+            resources: spec.resources,
+            metadata: spec.metadata.clone(),
+            owner,
             worker: LOCAL_WORKER.to_owned(),
             created_at: now,
             expires_at: clock::after(now, ttl),
             ended_at: None,
             error: None,
         };
-        Ok(Plan { sandbox, spec, ttl, key: request.key, placement, generation: request.generation })
+        let new =
+            NewSandbox { sandbox, caps: self.policy.caps, key, placement: self.placement(here), pool: self.place() };
+        Ok(Plan { new, spec, ttl, generation })
     }
 
-    /// Fills values that the request leaves out from its template.
+    /// Fills options that the request leaves out from its template.
     pub(super) async fn with_template(&self, mut request: SpawnRequest) -> Result<SpawnRequest> {
         let Some(name) = request.template.take() else { return Ok(request) };
         let template =
             self.store.template(&name).await?.ok_or_else(|| Error::NotFound(Resource::Template, name.clone()))?;
-        let TemplateValues { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, mut metadata } =
-            template.values;
         let limits = self.limits_of(request.owner.as_ref()).await?;
-        metadata.extend(request.metadata);
-        metadata.insert(TEMPLATE_LABEL.to_owned(), name);
-        Ok(SpawnRequest {
-            image: request.image.or(image),
-            provider: request.provider.or(provider),
-            memory_mb: request.memory_mb,
-            vcpus: request.vcpus,
-            disk_mb: request.disk_mb,
-            entrypoint: request.entrypoint.or(entrypoint),
-            // The caller did not choose the template's lifetime. It is lowered to the maximum.
-            ttl: request.ttl.or(ttl.map(|ttl| ttl.min(limits.ttl_max))),
-            metadata,
-            owner: request.owner,
-            template: None,
-            key: request.key,
-            generation: request.generation,
-            of_template: AskedSize { memory_mb, vcpus, disk_mb },
-            asker: request.asker,
-        })
+        // The caller did not choose the template's lifetime. It is lowered to the maximum.
+        let ttl = template.options.ttl.map(|ttl| ttl.min(limits.ttl_max));
+        request.options = request.options.or(SpawnOptions { ttl, ..template.options });
+        request.options.metadata.insert(TEMPLATE_LABEL.to_owned(), name);
+        Ok(request)
     }
 
     /// Starts the box and stores the outcome.
-    async fn make(self: &Arc<Self>, sandbox: Sandbox, order: Order, mut phases: Vec<Phase>) -> Result<Spawned> {
+    async fn make(
+        self: &Arc<Self>,
+        sandbox: Sandbox,
+        spec: &Spec,
+        placement: PlacementFilter,
+        generation: Option<u64>,
+        mut phases: Vec<Phase>,
+    ) -> Result<Spawned> {
         let id = sandbox.id.clone();
         let started = async {
-            if let Some(generation) = order.generation {
+            if let Some(generation) = generation {
                 let written = Instant::now();
                 self.take_up(&id, generation).await?;
                 more_of_the_store(&mut phases, written);
             }
-            self.start(sandbox, &order.spec, order.placement).await
+            self.start(sandbox, spec, placement).await
         };
         let provider = match started.await {
             Ok((provider, started)) => {

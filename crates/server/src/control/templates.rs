@@ -1,11 +1,11 @@
 //! Templates: named spawn requests.
 
-use domain::{InvalidMetadata, InvalidName};
+use domain::{InvalidName, SpawnOptions};
 use serde_json::json;
 
 use super::{Control, Error, Resource, Result};
 use crate::events::EventType;
-use crate::store::{Inserted, Template, TemplateValues};
+use crate::store::{Inserted, Template};
 
 /// Maximum length of a template name, in bytes.
 const NAME_BYTES_MAX: usize = 128;
@@ -18,11 +18,11 @@ impl Control {
     /// # Errors
     /// [`Error::Conflict`] if the name is taken, [`Error::LimitReached`] at the maximum number
     /// of templates.
-    pub async fn create_template(&self, name: String, values: TemplateValues) -> Result<Template> {
+    pub async fn create_template(&self, name: String, options: SpawnOptions) -> Result<Template> {
         check_name(&name)?;
-        self.check_values(&name, &values)?;
+        self.check_template(&name, &options)?;
         let now = self.now();
-        let template = Template { name, values, created_at: now, updated_at: now };
+        let template = Template { name, options, created_at: now, updated_at: now };
         let max = self.policy.templates_max;
         match self.store.insert_template(&template, max).await? {
             Inserted::Done => {
@@ -38,13 +38,13 @@ impl Control {
         }
     }
 
-    /// Replaces the values of a template.
+    /// Replaces the options of a template.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is no template of this name.
-    pub async fn update_template(&self, name: &str, values: TemplateValues) -> Result<Template> {
-        self.check_values(name, &values)?;
-        let template = self.store.update_template(name, &values, self.now()).await?.ok_or_else(|| missing(name))?;
+    pub async fn update_template(&self, name: &str, options: SpawnOptions) -> Result<Template> {
+        self.check_template(name, &options)?;
+        let template = self.store.update_template(name, &options, self.now()).await?.ok_or_else(|| missing(name))?;
         self.publish(EventType::TemplateSaved, None, json!({"name": name}));
         Ok(template)
     }
@@ -77,24 +77,13 @@ impl Control {
         Ok(())
     }
 
-    /// Rejects, already on saving, values that no spawn could use.
-    fn check_values(&self, name: &str, values: &TemplateValues) -> Result<()> {
-        let invalid = |error: &dyn std::fmt::Display| Error::Invalid(error.to_string());
-        let mut metadata = values.metadata.clone();
-        metadata.insert(TEMPLATE_LABEL.to_owned(), name.to_owned());
-        InvalidMetadata::check(&metadata).map_err(|error| invalid(&error))?;
-        let defaults = self.policy.resources;
-        domain::Resources {
-            memory_mb: values.memory_mb.unwrap_or(defaults.memory_mb),
-            vcpus: values.vcpus.unwrap_or(defaults.vcpus),
-            disk_mb: values.disk_mb.unwrap_or(0),
-            pids: defaults.pids,
-        }
-        .check()
-        .map_err(|error| invalid(&error))?;
-        let image = values.image.as_deref().map_or(Ok(()), InvalidName::check_image);
-        let provider = values.provider.as_deref().map_or(Ok(()), InvalidName::check_provider);
-        image.and(provider).map_err(|error| invalid(&error))
+    /// Rejects, already on saving, options that no spawn could use.
+    fn check_template(&self, name: &str, options: &SpawnOptions) -> Result<()> {
+        let mut labelled = options.clone();
+        labelled.metadata.insert(TEMPLATE_LABEL.to_owned(), name.to_owned());
+        self.check_options(&labelled)?;
+        let provider = options.provider.as_deref().map_or(Ok(()), InvalidName::check_provider);
+        provider.map_err(|error| Error::Invalid(error.to_string()))
     }
 }
 

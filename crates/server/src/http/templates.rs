@@ -26,8 +26,8 @@ pub async fn create(
     State(api): State<Api>,
     Body(body): Body<api::TemplateRequest>,
 ) -> Result<(Extension<Subject>, (StatusCode, Json<api::Template>))> {
-    let (name, values) = wire::new_template(body)?;
-    let template = api.control.create_template(name, values).await?;
+    let (name, options) = wire::new_template(body)?;
+    let template = api.control.create_template(name, options).await?;
     Ok((Extension(Subject(template.name.clone())), wire::created(wire::template(&template))))
 }
 
@@ -56,7 +56,7 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::T
 
 /// Replace a template's values
 #[utoipa::path(put, path = "/api/v1/templates/{name}", tag = "templates", params(("name" = String, Path)),
-    request_body = api::TemplateBody,
+    request_body = api::SpawnOptions,
     responses(
         (status = 200, body = api::Template, description = "Replaced; what was left out is cleared"),
         (status = 400, body = api::ErrorBody, description = "The values make no sense"),
@@ -64,9 +64,9 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::T
 pub async fn update(
     State(api): State<Api>,
     Name(name): Name,
-    Body(body): Body<api::TemplateBody>,
+    Body(body): Body<api::SpawnOptions>,
 ) -> Result<Json<api::Template>> {
-    let template = api.control.update_template(&name, wire::template_values(body)?).await?;
+    let template = api.control.update_template(&name, wire::spawn_options(body)?).await?;
     Ok(Json(wire::template(&template)))
 }
 

@@ -13,14 +13,13 @@ mod workers;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use domain::{AskedSize, OwnerId, Quota, Resources, Room, SandboxId};
+use domain::{OwnerId, Quota, Resources, Room, SandboxId, SizeOptions, SpawnOptions};
 use providers::{FileInfo, Isolation, LimitKind};
 
 use self::text::{given, shortened};
 use super::error::{ApiError, malformed};
 use crate::control::{
-    Decision, OwnerQuota, PoolStatus, ProviderDetail, QuotaSummary, Sandbox, SpawnRequest, Template, TemplateValues,
-    Usage,
+    Decision, OwnerQuota, PoolStatus, ProviderDetail, QuotaSummary, Sandbox, SpawnRequest, Template, Usage,
 };
 use crate::events::subscription::Filter;
 use crate::events::{Event, EventType};
@@ -42,37 +41,37 @@ fn owner(header: Option<OwnerId>, field: Option<&str>) -> Result<Option<OwnerId>
 }
 
 /// Converts the body of a spawn. The owner in the header overrides that in the body.
-pub fn spawn_request(body: api::SpawnRequest, header: Option<OwnerId>) -> Result<SpawnRequest, ApiError> {
-    Ok(SpawnRequest {
-        owner: owner(header, body.owner_id.as_deref())?,
-        image: given("image", body.image)?,
-        provider: given("provider", body.provider)?,
-        memory_mb: body.memory_mb,
-        vcpus: body.vcpus,
-        disk_mb: body.disk_mb,
-        entrypoint: body.entrypoint,
-        ttl: body.ttl.map(|text| span("ttl", &text)).transpose()?,
-        metadata: body.metadata.unwrap_or_default().0,
-        template: given("template", body.template)?,
-        key: None,
-        generation: None,
-        of_template: AskedSize::default(),
-        asker: None,
+pub fn spawn_request(mut body: api::SpawnRequest, header: Option<OwnerId>) -> Result<SpawnRequest, ApiError> {
+    let owner = owner(header, body.owner_id.as_deref())?;
+    body.image = given("image", body.image)?;
+    body.provider = given("provider", body.provider)?;
+    let template = body.template.take();
+    let options = spawn_options(body.into())?;
+    Ok(SpawnRequest { options, owner, template: given("template", template)?, ..SpawnRequest::default() })
+}
+
+/// Converts the options of a spawn or of a template.
+pub fn spawn_options(body: api::SpawnOptions) -> Result<SpawnOptions, ApiError> {
+    let api::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata } = body;
+    Ok(SpawnOptions {
+        image,
+        provider,
+        size: SizeOptions { memory_mb, vcpus, disk_mb },
+        entrypoint,
+        ttl: ttl.map(|text| span("ttl", &text)).transpose()?,
+        metadata: metadata.unwrap_or_default().0,
     })
 }
 
 /// Converts the body of a spawn from a template.
 pub fn template_spawn(
     name: String,
-    body: api::TemplateSpawnRequest,
+    mut body: api::TemplateSpawnRequest,
     header: Option<OwnerId>,
 ) -> Result<SpawnRequest, ApiError> {
-    let api::TemplateSpawnRequest { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, owner_id } =
-        body;
-    let template = Some(name);
-    let body =
-        api::SpawnRequest { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, owner_id, template };
-    spawn_request(body, header)
+    let owner_id = body.owner_id.take();
+    let options = api::SpawnOptions::from(body);
+    spawn_request(api::SpawnRequest { owner_id, template: Some(name), ..options.into() }, header)
 }
 
 /// Parses an owner's id in a path.
@@ -185,41 +184,25 @@ pub fn sandbox(sandbox: &Sandbox) -> api::Sandbox {
     }
 }
 
-/// Converts the values of a template from the API.
-pub fn template_values(body: api::TemplateBody) -> Result<TemplateValues, ApiError> {
-    Ok(TemplateValues {
-        image: body.image,
-        provider: body.provider,
-        memory_mb: body.memory_mb,
-        vcpus: body.vcpus,
-        disk_mb: body.disk_mb,
-        entrypoint: body.entrypoint,
-        ttl: body.ttl.map(|text| span("ttl", &text)).transpose()?,
-        metadata: body.metadata.unwrap_or_default().0,
-    })
-}
-
-/// Splits a new template into its name and its values.
-pub fn new_template(body: api::TemplateRequest) -> Result<(String, TemplateValues), ApiError> {
-    let api::TemplateRequest { name, image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata } = body;
-    let values =
-        template_values(api::TemplateBody { image, memory_mb, vcpus, disk_mb, entrypoint, ttl, provider, metadata })?;
-    Ok((name, values))
+/// Splits a new template into its name and its options.
+pub fn new_template(mut body: api::TemplateRequest) -> Result<(String, SpawnOptions), ApiError> {
+    let name = std::mem::take(&mut body.name);
+    Ok((name, spawn_options(body.into())?))
 }
 
 /// Converts a template to the API.
 pub fn template(template: &Template) -> api::Template {
-    let values = &template.values;
+    let SpawnOptions { image, provider, size, entrypoint, ttl, metadata } = template.options.clone();
     api::Template {
         name: template.name.clone(),
-        image: values.image.clone(),
-        memory_mb: values.memory_mb,
-        vcpus: values.vcpus,
-        disk_mb: values.disk_mb,
-        entrypoint: values.entrypoint,
-        ttl: values.ttl.map(duration),
-        provider: values.provider.clone(),
-        metadata: api::StringMap(values.metadata.clone()),
+        image,
+        memory_mb: size.memory_mb,
+        vcpus: size.vcpus,
+        disk_mb: size.disk_mb,
+        entrypoint,
+        ttl: ttl.map(duration),
+        provider,
+        metadata: api::StringMap(metadata),
         created_at: time(template.created_at),
         updated_at: time(template.updated_at),
     }

@@ -1,6 +1,6 @@
 //! Tests of the running reconciler, with providers that fail or hang.
 
-use domain::Metadata;
+use domain::{Metadata, SpawnOptions};
 use providers::{Provider, Spec};
 
 use super::*;
@@ -32,7 +32,8 @@ impl Two {
     }
 
     async fn a_box_of(&self, provider: &str, ttl: Duration) -> SandboxId {
-        let request = SpawnRequest { provider: Some(provider.to_owned()), ttl: Some(ttl), ..SpawnRequest::default() };
+        let options = SpawnOptions { provider: Some(provider.to_owned()), ttl: Some(ttl), ..SpawnOptions::default() };
+        let request = SpawnRequest { options, ..SpawnRequest::default() };
         self.app.control.spawn(request).await.unwrap().sandbox.id
     }
 

@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{
-    Active, Caps, InvalidTransition, OwnerId, Quota, Room, SandboxId, State, StopReason, StoreId, Timestamp, WorkerId,
+    Active, Caps, InvalidTransition, OwnerId, Quota, Room, SandboxId, SpawnOptions, State, StopReason, StoreId,
+    Timestamp, WorkerId,
 };
 use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
@@ -27,7 +28,7 @@ use sqlx::{Connection as _, Row, Sqlite as Engine};
 use self::rows::{SANDBOX_COLUMNS, metadata_text, ms, sandbox};
 use super::{
     Admitted, Applied, Change, Counts, Error, IdempotencyKey, Inserted, KEY_LIFETIME, Kept, KeptRows, ListFilter,
-    NewSandbox, OwnerQuota, Page, QuotaSummary, Result, Sandbox, Store, Template, TemplateValues,
+    NewSandbox, OwnerQuota, Page, QuotaSummary, Result, Sandbox, Store, Template,
 };
 
 /// Number of reading connections. Each is a thread with a page cache, and reads take
@@ -421,8 +422,8 @@ impl Store for Sqlite {
         templates::insert(&self.writer, new, rows_max).await
     }
 
-    async fn update_template(&self, name: &str, values: &TemplateValues, at: Timestamp) -> Result<Option<Template>> {
-        templates::update(&self.writer, name, values, at).await
+    async fn update_template(&self, name: &str, options: &SpawnOptions, at: Timestamp) -> Result<Option<Template>> {
+        templates::update(&self.writer, name, options, at).await
     }
 
     async fn template(&self, name: &str) -> Result<Option<Template>> {

@@ -9,11 +9,14 @@ pub(crate) use workers::{here, placement};
 
 use std::time::Duration;
 
-use domain::{Caps, Denial, Metadata, OwnerId, Quota, Resources, SandboxId, State, StopReason, Timestamp, WorkerId};
+use domain::{
+    Caps, Denial, Metadata, OwnerId, Quota, Resources, SandboxId, SizeOptions, SpawnOptions, State, StopReason,
+    Timestamp, WorkerId,
+};
 
 use super::{
     Admitted, Applied, Change, IdempotencyKey, Inserted, KEY_LIFETIME, ListFilter, NewSandbox, QuotaSummary, Sandbox,
-    Store, Template, TemplateValues,
+    Store, Template,
 };
 use crate::clock::{after, from_ms};
 
@@ -462,16 +465,16 @@ async fn a_key_is_free_when_nobody_got_its_sandbox(store: &dyn Store) {
 }
 
 async fn templates_are_kept_by_name(store: &dyn Store) {
-    let values = TemplateValues {
+    let options = SpawnOptions {
         image: Some("host".to_owned()),
         ttl: Some(Duration::from_millis(1500)),
-        memory_mb: Some(u32::MAX),
+        size: SizeOptions { memory_mb: Some(u32::MAX), ..SizeOptions::default() },
         entrypoint: Some(true),
-        ..TemplateValues::default()
+        ..SpawnOptions::default()
     };
     let template = |name: &str| Template {
         name: name.to_owned(),
-        values: values.clone(),
+        options: options.clone(),
         created_at: start(),
         updated_at: start(),
     };
@@ -484,9 +487,9 @@ async fn templates_are_kept_by_name(store: &dyn Store) {
     assert_eq!(store.template("a").await.unwrap(), Some(template("a")));
     assert_eq!(store.templates(None, 9).await.unwrap(), [template("a"), template("b")]);
     let later = after(start(), Duration::from_secs(9));
-    let updated = store.update_template("a", &TemplateValues::default(), later).await.unwrap().unwrap();
-    assert_eq!((updated.values, updated.created_at, updated.updated_at), (TemplateValues::default(), start(), later));
-    assert_eq!(store.update_template("c", &values, later).await.unwrap(), None);
+    let updated = store.update_template("a", &SpawnOptions::default(), later).await.unwrap().unwrap();
+    assert_eq!((updated.options, updated.created_at, updated.updated_at), (SpawnOptions::default(), start(), later));
+    assert_eq!(store.update_template("c", &options, later).await.unwrap(), None);
     assert!(store.delete_template("a").await.unwrap());
     assert!(!store.delete_template("a").await.unwrap());
     assert_eq!(store.template("a").await.unwrap(), None);

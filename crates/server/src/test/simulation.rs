@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use domain::{Caps, Metadata, OwnerId, Quota, SandboxId, State, Timestamp};
+use domain::{Caps, Metadata, OwnerId, Quota, SandboxId, SpawnOptions, State, Timestamp};
 use futures_util::future::join_all;
 use providers::Provider;
 use providers::mock::Mock;
@@ -179,10 +179,13 @@ impl Life {
         }
         let key = dice.random_bool(0.3).then(|| format!("key-{}", dice.random_range(0..4)));
         let request = SpawnRequest {
-            ttl: Some(Duration::from_secs(dice.random_range(1..120))),
+            options: SpawnOptions {
+                ttl: Some(Duration::from_secs(dice.random_range(1..120))),
+                metadata,
+                ..SpawnOptions::default()
+            },
             owner: dice.random_bool(0.8).then(|| OwnerId::parse(owner).unwrap()),
             key: key.clone().map(|key| IdempotencyKey { key, request: "r".to_owned() }),
-            metadata,
             ..SpawnRequest::default()
         };
         let owner = request.owner.clone();

@@ -1,3 +1,5 @@
+use domain::{SizeOptions, SpawnOptions};
+
 use super::*;
 use crate::control::{Policy, SpawnRequest};
 use crate::test::harness::{self, TestApp, TestProvider};
@@ -25,7 +27,9 @@ impl Disks {
     }
 
     async fn a_box_with(&self, disk_mb: u32, usage: DiskUsage) -> SandboxId {
-        let request = SpawnRequest { disk_mb: Some(disk_mb), ..SpawnRequest::default() };
+        let size = SizeOptions { disk_mb: Some(disk_mb), ..SizeOptions::default() };
+        let options = SpawnOptions { size, ..SpawnOptions::default() };
+        let request = SpawnRequest { options, ..SpawnRequest::default() };
         let made = self.app.control.spawn(request).await.unwrap().sandbox.id;
         self.heavy.set_disk_usage(&made, usage);
         made

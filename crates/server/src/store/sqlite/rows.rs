@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use domain::{Metadata, OwnerId, Resources, SandboxId, State, StopReason, Timestamp};
+use domain::{Metadata, OwnerId, Resources, SandboxId, SizeOptions, SpawnOptions, State, StopReason, Timestamp};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::super::{Error, Result, Sandbox, Template, TemplateValues};
+use super::super::{Error, Result, Sandbox, Template};
 
 pub(super) const SANDBOX_COLUMNS: &str = "id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, \
                                           owner_id, worker_id, created_at, expires_at, ended_at, error";
@@ -80,12 +80,14 @@ pub(super) fn template(row: &SqliteRow) -> Result<Template> {
     let ttl_ms: Option<i64> = row.try_get("ttl_ms")?;
     Ok(Template {
         name: row.try_get("name")?,
-        values: TemplateValues {
+        options: SpawnOptions {
             image: row.try_get("image")?,
             provider: row.try_get("provider")?,
-            memory_mb: row.try_get("memory_mb")?,
-            vcpus: row.try_get("vcpus")?,
-            disk_mb: row.try_get("disk_mb")?,
+            size: SizeOptions {
+                memory_mb: row.try_get("memory_mb")?,
+                vcpus: row.try_get("vcpus")?,
+                disk_mb: row.try_get("disk_mb")?,
+            },
             entrypoint: row.try_get("entrypoint")?,
             ttl: ttl_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
             metadata: metadata(row)?,

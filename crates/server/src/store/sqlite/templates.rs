@@ -1,9 +1,9 @@
 //! Templates.
 
-use domain::Timestamp;
+use domain::{SpawnOptions, Timestamp};
 use sqlx::sqlite::SqlitePool;
 
-use super::super::{Inserted, Result, Template, TemplateValues};
+use super::super::{Inserted, Result, Template};
 use super::rows::{TEMPLATE_COLUMNS, metadata_text, ms, template, ttl_ms};
 
 pub(super) async fn insert(pool: &SqlitePool, new: &Template, rows_max: u64) -> Result<Inserted> {
@@ -24,14 +24,14 @@ pub(super) async fn insert(pool: &SqlitePool, new: &Template, rows_max: u64) -> 
          created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     )
     .bind(&new.name)
-    .bind(&new.values.image)
-    .bind(&new.values.provider)
-    .bind(new.values.memory_mb)
-    .bind(new.values.vcpus)
-    .bind(new.values.disk_mb)
-    .bind(new.values.entrypoint)
-    .bind(ttl_ms(new.values.ttl))
-    .bind(metadata_text(&new.values.metadata))
+    .bind(&new.options.image)
+    .bind(&new.options.provider)
+    .bind(new.options.size.memory_mb)
+    .bind(new.options.size.vcpus)
+    .bind(new.options.size.disk_mb)
+    .bind(new.options.entrypoint)
+    .bind(ttl_ms(new.options.ttl))
+    .bind(metadata_text(&new.options.metadata))
     .bind(ms(new.created_at))
     .bind(ms(new.updated_at))
     .execute(&mut *tx)
@@ -43,7 +43,7 @@ pub(super) async fn insert(pool: &SqlitePool, new: &Template, rows_max: u64) -> 
 pub(super) async fn update(
     pool: &SqlitePool,
     name: &str,
-    values: &TemplateValues,
+    options: &SpawnOptions,
     at: Timestamp,
 ) -> Result<Option<Template>> {
     let sql = format!(
@@ -51,14 +51,14 @@ pub(super) async fn update(
          ttl_ms = $7, metadata = $8, updated_at = $9 WHERE name = $10 RETURNING {TEMPLATE_COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(&values.image)
-        .bind(&values.provider)
-        .bind(values.memory_mb)
-        .bind(values.vcpus)
-        .bind(values.disk_mb)
-        .bind(values.entrypoint)
-        .bind(ttl_ms(values.ttl))
-        .bind(metadata_text(&values.metadata))
+        .bind(&options.image)
+        .bind(&options.provider)
+        .bind(options.size.memory_mb)
+        .bind(options.size.vcpus)
+        .bind(options.size.disk_mb)
+        .bind(options.entrypoint)
+        .bind(ttl_ms(options.ttl))
+        .bind(metadata_text(&options.metadata))
         .bind(ms(at))
         .bind(name)
         .fetch_optional(pool)

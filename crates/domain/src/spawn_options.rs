@@ -1,0 +1,151 @@
+//! Optional values of a spawn.
+
+use std::time::Duration;
+
+use crate::{InvalidMetadata, InvalidName, InvalidResource, Metadata, Resources, SizeOptions};
+
+/// Values that a spawn request or a template may leave out; `None` for those that it does.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SpawnOptions {
+    /// Name of the image.
+    pub image: Option<String>,
+    /// Name of the provider.
+    pub provider: Option<String>,
+    /// Size of the sandbox.
+    pub size: SizeOptions,
+    /// True to start the image's entry point.
+    pub entrypoint: Option<bool>,
+    /// Lifetime of the sandbox.
+    pub ttl: Option<Duration>,
+    /// Labels of the sandbox.
+    pub metadata: Metadata,
+}
+
+/// The rule that the options of a spawn break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidOptions {
+    /// A label, or all of them together.
+    #[error(transparent)]
+    Metadata(#[from] InvalidMetadata),
+    /// The name of the image.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// The size.
+    #[error(transparent)]
+    Size(#[from] InvalidResource),
+}
+
+impl SpawnOptions {
+    /// Returns these options, with those left out taken from `template`. The labels are those of
+    /// both; of a label in both, the value here counts.
+    #[must_use]
+    pub fn or(self, template: Self) -> Self {
+        let mut metadata = template.metadata;
+        metadata.extend(self.metadata);
+        Self {
+            image: self.image.or(template.image),
+            provider: self.provider.or(template.provider),
+            size: self.size.or(template.size),
+            entrypoint: self.entrypoint.or(template.entrypoint),
+            ttl: self.ttl.or(template.ttl),
+            metadata,
+        }
+    }
+
+    /// Checks labels, image and size. The name of a provider is not checked: one that breaks the
+    /// rules does not exist. The size fields that are left out are those of `default`.
+    ///
+    /// # Errors
+    /// [`InvalidOptions`] names the first broken rule.
+    pub fn check(&self, default: Resources) -> Result<(), InvalidOptions> {
+        InvalidMetadata::check(&self.metadata)?;
+        if let Some(image) = &self.image {
+            InvalidName::check_image(image)?;
+        }
+        Ok(self.size.unwrap_or(default).check()?)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const DEFAULT: Resources = Resources { memory_mb: 512, vcpus: 1, disk_mb: 0, pids: 256 };
+
+    fn name() -> impl Strategy<Value = Option<String>> {
+        prop::option::of("[a-c]{1,2}")
+    }
+
+    fn number() -> impl Strategy<Value = Option<u32>> {
+        prop::option::of(16..1024u32)
+    }
+
+    fn any_options() -> impl Strategy<Value = SpawnOptions> {
+        let size = (number(), number(), number());
+        let metadata = prop::collection::btree_map("[a-c]", "[a-c]", 0..3);
+        (name(), name(), size, prop::option::of(any::<bool>()), prop::option::of(0..9u64), metadata).prop_map(
+            |(image, provider, (memory_mb, vcpus, disk_mb), entrypoint, ttl, metadata)| SpawnOptions {
+                image,
+                provider,
+                size: SizeOptions { memory_mb, vcpus, disk_mb },
+                entrypoint,
+                ttl: ttl.map(Duration::from_secs),
+                metadata,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_left_out_and_nothing_added_change_nothing(own in any_options()) {
+            prop_assert_eq!(own.clone().or(SpawnOptions::default()), own.clone());
+            prop_assert_eq!(SpawnOptions::default().or(own.clone()), own.clone());
+            prop_assert_eq!(own.clone().or(own.clone()), own);
+        }
+
+        #[test]
+        fn an_option_of_the_request_counts_and_one_left_out_is_the_templates(
+            own in any_options(), template in any_options(),
+        ) {
+            let merged = own.clone().or(template.clone());
+            prop_assert_eq!(&merged.image, if own.image.is_some() { &own.image } else { &template.image });
+            prop_assert_eq!(&merged.provider, if own.provider.is_some() { &own.provider } else { &template.provider });
+            prop_assert_eq!(merged.entrypoint, own.entrypoint.or(template.entrypoint));
+            prop_assert_eq!(merged.ttl, own.ttl.or(template.ttl));
+            prop_assert_eq!(merged.size.unwrap_or(DEFAULT), own.size.unwrap_or(template.size.unwrap_or(DEFAULT)));
+            for key in ["a", "b", "c"] {
+                let expected = own.metadata.get(key).or(template.metadata.get(key));
+                prop_assert_eq!(merged.metadata.get(key), expected);
+            }
+        }
+
+        #[test]
+        fn options_of_three_sources_may_be_merged_in_either_order(
+            a in any_options(), b in any_options(), c in any_options(),
+        ) {
+            prop_assert_eq!(a.clone().or(b.clone()).or(c.clone()), a.or(b.or(c)));
+        }
+    }
+
+    #[test]
+    fn the_first_broken_rule_is_named() {
+        let with = |key: &str, image: &str, memory_mb| SpawnOptions {
+            image: Some(image.to_owned()),
+            size: SizeOptions { memory_mb: Some(memory_mb), ..SizeOptions::default() },
+            metadata: [(key.to_owned(), String::new())].into(),
+            ..SpawnOptions::default()
+        };
+        let memory = InvalidResource { field: "memory_mb", min: 16, max: 16_777_216 };
+        for (options, expected) in [
+            (with("k", "host", 16), Ok(())),
+            (SpawnOptions::default(), Ok(())),
+            (with("k", "host", 15), Err(InvalidOptions::Size(memory))),
+            (with("k", "a b", 15), Err(InvalidOptions::Name(InvalidName::Image))),
+            (with("", "a b", 15), Err(InvalidOptions::Metadata(InvalidMetadata::Key))),
+        ] {
+            assert_eq!(options.check(DEFAULT), expected, "{options:?}");
+        }
+    }
+}
