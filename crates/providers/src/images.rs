@@ -28,8 +28,9 @@ use domain::Asker;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use guest_protocol::Defaults;
+use host_disk::Room;
 
-use crate::{ByteStream, DiskUsage, Error, ImageSource, Result, Room};
+use crate::{ByteStream, DiskUsage, Error, ImageSource, Result};
 use catalog::Shelf;
 pub use config::{ImagesConfig, PullPolicy, RegistryConfig, Reserve};
 pub use desk::Interest;

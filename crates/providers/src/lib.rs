@@ -6,7 +6,6 @@
 //! implementation passes the suite in [`conformance`].
 
 pub mod agent;
-mod chain;
 pub mod conformance;
 pub mod custom;
 mod default_image;
@@ -21,20 +20,19 @@ pub mod mock;
 pub mod native;
 pub mod proot;
 mod provider;
-mod removal;
 mod signal;
 mod slots;
 mod spec;
 
-pub use chain::Chain;
 pub use default_image::default_image;
-pub use disk::{BoxDisk, DiskUsage, Room};
-pub use domain::{SandboxId, StoreId};
+pub use disk::BoxDisk;
+pub use domain::{Chain, SandboxId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{
     ByteStream, Command, Control, ExitStatus, FileContent, FileInfo, Guest, Interactive, OutputEvent, OutputStream,
     STREAM_BYTES_MAX, TerminalSize,
 };
+pub use host_disk::DiskUsage;
 pub use kernel::KernelShare;
 pub use local::agent_file::agent_program;
 pub use provider::{Backend, Facts, Health, ImageSource, Isolation, LimitKind, Provider, capabilities};

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::direct::FirstProcess;
 use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
 use super::{Inner, usage};
-use crate::{Result, removal};
+use crate::Result;
 
 /// Longest wait for a container that another client is removing.
 const REMOVAL_WAIT: Duration = Duration::from_secs(20);
@@ -84,7 +84,7 @@ impl Inner {
 /// Removes trees that no process changes any more. If the Engine's folders are on another
 /// machine, the paths do not exist here.
 async fn clear(trees: Vec<PathBuf>) {
-    let work = move || trees.iter().try_for_each(|tree| removal::remove_tree(tree));
+    let work = move || trees.iter().try_for_each(|tree| host_disk::remove_tree(tree));
     if let Ok(Err(error)) = tokio::task::spawn_blocking(work).await {
         tracing::info!(%error, "what a box has written cannot be removed before its container");
     }

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use host_disk::Room;
 use secrecy::SecretString;
-
-use crate::Room;
 
 /// Settings of the image store.
 #[derive(Debug, Clone)]

@@ -32,9 +32,9 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::Reserve;
-use crate::removal::remove_tree;
 use crate::{DiskUsage, Error, Result};
 pub(in crate::images) use contents::{Contents, HEAD, compression_of};
+use host_disk::remove_tree;
 use root::Root;
 use share::Shared;
 use stream::Budget;

@@ -133,14 +133,14 @@ impl HostRootfs {
             return Ok(HostRootfs { path, shown });
         }
         let unfinished = base.join(format!("host-new-{}", std::process::id()));
-        crate::removal::remove_tree(&unfinished)?;
+        host_disk::remove_tree(&unfinished)?;
         fs::DirBuilder::new().mode(0o755).create(&unfinished)?;
         for item in &items {
             item.write(&unfinished)?;
         }
         match fs::rename(&unfinished, &path) {
             // Another server on the same folder has just made it, with the same content.
-            Err(_) if path.is_dir() => crate::removal::remove_tree(&unfinished)?,
+            Err(_) if path.is_dir() => host_disk::remove_tree(&unfinished)?,
             outcome => outcome?,
         }
         Ok(HostRootfs { path, shown })
@@ -152,7 +152,7 @@ impl HostRootfs {
             let path = entry?.path();
             let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("host-"));
             if ours && path != self.path && !used.iter().any(|used| Path::new(used) == path) {
-                crate::removal::remove_tree(&path)?;
+                host_disk::remove_tree(&path)?;
             }
         }
         Ok(())

@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-use crate::removal;
-
 /// Most folders deleted at the same time, so that deletion leaves the disk to other work.
 const REMOVALS_MAX: usize = 2;
 
@@ -43,7 +41,7 @@ impl Removals {
             // The semaphore is never closed.
             let _slot = slots.acquire_owned().await.ok();
             let shown = path.display().to_string();
-            let removed = tokio::task::spawn_blocking(move || removal::remove_tree(&path)).await;
+            let removed = tokio::task::spawn_blocking(move || host_disk::remove_tree(&path)).await;
             if let Ok(Err(error)) = &removed {
                 tracing::warn!(path = shown, %error, "what is left of a box cannot be deleted; the next start tries again");
             }

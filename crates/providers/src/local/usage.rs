@@ -58,7 +58,7 @@ mod test {
         let found = usage(&root, None).unwrap();
         assert!((1 << 20..4 << 20).contains(&found.bytes), "{found:?}");
         assert_eq!((found.entries, found.is_cut), (103, false));
-        crate::removal::remove_tree(&root).unwrap();
+        host_disk::remove_tree(&root).unwrap();
     }
 
     #[test]

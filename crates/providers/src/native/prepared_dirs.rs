@@ -162,9 +162,9 @@ mod test {
             stock.take(&folder).unwrap();
             assert!(layers(&folder).join("usr/work").is_dir());
             assert_eq!((folder.read(), folder.pid()), (None, None), "it says nothing of a box yet");
-            crate::removal::remove_tree(folder.path()).unwrap();
+            host_disk::remove_tree(folder.path()).unwrap();
         }
-        crate::removal::remove_tree(&base).unwrap();
+        host_disk::remove_tree(&base).unwrap();
         std::fs::create_dir(&base).unwrap();
         let folder = BoxFolder::at(dir.path().join("d"));
         stock.take(&folder).unwrap();

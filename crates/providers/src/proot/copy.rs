@@ -313,7 +313,7 @@ mod test {
         let to = tempfile::tempdir().unwrap();
         let refused = copy_tree(from.path(), to.path(), &[], None).unwrap_err();
         assert!(refused.to_string().contains("longer than 4,096 bytes"), "{refused}");
-        crate::removal::remove_tree(from.path()).unwrap();
-        crate::removal::remove_tree(to.path()).unwrap();
+        host_disk::remove_tree(from.path()).unwrap();
+        host_disk::remove_tree(to.path()).unwrap();
     }
 }

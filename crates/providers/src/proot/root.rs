@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Uid, chownat, mknodat};
 
 use super::copy::copy_tree;
 use crate::local::agent_file::{agent_program, agent_version};
-use crate::removal::remove_tree;
+use host_disk::remove_tree;
 
 /// Devices of the host that boxes see, with the permissions that its users have.
 pub(super) const DEVICES: [&str; 8] = ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"];

@@ -1,6 +1,7 @@
 //! Disk space for another box.
 
-use providers::{Provider, Room, Spec};
+use host_disk::Room;
+use providers::{Provider, Spec};
 
 use super::runtime::Offer;
 use super::{Control, Error, Result};

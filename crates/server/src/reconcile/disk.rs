@@ -11,8 +11,9 @@ use domain::{SandboxId, State};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
+use host_disk::Room;
 use providers::images::Images;
-use providers::{Chain, DiskUsage, Provider, Room};
+use providers::{Chain, DiskUsage, Provider};
 use serde_json::json;
 use tokio::task::JoinSet;
 

@@ -19,12 +19,13 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     // Real parts for tests.
     ("fixtures", &[]),
     ("guest-protocol", &[]),
+    ("host-disk", &[]),
     ("guest-agent", &["guest-protocol"]),
     ("client", &["api"]),
     // One provider drives another service: docs/develop/decisions/0005.
-    ("providers", &["api", "client", "domain", "guest-protocol"]),
+    ("providers", &["api", "client", "domain", "guest-protocol", "host-disk"]),
     // A worker speaks to its control plane.
-    ("server", &["api", "client", "domain", "providers"]),
+    ("server", &["api", "client", "domain", "host-disk", "providers"]),
     // The command line prints answers of the API, and measures with the agent.
     ("tidebox", &["api", "client", "providers", "server"]),
 ];

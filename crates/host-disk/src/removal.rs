@@ -17,7 +17,10 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 /// Removes the directory `root`. Only other removals may change its content meanwhile.
-pub(crate) fn remove_tree(root: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// If something below it cannot be read or removed. A missing `root` is no error.
+pub fn remove_tree(root: &Path) -> io::Result<()> {
     match root.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
