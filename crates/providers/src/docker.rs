@@ -211,7 +211,8 @@ impl Inner {
         let name = self.name(id);
         let began = Instant::now();
         let image = self.images.take(client, &self.config, &self.tasks, &spec.image, spec.asker).await;
-        let image = match image.and_then(|image| image.run.check(&spec.image, spec.entrypoint).map(|()| image)) {
+        let checked = |image: image::Image| image.run.check(&spec.image, spec.entrypoint).map(|()| image);
+        let image = match image.and_then(|image| Ok(checked(image)?)) {
             Ok(image) => image,
             // A running box does not need its image any more.
             Err(_) if self.is_usable(client, &name, id, entry).await => return Ok(Started { phases: Vec::new() }),

@@ -2,6 +2,8 @@
 
 #![warn(missing_docs)]
 
+use crate::images;
+
 /// Result of a provider's method.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -61,26 +63,23 @@ pub enum Error {
 }
 
 impl Error {
-    /// Rewrites the text of an error that the request's content caused, and returns any other
-    /// error as it is.
-    pub(crate) fn reworded(self, words: impl FnOnce(String) -> String) -> Self {
-        if let Error::Invalid(text) = self {
-            Error::Invalid(words(text))
-        } else if let Error::TooLarge(text) = self {
-            Error::TooLarge(words(text))
-        } else {
-            self
-        }
-    }
-
-    /// Attributes unavailability to the image that a box needs, not to the provider. Returns any
-    /// other error as it is.
-    pub(crate) fn of_image(self) -> Self {
-        if let Error::Unavailable(text) = self { Error::NoImage(text) } else { self }
-    }
-
     /// Makes a failure of the backend while it was about to `action`.
     pub fn failed(action: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Error::Failed { action, source: source.into() }
+    }
+}
+
+impl From<images::Error> for Error {
+    fn from(error: images::Error) -> Self {
+        match error {
+            images::Error::Invalid(text) => Error::Invalid(text),
+            images::Error::TooLarge(text) => Error::TooLarge(text),
+            images::Error::NotFound(text) => Error::NotFound(text),
+            images::Error::Conflict(text) => Error::Conflict(text),
+            images::Error::Full(text) => Error::Full(text),
+            // The provider itself works.
+            images::Error::Unavailable(text) => Error::NoImage(text),
+            images::Error::Failed { action, source } => Error::Failed { action, source },
+        }
     }
 }

@@ -4,6 +4,7 @@
 mod catalog;
 mod config;
 pub(crate) mod desk;
+mod error;
 mod fetch;
 mod garbage;
 mod import;
@@ -23,17 +24,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 
-use async_trait::async_trait;
+use bytes::Bytes;
 use domain::Asker;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use guest_protocol::Defaults;
-use host_disk::Room;
+use host_disk::{DiskUsage, Room};
 
-use crate::{ByteStream, DiskUsage, Error, ImageSource, Result};
 use catalog::Shelf;
 pub use config::{ImagesConfig, PullPolicy, RegistryConfig, Reserve};
 pub use desk::Interest;
+pub use error::{Error, Result};
 use layout::Layout;
 use name::{Name, Wanted};
 use pull::Pulls;
@@ -110,6 +111,9 @@ pub struct LayerDetail {
     pub media_type: String,
 }
 
+/// Bytes of an archive. An error ends the import, which returns it.
+pub type Archive = BoxStream<'static, Result<Bytes>>;
+
 /// Progress of a pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
@@ -147,7 +151,7 @@ impl Images {
     /// # Errors
     /// If the folder cannot be read or written.
     pub fn open(config: ImagesConfig) -> Result<Images> {
-        let fails = |error| disk("open the store of images", error);
+        let fails = |error| disk("open", error);
         let layout = Layout::open(&config.dir).map_err(fails)?;
         let trees = Trees::open(&config.dir).map_err(fails)?;
         let registries = Registries::new(&config);
@@ -262,7 +266,7 @@ impl Images {
     /// # Errors
     /// [`Error::Invalid`] for a bad name or archive; [`Error::TooLarge`] for one larger than an
     /// image may be; [`Error::Full`] if there is no room for it.
-    pub async fn import(&self, name: Option<&str>, archive: ByteStream) -> Result<Vec<Image>> {
+    pub async fn import(&self, name: Option<&str>, archive: Archive) -> Result<Vec<Image>> {
         self.import_for(name, archive, None).await
     }
 
@@ -271,12 +275,7 @@ impl Images {
     /// # Errors
     /// As [`Images::import`], and [`Error::Unavailable`] if no slot is free or the caller has its
     /// share of them.
-    pub async fn import_for(
-        &self,
-        name: Option<&str>,
-        archive: ByteStream,
-        asker: Option<Asker>,
-    ) -> Result<Vec<Image>> {
+    pub async fn import_for(&self, name: Option<&str>, archive: Archive, asker: Option<Asker>) -> Result<Vec<Image>> {
         let name = name.map(Name::parse).transpose()?;
         self.inner.import(name, archive, asker).await
     }
@@ -296,6 +295,27 @@ impl Images {
     /// [`Error::Invalid`] for a bad name.
     pub fn find(&self, name: &str) -> Result<Option<String>> {
         Ok(self.inner.find(&Wanted::parse(name)?).ok())
+    }
+
+    /// Checks an image before a box is made of it. Asks no registry.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name, and for an image that is not in the store if no registry
+    /// may be asked for it.
+    pub async fn check(&self, image: &str) -> Result<()> {
+        match self.find(image)? {
+            // The error of `take` gives the reason why no registry is asked.
+            None if self.inner.config.pull == PullPolicy::Never => self.take(image).await.map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether a box of this image has to wait for a registry.
+    #[must_use]
+    pub fn is_awaited(&self, image: &str) -> bool {
+        let Ok(Wanted::Name(name)) = Wanted::parse(image) else { return false };
+        let is_here = self.inner.layout.find(&name.to_string()).is_some();
+        self.inner.config.pull != PullPolicy::Never && (self.inner.asks_always(&name) || !is_here)
     }
 
     /// Returns the details of the image with this name or digest.
@@ -401,27 +421,6 @@ impl Store {
     }
 }
 
-#[async_trait]
-impl ImageSource for Images {
-    async fn check_image(&self, image: &str) -> Result<()> {
-        match self.find(image)? {
-            // The error of `take` gives the reason why no registry is asked.
-            None if self.inner.config.pull == PullPolicy::Never => self.take(image).await.map(drop),
-            _ => Ok(()),
-        }
-    }
-
-    async fn is_awaited(&self, image: &str) -> bool {
-        let Ok(Wanted::Name(name)) = Wanted::parse(image) else { return false };
-        let is_here = self.inner.layout.find(&name.to_string()).is_some();
-        self.inner.config.pull != PullPolicy::Never && (self.inner.asks_always(&name) || !is_here)
-    }
-
-    async fn digest(&self, image: &str) -> Option<String> {
-        self.find(image).ok().flatten()
-    }
-}
-
 /// Returns whether the error means that the disk has no room, for bytes or for files.
 fn is_full(error: &io::Error) -> bool {
     [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge].contains(&error.kind())
@@ -484,7 +483,10 @@ pub struct Run {
 
 impl Run {
     /// Refuses a spawn of `image` that asks for its entry point if it has none.
-    pub(crate) fn check(&self, image: &str, entrypoint: bool) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], naming the image.
+    pub fn check(&self, image: &str, entrypoint: bool) -> Result<()> {
         if entrypoint && self.entrypoint.is_empty() {
             return Err(Error::Invalid(format!(
                 "the image `{image}` has neither an entry point nor a command; leave `entrypoint` out"

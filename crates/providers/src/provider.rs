@@ -8,6 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use domain::SandboxId;
 
+use crate::images::Images;
 use crate::{BoxDisk, DiskUsage, Found, Guest, KernelShare, Result, Slots, Spec, Started};
 
 /// Separation of a box from the host.
@@ -81,6 +82,21 @@ pub trait ImageSource: fmt::Debug + Send + Sync {
     /// Returns the digest that the name stands for on this host, `sha256:…`, or `None` while the
     /// image is not here.
     async fn digest(&self, image: &str) -> Option<String>;
+}
+
+#[async_trait]
+impl ImageSource for Images {
+    async fn check_image(&self, image: &str) -> Result<()> {
+        Ok(self.check(image).await?)
+    }
+
+    async fn is_awaited(&self, image: &str) -> bool {
+        Images::is_awaited(self, image)
+    }
+
+    async fn digest(&self, image: &str) -> Option<String> {
+        self.find(image).ok().flatten()
+    }
 }
 
 /// A runtime that can hold sandboxes.

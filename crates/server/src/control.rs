@@ -157,7 +157,7 @@ pub enum Error {
         /// Operation that failed, as a verb phrase.
         action: &'static str,
         #[source]
-        source: Arc<providers::Error>,
+        source: Arc<providers::images::Error>,
     },
     #[error("the store is not available; the server's log has the cause")]
     Store(#[source] store::Error),

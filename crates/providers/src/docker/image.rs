@@ -25,7 +25,7 @@ use crate::images::layout::is_digest;
 use crate::images::login::{Login, Logins};
 use crate::images::name::{Name, is_docker_hub};
 use crate::images::pull::PULL_WAIT_MAX;
-use crate::images::{PullPolicy, Run};
+use crate::images::{self, PullPolicy, Run};
 use crate::{Error, Result};
 
 /// Key of Docker's own registry in logins.
@@ -53,7 +53,7 @@ pub(super) fn name_of(name: &str) -> Result<Name> {
             "the provider docker takes a digest only behind the name of its repository: write `NAME@{name}`"
         )));
     }
-    Name::parse(name)
+    Ok(Name::parse(name)?)
 }
 
 /// Error of a failed pull, cloned for every caller that waits for it.
@@ -111,8 +111,7 @@ impl Images {
             )));
         }
         parsed.check_allowed(&config.allowed_registries)?;
-        let (mut outcome, _interest) =
-            self.pull(client, config, tasks, &parsed, asker).await.map_err(Error::of_image)?;
+        let (mut outcome, _interest) = self.pull(client, config, tasks, &parsed, asker).await?;
         let ended = async { outcome.wait_for(Option::is_some).await.map(|ended| ended.clone()) };
         match tokio::time::timeout(config.pull_timeout, ended).await {
             Ok(Ok(ended)) => ended.unwrap_or(Ok(()))?,
@@ -176,8 +175,12 @@ fn given_up(name: &str) -> String {
 }
 
 async fn pull(client: &Client, config: &DockerConfig, name: &str) -> Result<(), Refused> {
-    let failed = |error: Error| {
-        if let Error::Invalid(text) = error { Refused::Invalid(text) } else { Refused::Failed(error.to_string()) }
+    let failed = |error: images::Error| {
+        if let images::Error::Invalid(text) = error {
+            Refused::Invalid(text)
+        } else {
+            Refused::Failed(error.to_string())
+        }
     };
     let parsed = Name::parse(name).map_err(failed)?;
     let registry = parsed.registry().to_owned();
@@ -347,7 +350,7 @@ mod test {
         // No task has run yet, since the test has not yielded.
         let refused = images.pull(&client, &config, &tasks, &name_of("127.0.0.1:99/another").unwrap(), None).await;
         let refused = refused.unwrap_err();
-        assert!(matches!(&refused, Error::Unavailable(text) if text.contains("64 images")), "{refused}");
+        assert!(matches!(&refused, Error::NoImage(text) if text.contains("64 images")), "{refused}");
         assert!(
             images.pull(&client, &config, &tasks, &name_of("127.0.0.1:4/image-3").unwrap(), None).await.is_ok(),
             "who waits for one that is under way joins it"

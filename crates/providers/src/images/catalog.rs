@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
+use domain::Chain;
 use oci_spec::image::{ImageConfiguration, ImageManifest};
 
 use super::layout::is_digest;
@@ -12,7 +13,7 @@ use super::name::Wanted;
 use super::platform::Platform;
 use super::pull::not_here;
 use super::{Detail, Image, ImageGuard, Inner, LayerDetail, Run, Store, disk};
-use crate::{Error, Result};
+use crate::images::{Error, Result};
 
 /// Cached metadata and holders of images.
 #[derive(Debug, Default)]
@@ -54,7 +55,7 @@ impl Store {
         let known = match self.known_in(&mut shelf, digest) {
             Ok(known) => known,
             Err(error) => {
-                tracing::warn!(digest, error = %crate::Chain(&error), "an image here cannot be used");
+                tracing::warn!(digest, error = %Chain(&error), "an image here cannot be used");
                 return None;
             }
         };
@@ -170,7 +171,7 @@ impl Store {
                 Ok(image) => images.push(image),
                 // An image that cannot be read does not hide the others.
                 Err(error) => {
-                    tracing::warn!(digest, error = %crate::Chain(&error), "an image here cannot be read");
+                    tracing::warn!(digest, error = %Chain(&error), "an image here cannot be read");
                 }
             }
         }

@@ -11,7 +11,7 @@ use domain::{Asker, NoPlace};
 use tokio_util::sync::CancellationToken;
 
 use super::name::Name;
-use crate::{Error, Result};
+use crate::images::{Error, Result};
 
 /// Most pulls at once.
 pub(crate) const PULLS_MAX: usize = 64;

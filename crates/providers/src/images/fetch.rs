@@ -15,11 +15,11 @@ use tokio::sync::{Mutex, watch};
 use super::layout::{Ingest, Work, sha256};
 use super::name::Name;
 use super::processors::Turn;
-use super::pull::{State, again};
+use super::pull::State;
 use super::registry::{Fault, Source};
 use super::rootfs::stopped;
 use super::{Progress, Store, disk};
-use crate::{Error, Result};
+use crate::images::{Error, Result};
 
 /// Most attempts at one source without progress.
 const ATTEMPTS_MAX: u32 = 4;
@@ -90,7 +90,7 @@ impl Store {
             };
             tracing::debug!(%name, registry = source.registry, fault = ?last, "no manifest from here");
             if let Fault::Ours(error) = &last {
-                return Err(again(error));
+                return Err(error.again());
             }
         }
         let missing = format!("`{name}` is not in its registry; check the name and the tag");
@@ -159,7 +159,7 @@ impl Store {
                 if matches!(**error, Error::Full(_)) {
                     let _ = ingest.discard();
                 }
-                return Err(again(error));
+                return Err(error.again());
             }
         }
         // The manifest is there, so the name is right.
@@ -341,7 +341,7 @@ fn told(fault: Fault, what: &str, missing: String) -> Error {
         Fault::Refused(why) => Error::Invalid(format!("{what} may not be pulled, or is not there: {why}")),
         Fault::Passing(why, _) => Error::Unavailable(format!("{what} cannot be pulled now: {why}; try again later")),
         Fault::Broken(why) => Error::Invalid(format!("{what} cannot be pulled: {why}")),
-        Fault::Ours(error) => again(&error),
+        Fault::Ours(error) => error.again(),
     }
 }
 

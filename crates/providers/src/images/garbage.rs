@@ -8,11 +8,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use domain::Chain;
+use host_disk::DiskUsage;
 use rustix::fs::Timestamps;
 
 use super::name::Wanted;
 use super::{Image, Pruned, Store, disk, is_full};
-use crate::{DiskUsage, Error, Result};
+use crate::images::{Error, Result};
 
 impl Store {
     /// Removes a name from its image, and the image with its last name.
@@ -63,7 +65,7 @@ impl Store {
     pub(super) async fn tidy(self: &Arc<Self>, only: Option<HashSet<String>>) {
         let _removals = self.removals.lock().await;
         if let Err(error) = self.blocking("tidy images", move |store| store.sweep(only.as_ref())).await {
-            tracing::warn!(error = %crate::Chain(&error), "what a failed pull left is not removed yet");
+            tracing::warn!(error = %Chain(&error), "what a failed pull left is not removed yet");
         }
     }
 
@@ -74,7 +76,7 @@ impl Store {
         }
         let _removals = self.removals.lock().await;
         if let Err(error) = self.blocking("evict images", |store| store.evict_now()).await {
-            tracing::warn!(error = %crate::Chain(&error), "the store of images takes more than it may");
+            tracing::warn!(error = %Chain(&error), "the store of images takes more than it may");
         }
     }
 
@@ -248,7 +250,7 @@ impl Store {
                 Ok(rustix::fs::futimens(&file, &times)?)
             });
         if let Err(error) = touched {
-            tracing::debug!(digest, error = %crate::Chain(&error), "cannot note the use of an image");
+            tracing::debug!(digest, error = %Chain(&error), "cannot note the use of an image");
         }
     }
 

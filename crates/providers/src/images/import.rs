@@ -30,7 +30,7 @@ use super::processors::{Pace, Paced, Turn};
 use super::pull::State;
 use super::rootfs::{Compression, Contents, HEAD, compression_of, decoder, stopped};
 use super::{Image, Progress, Run, Store, disk};
-use crate::{ByteStream, Error, Result};
+use crate::images::{Archive, Error, Result};
 use place::Place;
 
 /// Most images in one archive.
@@ -87,7 +87,7 @@ impl Store {
     pub(super) async fn import(
         self: &Arc<Self>,
         name: Option<Name>,
-        archive: ByteStream,
+        archive: Archive,
         asker: Option<Asker>,
     ) -> Result<Vec<Image>> {
         let place = Place::take(self, asker)?;
@@ -121,7 +121,7 @@ impl Store {
         self: &Arc<Self>,
         work: &Arc<Work>,
         name: Option<Name>,
-        archive: ByteStream,
+        archive: Archive,
     ) -> Result<(Vec<Image>, Vec<super::ImageGuard>)> {
         let spool = work.unless_stopped(self.write_down(archive)).await??;
         let reading = Arc::clone(work);
@@ -151,7 +151,7 @@ impl Store {
         Spool { path: self.config.dir.join("ingest").join(name) }
     }
 
-    async fn write_down(&self, mut archive: ByteStream) -> Result<Spool> {
+    async fn write_down(&self, mut archive: Archive) -> Result<Spool> {
         let fails = |error| disk("write an archive", error);
         let spool = self.spool();
         let mut file = tokio::fs::File::create(&spool.path).await.map_err(fails)?;

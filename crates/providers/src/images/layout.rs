@@ -16,6 +16,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use domain::Chain;
 use oci_spec::image::{Descriptor, Digest, ImageIndex, ImageIndexBuilder, MediaType};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
@@ -325,7 +326,7 @@ fn read_index(path: &Path) -> io::Result<Vec<Descriptor>> {
         Err(error) => {
             tracing::warn!(
                 path = %path.display(),
-                error = %crate::Chain(&error),
+                error = %Chain(&error),
                 "the index of images cannot be read and is put aside as index.json.broken; pull or import the images again"
             );
             fs::rename(path, path.with_extension("json.broken"))?;

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::config::RegistryConfig;
 use super::name::is_docker_hub;
-use crate::{Error, Result};
+use crate::images::{Error, Result};
 
 /// Timeout for a credential helper.
 const PROGRAM_WAIT_MAX: Duration = Duration::from_secs(30);

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::layout::is_digest;
 use super::name::shown;
 use super::{Compression, Run};
-use crate::{Error, Result};
+use crate::images::{Error, Result};
 
 /// Largest manifest, index or configuration, in bytes.
 pub(super) const DOCUMENT_BYTES_MAX: u64 = 4 * 1024 * 1024;

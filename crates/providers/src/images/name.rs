@@ -5,7 +5,7 @@ use std::fmt;
 use oci_spec::distribution::{ParseError, Reference};
 
 use super::layout::is_digest;
-use crate::{Error, Result};
+use crate::images::{Error, Result};
 
 /// Longest name, in bytes: a host, a repository of 255, a tag of 128, a digest.
 const NAME_BYTES_MAX: usize = 512;

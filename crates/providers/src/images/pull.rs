@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use domain::Asker;
+use domain::{Asker, Chain};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use oci_spec::image::{ImageConfiguration, ImageManifest};
@@ -20,7 +20,7 @@ use super::name::{Name, shown};
 use super::platform::{Platform, offered};
 use super::registry::Source;
 use super::{Bounds, Image, ImageGuard, Layer, Progress, Run, Store, disk, free};
-use crate::{Error, Result};
+use crate::images::{Error, Result};
 
 /// Most layers of one image downloaded at once.
 const LAYERS_AT_ONCE_MAX: usize = 3;
@@ -126,7 +126,7 @@ impl Store {
                     State::Done(image, held)
                 }
                 Err(error) => {
-                    tracing::warn!(name = %name, error = %crate::Chain(&error), "an image was not pulled");
+                    tracing::warn!(name = %name, error = %Chain(&error), "an image was not pulled");
                     State::Failed(Arc::new(error))
                 }
             });
@@ -172,7 +172,7 @@ impl Store {
                 match &*pull.borrow_and_update() {
                     State::Going(_) => {}
                     State::Done(_, held) => return Ok(held.clone()),
-                    State::Failed(error) => return Err(again(error)),
+                    State::Failed(error) => return Err(error.again()),
                 }
                 pull.changed().await.map_err(|_| broke_off())?;
             }
@@ -393,7 +393,7 @@ pub(super) fn watching(pull: watch::Receiver<State>) -> BoxStream<'static, Resul
         match state {
             State::Going(progress) => Some((Ok(progress), Some((pull, false)))),
             State::Done(image, _) => Some((Ok(Progress::Done(image)), None)),
-            State::Failed(error) => Some((Err(again(&error)), None)),
+            State::Failed(error) => Some((Err(error.again()), None)),
         }
     });
     items.boxed()
@@ -407,25 +407,6 @@ fn stopping() -> Error {
 
 fn broke_off() -> Error {
     Error::failed("pull an image", "its task ended without a word")
-}
-
-/// Returns a copy of an error that several waiters share.
-pub(super) fn again(error: &Arc<Error>) -> Error {
-    match &**error {
-        Error::Invalid(text) => Error::Invalid(text.clone()),
-        Error::TooLarge(text) => Error::TooLarge(text.clone()),
-        Error::NotFound(text) => Error::NotFound(text.clone()),
-        Error::Conflict(text) => Error::Conflict(text.clone()),
-        Error::Gone => Error::Gone,
-        Error::NotSupported(text) => Error::NotSupported(text.clone()),
-        Error::NoSpace => Error::NoSpace,
-        Error::Full(text) => Error::Full(text.clone()),
-        Error::Exhausted(text) => Error::Exhausted(text.clone()),
-        Error::Unavailable(text) => Error::Unavailable(text.clone()),
-        Error::NoImage(text) => Error::NoImage(text.clone()),
-        Error::NotAsked(_) => Error::failed("pull an image", Arc::clone(error)),
-        Error::Failed { action, .. } => Error::failed(action, Arc::clone(error)),
-    }
 }
 
 /// Returns the message for an image that is not in the store.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use domain::Chain;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_RANGE, HeaderValue, LOCATION, RANGE, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, Url};
 
@@ -14,7 +15,7 @@ use super::config::{ImagesConfig, RegistryConfig};
 use super::login::Logins;
 use super::manifest;
 use super::name::{Name, host_of, is_docker_hub};
-use crate::{Error, Result};
+use crate::images::{Error, Result};
 use access::Access;
 
 /// Timeout for a connection to a registry.
@@ -297,7 +298,7 @@ async fn bounded(mut response: Response, bytes_max: u64) -> Result<Vec<u8>, Faul
 
 /// Converts the error of a request without an answer; the cause goes to the log.
 fn unreachable(source: &Source, error: &reqwest::Error) -> Fault {
-    tracing::debug!(registry = source.registry, error = %crate::Chain(error), "a registry fails");
+    tracing::debug!(registry = source.registry, error = %Chain(error), "a registry fails");
     if error.is_timeout() {
         return slow(source);
     }

@@ -28,13 +28,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use host_disk::{DiskUsage, remove_tree};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::Reserve;
-use crate::{DiskUsage, Error, Result};
+use crate::images::{Error, Result};
 pub(in crate::images) use contents::{Contents, HEAD, compression_of};
-use host_disk::remove_tree;
 use root::Root;
 use share::Shared;
 use stream::Budget;

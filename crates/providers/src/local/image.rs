@@ -40,7 +40,7 @@ pub(crate) async fn take(provider: &str, images: Option<&Images>, spec: &Spec) -
     }
     let Some(images) = images else { return Err(unknown(provider, &spec.image)) };
     let begin = Instant::now();
-    let held = images.take_for(&spec.image, spec.asker).await.map_err(Error::of_image)?;
+    let held = images.take_for(&spec.image, spec.asker).await?;
     held.run().check(&spec.image, spec.entrypoint)?;
     Ok(Some(Image { held, entrypoint: spec.entrypoint, took: begin.elapsed() }))
 }

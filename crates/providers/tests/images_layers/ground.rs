@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use fixtures::image::{Entry, Packing, digest, layer};
-use providers::Error;
+use providers::images::Error;
 use providers::images::Reserve;
 use providers::images::rootfs::{Bounds, Compression, Layer, Trees};
 use tempfile::TempDir;

@@ -9,8 +9,8 @@ use domain::Asker;
 use fixtures::found;
 use fixtures::image::{Entry, Image, Packing, digest, layer};
 use futures_util::StreamExt as _;
+use providers::images::{Archive, Error};
 use providers::images::{Images, ImagesConfig};
-use providers::{ByteStream, Error};
 use serde_json::json;
 
 /// A store with a limit that a test can reach.
@@ -30,7 +30,7 @@ impl Store {
     async fn import(&self, name: Option<&str>, archive: Vec<u8>) -> Result<Vec<providers::images::Image>, Error> {
         // Pieces that match no boundary of the archive.
         let pieces: Vec<_> = archive.chunks(70_001).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
-        let stream: ByteStream = futures_util::stream::iter(pieces).boxed();
+        let stream: Archive = futures_util::stream::iter(pieces).boxed();
         let imported = self.images.import(name, stream).await;
         let left: Vec<_> = fs::read_dir(self.temp.path().join("images/ingest")).unwrap().collect();
         assert!(left.is_empty(), "{left:?}");
@@ -461,7 +461,7 @@ async fn archives_that_one_caller_sends_for_ever_leave_places_to_others() {
     let [greedy, honest] = [1, 2].map(|number| Some(Asker { caller: number, address: number }));
     let mut sending = Vec::new();
     let refused = loop {
-        let archive: ByteStream = futures_util::stream::pending().boxed();
+        let archive: Archive = futures_util::stream::pending().boxed();
         let mut import = Box::pin(store.images.import_for(Some("slow:1"), archive, greedy));
         match futures_util::poll!(&mut import) {
             std::task::Poll::Pending => sending.push(import),
@@ -471,7 +471,7 @@ async fn archives_that_one_caller_sends_for_ever_leave_places_to_others() {
     assert_eq!(sending.len(), 8, "half of all");
     assert!(matches!(&refused, Err(Error::Unavailable(text)) if text.contains("for this caller")), "{refused:?}");
     let archive = layer(&[Entry::file("hello", "there is room")]);
-    let archive: ByteStream = futures_util::stream::once(async move { Ok(Bytes::from(archive)) }).boxed();
+    let archive: Archive = futures_util::stream::once(async move { Ok(Bytes::from(archive)) }).boxed();
     store.images.import_for(Some("quick:1"), archive, honest).await.unwrap();
     assert_eq!(
         fs::read_to_string(store.images.take("quick:1").await.unwrap().root().join("hello")).unwrap(),

@@ -11,7 +11,7 @@ use fixtures::found;
 use fixtures::image::{Entry, Image, layer};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use providers::Error;
+use providers::images::Error;
 
 use crate::equal::{comparable, differences, umoci};
 use crate::ground::{DIGEST, Ground, tree};

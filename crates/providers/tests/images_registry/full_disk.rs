@@ -205,7 +205,7 @@ async fn a_disk_that_fills_up_in_the_middle_of_an_import_keeps_nothing_of_the_ar
 async fn fill_in_an_import() {
     let Some(disk) = Disk::here() else { return };
     let images = disk.open();
-    let pieces = |archive: &[u8]| -> providers::ByteStream {
+    let pieces = |archive: &[u8]| -> providers::images::Archive {
         let pieces: Vec<_> = archive.chunks(64 << 10).map(|piece| Ok(bytes::Bytes::copy_from_slice(piece))).collect();
         futures_util::stream::iter(pieces).boxed()
     };

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use fixtures::image::{Entry, Image};
 use futures_util::StreamExt as _;
-use providers::Error;
+use providers::images::Error;
 use providers::images::{Images, ImagesConfig, Progress};
 
 /// A store in a folder of its own.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use domain::Asker;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use providers::images::{Detail, Image, Images, Progress, Pruned};
-use providers::{ByteStream, Provider, Spec};
+use providers::images::{self, Archive, Detail, Image, Images, Progress, Pruned};
+use providers::{Provider, Spec};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -88,11 +88,11 @@ impl Control {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a bad name or archive, [`Error::TooLarge`], [`Error::Full`].
-    pub async fn import_images(&self, name: Option<&str>, archive: ByteStream, asker: Asker) -> Result<Vec<Image>> {
+    pub async fn import_images(&self, name: Option<&str>, archive: Archive, asker: Asker) -> Result<Vec<Image>> {
         let imported = self.image_store()?.import_for(name, archive, Some(asker)).await;
         let images = imported.map_err(|error| {
             // A pull's `TooLarge` is about the image; here it is about the caller's archive.
-            if let providers::Error::TooLarge(text) = error {
+            if let images::Error::TooLarge(text) = error {
                 Error::TooLarge(text)
             } else {
                 fault(name.unwrap_or_default(), error)
@@ -153,7 +153,7 @@ impl Control {
     pub(super) async fn check_image(&self, provider: &dyn Provider, image: &str) -> Result<()> {
         let Some(images) = provider.images().filter(|_| image != HOST) else { return Ok(()) };
         match images.check_image(image).await {
-            Err(error @ providers::Error::Invalid(_)) => Err(fault(image, error)),
+            Err(providers::Error::Invalid(text)) => Err(Error::Invalid(text)),
             // Other failures are reported when the box is made.
             Ok(()) | Err(_) => Ok(()),
         }
@@ -204,18 +204,14 @@ pub(super) struct AwaitedImage {
 }
 
 /// Converts a failure of the image store into the caller's error.
-fn fault(name: &str, error: providers::Error) -> Error {
-    use providers::Error as P;
+fn fault(name: &str, error: images::Error) -> Error {
+    use images::Error as E;
     match error {
-        P::Invalid(text) | P::TooLarge(text) | P::NotSupported(text) => Error::Invalid(text),
-        P::NotFound(_) => Error::NotFound(Resource::Image, name.to_owned()),
-        P::Conflict(text) => Error::Conflict(text),
-        P::Gone => Error::Conflict("the image was removed meanwhile; ask again".to_owned()),
-        P::Full(text) => Error::Full(text),
-        P::NoSpace => Error::Full("the disk with the images of this server is full; make room on it".to_owned()),
-        P::Exhausted(text) => Error::LimitReached(text),
-        P::Unavailable(text) | P::NoImage(text) => Error::Unavailable(text),
-        P::NotAsked(error) => fault(name, *error),
-        P::Failed { action, .. } => Error::Images { action, source: Arc::new(error) },
+        E::Invalid(text) | E::TooLarge(text) => Error::Invalid(text),
+        E::NotFound(_) => Error::NotFound(Resource::Image, name.to_owned()),
+        E::Conflict(text) => Error::Conflict(text),
+        E::Full(text) => Error::Full(text),
+        E::Unavailable(text) => Error::Unavailable(text),
+        E::Failed { action, .. } => Error::Images { action, source: Arc::new(error) },
     }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
+use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt};
 use http_body::Body as _;
-use providers::ByteStream;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, Semaphore};
 
@@ -226,24 +226,24 @@ impl Upload {
     }
 
     /// Returns the body as a stream. It fails when the body exceeds the bound or the client
-    /// goes away, so that a part is never taken for the whole.
-    pub fn bytes(&self) -> ByteStream {
+    /// goes away, so that a part is never taken for the whole; `invalid` makes the error.
+    pub fn bytes<E: Send + 'static>(&self, invalid: fn(String) -> E) -> BoxStream<'static, Result<Bytes, E>> {
         let upload = self.clone();
-        futures_util::stream::unfold(upload, |upload| async move {
+        futures_util::stream::unfold(upload, move |upload| async move {
             let piece = upload.stream.lock().await.next().await?;
             let piece = match piece {
                 Ok(piece) => upload.count(piece),
                 Err(error) => {
                     upload.is_stalled.fetch_or(is_stalled(&error), Ordering::Relaxed);
-                    Err(providers::Error::Invalid("the upload was cut off".to_owned()))
+                    Err("the upload was cut off")
                 }
             };
-            Some((piece, upload))
+            Some((piece.map_err(|text| invalid(text.to_owned())), upload))
         })
         .boxed()
     }
 
-    fn count(&self, piece: Bytes) -> providers::Result<Bytes> {
+    fn count(&self, piece: Bytes) -> Result<Bytes, &'static str> {
         let left = self.left.load(Ordering::Relaxed);
         match left.checked_sub(piece.len() as u64) {
             Some(left) => {
@@ -252,7 +252,7 @@ impl Upload {
             }
             None => {
                 self.is_too_large.store(true, Ordering::Relaxed);
-                Err(providers::Error::Invalid("the upload is too large".to_owned()))
+                Err("the upload is too large")
             }
         }
     }

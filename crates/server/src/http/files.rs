@@ -117,7 +117,7 @@ pub async fn put(State(api): State<Api>, uri: Uri, meter: Meter, request: Reques
     let written = async {
         let Params(PutParams { mode }) = Params::of(&uri)?;
         let mode = mode.as_deref().map(wire::mode).transpose()?;
-        Ok(api.control.write_file(&id, &path, mode, upload.bytes()).await?)
+        Ok(api.control.write_file(&id, &path, mode, upload.bytes(providers::Error::Invalid)).await?)
     };
     match written.await {
         Ok(()) => Ok(wire::status("written")),

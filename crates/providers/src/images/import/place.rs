@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use domain::{Asker, NoPlace};
 
 use super::super::Store;
-use crate::{Error, Result};
+use crate::images::{Error, Result};
 
 /// Most archives imported at once.
 const IMPORTS_MAX: usize = 16;

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::rootfs::stopped;
 use super::{Hex, Layout, descriptor, hex, remove, sha256, sync_folder};
-use crate::Error;
+use crate::images::Error;
 
 /// Pause between two looks at what is being written.
 const PAUSE: Duration = Duration::from_millis(5);

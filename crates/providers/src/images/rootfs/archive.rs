@@ -7,7 +7,7 @@
 use std::io::{self, Read};
 
 use super::pax::{self, Part, Pax};
-use crate::{Error, Result};
+use crate::images::{Error, Result};
 
 const BLOCK: usize = 512;
 /// Largest accepted pax header, in bytes: the largest attribute is 64 KiB.

@@ -13,7 +13,7 @@ use super::Compression;
 use super::archive::{Archive, Kind, refuse};
 use super::stream::{decoder, fault, hex, stopped};
 use super::unpack::clean;
-use crate::{Error, Result};
+use crate::images::{Error, Result};
 
 /// Most members recorded of an archive; the names of those beyond it are not kept.
 const MEMBERS_MAX: u64 = 20_000;

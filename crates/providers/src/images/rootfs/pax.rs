@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::archive::refuse;
-use crate::Result;
+use crate::images::Result;
 
 /// Most parts of one sparse file.
 const PARTS_MAX: usize = 65_536;

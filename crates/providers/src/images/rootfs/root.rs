@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use super::super as images;
 use super::archive::refuse;
 use super::stream::Budget;
-use crate::{Error, Result};
+use crate::images::{Error, Result};
 
 /// Longest path inside an image, in bytes, with links resolved: a program that copies a tree by
 /// its paths puts a prefix before them, and Linux allows 4,096 bytes.

@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::root::disk;
 use super::stream::hex;
-use crate::Result;
+use crate::images::Result;
 
 /// Shared files, as one unpacking sees them.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use super::super::processors::{Pace, Turn};
 use super::super::room;
 use super::archive::refuse;
 use super::{Bounds, Compression, Layer};
-use crate::{Error, Result};
+use crate::images::{Error, Result};
 
 /// Bytes handed from thread to thread at a time.
 const CHUNK: usize = 256 * 1024;

@@ -15,7 +15,7 @@ use super::archive::{Archive, Kind, Member, refuse};
 use super::root::{Root, disk, kind_of, set_mtime, times};
 use super::share::{Shared, Traits};
 use super::stream::{Budget, Chunks, uncompressed};
-use crate::{Error, Result};
+use crate::images::{Error, Result};
 
 /// Size up to which a file is read before it is written, in bytes: if another image has it
 /// already, nothing is written.

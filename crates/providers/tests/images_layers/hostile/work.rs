@@ -5,7 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use fixtures::image::{Entry, checksum, header, layer, record};
-use providers::Error;
+use providers::images::Error;
 use providers::images::Reserve;
 use providers::images::rootfs::Bounds;
 use tokio_util::sync::CancellationToken;

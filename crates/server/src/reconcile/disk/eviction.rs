@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// Removal of images from one disk.
 #[derive(Debug, Default)]
 pub(super) struct Eviction {
-    under_way: JoinSet<providers::Result<Pruned>>,
+    under_way: JoinSet<providers::images::Result<Pruned>>,
     not_before: Option<Instant>,
 }
 
