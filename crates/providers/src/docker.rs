@@ -33,12 +33,12 @@ use bollard::errors::Error as ClientError;
 use bollard::models::ContainerSummaryStateEnum;
 use bollard::query_parameters::{CreateContainerOptionsBuilder, ListContainersOptionsBuilder};
 use domain::SandboxId;
+use images::PullPolicy;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::agent::AgentGuest;
-use crate::images::PullPolicy;
 use crate::{
     Backend, BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Isolation, KernelShare, LimitKind,
     Phase, Provider, Result, Spec, Started,

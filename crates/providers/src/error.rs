@@ -2,8 +2,6 @@
 
 #![warn(missing_docs)]
 
-use crate::images;
-
 /// Result of a provider's method.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

@@ -13,7 +13,6 @@ mod disk;
 pub mod docker;
 mod error;
 mod guest;
-pub mod images;
 mod kernel;
 mod local;
 pub mod mock;

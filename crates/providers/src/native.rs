@@ -11,10 +11,10 @@ mod prepared_dirs;
 use std::path::{PathBuf, absolute};
 
 use domain::StoreId;
+use images::Images;
 use tokio::task::JoinSet;
 
 use crate::Result;
-use crate::images::Images;
 use crate::local::Local;
 use crate::local::backend::Backend;
 use crate::local::cgroup::Cgroups;

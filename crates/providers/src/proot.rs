@@ -21,8 +21,8 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use domain::StoreId;
+use images::Images;
 
-use crate::images::Images;
 use crate::local::Local;
 use crate::local::backend::Backend;
 use crate::local::fault::not_opened;

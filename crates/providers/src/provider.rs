@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use domain::SandboxId;
+use images::Images;
 
-use crate::images::Images;
 use crate::{BoxDisk, DiskUsage, Found, Guest, KernelShare, Result, Slots, Spec, Started};
 
 /// Separation of a box from the host.

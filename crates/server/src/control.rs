@@ -43,6 +43,7 @@ use crate::operation_metrics::{Operation, Operations};
 use crate::provider_registry::Registry;
 use crate::store::{self, Applied, Change, PoolBounds, Store};
 
+pub use self::images::Pull;
 pub use crate::admission::QueueStats;
 pub use crate::store::workers::{Heartbeat, LeaseCounts};
 pub use crate::store::{
@@ -54,7 +55,6 @@ pub use collected::Collected;
 #[cfg(test)]
 pub use collected::collected_of;
 pub use exec::{Conversation, ExecCommand, ExecOutcome, ExecRequest, Handle, Running, Touch};
-pub use images::Pull;
 pub(crate) use inventory::Kept;
 pub use leased::Held;
 pub use pool::{PoolStatus, SharedBoxes};
@@ -157,7 +157,7 @@ pub enum Error {
         /// Operation that failed, as a verb phrase.
         action: &'static str,
         #[source]
-        source: Arc<providers::images::Error>,
+        source: Arc<::images::Error>,
     },
     #[error("the store is not available; the server's log has the cause")]
     Store(#[source] store::Error),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use domain::Timestamp;
 use futures_util::future::join_all;
-use providers::images::Images;
+use images::Images;
 use providers::{Health, Provider, docker, native, proot};
 use tokio::sync::Notify;
 

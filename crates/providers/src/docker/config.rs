@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use domain::StoreId;
 
-use crate::images::{PullPolicy, RegistryConfig};
+use images::{PullPolicy, RegistryConfig};
 
 /// Configuration of the provider. [`DockerConfig::new`] has the defaults.
 #[derive(Debug, Clone)]

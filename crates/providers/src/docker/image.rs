@@ -12,6 +12,8 @@ use bollard::query_parameters::CreateImageOptionsBuilder;
 use domain::Asker;
 use futures_util::StreamExt;
 use guest_protocol::Defaults;
+use images::desk::{Begun, Desk, Interest, Origin, Wanted};
+use images::{Login, Logins, Name, PULL_WAIT_MAX, PullPolicy, Run, is_digest, is_docker_hub};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -20,12 +22,6 @@ use tokio_util::task::TaskTracker;
 use super::config::DockerConfig;
 use super::engine::own_arch;
 use super::fault;
-use crate::images::desk::{Begun, Desk, Interest, Origin, Wanted};
-use crate::images::layout::is_digest;
-use crate::images::login::{Login, Logins};
-use crate::images::name::{Name, is_docker_hub};
-use crate::images::pull::PULL_WAIT_MAX;
-use crate::images::{self, PullPolicy, Run};
 use crate::{Error, Result};
 
 /// Key of Docker's own registry in logins.
@@ -316,7 +312,7 @@ fn read(name: &str, inspected: ImageInspect) -> Result<Image> {
 mod test {
     use super::super::transport::Endpoint;
     use super::*;
-    use crate::images::desk::PULLS_MAX;
+    use images::desk::PULLS_MAX;
 
     #[test]
     fn what_would_be_another_path_of_the_engine_is_no_name() {

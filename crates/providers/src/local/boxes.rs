@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::SandboxId;
+use images::ImageGuard;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio_util::task::TaskTracker;
 
 use super::process::Process;
 use crate::agent::AgentGuest;
-use crate::images::ImageGuard;
 use crate::{Error, Guest, Result};
 
 /// State of a box in memory. All of it can be found again from disk.

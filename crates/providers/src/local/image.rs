@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use domain::SandboxId;
+use images::{ImageGuard, Images};
 
-use crate::images::{ImageGuard, Images};
 use crate::{Error, Result, Spec};
 
 /// Name of the image that shows the host's own programs.

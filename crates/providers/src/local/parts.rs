@@ -8,8 +8,9 @@ use super::folder::Folders;
 use super::host_rootfs::HostRootfs;
 use super::ids::IdPool;
 use super::removals::Removals;
+use images::Images;
+
 use crate::Result;
-use crate::images::Images;
 
 /// Folders, ids, images and programs of one provider.
 #[derive(Debug)]

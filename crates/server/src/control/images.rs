@@ -5,7 +5,7 @@ use std::sync::Arc;
 use domain::Asker;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use providers::images::{self, Archive, Detail, Image, Images, Progress, Pruned};
+use images::{Archive, Detail, Image, Images, Progress, Pruned};
 use providers::{Provider, Spec};
 use serde_json::json;
 use tokio::sync::mpsc;

@@ -184,10 +184,8 @@ pub async fn import(
     let upload = Upload::begin(request.into_body(), api.settings.image_bytes_max, &meter).await?;
     upload.check_announced().await.map_err(too_large)?;
     let asked = Some(name.as_str()).filter(|name| !name.is_empty());
-    let imported = api
-        .control
-        .import_images(asked, upload.bytes(providers::images::Error::Invalid), meter.account().asker())
-        .await;
+    let imported =
+        api.control.import_images(asked, upload.bytes(images::Error::Invalid), meter.account().asker()).await;
     let answer = match imported {
         Ok(images) => {
             let images: Vec<_> = images.into_iter().map(wire::image).collect();

@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
 use host_disk::Room;
-use providers::images::Images;
+use images::Images;
 use providers::{Chain, DiskUsage, Provider};
 use serde_json::json;
 use tokio::task::JoinSet;

@@ -44,7 +44,7 @@ pub enum Failure {
         path: String,
         /// Error of the image store.
         #[source]
-        source: providers::images::Error,
+        source: images::Error,
     },
     /// A required provider cannot be set up.
     #[error("cannot set up the provider `{name}`: {source}")]

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use images::{Images, ImagesConfig, RegistryConfig, Reserve};
 use providers::custom::{Custom, CustomConfig};
 use providers::docker::{Docker, DockerConfig, DockerTls};
-use providers::images::{Images, ImagesConfig, RegistryConfig, Reserve};
 use providers::mock::Mock;
 use providers::native::{Native, NativeConfig};
 use providers::proot::{Proot, ProotConfig};

@@ -22,10 +22,11 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("host-disk", &[]),
     ("guest-agent", &["guest-protocol"]),
     ("client", &["api"]),
+    ("images", &["domain", "guest-protocol", "host-disk"]),
     // One provider drives another service: docs/develop/decisions/0005.
-    ("providers", &["api", "client", "domain", "guest-protocol", "host-disk"]),
+    ("providers", &["api", "client", "domain", "guest-protocol", "host-disk", "images"]),
     // A worker speaks to its control plane.
-    ("server", &["api", "client", "domain", "host-disk", "providers"]),
+    ("server", &["api", "client", "domain", "host-disk", "images", "providers"]),
     // The command line prints answers of the API, and measures with the agent.
     ("tidebox", &["api", "client", "providers", "server"]),
 ];

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use domain::{Resources, SandboxId};
 use fixtures::image::{Image, digest};
-use providers::images::rootfs::{Bounds, Compression, Layer, Trees};
-use providers::images::{Images, ImagesConfig, PullPolicy, Reserve};
+use images::rootfs::{Bounds, Compression, Layer, Trees};
+use images::{Images, ImagesConfig, PullPolicy, Reserve};
 use providers::native::{Native, NativeConfig};
 use providers::{Chain, Error, Guest, Provider, Result, Slots, Spec};
 use serde_json::Value;

@@ -139,7 +139,9 @@ async fn slots_share_an_image_and_not_their_changes() {
         assert!(Instant::now() < until, "{:?}", guest.console(50).await);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let Err(Error::Conflict(_)) = provider.images().remove(FULL).await else { panic!("the image of slots is removed") };
+    let Err(images::Error::Conflict(_)) = provider.images().remove(FULL).await else {
+        panic!("the image of slots is removed")
+    };
 }
 
 #[tokio::test]
@@ -147,7 +149,7 @@ async fn the_image_of_a_box_cannot_be_removed_before_the_box_is() {
     let Some(provider) = with_full_image().await else { return };
     let sandbox = provider.start_with(spec_of(FULL)).await;
     let refused = provider.images().remove(FULL).await;
-    assert!(matches!(refused, Err(Error::Conflict(_))), "{refused:?}");
+    assert!(matches!(refused, Err(images::Error::Conflict(_))), "{refused:?}");
     assert_eq!(provider.images().prune(true).await.unwrap().images, Vec::<String>::new());
     assert_eq!(sandbox.text("cat owned; hello").await, "of app\nhello of the image\n");
     provider.native.stop(&sandbox.id).await.unwrap();
@@ -166,7 +168,7 @@ async fn a_box_whose_first_process_was_killed_holds_its_image_until_it_is_remove
         assert!(Instant::now() < until);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert!(matches!(provider.images().remove(FULL).await, Err(Error::Conflict(_))));
+    assert!(matches!(provider.images().remove(FULL).await, Err(images::Error::Conflict(_))));
     provider.native.stop(&sandbox.id).await.unwrap();
     provider.images().remove(FULL).await.unwrap();
 }
@@ -221,7 +223,7 @@ async fn boxes_of_images_are_found_after_a_kill_and_hold_their_images_again() {
     let native = Native::open(NativeConfig { images: Some(images.clone()), ..provider.config() }).await.unwrap();
     assert!(native.inventory().await.unwrap().iter().all(|found| found.alive && started.contains(&found.id)));
     for name in [FULL, SCRATCH] {
-        assert!(matches!(images.remove(name).await, Err(Error::Conflict(_))), "{name} is held");
+        assert!(matches!(images.remove(name).await, Err(images::Error::Conflict(_))), "{name} is held");
     }
     assert_eq!(images.prune(true).await.unwrap().images, Vec::<String>::new());
     // A file that was never read before is read from the image now.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use domain::SandboxId;
-use providers::images::Images;
+use images::Images;
 use providers::proot::{Proot, ProotConfig};
 use providers::{Chain, Command, Guest, Provider, Result, Spec};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fixtures::image::{Entry, Image};
 use fixtures::registry::Registry;
-use providers::images::{Images, ImagesConfig};
+use images::{Images, ImagesConfig};
 use providers::{Error, Provider, Spec};
 use serde_json::json;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use providers::images::PullPolicy;
+use images::PullPolicy;
 
 use super::super::declare::{SecretOrFile, Sections, section};
 use super::super::read::{Configurable, LATER_FILE, List, Number, Optional, OrEmpty, Reader, Words};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use providers::images::PullPolicy;
+use images::PullPolicy;
 use serde_json::{Value as Json, json};
 
 use super::super::declare::{Nested, SecretOrFile, section};

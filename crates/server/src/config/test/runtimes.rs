@@ -1,6 +1,6 @@
 //! Tests of the keys of images and providers.
 
-use providers::images::PullPolicy;
+use images::PullPolicy;
 
 use super::*;
 

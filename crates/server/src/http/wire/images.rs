@@ -1,7 +1,7 @@
 //! Conversions of images to the API.
 
 use domain::Timestamp;
-use providers::images::{Detail, Image, Progress, Pruned};
+use images::{Detail, Image, Progress, Pruned};
 
 /// Converts an image to the API.
 pub fn image(image: Image) -> api::Image {

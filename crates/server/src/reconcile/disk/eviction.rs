@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use providers::images::{Images, Pruned};
+use images::{Images, Pruned};
 use providers::{Chain, DiskUsage};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// Removal of images from one disk.
 #[derive(Debug, Default)]
 pub(super) struct Eviction {
-    under_way: JoinSet<providers::images::Result<Pruned>>,
+    under_way: JoinSet<images::Result<Pruned>>,
     not_before: Option<Instant>,
 }
 

@@ -1,0 +1,261 @@
+//! Removal of names, then of images without a name, then of blobs and shared files that no image
+//! needs. What a box holds stays.
+
+use std::collections::HashSet;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use domain::Chain;
+use host_disk::DiskUsage;
+use rustix::fs::Timestamps;
+
+use super::name::Wanted;
+use super::{Image, Pruned, Store, disk, is_full};
+use crate::{Error, Result};
+
+impl Store {
+    /// Removes a name from its image, and the image with its last name.
+    pub(super) async fn remove(self: &Arc<Self>, wanted: Wanted) -> Result<()> {
+        let ended = match &wanted {
+            Wanted::Name(name) => self.end_pull(&name.to_string()).await,
+            Wanted::Digest(_) => false,
+        };
+        let _removals = self.removals.lock().await;
+        self.blocking("remove an image", move |store| {
+            let digest = match store.find(&wanted) {
+                // There was only the pull, which has ended.
+                Err(Error::NotFound(_)) if ended => return Ok(()),
+                found => found?,
+            };
+            let fails = |error| disk("remove an image", error);
+            let last = match &wanted {
+                Wanted::Digest(_) => true,
+                Wanted::Name(_) => store.layout.manifests().get(&digest).is_none_or(|names| names.len() <= 1),
+            };
+            if last {
+                store.drop_image(&digest)?;
+            } else if let Wanted::Name(name) = &wanted {
+                store.layout.remove_ref(&name.to_string()).map_err(fails)?;
+            }
+            store.sweep(None).map(drop)
+        })
+        .await
+    }
+
+    /// Removes images that have no name and no holder; with `all`, also those with a name.
+    pub(super) async fn prune(self: &Arc<Self>, all: bool) -> Result<Pruned> {
+        let _removals = self.removals.lock().await;
+        self.blocking("prune images", move |store| {
+            let mut pruned = Pruned::default();
+            for (digest, names) in store.layout.manifests() {
+                if (all || names.is_empty()) && store.try_drop(&digest)? {
+                    pruned.images.push(digest);
+                }
+            }
+            pruned.freed_bytes = store.sweep(None)?;
+            Ok(pruned)
+        })
+        .await
+    }
+
+    /// Removes blobs that no image needs, limited to `only` if given.
+    pub(super) async fn tidy(self: &Arc<Self>, only: Option<HashSet<String>>) {
+        let _removals = self.removals.lock().await;
+        if let Err(error) = self.blocking("tidy images", move |store| store.sweep(only.as_ref())).await {
+            tracing::warn!(error = %Chain(&error), "what a failed pull left is not removed yet");
+        }
+    }
+
+    /// Removes the longest unused images until the store is within `bytes_max`.
+    pub(super) async fn evict(self: &Arc<Self>) {
+        if self.config.bytes_max == 0 {
+            return;
+        }
+        let _removals = self.removals.lock().await;
+        if let Err(error) = self.blocking("evict images", |store| store.evict_now()).await {
+            tracing::warn!(error = %Chain(&error), "the store of images takes more than it may");
+        }
+    }
+
+    fn evict_now(&self) -> Result<()> {
+        if self.bytes()? <= self.config.bytes_max {
+            return Ok(());
+        }
+        // Blobs and files that no image needs go before images that may be used again.
+        self.sweep(None)?;
+        for image in self.by_use()? {
+            let bytes = self.bytes()?;
+            if bytes <= self.config.bytes_max {
+                return Ok(());
+            }
+            if self.try_drop(&image.digest)? {
+                tracing::info!(digest = image.digest, names = ?image.names, "an unused image was removed");
+                self.sweep(None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the disk usage of images without a holder. A shared file counts in each of its
+    /// images.
+    pub(super) async fn idle_usage(self: &Arc<Self>) -> Result<DiskUsage> {
+        self.blocking("measure the images", |store| {
+            let mut idle = DiskUsage::default();
+            for image in
+                store.images()?.iter().filter(|image| image.boxes == 0 && !store.layout.is_fresh(&image.digest))
+            {
+                let tree = store.trees.usage(&image.digest).unwrap_or_default();
+                idle.bytes = idle.bytes.saturating_add(tree.bytes).saturating_add(image.size_bytes);
+                idle.entries = idle.entries.saturating_add(tree.entries);
+            }
+            Ok(idle)
+        })
+        .await
+    }
+
+    /// Removes what no image needs, then images without a holder, the longest unused first, until
+    /// more of the disk is free than the reserve.
+    pub(super) async fn make_room(self: &Arc<Self>) -> Result<Pruned> {
+        let _removals = self.removals.lock().await;
+        self.blocking("make room on the disk of the images", |store| {
+            let mut pruned = Pruned { freed_bytes: store.sweep(None)?, ..Pruned::default() };
+            for image in store.by_use()? {
+                if store.room().is_ok() {
+                    break;
+                }
+                if store.try_drop(&image.digest)? {
+                    tracing::warn!(digest = image.digest, names = ?image.names, "an image was removed to free the disk");
+                    pruned.freed_bytes = pruned.freed_bytes.saturating_add(store.sweep(None)?);
+                    pruned.images.push(image.digest);
+                }
+            }
+            Ok(pruned)
+        })
+        .await
+    }
+
+    /// Returns every image: those without a name, then the others, the longest unused first.
+    fn by_use(&self) -> Result<Vec<Image>> {
+        let mut images = self.images()?;
+        images.sort_by_key(|image| (!image.names.is_empty(), image.used_at));
+        Ok(images)
+    }
+
+    /// Returns the size of the store, in bytes. A shared file counts in each of its images.
+    fn bytes(&self) -> Result<u64> {
+        let blobs = self.layout.bytes().map_err(|error| disk("measure the images", error))?;
+        let trees = self.layout.manifests().into_keys().filter_map(|digest| self.trees.bytes(&digest));
+        Ok(trees.fold(blobs, u64::saturating_add))
+    }
+
+    /// Removes an image; returns `false` if it is in use.
+    fn try_drop(&self, digest: &str) -> Result<bool> {
+        match self.drop_image(digest) {
+            Ok(()) => Ok(true),
+            Err(Error::Conflict(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes an image with all its names. The caller holds the lock `removals`, and sweeps
+    /// afterwards.
+    fn drop_image(&self, digest: &str) -> Result<()> {
+        self.begin_removal(digest).map_err(|holders| {
+            Error::Conflict(format!(
+                "`{digest}` is in use by {holders} {}; destroy {} first",
+                if holders == 1 { "sandbox" } else { "sandboxes" },
+                if holders == 1 { "it" } else { "them" },
+            ))
+        })?;
+        // A pull marks the manifest and then checks for a removal. Here the order is reversed, so
+        // that one of them sees the other.
+        let done = if self.layout.is_fresh(digest) {
+            Err(Error::Conflict(format!("`{digest}` is being pulled or imported; try again when that is over")))
+        } else {
+            let forgotten = match self.layout.forget(digest) {
+                // The disk is too full even for a new index, so the tree goes first. A crash
+                // between the two leaves a name; a client that asks for it pulls the image again.
+                Err(error) if is_full(&error) => self
+                    .trees
+                    .remove(digest)
+                    .and_then(|()| self.trees.collect())
+                    .and_then(|_| self.layout.forget(digest)),
+                forgotten => forgotten.and_then(|()| self.trees.remove(digest)),
+            };
+            let _ = fs::remove_file(self.used_path(digest));
+            forgotten.map_err(|error| disk("remove an image", error))
+        };
+        self.is_removed(digest);
+        done
+    }
+
+    /// Removes blobs, limited to `only` if given, and shared files that no image needs; returns
+    /// the bytes freed. The caller holds the lock `removals`.
+    fn sweep(&self, only: Option<&HashSet<String>>) -> Result<u64> {
+        let fails = |error| disk("remove what no image needs", error);
+        // What a pull has from now on stays until the sweep is over.
+        let _sweeping = self.layout.sweeping();
+        self.remove_strays().map_err(fails)?;
+        let mut live = HashSet::new();
+        let images = self.layout.manifests().into_keys().chain(self.all_held());
+        for digest in images {
+            match self.known(&digest) {
+                Ok(known) => {
+                    let blobs = known.manifest.layers().iter().chain([known.manifest.config()]);
+                    live.extend(blobs.map(|blob| blob.digest().to_string()));
+                }
+                // Its layers are unknown, and are pulled again with it.
+                Err(Error::Invalid(_) | Error::NotFound(_)) => {}
+                // A failing disk must not cost every layer.
+                Err(error) => return Err(error),
+            }
+            live.insert(digest);
+        }
+        let blobs = self.layout.sweep(&live, only).map_err(fails)?;
+        Ok(blobs.saturating_add(self.trees.collect().map_err(fails)?))
+    }
+
+    /// Removes trees of images that are not in the index: a crash came before the image was
+    /// named, or the index was lost. Not for the start of the server, when boxes do not hold
+    /// their images yet.
+    fn remove_strays(&self) -> io::Result<()> {
+        let images = self.layout.manifests();
+        for entry in fs::read_dir(self.config.dir.join("trees"))? {
+            let digest = format!("sha256:{}", entry?.file_name().to_string_lossy());
+            let stray = super::layout::is_digest(&digest) && !images.contains_key(&digest);
+            if stray && self.begin_removal(&digest).is_ok() {
+                // As in `drop_image`.
+                let removed = if self.layout.is_fresh(&digest) { Ok(()) } else { self.trees.remove(&digest) };
+                self.is_removed(&digest);
+                removed?;
+            }
+        }
+        Ok(())
+    }
+
+    fn used_path(&self, digest: &str) -> PathBuf {
+        self.config.dir.join("used").join(digest.trim_start_matches("sha256:"))
+    }
+
+    /// Records that an image was used just now. A failure is only logged.
+    pub(super) fn touch(&self, digest: &str) {
+        // `UTIME_NOW` would give two uses within some milliseconds the same time.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let touched =
+            OpenOptions::new().create(true).truncate(false).write(true).open(self.used_path(digest)).and_then(|file| {
+                let times = Timestamps { last_access: now, last_modification: now };
+                Ok(rustix::fs::futimens(&file, &times)?)
+            });
+        if let Err(error) = touched {
+            tracing::debug!(digest, error = %Chain(&error), "cannot note the use of an image");
+        }
+    }
+
+    /// Returns the time of the last use of an image.
+    pub(super) fn used_at(&self, digest: &str) -> Option<SystemTime> {
+        fs::metadata(self.used_path(digest)).ok()?.modified().ok()
+    }
+}

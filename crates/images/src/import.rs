@@ -1,0 +1,581 @@
+//! Import of images from archives: the output of `docker save`, an OCI layout in a tar, or the
+//! files of one root directory.
+//!
+//! An archive comes as a stream and may have its table of contents at the end, so it is first
+//! written to a file. Its statements are checked like those of a registry: every blob goes into
+//! the layout under the digest of its content.
+
+mod place;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use domain::Asker;
+use futures_util::StreamExt as _;
+use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::watch;
+
+use super::layout::{Ingest, Work, descriptor, is_digest};
+use super::manifest::{DOCUMENT_BYTES_MAX, Document, LAYERS_MAX, configuration};
+use super::name::{Name, shown};
+use super::platform::{Platform, offered};
+use super::processors::{Pace, Paced, Turn};
+use super::pull::State;
+use super::rootfs::{Compression, Contents, HEAD, compression_of, decoder, stopped};
+use super::{Image, Progress, Run, Store, disk};
+use crate::{Archive, Error, Result};
+use place::Place;
+
+/// Most images in one archive.
+const IMAGES_MAX: usize = 256;
+/// Most names of all images in one archive.
+const NAMES_MAX: usize = 1024;
+/// Bytes copied between two checks of the free space.
+const LOOK_BYTES: u64 = 4 << 20;
+
+/// Annotation in which containerd and Docker keep the full name of an image.
+const FULL_NAME: &str = "io.containerd.image.name";
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+/// Archive written to a file, which is removed on drop.
+#[derive(Debug)]
+struct Spool {
+    path: PathBuf,
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        // A file that stays is removed when the store is opened next.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Image whose blobs are in the layout.
+#[derive(Debug)]
+struct Ready {
+    bytes: Vec<u8>,
+    manifest: Box<ImageManifest>,
+    config: ImageConfiguration,
+    names: Vec<Name>,
+}
+
+/// Image as `docker save` lists it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Saved {
+    config: String,
+    #[serde(default)]
+    repo_tags: Option<Vec<String>>,
+    layers: Vec<String>,
+}
+
+/// Uncompressed archive with its table of contents.
+struct Opened {
+    file: File,
+    contents: Contents,
+}
+
+impl Store {
+    /// Imports the images of an archive; `name` is for the only one in it.
+    pub(super) async fn import(
+        self: &Arc<Self>,
+        name: Option<Name>,
+        archive: Archive,
+        asker: Option<Asker>,
+    ) -> Result<Vec<Image>> {
+        let place = Place::take(self, asker)?;
+        let stop = self.pulls.stop.child_token();
+        // The client may hang up: dropping the guard stops the blocking work.
+        let _hung_up = stop.clone().drop_guard();
+        let store = Arc::clone(self);
+        let importing = self.pulls.tasks.spawn(async move {
+            let _place = place;
+            let work = Arc::new(store.layout.work(stop));
+            let imported = store.import_all(&work, name, archive).await;
+            let brought = work.end();
+            match imported {
+                Ok((images, _held)) => {
+                    store.evict().await;
+                    Ok(images)
+                }
+                Err(error) => {
+                    // No image refers to the blobs of a failed import. On a full disk, all
+                    // unneeded blobs go.
+                    let is_full = matches!(error, Error::Full(_));
+                    store.tidy((!is_full).then_some(brought)).await;
+                    Err(if store.pulls.stop.is_cancelled() { stopping() } else { error })
+                }
+            }
+        });
+        importing.await.unwrap_or_else(|error| Err(Error::failed("import an image", error)))
+    }
+
+    async fn import_all(
+        self: &Arc<Self>,
+        work: &Arc<Work>,
+        name: Option<Name>,
+        archive: Archive,
+    ) -> Result<(Vec<Image>, Vec<super::ImageGuard>)> {
+        let spool = work.unless_stopped(self.write_down(archive)).await??;
+        let reading = Arc::clone(work);
+        let ready = self
+            .long_work("read an archive", move |store| Reader { store, work: &reading }.archive(&spool, name))
+            .await?;
+        let (state, _) = watch::channel(State::Going(Progress::Resolving));
+        let (mut images, mut all_held): (Vec<Image>, Vec<_>) = (Vec::new(), Vec::new());
+        for Ready { bytes, manifest, config, names } in ready {
+            let mut latest = None;
+            for name in &names {
+                let (image, held) = self.keep(work, name, &bytes, &manifest, &config, &state).await?;
+                tracing::info!(%name, digest = image.digest, "an image was imported");
+                latest = Some(image);
+                all_held.push(held);
+            }
+            images.extend(latest);
+        }
+        Ok((images, all_held))
+    }
+
+    /// Returns a path for an archive, in the folder that the next start clears.
+    fn spool(&self) -> Spool {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("import-{}-{number}", std::process::id());
+        Spool { path: self.config.dir.join("ingest").join(name) }
+    }
+
+    async fn write_down(&self, mut archive: Archive) -> Result<Spool> {
+        let fails = |error| disk("write an archive", error);
+        let spool = self.spool();
+        let mut file = tokio::fs::File::create(&spool.path).await.map_err(fails)?;
+        let (mut written, mut looked) = (0_u64, 0_u64);
+        while let Some(chunk) = archive.next().await {
+            let chunk = chunk?;
+            written += chunk.len() as u64;
+            self.fits(written)?;
+            if written >= looked {
+                self.room()?;
+                looked = written + LOOK_BYTES;
+            }
+            file.write_all(&chunk).await.map_err(fails)?;
+        }
+        file.flush().await.map_err(fails)?;
+        Ok(spool)
+    }
+
+    fn fits(&self, bytes: u64) -> Result<()> {
+        let most = self.config.image_bytes_max;
+        if bytes <= most {
+            return Ok(());
+        }
+        Err(Error::TooLarge(format!(
+            "the archive is larger than {most} bytes, the most that an image may have here; raise `images.max_image_mb` \
+             to take it"
+        )))
+    }
+}
+
+/// Reader of one archive for an import.
+#[derive(Clone, Copy)]
+struct Reader<'a> {
+    store: &'a Store,
+    work: &'a Work,
+}
+
+impl Reader<'_> {
+    /// Detects the kind of an archive and puts its content into the layout.
+    fn archive(self, spool: &Spool, name: Option<Name>) -> Result<Vec<Ready>> {
+        let _turn = Turn::take();
+        let fails = |error| disk("read an archive", error);
+        let mut file = File::open(&spool.path).map_err(fails)?;
+        let head = head(&mut file).map_err(fails)?;
+        let compression = compression_of(&head).map_err(|error| about("the archive", error))?;
+        let bytes_max = self.store.config.image_bytes_max;
+        let input = BufReader::new(Paced::new(&file, self.work.stop()));
+        let contents = Contents::read(input, compression, bytes_max, self.work.stop())
+            .map_err(|error| about("the archive", error))?;
+        if contents.members == 0 {
+            return Err(Error::Invalid("the archive holds nothing".to_owned()));
+        }
+        let is_layout = contents.find("index.json").is_some() && contents.find("oci-layout").is_some();
+        let has_table = contents.find("manifest.json").is_some();
+        if !is_layout && !has_table {
+            return self.root_archive(&mut file, compression, &contents, name).map(|ready| vec![ready]);
+        }
+        let mut plain = None;
+        if compression != Compression::None {
+            file = self.uncompress(&mut file, compression, &mut plain)?;
+        }
+        let mut opened = Opened { file, contents };
+        // Docker writes both, and its `manifest.json` has the names.
+        let saved = if has_table { opened.saved()? } else { None };
+        let ready = match saved {
+            Some(saved) => self.docker_archive(&mut opened, saved, name),
+            None if is_layout => self.layout_archive(&mut opened, name),
+            // A root directory may contain a file named `manifest.json`.
+            None => {
+                let Opened { mut file, contents } = opened;
+                return self.root_archive(&mut file, Compression::None, &contents, name).map(|ready| vec![ready]);
+            }
+        };
+        drop(plain);
+        ready
+    }
+
+    /// Writes the archive to a file without its compression, for random access.
+    fn uncompress(self, file: &mut File, compression: Compression, spool: &mut Option<Spool>) -> Result<File> {
+        let fails = |error| disk("write an archive", error);
+        let spool = spool.insert(self.store.spool());
+        let mut plain =
+            File::options().read(true).write(true).create(true).truncate(true).open(&spool.path).map_err(fails)?;
+        file.rewind().map_err(fails)?;
+        let mut input =
+            Paced::new(decoder(BufReader::new(Paced::new(file, self.work.stop())), compression)?, self.work.stop());
+        let mut left = LOOK_BYTES;
+        while left == LOOK_BYTES {
+            self.go_on()?;
+            // The first pass over the archive has checked the size.
+            left = io::copy(&mut (&mut input).take(LOOK_BYTES), &mut plain)
+                .map_err(|error| if self.work.stop().is_cancelled() { stopped() } else { fails(error) })?;
+        }
+        Ok(plain)
+    }
+
+    /// Imports an archive of the files of a root directory, as an image of one layer.
+    fn root_archive(
+        self,
+        file: &mut File,
+        compression: Compression,
+        contents: &Contents,
+        name: Option<Name>,
+    ) -> Result<Ready> {
+        let Some(name) = name else {
+            return Err(Error::Invalid(
+                "the archive holds a root directory and no name; give the image one such as `my-image:1`".to_owned(),
+            ));
+        };
+        let size = file.metadata().map_err(|error| disk("read an archive", error))?.len();
+        let layer = self.take_layer(file, 0, size, compression)?;
+        let host = Platform::host();
+        let config = json!({
+            "architecture": host.architecture,
+            "variant": host.variant,
+            "os": host.os,
+            "config": {},
+            "rootfs": {"type": "layers", "diff_ids": [contents.digest]},
+            "history": [{"created_by": "tidebox image import"}],
+        });
+        let config = serde_json::to_vec(&config).map_err(|error| Error::failed("describe an image", error))?;
+        self.assemble(&config, vec![layer], vec![name])
+    }
+
+    /// Imports the images that `docker save` lists.
+    fn docker_archive(self, opened: &mut Opened, saved: Vec<Saved>, name: Option<Name>) -> Result<Vec<Ready>> {
+        let names = names_of(name, &saved, |saved| saved.repo_tags.clone().unwrap_or_default())?;
+        let mut ready = Vec::new();
+        // Several images may have the same layer, and one image may have it several times.
+        let mut taken = HashMap::new();
+        for (saved, names) in saved.iter().zip(names) {
+            let image = shown(&names.first().map(Name::to_string).unwrap_or_default());
+            let config = opened.document(&saved.config)?;
+            let rootfs = serde_json::from_slice::<ImageConfiguration>(&config)
+                .map_err(|_| Error::Invalid(format!("the configuration of {image} cannot be read")))?;
+            let diff_ids = rootfs.rootfs().diff_ids();
+            // Checked before any layer is copied.
+            if saved.layers.len() > LAYERS_MAX {
+                return Err(Error::Invalid(format!(
+                    "{image} cannot be used: it has {} layers, more than {LAYERS_MAX}",
+                    saved.layers.len()
+                )));
+            }
+            if diff_ids.len() != saved.layers.len() {
+                return Err(Error::Invalid(format!(
+                    "{image} cannot be used: its configuration speaks of {} layers, and the archive of {}",
+                    diff_ids.len(),
+                    saved.layers.len()
+                )));
+            }
+            let mut layers = Vec::new();
+            for (path, diff_id) in saved.layers.iter().zip(diff_ids) {
+                let (offset, size) = opened.place(path)?;
+                opened.file.seek(SeekFrom::Start(offset)).map_err(|error| disk("read an archive", error))?;
+                let mut start = Vec::new();
+                let read = (&mut opened.file).take(size.min(HEAD as u64)).read_to_end(&mut start);
+                read.map_err(|error| disk("read an archive", error))?;
+                let compression = compression_of(&start).map_err(|error| about(&shown(path), error))?;
+                let layer = if let Some(known) = taken.get(&(offset, size)) {
+                    Descriptor::clone(known)
+                } else if compression == Compression::None && is_digest(diff_id) && self.work.has(diff_id, size) {
+                    descriptor(MediaType::ImageLayer, size, diff_id).map_err(|error| disk("read an archive", error))?
+                } else {
+                    self.take_layer(&mut opened.file, offset, size, compression)?
+                };
+                taken.insert((offset, size), layer.clone());
+                if compression == Compression::None && layer.digest().as_ref() != diff_id {
+                    return Err(Error::Invalid(format!(
+                        "{image} cannot be used: {} is the layer {}, and its configuration says {}",
+                        shown(path),
+                        layer.digest(),
+                        shown(diff_id)
+                    )));
+                }
+                layers.push(layer);
+            }
+            ready.push(self.assemble(&config, layers, names)?);
+        }
+        Ok(ready)
+    }
+
+    /// Imports the images that the index of an OCI layout lists.
+    fn layout_archive(self, opened: &mut Opened, name: Option<Name>) -> Result<Vec<Ready>> {
+        let index = opened.document("index.json")?;
+        let index: ImageIndex = serde_json::from_slice(&index)
+            .map_err(|_| Error::Invalid("the index.json of the archive is no index of images".to_owned()))?;
+        let names = names_of(name, index.manifests(), |manifest| {
+            let note = |key: &str| manifest.annotations().as_ref().and_then(|notes| notes.get(key)).cloned();
+            // A bare tag does not name the repository.
+            note(FULL_NAME).or(note(REF_NAME).filter(|name| name.contains([':', '/']))).into_iter().collect()
+        })?;
+        let mut ready = Vec::new();
+        for (manifest, names) in index.manifests().iter().zip(names) {
+            let image = shown(&names.first().map(Name::to_string).unwrap_or_default());
+            let mut bytes = opened.blob_document(manifest)?;
+            let mut document = Document::parse(&bytes, &image)?;
+            if let Document::Index(platforms) = &document {
+                let host = Platform::host();
+                let Some(chosen) = host.choose(platforms.manifests()) else {
+                    let there = offered(platforms.manifests());
+                    return Err(Error::Invalid(format!(
+                        "{image} is not made for {host}, what this server is; there is {there}"
+                    )));
+                };
+                bytes = opened.blob_document(chosen)?;
+                document = Document::parse(&bytes, &image)?;
+            }
+            let Document::Manifest(manifest) = document else {
+                return Err(Error::Invalid(format!("{image} cannot be used: its index leads to an index")));
+            };
+            for blob in [manifest.config()].into_iter().chain(manifest.layers()) {
+                self.take_blob(opened, blob)?;
+            }
+            ready.push(self.ready(bytes, manifest, names)?);
+        }
+        Ok(ready)
+    }
+
+    /// Puts a part of a file into the layout, as a layer.
+    fn take_layer(self, file: &mut File, offset: u64, size: u64, compression: Compression) -> Result<Descriptor> {
+        let fails = |error| disk("write a layer", error);
+        let mut ingest = self.work.ingest_unknown().map_err(fails)?;
+        self.copy(file, offset, size, &mut ingest, "write a layer")?;
+        let (digest, size) = ingest.commit().map_err(fails)?;
+        let media_type = match compression {
+            Compression::None => MediaType::ImageLayer,
+            Compression::Gzip => MediaType::ImageLayerGzip,
+            Compression::Zstd => MediaType::ImageLayerZstd,
+        };
+        descriptor(media_type, size, &digest).map_err(fails)
+    }
+
+    /// Copies a blob from the archive's OCI layout into the store's, and checks its digest.
+    fn take_blob(self, opened: &mut Opened, blob: &Descriptor) -> Result<()> {
+        let digest = blob.digest().to_string();
+        if self.work.has(&digest, blob.size()) {
+            return Ok(());
+        }
+        let (offset, size) = opened.blob_place(blob)?;
+        let fails = |error: io::Error| {
+            if error.kind() == io::ErrorKind::InvalidData {
+                return Error::Invalid(format!("the archive's blob {} is not what its name says", shown(&digest)));
+            }
+            if error.kind() == io::ErrorKind::WouldBlock {
+                return Error::Unavailable(format!("another task is writing {} just now; try again", shown(&digest)));
+            }
+            disk("write a layer", error)
+        };
+        let mut ingest = self.work.ingest(&digest, size).map_err(fails)?;
+        ingest.restart().map_err(fails)?;
+        self.copy(&mut opened.file, offset, size, &mut ingest, "write a layer")?;
+        ingest.commit().map(drop).map_err(fails)
+    }
+
+    /// Copies a part of a file into a blob.
+    fn copy(self, file: &mut File, offset: u64, size: u64, ingest: &mut Ingest, action: &'static str) -> Result<()> {
+        let fails = |error| disk(action, error);
+        file.seek(SeekFrom::Start(offset)).map_err(fails)?;
+        let mut left = size;
+        let mut buffer = vec![0; 256 * 1024];
+        let mut looked = u64::MAX;
+        let mut pace = Pace::default();
+        while left > 0 {
+            if looked - left >= LOOK_BYTES {
+                self.go_on()?;
+                looked = left;
+            }
+            let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+            file.read_exact(&mut buffer[..most]).map_err(fails)?;
+            ingest.write(&buffer[..most]).map_err(fails)?;
+            left -= most as u64;
+            pace.count(most);
+        }
+        Ok(())
+    }
+
+    /// Fails once the import is stopped, or if there is no room for more.
+    fn go_on(self) -> Result<()> {
+        if self.work.stop().is_cancelled() {
+            return Err(stopped());
+        }
+        self.store.room()
+    }
+
+    /// Writes a manifest for an image that has none.
+    fn assemble(self, config: &[u8], layers: Vec<Descriptor>, names: Vec<Name>) -> Result<Ready> {
+        let fails = |error| disk("write an image's configuration", error);
+        let config = self.work.put_blob(MediaType::ImageConfig, config).map_err(fails)?;
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": MediaType::ImageManifest,
+            "config": config,
+            "layers": layers,
+        });
+        let bytes = serde_json::to_vec(&manifest).map_err(|error| Error::failed("describe an image", error))?;
+        let Document::Manifest(manifest) = Document::parse(&bytes, "the image")? else {
+            return Err(Error::failed("describe an image", "it became an index"));
+        };
+        self.ready(bytes, manifest, names)
+    }
+
+    /// Makes the checks of a pull: configuration, platform and settings for running it.
+    fn ready(self, bytes: Vec<u8>, manifest: Box<ImageManifest>, names: Vec<Name>) -> Result<Ready> {
+        let image = shown(&names.first().map(Name::to_string).unwrap_or_default());
+        let config = self
+            .store
+            .layout
+            .read_blob(manifest.config().digest().as_ref(), DOCUMENT_BYTES_MAX)
+            .map_err(|error| disk("read an image's configuration", error))?;
+        let config = configuration(&config, &manifest, &image)?;
+        let (host, platform) = (Platform::host(), Platform::of(&config));
+        if !host.runs(&platform) {
+            let platform = shown(&platform.to_string());
+            return Err(Error::Invalid(format!(
+                "{image} is made for {platform}, and this server is {host}; export it for that"
+            )));
+        }
+        Run::of(&config, &image)?;
+        Ok(Ready { bytes, manifest, config, names })
+    }
+}
+
+impl Opened {
+    /// Reads the list of `docker save`; `None` if the file is something else.
+    fn saved(&mut self) -> Result<Option<Vec<Saved>>> {
+        let Ok(saved) = serde_json::from_slice::<Vec<Saved>>(&self.document("manifest.json")?) else { return Ok(None) };
+        if saved.is_empty() {
+            return Err(Error::Invalid("the manifest.json of the archive lists no image".to_owned()));
+        }
+        Ok(Some(saved))
+    }
+
+    fn place(&self, path: &str) -> Result<(u64, u64)> {
+        self.contents.find(path).ok_or_else(|| Error::Invalid(format!("{} is missing in the archive", shown(path))))
+    }
+
+    /// Reads a whole member, of at most [`DOCUMENT_BYTES_MAX`] bytes.
+    fn document(&mut self, path: &str) -> Result<Vec<u8>> {
+        let (offset, size) = self.place(path)?;
+        if size > DOCUMENT_BYTES_MAX {
+            let path = shown(path);
+            return Err(Error::Invalid(format!("{path} in the archive is larger than {DOCUMENT_BYTES_MAX} bytes")));
+        }
+        let mut bytes = Vec::new();
+        let read = self.file.seek(SeekFrom::Start(offset));
+        read.and_then(|_| (&mut self.file).take(size).read_to_end(&mut bytes))
+            .map_err(|error| disk("read an archive", error))?;
+        Ok(bytes)
+    }
+
+    fn blob_place(&self, blob: &Descriptor) -> Result<(u64, u64)> {
+        let digest = blob.digest().to_string();
+        if !is_digest(&digest) {
+            return Err(Error::Invalid(format!("the archive's digest {} is no sha256", shown(&digest))));
+        }
+        let (offset, size) = self.place(&format!("blobs/sha256/{}", digest.trim_start_matches("sha256:")))?;
+        if size != blob.size() {
+            let said = blob.size();
+            return Err(Error::Invalid(format!(
+                "the archive's blob {} has {size} bytes, and should have {said}",
+                shown(&digest)
+            )));
+        }
+        Ok((offset, size))
+    }
+
+    /// Reads a manifest of an OCI layout and checks its digest.
+    fn blob_document(&mut self, blob: &Descriptor) -> Result<Vec<u8>> {
+        self.blob_place(blob)?;
+        let digest = blob.digest().to_string();
+        let bytes = self.document(&format!("blobs/sha256/{}", digest.trim_start_matches("sha256:")))?;
+        if super::layout::sha256(&bytes) != digest {
+            return Err(Error::Invalid(format!("the archive's blob {} is not what its name says", shown(&digest))));
+        }
+        Ok(bytes)
+    }
+}
+
+/// Returns the names of each image of an archive: the caller's `name` for the only image, or the
+/// names that the archive states.
+fn names_of<T>(name: Option<Name>, images: &[T], says: impl Fn(&T) -> Vec<String>) -> Result<Vec<Vec<Name>>> {
+    if images.len() > IMAGES_MAX {
+        return Err(Error::Invalid(format!("the archive holds {} images, more than {IMAGES_MAX}", images.len())));
+    }
+    let mut count = 0;
+    match (name, images) {
+        (_, []) => Err(Error::Invalid("the archive holds no image".to_owned())),
+        (Some(name), [_]) => Ok(vec![vec![name]]),
+        (Some(_), _) => Err(Error::Invalid(format!(
+            "the archive holds {} images, and one name cannot be for all of them; leave it out",
+            images.len()
+        ))),
+        (None, images) => images
+            .iter()
+            .map(|image| {
+                let names = says(image);
+                count += names.len();
+                if names.is_empty() {
+                    return Err(Error::Invalid(
+                        "the archive does not say what its image is called; give it a name such as `my-image:1`"
+                            .to_owned(),
+                    ));
+                }
+                if count > NAMES_MAX {
+                    return Err(Error::Invalid(format!("the archive has more than {NAMES_MAX} names for its images")));
+                }
+                names.iter().map(|name| Name::parse(name)).collect()
+            })
+            .collect(),
+    }
+}
+
+/// Reads the first bytes of a file and rewinds it.
+fn head(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut start = Vec::new();
+    file.take(HEAD as u64).read_to_end(&mut start)?;
+    file.rewind()?;
+    Ok(start)
+}
+
+fn stopping() -> Error {
+    Error::Unavailable("this server is stopping; import it again after its next start".to_owned())
+}
+
+fn about(what: &str, error: Error) -> Error {
+    error.reworded(|text| format!("{what} cannot be used: {text}"))
+}

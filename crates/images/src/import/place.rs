@@ -1,0 +1,43 @@
+//! Limit on the number of concurrent imports.
+
+use std::sync::{Arc, PoisonError};
+
+use domain::{Asker, NoPlace};
+
+use super::super::Store;
+use crate::{Error, Result};
+
+/// Most archives imported at once.
+const IMPORTS_MAX: usize = 16;
+
+/// Slot of a running import, released on drop.
+pub(super) struct Place {
+    store: Arc<Store>,
+    asker: Option<Asker>,
+}
+
+impl Place {
+    pub(super) fn take(store: &Arc<Store>, asker: Option<Asker>) -> Result<Place> {
+        let mut imports = store.pulls.imports.lock().unwrap_or_else(PoisonError::into_inner);
+        Asker::admit(asker, IMPORTS_MAX, imports.iter().copied()).map_err(|none| {
+            Error::Unavailable(match none {
+                NoPlace::Queue => format!("{IMPORTS_MAX} archives are being taken in; try again later"),
+                NoPlace::Share => format!(
+                    "as many archives are being taken in for this caller as are left for others, of {IMPORTS_MAX}; wait \
+                     for these, or try again later"
+                ),
+            })
+        })?;
+        imports.push(asker);
+        Ok(Place { store: Arc::clone(store), asker })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut imports = self.store.pulls.imports.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = imports.iter().position(|other| *other == self.asker) {
+            imports.swap_remove(at);
+        }
+    }
+}

@@ -1,0 +1,524 @@
+//! Image store: images from registries and archives, unpacked and shared by every provider that
+//! needs a root file system on disk.
+
+#![warn(missing_docs)]
+
+mod catalog;
+mod config;
+pub mod desk;
+mod error;
+mod fetch;
+mod garbage;
+mod import;
+mod layout;
+mod login;
+mod manifest;
+mod name;
+mod platform;
+mod processors;
+mod pull;
+mod registry;
+pub mod rootfs;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use domain::Asker;
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
+use guest_protocol::Defaults;
+use host_disk::{DiskUsage, Room};
+
+use catalog::Shelf;
+pub use config::{ImagesConfig, PullPolicy, RegistryConfig, Reserve};
+use desk::Interest;
+pub use error::{Error, Result};
+use layout::Layout;
+pub use layout::is_digest;
+pub use login::{Login, Logins};
+use name::Wanted;
+pub use name::{Name, is_docker_hub};
+pub use pull::PULL_WAIT_MAX;
+use pull::Pulls;
+use registry::Registries;
+use rootfs::{Bounds, Compression, Layer, Trees};
+
+/// Image store. Clones are handles of the same one.
+#[derive(Debug, Clone)]
+pub struct Images {
+    inner: Arc<Store>,
+}
+
+#[derive(Debug)]
+struct Store {
+    config: ImagesConfig,
+    layout: Layout,
+    trees: Trees,
+    registries: Registries,
+    pulls: Pulls,
+    /// One lock for each blob and tree being written, by digest.
+    turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
+    shelf: Mutex<Shelf>,
+    /// Held while images are removed.
+    removals: tokio::sync::Mutex<()>,
+}
+
+/// Image in the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// Digest of the manifest, `sha256:…`.
+    pub digest: String,
+    /// Full names, such as `docker.io/library/python:3.12`, sorted. Empty if no name refers to it
+    /// any more.
+    pub names: Vec<String>,
+    /// Platform, such as `linux/amd64` or `linux/arm/v7`.
+    pub platform: String,
+    /// Creation time in RFC 3339, if the image states one.
+    pub created: Option<String>,
+    /// Number of its layers.
+    pub layers: usize,
+    /// Size of the download, in bytes.
+    pub size_bytes: u64,
+    /// Size of its files, unpacked, in bytes. A file that several images have counts in each.
+    pub unpacked_bytes: u64,
+    /// Number of boxes that hold it.
+    pub boxes: usize,
+    /// Time of the last box made of it, or of its pull or import.
+    pub used_at: Option<SystemTime>,
+}
+
+/// Image with the details of its configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Detail {
+    /// Image as listed by [`Images::list`].
+    pub image: Image,
+    /// Settings for running it.
+    pub run: Run,
+    /// Labels from its configuration.
+    pub labels: BTreeMap<String, String>,
+    /// Digest of its configuration, which Docker calls the image's id.
+    pub config_digest: String,
+    /// Layers, the lowest first.
+    pub layers: Vec<LayerDetail>,
+}
+
+/// Layer as the manifest lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerDetail {
+    /// Digest of the layer as it is downloaded.
+    pub digest: String,
+    /// Size as it is downloaded, in bytes.
+    pub size_bytes: u64,
+    /// Media type stated by the manifest.
+    pub media_type: String,
+}
+
+/// Bytes of an archive. An error ends the import, which returns it.
+pub type Archive = BoxStream<'static, Result<Bytes>>;
+
+/// Progress of a pull.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// Registry being asked for the manifest.
+    Resolving,
+    /// Layers being downloaded from the registry.
+    Downloading {
+        /// Bytes in the store, including those of earlier attempts and of other images.
+        bytes: u64,
+        /// Bytes of all layers and the configuration.
+        bytes_total: u64,
+    },
+    /// Layers being unpacked to disk.
+    Unpacking {
+        /// Bytes of the layers unpacked so far, counted as they were downloaded.
+        bytes: u64,
+    },
+    /// Image ready in the store; the last item.
+    Done(Image),
+}
+
+/// Result of a clean-up.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pruned {
+    /// Digests of the removed images.
+    pub images: Vec<String>,
+    /// Bytes freed on disk.
+    pub freed_bytes: u64,
+}
+
+impl Images {
+    /// Opens the store in `config.dir`, creating it if needed, and removes what a crash left
+    /// unfinished. Blocks.
+    ///
+    /// # Errors
+    /// If the folder cannot be read or written.
+    pub fn open(config: ImagesConfig) -> Result<Images> {
+        let fails = |error| disk("open", error);
+        let layout = Layout::open(&config.dir).map_err(fails)?;
+        let trees = Trees::open(&config.dir).map_err(fails)?;
+        let registries = Registries::new(&config);
+        let store = Store {
+            config,
+            layout,
+            trees,
+            registries,
+            pulls: Pulls::default(),
+            turns: Mutex::default(),
+            shelf: Mutex::default(),
+            removals: tokio::sync::Mutex::default(),
+        };
+        std::fs::create_dir_all(store.config.dir.join("used")).map_err(fails)?;
+        Ok(Images { inner: Arc::new(store) })
+    }
+
+    /// Returns the image of this name for a box, held so that it stays. Pulls it if needed, and
+    /// waits at most `config.pull_timeout`; the pull continues after that.
+    ///
+    /// `name` may be the digest of an image in the store.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a name, an image or a login that no retry fixes;
+    /// [`Error::Unavailable`] if the registry does not answer or the wait is over;
+    /// [`Error::Full`] if there is no room for the image.
+    pub async fn take(&self, name: &str) -> Result<ImageGuard> {
+        self.take_for(name, None).await
+    }
+
+    /// Does the same for a caller, which shares the slots for pulls with others.
+    ///
+    /// # Errors
+    /// As [`Images::take`], and [`Error::Unavailable`] if the caller has its share of them.
+    pub async fn take_for(&self, name: &str, asker: Option<Asker>) -> Result<ImageGuard> {
+        let store = &self.inner;
+        let name = match Wanted::parse(name)? {
+            Wanted::Name(name) => name,
+            Wanted::Digest(digest) => {
+                store.removed(&digest).await;
+                return match store.hold(&digest) {
+                    Some(held) => {
+                        store.touch(&digest);
+                        Ok(held)
+                    }
+                    None => Err(Error::Invalid(format!(
+                        "{}; pull it by its name, with `@{digest}` behind it",
+                        pull::not_here(&digest)
+                    ))),
+                };
+            }
+        };
+        let key = name.to_string();
+        if !store.asks_always(&name)
+            && let Some(digest) = store.layout.find(&key)
+        {
+            store.removed(&digest).await;
+            if let Some(held) = store.hold(&digest) {
+                store.touch(&digest);
+                return Ok(held);
+            }
+        }
+        if store.config.pull == PullPolicy::Never {
+            return Err(Error::Invalid(format!(
+                "{}, and `images.pull` is `never`; import it, or pull it with `tidebox image pull`",
+                pull::not_here(&key)
+            )));
+        }
+        let (pull, _interest) = store.begin(&name, asker).await?;
+        store.wait(&name, pull).await
+    }
+
+    /// Holds an image again, by the digest that [`ImageGuard::digest`] returned. `None` if it is not in
+    /// the store.
+    #[must_use]
+    pub fn hold(&self, digest: &str) -> Option<ImageGuard> {
+        self.inner.hold(digest)
+    }
+
+    /// Asks the registry for this image, and downloads and unpacks what is not in the store.
+    ///
+    /// Several pulls of one name share one download. It continues after the stream is dropped,
+    /// until another pull needs its slot. The last item is [`Progress::Done`] or an error.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name. Items of the stream: as [`Images::take`].
+    pub async fn pull(&self, name: &str) -> Result<BoxStream<'static, Result<Progress>>> {
+        let (progress, interest) = self.pull_for(name, None).await?;
+        // The stream keeps the interest alive.
+        Ok(progress.map(move |step| (step, &interest).0).boxed())
+    }
+
+    /// Does the same for a caller, which shares the slots for pulls with others. The pull does
+    /// not give way while the interest is held.
+    ///
+    /// # Errors
+    /// As [`Images::pull`], and [`Error::Unavailable`] if the caller has its share of them.
+    pub async fn pull_for(
+        &self,
+        name: &str,
+        asker: Option<Asker>,
+    ) -> Result<(BoxStream<'static, Result<Progress>>, Interest)> {
+        let name = Name::parse(name)?;
+        let (pull, interest) = self.inner.begin(&name, asker).await?;
+        Ok((pull::watching(pull), interest))
+    }
+
+    /// Imports images from an archive: the output of `docker save`, a tar of an OCI layout, or a
+    /// tar of a root file system, each plain, gzip or zstd. Without a `name` the archive has to
+    /// name its images itself. The import ends when the future is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name or archive; [`Error::TooLarge`] for one larger than an
+    /// image may be; [`Error::Full`] if there is no room for it.
+    pub async fn import(&self, name: Option<&str>, archive: Archive) -> Result<Vec<Image>> {
+        self.import_for(name, archive, None).await
+    }
+
+    /// Does the same for a caller, which shares the slots for imports with others.
+    ///
+    /// # Errors
+    /// As [`Images::import`], and [`Error::Unavailable`] if no slot is free or the caller has its
+    /// share of them.
+    pub async fn import_for(&self, name: Option<&str>, archive: Archive, asker: Option<Asker>) -> Result<Vec<Image>> {
+        let name = name.map(Name::parse).transpose()?;
+        self.inner.import(name, archive, asker).await
+    }
+
+    /// Lists all images, by name.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn list(&self) -> Result<Vec<Image>> {
+        self.inner.blocking("list images", |store| store.images()).await
+    }
+
+    /// Returns the digest of the image with this name or digest, if it is in the store. Reads
+    /// nothing from disk.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name.
+    pub fn find(&self, name: &str) -> Result<Option<String>> {
+        Ok(self.inner.find(&Wanted::parse(name)?).ok())
+    }
+
+    /// Checks an image before a box is made of it. Asks no registry.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name, and for an image that is not in the store if no registry
+    /// may be asked for it.
+    pub async fn check(&self, image: &str) -> Result<()> {
+        match self.find(image)? {
+            // The error of `take` gives the reason why no registry is asked.
+            None if self.inner.config.pull == PullPolicy::Never => self.take(image).await.map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether a box of this image has to wait for a registry.
+    #[must_use]
+    pub fn is_awaited(&self, image: &str) -> bool {
+        let Ok(Wanted::Name(name)) = Wanted::parse(image) else { return false };
+        let is_here = self.inner.layout.find(&name.to_string()).is_some();
+        self.inner.config.pull != PullPolicy::Never && (self.inner.asks_always(&name) || !is_here)
+    }
+
+    /// Returns the details of the image with this name or digest.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name; [`Error::NotFound`] if it is not in the store.
+    pub async fn inspect(&self, name: &str) -> Result<Detail> {
+        let digest = self.inner.find(&Wanted::parse(name)?)?;
+        self.inner.blocking("read an image", move |store| store.detail(&digest)).await
+    }
+
+    /// Removes a name from its image, and the image with its last name. Given a digest, removes
+    /// the image with all its names. A pull of that name is ended.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name; [`Error::NotFound`] if it is not in the store;
+    /// [`Error::Conflict`] while a box or a pull holds it.
+    pub async fn remove(&self, name: &str) -> Result<()> {
+        self.inner.remove(Wanted::parse(name)?).await
+    }
+
+    /// Removes images that have no name and no holder; with `all`, also those with a name.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub async fn prune(&self, all: bool) -> Result<Pruned> {
+        self.inner.prune(all).await
+    }
+
+    /// Returns the store's folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.inner.config.dir
+    }
+
+    /// Returns the disk usage of images without a holder. A shared file counts in each of its
+    /// images.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn idle_usage(&self) -> Result<DiskUsage> {
+        self.inner.idle_usage().await
+    }
+
+    /// Removes images without a holder, the longest unused first, until more of the disk is free
+    /// than `config.reserve`.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub async fn make_room(&self) -> Result<Pruned> {
+        self.inner.make_room().await
+    }
+
+    /// Ends running pulls and imports, and waits until they have ended. Partial downloads of
+    /// pulls stay and are resumed by the next pull.
+    pub async fn close(&self) {
+        self.inner.pulls.close().await;
+    }
+}
+
+impl Store {
+    /// Returns whether the registry is asked for this image although it is in the store.
+    fn asks_always(&self, name: &Name) -> bool {
+        // The content of a digest never changes.
+        self.config.pull == PullPolicy::Always && name.digest().is_none()
+    }
+
+    /// Wraps `work` so that [`Images::close`] waits for it, even after its caller has gone.
+    fn waited_for<T, W: FnOnce(&Store) -> T>(self: &Arc<Self>, work: W) -> impl FnOnce() -> T + use<T, W> {
+        let (store, under_way) = (Arc::clone(self), self.pulls.tasks.token());
+        move || {
+            let done = work(&store);
+            drop(under_way);
+            done
+        }
+    }
+
+    /// Runs blocking work off the async threads.
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        action: &'static str,
+        work: impl FnOnce(&Store) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        match tokio::task::spawn_blocking(self.waited_for(work)).await {
+            Ok(done) => done,
+            Err(error) => Err(Error::failed(action, error)),
+        }
+    }
+
+    /// Runs CPU-heavy work on its own thread, of which few run at a time.
+    async fn long_work<T: Send + 'static>(
+        self: &Arc<Self>,
+        action: &'static str,
+        work: impl FnOnce(&Store) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let done = processors::work(self.waited_for(work));
+        done.await.map_err(|error| Error::failed(action, error))?
+    }
+
+    /// Fails unless more of the disk is free than the reserve.
+    fn room(&self) -> Result<()> {
+        room(&self.config.dir, self.config.reserve)
+    }
+}
+
+/// Returns whether the error means that the disk has no room, for bytes or for files.
+fn is_full(error: &io::Error) -> bool {
+    [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge].contains(&error.kind())
+}
+
+/// Converts an I/O error of the store's disk; a full disk becomes [`Error::Full`].
+fn disk(action: &'static str, error: io::Error) -> Error {
+    if !is_full(&error) {
+        return Error::failed(action, error);
+    }
+    Error::Full(
+        "the disk with the images of this server is full; remove images (`tidebox image prune`) or make room on it"
+            .to_owned(),
+    )
+}
+
+/// Fails unless more of the disk of `dir` is free than the reserve.
+fn room(dir: &Path, reserve: Reserve) -> Result<()> {
+    let room = free(dir)?;
+    if reserve.is_free(room) {
+        return Ok(());
+    }
+    let (left, stay, of) = match room.entries {
+        Some(left) if left <= reserve.inodes => (left, reserve.inodes, "inodes"),
+        _ => (room.bytes, reserve.bytes, "bytes"),
+    };
+    Err(Error::Full(format!(
+        "there is no room for the image: the disk is full, with {left} {of} left where images leave {stay} free; remove \
+         images (`tidebox image prune`) or make room"
+    )))
+}
+
+/// Returns the free space of the disk of `dir`.
+fn free(dir: &Path) -> Result<Room> {
+    Room::of(dir).map_err(|error| disk("see how much room there is for images", error))
+}
+
+/// Complete image on disk, which is not removed while this is held.
+#[derive(Debug, Clone)]
+pub struct ImageGuard {
+    inner: Arc<Inner>,
+}
+
+/// State shared by all handles of one image; the store counts them.
+#[derive(Debug)]
+struct Inner {
+    digest: String,
+    root: PathBuf,
+    run: Run,
+}
+
+/// Settings of an image for running it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Run {
+    /// Environment, working directory and user.
+    pub defaults: Defaults,
+    /// Entry point followed by the command; empty if the image has neither.
+    pub entrypoint: Vec<String>,
+}
+
+impl Run {
+    /// Refuses a spawn of `image` that asks for its entry point if it has none.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], naming the image.
+    pub fn check(&self, image: &str, entrypoint: bool) -> Result<()> {
+        if entrypoint && self.entrypoint.is_empty() {
+            return Err(Error::Invalid(format!(
+                "the image `{image}` has neither an entry point nor a command; leave `entrypoint` out"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl ImageGuard {
+    /// Returns the digest of the manifest, `sha256:…`, by which the image can be held again.
+    #[must_use]
+    pub fn digest(&self) -> &str {
+        &self.inner.digest
+    }
+
+    /// Returns the root file system: a directory that is never changed. If the server runs as
+    /// root, files have the image's owners; otherwise they belong to the server's user.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.inner.root
+    }
+
+    /// Returns the settings for running the image.
+    #[must_use]
+    pub fn run(&self) -> &Run {
+        &self.inner.run
+    }
+}

@@ -1,0 +1,338 @@
+//! Parsing of manifests and configurations of images, which are untrusted.
+
+use std::collections::BTreeMap;
+
+use guest_protocol::Defaults;
+use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType};
+use serde::Deserialize;
+
+use super::layout::is_digest;
+use super::name::shown;
+use super::{Compression, Run};
+use crate::{Error, Result};
+
+/// Largest manifest, index or configuration, in bytes.
+pub(super) const DOCUMENT_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// Most layers of one image.
+pub(super) const LAYERS_MAX: usize = 1024;
+
+/// Largest environment and entry point together, in bytes of JSON. A box's agent gets them in one
+/// argument, which the kernel limits to 128 KiB with all else that is in it.
+const RUN_BYTES_MAX: usize = 96 * 1024;
+
+/// Media types accepted for a manifest or an index.
+pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
+    application/vnd.oci.image.manifest.v1+json, \
+    application/vnd.docker.distribution.manifest.list.v2+json, \
+    application/vnd.docker.distribution.manifest.v2+json";
+
+const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+
+/// Media types of the configuration of a file system image.
+const CONFIGS: [&str; 2] =
+    ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
+
+/// Document that the name of an image leads to.
+#[derive(Debug)]
+pub(super) enum Document {
+    Manifest(Box<ImageManifest>),
+    Index(Box<ImageIndex>),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Kind {
+    #[serde(default)]
+    schema_version: Option<u64>,
+    media_type: Option<String>,
+    manifests: Option<serde::de::IgnoredAny>,
+    layers: Option<serde::de::IgnoredAny>,
+}
+
+impl Document {
+    /// Parses a manifest or an index, whichever its fields show. A document with the fields of
+    /// both is refused.
+    pub(super) fn parse(bytes: &[u8], image: &str) -> Result<Document> {
+        let broken = |why: &str| Error::Invalid(format!("the manifest of {image} cannot be used: {why}"));
+        let kind: Kind = serde_json::from_slice(bytes).map_err(|_| broken("it is no JSON object"))?;
+        if kind.schema_version == Some(1) {
+            return Err(broken("it is of the old schema 1; push the image again with a newer Docker"));
+        }
+        match (kind.manifests.is_some(), kind.layers.is_some()) {
+            (true, true) => return Err(broken("it is an index and an image at once")),
+            (false, false) => return Err(broken("it has neither layers nor manifests")),
+            (true, false) | (false, true) => {}
+        }
+        let index = kind.manifests.is_some();
+        let says = kind.media_type.as_deref().map(MediaType::from);
+        let fits = match &says {
+            None => true,
+            Some(MediaType::ImageIndex) => index,
+            Some(MediaType::ImageManifest) => !index,
+            Some(MediaType::Other(other)) if other == DOCKER_LIST => index,
+            Some(MediaType::Other(other)) if other == DOCKER_MANIFEST => !index,
+            Some(_) => false,
+        };
+        if !fits {
+            let says = says.map(|says| shown(says.as_ref())).unwrap_or_default();
+            return Err(broken(&format!("its media type {says} does not fit what is in it")));
+        }
+        let wrong = |_| broken("a field is missing or of the wrong kind");
+        if index {
+            return serde_json::from_slice(bytes).map(Box::new).map(Document::Index).map_err(wrong);
+        }
+        let manifest: Box<ImageManifest> = serde_json::from_slice(bytes).map_err(wrong)?;
+        check(&manifest, image)?;
+        Ok(Document::Manifest(manifest))
+    }
+}
+
+/// Returns the media type of a manifest, OCI's if it states none.
+pub(super) fn media_type(manifest: &ImageManifest) -> MediaType {
+    manifest.media_type().clone().unwrap_or(MediaType::ImageManifest)
+}
+
+/// Refuses a manifest that is not of a file system image, before any of its blobs is downloaded.
+fn check(manifest: &ImageManifest, image: &str) -> Result<()> {
+    let refuse = |why: String| Err(Error::Invalid(format!("{image} cannot be used: {why}")));
+    let config = manifest.config();
+    let media_type = config.media_type().as_ref();
+    if !CONFIGS.contains(&media_type) {
+        return refuse(format!("it is no image of a file system but {}", shown(media_type)));
+    }
+    if manifest.layers().len() > LAYERS_MAX {
+        return refuse(format!("it has {} layers, more than {LAYERS_MAX}", manifest.layers().len()));
+    }
+    if !is_digest(config.digest().as_ref()) {
+        return refuse("the digest of its configuration is no sha256".to_owned());
+    }
+    if config.size() > DOCUMENT_BYTES_MAX {
+        return refuse(format!("its configuration has {} bytes, more than {DOCUMENT_BYTES_MAX}", config.size()));
+    }
+    for layer in manifest.layers() {
+        compression(layer).map_err(|why| Error::Invalid(format!("{image} cannot be used: {why}")))?;
+        if !is_digest(layer.digest().as_ref()) {
+            return refuse("the digest of a layer is no sha256".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Returns the compression of a layer, or the reason why the layer is not accepted.
+pub(super) fn compression(layer: &Descriptor) -> Result<Compression, String> {
+    match layer.media_type().as_ref() {
+        "application/vnd.oci.image.layer.v1.tar" | "application/vnd.docker.image.rootfs.diff.tar" => {
+            Ok(Compression::None)
+        }
+        "application/vnd.oci.image.layer.v1.tar+gzip" | "application/vnd.docker.image.rootfs.diff.tar.gzip" => {
+            Ok(Compression::Gzip)
+        }
+        "application/vnd.oci.image.layer.v1.tar+zstd" | "application/vnd.docker.image.rootfs.diff.tar.zstd" => {
+            Ok(Compression::Zstd)
+        }
+        "application/vnd.oci.image.layer.nondistributable.v1.tar"
+        | "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"
+        | "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd"
+        | "application/vnd.docker.image.rootfs.foreign.diff.tar"
+        | "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip" => Err(FOREIGN.to_owned()),
+        other => Err(format!("a layer is of the type {}, which is none of a file system", shown(other))),
+    }
+}
+
+const FOREIGN: &str = "a layer may not be distributed, and its registry does not have it; \
+    push the image with such layers included, or take another one";
+
+/// Parses the configuration that belongs to a manifest.
+pub(super) fn configuration(bytes: &[u8], manifest: &ImageManifest, image: &str) -> Result<ImageConfiguration> {
+    let broken = |why: &str| Error::Invalid(format!("the configuration of {image} cannot be used: {why}"));
+    let config: ImageConfiguration =
+        serde_json::from_slice(bytes).map_err(|_| broken("a field is missing or of the wrong kind"))?;
+    let diff_ids = config.rootfs().diff_ids();
+    if diff_ids.len() != manifest.layers().len() {
+        return Err(broken(&format!(
+            "it speaks of {} layers, and the manifest of {}",
+            diff_ids.len(),
+            manifest.layers().len()
+        )));
+    }
+    if !diff_ids.iter().all(|diff_id| is_digest(diff_id)) {
+        return Err(broken("the digest of a layer is no sha256"));
+    }
+    Ok(config)
+}
+
+impl Run {
+    /// Reads the settings for running the image from its configuration.
+    pub(super) fn of(config: &ImageConfiguration, image: &str) -> Result<Run> {
+        let Some(says) = config.config() else { return Ok(Run::default()) };
+        let env: BTreeMap<String, String> = says
+            .env()
+            .iter()
+            .flatten()
+            .filter_map(|variable| variable.split_once('='))
+            .filter(|(key, _)| !key.is_empty())
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        let workdir = says.working_dir().as_deref().unwrap_or_default();
+        let workdir = match workdir.trim_end_matches('/') {
+            "" => None,
+            absolute if absolute.starts_with('/') => Some(absolute.to_owned()),
+            relative => Some(format!("/{relative}")),
+        };
+        let user = says.user().clone().filter(|user| !user.is_empty());
+        let entrypoint: Vec<String> =
+            [says.entrypoint(), says.cmd()].into_iter().flatten().flatten().cloned().collect();
+        let words = || {
+            let env = env.iter().flat_map(|(key, value)| [key, value]);
+            env.chain(&entrypoint).chain(&workdir).chain(&user)
+        };
+        if words().any(|word| word.contains('\0')) {
+            return Err(Error::Invalid(format!("{image} cannot be used: its configuration has a NUL in it")));
+        }
+        let run = Run { defaults: Defaults { env, workdir, user }, entrypoint };
+        let said = serde_json::to_vec(&(&run.defaults, &run.entrypoint))
+            .map_err(|error| Error::failed("read what an image says of running it", error))?;
+        if said.len() > RUN_BYTES_MAX {
+            return Err(Error::Invalid(format!(
+                "{image} cannot be used: its environment and entry point take {} bytes, and a box takes \
+                 {RUN_BYTES_MAX} at most",
+                said.len()
+            )));
+        }
+        Ok(run)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn digest(byte: &str) -> String {
+        format!("sha256:{}", byte.repeat(32))
+    }
+
+    fn manifest(layers: Value) -> Value {
+        json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest("ab"), "size": 7},
+            "layers": layers,
+        })
+    }
+
+    fn layer(media_type: &str) -> Value {
+        json!([{"mediaType": media_type, "digest": digest("cd"), "size": 9}])
+    }
+
+    fn refused(document: &Value) -> String {
+        match Document::parse(document.to_string().as_bytes(), "`x`") {
+            Err(Error::Invalid(why)) => why,
+            other => panic!("{document} gives {other:?}"),
+        }
+    }
+
+    #[test]
+    fn layers_of_docker_and_of_oci_are_known() {
+        for (media_type, packed) in [
+            ("application/vnd.oci.image.layer.v1.tar", Compression::None),
+            ("application/vnd.oci.image.layer.v1.tar+gzip", Compression::Gzip),
+            ("application/vnd.oci.image.layer.v1.tar+zstd", Compression::Zstd),
+            ("application/vnd.docker.image.rootfs.diff.tar", Compression::None),
+            ("application/vnd.docker.image.rootfs.diff.tar.gzip", Compression::Gzip),
+        ] {
+            let text = manifest(layer(media_type)).to_string();
+            let Document::Manifest(read) = Document::parse(text.as_bytes(), "x").unwrap() else { panic!() };
+            assert_eq!(compression(&read.layers()[0]), Ok(packed), "{media_type}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_image_of_files_is_refused() {
+        for foreign in [
+            "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
+            "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
+        ] {
+            assert!(refused(&manifest(layer(foreign))).contains("may not be distributed"));
+        }
+        assert!(refused(&manifest(layer("application/vnd.wasm"))).contains("none of a file system"));
+        assert!(
+            refused(&manifest(layer("application/vnd.oci.image.config.v1+json"))).contains("none of a file system")
+        );
+        let mut chart = manifest(json!([]));
+        chart["config"]["mediaType"] = json!("application/vnd.cncf.helm.config.v1+json");
+        assert!(refused(&chart).contains("no image of a file system"));
+    }
+
+    #[test]
+    fn a_manifest_that_lies_is_refused() {
+        let mut both = manifest(json!([]));
+        both["manifests"] = json!([]);
+        assert!(refused(&both).contains("at once"));
+        let mut other = manifest(json!([]));
+        other["mediaType"] = json!("application/vnd.oci.image.index.v1+json");
+        assert!(refused(&other).contains("does not fit"));
+        let mut old = manifest(json!([]));
+        old["schemaVersion"] = json!(1);
+        assert!(refused(&old).contains("schema 1"));
+        assert!(refused(&json!([])).contains("JSON object"));
+        assert!(refused(&json!({"schemaVersion": 2})).contains("neither"));
+        for (place, bad) in
+            [("digest", json!("sha256:../../../etc/passwd")), ("digest", json!("md5:1")), ("size", json!(-1))]
+        {
+            let mut lies = manifest(layer("application/vnd.oci.image.layer.v1.tar"));
+            lies["layers"][0][place] = bad;
+            refused(&lies);
+        }
+        let sha512 = format!("sha512:{}", "a".repeat(128));
+        let mut long = manifest(layer("application/vnd.oci.image.layer.v1.tar"));
+        long["layers"][0]["digest"] = json!(sha512);
+        assert!(refused(&long).contains("no sha256"));
+        let mut large = manifest(json!([]));
+        large["config"]["size"] = json!(u64::MAX);
+        assert!(refused(&large).contains("configuration has"));
+        let layers: Vec<_> =
+            (0..=LAYERS_MAX).map(|_| layer("application/vnd.oci.image.layer.v1.tar")[0].clone()).collect();
+        assert!(refused(&manifest(json!(layers))).contains("layers, more than"));
+    }
+
+    fn run(config: Value) -> Result<Run> {
+        let text = json!({
+            "architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}, "config": config,
+        });
+        Run::of(&serde_json::from_value(text).unwrap(), "`x`")
+    }
+
+    #[test]
+    fn what_an_image_says_of_running_it_is_read() {
+        let read = run(json!({
+            "User": "app:app", "WorkingDir": "/srv/", "Env": ["A=1", "B=x=y", "C=", "=no", "none"],
+            "Entrypoint": ["/init"], "Cmd": ["-v", "x"], "Volumes": null, "Labels": null,
+        }))
+        .unwrap();
+        let env = [("A", "1"), ("B", "x=y"), ("C", "")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(read.defaults.env, BTreeMap::from(env));
+        assert_eq!(read.defaults.workdir.as_deref(), Some("/srv"));
+        assert_eq!(read.defaults.user.as_deref(), Some("app:app"));
+        assert_eq!(read.entrypoint, ["/init", "-v", "x"]);
+        for nothing in [json!(null), json!({}), json!({"User": "", "WorkingDir": "/", "Env": null, "Cmd": null})] {
+            assert_eq!(run(nothing).unwrap(), Run::default());
+        }
+        assert_eq!(run(json!({"WorkingDir": "srv"})).unwrap().defaults.workdir.as_deref(), Some("/srv"));
+    }
+
+    #[test]
+    fn what_no_box_could_be_told_is_refused() {
+        for bad in [
+            json!({"Env": [format!("A={}", "x".repeat(RUN_BYTES_MAX))]}),
+            json!({"Cmd": ["a\0b"]}),
+            json!({"Env": ["A=\0"]}),
+            json!({"User": "\0"}),
+        ] {
+            assert!(matches!(run(bad), Err(Error::Invalid(_))));
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! Image pulls: one task for each name, however many clients wait for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use domain::{Asker, Chain};
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use oci_spec::image::{ImageConfiguration, ImageManifest};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::desk::{Begun, Desk, Interest, Origin, Place, Wanted};
+use super::fetch::Meter;
+use super::layout::{Work, descriptor};
+use super::manifest::{DOCUMENT_BYTES_MAX, Document, compression, configuration, media_type};
+use super::name::{Name, shown};
+use super::platform::{Platform, offered};
+use super::registry::Source;
+use super::{Bounds, Image, ImageGuard, Layer, Progress, Run, Store, disk, free};
+use crate::{Error, Result};
+
+/// Most layers of one image downloaded at once.
+const LAYERS_AT_ONCE_MAX: usize = 3;
+
+/// Longest duration of a pull, whether clients wait for it or not.
+pub const PULL_WAIT_MAX: Duration = Duration::from_secs(6 * 3600);
+
+/// State of a pull, shared by its waiters.
+#[derive(Debug, Clone)]
+pub(super) enum State {
+    Going(Progress),
+    /// Image with a handle, so that the waiters find it in the store.
+    Done(Image, ImageGuard),
+    Failed(Arc<Error>),
+}
+
+/// Running pulls and imports.
+#[derive(Debug, Default)]
+pub(super) struct Pulls {
+    desk: Arc<Desk<watch::Receiver<State>>>,
+    /// Callers of the running imports.
+    pub(super) imports: Mutex<Vec<Option<Asker>>>,
+    /// Tasks of pulls and imports, and their blocking work.
+    pub(super) tasks: TaskTracker,
+    /// Token that stops all of them.
+    pub(super) stop: CancellationToken,
+}
+
+impl Pulls {
+    /// Stops pulls and imports and waits until they have ended.
+    pub(super) async fn close(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+impl Store {
+    /// Joins the running pull of this name, or starts one. While the interest is held, the pull
+    /// does not give way to others.
+    pub(super) async fn begin(
+        self: &Arc<Self>,
+        name: &Name,
+        asker: Option<Asker>,
+    ) -> Result<(watch::Receiver<State>, Interest)> {
+        name.check_allowed(&self.config.allowed_registries)?;
+        let key = name.to_string();
+        if let Some(joined) = self.pulls.desk.join(&key) {
+            return Ok(joined);
+        }
+        if self.pulls.stop.is_cancelled() {
+            return Err(stopping());
+        }
+        let (state, watched) = watch::channel(State::Going(Progress::Resolving));
+        let stop = self.pulls.stop.child_token();
+        let wanted = Wanted {
+            name: &key,
+            asker,
+            origin: Origin::of(name).await,
+            is_bounded: self.layout.find(&key).is_none(),
+            stop: stop.clone(),
+            watched: watched.clone(),
+        };
+        match self.pulls.desk.begin(wanted)? {
+            Begun::Joined(watched, interest) => Ok((watched, interest)),
+            Begun::New(place, interest) => {
+                self.run(name.clone(), place, state, stop);
+                Ok((watched, interest))
+            }
+        }
+    }
+
+    /// Runs a pull on its own task.
+    fn run(
+        self: &Arc<Self>,
+        name: Name,
+        under_way: Place<watch::Receiver<State>>,
+        state: watch::Sender<State>,
+        stop: CancellationToken,
+    ) {
+        let store = Arc::clone(self);
+        self.pulls.tasks.spawn(async move {
+            let work = Arc::new(store.layout.work(stop.child_token()));
+            let ended_by_hand = || stop.is_cancelled() && !store.pulls.stop.is_cancelled();
+            let end = store.pull_in_time(&name, &work, &state).await;
+            work.settled().await;
+            let brought = work.end();
+            match &end {
+                Ok(_) => {}
+                // Blobs that the disk has no room for must not take the room of others.
+                Err(Error::Full(_)) => store.tidy(None).await,
+                // The next request for this image resumes the pull.
+                Err(Error::Unavailable(_) | Error::Failed { .. }) if !ended_by_hand() => {}
+                // This pull is not resumed.
+                Err(_) => store.tidy(Some(brought)).await,
+            }
+            // Released first, so that a client that sees the end and asks again starts a new
+            // pull.
+            drop(under_way);
+            state.send_replace(match end {
+                Ok((image, held)) => {
+                    tracing::info!(name = %name, digest = image.digest, "an image was pulled");
+                    State::Done(image, held)
+                }
+                Err(error) => {
+                    tracing::warn!(name = %name, error = %Chain(&error), "an image was not pulled");
+                    State::Failed(Arc::new(error))
+                }
+            });
+            store.evict().await;
+        });
+    }
+
+    /// Pulls within [`PULL_WAIT_MAX`]; if the pull was stopped, the error gives the reason.
+    async fn pull_in_time(
+        self: &Arc<Self>,
+        name: &Name,
+        work: &Arc<Work>,
+        state: &watch::Sender<State>,
+    ) -> Result<(Image, ImageGuard)> {
+        let pull = self.pull(name, work, state);
+        tokio::pin!(pull);
+        if let Ok(end) = tokio::time::timeout(PULL_WAIT_MAX, &mut pull).await {
+            return end.map_err(|error| match (work.stop().is_cancelled(), self.pulls.stop.is_cancelled()) {
+                (false, _) => error,
+                (true, true) => stopping(),
+                (true, false) => Error::Unavailable(format!(
+                    "the pull of `{name}` was ended by a removal, or gave way; ask again if you want it"
+                )),
+            });
+        }
+        work.stop().cancel();
+        pull.await.map_err(|_| Error::Unavailable(format!("the pull of `{name}` took too long")))
+    }
+
+    /// Ends the pull of this name; returns `false` if there is none.
+    pub(super) async fn end_pull(&self, name: &str) -> bool {
+        let Some((stop, mut state)) = self.pulls.desk.find(name) else { return false };
+        stop.cancel();
+        // A closed channel means that the pull has ended, too.
+        let _ = state.wait_for(|state| !matches!(state, State::Going(_))).await;
+        true
+    }
+
+    /// Waits for a pull, at most `config.pull_timeout`.
+    pub(super) async fn wait(&self, name: &Name, mut pull: watch::Receiver<State>) -> Result<ImageGuard> {
+        let wait = async {
+            loop {
+                match &*pull.borrow_and_update() {
+                    State::Going(_) => {}
+                    State::Done(_, held) => return Ok(held.clone()),
+                    State::Failed(error) => return Err(error.again()),
+                }
+                pull.changed().await.map_err(|_| broke_off())?;
+            }
+        };
+        match tokio::time::timeout(self.config.pull_timeout, wait).await {
+            Ok(end) => end,
+            Err(_) => {
+                let far = match &*pull.borrow() {
+                    State::Going(Progress::Downloading { bytes, bytes_total }) => {
+                        format!(" ({} of {} MB are here)", bytes / 1_000_000, bytes_total.div_ceil(1_000_000))
+                    }
+                    State::Going(Progress::Unpacking { .. }) => " (it is being unpacked)".to_owned(),
+                    State::Going(_) | State::Done(..) | State::Failed(_) => String::new(),
+                };
+                Err(Error::Unavailable(format!(
+                    "`{name}` is still being pulled{far}; the pull goes on, try again later"
+                )))
+            }
+        }
+    }
+
+    async fn pull(
+        self: &Arc<Self>,
+        name: &Name,
+        work: &Arc<Work>,
+        state: &watch::Sender<State>,
+    ) -> Result<(Image, ImageGuard)> {
+        let sources: Arc<[Source]> = self.registries.sources(name)?.into();
+        let (bytes, manifest) = self.resolve(work, name, &sources).await?;
+        let shown = format!("`{name}`");
+        let meter = Arc::new(self.measure(work, &manifest, &shown, state.clone())?);
+        self.blob(work, &shown, &sources, manifest.config(), &meter).await?;
+        let config = self
+            .layout
+            .read_blob(manifest.config().digest().as_ref(), DOCUMENT_BYTES_MAX)
+            .map_err(|error| disk("read an image's configuration", error))?;
+        let config = configuration(&config, &manifest, &shown)?;
+        let (host, platform) = (Platform::host(), Platform::of(&config));
+        if !host.runs(&platform) {
+            return Err(Error::Invalid(format!(
+                "{shown} is made for {}, and this server is {host}; name an image for it",
+                super::name::shown(&platform.to_string())
+            )));
+        }
+        // Checked before the download of the layers, which are large.
+        Run::of(&config, &shown)?;
+        let mut seen = std::collections::HashSet::new();
+        let layers: Vec<_> =
+            manifest.layers().iter().filter(|layer| seen.insert(layer.digest().clone())).cloned().collect();
+        futures_util::stream::iter(layers)
+            .map(|layer| {
+                let (store, sources, meter) = (Arc::clone(self), Arc::clone(&sources), Arc::clone(&meter));
+                let shown = &shown;
+                async move { store.blob(work, shown, &sources, &layer, &meter).await }
+            })
+            .buffer_unordered(LAYERS_AT_ONCE_MAX)
+            .try_collect::<()>()
+            .await?;
+        self.keep(work, name, &bytes, &manifest, &config, state).await
+    }
+
+    /// Resolves the name to the manifest for this machine.
+    async fn resolve(&self, work: &Work, name: &Name, sources: &[Source]) -> Result<(Vec<u8>, Box<ImageManifest>)> {
+        let image = format!("`{name}`");
+        let bytes = self.document(work, name, sources, name.version(), name.digest()).await?;
+        let index = match Document::parse(&bytes, &image)? {
+            Document::Manifest(manifest) => return Ok((bytes, manifest)),
+            Document::Index(index) => index,
+        };
+        let host = Platform::host();
+        let Some(chosen) = host.choose(index.manifests()) else {
+            return Err(Error::Invalid(format!(
+                "{image} is not made for {host}, what this server is; there is {}",
+                offered(index.manifests())
+            )));
+        };
+        let digest = chosen.digest().to_string();
+        if !super::layout::is_digest(&digest) {
+            return Err(Error::Invalid(format!("{image} cannot be used: the digest of a manifest is no sha256")));
+        }
+        let bytes = match work.has(&digest, chosen.size()) {
+            true => {
+                self.layout.read_blob(&digest, DOCUMENT_BYTES_MAX).map_err(|error| disk("read a manifest", error))?
+            }
+            false => self.document(work, name, sources, &digest, Some(&digest)).await?,
+        };
+        match Document::parse(&bytes, &image)? {
+            Document::Manifest(manifest) => Ok((bytes, manifest)),
+            Document::Index(_) => Err(Error::Invalid(format!("{image} cannot be used: its index leads to an index"))),
+        }
+    }
+
+    /// Returns the meter for a download; fails if the image is too large or there is no room for
+    /// it.
+    fn measure(
+        &self,
+        work: &Work,
+        manifest: &ImageManifest,
+        image: &str,
+        state: watch::Sender<State>,
+    ) -> Result<Meter> {
+        let mut seen = std::collections::HashSet::new();
+        let blobs = manifest.layers().iter().chain([manifest.config()]);
+        let blobs: Vec<_> = blobs.filter(|blob| seen.insert(blob.digest().as_ref())).collect();
+        let total = blobs.iter().fold(0u64, |sum, blob| sum.saturating_add(blob.size()));
+        if total > self.config.image_bytes_max {
+            return Err(Error::TooLarge(format!(
+                "{image} has {total} bytes, more than an image may have here ({}); raise `images.max_image_mb` to take it",
+                self.config.image_bytes_max
+            )));
+        }
+        let missing = blobs.iter().filter(|blob| !work.has(blob.digest().as_ref(), blob.size()));
+        let needed = missing.fold(0u64, |sum, blob| sum.saturating_add(blob.size()));
+        if needed == 0 {
+            return Ok(Meter::new(total, state));
+        }
+        self.room()?;
+        let (free, stay) = (free(&self.config.dir)?.bytes, self.config.reserve.bytes);
+        if needed.saturating_add(stay) > free {
+            return Err(Error::Full(format!(
+                "there is no room for {image}: it needs {needed} bytes besides {stay} that images leave free, and the disk \
+                 has {free}; remove images (`tidebox image prune`) or make room"
+            )));
+        }
+        Ok(Meter::new(total, state))
+    }
+
+    /// Unpacks an image whose blobs are in the layout, and gives it its name.
+    pub(super) async fn keep(
+        self: &Arc<Self>,
+        work: &Arc<Work>,
+        name: &Name,
+        bytes: &[u8],
+        manifest: &ImageManifest,
+        config: &ImageConfiguration,
+        state: &watch::Sender<State>,
+    ) -> Result<(Image, ImageGuard)> {
+        let fails = |error| disk("write an image's manifest", error);
+        let written = work.put_blob(media_type(manifest), bytes).map_err(fails)?;
+        let digest = written.digest().to_string();
+        let mut named = descriptor(media_type(manifest), written.size(), &digest).map_err(fails)?;
+        named.set_platform(Platform::of(config).for_index());
+        let layers = self.layers(manifest, config)?;
+        state.send_replace(State::Going(Progress::Unpacking { bytes: 0 }));
+        let held = self.unpack(work, &digest, layers, state.clone()).await?;
+        let key = name.to_string();
+        self.blocking("name an image", move |store| {
+            store.layout.set_ref(&key, &named).map_err(|error| disk("name an image", error))?;
+            store.touch(held.digest());
+            let mut image = store.image(held.digest())?;
+            // The handle here belongs to no box.
+            image.boxes = image.boxes.saturating_sub(1);
+            Ok((image, held))
+        })
+        .await
+    }
+
+    /// Returns the layers of an image in the store, for unpacking.
+    fn layers(&self, manifest: &ImageManifest, config: &ImageConfiguration) -> Result<Vec<Layer>> {
+        let pairs = manifest.layers().iter().zip(config.rootfs().diff_ids());
+        pairs
+            .map(|(layer, diff_id)| {
+                Ok(Layer {
+                    path: self.layout.blob_path(layer.digest().as_ref()),
+                    compression: compression(layer).map_err(Error::Invalid)?,
+                    diff_id: diff_id.clone(),
+                })
+            })
+            .collect()
+    }
+
+    /// Unpacks an image, unless that is done already, and holds it.
+    pub(super) async fn unpack(
+        self: &Arc<Self>,
+        work: &Arc<Work>,
+        digest: &str,
+        layers: Vec<Layer>,
+        state: watch::Sender<State>,
+    ) -> Result<ImageGuard> {
+        let turn = self.turn(digest);
+        let _turn = work.unless_stopped(turn.lock()).await?;
+        loop {
+            // A removal of this image may be running.
+            self.removed(digest).await;
+            let bounds = Bounds {
+                bytes_max: self.config.image_bytes_max,
+                entries_max: Bounds::ENTRIES_MAX,
+                reserve: self.config.reserve,
+            };
+            let stop = work.stop().clone();
+            let (digest, layers, state) = (digest.to_owned(), layers.clone(), state.clone());
+            let held = self
+                .long_work("unpack an image", move |store| {
+                    let written = AtomicU64::new(0);
+                    let progress = |bytes: u64| {
+                        let bytes = written.fetch_max(bytes, Ordering::Relaxed).max(bytes);
+                        state.send_replace(State::Going(Progress::Unpacking { bytes }));
+                    };
+                    store.trees.unpack(&digest, &layers, &bounds, &stop, &progress)?;
+                    Ok(store.hold(&digest))
+                })
+                .await?;
+            if let Some(held) = held {
+                return Ok(held);
+            }
+        }
+    }
+}
+
+/// Returns the progress of a pull as a stream that ends with it.
+pub(super) fn watching(pull: watch::Receiver<State>) -> BoxStream<'static, Result<Progress>> {
+    let items = futures_util::stream::unfold(Some((pull, true)), |watching| async move {
+        let (mut pull, first) = watching?;
+        if !first && pull.changed().await.is_err() {
+            return Some((Err(broke_off()), None));
+        }
+        let state = pull.borrow_and_update().clone();
+        match state {
+            State::Going(progress) => Some((Ok(progress), Some((pull, false)))),
+            State::Done(image, _) => Some((Ok(Progress::Done(image)), None)),
+            State::Failed(error) => Some((Err(error.again()), None)),
+        }
+    });
+    items.boxed()
+}
+
+fn stopping() -> Error {
+    Error::Unavailable(
+        "this server is stopping; the pull goes on after its next start, when it is asked for".to_owned(),
+    )
+}
+
+fn broke_off() -> Error {
+    Error::failed("pull an image", "its task ended without a word")
+}
+
+/// Returns the message for an image that is not in the store.
+pub(super) fn not_here(name: &str) -> String {
+    format!("{} is not on this server", shown(name))
+}
