@@ -101,8 +101,8 @@ impl ImageSource for Images {
 
 /// A runtime that can hold sandboxes.
 ///
-/// Every implementation passes [`crate::conformance`]: each bullet here and in [`Guest`] is
-/// tested by a case there.
+/// Every implementation passes the suite in the crate `conformance`: each bullet here and in
+/// [`Guest`] is tested by a case there.
 #[async_trait]
 pub trait Provider: fmt::Debug + Send + Sync {
     /// Returns the provider's name in the API and in the configuration.

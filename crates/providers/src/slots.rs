@@ -14,7 +14,7 @@ use crate::{DiskUsage, Found, Guest, KernelShare, Result, Spec, Started};
 /// workspace and `/tmp`, and its own share of memory and processes. The slots of a box have in
 /// common the kernel, the resources of the box, and its end.
 ///
-/// Every implementation passes [`crate::conformance`]: each bullet here is tested by a case
+/// Every implementation passes the suite in the crate `conformance`: each bullet here is tested by a case
 /// there.
 #[async_trait]
 pub trait Slots: fmt::Debug + Send + Sync {

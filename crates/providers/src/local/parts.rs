@@ -1,5 +1,6 @@
 //! Parts that every backend makes its boxes from.
 
+use images::Images;
 use tokio_util::task::TaskTracker;
 
 use super::agent_file::AgentFile;
@@ -8,8 +9,6 @@ use super::folder::Folders;
 use super::host_rootfs::HostRootfs;
 use super::ids::IdPool;
 use super::removals::Removals;
-use images::Images;
-
 use crate::Result;
 
 /// Folders, ids, images and programs of one provider.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use conformance::{Lab, Need, run};
 use domain::{Resources, SandboxId, Timestamp};
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
@@ -23,7 +24,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 use providers::agent::AgentGuest;
-use providers::conformance::{Lab, Need, run};
 use providers::mock::Mock;
 use providers::{
     ByteStream, Command, Error, Facts, FileInfo, Found, Guest, Health, ImageSource, OutputEvent, Provider, Result,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use conformance::{Lab, Need, run};
 use domain::{Resources, SandboxId};
-use providers::conformance::{Lab, Need, run};
 use providers::custom::{Custom, CustomConfig};
 use providers::{Command, Error, OutputEvent, Provider, Spec};
 use serde_json::json;

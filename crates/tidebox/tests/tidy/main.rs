@@ -25,6 +25,8 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("images", &["domain", "guest-protocol", "host-disk"]),
     // One provider drives another service: docs/develop/decisions/0005.
     ("providers", &["api", "client", "domain", "guest-protocol", "host-disk", "images"]),
+    // Tests of providers, and nothing of the product, need it.
+    ("conformance", &["domain", "providers"]),
     // A worker speaks to its control plane.
     ("server", &["api", "client", "domain", "host-disk", "images", "providers"]),
     // The command line prints answers of the API, and measures with the agent.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use conformance::{Lab, Need, run};
 use fixtures::suite::{FULL, SCRATCH};
-use providers::conformance::{Lab, Need, run};
 use providers::docker::Docker;
 use providers::{Chain, Provider};
 

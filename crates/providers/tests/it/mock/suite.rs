@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use conformance::{Lab, Need, run};
 use domain::{Resources, Timestamp};
-use providers::conformance::{Lab, Need, run};
 use providers::mock::Mock;
 use providers::{Provider, Spec};
 

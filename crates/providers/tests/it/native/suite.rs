@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use conformance::{Lab, Need, run};
 use fixtures::suite::{FULL, SCRATCH};
-use providers::conformance::{Lab, Need, run};
 use providers::native::Native;
 
 use crate::native::harness::{TestProvider, is_root, spec};

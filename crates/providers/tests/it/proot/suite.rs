@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use conformance::{Lab, Need, run};
 use fixtures::suite::{FULL, SCRATCH};
 use futures_util::{StreamExt, stream};
 use images::{Images, ImagesConfig, PullPolicy};
-use providers::conformance::{Lab, Need, run};
 use providers::proot::Proot;
 
 use crate::proot::harness::{TestProvider, has_proot, is_root, spec};

@@ -1,12 +1,13 @@
 //! Conformance suite that every provider passes.
 //!
-//! Each bullet in the documentation of [`crate::Provider`] and [`crate::Guest`] has a case here.
-//! A case that a provider cannot pass by its nature is skipped, with the reason. That is decided
-//! before anything runs.
+//! Each bullet in the documentation of [`providers::Provider`] and [`providers::Guest`] has a case
+//! here. A case that a provider cannot pass by its nature is skipped, with the reason. That is
+//! decided before anything runs.
 
 #![expect(clippy::unwrap_used, reason = "a case fails by panicking")]
 
 mod answers;
+mod case;
 mod disk;
 mod exec;
 mod files;
@@ -24,24 +25,13 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use tokio::task::JoinSet;
 
-pub use self::lab::{Lab, Need};
+pub use case::Case;
+pub use lab::{Lab, Need};
 
 /// The longest time that one case may take.
 const CASE_TIME_MAX: Duration = Duration::from_secs(120);
-
-/// A statement about providers, with its test.
-#[derive(Debug)]
-pub struct Case {
-    /// Statement that the case tests.
-    pub name: &'static str,
-    /// Features without which the statement has no meaning.
-    pub needs: &'static [Need],
-    /// Test of the statement. Panics if it is not true.
-    pub run: fn(Lab) -> BoxFuture<'static, ()>,
-}
 
 /// Results of a run.
 #[derive(Debug, Default)]
@@ -76,18 +66,6 @@ pub fn cases() -> Vec<Case> {
     let of_host = [answers::cases(), images::cases(), slots::cases(), shares::cases(), disk::cases()];
     of_boxes.into_iter().chain(of_host).flatten().collect()
 }
-
-/// Makes a [`Case`] from an async function.
-macro_rules! case {
-    ($name:literal, $run:path $(, $need:ident)*) => {
-        crate::conformance::Case {
-            name: $name,
-            needs: &[$(crate::conformance::Need::$need),*],
-            run: |lab| Box::pin($run(lab)),
-        }
-    };
-}
-use case;
 
 /// Runs every case against one provider and prints each result. After a case its boxes are
 /// stopped, and the provider must hold none.

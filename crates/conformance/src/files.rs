@@ -2,10 +2,10 @@
 
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
+use providers::{Error, Result};
 
-use super::lab::{Inside, noise, pieces, sh, soon};
-use super::{Case, Lab, case};
-use crate::{Error, Result};
+use super::case::{Case, case};
+use super::lab::{Inside, Lab, noise, pieces, sh, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::lab::{Inside, argv, eventually, pieces, sh};
-use super::{Case, Lab, case};
-use crate::{Command, Error, Spec};
+use providers::{Command, Error, Spec};
+
+use super::case::{Case, case};
+use super::lab::{Inside, Lab, argv, eventually, pieces, sh};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![

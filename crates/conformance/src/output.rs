@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
+use providers::OutputEvent;
 
-use super::lab::{argv, eventually, pieces, sh, soon};
-use super::{Case, Lab, case};
-use crate::OutputEvent;
+use super::case::{Case, case};
+use super::lab::{Lab, argv, eventually, pieces, sh, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -109,7 +109,7 @@ async fn many(lab: Lab) {
     let scripts: Vec<String> = (0..count).map(|n| format!("echo {n}; cat; exit {n}")).collect();
     let runs = scripts.iter().enumerate().map(|(n, script)| {
         let stdin = pieces(Bytes::from(format!("in {n}")).as_ref());
-        inside.run(crate::Command { stdin: Some(stdin), ..sh(script) })
+        inside.run(providers::Command { stdin: Some(stdin), ..sh(script) })
     });
     for (n, ran) in join_all(runs).await.into_iter().enumerate() {
         assert_eq!((ran.text(), ran.code()), (format!("{n}\nin {n}").as_str(), i32::try_from(n).unwrap()));

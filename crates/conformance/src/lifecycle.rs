@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
+use providers::{Error, OutputEvent};
 
-use super::lab::{eventually, sh, soon};
-use super::{Case, Lab, case};
-use crate::{Error, OutputEvent};
+use super::case::{Case, case};
+use super::lab::{Lab, eventually, sh, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![

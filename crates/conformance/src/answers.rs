@@ -1,9 +1,10 @@
 //! Memory of a box that large answers use.
 
 use futures_util::future::join_all;
+use providers::{Error, Spec};
 
-use super::{Case, Lab, case};
-use crate::{Error, Spec};
+use super::case::{Case, case};
+use super::lab::Lab;
 
 /// Memory of the small box. The directory is far larger than most.
 const MEMORY_MB: u32 = 64;

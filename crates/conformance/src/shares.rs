@@ -1,12 +1,12 @@
 //! Shared resources of the host that one box must leave to others.
 
 use futures_util::StreamExt;
+use providers::{Command, KernelShare, TerminalSize};
 
-use super::lab::{Inside, argv, eventually, sh};
+use super::case::{Case, case};
+use super::lab::{Inside, Lab, argv, eventually, sh};
 use super::program::Argument::{Number, Text};
 use super::program::calling;
-use super::{Case, Lab, case};
-use crate::{Command, KernelShare, TerminalSize};
 
 /// More terminals than any box may have.
 const TERMINALS: usize = 128;

@@ -1,8 +1,9 @@
 //! Directories, links and searches.
 
-use super::lab::{argv, soon};
-use super::{Case, Lab, case};
-use crate::{Error, Result};
+use providers::{Error, Result};
+
+use super::case::{Case, case};
+use super::lab::{Lab, argv, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![

@@ -10,8 +10,7 @@ use bytes::Bytes;
 use domain::{Resources, SandboxId};
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
-
-use crate::{ByteStream, Command, Error, ExitStatus, Guest, OutputEvent, Provider, Result, Slots, Spec};
+use providers::{ByteStream, Command, Error, ExitStatus, Guest, OutputEvent, Provider, Result, Slots, Spec};
 
 /// Deadline of commands that should end by themselves.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -224,7 +223,10 @@ impl Lab {
     /// Starts a box with this spec.
     pub(super) async fn start_as(&self, spec: &Spec) -> Inside {
         let id = self.id();
-        self.provider.start(&id, spec).await.unwrap_or_else(|error| panic!("a box starts: {}", crate::Chain(&error)));
+        self.provider
+            .start(&id, spec)
+            .await
+            .unwrap_or_else(|error| panic!("a box starts: {}", providers::Chain(&error)));
         self.dial(id).await
     }
 
@@ -363,7 +365,7 @@ impl Inside {
     pub(super) async fn exists(&self, path: &str) -> bool {
         match self.guest.stat(path).await {
             Ok(_) => true,
-            Err(crate::Error::NotFound(_)) => false,
+            Err(providers::Error::NotFound(_)) => false,
             Err(error) => panic!("stat {path}: {error}"),
         }
     }

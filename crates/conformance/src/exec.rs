@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use providers::{Command, Error, OutputEvent};
 
-use super::lab::{argv, eventually, noise, pieces, sh, soon};
-use super::{Case, Lab, case};
-use crate::{Command, Error, OutputEvent};
+use super::case::{Case, case};
+use super::lab::{Lab, argv, eventually, noise, pieces, sh, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![

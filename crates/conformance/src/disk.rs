@@ -1,8 +1,9 @@
 //! Measurement of the host's disk that boxes use.
 
-use super::lab::{Inside, eventually, sh};
-use super::{Case, Lab, case};
-use crate::{Command, DiskUsage};
+use providers::{Command, DiskUsage};
+
+use super::case::{Case, case};
+use super::lab::{Inside, Lab, eventually, sh};
 
 /// Bytes that no box uses by itself. File systems report them with small deviations.
 const MUCH: u64 = 20 << 20;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use providers::{Command, Control, Error, ExitStatus, OutputEvent, OutputStream, Signal, TerminalSize};
 use tokio::sync::mpsc;
 
-use super::lab::{Inside, argv, pieces, sh, soon};
-use super::{Case, Lab, case};
-use crate::{Command, Control, Error, ExitStatus, OutputEvent, OutputStream, Signal, TerminalSize};
+use super::case::{Case, case};
+use super::lab::{Inside, Lab, argv, pieces, sh, soon};
 
 const SIZE: TerminalSize = TerminalSize { cols: 80, rows: 24 };
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
+use providers::{Error, OutputEvent, Spec};
 
-use super::lab::{Inside, argv, eventually, sh, soon};
-use super::{Case, Lab, case};
-use crate::{Error, OutputEvent, Spec};
+use super::case::{Case, case};
+use super::lab::{Inside, Lab, argv, eventually, sh, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -56,10 +56,10 @@ async fn own_user(lab: Lab) {
     assert!(one_is.ends_with("\n/workspace\n/home/user\n"), "{one_is}");
     one.write("/workspace/file", "").await;
     assert_eq!(one.sh("stat -c %u /workspace/file").await.text().trim(), uid);
-    let as_root = crate::Command { user: Some("root".to_owned()), ..argv(&["/usr/bin/id"]) };
+    let as_root = providers::Command { user: Some("root".to_owned()), ..argv(&["/usr/bin/id"]) };
     let refused = one.guest.exec(as_root).await.map(|_| ());
     assert!(matches!(refused, Err(Error::NotSupported(_))), "{refused:?}");
-    let as_itself = crate::Command { user: Some("user".to_owned()), ..argv(&["/usr/bin/id", "-u"]) };
+    let as_itself = providers::Command { user: Some("user".to_owned()), ..argv(&["/usr/bin/id", "-u"]) };
     assert_eq!(one.run(as_itself).await.text().trim(), uid);
 }
 
@@ -216,7 +216,7 @@ async fn dropped_add(lab: Lab) {
     assert_eq!(lab.dial_slot(&host, id).await.sh("true").await.code(), 0);
 }
 
-async fn ends_with_its_box(lab: &Lab, host: &crate::SandboxId, inside: &Inside) {
+async fn ends_with_its_box(lab: &Lab, host: &providers::SandboxId, inside: &Inside) {
     assert!(matches!(lab.slots().slot_guest(host, &inside.id).await, Err(Error::Gone)));
     let stat = soon("a look into a slot that has ended", inside.guest.stat("/")).await;
     assert!(matches!(stat, Err(Error::Gone)), "{stat:?}");
@@ -247,7 +247,7 @@ async fn host_ends(lab: Lab) {
     assert_eq!(lab.slots().list(&host).await.unwrap(), []);
 }
 
-async fn slots_have_ended(lab: &Lab, host: &crate::SandboxId) {
+async fn slots_have_ended(lab: &Lab, host: &providers::SandboxId) {
     eventually("the slots have ended", || async {
         let found = lab.slots().list(host).await.unwrap();
         !found.is_empty() && found.iter().all(|found| !found.alive)
