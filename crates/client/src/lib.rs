@@ -1,10 +1,13 @@
 //! Rust SDK of a Tidebox server's HTTP API, `/api/v1`.
 //!
 //! ```no_run
-//! # async fn example() -> client::Result<()> {
-//! let client = client::Client::new("http://127.0.0.1:7423", None, None)?;
-//! let sandbox = client.spawn(&api::SpawnRequest::default()).await?;
-//! let result = client.exec(&sandbox.id, api::ExecRequest { command: "uname -a".into(), ..Default::default() }).await?;
+//! use tidebox_client::Client;
+//! use tidebox_client::api::{ExecRequest, SpawnRequest};
+//!
+//! # async fn example() -> tidebox_client::Result<()> {
+//! let client = Client::new("http://127.0.0.1:7423", None, None)?;
+//! let sandbox = client.spawn(&SpawnRequest::default()).await?;
+//! let result = client.exec(&sandbox.id, ExecRequest { command: "uname -a".into(), ..Default::default() }).await?;
 //! assert_eq!(result.exit_code, 0);
 //! client.destroy(&sandbox.id).await?;
 //! # Ok(())
@@ -31,6 +34,7 @@ mod sandbox;
 mod template;
 mod worker;
 
+pub use api;
 pub use connection::{Client, Options, install_crypto};
 pub use error::{Error, Result};
 pub use event::{AuditQuery, EventQuery, EventStream};

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use api::{ExecRequest, SpawnRequest};
-use client::{AuditQuery, Client, Error, EventQuery, ExecEvent, Exit, Range};
+use tidebox_client::{AuditQuery, Client, Error, EventQuery, ExecEvent, Exit, Range};
 
 /// A server that takes one request, does as the test says, and returns the request.
 struct Server {
@@ -387,7 +387,7 @@ async fn a_part_of_the_list_carries_its_filters_and_says_where_it_goes_on() {
     let server = Server::answering(json("200 OK\r\nx-next-cursor: more", "[]"));
     let labels = [("a.b", "c d")];
     let filter =
-        client::Filter { metadata: &labels, state: Some("running"), limit: Some(5), ..client::Filter::default() };
+        tidebox_client::Filter { metadata: &labels, state: Some("running"), limit: Some(5), ..tidebox_client::Filter::default() };
     let page = server.client.list_page(&filter).await.unwrap();
     assert_eq!((page.sandboxes.len(), page.next.as_deref()), (0, Some("more")));
     let request = server.request().await;
@@ -424,7 +424,7 @@ async fn a_stream_that_falls_silent_is_given_up() {
             let _ = stream.read(&mut [0; 1]);
         });
         let silence_max = Duration::from_millis(100);
-        let options = client::Options { silence_max, ..client::Options::default() };
+        let options = tidebox_client::Options { silence_max, ..tidebox_client::Options::default() };
         let client = Client::open(server.client.base_url(), options).unwrap();
         let error = if head.ends_with("ndjson") {
             client.exec_stream("sb-1", command()).await.unwrap().next().await.unwrap_err()

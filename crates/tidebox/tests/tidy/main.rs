@@ -498,10 +498,12 @@ fn test_paths(cell: &str) -> impl Iterator<Item = &str> {
 fn tests_at(sources: &[Source], path: &str) -> usize {
     let parts: Vec<&str> = path.split("::").collect();
     let [program, modules @ .., name] = parts.as_slice() else { return 0 };
+    // Crates that others compile have our name before theirs.
+    let of_crate = program.strip_prefix("tidebox_").unwrap_or(program);
     let is_of_program = |source: &&Source| {
         let inside = source.path.strip_prefix("crates/").and_then(|path| path.split_once('/'));
         let Some((package, inside)) = inside else { return false };
-        let (folder, main) = if package.replace('-', "_") == *program && inside.starts_with("src/") {
+        let (folder, main) = if package.replace('-', "_") == of_crate && inside.starts_with("src/") {
             ("src".to_owned(), vec!["src/lib.rs".to_owned(), "src/main.rs".to_owned()])
         } else {
             (format!("tests/{program}"), vec![format!("tests/{program}.rs"), format!("tests/{program}/main.rs")])
