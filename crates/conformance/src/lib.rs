@@ -1,8 +1,9 @@
 //! Conformance suite that every provider passes.
 //!
 //! Each bullet in the documentation of [`providers::Provider`] and [`providers::Guest`] has a case
-//! here. A case that a provider cannot pass by its nature is skipped, with the reason. That is
-//! decided before anything runs.
+//! here, but for those that take a second server or an option that not every provider has. A case
+//! that a provider cannot pass by its nature is skipped, with the reason. That is decided before
+//! anything runs.
 
 #![expect(clippy::unwrap_used, reason = "a case fails by panicking")]
 

@@ -102,7 +102,8 @@ impl ImageSource for Images {
 /// A runtime that can hold sandboxes.
 ///
 /// Every implementation passes the suite in the crate `conformance`: each bullet here and in
-/// [`Guest`] is tested by a case there.
+/// [`Guest`] is tested by a case there, or by the provider's own tests where it takes a second
+/// server or an option that not every provider has.
 #[async_trait]
 pub trait Provider: fmt::Debug + Send + Sync {
     /// Returns the provider's name in the API and in the configuration.
