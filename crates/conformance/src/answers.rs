@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use providers::{Error, Spec};
 
 use super::case::{Case, case};
-use super::lab::Lab;
+use super::subject::Subject;
 
 /// Memory of the small box. The directory is far larger than most.
 const MEMORY_MB: u32 = 64;
@@ -19,15 +19,15 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-fn small(lab: &Lab) -> Spec {
-    let mut spec = lab.spec();
+fn small(subject: &Subject) -> Spec {
+    let mut spec = subject.spec();
     spec.resources.memory_mb = MEMORY_MB;
     spec.resources.disk_mb = 0;
     spec
 }
 
-async fn large_lists(lab: Lab) {
-    let (inside, dir) = (lab.start_as(&small(&lab)).await, "/var/many");
+async fn large_lists(subject: Subject) {
+    let (inside, dir) = (subject.start_as(&small(&subject)).await, "/var/many");
     let prefix = "x".repeat(NAME_BYTES);
     let made =
         inside.sh(&format!("mkdir -p {dir} && cd {dir} && seq {ENTRIES} | sed s/^/{prefix}/ | xargs touch")).await;
@@ -47,16 +47,16 @@ async fn large_lists(lab: Lab) {
     assert_eq!(inside.sh("echo works").await.text(), "works\n");
 }
 
-async fn full_console(lab: Lab) {
+async fn full_console(subject: Subject) {
     const LOOKS: usize = 200;
-    let inside = lab.start_as(&small(&lab)).await;
+    let inside = subject.start_as(&small(&subject)).await;
     // Each of these bytes is encoded as six in an answer.
     let fill =
         "(until [ -e go ]; do sleep 0.05; done; head -c 1000000 /dev/zero | tr '\\0' '\\1'; echo; echo filled) & true";
     assert_eq!(inside.sh(fill).await.code(), 0);
     // Output written from now on no longer belongs to the command.
     inside.write("/workspace/go", "").await;
-    super::lab::eventually("the console is full", || async {
+    super::subject::eventually("the console is full", || async {
         inside.guest.console(1).await.unwrap().last().is_some_and(|line| line == "filled")
     })
     .await;

@@ -2,7 +2,7 @@
 
 use futures_util::future::BoxFuture;
 
-use crate::lab::{Lab, Need};
+use crate::subject::{Need, Subject};
 
 /// A statement about providers, with its test.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub struct Case {
     /// Features without which the statement has no meaning.
     pub needs: &'static [Need],
     /// Test of the statement. Panics if it is not true.
-    pub run: fn(Lab) -> BoxFuture<'static, ()>,
+    pub run: fn(Subject) -> BoxFuture<'static, ()>,
 }
 
 /// Makes a [`Case`] from an async function.
@@ -20,8 +20,8 @@ macro_rules! case {
     ($name:literal, $run:path $(, $need:ident)*) => {
         $crate::case::Case {
             name: $name,
-            needs: &[$($crate::lab::Need::$need),*],
-            run: |lab| Box::pin($run(lab)),
+            needs: &[$($crate::subject::Need::$need),*],
+            run: |subject| Box::pin($run(subject)),
         }
     };
 }

@@ -7,7 +7,7 @@ use futures_util::{StreamExt, stream};
 use providers::{Command, Error, OutputEvent};
 
 use super::case::{Case, case};
-use super::lab::{Lab, argv, eventually, noise, pieces, sh, soon};
+use super::subject::{Subject, argv, eventually, noise, pieces, sh, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -37,8 +37,8 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-async fn exit_codes(lab: Lab) {
-    let inside = lab.start().await;
+async fn exit_codes(subject: Subject) {
+    let inside = subject.start().await;
     for code in [0, 1, 3, 42, 254, 255] {
         let ran = inside.sh(&format!("exit {code}")).await;
         assert_eq!((ran.code(), ran.exit.timed_out, ran.exit.oom_killed), (code, false, false));
@@ -48,8 +48,8 @@ async fn exit_codes(lab: Lab) {
     assert_eq!(inside.run(argv(&["false"])).await.code(), 1);
 }
 
-async fn not_executable(lab: Lab) {
-    let inside = lab.start().await;
+async fn not_executable(subject: Subject) {
+    let inside = subject.start().await;
     assert_eq!(inside.run(argv(&["no-such-program"])).await.code(), 127);
     assert_eq!(inside.run(argv(&["/no/such/program"])).await.code(), 127);
     assert_eq!(inside.run(argv(&["/etc/passwd"])).await.code(), 126);
@@ -59,23 +59,23 @@ async fn not_executable(lab: Lab) {
     assert!(String::from_utf8_lossy(&ran.stderr).contains("no-such-program"), "{ran:?}");
 }
 
-async fn signals(lab: Lab) {
-    let inside = lab.start().await;
+async fn signals(subject: Subject) {
+    let inside = subject.start().await;
     for signal in [1, 9, 15] {
         assert_eq!(inside.sh(&format!("kill -{signal} $$; sleep 10")).await.code(), 128 + signal);
     }
 }
 
-async fn arguments(lab: Lab) {
-    let inside = lab.start().await;
+async fn arguments(subject: Subject) {
+    let inside = subject.start().await;
     let ran = inside.run(argv(&["printf", "<%s>", "a b", "", "'\"$X`\\", "ünï", "line\nline", "*", "--", "-n"])).await;
     assert_eq!(ran.text(), "<a b><><'\"$X`\\><ünï><line\nline><*><--><-n>");
     let long = "x".repeat(100_000);
     assert_eq!(inside.run(argv(&["echo", &long])).await.stdout.len(), 100_001);
 }
 
-async fn invalid_commands(lab: Lab) {
-    let inside = lab.start().await;
+async fn invalid_commands(subject: Subject) {
+    let inside = subject.start().await;
     for command in [argv(&[]), argv(&[""]), argv(&["echo", "a\0b"])] {
         let what = format!("{command:?}");
         let result = inside.guest.exec(command).await.map(|_| ());
@@ -88,8 +88,8 @@ async fn invalid_commands(lab: Lab) {
     }
 }
 
-async fn environment(lab: Lab) {
-    let inside = lab.start().await;
+async fn environment(subject: Subject) {
+    let inside = subject.start().await;
     let with = |pairs: &[(&str, &str)], command: Command| Command {
         env: pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         ..command
@@ -105,8 +105,8 @@ async fn environment(lab: Lab) {
     }
 }
 
-async fn no_foreign_environment(lab: Lab) {
-    let inside = lab.start().await;
+async fn no_foreign_environment(subject: Subject) {
+    let inside = subject.start().await;
     let ran = inside.run(argv(&["env"])).await;
     let names: Vec<&str> = ran.text().lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
     let usual = ["PATH", "HOME", "LANG", "TERM", "PWD", "SHLVL", "_", "OLDPWD", "USER", "LOGNAME", "SHELL"];
@@ -114,8 +114,8 @@ async fn no_foreign_environment(lab: Lab) {
     assert!(foreign.is_empty(), "{foreign:?}");
 }
 
-async fn workdir(lab: Lab) {
-    let inside = lab.start().await;
+async fn workdir(subject: Subject) {
+    let inside = subject.start().await;
     assert_eq!(inside.sh("pwd").await.text(), "/workspace\n");
     assert_eq!(inside.sh("echo x > here; cat /workspace/here").await.text(), "x\n");
     for path in ["/tmp", "/"] {
@@ -124,16 +124,16 @@ async fn workdir(lab: Lab) {
     }
 }
 
-async fn missing_workdir(lab: Lab) {
-    let inside = lab.start().await;
+async fn missing_workdir(subject: Subject) {
+    let inside = subject.start().await;
     for path in ["/no/such/place", "/etc/passwd", "tmp", "", "/tmp\0"] {
         let result = inside.guest.exec(Command { workdir: Some(path.to_owned()), ..sh("true") }).await.map(|_| ());
         assert!(matches!(result, Err(Error::Invalid(_))), "{path:?}: {result:?}");
     }
 }
 
-async fn user(lab: Lab) {
-    let inside = lab.start().await;
+async fn user(subject: Subject) {
+    let inside = subject.start().await;
     for (user, expected) in [("1000", "1000"), ("1000:1001", "1000"), ("root", "0"), ("0", "0")] {
         let ran = inside.run(Command { user: Some(user.to_owned()), ..argv(&["id", "-u"]) }).await;
         assert_eq!(ran.text().trim(), expected, "{user}");
@@ -144,32 +144,32 @@ async fn user(lab: Lab) {
     assert!(matches!(inside.guest.exec(unknown).await.map(|_| ()), Err(Error::Invalid(_))));
 }
 
-async fn stdin(lab: Lab) {
-    let inside = lab.start().await;
+async fn stdin(subject: Subject) {
+    let inside = subject.start().await;
     for content in [&b""[..], b"x", b"no newline\n\0\xff", &noise(200_000)] {
         passes(&inside, content).await;
     }
 }
 
-async fn large_stdin(lab: Lab) {
-    passes(&lab.start().await, &noise(3_000_000)).await;
+async fn large_stdin(subject: Subject) {
+    passes(&subject.start().await, &noise(3_000_000)).await;
 }
 
 /// Checks that `cat` returns its input.
-async fn passes(inside: &super::lab::Inside, content: &[u8]) {
+async fn passes(inside: &super::subject::Inside, content: &[u8]) {
     let ran = inside.run(Command { stdin: Some(pieces(content)), ..argv(&["cat"]) }).await;
     assert!(ran.stdout == content, "{} bytes became {}", content.len(), ran.stdout.len());
     assert_eq!(ran.code(), 0);
 }
 
-async fn no_stdin(lab: Lab) {
-    let inside = lab.start().await;
+async fn no_stdin(subject: Subject) {
+    let inside = subject.start().await;
     let ran = soon("a command without a stdin", inside.run(argv(&["cat"]))).await;
     assert_eq!((ran.code(), ran.text()), (0, ""));
 }
 
-async fn unread_stdin(lab: Lab) {
-    let inside = lab.start().await;
+async fn unread_stdin(subject: Subject) {
+    let inside = subject.start().await;
     let endless = || stream::repeat_with(|| Ok(Bytes::from_static(&[b'x'; 10_000]))).boxed();
     let ran = soon("a command that ends", inside.run(Command { stdin: Some(endless()), ..sh("exit 3") })).await;
     assert_eq!(ran.code(), 3);
@@ -179,8 +179,8 @@ async fn unread_stdin(lab: Lab) {
     assert_eq!(soon("a command whose stdin never comes", inside.run(silent)).await.code(), 4);
 }
 
-async fn timeout(lab: Lab) {
-    let inside = lab.start().await;
+async fn timeout(subject: Subject) {
+    let inside = subject.start().await;
     let command = Command { timeout: Duration::from_millis(300), ..sh("echo before; sleep 100") };
     let ran = soon("a command past its deadline", inside.run(command)).await;
     assert_eq!((ran.code(), ran.exit.timed_out, ran.text()), (124, true, "before\n"));
@@ -189,8 +189,8 @@ async fn timeout(lab: Lab) {
     assert!(!inside.sh("exit 124").await.exit.timed_out);
 }
 
-async fn timeout_kills_detached(lab: Lab) {
-    let inside = lab.start().await;
+async fn timeout_kills_detached(subject: Subject) {
+    let inside = subject.start().await;
     let script = "(setsid sh -c '(sleep 1; echo x > /tmp/late) &' &) ; (sleep 1; echo x > /tmp/late) & sleep 100";
     let ran = soon("the deadline", inside.run(Command { timeout: Duration::from_millis(300), ..sh(script) })).await;
     assert!(ran.exit.timed_out);
@@ -199,20 +199,20 @@ async fn timeout_kills_detached(lab: Lab) {
 
 /// Checks that a process left behind does not make `path`, waiting longer than the processes in
 /// these cases do.
-async fn stays_absent(inside: &super::lab::Inside, path: &str) {
+async fn stays_absent(inside: &super::subject::Inside, path: &str) {
     assert_eq!(inside.sh("sleep 1.5").await.code(), 0);
     assert!(!inside.exists(path).await, "a process went on and made {path}");
 }
 
-async fn timeout_kills_stopped(lab: Lab) {
-    timeout_kills(lab, &["kill -STOP $$"]).await;
+async fn timeout_kills_stopped(subject: Subject) {
+    timeout_kills(subject, &["kill -STOP $$"]).await;
 }
 
-async fn timeout_kills_deaf(lab: Lab) {
+async fn timeout_kills_deaf(subject: Subject) {
     // An argument that no other process has, since some boxes show the processes of the host.
     let time = format!("1000.{}", std::process::id());
     let inside = timeout_kills(
-        lab,
+        subject,
         &[
             "trap '' TERM INT HUP; while :; do sleep 1; done",
             &format!("sleep {time} | sleep {time} | sleep {time}"),
@@ -224,8 +224,8 @@ async fn timeout_kills_deaf(lab: Lab) {
     assert_eq!(inside.sh(&left).await.text(), "0\n", "processes are left");
 }
 
-async fn timeout_kills(lab: Lab, scripts: &[&str]) -> super::lab::Inside {
-    let inside = lab.start().await;
+async fn timeout_kills(subject: Subject, scripts: &[&str]) -> super::subject::Inside {
+    let inside = subject.start().await;
     for script in scripts {
         let command = Command { timeout: Duration::from_millis(300), ..sh(script) };
         let ran = soon(script, inside.run(command)).await;
@@ -234,8 +234,8 @@ async fn timeout_kills(lab: Lab, scripts: &[&str]) -> super::lab::Inside {
     inside
 }
 
-async fn hang_up(lab: Lab) {
-    let inside = lab.start().await;
+async fn hang_up(subject: Subject) {
+    let inside = subject.start().await;
     let script = "echo begun; (setsid sh -c 'sleep 1; echo x > /tmp/late' &); sleep 1; echo x > /tmp/late";
     let mut output = inside.guest.exec(sh(script)).await.unwrap();
     assert_eq!(output.next().await.unwrap().unwrap(), OutputEvent::Stdout("begun\n".into()));
@@ -243,8 +243,8 @@ async fn hang_up(lab: Lab) {
     stays_absent(&inside, "/tmp/late").await;
 }
 
-async fn hang_up_with_stdin(lab: Lab) {
-    let inside = lab.start().await;
+async fn hang_up_with_stdin(subject: Subject) {
+    let inside = subject.start().await;
     let stdin = Some(stream::repeat_with(|| Ok(Bytes::from_static(&[b'x'; 10_000]))).boxed());
     let script = "echo begun; sleep 1; echo x > /tmp/late; cat";
     let mut output = inside.guest.exec(Command { stdin, ..sh(script) }).await.unwrap();
@@ -255,8 +255,8 @@ async fn hang_up_with_stdin(lab: Lab) {
     stays_absent(&inside, "/tmp/late").await;
 }
 
-async fn background(lab: Lab) {
-    let inside = lab.start().await;
+async fn background(subject: Subject) {
+    let inside = subject.start().await;
     let ran = soon("the main process", inside.sh("sleep 100 & echo ok")).await;
     assert_eq!((ran.code(), ran.text()), (0, "ok\n"));
     let ran = soon("the main process", inside.sh("(sleep 0.7; echo x > /tmp/after) & exit 5")).await;
@@ -264,8 +264,8 @@ async fn background(lab: Lab) {
     eventually("the child goes on", || inside.exists("/tmp/after")).await;
 }
 
-async fn duration(lab: Lab) {
-    let inside = lab.start().await;
+async fn duration(subject: Subject) {
+    let inside = subject.start().await;
     let slow = inside.sh("sleep 0.4").await.exit.duration;
     assert!(slow >= Duration::from_millis(400) && slow < Duration::from_secs(5), "{slow:?}");
     // The time of children left behind is not counted.
@@ -273,8 +273,8 @@ async fn duration(lab: Lab) {
     assert!(quick < Duration::from_secs(2), "{quick:?}");
 }
 
-async fn open_files(lab: Lab) {
-    let inside = lab.start().await;
+async fn open_files(subject: Subject) {
+    let inside = subject.start().await;
     // Descriptor 3 is the folder that `ls` reads.
     assert_eq!(inside.run(argv(&["ls", "/proc/self/fd"])).await.text(), "0\n1\n2\n3\n");
 }

@@ -5,7 +5,7 @@ use futures_util::{StreamExt, stream};
 use providers::{Error, Result};
 
 use super::case::{Case, case};
-use super::lab::{Inside, Lab, noise, pieces, sh, soon};
+use super::subject::{Inside, Subject, noise, pieces, sh, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -37,8 +37,8 @@ fn is_absent<T>(result: Result<T>) -> bool {
     matches!(result, Err(Error::NotFound(_)))
 }
 
-async fn round_trip(lab: Lab) {
-    let inside = lab.start().await;
+async fn round_trip(subject: Subject) {
+    let inside = subject.start().await;
     for content in [&b""[..], b"text\n", b"\0\xff\r\n", &noise(70_000)] {
         inside.write("/workspace/file", content).await;
         assert!(inside.read("/workspace/file").await == content);
@@ -48,8 +48,8 @@ async fn round_trip(lab: Lab) {
     }
 }
 
-async fn ranges(lab: Lab) {
-    let inside = lab.start().await;
+async fn ranges(subject: Subject) {
+    let inside = subject.start().await;
     let content = noise(300_000);
     inside.write("/workspace/file", &content).await;
     for (offset, length) in
@@ -64,16 +64,16 @@ async fn ranges(lab: Lab) {
     assert_eq!(info.size, 300_000);
 }
 
-async fn large(lab: Lab) {
-    let inside = lab.start().await;
+async fn large(subject: Subject) {
+    let inside = subject.start().await;
     let content = noise(16 * 1024 * 1024);
     inside.write("/workspace/large", &content).await;
     assert!(inside.read("/workspace/large").await == content);
     assert_eq!(inside.sh("cat large | wc -c").await.text().trim(), content.len().to_string());
 }
 
-async fn many(lab: Lab) {
-    let inside = lab.start().await;
+async fn many(subject: Subject) {
+    let inside = subject.start().await;
     let paths: Vec<String> = (0..1000).map(|n| format!("/workspace/many/{n:04}")).collect();
     join_all(paths.iter().map(|path| inside.write(path, path))).await;
     let entries = inside.guest.list("/workspace/many").await.unwrap();
@@ -87,8 +87,8 @@ async fn many(lab: Lab) {
     assert_eq!(inside.guest.list("/workspace").await.unwrap().len(), 2);
 }
 
-async fn shared(lab: Lab) {
-    let inside = lab.start().await;
+async fn shared(subject: Subject) {
+    let inside = subject.start().await;
     inside.write("/workspace/in", "from outside\n").await;
     let ran = inside.sh("cat in; echo from inside > out; mkdir -p d/e; touch d/e/f").await;
     assert_eq!(ran.text(), "from outside\n");
@@ -97,8 +97,8 @@ async fn shared(lab: Lab) {
     assert_eq!(inside.sh("rm -r d; ls").await.text(), "in\nout\n");
 }
 
-async fn parents(lab: Lab) {
-    let inside = lab.start().await;
+async fn parents(subject: Subject) {
+    let inside = subject.start().await;
     inside.write("/workspace/a/b/c/file", "x").await;
     for path in ["/workspace/a", "/workspace/a/b", "/workspace/a/b/c"] {
         let info = inside.guest.stat(path).await.unwrap();
@@ -107,8 +107,8 @@ async fn parents(lab: Lab) {
     assert!(is_invalid(inside.guest.write_file("/workspace/a/b/c/file/below", None, pieces(b"x")).await));
 }
 
-async fn modes(lab: Lab) {
-    let inside = lab.start().await;
+async fn modes(subject: Subject) {
+    let inside = subject.start().await;
     let mode = async |path: &str| inside.guest.stat(path).await.unwrap().mode;
     inside.write("/workspace/file", "x").await;
     assert_eq!(mode("/workspace/file").await, 0o644);
@@ -121,8 +121,8 @@ async fn modes(lab: Lab) {
     assert!(is_invalid(inside.guest.write_file("/workspace/file", Some(0o10000), pieces(b"")).await));
 }
 
-async fn atomic(lab: Lab) {
-    let inside = lab.start().await;
+async fn atomic(subject: Subject) {
+    let inside = subject.start().await;
     inside.write("/workspace/file", "old").await;
     let broken = || {
         let fault = stream::iter([Err(Error::Invalid("the content broke".to_owned()))]);
@@ -135,15 +135,15 @@ async fn atomic(lab: Lab) {
     let stuck = pieces(&noise(500_000)).chain(stream::pending()).boxed();
     let write = inside.guest.write_file("/workspace/file", None, stuck);
     assert!(tokio::time::timeout(std::time::Duration::from_millis(200), write).await.is_err());
-    super::lab::eventually("nothing is left of it", || async {
+    super::subject::eventually("nothing is left of it", || async {
         inside.guest.list("/workspace").await.unwrap().len() == 1
     })
     .await;
     assert_eq!(inside.read("/workspace/file").await, b"old");
 }
 
-async fn never_mixed(lab: Lab) {
-    let inside = lab.start().await;
+async fn never_mixed(subject: Subject) {
+    let inside = subject.start().await;
     let contents = [vec![b'a'; 200_000], vec![b'b'; 300_000]];
     inside.write("/workspace/file", &contents[0]).await;
     let writes = async {
@@ -159,8 +159,8 @@ async fn never_mixed(lab: Lab) {
     tokio::join!(writes, reads);
 }
 
-async fn bad_paths(lab: Lab) {
-    let inside = lab.start().await;
+async fn bad_paths(subject: Subject) {
+    let inside = subject.start().await;
     let long = format!("/{}", "a/".repeat(2048));
     for path in ["", "relative", "./x", "../x", "/a\0b", &long] {
         let guest = &inside.guest;
@@ -178,8 +178,8 @@ async fn bad_paths(lab: Lab) {
     assert!(is_invalid(inside.guest.write_file(&name, None, pieces(b"x")).await));
 }
 
-async fn absent(lab: Lab) {
-    let inside = lab.start().await;
+async fn absent(subject: Subject) {
+    let inside = subject.start().await;
     for path in ["/workspace/none", "/none/at/all"] {
         assert!(is_absent(inside.guest.read_file(path, 0, None).await));
         assert!(is_absent(inside.guest.delete(path, false).await));
@@ -191,8 +191,8 @@ async fn absent(lab: Lab) {
     }
 }
 
-async fn only_regular(lab: Lab) {
-    let inside = lab.start().await;
+async fn only_regular(subject: Subject) {
+    let inside = subject.start().await;
     assert_eq!(inside.sh("mkfifo fifo; ln -s fifo link").await.code(), 0);
     for path in ["/workspace/fifo", "/workspace/link", "/dev/zero", "/dev/random"] {
         assert!(is_invalid(soon(path, inside.guest.read_file(path, 0, None)).await), "{path}");
@@ -201,8 +201,8 @@ async fn only_regular(lab: Lab) {
     assert!(inside.read("/proc/self/status").await.starts_with(b"Name:"));
 }
 
-async fn not_regular(lab: Lab) {
-    let inside = lab.start().await;
+async fn not_regular(subject: Subject) {
+    let inside = subject.start().await;
     for path in ["/", "/workspace", "/workspace/", "/dev/null"] {
         assert!(is_invalid(soon(path, inside.guest.read_file(path, 0, None)).await), "read {path}");
         assert!(is_invalid(soon(path, inside.guest.write_file(path, None, pieces(b"x"))).await), "write {path}");
@@ -210,8 +210,8 @@ async fn not_regular(lab: Lab) {
     assert_eq!(inside.run(sh("echo x > /dev/null; cat /dev/null")).await.code(), 0);
 }
 
-async fn odd_names(lab: Lab) {
-    let inside = lab.start().await;
+async fn odd_names(subject: Subject) {
+    let inside = subject.start().await;
     let long = "n".repeat(250);
     let odd =
         ["a b", "ünï ☃", "new\nline", "tab\t\u{1}", "100%41", "-rf", "*", "quote\"'\\", ".hidden", "\u{7f}", &long];
@@ -224,8 +224,8 @@ async fn odd_names(lab: Lab) {
     assert_eq!(inside.guest.stat(roundabout).await.unwrap().path, "/workspace/plain");
 }
 
-async fn no_utf8(lab: Lab) {
-    let inside = lab.start().await;
+async fn no_utf8(subject: Subject) {
+    let inside = subject.start().await;
     let made = inside.sh("cd /workspace; mkdir -p d && cd d && echo x > \"$(printf 'a\\377')\" && echo y > plain && ln -s \"$(printf 'to\\376')\" z").await;
     assert_eq!(made.code(), 0, "{made:?}");
     let listed = inside.guest.list("/workspace/d").await.unwrap();
@@ -242,9 +242,9 @@ async fn no_utf8(lab: Lab) {
     assert!(!inside.exists("/workspace/d").await);
 }
 
-async fn long_paths(lab: Lab) {
+async fn long_paths(subject: Subject) {
     let name = "n".repeat(250);
-    comes_and_goes(&lab.start().await, &format!("/{name}").repeat(16)).await;
+    comes_and_goes(&subject.start().await, &format!("/{name}").repeat(16)).await;
 }
 
 async fn comes_and_goes(inside: &Inside, path: &str) {
@@ -255,8 +255,8 @@ async fn comes_and_goes(inside: &Inside, path: &str) {
     assert!(!inside.exists(path).await);
 }
 
-async fn chmod(lab: Lab) {
-    let inside = lab.start().await;
+async fn chmod(subject: Subject) {
+    let inside = subject.start().await;
     inside.write("/workspace/file", "x").await;
     assert_eq!(inside.sh("ln -s file link").await.code(), 0);
     for mode in [0o600, 0o755, 0o000, 0o777] {

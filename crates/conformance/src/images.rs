@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use providers::{Command, Error, Spec};
 
 use super::case::{Case, case};
-use super::lab::{Inside, Lab, argv, eventually, pieces, sh};
+use super::subject::{Inside, Subject, argv, eventually, pieces, sh};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -33,31 +33,31 @@ async fn text(inside: &Inside, script: &str) -> String {
     ran.text().to_owned()
 }
 
-async fn environment(lab: Lab) {
-    let inside = lab.start_as(&lab.full_image()).await;
+async fn environment(subject: Subject) {
+    let inside = subject.start_as(&subject.full_image()).await;
     assert_eq!(text(&inside, "echo $FOO; cat /etc/alpine-release; hello").await, "bar\n3.20.0\nhello of the image\n");
     assert_eq!(inside.run(argv(&["hello"])).await.text(), "hello of the image\n", "by the image's PATH");
     assert_eq!(text(&inside, "echo $LANG $TERM; test -n \"$HOME\"").await, "C.UTF-8 xterm\n");
 }
 
-async fn request_wins(lab: Lab) {
-    let inside = lab.start_as(&lab.full_image()).await;
+async fn request_wins(subject: Subject) {
+    let inside = subject.start_as(&subject.full_image()).await;
     let env = [("FOO", "mine"), ("PATH", "/usr/bin:/bin"), ("HOME", "/here"), ("TERM", "dumb")];
     let env: BTreeMap<String, String> = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     let ran = inside.run(Command { env, ..sh("echo $FOO $HOME $TERM; hello || echo none") }).await;
     assert_eq!(ran.text(), "mine /here dumb\nnone\n");
 }
 
-async fn workdir(lab: Lab) {
-    let inside = lab.start_as(&lab.full_image()).await;
+async fn workdir(subject: Subject) {
+    let inside = subject.start_as(&subject.full_image()).await;
     assert_eq!(text(&inside, "pwd").await, "/srv/app\n");
     let ran = inside.run(Command { workdir: Some("/opt".to_owned()), ..sh("pwd") }).await;
     assert_eq!(ran.text(), "/opt\n");
     assert_eq!(text(&inside, "cd /workspace && pwd").await, "/workspace\n", "every box has it");
 }
 
-async fn user(lab: Lab) {
-    let inside = lab.start_as(&lab.full_image()).await;
+async fn user(subject: Subject) {
+    let inside = subject.start_as(&subject.full_image()).await;
     assert_eq!(
         text(&inside, "id -un; id -u; id -g; id -G; echo $HOME").await,
         "app\n1234\n1234\n1234 2345\n/home/app\n"
@@ -65,8 +65,8 @@ async fn user(lab: Lab) {
     assert_eq!(text(&inside, "cat owned; cat /srv/secret 2>/dev/null || echo no").await, "of app\nno\n");
 }
 
-async fn other_user(lab: Lab) {
-    let inside = lab.start_as(&lab.full_image()).await;
+async fn other_user(subject: Subject) {
+    let inside = subject.start_as(&subject.full_image()).await;
     for (user, expected) in [("root", "0 0\n"), ("nobody", "65534 65534\n"), ("77:88", "77 88\n")] {
         let ran = inside.run(Command { user: Some(user.to_owned()), ..sh("echo $(id -u) $(id -g)") }).await;
         assert_eq!(ran.text(), expected);
@@ -75,15 +75,15 @@ async fn other_user(lab: Lab) {
     assert_eq!(inside.run(secret).await.text(), "of root\n");
 }
 
-async fn workspace(lab: Lab) {
-    let inside = lab.start_as(&lab.full_image()).await;
+async fn workspace(subject: Subject) {
+    let inside = subject.start_as(&subject.full_image()).await;
     assert_eq!(text(&inside, "stat -c '%u %g' /workspace").await, "1234 1234\n");
     assert_eq!(text(&inside, "cd /workspace && echo x > y && cat y").await, "x\n");
     assert_eq!(text(&inside, "stat -c %a /tmp; echo x > /tmp/y && cat /tmp/y").await, "1777\nx\n");
 }
 
-async fn files(lab: Lab) {
-    let inside = lab.start_as(&lab.full_image()).await;
+async fn files(subject: Subject) {
+    let inside = subject.start_as(&subject.full_image()).await;
     inside.write("/workspace/new/file", "text").await;
     assert_eq!(text(&inside, "stat -c '%u %g' /workspace/new /workspace/new/file").await, "1234 1234\n1234 1234\n");
     assert_eq!(inside.read("/srv/app/owned").await, b"of app\n");
@@ -97,30 +97,30 @@ async fn files(lab: Lab) {
     assert_eq!(inside.guest.glob("/etc/.tidebox*").await.unwrap(), Vec::<String>::new());
 }
 
-async fn apart(lab: Lab) {
-    let first = lab.start_as(&lab.full_image()).await;
+async fn apart(subject: Subject) {
+    let first = subject.start_as(&subject.full_image()).await;
     assert_eq!(text(&first, "echo changed > owned; rm -f /tmp/x; touch new; cat owned").await, "changed\n");
-    let second = lab.start_as(&lab.full_image()).await;
+    let second = subject.start_as(&subject.full_image()).await;
     assert_eq!(text(&second, "cat owned; ls").await, "of app\nowned\n");
     assert_eq!(text(&first, "ls").await, "new\nowned\n");
 }
 
-async fn localhost(lab: Lab) {
-    let inside = lab.start_as(&lab.full_image()).await;
+async fn localhost(subject: Subject) {
+    let inside = subject.start_as(&subject.full_image()).await;
     let hosts = text(&inside, "cat /etc/hosts").await;
     assert!(hosts.lines().any(|line| line.starts_with("127.0.0.1") && line.contains("localhost")), "{hosts}");
     assert!(!text(&inside, "cat /etc/hostname").await.trim().is_empty());
 }
 
-async fn silent(lab: Lab) {
-    let inside = lab.start_as(&lab.full_image()).await;
+async fn silent(subject: Subject) {
+    let inside = subject.start_as(&subject.full_image()).await;
     assert_eq!(text(&inside, "echo on").await, "on\n");
     let console = inside.guest.console(100).await.unwrap();
     assert!(!console.iter().any(|line| line.contains("entry")), "{console:?}");
 }
 
-async fn entrypoint(lab: Lab) {
-    let inside = lab.start_as(&Spec { entrypoint: true, ..lab.full_image() }).await;
+async fn entrypoint(subject: Subject) {
+    let inside = subject.start_as(&Spec { entrypoint: true, ..subject.full_image() }).await;
     eventually("the entry point has ended", async || {
         let console = inside.guest.console(100).await.unwrap();
         console.iter().any(|line| line == "tidebox: the entry point ended with exit code 3")
@@ -131,22 +131,22 @@ async fn entrypoint(lab: Lab) {
     assert_eq!(text(&inside, "echo on").await, "on\n", "the box goes on");
 }
 
-async fn here(lab: Lab) {
-    let spec = lab.full_image();
-    lab.start_as(&spec).await;
-    let images = lab.provider().images().expect("its images come from somewhere");
+async fn here(subject: Subject) {
+    let spec = subject.full_image();
+    subject.start_as(&spec).await;
+    let images = subject.provider().images().expect("its images come from somewhere");
     let digest = images.digest(&spec.image).await.expect("a box was made of it");
     assert!(digest.starts_with("sha256:") && digest.len() == 71, "{digest}");
     assert!(!images.is_awaited(&spec.image).await);
     images.check_image(&spec.image).await.unwrap();
-    assert_eq!(images.digest(&lab.missing_image().image).await, None);
+    assert_eq!(images.digest(&subject.missing_image().image).await, None);
     let refused = images.check_image("No Name").await;
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     assert!(!images.is_awaited("No Name").await);
 }
 
-async fn scratch(lab: Lab) {
-    let inside = lab.start_as(&Spec { entrypoint: true, ..lab.scratch_image() }).await;
+async fn scratch(subject: Subject) {
+    let inside = subject.start_as(&Spec { entrypoint: true, ..subject.scratch_image() }).await;
     let busybox = async |args: &[&str]| inside.run(argv(&[&["/busybox"], args].concat())).await;
     assert_eq!(busybox(&["pwd"]).await.text(), "/workspace\n");
     assert_eq!(inside.sh("true").await.code(), 127, "it has no shell");

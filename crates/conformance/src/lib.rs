@@ -13,12 +13,12 @@ mod disk;
 mod exec;
 mod files;
 mod images;
-mod lab;
 mod lifecycle;
 mod output;
 mod program;
 mod shares;
 mod slots;
+mod subject;
 mod terminal;
 mod tree;
 
@@ -29,7 +29,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 pub use case::Case;
-pub use lab::{Lab, Need};
+pub use subject::{Need, Subject};
 
 /// The longest time that one case may take.
 const CASE_TIME_MAX: Duration = Duration::from_secs(120);
@@ -73,15 +73,15 @@ pub fn cases() -> Vec<Case> {
 ///
 /// # Panics
 /// If any case failed, after all of them have run.
-pub async fn run(lab: Lab) -> Report {
+pub async fn run(subject: Subject) -> Report {
     let mut report = Report::default();
     for case in cases() {
-        if let Some(reason) = case.needs.iter().find_map(|need| lab.lacks(*need)) {
+        if let Some(reason) = case.needs.iter().find_map(|need| subject.lacks(*need)) {
             say(&format!("skipped: {} ({reason})", case.name));
             report.skipped.push((case.name, reason));
             continue;
         }
-        match run_case(&lab, &case).await {
+        match run_case(&subject, &case).await {
             Ok(()) => {
                 say(&format!("ok       {}", case.name));
                 report.passed.push(case.name);
@@ -93,15 +93,15 @@ pub async fn run(lab: Lab) -> Report {
         }
     }
     let (passed, skipped, failed) = (report.passed.len(), report.skipped.len(), report.failed.len());
-    say(&format!("{}: {passed} hold, {failed} do not, {skipped} skipped", lab.provider().name()));
-    say(&report.row(lab.provider().name()));
+    say(&format!("{}: {passed} hold, {failed} do not, {skipped} skipped", subject.provider().name()));
+    say(&report.row(subject.provider().name()));
     assert!(report.failed.is_empty(), "{:#?}", report.failed);
     report
 }
 
-async fn run_case(lab: &Lab, case: &Case) -> Result<(), String> {
+async fn run_case(subject: &Subject, case: &Case) -> Result<(), String> {
     let mut task = JoinSet::new();
-    task.spawn((case.run)(lab.clone()));
+    task.spawn((case.run)(subject.clone()));
     let result = match tokio::time::timeout(CASE_TIME_MAX, task.join_next()).await {
         Ok(Some(Ok(()))) => Ok(()),
         Ok(Some(Err(error))) => {
@@ -111,8 +111,8 @@ async fn run_case(lab: &Lab, case: &Case) -> Result<(), String> {
         Err(_) => Err(format!("it did not end within {CASE_TIME_MAX:?}")),
     };
     drop(task);
-    lab.stop_all().await?;
-    let left = lab.provider().inventory().await.map_err(|error| format!("no inventory: {error}"))?;
+    subject.stop_all().await?;
+    let left = subject.provider().inventory().await.map_err(|error| format!("no inventory: {error}"))?;
     if left.is_empty() { result } else { result.and(Err(format!("boxes are left behind: {left:?}"))) }
 }
 

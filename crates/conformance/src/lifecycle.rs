@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use providers::{Error, OutputEvent};
 
 use super::case::{Case, case};
-use super::lab::{Lab, eventually, sh, soon};
+use super::subject::{Subject, eventually, sh, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -35,70 +35,70 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-async fn healthy(lab: Lab) {
-    let health = tokio::time::timeout(Duration::from_secs(1), lab.provider().health()).await.unwrap();
+async fn healthy(subject: Subject) {
+    let health = tokio::time::timeout(Duration::from_secs(1), subject.provider().health()).await.unwrap();
     assert_eq!(health.error, None);
-    assert!(!lab.provider().default_image().is_empty() && !lab.provider().name().is_empty());
-    lab.provider().check(&lab.spec()).unwrap();
+    assert!(!subject.provider().default_image().is_empty() && !subject.provider().name().is_empty());
+    subject.provider().check(&subject.spec()).unwrap();
 }
 
-async fn usable(lab: Lab) {
-    let inside = lab.start().await;
+async fn usable(subject: Subject) {
+    let inside = subject.start().await;
     assert_eq!(inside.sh("echo hello").await.text(), "hello\n");
 }
 
-async fn start_again(lab: Lab) {
-    let inside = lab.start().await;
+async fn start_again(subject: Subject) {
+    let inside = subject.start().await;
     inside.write("/workspace/kept", "kept").await;
-    lab.provider().start(&inside.id, &lab.spec()).await.unwrap();
-    assert_eq!(lab.provider().inventory().await.unwrap().len(), 1);
-    assert_eq!(lab.dial(inside.id).await.read("/workspace/kept").await, b"kept");
+    subject.provider().start(&inside.id, &subject.spec()).await.unwrap();
+    assert_eq!(subject.provider().inventory().await.unwrap().len(), 1);
+    assert_eq!(subject.dial(inside.id).await.read("/workspace/kept").await, b"kept");
 }
 
-async fn start_at_once(lab: Lab) {
-    let (id, spec) = (lab.id(), lab.spec());
-    for started in join_all((0..5).map(|_| lab.provider().start(&id, &spec))).await {
+async fn start_at_once(subject: Subject) {
+    let (id, spec) = (subject.id(), subject.spec());
+    for started in join_all((0..5).map(|_| subject.provider().start(&id, &spec))).await {
         started.unwrap();
     }
-    assert_eq!(lab.provider().inventory().await.unwrap().len(), 1);
-    assert_eq!(lab.dial(id).await.sh("true").await.code(), 0);
+    assert_eq!(subject.provider().inventory().await.unwrap().len(), 1);
+    assert_eq!(subject.dial(id).await.sh("true").await.code(), 0);
 }
 
-async fn many(lab: Lab) {
-    let boxes = join_all((0..20).map(|_| lab.start())).await;
+async fn many(subject: Subject) {
+    let boxes = join_all((0..20).map(|_| subject.start())).await;
     let codes = join_all(boxes.iter().map(|inside| inside.sh("exit 7"))).await;
     assert!(codes.iter().all(|ran| ran.code() == 7));
-    for stopped in join_all(boxes.iter().map(|inside| lab.provider().stop(&inside.id))).await {
+    for stopped in join_all(boxes.iter().map(|inside| subject.provider().stop(&inside.id))).await {
         stopped.unwrap();
     }
-    assert_eq!(lab.provider().inventory().await.unwrap(), []);
+    assert_eq!(subject.provider().inventory().await.unwrap(), []);
 }
 
-async fn apart(lab: Lab) {
-    let (one, other) = (lab.start().await, lab.start().await);
+async fn apart(subject: Subject) {
+    let (one, other) = (subject.start().await, subject.start().await);
     for path in ["/workspace/mine", "/tmp/mine", "/root/mine"] {
         one.write(path, "secret").await;
         assert!(!other.exists(path).await, "{path}");
     }
 }
 
-async fn stop_absent(lab: Lab) {
-    lab.provider().stop(&lab.id()).await.unwrap();
+async fn stop_absent(subject: Subject) {
+    subject.provider().stop(&subject.id()).await.unwrap();
 }
 
-async fn stop_twice(lab: Lab) {
-    let inside = lab.start().await;
-    let (one, other) = tokio::join!(lab.provider().stop(&inside.id), lab.provider().stop(&inside.id));
+async fn stop_twice(subject: Subject) {
+    let inside = subject.start().await;
+    let (one, other) = tokio::join!(subject.provider().stop(&inside.id), subject.provider().stop(&inside.id));
     one.unwrap();
     other.unwrap();
-    lab.provider().stop(&inside.id).await.unwrap();
+    subject.provider().stop(&inside.id).await.unwrap();
 }
 
-async fn gone(lab: Lab) {
-    let inside = lab.start().await;
-    lab.provider().stop(&inside.id).await.unwrap();
-    assert!(matches!(lab.provider().guest(&inside.id).await, Err(Error::Gone)));
-    assert!(matches!(lab.provider().guest(&lab.id()).await, Err(Error::Gone)));
+async fn gone(subject: Subject) {
+    let inside = subject.start().await;
+    subject.provider().stop(&inside.id).await.unwrap();
+    assert!(matches!(subject.provider().guest(&inside.id).await, Err(Error::Gone)));
+    assert!(matches!(subject.provider().guest(&subject.id()).await, Err(Error::Gone)));
     let exec = soon("a command in a box that is gone", inside.guest.exec(sh("true"))).await;
     assert!(matches!(exec.map(|_| ()), Err(Error::Gone)));
     let stat = soon("a look into a box that is gone", inside.guest.stat("/")).await;
@@ -106,60 +106,60 @@ async fn gone(lab: Lab) {
     assert!(matches!(inside.guest.console(10).await, Err(Error::Gone)));
 }
 
-async fn stop_ends_commands(lab: Lab) {
-    let inside = lab.start().await;
+async fn stop_ends_commands(subject: Subject) {
+    let inside = subject.start().await;
     let mut output = inside.guest.exec(sh("echo begun; sleep 100")).await.unwrap();
     assert_eq!(output.next().await.unwrap().unwrap(), OutputEvent::Stdout("begun\n".into()));
-    lab.provider().stop(&inside.id).await.unwrap();
+    subject.provider().stop(&inside.id).await.unwrap();
     let last = soon("the end of the output", output.next()).await;
     assert!(matches!(last, Some(Err(Error::Gone))), "{last:?}");
     assert!(output.next().await.is_none());
 }
 
-async fn anew(lab: Lab) {
-    let inside = lab.start().await;
+async fn anew(subject: Subject) {
+    let inside = subject.start().await;
     inside.write("/workspace/old", "old").await;
-    lab.provider().stop(&inside.id).await.unwrap();
-    lab.provider().start(&inside.id, &lab.spec()).await.unwrap();
-    assert!(!lab.dial(inside.id).await.exists("/workspace/old").await);
+    subject.provider().stop(&inside.id).await.unwrap();
+    subject.provider().start(&inside.id, &subject.spec()).await.unwrap();
+    assert!(!subject.dial(inside.id).await.exists("/workspace/old").await);
 }
 
-async fn dropped_start(lab: Lab) {
+async fn dropped_start(subject: Subject) {
     for wait_us in [0, 100, 500, 1000, 2000, 3000, 5000, 10_000] {
-        let (id, spec) = (lab.id(), lab.spec());
-        let _ = tokio::time::timeout(Duration::from_micros(wait_us), lab.provider().start(&id, &spec)).await;
-        lab.provider().stop(&id).await.unwrap();
-        assert_eq!(lab.provider().inventory().await.unwrap(), [], "dropped after {wait_us} µs");
+        let (id, spec) = (subject.id(), subject.spec());
+        let _ = tokio::time::timeout(Duration::from_micros(wait_us), subject.provider().start(&id, &spec)).await;
+        subject.provider().stop(&id).await.unwrap();
+        assert_eq!(subject.provider().inventory().await.unwrap(), [], "dropped after {wait_us} µs");
         // Nothing is left that blocks another box with this id.
-        lab.provider().start(&id, &spec).await.unwrap();
-        lab.provider().stop(&id).await.unwrap();
+        subject.provider().start(&id, &spec).await.unwrap();
+        subject.provider().stop(&id).await.unwrap();
     }
 }
 
-async fn failed_start(lab: Lab) {
-    let (id, spec) = (lab.id(), lab.missing_image());
-    assert!(lab.provider().start(&id, &spec).await.is_err());
-    assert_eq!(lab.provider().inventory().await.unwrap(), []);
-    lab.provider().start(&id, &lab.spec()).await.unwrap();
+async fn failed_start(subject: Subject) {
+    let (id, spec) = (subject.id(), subject.missing_image());
+    assert!(subject.provider().start(&id, &spec).await.is_err());
+    assert_eq!(subject.provider().inventory().await.unwrap(), []);
+    subject.provider().start(&id, &subject.spec()).await.unwrap();
 }
 
-async fn unknown_image(lab: Lab) {
-    let (id, spec) = (lab.id(), lab.missing_image());
+async fn unknown_image(subject: Subject) {
+    let (id, spec) = (subject.id(), subject.missing_image());
     // If a registry has to be asked, the start returns the error.
-    let refused = match lab.provider().check(&spec) {
-        Ok(()) => lab.provider().start(&id, &spec).await.map(drop),
+    let refused = match subject.provider().check(&spec) {
+        Ok(()) => subject.provider().start(&id, &spec).await.map(drop),
         refused => refused,
     };
     let Err(Error::Invalid(message)) = refused else { panic!("it is not refused: {refused:?}") };
     assert!(message.contains(&spec.image), "{message}");
 }
 
-async fn inventory(lab: Lab) {
+async fn inventory(subject: Subject) {
     let mut expected = Vec::new();
     for _ in 0..3 {
-        expected.push(lab.start().await.id);
+        expected.push(subject.start().await.id);
     }
-    let found = lab.provider().inventory().await.unwrap();
+    let found = subject.provider().inventory().await.unwrap();
     assert!(found.iter().all(|found| found.alive));
     let mut found: Vec<_> = found.into_iter().map(|found| found.id).collect();
     found.sort();
@@ -167,14 +167,14 @@ async fn inventory(lab: Lab) {
     assert_eq!(found, expected);
 }
 
-async fn not_alive(lab: Lab) {
-    let inside = lab.start().await;
+async fn not_alive(subject: Subject) {
+    let inside = subject.start().await;
     let mut output = inside.guest.exec(sh("echo begun; sleep 100")).await.unwrap();
     assert!(output.next().await.unwrap().is_ok());
-    lab.kill_first(&inside.id).await;
+    subject.kill_first(&inside.id).await;
     let last = soon("the end of the output", output.next()).await;
     assert!(matches!(last, Some(Err(Error::Gone))), "{last:?}");
-    let (provider, id) = (lab.provider(), &inside.id);
+    let (provider, id) = (subject.provider(), &inside.id);
     eventually("the box is listed as not alive", || async {
         provider.inventory().await.unwrap().iter().any(|found| found.id == *id && !found.alive)
     })
@@ -184,26 +184,26 @@ async fn not_alive(lab: Lab) {
     assert_eq!(provider.inventory().await.unwrap(), []);
 }
 
-async fn dial_again(lab: Lab) {
-    let inside = lab.start().await;
+async fn dial_again(subject: Subject) {
+    let inside = subject.start().await;
     assert_eq!(inside.sh("(sleep 0.7; echo done > /tmp/done) & true").await.code(), 0);
     let id = inside.id.clone();
     drop(inside);
-    let inside = lab.dial(id).await;
+    let inside = subject.dial(id).await;
     eventually("the background process goes on", || inside.exists("/tmp/done")).await;
 }
 
-async fn dial_at_once(lab: Lab) {
-    let inside = lab.start().await;
-    for guest in join_all((0..10).map(|_| lab.dial(inside.id.clone()))).await {
+async fn dial_at_once(subject: Subject) {
+    let inside = subject.start().await;
+    for guest in join_all((0..10).map(|_| subject.dial(inside.id.clone()))).await {
         assert_eq!(guest.sh("exit 4").await.code(), 4);
     }
 }
 
-async fn reopened(lab: Lab) {
-    let inside = lab.start().await;
+async fn reopened(subject: Subject) {
+    let inside = subject.start().await;
     inside.write("/workspace/kept", "kept").await;
-    let second = lab.second().await;
+    let second = subject.second().await;
     let found = second.inventory().await.unwrap();
     assert!(found.iter().any(|found| found.id == inside.id && found.alive), "{found:?}");
     let guest = second.guest(&inside.id).await.unwrap();
@@ -212,21 +212,21 @@ async fn reopened(lab: Lab) {
     assert_eq!(inside.sh("cat /workspace/kept").await.text(), "kept");
     second.stop(&inside.id).await.unwrap();
     assert_eq!(second.inventory().await.unwrap(), []);
-    assert!(matches!(lab.provider().guest(&inside.id).await, Err(Error::Gone)));
+    assert!(matches!(subject.provider().guest(&inside.id).await, Err(Error::Gone)));
 }
 
-async fn deadline(lab: Lab) {
-    let inside = lab.start().await;
+async fn deadline(subject: Subject) {
+    let inside = subject.start().await;
     inside.guest.set_deadline(Duration::from_millis(300)).await.unwrap();
-    let (provider, id) = (lab.provider(), &inside.id);
+    let (provider, id) = (subject.provider(), &inside.id);
     eventually("the box has ended", || async {
         provider.inventory().await.unwrap().iter().all(|found| found.id != *id || !found.alive)
     })
     .await;
 }
 
-async fn deadline_moves(lab: Lab) {
-    let inside = lab.start().await;
+async fn deadline_moves(subject: Subject) {
+    let inside = subject.start().await;
     inside.guest.set_deadline(Duration::from_millis(400)).await.unwrap();
     inside.guest.set_deadline(Duration::from_secs(3600)).await.unwrap();
     assert_eq!(inside.sh("sleep 0.8; echo alive").await.text(), "alive\n");

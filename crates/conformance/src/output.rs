@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use providers::OutputEvent;
 
 use super::case::{Case, case};
-use super::lab::{Lab, argv, eventually, pieces, sh, soon};
+use super::subject::{Subject, argv, eventually, pieces, sh, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -24,46 +24,46 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-async fn apart(lab: Lab) {
-    let inside = lab.start().await;
+async fn apart(subject: Subject) {
+    let inside = subject.start().await;
     let ran = inside.sh("echo out; echo err >&2; printf out2; printf err2 >&2; exit 9").await;
     assert_eq!((ran.text(), &ran.stderr[..], ran.code()), ("out\nout2", &b"err\nerr2"[..], 9));
     let ran = inside.sh("(echo a; echo b >&2) 2>&1; (echo c; echo d >&2) >&2").await;
     assert_eq!((ran.text(), &ran.stderr[..]), ("a\nb\n", &b"c\nd\n"[..]));
 }
 
-async fn binary(lab: Lab) {
-    let inside = lab.start().await;
+async fn binary(subject: Subject) {
+    let inside = subject.start().await;
     let ran = inside.run(argv(&["printf", "\\000\\377\\200\\012\\015\\303"])).await;
     assert_eq!(ran.stdout, b"\0\xff\x80\n\r\xc3");
     assert_eq!(inside.run(argv(&["printf", "no newline"])).await.stdout, b"no newline");
     assert_eq!(inside.sh("printf '\\n\\n'").await.stdout, b"\n\n");
 }
 
-async fn lines(lab: Lab) {
-    let inside = lab.start().await;
+async fn lines(subject: Subject) {
+    let inside = subject.start().await;
     let expected: String = (1..=10_000).map(|n| format!("{n}\n")).collect();
     assert!(inside.sh("seq 10000").await.text() == expected);
     let ran = inside.sh("seq 10000 | cat >&2").await;
     assert!(ran.stdout.is_empty() && ran.stderr == expected.as_bytes());
 }
 
-async fn large(lab: Lab) {
-    let inside = lab.start().await;
+async fn large(subject: Subject) {
+    let inside = subject.start().await;
     let ran = inside.sh("yes 0123456789 | head -c 20000000").await;
     assert_eq!(ran.stdout.len(), 20_000_000);
     assert!(ran.stdout.chunks_exact(11).all(|line| line == b"0123456789\n"));
 }
 
-async fn at_once(lab: Lab) {
-    let inside = lab.start().await;
+async fn at_once(subject: Subject) {
+    let inside = subject.start().await;
     let mut output = inside.guest.exec(sh("echo first; sleep 100")).await.unwrap();
     let first = soon("the first line", output.next()).await;
     assert_eq!(first.unwrap().unwrap(), OutputEvent::Stdout("first\n".into()));
 }
 
-async fn stopped_reader(lab: Lab) {
-    let inside = lab.start().await;
+async fn stopped_reader(subject: Subject) {
+    let inside = subject.start().await;
     let mut output = inside.guest.exec(sh("yes")).await.unwrap();
     assert!(output.next().await.unwrap().is_ok());
     assert_eq!(soon("another command", inside.sh("echo x")).await.text(), "x\n");
@@ -79,8 +79,8 @@ async fn stopped_reader(lab: Lab) {
     }
 }
 
-async fn stopped_readers(lab: Lab) {
-    let inside = lab.start().await;
+async fn stopped_readers(subject: Subject) {
+    let inside = subject.start().await;
     let mut stopped = Vec::new();
     for _ in 0..20 {
         let mut output = inside.guest.exec(sh("yes")).await.unwrap();
@@ -92,8 +92,8 @@ async fn stopped_readers(lab: Lab) {
     assert_eq!(soon("a file", inside.read("/workspace/f")).await.len(), 2_000_000);
 }
 
-async fn endless(lab: Lab) {
-    let inside = lab.start().await;
+async fn endless(subject: Subject) {
+    let inside = subject.start().await;
     for pieces in [0, 1, 10, 100] {
         let output = inside.guest.exec(sh("yes")).await.unwrap();
         let taken: Vec<_> = output.take(pieces).collect().await;
@@ -102,10 +102,10 @@ async fn endless(lab: Lab) {
     assert_eq!(inside.sh("yes | head -c 10").await.stdout.len(), 10);
 }
 
-async fn many(lab: Lab) {
-    let inside = lab.start().await;
+async fn many(subject: Subject) {
+    let inside = subject.start().await;
     // Each command is a shell and its child, besides the agent.
-    let count = lab.spec().resources.pids.saturating_sub(8).div_euclid(3).min(50);
+    let count = subject.spec().resources.pids.saturating_sub(8).div_euclid(3).min(50);
     let scripts: Vec<String> = (0..count).map(|n| format!("echo {n}; cat; exit {n}")).collect();
     let runs = scripts.iter().enumerate().map(|(n, script)| {
         let stdin = pieces(Bytes::from(format!("in {n}")).as_ref());
@@ -116,8 +116,8 @@ async fn many(lab: Lab) {
     }
 }
 
-async fn console(lab: Lab) {
-    let inside = lab.start().await;
+async fn console(subject: Subject) {
+    let inside = subject.start().await;
     let ran = inside.sh("(sleep 0.7; echo from behind; echo and an error >&2) & echo ok").await;
     assert_eq!(ran.text(), "ok\n");
     eventually("the lines are on the console", || async {
@@ -127,8 +127,8 @@ async fn console(lab: Lab) {
     .await;
 }
 
-async fn newest_lines(lab: Lab) {
-    let inside = lab.start().await;
+async fn newest_lines(subject: Subject) {
+    let inside = subject.start().await;
     inside.sh("(sleep 0.7; seq 20000; echo end) &").await;
     eventually("the last line is on the console", || async {
         inside.guest.console(1).await.unwrap().first().is_some_and(|line| line == "end")

@@ -4,9 +4,9 @@ use futures_util::StreamExt;
 use providers::{Command, KernelShare, TerminalSize};
 
 use super::case::{Case, case};
-use super::lab::{Inside, Lab, argv, eventually, sh};
 use super::program::Argument::{Number, Text};
 use super::program::calling;
+use super::subject::{Inside, Subject, argv, eventually, sh};
 
 /// More terminals than any box may have.
 const TERMINALS: usize = 128;
@@ -22,8 +22,8 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-async fn terminals(lab: Lab) {
-    let (hog, other) = (lab.start().await, lab.start().await);
+async fn terminals(subject: Subject) {
+    let (hog, other) = (subject.start().await, subject.start().await);
     let command = || Command { terminal: Some(TerminalSize { cols: 80, rows: 24 }), ..argv(&["/bin/sleep", "100"]) };
     let mut taken = Vec::new();
     while let Ok(begun) = hog.guest.exec_interactive(command()).await {
@@ -37,8 +37,8 @@ async fn terminals(lab: Lab) {
         .await;
 }
 
-async fn devices(lab: Lab) {
-    let (one, other) = (lab.start().await, lab.start().await);
+async fn devices(subject: Subject) {
+    let (one, other) = (subject.start().await, subject.start().await);
     for device in ["null", "zero", "full", "random", "urandom"] {
         // A process with another inode cannot wait for a lock on this one.
         let script = format!("stat -c %d:%i /dev/{device} && test -c /dev/{device}");
@@ -48,8 +48,8 @@ async fn devices(lab: Lab) {
     }
 }
 
-async fn core(lab: Lab) {
-    let inside = lab.start().await;
+async fn core(subject: Subject) {
+    let inside = subject.start().await;
     for script in ["true", "ulimit -c 0", "ulimit -c unlimited", "ulimit -S -c 4096"] {
         let ran = inside.sh(&format!("{script} && grep -i 'core file size' /proc/self/limits")).await;
         assert_eq!(ran.code(), 0, "{script}: {ran:?}");
@@ -59,8 +59,8 @@ async fn core(lab: Lab) {
     }
 }
 
-async fn groups(lab: Lab) {
-    let inside = lab.start().await;
+async fn groups(subject: Subject) {
+    let inside = subject.start().await;
     // The agent's files as it reads them itself, and those of a command.
     let of_the_agent = inside.read("/proc/self/cgroup").await;
     let of_a_command = inside.sh("cat /proc/self/cgroup /proc/1/cgroup").await;
@@ -72,16 +72,16 @@ async fn groups(lab: Lab) {
     }
 }
 
-async fn open_files(lab: Lab) {
+async fn open_files(subject: Subject) {
     const PROCESSES: u64 = 20;
-    let inside = lab.start().await;
-    let count = async || lab.provider().kernel_usage(&inside.id, KernelShare::OpenFiles).await;
+    let inside = subject.start().await;
+    let count = async || subject.provider().kernel_usage(&inside.id, KernelShare::OpenFiles).await;
     let before = count().await.expect("what a box has open is known");
     let script = format!("i=0; while [ $i -lt {PROCESSES} ]; do sleep 100 & i=$((i + 1)); done; wait");
     let mut output = inside.guest.exec(sh(&script)).await.unwrap();
     // Each process has at least its three standard streams.
     eventually("the files are counted", async || count().await.is_some_and(|now| now >= before + 3 * PROCESSES)).await;
-    lab.provider().stop(&inside.id).await.unwrap();
+    subject.provider().stop(&inside.id).await.unwrap();
     while output.next().await.is_some() {}
 }
 
@@ -113,15 +113,15 @@ async fn make_all(inside: &Inside) -> Vec<(&'static str, i32)> {
     made
 }
 
-async fn lasting(lab: Lab) {
+async fn lasting(subject: Subject) {
     const NO_SUCH_CALL: i32 = 38;
-    let (first, second) = (lab.start().await, lab.start().await);
+    let (first, second) = (subject.start().await, subject.start().await);
     let made = make_all(&first).await;
     for (name, errno) in &made {
         assert!([0, NO_SUCH_CALL].contains(errno), "{name}: {errno}");
     }
     assert_eq!(make_all(&second).await, made, "what another box has made is in the way");
-    lab.provider().stop(&first.id).await.unwrap();
-    lab.provider().stop(&second.id).await.unwrap();
-    assert_eq!(make_all(&lab.start().await).await, made, "it outlives its box");
+    subject.provider().stop(&first.id).await.unwrap();
+    subject.provider().stop(&second.id).await.unwrap();
+    assert_eq!(make_all(&subject.start().await).await, made, "it outlives its box");
 }

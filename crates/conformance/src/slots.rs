@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use providers::{Error, OutputEvent, Spec};
 
 use super::case::{Case, case};
-use super::lab::{Inside, Lab, argv, eventually, sh, soon};
+use super::subject::{Inside, Subject, argv, eventually, sh, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -37,17 +37,17 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-async fn usable(lab: Lab) {
-    let host = lab.host().await;
-    let inside = lab.slot(&host).await;
+async fn usable(subject: Subject) {
+    let host = subject.host().await;
+    let inside = subject.slot(&host).await;
     inside.write("/workspace/file", "kept").await;
     assert_eq!(inside.sh("cat /workspace/file; echo more > /tmp/more").await.text(), "kept");
     assert_eq!(inside.read("/tmp/more").await, b"more\n");
 }
 
-async fn own_user(lab: Lab) {
-    let host = lab.host().await;
-    let (one, other) = (lab.slot(&host).await, lab.slot(&host).await);
+async fn own_user(subject: Subject) {
+    let host = subject.host().await;
+    let (one, other) = (subject.slot(&host).await, subject.slot(&host).await);
     let who = |inside: Inside| async move { inside.sh("id -u; pwd; cd; pwd").await.text().to_owned() };
     let (one_is, other_is) = (who(one.clone()).await, who(other).await);
     assert_ne!(one_is, other_is);
@@ -63,37 +63,37 @@ async fn own_user(lab: Lab) {
     assert_eq!(one.run(as_itself).await.text().trim(), uid);
 }
 
-async fn add_again(lab: Lab) {
-    let host = lab.host().await;
-    let inside = lab.slot(&host).await;
+async fn add_again(subject: Subject) {
+    let host = subject.host().await;
+    let inside = subject.slot(&host).await;
     inside.write("/workspace/kept", "kept").await;
-    lab.slots().add(&host, &inside.id, &lab.spec()).await.unwrap();
-    assert_eq!(lab.slots().list(&host).await.unwrap().len(), 1);
-    assert_eq!(lab.dial_slot(&host, inside.id).await.read("/workspace/kept").await, b"kept");
+    subject.slots().add(&host, &inside.id, &subject.spec()).await.unwrap();
+    assert_eq!(subject.slots().list(&host).await.unwrap().len(), 1);
+    assert_eq!(subject.dial_slot(&host, inside.id).await.read("/workspace/kept").await, b"kept");
 }
 
-async fn add_at_once(lab: Lab) {
-    let (host, id, spec) = (lab.host().await, lab.slot_id(), lab.spec());
-    for added in join_all((0..5).map(|_| lab.slots().add(&host, &id, &spec))).await {
+async fn add_at_once(subject: Subject) {
+    let (host, id, spec) = (subject.host().await, subject.slot_id(), subject.spec());
+    for added in join_all((0..5).map(|_| subject.slots().add(&host, &id, &spec))).await {
         added.unwrap();
     }
-    assert_eq!(lab.slots().list(&host).await.unwrap().len(), 1);
-    assert_eq!(lab.dial_slot(&host, id).await.sh("true").await.code(), 0);
+    assert_eq!(subject.slots().list(&host).await.unwrap().len(), 1);
+    assert_eq!(subject.dial_slot(&host, id).await.sh("true").await.code(), 0);
 }
 
-async fn host_again(lab: Lab) {
-    let host = lab.host().await;
-    let inside = lab.slot(&host).await;
-    lab.slots().start_host(&host, &lab.roomy()).await.unwrap();
-    assert_eq!(lab.provider().inventory().await.unwrap().len(), 1);
+async fn host_again(subject: Subject) {
+    let host = subject.host().await;
+    let inside = subject.slot(&host).await;
+    subject.slots().start_host(&host, &subject.roomy()).await.unwrap();
+    assert_eq!(subject.provider().inventory().await.unwrap().len(), 1);
     assert_eq!(inside.sh("true").await.code(), 0);
 }
 
-async fn apart(lab: Lab) {
-    let host = lab.host().await;
-    let (one, other) = (lab.slot(&host).await, lab.slot(&host).await);
+async fn apart(subject: Subject) {
+    let host = subject.host().await;
+    let (one, other) = (subject.slot(&host).await, subject.slot(&host).await);
     for path in ["/workspace/mine", "/tmp/mine", "/home/user/mine", "/var/tmp/mine", "/dev/shm/mine"] {
-        match one.guest.write_file(path, None, super::lab::pieces(b"secret")).await {
+        match one.guest.write_file(path, None, super::subject::pieces(b"secret")).await {
             // Not every kind of box has all of these folders.
             Ok(()) | Err(Error::Invalid(_) | Error::NotFound(_)) => {}
             Err(error) => panic!("{path}: {error}"),
@@ -103,211 +103,212 @@ async fn apart(lab: Lab) {
     assert!(one.exists("/workspace/mine").await && one.exists("/tmp/mine").await);
 }
 
-async fn own_processes(lab: Lab) {
-    let host = lab.host().await;
-    let (one, other) = (lab.slot(&host).await, lab.slot(&host).await);
+async fn own_processes(subject: Subject) {
+    let host = subject.host().await;
+    let (one, other) = (subject.slot(&host).await, subject.slot(&host).await);
     assert_eq!(one.sh("sleep 4242 & true").await.code(), 0);
     let seen = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '";
     assert!(one.sh(seen).await.text().contains("sleep 4242"));
     assert!(!other.sh(seen).await.text().contains("sleep 4242"));
 }
 
-async fn inventory(lab: Lab) {
-    let host = lab.host().await;
-    lab.slot(&host).await;
-    let found = lab.provider().inventory().await.unwrap();
+async fn inventory(subject: Subject) {
+    let host = subject.host().await;
+    subject.slot(&host).await;
+    let found = subject.provider().inventory().await.unwrap();
     assert!(matches!(&found[..], [only] if only.id == host && only.alive), "{found:?}");
 }
 
-async fn list(lab: Lab) {
-    let (host, elsewhere) = (lab.host().await, lab.host().await);
-    let mut expected = [lab.slot(&host).await.id, lab.slot(&host).await.id];
-    lab.slot(&elsewhere).await;
+async fn list(subject: Subject) {
+    let (host, elsewhere) = (subject.host().await, subject.host().await);
+    let mut expected = [subject.slot(&host).await.id, subject.slot(&host).await.id];
+    subject.slot(&elsewhere).await;
     expected.sort();
-    let mut found = lab.slots().list(&host).await.unwrap();
+    let mut found = subject.slots().list(&host).await.unwrap();
     found.sort_by(|a, b| a.id.cmp(&b.id));
     assert!(found.iter().all(|found| found.alive), "{found:?}");
     assert!(found.iter().map(|found| &found.id).eq(&expected), "{found:?}");
-    assert_eq!(lab.slots().list(&lab.slot_id()).await.unwrap(), []);
+    assert_eq!(subject.slots().list(&subject.slot_id()).await.unwrap(), []);
 }
 
-async fn remove_ends_commands(lab: Lab) {
-    let host = lab.host().await;
-    let (one, other) = (lab.slot(&host).await, lab.slot(&host).await);
+async fn remove_ends_commands(subject: Subject) {
+    let host = subject.host().await;
+    let (one, other) = (subject.slot(&host).await, subject.slot(&host).await);
     let mut ending = one.guest.exec(sh("echo begun; sleep 100")).await.unwrap();
     let mut staying = other.guest.exec(sh("echo begun; sleep 1; echo stays")).await.unwrap();
     for output in [&mut ending, &mut staying] {
         assert_eq!(output.next().await.unwrap().unwrap(), OutputEvent::Stdout("begun\n".into()));
     }
-    lab.slots().remove(&host, &one.id).await.unwrap();
+    subject.slots().remove(&host, &one.id).await.unwrap();
     let last = soon("the end of the output", ending.next()).await;
     assert!(matches!(last, Some(Err(Error::Gone))), "{last:?}");
     assert_eq!(staying.next().await.unwrap().unwrap(), OutputEvent::Stdout("stays\n".into()));
     assert!(matches!(staying.next().await, Some(Ok(OutputEvent::Exit(exit))) if exit.code == 0));
 }
 
-async fn gone(lab: Lab) {
-    let host = lab.host().await;
-    let inside = lab.slot(&host).await;
-    lab.slots().remove(&host, &inside.id).await.unwrap();
-    assert!(matches!(lab.slots().slot_guest(&host, &inside.id).await, Err(Error::Gone)));
-    assert!(matches!(lab.slots().slot_guest(&host, &lab.slot_id()).await, Err(Error::Gone)));
-    assert!(matches!(lab.slots().slot_guest(&lab.slot_id(), &inside.id).await, Err(Error::Gone)));
+async fn gone(subject: Subject) {
+    let host = subject.host().await;
+    let inside = subject.slot(&host).await;
+    subject.slots().remove(&host, &inside.id).await.unwrap();
+    assert!(matches!(subject.slots().slot_guest(&host, &inside.id).await, Err(Error::Gone)));
+    assert!(matches!(subject.slots().slot_guest(&host, &subject.slot_id()).await, Err(Error::Gone)));
+    assert!(matches!(subject.slots().slot_guest(&subject.slot_id(), &inside.id).await, Err(Error::Gone)));
     let exec = soon("a command in a slot that is gone", inside.guest.exec(sh("true"))).await;
     assert!(matches!(exec.map(|_| ()), Err(Error::Gone)));
-    assert_eq!(lab.slots().list(&host).await.unwrap(), []);
+    assert_eq!(subject.slots().list(&host).await.unwrap(), []);
 }
 
-async fn remove_absent(lab: Lab) {
-    let host = lab.host().await;
-    let inside = lab.slot(&host).await;
-    lab.slots().remove(&host, &lab.slot_id()).await.unwrap();
-    lab.slots().remove(&lab.slot_id(), &inside.id).await.unwrap();
+async fn remove_absent(subject: Subject) {
+    let host = subject.host().await;
+    let inside = subject.slot(&host).await;
+    subject.slots().remove(&host, &subject.slot_id()).await.unwrap();
+    subject.slots().remove(&subject.slot_id(), &inside.id).await.unwrap();
     assert_eq!(inside.sh("true").await.code(), 0);
-    let (one, other) = tokio::join!(lab.slots().remove(&host, &inside.id), lab.slots().remove(&host, &inside.id));
+    let (one, other) =
+        tokio::join!(subject.slots().remove(&host, &inside.id), subject.slots().remove(&host, &inside.id));
     one.unwrap();
     other.unwrap();
-    lab.slots().remove(&host, &inside.id).await.unwrap();
+    subject.slots().remove(&host, &inside.id).await.unwrap();
 }
 
-async fn anew(lab: Lab) {
-    let host = lab.host().await;
-    let inside = lab.slot(&host).await;
+async fn anew(subject: Subject) {
+    let host = subject.host().await;
+    let inside = subject.slot(&host).await;
     inside.write("/workspace/old", "old").await;
-    lab.slots().remove(&host, &inside.id).await.unwrap();
-    lab.slots().add(&host, &inside.id, &lab.spec()).await.unwrap();
-    let inside = lab.dial_slot(&host, inside.id).await;
+    subject.slots().remove(&host, &inside.id).await.unwrap();
+    subject.slots().add(&host, &inside.id, &subject.spec()).await.unwrap();
+    let inside = subject.dial_slot(&host, inside.id).await;
     assert!(!inside.exists("/workspace/old").await);
     inside.write("/workspace/new", "new").await;
 }
 
-async fn no_host(lab: Lab) {
-    let (absent, stopped) = (lab.id(), lab.host().await);
-    lab.provider().stop(&stopped).await.unwrap();
+async fn no_host(subject: Subject) {
+    let (absent, stopped) = (subject.id(), subject.host().await);
+    subject.provider().stop(&stopped).await.unwrap();
     for host in [absent, stopped] {
-        let added = lab.slots().add(&host, &lab.slot_id(), &lab.spec()).await;
+        let added = subject.slots().add(&host, &subject.slot_id(), &subject.spec()).await;
         assert!(matches!(added, Err(Error::Gone)), "{added:?}");
     }
 }
 
-async fn plain_host(lab: Lab) {
-    let plain = lab.start().await;
-    let added = lab.slots().add(&plain.id, &lab.slot_id(), &lab.spec()).await;
+async fn plain_host(subject: Subject) {
+    let plain = subject.start().await;
+    let added = subject.slots().add(&plain.id, &subject.slot_id(), &subject.spec()).await;
     assert!(matches!(added, Err(Error::Invalid(_))), "{added:?}");
-    assert_eq!(lab.slots().list(&plain.id).await.unwrap(), []);
+    assert_eq!(subject.slots().list(&plain.id).await.unwrap(), []);
 }
 
-async fn failed_add(lab: Lab) {
-    let host = lab.host().await;
-    let added = lab.slots().add(&host, &lab.slot_id(), &lab.missing_image()).await;
+async fn failed_add(subject: Subject) {
+    let host = subject.host().await;
+    let added = subject.slots().add(&host, &subject.slot_id(), &subject.missing_image()).await;
     assert!(matches!(added, Err(Error::Invalid(_))), "{added:?}");
-    assert_eq!(lab.slots().list(&host).await.unwrap(), []);
+    assert_eq!(subject.slots().list(&host).await.unwrap(), []);
 }
 
-async fn dropped_add(lab: Lab) {
-    let (host, id, spec) = (lab.host().await, lab.slot_id(), lab.spec());
+async fn dropped_add(subject: Subject) {
+    let (host, id, spec) = (subject.host().await, subject.slot_id(), subject.spec());
     for after_ms in [0, 1, 2, 4, 8] {
-        let add = lab.slots().add(&host, &id, &spec);
+        let add = subject.slots().add(&host, &id, &spec);
         let _ = tokio::time::timeout(Duration::from_millis(after_ms), add).await;
-        lab.slots().remove(&host, &id).await.unwrap();
-        assert_eq!(lab.slots().list(&host).await.unwrap(), []);
+        subject.slots().remove(&host, &id).await.unwrap();
+        assert_eq!(subject.slots().list(&host).await.unwrap(), []);
     }
-    lab.slots().add(&host, &id, &spec).await.unwrap();
-    assert_eq!(lab.dial_slot(&host, id).await.sh("true").await.code(), 0);
+    subject.slots().add(&host, &id, &spec).await.unwrap();
+    assert_eq!(subject.dial_slot(&host, id).await.sh("true").await.code(), 0);
 }
 
-async fn ends_with_its_box(lab: &Lab, host: &providers::SandboxId, inside: &Inside) {
-    assert!(matches!(lab.slots().slot_guest(host, &inside.id).await, Err(Error::Gone)));
+async fn ends_with_its_box(subject: &Subject, host: &providers::SandboxId, inside: &Inside) {
+    assert!(matches!(subject.slots().slot_guest(host, &inside.id).await, Err(Error::Gone)));
     let stat = soon("a look into a slot that has ended", inside.guest.stat("/")).await;
     assert!(matches!(stat, Err(Error::Gone)), "{stat:?}");
 }
 
-async fn stop_host(lab: Lab) {
-    let host = lab.host().await;
-    let inside = lab.slot(&host).await;
+async fn stop_host(subject: Subject) {
+    let host = subject.host().await;
+    let inside = subject.slot(&host).await;
     let mut output = inside.guest.exec(sh("echo begun; sleep 100")).await.unwrap();
     assert_eq!(output.next().await.unwrap().unwrap(), OutputEvent::Stdout("begun\n".into()));
-    lab.provider().stop(&host).await.unwrap();
+    subject.provider().stop(&host).await.unwrap();
     let last = soon("the end of the output", output.next()).await;
     assert!(matches!(last, Some(Err(Error::Gone))), "{last:?}");
-    ends_with_its_box(&lab, &host, &inside).await;
-    assert_eq!(lab.slots().list(&host).await.unwrap(), []);
+    ends_with_its_box(&subject, &host, &inside).await;
+    assert_eq!(subject.slots().list(&host).await.unwrap(), []);
     // Its slots must not come back with a box of the same id.
-    lab.slots().start_host(&host, &lab.roomy()).await.unwrap();
-    assert_eq!(lab.slots().list(&host).await.unwrap(), []);
+    subject.slots().start_host(&host, &subject.roomy()).await.unwrap();
+    assert_eq!(subject.slots().list(&host).await.unwrap(), []);
 }
 
-async fn host_ends(lab: Lab) {
-    let host = lab.host().await;
-    let inside = lab.slot(&host).await;
-    lab.kill_first(&host).await;
-    slots_have_ended(&lab, &host).await;
-    ends_with_its_box(&lab, &host, &inside).await;
-    lab.provider().stop(&host).await.unwrap();
-    assert_eq!(lab.slots().list(&host).await.unwrap(), []);
+async fn host_ends(subject: Subject) {
+    let host = subject.host().await;
+    let inside = subject.slot(&host).await;
+    subject.kill_first(&host).await;
+    slots_have_ended(&subject, &host).await;
+    ends_with_its_box(&subject, &host, &inside).await;
+    subject.provider().stop(&host).await.unwrap();
+    assert_eq!(subject.slots().list(&host).await.unwrap(), []);
 }
 
-async fn slots_have_ended(lab: &Lab, host: &providers::SandboxId) {
+async fn slots_have_ended(subject: &Subject, host: &providers::SandboxId) {
     eventually("the slots have ended", || async {
-        let found = lab.slots().list(host).await.unwrap();
+        let found = subject.slots().list(host).await.unwrap();
         !found.is_empty() && found.iter().all(|found| !found.alive)
     })
     .await;
 }
 
-async fn many(lab: Lab) {
-    let host = lab.host().await;
-    let slots = join_all((0..8).map(|_| lab.slot(&host))).await;
+async fn many(subject: Subject) {
+    let host = subject.host().await;
+    let slots = join_all((0..8).map(|_| subject.slot(&host))).await;
     let codes = join_all(slots.iter().map(|inside| inside.sh("exit 7"))).await;
     assert!(codes.iter().all(|ran| ran.code() == 7));
-    for removed in join_all(slots.iter().map(|inside| lab.slots().remove(&host, &inside.id))).await {
+    for removed in join_all(slots.iter().map(|inside| subject.slots().remove(&host, &inside.id))).await {
         removed.unwrap();
     }
-    assert_eq!(lab.slots().list(&host).await.unwrap(), []);
+    assert_eq!(subject.slots().list(&host).await.unwrap(), []);
 }
 
-async fn reopened(lab: Lab) {
-    let host = lab.host().await;
-    let (inside, other) = (lab.slot(&host).await, lab.slot(&host).await);
+async fn reopened(subject: Subject) {
+    let host = subject.host().await;
+    let (inside, other) = (subject.slot(&host).await, subject.slot(&host).await);
     inside.write("/workspace/kept", "kept").await;
-    let second = lab.second().await;
+    let second = subject.second().await;
     let slots = second.slots().unwrap();
     assert_eq!(slots.list(&host).await.unwrap().iter().filter(|found| found.alive).count(), 2);
     let guest = slots.slot_guest(&host, &inside.id).await.unwrap();
     assert_eq!(guest.stat("/workspace/kept").await.unwrap().size, 4);
     slots.remove(&host, &inside.id).await.unwrap();
     assert_eq!(other.sh("true").await.code(), 0);
-    let third = lab.slot_id();
-    slots.add(&host, &third, &lab.spec()).await.unwrap();
-    assert_eq!(lab.dial_slot(&host, third).await.sh("true").await.code(), 0);
+    let third = subject.slot_id();
+    slots.add(&host, &third, &subject.spec()).await.unwrap();
+    assert_eq!(subject.dial_slot(&host, third).await.sh("true").await.code(), 0);
     second.stop(&host).await.unwrap();
-    assert!(matches!(lab.slots().slot_guest(&host, &other.id).await, Err(Error::Gone)));
+    assert!(matches!(subject.slots().slot_guest(&host, &other.id).await, Err(Error::Gone)));
 }
 
-async fn deadline(lab: Lab) {
-    let host = lab.host().await;
-    let (inside, other) = (lab.slot(&host).await, lab.slot(&host).await);
+async fn deadline(subject: Subject) {
+    let host = subject.host().await;
+    let (inside, other) = (subject.slot(&host).await, subject.slot(&host).await);
     inside.guest.set_deadline(Duration::from_millis(300)).await.unwrap();
     eventually("the slot has ended", || async {
-        lab.slots().list(&host).await.unwrap().iter().any(|found| found.id == inside.id && !found.alive)
+        subject.slots().list(&host).await.unwrap().iter().any(|found| found.id == inside.id && !found.alive)
     })
     .await;
     assert_eq!(other.sh("true").await.code(), 0);
-    lab.slots().remove(&host, &inside.id).await.unwrap();
+    subject.slots().remove(&host, &inside.id).await.unwrap();
     // A lifetime set at the start counts like any other.
-    let brief = Spec { lifetime: Duration::from_millis(300), ..lab.spec() };
-    let id = lab.slot_id();
-    lab.slots().add(&host, &id, &brief).await.unwrap();
+    let brief = Spec { lifetime: Duration::from_millis(300), ..subject.spec() };
+    let id = subject.slot_id();
+    subject.slots().add(&host, &id, &brief).await.unwrap();
     eventually("the brief slot has ended", || async {
-        lab.slots().list(&host).await.unwrap().iter().any(|found| found.id == id && !found.alive)
+        subject.slots().list(&host).await.unwrap().iter().any(|found| found.id == id && !found.alive)
     })
     .await;
 }
 
-async fn host_deadline(lab: Lab) {
-    let host = lab.host().await;
-    lab.slot(&host).await;
-    let guest = lab.provider().guest(&host).await.unwrap();
+async fn host_deadline(subject: Subject) {
+    let host = subject.host().await;
+    subject.slot(&host).await;
+    let guest = subject.provider().guest(&host).await.unwrap();
     guest.set_deadline(Duration::from_millis(300)).await.unwrap();
-    slots_have_ended(&lab, &host).await;
+    slots_have_ended(&subject, &host).await;
 }

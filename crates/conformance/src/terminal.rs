@@ -9,7 +9,7 @@ use providers::{Command, Control, Error, ExitStatus, OutputEvent, OutputStream, 
 use tokio::sync::mpsc;
 
 use super::case::{Case, case};
-use super::lab::{Inside, Lab, argv, pieces, sh, soon};
+use super::subject::{Inside, Subject, argv, pieces, sh, soon};
 
 const SIZE: TerminalSize = TerminalSize { cols: 80, rows: 24 };
 
@@ -100,8 +100,8 @@ fn on_terminal(command: Command) -> Command {
     Command { terminal: Some(SIZE), ..command }
 }
 
-async fn signal_ends(lab: Lab) {
-    let inside = lab.start().await;
+async fn signal_ends(subject: Subject) {
+    let inside = subject.start().await;
     for (name, code) in [("TERM", 143), ("SIGKILL", 137), ("INT", 130)] {
         // Without a shell: one handles an interrupt, and some lose it while they start a child. A
         // command whose session has begun is past `execve`.
@@ -112,8 +112,8 @@ async fn signal_ends(lab: Lab) {
     }
 }
 
-async fn signal_is_handled(lab: Lab) {
-    let inside = lab.start().await;
+async fn signal_is_handled(subject: Subject) {
+    let inside = subject.start().await;
     let script = "trap 'echo one; exit 7' USR1; (trap 'echo two; exit' USR1; echo there; while :; do sleep 0.05; done) & \
                   echo here; while :; do sleep 0.05; done";
     let mut session = Session::begin(&inside, sh(script)).await;
@@ -124,8 +124,8 @@ async fn signal_is_handled(lab: Lab) {
     assert!(session.seen.contains("one") && session.seen.contains("two"), "{}", session.seen);
 }
 
-async fn signal_passes_stdin(lab: Lab) {
-    let inside = lab.start().await;
+async fn signal_passes_stdin(subject: Subject) {
+    let inside = subject.start().await;
     let stdin = Some(stream::repeat_with(|| Ok(Bytes::from_static(&[b'x'; 10_000]))).boxed());
     let command = Command { stdin, ..sh("echo ready; sleep 100") };
     let mut begun = inside.guest.exec_interactive(command).await.unwrap();
@@ -137,8 +137,8 @@ async fn signal_passes_stdin(lab: Lab) {
     assert_eq!(exit.code, 143);
 }
 
-async fn control_after_end(lab: Lab) {
-    let inside = lab.start().await;
+async fn control_after_end(subject: Subject) {
+    let inside = subject.start().await;
     let mut session = Session::begin(&inside, sh("exit 3")).await;
     assert_eq!(session.end().await, 3);
     session.signal("KILL").await;
@@ -146,8 +146,8 @@ async fn control_after_end(lab: Lab) {
     assert_eq!(inside.sh("echo alive").await.text(), "alive\n");
 }
 
-async fn resize_without_terminal(lab: Lab) {
-    let inside = lab.start().await;
+async fn resize_without_terminal(subject: Subject) {
+    let inside = subject.start().await;
     let mut session = Session::begin(&inside, sh("echo ready; sleep 100")).await;
     session.until("ready").await;
     let resized = session.control.resize(SIZE).await;
@@ -156,8 +156,8 @@ async fn resize_without_terminal(lab: Lab) {
     assert_eq!(session.end().await, 143);
 }
 
-async fn is_terminal(lab: Lab) {
-    let inside = lab.start().await;
+async fn is_terminal(subject: Subject) {
+    let inside = subject.start().await;
     let script = "test -t 0 && test -t 1 && test -t 2 && echo yes > /dev/tty && echo $TERM; echo no >&2";
     let ran = soon("a terminal", inside.run(on_terminal(sh(script)))).await;
     assert_eq!((ran.code(), ran.text()), (0, "yes\r\nxterm-256color\r\nno\r\n"));
@@ -173,8 +173,8 @@ async fn is_terminal(lab: Lab) {
     assert_eq!(inside.run(on_terminal(argv(&["no-such-program"]))).await.code(), 127);
 }
 
-async fn size(lab: Lab) {
-    let inside = lab.start().await;
+async fn size(subject: Subject) {
+    let inside = subject.start().await;
     let script = "trap 'stty size' WINCH; stty size; echo ready; while :; do sleep 0.05; done";
     let mut session = Session::begin(&inside, on_terminal(sh(script))).await;
     session.until("ready").await;
@@ -188,8 +188,8 @@ async fn size(lab: Lab) {
     session.end().await;
 }
 
-async fn typing(lab: Lab) {
-    let inside = lab.start().await;
+async fn typing(subject: Subject) {
+    let inside = subject.start().await;
     for (typed, shown) in [("hello\n", "hello\r\nhello\r\n"), ("no newline", "no newlineno newline"), ("", "")] {
         let command = Command { stdin: Some(pieces(typed.as_bytes())), ..on_terminal(argv(&["cat"])) };
         let ran = soon("what is typed", inside.run(command)).await;
@@ -204,8 +204,8 @@ async fn typing(lab: Lab) {
     assert!(session.seen.contains("<ab>"), "{:?}", session.seen);
 }
 
-async fn interrupt_key(lab: Lab) {
-    let inside = lab.start().await;
+async fn interrupt_key(subject: Subject) {
+    let inside = subject.start().await;
     let script = "trap 'echo caught' INT; echo ready; sleep 100; echo after; exit 5";
     let mut session = Session::begin(&inside, on_terminal(sh(script))).await;
     session.until("ready").await;
@@ -223,8 +223,8 @@ async fn interrupt_key(lab: Lab) {
     assert_eq!(session.end().await, 130);
 }
 
-async fn signal_in_terminal(lab: Lab) {
-    let inside = lab.start().await;
+async fn signal_in_terminal(subject: Subject) {
+    let inside = subject.start().await;
     // With job control, the foreground process has a group of its own.
     let script = "set -m; echo ready; sh -c 'echo inner; sleep 100'; echo \"ended $?\"; exit 6";
     let mut session = Session::begin(&inside, on_terminal(sh(script))).await;
@@ -234,8 +234,8 @@ async fn signal_in_terminal(lab: Lab) {
     assert!(session.seen.contains("ended 143"), "{}", session.seen);
 }
 
-async fn terminal_output(lab: Lab) {
-    let inside = lab.start().await;
+async fn terminal_output(subject: Subject) {
+    let inside = subject.start().await;
     let expected: String = (1..=200_000).map(|number| format!("{number}\r\n")).collect();
     let ran = soon("much output", inside.run(on_terminal(argv(&["seq", "1", "200000"])))).await;
     assert!(ran.text() == expected, "{} bytes instead of {}", ran.stdout.len(), expected.len());
@@ -249,16 +249,16 @@ async fn terminal_output(lab: Lab) {
     assert!(session.seen.len() < many, "{} bytes were written to a reader that had stopped", session.seen.len());
 }
 
-async fn terminal_timeout(lab: Lab) {
-    let inside = lab.start().await;
+async fn terminal_timeout(subject: Subject) {
+    let inside = subject.start().await;
     let script = "trap '' INT TERM HUP; echo before; while :; do sleep 1; done";
     let command = Command { timeout: Duration::from_millis(500), ..on_terminal(sh(script)) };
     let ran = soon("a command past its deadline", inside.run(command)).await;
     assert_eq!((ran.code(), ran.exit.timed_out, ran.text()), (124, true, "before\r\n"));
 }
 
-async fn terminal_hang_up(lab: Lab) {
-    let inside = lab.start().await;
+async fn terminal_hang_up(subject: Subject) {
+    let inside = subject.start().await;
     let script = "trap '' HUP; echo begun; sleep 1; echo x > /tmp/late";
     let mut session = Session::begin(&inside, on_terminal(sh(script))).await;
     session.until("begun").await;
@@ -267,16 +267,16 @@ async fn terminal_hang_up(lab: Lab) {
     assert!(!inside.exists("/tmp/late").await, "the command went on");
 }
 
-async fn terminal_background(lab: Lab) {
-    let inside = lab.start().await;
+async fn terminal_background(subject: Subject) {
+    let inside = subject.start().await;
     let script = "(trap '' HUP; sleep 0.7; echo x > /tmp/after; sleep 100) & sleep 0.1; echo ok; exit 4";
     let ran = soon("the main process", inside.run(on_terminal(sh(script)))).await;
     assert_eq!((ran.code(), ran.text()), (4, "ok\r\n"));
-    super::lab::eventually("the child goes on", || inside.exists("/tmp/after")).await;
+    super::subject::eventually("the child goes on", || inside.exists("/tmp/after")).await;
 }
 
-async fn terminal_user(lab: Lab) {
-    let inside = lab.start().await;
+async fn terminal_user(subject: Subject) {
+    let inside = subject.start().await;
     let script = "id -u; echo written > $(readlink /proc/self/fd/0)";
     let ran = inside.run(Command { user: Some("1000".to_owned()), ..on_terminal(sh(script)) }).await;
     assert_eq!((ran.code(), ran.text()), (0, "1000\r\nwritten\r\n"));

@@ -3,7 +3,7 @@
 use providers::{Error, Result};
 
 use super::case::{Case, case};
-use super::lab::{Lab, argv, soon};
+use super::subject::{Subject, argv, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -28,8 +28,8 @@ fn is_invalid<T>(result: Result<T>) -> bool {
     matches!(result, Err(Error::Invalid(_)))
 }
 
-async fn list(lab: Lab) {
-    let inside = lab.start().await;
+async fn list(subject: Subject) {
+    let inside = subject.start().await;
     inside.sh("mkdir -p d/sub; echo 12345 > d/b; touch d/a d/B d/.h; ln -s /etc d/link; ln -s nowhere d/zz").await;
     let entries = inside.guest.list("/workspace/d").await.unwrap();
     let names: Vec<_> = entries.iter().map(|info| info.name.as_str()).collect();
@@ -44,16 +44,16 @@ async fn list(lab: Lab) {
     assert!(inside.guest.list("/workspace/d/sub").await.unwrap().is_empty());
 }
 
-async fn stat_link(lab: Lab) {
-    let inside = lab.start().await;
+async fn stat_link(subject: Subject) {
+    let inside = subject.start().await;
     inside.sh("mkdir -p d; ln -s d link; ln -s nowhere dangling").await;
     let link = inside.guest.stat("/workspace/link").await.unwrap();
     assert_eq!((link.is_symlink, link.is_dir, link.target.as_deref()), (true, false, Some("d")));
     assert!(inside.guest.stat("/workspace/dangling").await.unwrap().is_symlink);
 }
 
-async fn root(lab: Lab) {
-    let inside = lab.start().await;
+async fn root(subject: Subject) {
+    let inside = subject.start().await;
     let root = inside.guest.stat("/").await.unwrap();
     assert_eq!((root.name.as_str(), root.path.as_str(), root.is_dir), ("/", "/", true));
     assert_eq!(inside.guest.stat("/../..").await.unwrap().path, "/");
@@ -64,8 +64,8 @@ async fn root(lab: Lab) {
     assert!(is_invalid(inside.guest.delete("/", false).await));
 }
 
-async fn follow(lab: Lab) {
-    let inside = lab.start().await;
+async fn follow(subject: Subject) {
+    let inside = subject.start().await;
     inside.sh("mkdir -p d; echo old > d/file; ln -s d/file link; ln -s d dir").await;
     assert_eq!(inside.read("/workspace/link").await, b"old\n");
     inside.write("/workspace/link", "new").await;
@@ -75,8 +75,8 @@ async fn follow(lab: Lab) {
     assert!(inside.exists("/workspace/d/other").await);
 }
 
-async fn outside(lab: Lab) {
-    let inside = lab.start().await;
+async fn outside(subject: Subject) {
+    let inside = subject.start().await;
     // gVisor of 2022 fails at a link to a bare `/`, inside the box too.
     inside.sh("ln -s /etc/passwd abs; ln -s ../../../../../../../../etc/passwd up; ln -s /. root").await;
     let own = inside.sh("cat /etc/passwd").await.stdout;
@@ -91,8 +91,8 @@ async fn outside(lab: Lab) {
     assert!(tokio::fs::read("/etc/passwd").await.unwrap() == host, "the host was written to");
 }
 
-async fn odd_links(lab: Lab) {
-    let inside = lab.start().await;
+async fn odd_links(subject: Subject) {
+    let inside = subject.start().await;
     inside.sh("ln -s b a; ln -s a b; ln -s nowhere dangling; ln -s . here").await;
     assert!(is_invalid(inside.guest.read_file("/workspace/a", 0, None).await));
     assert!(matches!(inside.guest.read_file("/workspace/dangling", 0, None).await, Err(Error::NotFound(_))));
@@ -100,8 +100,8 @@ async fn odd_links(lab: Lab) {
     assert_eq!(inside.read("/workspace/file").await, b"x");
 }
 
-async fn delete(lab: Lab) {
-    let inside = lab.start().await;
+async fn delete(subject: Subject) {
+    let inside = subject.start().await;
     inside.sh("mkdir -p d empty; echo x > d/kept; echo x > file; ln -s d link; ln -s nowhere dangling").await;
     for path in ["file", "link", "dangling", "empty"] {
         let path = format!("/workspace/{path}");
@@ -111,8 +111,8 @@ async fn delete(lab: Lab) {
     assert_eq!(inside.read("/workspace/d/kept").await, b"x\n", "a link was followed");
 }
 
-async fn delete_recursive(lab: Lab) {
-    let inside = lab.start().await;
+async fn delete_recursive(subject: Subject) {
+    let inside = subject.start().await;
     inside.sh("mkdir -p kept d/e/f; echo x > kept/file; ln -s /workspace/kept d/link; touch d/e/f/g d/.h").await;
     assert!(is_invalid(inside.guest.delete("/workspace/d", false).await));
     assert!(inside.exists("/workspace/d/e/f/g").await);
@@ -121,27 +121,27 @@ async fn delete_recursive(lab: Lab) {
     assert_eq!(inside.read("/workspace/kept/file").await, b"x\n", "a link was followed");
 }
 
-async fn delete_wide(lab: Lab) {
-    delete_made(lab, "mkdir large; cd large; seq 5000 | xargs touch").await;
+async fn delete_wide(subject: Subject) {
+    delete_made(subject, "mkdir large; cd large; seq 5000 | xargs touch").await;
 }
 
-async fn delete_deep(lab: Lab) {
+async fn delete_deep(subject: Subject) {
     let script = "i=0; mkdir large; cd large; \
                   while [ $i -lt 1500 ]; do mkdir dddddddddd; cd dddddddddd; i=$((i+1)); done";
-    delete_made(lab, script).await;
+    delete_made(subject, script).await;
 }
 
 /// Deletes the directory `large` that `script` makes.
-async fn delete_made(lab: Lab, script: &str) {
+async fn delete_made(subject: Subject, script: &str) {
     const PATH: &str = "/workspace/large";
-    let inside = lab.start().await;
+    let inside = subject.start().await;
     assert_eq!(inside.sh(script).await.code(), 0);
     soon(PATH, inside.guest.delete(PATH, true)).await.unwrap();
     assert!(!inside.exists(PATH).await);
 }
 
-async fn rename(lab: Lab) {
-    let inside = lab.start().await;
+async fn rename(subject: Subject) {
+    let inside = subject.start().await;
     inside.sh("mkdir -p d/e; echo 1 > a; echo 2 > b; echo 3 > d/e/f; ln -s a link").await;
     inside.guest.rename("/workspace/a", "/workspace/b").await.unwrap();
     assert_eq!(inside.read("/workspace/b").await, b"1\n");
@@ -152,8 +152,8 @@ async fn rename(lab: Lab) {
     assert!(inside.guest.stat("/workspace/moved").await.unwrap().is_symlink);
 }
 
-async fn bad_rename(lab: Lab) {
-    let inside = lab.start().await;
+async fn bad_rename(subject: Subject) {
+    let inside = subject.start().await;
     inside.sh("mkdir -p d/e full; touch file full/file").await;
     for (old, new) in [("d", "d/e/inside"), ("file", "d"), ("d", "file"), ("d", "full"), ("file", "full/file/x")] {
         let result = inside.guest.rename(&format!("/workspace/{old}"), &format!("/workspace/{new}")).await;
@@ -162,8 +162,8 @@ async fn bad_rename(lab: Lab) {
     assert!(inside.exists("/workspace/d/e").await && inside.exists("/workspace/file").await);
 }
 
-async fn glob(lab: Lab) {
-    let inside = lab.start().await;
+async fn glob(subject: Subject) {
+    let inside = subject.start().await;
     inside.sh("mkdir -p src/sub/deep; touch a.rs b.rs c.txt src/m.rs src/sub/n.rs src/sub/deep/o.rs src/p.py").await;
     let cases: [(&str, &[&str]); 9] = [
         ("*.rs", &["a.rs", "b.rs"]),
@@ -184,8 +184,8 @@ async fn glob(lab: Lab) {
     assert_eq!(inside.guest.glob("/etc/passwd").await.unwrap(), ["/etc/passwd"]);
 }
 
-async fn glob_limit(lab: Lab) {
-    let inside = lab.start().await;
+async fn glob_limit(subject: Subject) {
+    let inside = subject.start().await;
     let names: Vec<String> = (0..10_001).map(|n| n.to_string()).collect();
     for chunk in names.chunks(2000) {
         let command: Vec<&str> = ["touch"].into_iter().chain(chunk.iter().map(String::as_str)).collect();

@@ -17,7 +17,7 @@ use crate::{Error, Result};
 
 /// Cached metadata and holders of images.
 #[derive(Debug, Default)]
-pub(super) struct Shelf {
+pub(super) struct Catalog {
     known: HashMap<String, Arc<Known>>,
     held: HashMap<String, Weak<Inner>>,
     /// Images being removed, which cannot be held any more.
@@ -35,8 +35,8 @@ pub(super) struct Known {
 }
 
 impl Store {
-    pub(super) fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn catalog(&self) -> MutexGuard<'_, Catalog> {
+        self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Holds an image that is unpacked in the store.
@@ -44,15 +44,15 @@ impl Store {
         if !is_digest(digest) {
             return None;
         }
-        let mut shelf = self.shelf();
-        if shelf.removing.contains(digest) {
+        let mut catalog = self.catalog();
+        if catalog.removing.contains(digest) {
             return None;
         }
-        if let Some(inner) = shelf.held.get(digest).and_then(Weak::upgrade) {
+        if let Some(inner) = catalog.held.get(digest).and_then(Weak::upgrade) {
             return Some(ImageGuard { inner });
         }
         let root = self.trees.find(digest)?;
-        let known = match self.known_in(&mut shelf, digest) {
+        let known = match self.known_in(&mut catalog, digest) {
             Ok(known) => known,
             Err(error) => {
                 tracing::warn!(digest, error = %Chain(&error), "an image here cannot be used");
@@ -60,56 +60,56 @@ impl Store {
             }
         };
         let inner = Arc::new(Inner { digest: digest.to_owned(), root, run: known.run.clone() });
-        shelf.held.retain(|_, held| held.strong_count() > 0);
-        shelf.held.insert(digest.to_owned(), Arc::downgrade(&inner));
+        catalog.held.retain(|_, held| held.strong_count() > 0);
+        catalog.held.insert(digest.to_owned(), Arc::downgrade(&inner));
         Some(ImageGuard { inner })
     }
 
     /// Returns the number of handles that hold this image.
     pub(super) fn holders(&self, digest: &str) -> usize {
-        self.shelf().held.get(digest).map_or(0, Weak::strong_count)
+        self.catalog().held.get(digest).map_or(0, Weak::strong_count)
     }
 
     /// Returns the digests of the held images.
     pub(super) fn all_held(&self) -> Vec<String> {
-        let shelf = self.shelf();
-        shelf.held.iter().filter(|(_, held)| held.strong_count() > 0).map(|(digest, _)| digest.clone()).collect()
+        let catalog = self.catalog();
+        catalog.held.iter().filter(|(_, held)| held.strong_count() > 0).map(|(digest, _)| digest.clone()).collect()
     }
 
     /// Refuses new holders of this image until [`Store::is_removed`]; fails with the number of
     /// holders if there are any.
     pub(super) fn begin_removal(&self, digest: &str) -> Result<(), usize> {
-        let mut shelf = self.shelf();
-        let holders = shelf.held.get(digest).map_or(0, Weak::strong_count);
+        let mut catalog = self.catalog();
+        let holders = catalog.held.get(digest).map_or(0, Weak::strong_count);
         if holders > 0 {
             return Err(holders);
         }
-        shelf.removing.insert(digest.to_owned());
+        catalog.removing.insert(digest.to_owned());
         Ok(())
     }
 
     /// Ends the removal, successful or not.
     pub(super) fn is_removed(&self, digest: &str) {
-        let mut shelf = self.shelf();
-        shelf.removing.remove(digest);
-        shelf.known.remove(digest);
-        shelf.held.remove(digest);
+        let mut catalog = self.catalog();
+        catalog.removing.remove(digest);
+        catalog.known.remove(digest);
+        catalog.held.remove(digest);
     }
 
     /// Waits until no removal of this image is running.
     pub(super) async fn removed(&self, digest: &str) {
-        while self.shelf().removing.contains(digest) {
+        while self.catalog().removing.contains(digest) {
             let _removals = self.removals.lock().await;
         }
     }
 
     /// Returns the manifest and configuration of an image.
     pub(super) fn known(&self, digest: &str) -> Result<Arc<Known>> {
-        self.known_in(&mut self.shelf(), digest)
+        self.known_in(&mut self.catalog(), digest)
     }
 
-    fn known_in(&self, shelf: &mut Shelf, digest: &str) -> Result<Arc<Known>> {
-        if let Some(known) = shelf.known.get(digest) {
+    fn known_in(&self, catalog: &mut Catalog, digest: &str) -> Result<Arc<Known>> {
+        if let Some(known) = catalog.known.get(digest) {
             return Ok(Arc::clone(known));
         }
         let fails = |error: io::Error| {
@@ -127,7 +127,7 @@ impl Store {
         let config = configuration(&config, &manifest, &image)?;
         let run = Run::of(&config, &image)?;
         let known = Arc::new(Known { manifest, config, run, manifest_bytes: bytes.len() as u64 });
-        shelf.known.insert(digest.to_owned(), Arc::clone(&known));
+        catalog.known.insert(digest.to_owned(), Arc::clone(&known));
         Ok(known)
     }
 

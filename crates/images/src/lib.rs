@@ -33,7 +33,7 @@ use futures_util::stream::BoxStream;
 use guest_protocol::Defaults;
 use host_disk::{DiskUsage, Room};
 
-use catalog::Shelf;
+use catalog::Catalog;
 pub use config::{ImagesConfig, PullPolicy, RegistryConfig, Reserve};
 use desk::Interest;
 pub use error::{Error, Result};
@@ -62,7 +62,7 @@ struct Store {
     pulls: Pulls,
     /// One lock for each blob and tree being written, by digest.
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
-    shelf: Mutex<Shelf>,
+    catalog: Mutex<Catalog>,
     /// Held while images are removed.
     removals: tokio::sync::Mutex<()>,
 }
@@ -168,7 +168,7 @@ impl Images {
             registries,
             pulls: Pulls::default(),
             turns: Mutex::default(),
-            shelf: Mutex::default(),
+            catalog: Mutex::default(),
             removals: tokio::sync::Mutex::default(),
         };
         std::fs::create_dir_all(store.config.dir.join("used")).map_err(fails)?;

@@ -386,8 +386,12 @@ async fn headers_that_are_asked_for_are_on_every_request() {
 async fn a_part_of_the_list_carries_its_filters_and_says_where_it_goes_on() {
     let server = Server::answering(json("200 OK\r\nx-next-cursor: more", "[]"));
     let labels = [("a.b", "c d")];
-    let filter =
-        tidebox_client::Filter { metadata: &labels, state: Some("running"), limit: Some(5), ..tidebox_client::Filter::default() };
+    let filter = tidebox_client::Filter {
+        metadata: &labels,
+        state: Some("running"),
+        limit: Some(5),
+        ..tidebox_client::Filter::default()
+    };
     let page = server.client.list_page(&filter).await.unwrap();
     assert_eq!((page.sandboxes.len(), page.next.as_deref()), (0, Some("more")));
     let request = server.request().await;

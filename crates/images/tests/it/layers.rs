@@ -1,7 +1,7 @@
 //! Tests with hostile layers, and with layers that other programs unpack too.
 
 mod equal;
-mod ground;
+mod harness;
 mod hostile;
 mod imports;
 mod random;

@@ -2,13 +2,13 @@
 //! off. Each time the error says what to do, and nothing unchecked is trusted.
 
 mod crash;
+mod fake_registry;
 mod faults;
 mod full_disk;
 mod keep;
 mod login;
 mod mirrors;
 mod real;
-mod rogue;
 mod waiters;
 
 use std::path::Path;
@@ -20,13 +20,13 @@ use images::Error;
 use images::{Images, ImagesConfig, Progress};
 
 /// A store in a folder of its own.
-struct Lab {
+struct TestStore {
     folder: tempfile::TempDir,
 }
 
-impl Lab {
-    fn new() -> Lab {
-        Lab { folder: tempfile::tempdir().unwrap() }
+impl TestStore {
+    fn new() -> TestStore {
+        TestStore { folder: tempfile::tempdir().unwrap() }
     }
 
     fn dir(&self) -> std::path::PathBuf {
@@ -110,7 +110,7 @@ fn unavailable<T>(result: Result<T, Error>) -> String {
 }
 
 /// Checks that nothing of a failed pull is named or unpacked.
-async fn nothing_is_trusted(lab: &Lab, images: &Images) {
+async fn nothing_is_trusted(store: &TestStore, images: &Images) {
     assert!(images.list().await.unwrap().is_empty());
-    assert_eq!(std::fs::read_dir(lab.dir().join("trees")).unwrap().count(), 0, "a tree is left");
+    assert_eq!(std::fs::read_dir(store.dir().join("trees")).unwrap().count(), 0, "a tree is left");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use conformance::{Lab, Need, run};
+use conformance::{Need, Subject, run};
 use domain::{Resources, SandboxId, Timestamp};
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
@@ -314,7 +314,7 @@ async fn every_promise_is_kept_through_the_protocol() {
         asker: None,
     };
     let bridge = Bridge { mock, agents: Mutex::default() };
-    let lab = Lab::new(Arc::new(bridge), spec)
+    let subject = Subject::new(Arc::new(bridge), spec)
         .kill(move |id| {
             killer.die(&id);
             Box::pin(async {})
@@ -326,5 +326,5 @@ async fn every_promise_is_kept_through_the_protocol() {
         .without(Need::Images, "mock takes every image")
         .without(Need::Reopen, "mock boxes end with the process")
         .without(Need::Deadlines, "mock boxes end with the process");
-    run(lab).await;
+    run(subject).await;
 }

@@ -14,13 +14,13 @@ mod show;
 mod workers;
 
 /// A folder with the files of a test.
-struct Lab {
+struct TestLayers {
     folder: tempfile::TempDir,
     inputs: Inputs,
 }
 
-impl Lab {
-    fn new() -> Lab {
+impl TestLayers {
+    fn new() -> TestLayers {
         let folder = tempfile::tempdir().unwrap();
         let inputs = Inputs {
             config_file: None,
@@ -32,23 +32,23 @@ impl Lab {
         std::fs::create_dir_all(folder.path().join("home/.tidebox")).unwrap();
         std::fs::create_dir_all(folder.path().join("home/.docker")).unwrap();
         std::fs::create_dir_all(folder.path().join("here")).unwrap();
-        Lab { folder, inputs }
+        TestLayers { folder, inputs }
     }
 
-    fn of_user(self, text: &str) -> Lab {
+    fn of_user(self, text: &str) -> TestLayers {
         self.file("home/.tidebox/config.yaml", text)
     }
 
-    fn here(self, text: &str) -> Lab {
+    fn here(self, text: &str) -> TestLayers {
         self.file("here/tidebox.yaml", text)
     }
 
-    fn file(self, name: &str, text: impl AsRef<[u8]>) -> Lab {
+    fn file(self, name: &str, text: impl AsRef<[u8]>) -> TestLayers {
         std::fs::write(self.folder.path().join(name), text).unwrap();
         self
     }
 
-    fn env(mut self, name: &str, value: &str) -> Lab {
+    fn env(mut self, name: &str, value: &str) -> TestLayers {
         self.inputs.env.push((name.into(), value.into()));
         self
     }
@@ -73,20 +73,20 @@ impl Lab {
 /// Checks that `yaml` in `./tidebox.yaml` is refused with exactly these lines.
 #[track_caller]
 fn check(yaml: &str, expected: &[&str]) {
-    let lab = Lab::new().here(yaml);
+    let layers = TestLayers::new().here(yaml);
     let expected: Vec<_> = expected.iter().map(|line| line.replace('@', "here/tidebox.yaml")).collect();
-    assert_eq!(lab.faults(), expected, "{yaml}");
+    assert_eq!(layers.faults(), expected, "{yaml}");
 }
 
 /// Checks that the variable is refused with exactly this line.
 #[track_caller]
 fn check_env(name: &str, value: &str, expected: &str) {
-    assert_eq!(Lab::new().env(name, value).faults(), [expected]);
+    assert_eq!(TestLayers::new().env(name, value).faults(), [expected]);
 }
 
 #[test]
 fn nothing_set_gives_the_defaults() {
-    let loaded = Lab::new().load();
+    let loaded = TestLayers::new().load();
     let config = &loaded.config;
     assert_eq!(config.server.host.to_string(), "127.0.0.1");
     assert_eq!(config.server.port, 7423);
@@ -119,54 +119,56 @@ fn nothing_set_gives_the_defaults() {
 
 #[test]
 fn an_ordinary_user_gets_a_folder_at_home() {
-    let mut lab = Lab::new();
-    lab.inputs.is_root = false;
-    lab.inputs.home = Some("/home/ada".into());
-    let config = lab.load().config;
+    let mut layers = TestLayers::new();
+    layers.inputs.is_root = false;
+    layers.inputs.home = Some("/home/ada".into());
+    let config = layers.load().config;
     assert_eq!(config.data_dir, Path::new("/home/ada/.local/share/tidebox"));
     assert_eq!(config.database.path, Path::new("/home/ada/.local/share/tidebox/tidebox.db"));
-    lab.inputs.home = None;
+    layers.inputs.home = None;
     assert_eq!(
-        lab.faults(),
+        layers.faults(),
         ["data_dir (built-in default): cannot be derived, since HOME is not set; set it to a folder"]
     );
-    assert_eq!(lab.env("TIDEBOX_DATA_DIR", "/srv").load().config.data_dir, Path::new("/srv"));
+    assert_eq!(layers.env("TIDEBOX_DATA_DIR", "/srv").load().config.data_dir, Path::new("/srv"));
 }
 
 #[test]
 fn a_stronger_layer_wins_and_the_others_still_count() {
-    let lab = Lab::new()
+    let layers = TestLayers::new()
         .of_user("server: {port: 1, preview_domain: one.test}\ndefaults: {vcpus: 2}\nlimits: {reserve_disk_mb: 5}\n")
         .here("server:\n  port: 2\ndefaults:\n  vcpus: 3\n")
         .env("TIDEBOX_DEFAULTS_VCPUS", "4");
-    let loaded = lab.load();
+    let loaded = layers.load();
     assert_eq!(loaded.config.server.port, 2);
     assert_eq!(loaded.config.server.preview_domain, "one.test");
     assert_eq!(loaded.config.defaults.vcpus, 4);
     assert_eq!(loaded.config.limits.reserve_disk_mb, 5);
-    assert_eq!(loaded.sources["server.port"], Source::File(lab.inputs.current_dir.join("tidebox.yaml")));
+    assert_eq!(loaded.sources["server.port"], Source::File(layers.inputs.current_dir.join("tidebox.yaml")));
     assert_eq!(loaded.sources["defaults.vcpus"], Source::Variable("TIDEBOX_DEFAULTS_VCPUS".to_owned()));
     assert!(!loaded.sources.contains_key("defaults.pids"));
 }
 
 #[test]
 fn a_named_file_replaces_both_usual_ones() {
-    let mut lab =
-        Lab::new().of_user("server: {port: 1}").here("data_dir: /x").file("here/own.yaml", "defaults: {vcpus: 2}");
-    lab.inputs.config_file = Some("own.yaml".into());
-    let config = lab.load().config;
+    let mut layers = TestLayers::new()
+        .of_user("server: {port: 1}")
+        .here("data_dir: /x")
+        .file("here/own.yaml", "defaults: {vcpus: 2}");
+    layers.inputs.config_file = Some("own.yaml".into());
+    let config = layers.load().config;
     assert_eq!((config.server.port, config.defaults.vcpus), (7423, 2));
     assert_eq!(config.data_dir, Path::new("/var/lib/tidebox"));
-    lab.inputs.config_file = Some("missing.yaml".into());
-    assert_eq!(lab.faults(), ["here/missing.yaml: cannot be read: No such file or directory (os error 2)"]);
+    layers.inputs.config_file = Some("missing.yaml".into());
+    assert_eq!(layers.faults(), ["here/missing.yaml: cannot be read: No such file or directory (os error 2)"]);
 }
 
 #[test]
 fn the_database_follows_the_data_folder_unless_it_is_set() {
-    let config = Lab::new().here("data_dir: ~/boxes").load().config;
+    let config = TestLayers::new().here("data_dir: ~/boxes").load().config;
     assert!(config.data_dir.ends_with("home/boxes"));
     assert_eq!(config.database.path, config.data_dir.join("tidebox.db"));
-    let config = Lab::new().here("database: {url: 'sqlite:///srv/t.db'}").load().config;
+    let config = TestLayers::new().here("database: {url: 'sqlite:///srv/t.db'}").load().config;
     assert_eq!(config.database.path, Path::new("/srv/t.db"));
     assert_eq!(config.data_dir, Path::new("/var/lib/tidebox"));
 }
@@ -175,14 +177,14 @@ fn the_database_follows_the_data_folder_unless_it_is_set() {
 fn every_key_can_be_set_by_its_variable() {
     for key in keys::keys() {
         let name = key.name.replace('*', "w1");
-        let mut lab = Lab::new().env(&environment::variable(&name), sample(key));
+        let mut layers = TestLayers::new().env(&environment::variable(&name), sample(key));
         if key.name.starts_with("workers.") {
-            lab = lab.env("TIDEBOX_WORKERS_W1_URL", "https://w1.example.com:7423");
+            layers = layers.env("TIDEBOX_WORKERS_W1_URL", "https://w1.example.com:7423");
         }
-        let mut loaded = lab.load();
+        let mut loaded = layers.load();
         assert!(loaded.sources.contains_key(&name), "{name}: {:?}", loaded.warnings);
         clear_maps(&mut loaded.config);
-        assert_eq!(loaded.config, Lab::new().load().config, "{name}");
+        assert_eq!(loaded.config, TestLayers::new().load().config, "{name}");
     }
 }
 
@@ -206,7 +208,7 @@ fn clear_maps(config: &mut Config) {
 
 #[test]
 fn entries_of_maps_have_a_variable_each() {
-    let config = Lab::new()
+    let config = TestLayers::new()
         .env("TIDEBOX_AUTH_WORKER_TOKENS_W1", "one")
         .env("TIDEBOX_AUTH_WORKER_TOKENS_GPU_2", "two")
         .env("TIDEBOX_AUTH_WORKER_TOKEN", "shared")
@@ -223,7 +225,7 @@ fn entries_of_maps_have_a_variable_each() {
 
 #[test]
 fn variables_are_read_by_the_type_of_their_key() {
-    let config = Lab::new()
+    let config = TestLayers::new()
         .env("TIDEBOX_SERVER_ALLOWED_HOSTS", "A.example, b.example,::1")
         .env("TIDEBOX_LIMITS_MAX_OUTPUT_BYTES", "64KiB")
         .env("TIDEBOX_LIMITS_MAX_FILE_BYTES", "4096")
@@ -245,14 +247,14 @@ fn variables_are_read_by_the_type_of_their_key() {
 
 #[test]
 fn null_takes_back_what_a_weaker_layer_set() {
-    let lab = Lab::new().of_user("defaults: {image: host}").here("defaults: {image: null}");
-    assert_eq!(lab.load().config.defaults.image, None);
+    let layers = TestLayers::new().of_user("defaults: {image: host}").here("defaults: {image: null}");
+    assert_eq!(layers.load().config.defaults.image, None);
     check("server: {port: null}\n", &["server.port (@): must be a whole number from 0 to 65535, not nothing"]);
 }
 
 #[test]
 fn an_unknown_variable_warns_and_names_the_nearest() {
-    let loaded = Lab::new()
+    let loaded = TestLayers::new()
         .env("TIDEBOX_SERVER_PROT", "1")
         .env("TIDEBOX_ZZZZZZZZZZZZZZZZZZZZ", "1")
         .env("TIDEBOX_URL", "http://localhost")
@@ -267,12 +269,12 @@ fn an_unknown_variable_warns_and_names_the_nearest() {
             "`TIDEBOX_ZZZZZZZZZZZZZZZZZZZZ` sets no key",
         ]
     );
-    assert_eq!(loaded.config, Lab::new().load().config);
+    assert_eq!(loaded.config, TestLayers::new().load().config);
 }
 
 #[test]
 fn an_open_address_and_a_missing_default_warn() {
-    let warnings = Lab::new().here("server: {host: '::'}\nproviders: {native: {enabled: false}, docker: {enabled: false}, proot: {enabled: false}}").load().warnings;
+    let warnings = TestLayers::new().here("server: {host: '::'}\nproviders: {native: {enabled: false}, docker: {enabled: false}, proot: {enabled: false}}").load().warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].contains("a spawn must name its provider"));
     assert!(warnings[1].contains("`auth.enabled` is false"));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance::{Lab, Need, run};
+use conformance::{Need, Subject, run};
 use domain::{Resources, SandboxId};
 use providers::custom::{Custom, CustomConfig};
 use providers::{Command, Error, OutputEvent, Provider, Spec};
@@ -47,10 +47,10 @@ fn id(n: u8) -> SandboxId {
     SandboxId::from_entropy([n; 10])
 }
 
-/// Makes a lab over a service, with everything that any service allows.
-fn lab(far: &TestServer, label: &'static str) -> Lab {
+/// Makes a subject over a service, with everything that any service allows.
+fn subject(far: &TestServer, label: &'static str) -> Subject {
     let url = far.url.clone();
-    Lab::new(Arc::new(open(&far.url, label)), spec())
+    Subject::new(Arc::new(open(&far.url, label)), spec())
         .reopen(move || {
             let again: Arc<dyn Provider> = Arc::new(open(&url, label));
             Box::pin(async move { again })
@@ -65,7 +65,7 @@ fn lab(far: &TestServer, label: &'static str) -> Lab {
 async fn custom_passes_the_suite_over_a_service_of_real_boxes() {
     let far = TestServer::start(NATIVE).await;
     let (url, folder) = (far.url.clone(), far.data_dir().join("native/boxes"));
-    let lab = lab(&far, "suite").kill(move |id| {
+    let subject = subject(&far, "suite").kill(move |id| {
         let (url, folder) = (url.clone(), folder.clone());
         Box::pin(async move {
             let remote = remote_id(&url, &id).await;
@@ -75,22 +75,22 @@ async fn custom_passes_the_suite_over_a_service_of_real_boxes() {
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         })
     });
-    let lab = if rustix::process::geteuid().is_root() {
-        lab
+    let subject = if rustix::process::geteuid().is_root() {
+        subject
     } else {
-        lab.without(Need::Users, "without privileges a box has one user only")
+        subject.without(Need::Users, "without privileges a box has one user only")
     };
-    run(lab).await;
+    run(subject).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn custom_passes_the_suite_over_a_service_of_boxes_in_memory() {
     let far = TestServer::start(MOCK).await;
-    let lab = lab(&far, "suite")
+    let subject = subject(&far, "suite")
         .without(Need::Processes, "a mock box runs no real program")
         .without(Need::Users, "a mock box has no users")
         .without(Need::Kill, "a mock box has no process that could be killed from outside");
-    run(lab).await;
+    run(subject).await;
 }
 
 /// Starts a server whose only provider is another server.

@@ -8,7 +8,7 @@ use fixtures::found;
 use fixtures::image::{Entry, Image, Packing};
 use tokio_util::sync::CancellationToken;
 
-use crate::layers::ground::{DIGEST, Ground, Node, Tree, is_root, tree};
+use crate::layers::harness::{DIGEST, Node, TestStore, Tree, is_root, tree};
 
 /// Unpacks an image with umoci, and returns the tree or umoci's message.
 pub fn umoci(program: &Path, image: &Image) -> Result<(tempfile::TempDir, PathBuf), String> {
@@ -77,10 +77,10 @@ pub fn differences(ours: &Tree, theirs: &Tree) -> Vec<String> {
 #[track_caller]
 fn same(image: &Image, implicit: &[&str]) {
     let Some(program) = found("umoci", &[]) else { return };
-    let ground = Ground::new();
-    let layers: Vec<_> = image.layers.iter().map(|layer| ground.blob(layer, Packing::Gzip)).collect();
+    let store = TestStore::new();
+    let layers: Vec<_> = image.layers.iter().map(|layer| store.blob(layer, Packing::Gzip)).collect();
     let bounds = images::rootfs::Bounds { bytes_max: 1 << 30, entries_max: 100_000, reserve: images::Reserve::NONE };
-    let ours = ground.trees.unpack(DIGEST, &layers, &bounds, &CancellationToken::new(), &|_| ()).unwrap();
+    let ours = store.trees.unpack(DIGEST, &layers, &bounds, &CancellationToken::new(), &|_| ()).unwrap();
     let (_temp, theirs) = umoci(&program, image).unwrap();
     let named = |path: &[u8]| !implicit.iter().any(|implicit| implicit.as_bytes() == path);
     let (ours, theirs) = (comparable(&ours, named), comparable(&theirs, named));

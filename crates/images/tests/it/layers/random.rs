@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::layers::equal::{comparable, differences, umoci};
-use crate::layers::ground::{DIGEST, Ground, tree};
+use crate::layers::harness::{DIGEST, TestStore, tree};
 
 /// Tests the property for the requested time, or else with a few cases.
 fn check<S: Strategy>(name: &str, cases: u32, strategy: &S, property: impl Fn(S::Value) -> Result<(), TestCaseError>) {
@@ -127,18 +127,18 @@ fn aimed(tar: &[u8], outside: &str) -> Vec<u8> {
 #[test]
 fn nothing_outside_changes_whatever_the_layers_hold() {
     check("hostile layers", 96, &image(true), |layers| {
-        let ground = Ground::new();
-        let outside = ground.outside();
+        let store = TestStore::new();
+        let outside = store.outside();
         let tars: Vec<_> = layers.iter().map(|entries| aimed(&layer(entries), outside.to_str().unwrap())).collect();
         // Also checks everything outside.
-        match ground.unpack(DIGEST, &tars) {
+        match store.unpack(DIGEST, &tars) {
             Ok(root) => drop(tree(&root)),
-            Err(Error::Invalid(_)) => prop_assert!(ground.trees.find(DIGEST).is_none()),
+            Err(Error::Invalid(_)) => prop_assert!(store.trees.find(DIGEST).is_none()),
             Err(other) => return Err(TestCaseError::fail(format!("not the image is blamed: {other:?}"))),
         }
-        ground.trees.remove(DIGEST).unwrap();
-        ground.trees.collect().unwrap();
-        ground.check();
+        store.trees.remove(DIGEST).unwrap();
+        store.trees.collect().unwrap();
+        store.check();
         Ok(())
     });
 }
@@ -147,7 +147,7 @@ fn nothing_outside_changes_whatever_the_layers_hold() {
 fn damaged_archives_are_refused_or_unpacked_and_nothing_else() {
     let damage = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6);
     check("damaged archives", 96, &(image(true), damage, any::<bool>()), |(layers, damage, honest)| {
-        let ground = Ground::new();
+        let store = TestStore::new();
         let mut tar: Vec<u8> = layers.iter().flat_map(|entries| layer(entries)).collect();
         for (place, value) in damage {
             let at = place.index(tar.len());
@@ -157,7 +157,7 @@ fn damaged_archives_are_refused_or_unpacked_and_nothing_else() {
                 fixtures::image::checksum(&mut tar[block..block + 512]);
             }
         }
-        match ground.unpack(DIGEST, &[tar]) {
+        match store.unpack(DIGEST, &[tar]) {
             Ok(_) | Err(Error::Invalid(_)) => Ok(()),
             Err(other) => Err(TestCaseError::fail(format!("not the image is blamed: {other:?}"))),
         }
@@ -170,8 +170,8 @@ fn what_umoci_unpacks_we_unpack_the_same() {
     let compared = AtomicU64::new(0);
     check("images beside umoci", 24, &image(false), |layers| {
         let image = Image::new(&layers);
-        let ground = Ground::new();
-        let ours = ground.unpack(DIGEST, &image.layers);
+        let store = TestStore::new();
+        let ours = store.unpack(DIGEST, &image.layers);
         let Ok((_temp, theirs)) = umoci(&program, &image) else { return Ok(()) };
         compared.fetch_add(1, Ordering::Relaxed);
         let ours = match ours {

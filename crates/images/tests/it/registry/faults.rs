@@ -7,13 +7,13 @@ use fixtures::image::digest;
 use images::RegistryConfig;
 use serde_json::{Value, json};
 
-use super::rogue::{Rogue, Say};
+use super::fake_registry::{FakeRegistry, Say};
 use super::*;
 
 /// The longest time that a failed pull may take, even on a busy machine.
 const BOUND: Duration = Duration::from_secs(60);
 
-fn is_layer(asked: &rogue::Asked, layer: &str) -> bool {
+fn is_layer(asked: &super::fake_registry::Asked, layer: &str) -> bool {
     asked.path.ends_with(layer)
 }
 
@@ -22,17 +22,17 @@ async fn a_layer_that_broke_off_is_gone_on_with_where_it_broke_off() {
     let image = large(3_000_000, 1);
     let layer = digest(&image.blobs()[0]);
     let size = image.blobs()[0].len();
-    let rogue = {
+    let fake = {
         let layer = layer.clone();
-        Rogue::telling(move |asked| {
+        FakeRegistry::telling(move |asked| {
             (is_layer(asked, &layer) && asked.from() < size / 2).then_some(Say::CutAfter(900_000))
         })
     };
-    let name = rogue.put(&image, "app", "1");
-    let lab = Lab::new();
-    lab.open().take(&name).await.unwrap();
+    let name = fake.put(&image, "app", "1");
+    let store = TestStore::new();
+    store.open().take(&name).await.unwrap();
     let begins: Vec<_> =
-        rogue.asked().iter().filter(|asked| is_layer(asked, &layer)).map(|asked| asked.from()).collect();
+        fake.asked().iter().filter(|asked| is_layer(asked, &layer)).map(|asked| asked.from()).collect();
     assert_eq!(begins, [0, 900_000, 1_800_000], "each begins where the one before ended");
 }
 
@@ -41,7 +41,7 @@ async fn a_registry_that_cannot_go_on_sends_the_whole_layer_again() {
     let image = large(400_000, 2);
     let layer = image.blobs().remove(0);
     let (hash, first) = (digest(&layer), AtomicUsize::new(0));
-    let rogue = Rogue::telling(move |asked| {
+    let fake = FakeRegistry::telling(move |asked| {
         if !is_layer(asked, &hash) {
             return None;
         }
@@ -50,10 +50,10 @@ async fn a_registry_that_cannot_go_on_sends_the_whole_layer_again() {
             _ => Some(Say::Answer(200, Vec::new(), layer.clone())),
         }
     });
-    let name = rogue.put(&image, "app", "1");
-    let lab = Lab::new();
-    lab.open().take(&name).await.unwrap();
-    assert!(rogue.asked().iter().any(|asked| asked.from() == 100_000));
+    let name = fake.put(&image, "app", "1");
+    let store = TestStore::new();
+    store.open().take(&name).await.unwrap();
+    assert!(fake.asked().iter().any(|asked| asked.from() == 100_000));
 }
 
 #[tokio::test]
@@ -61,16 +61,16 @@ async fn a_part_that_is_not_the_one_asked_for_is_refused() {
     let image = large(400_000, 3);
     let layer = image.blobs().remove(0);
     let hash = digest(&layer);
-    let rogue = Rogue::telling(move |asked| match (is_layer(asked, &hash), asked.from()) {
+    let fake = FakeRegistry::telling(move |asked| match (is_layer(asked, &hash), asked.from()) {
         (true, 0) => Some(Say::CutAfter(100_000)),
         (true, _) => Some(Say::Answer(206, vec!["content-range: bytes 7-9/10".to_owned()], vec![1, 2, 3])),
         (false, _) => None,
     });
-    let name = rogue.put(&image, "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let name = fake.put(&image, "app", "1");
+    let store = TestStore::new();
+    let images = store.open();
     assert!(invalid(images.take(&name).await).contains("another part"));
-    nothing_is_trusted(&lab, &images).await;
+    nothing_is_trusted(&store, &images).await;
 }
 
 #[tokio::test]
@@ -78,43 +78,44 @@ async fn a_layer_that_always_breaks_off_is_given_up() {
     let image = large(400_000, 4);
     let layer = digest(&image.blobs()[0]);
     let hash = layer.clone();
-    let rogue = Rogue::telling(move |asked| is_layer(asked, &hash).then_some(Say::CutAfter(1000)));
-    let name = rogue.put(&image, "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let fake = FakeRegistry::telling(move |asked| is_layer(asked, &hash).then_some(Say::CutAfter(1000)));
+    let name = fake.put(&image, "app", "1");
+    let store = TestStore::new();
+    let images = store.open();
     let began = Instant::now();
     assert!(unavailable(images.take(&name).await).contains("broke off"));
     assert!(began.elapsed() < BOUND);
-    let attempts = rogue.asked().iter().filter(|asked| is_layer(asked, &layer)).count();
+    let attempts = fake.asked().iter().filter(|asked| is_layer(asked, &layer)).count();
     assert!((2..=8).contains(&attempts), "{attempts}");
-    nothing_is_trusted(&lab, &images).await;
+    nothing_is_trusted(&store, &images).await;
 }
 
 #[tokio::test]
 async fn a_fault_that_passes_is_tried_again() {
     for status in [500, 502, 503, 429, 408] {
         let times = AtomicUsize::new(0);
-        let rogue = Rogue::telling(move |_| {
+        let fake = FakeRegistry::telling(move |_| {
             // The first two requests fail, and then every fourth.
             let time = times.fetch_add(1, Ordering::SeqCst);
             (time < 2 || time % 4 == 3).then(|| Say::Answer(status, Vec::new(), b"{}".to_vec()))
         });
-        let name = rogue.put(&small("patience"), "app", "1");
-        let lab = Lab::new();
-        let held = lab.open().take(&name).await.unwrap();
+        let name = fake.put(&small("patience"), "app", "1");
+        let store = TestStore::new();
+        let held = store.open().take(&name).await.unwrap();
         assert_eq!(read(held.root(), "hello"), "patience", "{status}");
     }
 }
 
 #[tokio::test]
 async fn a_registry_that_stays_broken_is_unavailable_after_a_few_attempts() {
-    let rogue =
-        Rogue::telling(|_| Some(Say::Answer(503, Vec::new(), b"our database is down: password hunter2".to_vec())));
-    let lab = Lab::new();
-    let images = lab.open();
-    let text = unavailable(images.take(&format!("{}/app:1", rogue.address())).await);
+    let fake = FakeRegistry::telling(|_| {
+        Some(Say::Answer(503, Vec::new(), b"our database is down: password hunter2".to_vec()))
+    });
+    let store = TestStore::new();
+    let images = store.open();
+    let text = unavailable(images.take(&format!("{}/app:1", fake.address())).await);
     assert!(text.contains("503") && !text.contains("hunter2"), "{text}");
-    assert!((2..=8).contains(&rogue.asked().len()), "{}", rogue.asked().len());
+    assert!((2..=8).contains(&fake.asked().len()), "{}", fake.asked().len());
 }
 
 #[tokio::test]
@@ -123,15 +124,15 @@ async fn a_silent_registry_is_waited_for_no_longer_than_allowed() {
     let layer = digest(&image.blobs()[0]);
     for what in ["/manifests/", &layer] {
         let what = what.to_owned();
-        let rogue = Rogue::telling(move |asked| asked.path.contains(&what).then_some(Say::Nothing));
-        let name = rogue.put(&image, "app", "1");
-        let lab = Lab::new();
-        let images = lab.open_with(|config| config.stall_timeout = Duration::from_millis(300));
+        let fake = FakeRegistry::telling(move |asked| asked.path.contains(&what).then_some(Say::Nothing));
+        let name = fake.put(&image, "app", "1");
+        let store = TestStore::new();
+        let images = store.open_with(|config| config.stall_timeout = Duration::from_millis(300));
         let began = Instant::now();
         let text = unavailable(images.take(&name).await);
         assert!(text.contains("does not answer in time"), "{text}");
         assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
-        nothing_is_trusted(&lab, &images).await;
+        nothing_is_trusted(&store, &images).await;
     }
 }
 
@@ -151,38 +152,39 @@ async fn layers_that_are_not_what_was_announced_are_refused() {
     ] {
         let hash = digest(&layer);
         let wrong = body.clone();
-        let rogue =
-            Rogue::telling(move |asked| is_layer(asked, &hash).then(|| Say::Answer(200, Vec::new(), wrong.clone())));
-        let name = rogue.put(&image, "app", "1");
-        let lab = Lab::new();
-        let images = lab.open();
+        let fake = FakeRegistry::telling(move |asked| {
+            is_layer(asked, &hash).then(|| Say::Answer(200, Vec::new(), wrong.clone()))
+        });
+        let name = fake.put(&image, "app", "1");
+        let store = TestStore::new();
+        let images = store.open();
         let text = invalid(images.take(&name).await);
-        assert!(text.contains(why) && text.contains(rogue.address()) | text.contains("registry"), "{text}");
-        nothing_is_trusted(&lab, &images).await;
-        let blob = lab.dir().join("blobs/sha256").join(digest(&layer).trim_start_matches("sha256:"));
+        assert!(text.contains(why) && text.contains(fake.address()) | text.contains("registry"), "{text}");
+        nothing_is_trusted(&store, &images).await;
+        let blob = store.dir().join("blobs/sha256").join(digest(&layer).trim_start_matches("sha256:"));
         assert!(!blob.exists());
     }
 }
 
 #[tokio::test]
 async fn a_manifest_that_is_not_the_one_of_the_digest_is_refused() {
-    let rogue = Rogue::good();
+    let fake = FakeRegistry::good();
     let image = small("right");
     let asked_for = format!("sha256:{}", "1".repeat(64));
-    rogue.put(&image, "app", &asked_for);
-    let lab = Lab::new();
-    let images = lab.open();
-    let text = invalid(images.take(&format!("{}/app@{asked_for}", rogue.address())).await);
+    fake.put(&image, "app", &asked_for);
+    let store = TestStore::new();
+    let images = store.open();
+    let text = invalid(images.take(&format!("{}/app@{asked_for}", fake.address())).await);
     assert!(text.contains("another manifest"), "{text}");
-    nothing_is_trusted(&lab, &images).await;
+    nothing_is_trusted(&store, &images).await;
 }
 
 #[tokio::test]
 async fn an_answer_without_end_is_cut_off() {
-    let rogue = Rogue::telling(|_| Some(Say::Endless));
-    let lab = Lab::new();
-    let images = lab.open();
-    let text = invalid(images.take(&format!("{}/app:1", rogue.address())).await);
+    let fake = FakeRegistry::telling(|_| Some(Say::Endless));
+    let store = TestStore::new();
+    let images = store.open();
+    let text = invalid(images.take(&format!("{}/app:1", fake.address())).await);
     assert!(text.contains("more than 4194304 bytes"), "{text}");
 }
 
@@ -224,44 +226,46 @@ async fn manifests_that_make_no_sense_are_refused() {
         (index(&format!("sha512:{}", "a".repeat(128))), "no sha256"),
     ];
     for (document, why) in cases {
-        let rogue = Rogue::good();
-        rogue.put(&small("x"), "app", "good");
-        rogue.put_manifest("app", "1", "application/vnd.oci.image.manifest.v1+json", document.clone());
-        let lab = Lab::new();
-        let images = lab.open();
-        let text = invalid(images.take(&format!("{}/app:1", rogue.address())).await);
+        let fake = FakeRegistry::good();
+        fake.put(&small("x"), "app", "good");
+        fake.put_manifest("app", "1", "application/vnd.oci.image.manifest.v1+json", document.clone());
+        let store = TestStore::new();
+        let images = store.open();
+        let text = invalid(images.take(&format!("{}/app:1", fake.address())).await);
         assert!(text.contains(why), "{} gives {text}", String::from_utf8_lossy(&document));
-        nothing_is_trusted(&lab, &images).await;
+        nothing_is_trusted(&store, &images).await;
     }
 }
 
 #[tokio::test]
 async fn an_image_that_is_too_large_is_refused_before_it_comes_and_says_what_sets_the_bound() {
-    let rogue = Rogue::good();
-    let name = rogue.put(&large(300_000, 9), "app", "1");
-    let lab = Lab::new();
-    let images = lab.open_with(|config| config.image_bytes_max = 200_000);
+    let fake = FakeRegistry::good();
+    let name = fake.put(&large(300_000, 9), "app", "1");
+    let store = TestStore::new();
+    let images = store.open_with(|config| config.image_bytes_max = 200_000);
     let Err(Error::TooLarge(text)) = images.take(&name).await else { panic!() };
     assert!(text.contains("more than an image may have") && text.contains("raise `images.max_image_mb`"), "{text}");
-    assert_eq!(rogue.blobs_asked(), 0);
-    nothing_is_trusted(&lab, &images).await;
+    assert_eq!(fake.blobs_asked(), 0);
+    nothing_is_trusted(&store, &images).await;
 }
 
 #[tokio::test]
 async fn a_registry_that_lost_a_layer_is_blamed_and_not_the_name() {
     let image = large(30_000, 10);
     let layer = digest(&image.blobs()[0]);
-    let rogue = {
+    let fake = {
         let layer = layer.clone();
-        Rogue::telling(move |asked| is_layer(asked, &layer).then(|| Say::Answer(404, Vec::new(), b"{}".to_vec())))
+        FakeRegistry::telling(move |asked| {
+            is_layer(asked, &layer).then(|| Say::Answer(404, Vec::new(), b"{}".to_vec()))
+        })
     };
-    let name = rogue.put(&image, "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let name = fake.put(&image, "app", "1");
+    let store = TestStore::new();
+    let images = store.open();
     let text = invalid(images.take(&name).await);
     assert!(text.contains(&format!("`{name}` lacks a layer")) && text.contains(&layer), "{text}");
     assert!(text.contains("push the image again") && !text.contains("check the name"), "{text}");
-    nothing_is_trusted(&lab, &images).await;
+    nothing_is_trusted(&store, &images).await;
 }
 
 #[tokio::test]
@@ -269,14 +273,15 @@ async fn a_registry_that_drips_is_given_up() {
     let image = large(400_000, 11);
     let layer = digest(&image.blobs()[0]);
     let hash = layer.clone();
-    let rogue = Rogue::telling(move |asked| is_layer(asked, &hash).then_some(Say::Drip(Duration::from_millis(50))));
-    let name = rogue.put(&image, "app", "1");
-    let lab = Lab::new();
-    let images = lab.open_with(|config| config.stall_timeout = Duration::from_secs(2));
+    let fake =
+        FakeRegistry::telling(move |asked| is_layer(asked, &hash).then_some(Say::Drip(Duration::from_millis(50))));
+    let name = fake.put(&image, "app", "1");
+    let store = TestStore::new();
+    let images = store.open_with(|config| config.stall_timeout = Duration::from_secs(2));
     // At this rate it would take more than five hours.
     let text = unavailable(tokio::time::timeout(2 * BOUND, images.take(&name)).await.unwrap());
-    assert!(text.contains("sends too slowly") && text.contains(rogue.address()), "{text}");
-    let attempts = rogue.asked().iter().filter(|asked| is_layer(asked, &layer)).count();
+    assert!(text.contains("sends too slowly") && text.contains(fake.address()), "{text}");
+    let attempts = fake.asked().iter().filter(|asked| is_layer(asked, &layer)).count();
     assert!((2..=8).contains(&attempts), "{attempts}");
 }
 
@@ -288,24 +293,25 @@ async fn redirects_have_an_end_and_lead_to_registries_only() {
         ("ftp://127.0.0.1/x", "something less"),
         ("", "more than 5 times"),
     ] {
-        let rogue = Rogue::telling(move |_| Some(Say::Answer(307, vec![format!("location: {location}")], Vec::new())));
-        let lab = Lab::new();
-        let text = invalid(lab.open().take(&format!("{}/app:1", rogue.address())).await);
+        let fake =
+            FakeRegistry::telling(move |_| Some(Say::Answer(307, vec![format!("location: {location}")], Vec::new())));
+        let store = TestStore::new();
+        let text = invalid(store.open().take(&format!("{}/app:1", fake.address())).await);
         assert!(text.contains(why), "{location}: {text}");
-        assert!(rogue.asked().len() <= 6, "{}", rogue.asked().len());
+        assert!(fake.asked().len() <= 6, "{}", fake.asked().len());
     }
 }
 
 #[tokio::test]
 async fn what_an_earlier_attempt_left_is_checked_and_not_trusted() {
-    let rogue = Rogue::good();
+    let fake = FakeRegistry::good();
     let image = large(300_000, 7);
-    let name = rogue.put(&image, "app", "1");
+    let name = fake.put(&image, "app", "1");
     let layer = image.blobs().remove(0);
     for garbage in [vec![0; 1000], vec![0; layer.len()], vec![0; layer.len() + 1000]] {
-        let lab = Lab::new();
-        let images = lab.open();
-        let partial = lab.dir().join("ingest").join(digest(&layer).trim_start_matches("sha256:"));
+        let store = TestStore::new();
+        let images = store.open();
+        let partial = store.dir().join("ingest").join(digest(&layer).trim_start_matches("sha256:"));
         std::fs::write(partial, &garbage).unwrap();
         images.take(&name).await.unwrap();
     }
@@ -313,29 +319,29 @@ async fn what_an_earlier_attempt_left_is_checked_and_not_trusted() {
 
 #[tokio::test]
 async fn a_pull_that_has_no_room_is_refused_before_it_begins() {
-    let rogue = Rogue::good();
-    let name = rogue.put(&large(300_000, 8), "app", "1");
-    let lab = Lab::new();
-    let images = lab.open_with(|config| config.reserve.bytes = 1 << 60);
+    let fake = FakeRegistry::good();
+    let name = fake.put(&large(300_000, 8), "app", "1");
+    let store = TestStore::new();
+    let images = store.open_with(|config| config.reserve.bytes = 1 << 60);
     let Err(Error::Full(text)) = images.take(&name).await else { panic!() };
     assert!(text.contains("no room") && text.contains("tidebox image prune"), "{text}");
-    assert_eq!(rogue.blobs_asked(), 0);
-    nothing_is_trusted(&lab, &images).await;
+    assert_eq!(fake.blobs_asked(), 0);
+    nothing_is_trusted(&store, &images).await;
 }
 
 #[tokio::test]
 async fn a_registry_without_tls_is_not_spoken_to_unless_it_is_said() {
     // A name of this machine that does not look like loopback.
-    let rogue = Rogue::good();
-    let name = rogue.put(&small("x"), "app", "1");
-    let port = rogue.address().rsplit_once(':').unwrap().1.to_owned();
+    let fake = FakeRegistry::good();
+    let name = fake.put(&small("x"), "app", "1");
+    let port = fake.address().rsplit_once(':').unwrap().1.to_owned();
     let elsewhere = format!("0.0.0.0:{port}");
-    let name = name.replace(rogue.address(), &elsewhere);
-    let lab = Lab::new();
-    let images = lab.open_with(|config| config.stall_timeout = Duration::from_secs(2));
+    let name = name.replace(fake.address(), &elsewhere);
+    let store = TestStore::new();
+    let images = store.open_with(|config| config.stall_timeout = Duration::from_secs(2));
     unavailable(images.take(&name).await);
     drop(images);
-    let images = lab.open_with(|config| {
+    let images = store.open_with(|config| {
         config.registries.insert(elsewhere, RegistryConfig { plain_http: true, ..RegistryConfig::default() });
     });
     images.take(&name).await.unwrap();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fixtures::found;
 
-use super::rogue::Rogue;
+use super::fake_registry::FakeRegistry;
 use super::*;
 
 /// Script that mounts the disk in a mount namespace of its own, so that nothing stays mounted.
@@ -122,11 +122,11 @@ fn read_all(path: &Path) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_disk_that_fills_up_in_the_middle_of_a_pull_leaves_a_store_that_works() {
-    let rogue = Rogue::good();
+    let fake = FakeRegistry::good();
     // The registry already has the first image's layer, so that it fills the disk although there
     // was room. The second image has room once the first is removed.
     let (first, second) = (large(2_000_000, 1), small("there is room"));
-    let names = [rogue.put(&first, "large", "1"), rogue.put(&second, "small", "1")];
+    let names = [fake.put(&first, "large", "1"), fake.put(&second, "small", "1")];
     on_a_disk("size=3m", "fill_in_a_pull", &names);
 }
 
@@ -164,8 +164,8 @@ async fn fill_in_a_pull() {
 
 #[tokio::test]
 async fn a_disk_that_fills_up_in_the_middle_of_an_unpack_takes_nothing_from_other_images() {
-    let rogue = Rogue::good();
-    let names = [rogue.put(&small("was here before"), "small", "1"), rogue.put(&hollow(30 << 20), "hollow", "1")];
+    let fake = FakeRegistry::good();
+    let names = [fake.put(&small("was here before"), "small", "1"), fake.put(&hollow(30 << 20), "hollow", "1")];
     on_a_disk("size=4m", "fill_in_an_unpack", &names);
 }
 
@@ -234,9 +234,9 @@ async fn fill_in_an_import() {
 
 #[tokio::test]
 async fn a_disk_that_may_hold_no_more_files_is_full() {
-    let rogue = Rogue::good();
+    let fake = FakeRegistry::good();
     let entries: Vec<_> = (0..400).map(|number| Entry::file(format!("file-{number}"), format!("{number}"))).collect();
-    on_a_disk("size=20m,nr_inodes=200", "run_out_of_files", &[rogue.put(&Image::new(&[entries]), "many", "1")]);
+    on_a_disk("size=20m,nr_inodes=200", "run_out_of_files", &[fake.put(&Image::new(&[entries]), "many", "1")]);
 }
 
 #[tokio::test]
@@ -256,9 +256,9 @@ async fn run_out_of_files() {
 
 #[tokio::test]
 async fn images_can_be_removed_from_a_disk_that_is_full_to_the_last_byte() {
-    let rogue = Rogue::good();
+    let fake = FakeRegistry::good();
     let (first, second) = (large(300_000, 1), large(300_000, 2));
-    on_a_disk("size=4m", "remove_from_a_full_disk", &[rogue.put(&first, "a", "1"), rogue.put(&second, "b", "1")]);
+    on_a_disk("size=4m", "remove_from_a_full_disk", &[fake.put(&first, "a", "1"), fake.put(&second, "b", "1")]);
 }
 
 #[tokio::test]
@@ -283,8 +283,8 @@ async fn remove_from_a_full_disk() {
 
 #[tokio::test]
 async fn what_has_to_stay_free_stays_free_while_an_image_is_unpacked() {
-    let rogue = Rogue::good();
-    let names = [rogue.put(&hollow(20 << 20), "fits", "1"), rogue.put(&hollow(60 << 20), "hollow", "1")];
+    let fake = FakeRegistry::good();
+    let names = [fake.put(&hollow(20 << 20), "fits", "1"), fake.put(&hollow(60 << 20), "hollow", "1")];
     on_a_disk("size=96m", "reach_the_reserve", &names);
 }
 
@@ -326,9 +326,9 @@ async fn reach_the_reserve() {
 
 #[tokio::test]
 async fn inodes_that_have_to_stay_free_stay_free_while_an_image_is_unpacked() {
-    let rogue = Rogue::good();
+    let fake = FakeRegistry::good();
     let many = |count: u32| Image::new(&[(0..count).map(|n| Entry::file(format!("{n}"), "")).collect()]);
-    let names = [rogue.put(&many(4000), "fits", "1"), rogue.put(&many(9000), "many", "1")];
+    let names = [fake.put(&many(4000), "fits", "1"), fake.put(&many(9000), "many", "1")];
     on_a_disk("size=200m,nr_inodes=20000", "reach_the_reserve_of_inodes", &names);
 }
 

@@ -4,25 +4,25 @@ use std::sync::Arc;
 
 use fixtures::image::digest;
 
-use super::rogue::{Gate, Rogue, Say};
+use super::fake_registry::{FakeRegistry, Gate, Say};
 use super::*;
 
 /// Returns the number of blobs in the store.
-fn blobs(lab: &Lab) -> usize {
-    std::fs::read_dir(lab.dir().join("blobs/sha256")).unwrap().count()
+fn blobs(store: &TestStore) -> usize {
+    std::fs::read_dir(store.dir().join("blobs/sha256")).unwrap().count()
 }
 
-fn trees(lab: &Lab) -> usize {
-    std::fs::read_dir(lab.dir().join("trees")).unwrap().count()
+fn trees(store: &TestStore) -> usize {
+    std::fs::read_dir(store.dir().join("trees")).unwrap().count()
 }
 
 #[tokio::test]
 async fn an_image_goes_with_its_last_name() {
-    let rogue = Rogue::good();
+    let fake = FakeRegistry::good();
     let image = small("x");
-    let names = ["a", "b"].map(|tag| rogue.put(&image, "app", tag));
-    let lab = Lab::new();
-    let images = lab.open();
+    let names = ["a", "b"].map(|tag| fake.put(&image, "app", tag));
+    let store = TestStore::new();
+    let images = store.open();
     for name in &names {
         pull(&images, name).await.unwrap();
     }
@@ -32,16 +32,16 @@ async fn an_image_goes_with_its_last_name() {
     assert!(matches!(images.inspect(&names[0]).await, Err(Error::NotFound(_))));
     images.remove(&names[1]).await.unwrap();
     assert!(images.list().await.unwrap().is_empty());
-    assert_eq!((blobs(&lab), trees(&lab)), (0, 0));
+    assert_eq!((blobs(&store), trees(&store)), (0, 0));
     assert!(images.hold(&image.digest()).is_none());
 }
 
 #[tokio::test]
 async fn an_image_that_boxes_hold_cannot_be_removed() {
-    let rogue = Rogue::good();
-    let name = rogue.put(&small("held"), "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let fake = FakeRegistry::good();
+    let name = fake.put(&small("held"), "app", "1");
+    let store = TestStore::new();
+    let images = store.open();
     let first = images.take(&name).await.unwrap();
     let second = images.hold(first.digest()).unwrap();
     let digest = first.digest().to_owned();
@@ -61,15 +61,15 @@ async fn an_image_that_boxes_hold_cannot_be_removed() {
 
 #[tokio::test]
 async fn prune_takes_what_has_no_name_and_with_all_what_nobody_holds() {
-    let rogue = Rogue::good();
+    let fake = FakeRegistry::good();
     let (old, new, other) = (small("old"), small("new"), small("other"));
-    let name = rogue.put(&old, "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let name = fake.put(&old, "app", "1");
+    let store = TestStore::new();
+    let images = store.open();
     pull(&images, &name).await.unwrap();
-    rogue.put(&new, "app", "1");
+    fake.put(&new, "app", "1");
     pull(&images, &name).await.unwrap();
-    let other_name = rogue.put(&other, "other", "1");
+    let other_name = fake.put(&other, "other", "1");
     let held = images.take(&other_name).await.unwrap();
     let pruned = images.prune(false).await.unwrap();
     assert_eq!(pruned.images, [old.digest()]);
@@ -77,24 +77,24 @@ async fn prune_takes_what_has_no_name_and_with_all_what_nobody_holds() {
     assert_eq!(images.prune(false).await.unwrap(), Default::default(), "there is no more to do");
     assert_eq!(images.prune(true).await.unwrap().images, [new.digest()]);
     assert_eq!(read(held.root(), "hello"), "other", "what a box holds stays");
-    assert_eq!(blobs(&lab), 3, "and so do its blobs");
+    assert_eq!(blobs(&store), 3, "and so do its blobs");
     drop(held);
     assert_eq!(images.prune(true).await.unwrap().images, [other.digest()]);
-    assert_eq!((blobs(&lab), trees(&lab)), (0, 0));
+    assert_eq!((blobs(&store), trees(&store)), (0, 0));
 }
 
 #[tokio::test]
 async fn an_image_that_lost_its_name_stays_while_a_box_holds_it_also_after_a_restart() {
-    let rogue = Rogue::good();
+    let fake = FakeRegistry::good();
     let old = small("old");
-    let name = rogue.put(&old, "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let name = fake.put(&old, "app", "1");
+    let store = TestStore::new();
+    let images = store.open();
     let digest = images.take(&name).await.unwrap().digest().to_owned();
-    rogue.put(&small("new"), "app", "1");
+    fake.put(&small("new"), "app", "1");
     pull(&images, &name).await.unwrap();
     drop(images);
-    let images = lab.open();
+    let images = store.open();
     let held = images.hold(&digest).unwrap();
     assert!(images.prune(true).await.unwrap().images.iter().all(|gone| *gone != digest));
     assert_eq!(read(held.root(), "hello"), "old");
@@ -104,31 +104,31 @@ async fn an_image_that_lost_its_name_stays_while_a_box_holds_it_also_after_a_res
 #[tokio::test]
 async fn a_layer_stays_while_one_image_needs_it() {
     use fixtures::image::Entry;
-    let rogue = Rogue::good();
+    let fake = FakeRegistry::good();
     let base = small("base");
     let names = [
-        rogue.put(&base.clone().and(&[Entry::file("a", "a")]), "a", "1"),
-        rogue.put(&base.and(&[Entry::file("b", "b")]), "b", "1"),
+        fake.put(&base.clone().and(&[Entry::file("a", "a")]), "a", "1"),
+        fake.put(&base.and(&[Entry::file("b", "b")]), "b", "1"),
     ];
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     for name in &names {
         pull(&images, name).await.unwrap();
     }
-    assert_eq!(rogue.blobs_asked(), 5, "the layer that both have came once");
+    assert_eq!(fake.blobs_asked(), 5, "the layer that both have came once");
     images.remove(&names[0]).await.unwrap();
-    assert_eq!(blobs(&lab), 4);
+    assert_eq!(blobs(&store), 4);
     let held = images.take(&names[1]).await.unwrap();
     assert_eq!((read(held.root(), "hello").as_str(), read(held.root(), "b").as_str()), ("base", "b"));
 }
 
 #[tokio::test]
 async fn above_its_bound_the_store_lets_go_what_was_not_used_for_the_longest_time() {
-    let rogue = Rogue::good();
-    let names: Vec<_> = (0..3).map(|n| rogue.put(&large(400_000, n), &format!("app{n}"), "1")).collect();
-    let lab = Lab::new();
+    let fake = FakeRegistry::good();
+    let names: Vec<_> = (0..3).map(|n| fake.put(&large(400_000, n), &format!("app{n}"), "1")).collect();
+    let store = TestStore::new();
     // Room for two images: each is stored twice, packed and unpacked.
-    let images = lab.open_with(|config| config.bytes_max = 2_000_000);
+    let images = store.open_with(|config| config.bytes_max = 2_000_000);
     for (n, name) in names.iter().enumerate() {
         pull(&images, name).await.unwrap();
         if n == 1 {
@@ -154,14 +154,14 @@ async fn a_pull_that_is_slow_holds_what_is_its_own_and_nothing_else() {
     let held_back = Arc::clone(&gate);
     let slow_image = large(300_000, 1);
     let layer = digest(&slow_image.blobs()[0]);
-    let slow = Rogue::telling(move |asked| {
+    let slow = FakeRegistry::telling(move |asked| {
         asked.path.ends_with(&layer).then(|| Say::StallAfter(100_000, Arc::clone(&held_back)))
     });
     let slow_name = slow.put(&slow_image, "slow", "1");
-    let rogue = Rogue::good();
-    let names = ["a", "b"].map(|name| rogue.put(&large(100_000, u64::from(name.as_bytes()[0])), name, "1"));
-    let lab = Lab::new();
-    let images = lab.open();
+    let fake = FakeRegistry::good();
+    let names = ["a", "b"].map(|name| fake.put(&large(100_000, u64::from(name.as_bytes()[0])), name, "1"));
+    let store = TestStore::new();
+    let images = store.open();
     let pulling = images.pull(&slow_name).await.unwrap();
     while slow.blobs_asked() < 2 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -172,7 +172,7 @@ async fn a_pull_that_is_slow_holds_what_is_its_own_and_nothing_else() {
     images.remove(&names[0]).await.unwrap();
     assert_eq!(images.prune(true).await.unwrap().images.len(), 1);
     // Only the configuration of the slow image is left, which belongs to no image yet.
-    assert_eq!((blobs(&lab), trees(&lab)), (1, 0));
+    assert_eq!((blobs(&store), trees(&store)), (1, 0));
     gate.open();
     let last = pulling.collect::<Vec<_>>().await.pop().unwrap();
     assert!(matches!(last, Ok(Progress::Done(_))), "{last:?}");
@@ -180,28 +180,29 @@ async fn a_pull_that_is_slow_holds_what_is_its_own_and_nothing_else() {
 
 /// Returns a registry that answers `status` to requests for one layer of an image, and the
 /// image's name. Its other layer is large and can be downloaded.
-fn broken(status: u16) -> (Rogue, String) {
+fn broken(status: u16) -> (FakeRegistry, String) {
     let image = large(1_000_000, 7).and(&[fixtures::image::Entry::file("lost", "x")]);
     let lost = digest(&image.blobs()[1]);
-    let rogue =
-        Rogue::telling(move |asked| asked.path.ends_with(&lost).then(|| Say::Answer(status, Vec::new(), Vec::new())));
-    let name = rogue.put(&image, "broken", "1");
-    (rogue, name)
+    let fake = FakeRegistry::telling(move |asked| {
+        asked.path.ends_with(&lost).then(|| Say::Answer(status, Vec::new(), Vec::new()))
+    });
+    let name = fake.put(&image, "broken", "1");
+    (fake, name)
 }
 
 #[tokio::test]
 async fn a_pull_that_fails_costs_no_image_that_is_good() {
     for status in [404, 503] {
-        let good = Rogue::good();
+        let good = FakeRegistry::good();
         let keep = good.put(&large(400_000, 3), "keep", "1");
         let (_rogue, name) = broken(status);
-        let lab = Lab::new();
-        let images = lab.open_with(|config| config.bytes_max = 1_500_000);
+        let store = TestStore::new();
+        let images = store.open_with(|config| config.bytes_max = 1_500_000);
         pull(&images, &keep).await.unwrap();
         pull(&images, &name).await.unwrap_err();
         // Blobs of the failed pull are removed, since the limit is exceeded.
         tokio::time::timeout(Duration::from_secs(60), async {
-            while blobs(&lab) > 3 {
+            while blobs(&store) > 3 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         })
@@ -215,14 +216,14 @@ async fn a_pull_that_fails_costs_no_image_that_is_good() {
 #[tokio::test]
 async fn what_a_failed_pull_brought_stays_only_if_it_may_be_gone_on_with() {
     for (status, left) in [(404, 3), (503, 5)] {
-        let good = Rogue::good();
+        let good = FakeRegistry::good();
         let keep = good.put(&large(100_000, 3), "keep", "1");
         let (_rogue, name) = broken(status);
-        let lab = Lab::new();
-        let images = lab.open();
+        let store = TestStore::new();
+        let images = store.open();
         pull(&images, &keep).await.unwrap();
         pull(&images, &name).await.unwrap_err();
-        assert_eq!(blobs(&lab), left, "{status}");
+        assert_eq!(blobs(&store), left, "{status}");
         let large = pull(&images, &name).await;
         assert!(large.is_err());
     }
@@ -233,15 +234,16 @@ async fn a_fault_for_good_takes_nothing_that_another_pull_goes_on_with() {
     let (_passing, passing_name) = broken(503);
     let image = large(100_000, 5).and(&[fixtures::image::Entry::file("gone", "x")]);
     let lost = digest(&image.blobs()[1]);
-    let rogue =
-        Rogue::telling(move |asked| asked.path.ends_with(&lost).then(|| Say::Answer(404, Vec::new(), Vec::new())));
-    let name = rogue.put(&image, "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let fake = FakeRegistry::telling(move |asked| {
+        asked.path.ends_with(&lost).then(|| Say::Answer(404, Vec::new(), Vec::new()))
+    });
+    let name = fake.put(&image, "app", "1");
+    let store = TestStore::new();
+    let images = store.open();
     unavailable(pull(&images, &passing_name).await);
-    assert_eq!(blobs(&lab), 2);
+    assert_eq!(blobs(&store), 2);
     invalid(pull(&images, &name).await);
-    assert_eq!(blobs(&lab), 2);
+    assert_eq!(blobs(&store), 2);
 }
 
 /// Waits until at most `left` images are left.
@@ -257,10 +259,10 @@ async fn gone(images: &Images, left: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pulls_and_prunes_at_the_same_time_leave_whole_images() {
-    let rogue = Rogue::good();
-    let lab = Lab::new();
-    let images = lab.open();
-    let names: Vec<_> = (0..4).map(|n| rogue.put(&large(200_000, n), &format!("app{n}"), "1")).collect();
+    let fake = FakeRegistry::good();
+    let store = TestStore::new();
+    let images = store.open();
+    let names: Vec<_> = (0..4).map(|n| fake.put(&large(200_000, n), &format!("app{n}"), "1")).collect();
     let mut tasks = tokio::task::JoinSet::new();
     for name in names.clone() {
         let images = images.clone();
@@ -283,7 +285,7 @@ async fn pulls_and_prunes_at_the_same_time_leave_whole_images() {
         assert_eq!(std::fs::metadata(held.root().join("noise")).unwrap().len(), 200_000);
         for layer in images.inspect(&image.digest).await.unwrap().layers {
             let hex = layer.digest.trim_start_matches("sha256:");
-            assert!(lab.dir().join("blobs/sha256").join(hex).exists(), "a blob of {image:?} is gone");
+            assert!(store.dir().join("blobs/sha256").join(hex).exists(), "a blob of {image:?} is gone");
         }
     }
 }

@@ -12,7 +12,7 @@ use fixtures::registry::Registry;
 use images::{ImagesConfig, RegistryConfig};
 use serde_json::json;
 
-use super::rogue::{Rogue, Say};
+use super::fake_registry::{FakeRegistry, Say};
 use super::*;
 
 const PASSWORD: &str = "correct-horse-battery";
@@ -26,8 +26,8 @@ fn login(config: &mut ImagesConfig, registry: &str, username: Option<&str>, pass
     config.registries.insert(registry.to_owned(), login);
 }
 
-fn docker_config(lab: &Lab, content: &serde_json::Value) -> PathBuf {
-    let path = lab.folder.path().join("config.json");
+fn docker_config(store: &TestStore, content: &serde_json::Value) -> PathBuf {
+    let path = store.folder.path().join("config.json");
     std::fs::write(&path, content.to_string()).unwrap();
     path
 }
@@ -36,21 +36,21 @@ fn docker_config(lab: &Lab, content: &serde_json::Value) -> PathBuf {
 async fn a_registry_with_a_login_is_read_with_it_and_not_without() {
     let Some(registry) = Registry::with_login("me", PASSWORD) else { return };
     let name = registry.push(&small("private"), "team/app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let text = invalid(images.take(&name).await);
     assert!(text.contains("wants a login") && text.contains("docker login"), "{text}");
     drop(images);
 
-    let images = lab.open_with(|config| login(config, registry.address(), Some("me"), "wrong-horse-battery"));
+    let images = store.open_with(|config| login(config, registry.address(), Some("me"), "wrong-horse-battery"));
     let error = images.take(&name).await.unwrap_err();
     let shown = format!("{error} {error:?} {images:?}");
     assert!(shown.contains("does not let this login"), "{shown}");
     assert!(!shown.contains("wrong-horse") && !shown.contains(&STANDARD.encode("me:wrong-horse-battery")), "{shown}");
-    nothing_is_trusted(&lab, &images).await;
+    nothing_is_trusted(&store, &images).await;
     drop(images);
 
-    let images = lab.open_with(|config| login(config, registry.address(), Some("me"), PASSWORD));
+    let images = store.open_with(|config| login(config, registry.address(), Some("me"), PASSWORD));
     assert_eq!(read(images.take(&name).await.unwrap().root(), "hello"), "private");
     assert!(!format!("{images:?}").contains(PASSWORD));
     let text = invalid(images.take(&name.replace(":1", ":2")).await);
@@ -61,12 +61,12 @@ async fn a_registry_with_a_login_is_read_with_it_and_not_without() {
 async fn a_login_of_docker_works_without_a_restart() {
     let Some(registry) = Registry::with_login("me", PASSWORD) else { return };
     let name = registry.push(&small("private"), "team/app", "1");
-    let lab = Lab::new();
-    let path = docker_config(&lab, &json!({"auths": {}}));
-    let images = lab.open_with(|config| config.docker_config = Some(path));
+    let store = TestStore::new();
+    let path = docker_config(&store, &json!({"auths": {}}));
+    let images = store.open_with(|config| config.docker_config = Some(path));
     invalid(images.take(&name).await);
     let auth = STANDARD.encode(format!("me:{PASSWORD}"));
-    docker_config(&lab, &json!({"auths": {registry.address(): {"auth": auth}}}));
+    docker_config(&store, &json!({"auths": {registry.address(): {"auth": auth}}}));
     images.take(&name).await.unwrap();
 }
 
@@ -77,8 +77,8 @@ pub(crate) fn again(test: &str) -> Command {
     command
 }
 
-fn helper(lab: &Lab, name: &str, script: &str) {
-    let bin = lab.folder.path().join("bin");
+fn helper(store: &TestStore, name: &str, script: &str) {
+    let bin = store.folder.path().join("bin");
     std::fs::create_dir_all(&bin).unwrap();
     let program = bin.join(format!("docker-credential-{name}"));
     std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -86,12 +86,12 @@ fn helper(lab: &Lab, name: &str, script: &str) {
 }
 
 /// Returns the result of a pull in a process whose `PATH` has the helpers.
-fn taken_with_helpers(lab: &Lab, name: &str) -> String {
+fn taken_with_helpers(store: &TestStore, name: &str) -> String {
     let path = std::env::var_os("PATH").unwrap();
-    let paths = [lab.folder.path().join("bin")].into_iter().chain(std::env::split_paths(&path));
+    let paths = [store.folder.path().join("bin")].into_iter().chain(std::env::split_paths(&path));
     let ran = again("registry::login::take_in_a_process_of_its_own")
         .env("PATH", std::env::join_paths(paths).unwrap())
-        .env("STORE_OF_A_TEST", lab.folder.path())
+        .env("STORE_OF_A_TEST", store.folder.path())
         .env("IMAGE_OF_A_TEST", name)
         .output()
         .unwrap();
@@ -116,12 +116,12 @@ async fn a_credential_program_is_asked_for_the_login() {
     let address = registry.address();
     let answer = json!({"ServerURL": address, "Username": "me", "Secret": PASSWORD});
     let good = format!("read server; test \"$1 $server\" = \"get {address}\" || exit 3; echo '{answer}'");
-    let lab = Lab::new();
-    helper(&lab, "good", &good);
-    helper(&lab, "none", "cat >/dev/null; echo credentials not found in native keychain; exit 1");
-    helper(&lab, "loud", "cat >/dev/null; yes secret");
-    helper(&lab, "broken", "cat >/dev/null; echo 'secret: not JSON'");
-    helper(&lab, "fails", "cat >/dev/null; echo secret; exit 1");
+    let store = TestStore::new();
+    helper(&store, "good", &good);
+    helper(&store, "none", "cat >/dev/null; echo credentials not found in native keychain; exit 1");
+    helper(&store, "loud", "cat >/dev/null; yes secret");
+    helper(&store, "broken", "cat >/dev/null; echo 'secret: not JSON'");
+    helper(&store, "fails", "cat >/dev/null; echo secret; exit 1");
     let auths = json!({address: {"auth": STANDARD.encode(format!("me:{PASSWORD}"))}});
     for (config, says) in [
         (json!({"credsStore": "good"}), "Ok("),
@@ -134,11 +134,11 @@ async fn a_credential_program_is_asked_for_the_login() {
         (json!({"credsStore": "is-not-here"}), "cannot be started"),
         (json!({"credsStore": "../bin/docker-credential-good"}), "no name of a program"),
     ] {
-        docker_config(&lab, &config);
-        let said = taken_with_helpers(&lab, &name);
+        docker_config(&store, &config);
+        let said = taken_with_helpers(&store, &name);
         assert!(said.contains(says), "{config}: {said}");
         assert!(!said.contains("secret"), "what the program said is shown: {said}");
-        let images = lab.open();
+        let images = store.open();
         if says == "Ok(" {
             images.remove(&name).await.unwrap();
         }
@@ -146,8 +146,8 @@ async fn a_credential_program_is_asked_for_the_login() {
 }
 
 /// Makes a registry that requires a token, with its token service.
-fn with_tokens(refuses: impl Fn(&rogue::Asked) -> bool + Send + Sync + 'static) -> Rogue {
-    Rogue::telling(move |asked| {
+fn with_tokens(refuses: impl Fn(&super::fake_registry::Asked) -> bool + Send + Sync + 'static) -> FakeRegistry {
+    FakeRegistry::telling(move |asked| {
         if asked.path.starts_with("/token") {
             return Some(match refuses(asked) {
                 true => Say::Answer(401, Vec::new(), b"{}".to_vec()),
@@ -169,73 +169,73 @@ fn with_tokens(refuses: impl Fn(&rogue::Asked) -> bool + Send + Sync + 'static) 
 
 #[tokio::test]
 async fn a_token_is_fetched_once_and_used_for_everything() {
-    let rogue = with_tokens(|_| false);
-    let name = rogue.put(&small("x"), "app", "1");
-    let lab = Lab::new();
-    lab.open().take(&name).await.unwrap();
-    let tokens: Vec<_> = rogue.asked().into_iter().filter(|asked| asked.path.starts_with("/token")).collect();
+    let fake = with_tokens(|_| false);
+    let name = fake.put(&small("x"), "app", "1");
+    let store = TestStore::new();
+    store.open().take(&name).await.unwrap();
+    let tokens: Vec<_> = fake.asked().into_iter().filter(|asked| asked.path.starts_with("/token")).collect();
     assert_eq!(tokens.len(), 1);
     assert_eq!(tokens[0].method, "GET");
     assert!(tokens[0].path.contains("service=the+registry"), "{}", tokens[0].path);
     assert!(tokens[0].path.contains("scope=repository%3Aapp%3Apull"), "{}", tokens[0].path);
     assert_eq!(tokens[0].header("authorization"), "", "asked without a login");
-    assert_eq!(rogue.asked().len(), 5, "refused once, then a token, then the image");
+    assert_eq!(fake.asked().len(), 5, "refused once, then a token, then the image");
 }
 
 #[tokio::test]
 async fn a_login_buys_the_token_and_goes_nowhere_else() {
     let basic = format!("Basic {}", STANDARD.encode(format!("me:{PASSWORD}")));
     let wanted = basic.clone();
-    let rogue = with_tokens(move |asked| asked.header("authorization") != wanted);
-    let name = rogue.put(&small("x"), "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let fake = with_tokens(move |asked| asked.header("authorization") != wanted);
+    let name = fake.put(&small("x"), "app", "1");
+    let store = TestStore::new();
+    let images = store.open();
     let text = invalid(images.take(&name).await);
     assert!(text.contains("wants a login"), "{text}");
     drop(images);
-    let images = lab.open_with(|config| login(config, rogue.address(), Some("me"), "wr0ng"));
+    let images = store.open_with(|config| login(config, fake.address(), Some("me"), "wr0ng"));
     let text = invalid(images.take(&name).await);
     assert!(text.contains("does not take the login") && !text.contains("wr0ng"), "{text}");
     drop(images);
-    let images = lab.open_with(|config| login(config, rogue.address(), Some("me"), PASSWORD));
+    let images = store.open_with(|config| login(config, fake.address(), Some("me"), PASSWORD));
     images.take(&name).await.unwrap();
-    for asked in rogue.asked().iter().filter(|asked| !asked.path.starts_with("/token")) {
+    for asked in fake.asked().iter().filter(|asked| !asked.path.starts_with("/token")) {
         assert!(!asked.header("authorization").starts_with("Basic"), "{asked:?}");
     }
 }
 
 #[tokio::test]
 async fn an_identity_token_is_posted_and_never_in_an_address() {
-    let rogue = with_tokens(|asked| {
+    let fake = with_tokens(|asked| {
         let body = String::from_utf8_lossy(&asked.body).into_owned();
         !(asked.method == "POST"
             && body.contains("grant_type=refresh%5Ftoken")
             && body.contains("refresh_token=1dentity%2F"))
     });
-    let name = rogue.put(&small("x"), "app", "1");
-    let lab = Lab::new();
-    let path = docker_config(&lab, &json!({"auths": {rogue.address(): {"identitytoken": "1dentity/"}}}));
-    lab.open_with(|config| config.docker_config = Some(path)).take(&name).await.unwrap();
-    assert!(rogue.asked().iter().all(|asked| !asked.path.contains("1dentity")));
+    let name = fake.put(&small("x"), "app", "1");
+    let store = TestStore::new();
+    let path = docker_config(&store, &json!({"auths": {fake.address(): {"identitytoken": "1dentity/"}}}));
+    store.open_with(|config| config.docker_config = Some(path)).take(&name).await.unwrap();
+    assert!(fake.asked().iter().all(|asked| !asked.path.contains("1dentity")));
 }
 
 #[tokio::test]
 async fn a_token_that_is_configured_is_used_as_it_is() {
-    let rogue = with_tokens(|_| true);
-    let name = rogue.put(&small("x"), "app", "1");
-    let lab = Lab::new();
-    lab.open_with(|config| login(config, rogue.address(), None, "t0ken")).take(&name).await.unwrap();
-    assert!(rogue.asked().iter().all(|asked| !asked.path.starts_with("/token")));
+    let fake = with_tokens(|_| true);
+    let name = fake.put(&small("x"), "app", "1");
+    let store = TestStore::new();
+    store.open_with(|config| login(config, fake.address(), None, "t0ken")).take(&name).await.unwrap();
+    assert!(fake.asked().iter().all(|asked| !asked.path.starts_with("/token")));
 }
 
 #[tokio::test]
 async fn a_redirect_to_another_host_carries_no_key() {
-    let storage = Arc::new(Rogue::good());
+    let storage = Arc::new(FakeRegistry::good());
     let image = small("elsewhere");
     storage.put(&image, "app", "1");
     let elsewhere = storage.address().to_owned();
     let basic = format!("Basic {}", STANDARD.encode(format!("me:{PASSWORD}")));
-    let rogue = Rogue::telling(move |asked| {
+    let fake = FakeRegistry::telling(move |asked| {
         if asked.header("authorization") != basic {
             return Some(Say::Answer(401, vec!["www-authenticate: Basic realm=\"x\"".to_owned()], Vec::new()));
         }
@@ -247,9 +247,9 @@ async fn a_redirect_to_another_host_carries_no_key() {
             Some(_) => None,
         }
     });
-    let name = rogue.put(&image, "app", "1");
-    let lab = Lab::new();
-    lab.open_with(|config| login(config, rogue.address(), Some("me"), PASSWORD)).take(&name).await.unwrap();
+    let name = fake.put(&image, "app", "1");
+    let store = TestStore::new();
+    store.open_with(|config| login(config, fake.address(), Some("me"), PASSWORD)).take(&name).await.unwrap();
     assert_eq!(storage.blobs_asked(), 2, "what was redirected came from there");
     for asked in storage.asked() {
         assert_eq!(asked.header("authorization"), "", "{asked:?}");
@@ -260,23 +260,23 @@ async fn a_redirect_to_another_host_carries_no_key() {
 async fn whoever_is_redirected_to_names_no_place_for_the_login() {
     for kind in ["/blobs/", "/manifests/"] {
         for scheme in ["Bearer", "Basic"] {
-            let evil = Arc::new(Rogue::telling(move |asked| {
+            let evil = Arc::new(FakeRegistry::telling(move |asked| {
                 let realm = format!("http://{}/evil-token", asked.header("host"));
                 let challenge = vec![format!("www-authenticate: {scheme} realm=\"{realm}\"")];
                 Some(Say::Answer(401, challenge, b"{\"token\": \"x\"}".to_vec()))
             }));
             let there = evil.address().to_owned();
-            let rogue = Rogue::telling(move |asked| {
+            let fake = FakeRegistry::telling(move |asked| {
                 let location = format!("location: http://{there}{}", asked.path);
                 asked.path.contains(kind).then(|| Say::Answer(307, vec![location], Vec::new()))
             });
-            let name = rogue.put(&small("x"), "app", "1");
-            let lab = Lab::new();
+            let name = fake.put(&small("x"), "app", "1");
+            let store = TestStore::new();
             let auth = STANDARD.encode(format!("bob:{PASSWORD}"));
-            let path = docker_config(&lab, &json!({"auths": {rogue.address(): {"auth": auth}}}));
-            let images = lab.open_with(|config| config.docker_config = Some(path));
+            let path = docker_config(&store, &json!({"auths": {fake.address(): {"auth": auth}}}));
+            let images = store.open_with(|config| config.docker_config = Some(path));
             let text = invalid(images.take(&name).await);
-            assert!(text.contains(evil.address()) && text.contains(rogue.address()), "{text}");
+            assert!(text.contains(evil.address()) && text.contains(fake.address()), "{text}");
             assert!(!evil.asked().is_empty());
             for asked in evil.asked() {
                 let shown = format!("{asked:?}");
@@ -288,35 +288,35 @@ async fn whoever_is_redirected_to_names_no_place_for_the_login() {
 
 #[tokio::test]
 async fn a_token_service_that_redirects_takes_no_login_along() {
-    let evil = Rogue::good();
+    let evil = FakeRegistry::good();
     let there = evil.address().to_owned();
-    let rogue = Rogue::telling(move |asked| {
+    let fake = FakeRegistry::telling(move |asked| {
         if asked.path.starts_with("/token") {
             return Some(Say::Answer(307, vec![format!("location: http://{there}/token")], Vec::new()));
         }
         let realm = format!("http://{}/token", asked.header("host"));
         Some(Say::Answer(401, vec![format!("www-authenticate: Bearer realm=\"{realm}\"")], Vec::new()))
     });
-    let lab = Lab::new();
-    let images = lab.open_with(|config| login(config, rogue.address(), Some("me"), PASSWORD));
-    let text = invalid(images.take(&format!("{}/app:1", rogue.address())).await);
+    let store = TestStore::new();
+    let images = store.open_with(|config| login(config, fake.address(), Some("me"), PASSWORD));
+    let text = invalid(images.take(&format!("{}/app:1", fake.address())).await);
     assert!(text.contains("token service") && text.contains("307"), "{text}");
     assert!(evil.asked().is_empty(), "{:?}", evil.asked());
 }
 
 #[tokio::test]
 async fn a_login_for_a_registry_goes_to_none_of_its_mirrors() {
-    let challenged = |asked: &rogue::Asked| {
+    let challenged = |asked: &super::fake_registry::Asked| {
         let realm = format!("http://{}/token", asked.header("host"));
         Say::Answer(401, vec![format!("www-authenticate: Bearer realm=\"{realm}\"")], Vec::new())
     };
-    let mirror = Rogue::telling(move |asked| Some(challenged(asked)));
-    let rogue = Rogue::good();
-    let name = rogue.put(&small("x"), "app", "1");
-    let lab = Lab::new();
-    let images = lab.open_with(|config| {
-        login(config, rogue.address(), Some("me"), PASSWORD);
-        config.registries.get_mut(rogue.address()).unwrap().mirrors = vec![mirror.address().to_owned()];
+    let mirror = FakeRegistry::telling(move |asked| Some(challenged(asked)));
+    let fake = FakeRegistry::good();
+    let name = fake.put(&small("x"), "app", "1");
+    let store = TestStore::new();
+    let images = store.open_with(|config| {
+        login(config, fake.address(), Some("me"), PASSWORD);
+        config.registries.get_mut(fake.address()).unwrap().mirrors = vec![mirror.address().to_owned()];
     });
     images.take(&name).await.unwrap();
     assert!(mirror.asked().iter().any(|asked| asked.path.starts_with("/token")));
@@ -365,7 +365,7 @@ async fn a_real_registry_takes_the_tokens_of_its_service() {
     };
     let pusher = token(&["pull", "push"]);
     let basic = format!("Basic {}", STANDARD.encode(format!("me:{PASSWORD}")));
-    let service = Rogue::telling(move |asked| {
+    let service = FakeRegistry::telling(move |asked| {
         if asked.header("authorization") != basic {
             return Some(Say::Answer(401, Vec::new(), Vec::new()));
         }
@@ -376,11 +376,11 @@ async fn a_real_registry_takes_the_tokens_of_its_service() {
     let realm = format!("http://{}/token", service.address());
     let Some(registry) = Registry::with_tokens(&realm, &certificate, &pusher) else { return };
     let name = registry.push(&small("by token"), "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     invalid(images.take(&name).await);
     drop(images);
-    let images = lab.open_with(|config| login(config, registry.address(), Some("me"), PASSWORD));
+    let images = store.open_with(|config| login(config, registry.address(), Some("me"), PASSWORD));
     assert_eq!(read(images.take(&name).await.unwrap().root(), "hello"), "by token");
     assert_eq!(service.asked().len(), 2, "one in vain, and one for everything");
 }

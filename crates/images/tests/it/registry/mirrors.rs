@@ -2,7 +2,7 @@
 
 use images::{ImagesConfig, RegistryConfig};
 
-use super::rogue::{Rogue, Say};
+use super::fake_registry::{FakeRegistry, Say};
 use super::*;
 
 fn mirrored(config: &mut ImagesConfig, registry: &str, mirrors: &[&str]) {
@@ -14,8 +14,8 @@ fn mirrored(config: &mut ImagesConfig, registry: &str, mirrors: &[&str]) {
 }
 
 /// Makes a registry that requires a login.
-fn private() -> Rogue {
-    Rogue::telling(|asked| {
+fn private() -> FakeRegistry {
+    FakeRegistry::telling(|asked| {
         let wants = vec!["www-authenticate: Basic realm=\"x\"".to_owned()];
         asked.header("authorization").is_empty().then(|| Say::Answer(401, wants, Vec::new()))
     })
@@ -23,12 +23,12 @@ fn private() -> Rogue {
 
 #[tokio::test]
 async fn a_mirror_is_asked_first_and_the_registry_not_at_all() {
-    let (mirror, origin) = (Rogue::good(), private());
+    let (mirror, origin) = (FakeRegistry::good(), private());
     let image = small("mirrored");
     mirror.put(&image, "app", "1");
     let name = origin.put(&image, "app", "1");
-    let lab = Lab::new();
-    let images = lab.open_with(|config| mirrored(config, origin.address(), &[mirror.address()]));
+    let store = TestStore::new();
+    let images = store.open_with(|config| mirrored(config, origin.address(), &[mirror.address()]));
     images.take(&name).await.unwrap();
     assert_eq!((mirror.asked().len(), origin.asked().len()), (3, 0));
     assert_eq!(images.list().await.unwrap()[0].names, [name], "it keeps the name it was asked for by");
@@ -40,7 +40,7 @@ async fn a_mirror_that_fails_or_lies_is_no_harm() {
     let mut liar = image.clone();
     liar.layers[0][600] ^= 1;
     let wrong = liar.blobs().remove(0);
-    type Tell = Box<dyn Fn(&rogue::Asked) -> Option<Say> + Send + Sync>;
+    type Tell = Box<dyn Fn(&super::fake_registry::Asked) -> Option<Say> + Send + Sync>;
     let mirrors: Vec<(&str, Tell)> = vec![
         ("has nothing", Box::new(|_| Some(Say::Answer(404, Vec::new(), Vec::new())))),
         ("is broken", Box::new(|_| Some(Say::Answer(500, Vec::new(), Vec::new())))),
@@ -54,11 +54,11 @@ async fn a_mirror_that_fails_or_lies_is_no_harm() {
         ("breaks off", Box::new(|asked| asked.is_blob().then_some(Say::CutAfter(5000)))),
     ];
     for (what, tell) in mirrors {
-        let (mirror, origin) = (Rogue::telling(tell), private());
+        let (mirror, origin) = (FakeRegistry::telling(tell), private());
         mirror.put(&image, "app", "1");
         let name = origin.put(&image, "app", "1");
-        let lab = Lab::new();
-        let images = lab.open_with(|config| mirrored(config, origin.address(), &[mirror.address()]));
+        let store = TestStore::new();
+        let images = store.open_with(|config| mirrored(config, origin.address(), &[mirror.address()]));
         let held = images.take(&name).await.unwrap_or_else(|error| panic!("a mirror that {what}: {error}"));
         assert_eq!(held.digest(), image.digest());
         assert!(!mirror.asked().is_empty() && !origin.asked().is_empty(), "a mirror that {what}");
@@ -70,19 +70,19 @@ async fn a_mirror_that_fails_or_lies_is_no_harm() {
 
 #[tokio::test]
 async fn a_mirror_that_is_down_is_passed_over() {
-    let (mirror, origin) = (Rogue::good(), private());
+    let (mirror, origin) = (FakeRegistry::good(), private());
     let down = mirror.address().to_owned();
     drop(mirror);
     let name = origin.put(&small("x"), "app", "1");
-    let lab = Lab::new();
-    lab.open_with(|config| mirrored(config, origin.address(), &[&down])).take(&name).await.unwrap();
+    let store = TestStore::new();
+    store.open_with(|config| mirrored(config, origin.address(), &[&down])).take(&name).await.unwrap();
 }
 
 #[tokio::test]
 async fn the_registry_has_the_last_word() {
-    let (mirror, origin) = (Rogue::good(), Rogue::good());
-    let lab = Lab::new();
-    let images = lab.open_with(|config| mirrored(config, origin.address(), &[mirror.address()]));
+    let (mirror, origin) = (FakeRegistry::good(), FakeRegistry::good());
+    let store = TestStore::new();
+    let images = store.open_with(|config| mirrored(config, origin.address(), &[mirror.address()]));
     let name = format!("{}/app:1", origin.address());
     let text = invalid(images.take(&name).await);
     assert!(text.contains(&name) && text.contains("check the name"), "{text}");

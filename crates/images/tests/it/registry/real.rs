@@ -19,8 +19,8 @@ async fn an_image_is_pulled_unpacked_held_and_read_by_skopeo() {
         .with("Cmd", json!(["world"]))
         .with("Labels", json!({"who": "us"}));
     let name = registry.push(&image, "team/app", "v1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let held = images.take(&name).await.unwrap();
     assert_eq!(held.digest(), image.digest());
     assert_eq!(read(held.root(), "hello"), "it is here\n");
@@ -37,7 +37,7 @@ async fn an_image_is_pulled_unpacked_held_and_read_by_skopeo() {
     assert_eq!(detail.config_digest, digest(&image.configuration()));
     assert_eq!(images.inspect(&image.digest()).await.unwrap(), detail, "by its digest too");
 
-    let layout = format!("oci:{}:{name}", lab.dir().display());
+    let layout = format!("oci:{}:{name}", store.dir().display());
     let seen = Command::new(skopeo).args(["inspect", &layout]).output().unwrap();
     assert!(seen.status.success(), "{}", String::from_utf8_lossy(&seen.stderr));
     let seen: Value = serde_json::from_slice(&seen.stdout).unwrap();
@@ -48,8 +48,8 @@ async fn an_image_is_pulled_unpacked_held_and_read_by_skopeo() {
 #[tokio::test]
 async fn layers_are_taken_as_gzip_zstd_and_plain() {
     let Some(registry) = Registry::start() else { return };
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     for (packing, tag) in [(Packing::Plain, "plain"), (Packing::Gzip, "gzip"), (Packing::Zstd, "zstd")] {
         let mut image = small(tag);
         image.packing = packing;
@@ -70,8 +70,8 @@ async fn an_image_of_docker_s_own_format_is_taken() {
         .output()
         .unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let name = format!("{}/docker:1", registry.address());
     let held = images.take(&name).await.unwrap();
     assert_eq!(read(held.root(), "hello"), "schema 2");
@@ -83,8 +83,8 @@ async fn an_image_of_docker_s_own_format_is_taken() {
 async fn an_image_of_200_layers_is_one_tree() {
     let Some(registry) = Registry::start() else { return };
     let layers: Vec<_> = (0..200).map(|n| vec![Entry::file(format!("f{n}"), format!("{n}"))]).collect();
-    let lab = Lab::new();
-    let held = lab.open().take(&registry.push(&Image::new(&layers), "deep", "1")).await.unwrap();
+    let store = TestStore::new();
+    let held = store.open().take(&registry.push(&Image::new(&layers), "deep", "1")).await.unwrap();
     for n in 0..200 {
         assert_eq!(read(held.root(), &format!("f{n}")), n.to_string());
     }
@@ -121,8 +121,8 @@ async fn the_image_for_this_machine_is_taken_of_an_index() {
     let index = index_of(&[("linux/s390x", &other), (&host, &ours)]);
     let index_type = "application/vnd.oci.image.index.v1+json";
     registry.push_manifest("multi", "1", index_type, &index);
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let base = format!("{}/multi", registry.address());
     let held = images.take(&format!("{base}:1")).await.unwrap();
     assert_eq!((held.digest(), read(held.root(), "hello").as_str()), (ours.digest().as_str(), "ours"));
@@ -141,15 +141,15 @@ async fn the_image_for_this_machine_is_taken_of_an_index() {
 async fn what_a_registry_does_not_have_is_an_error_that_says_so() {
     let Some(registry) = Registry::start() else { return };
     registry.push(&small("x"), "there", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let none = format!("sha256:{}", "0".repeat(64));
     for rest in ["there:2", "not-there:1", &format!("there@{none}")] {
         let name = format!("{}/{rest}", registry.address());
         let text = invalid(images.take(&name).await);
         assert!(text.contains(&name) && text.contains("check the name"), "{text}");
     }
-    nothing_is_trusted(&lab, &images).await;
+    nothing_is_trusted(&store, &images).await;
 }
 
 #[tokio::test]
@@ -161,11 +161,11 @@ async fn a_layer_that_was_damaged_in_the_registry_is_refused() {
     let mut wrong = layer.clone();
     wrong[20] ^= 1;
     std::fs::write(registry.blob_file(&digest(&layer)), wrong).unwrap();
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let text = invalid(images.take(&name).await);
     assert!(text.contains("another layer"), "{text}");
-    nothing_is_trusted(&lab, &images).await;
+    nothing_is_trusted(&store, &images).await;
     std::fs::write(registry.blob_file(&digest(&layer)), layer).unwrap();
     assert_eq!(read(images.take(&name).await.unwrap().root(), "hello"), "right", "mended, it is taken");
 }
@@ -175,11 +175,11 @@ async fn a_registry_that_is_down_is_told_from_an_image_that_is_not_there() {
     let Some(registry) = Registry::start() else { return };
     let name = registry.push(&small("x"), "app", "1");
     drop(registry);
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let text = unavailable(images.take(&name).await);
     assert!(text.contains("cannot be reached") && text.contains("try again"), "{text}");
-    nothing_is_trusted(&lab, &images).await;
+    nothing_is_trusted(&store, &images).await;
 }
 
 #[tokio::test]
@@ -187,8 +187,8 @@ async fn a_registry_with_a_certificate_of_its_own_is_trusted_only_as_told() {
     use images::RegistryConfig;
     let Some(plain) = Registry::start() else { return };
     let name = plain.push(&small("over TLS"), "app", "1");
-    let lab = Lab::new();
-    let folder = lab.folder.path();
+    let store = TestStore::new();
+    let folder = store.folder.path();
     let issue = |file: &str| {
         let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
         let (certificate, key) = (folder.join(file), folder.join(format!("{file}.key")));
@@ -200,7 +200,7 @@ async fn a_registry_with_a_certificate_of_its_own_is_trusted_only_as_told() {
     let registry = plain.with_tls(&certificate, &key).unwrap();
     let name = name.replace(plain.address(), registry.address());
     let with = |ca_file: Option<std::path::PathBuf>| {
-        lab.open_with(|config| {
+        store.open_with(|config| {
             let trusting = RegistryConfig { ca_file, ..RegistryConfig::default() };
             config.registries.insert(registry.address().to_owned(), trusting);
         })

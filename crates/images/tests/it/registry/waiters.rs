@@ -5,17 +5,17 @@ use std::sync::Arc;
 use domain::Asker;
 use images::PullPolicy;
 
-use super::rogue::{Gate, Rogue, Say};
+use super::fake_registry::{FakeRegistry, Gate, Say};
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_spawns_of_one_image_are_one_download() {
     let gate = Arc::new(Gate::default());
     let held_back = Arc::clone(&gate);
-    let registry = Rogue::telling(move |asked| asked.is_blob().then(|| Say::When(Arc::clone(&held_back))));
+    let registry = FakeRegistry::telling(move |asked| asked.is_blob().then(|| Say::When(Arc::clone(&held_back))));
     let name = registry.put(&small("once"), "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let mut waiters = tokio::task::JoinSet::new();
     for _ in 0..50 {
         let (images, name) = (images.clone(), name.clone());
@@ -38,11 +38,11 @@ async fn fifty_spawns_of_one_image_are_one_download() {
 
 #[tokio::test]
 async fn two_names_of_one_image_download_its_layers_once() {
-    let registry = Rogue::good();
+    let registry = FakeRegistry::good();
     let image = large(200_000, 1);
     let names = ["a", "b"].map(|tag| registry.put(&image, "app", tag));
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let (a, b) = tokio::join!(images.take(&names[0]), images.take(&names[1]));
     assert_eq!(a.unwrap().digest(), b.unwrap().digest());
     assert_eq!(registry.blobs_asked(), 2, "{:?}", registry.asked());
@@ -53,10 +53,10 @@ async fn two_names_of_one_image_download_its_layers_once() {
 async fn a_pull_goes_on_when_its_caller_leaves() {
     let gate = Arc::new(Gate::default());
     let held_back = Arc::clone(&gate);
-    let registry = Rogue::telling(move |asked| asked.is_blob().then(|| Say::When(Arc::clone(&held_back))));
+    let registry = FakeRegistry::telling(move |asked| asked.is_blob().then(|| Say::When(Arc::clone(&held_back))));
     let name = registry.put(&small("x"), "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let progress = images.pull(&name).await.unwrap();
     drop(progress);
     gate.open();
@@ -73,10 +73,10 @@ async fn a_pull_goes_on_when_its_caller_leaves() {
 async fn a_spawn_waits_no_longer_than_it_may_and_the_pull_goes_on() {
     let gate = Arc::new(Gate::default());
     let held_back = Arc::clone(&gate);
-    let registry = Rogue::telling(move |asked| asked.is_blob().then(|| Say::When(Arc::clone(&held_back))));
+    let registry = FakeRegistry::telling(move |asked| asked.is_blob().then(|| Say::When(Arc::clone(&held_back))));
     let name = registry.put(&small("x"), "app", "1");
-    let lab = Lab::new();
-    let images = lab.open_with(|config| config.pull_timeout = Duration::from_millis(200));
+    let store = TestStore::new();
+    let images = store.open_with(|config| config.pull_timeout = Duration::from_millis(200));
     let text = unavailable(images.take(&name).await);
     assert!(text.contains("still being pulled") && text.contains("try again"), "{text}");
     let joined = images.pull(&name).await.unwrap();
@@ -91,10 +91,10 @@ async fn a_spawn_waits_no_longer_than_it_may_and_the_pull_goes_on() {
 async fn everybody_who_waits_is_told_why_it_failed() {
     let gate = Arc::new(Gate::default());
     let held_back = Arc::clone(&gate);
-    let registry = Rogue::telling(move |_| Some(Say::When(Arc::clone(&held_back))));
+    let registry = FakeRegistry::telling(move |_| Some(Say::When(Arc::clone(&held_back))));
     let name = format!("{}/nothing:1", registry.address());
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let (first, second) = (images.pull(&name).await.unwrap(), images.pull(&name).await.unwrap());
     gate.open();
     for progress in [first, second] {
@@ -108,10 +108,10 @@ async fn everybody_who_waits_is_told_why_it_failed() {
 
 #[tokio::test]
 async fn the_progress_of_a_pull_rises_to_the_size_of_the_image() {
-    let registry = Rogue::good();
+    let registry = FakeRegistry::good();
     let name = registry.put(&large(3_000_000, 2), "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let mut seen: Vec<_> = images.pull(&name).await.unwrap().map(Result::unwrap).collect().await;
     let Some(Progress::Done(image)) = seen.pop() else { panic!("{seen:?}") };
     let mut last = 0;
@@ -127,17 +127,17 @@ async fn the_progress_of_a_pull_rises_to_the_size_of_the_image() {
 
 #[tokio::test]
 async fn what_is_here_asks_nobody_unless_the_policy_says_always() {
-    let registry = Rogue::good();
+    let registry = FakeRegistry::good();
     let name = registry.put(&small("one"), "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     images.take(&name).await.unwrap();
     let asked = registry.asked().len();
     images.take(&name).await.unwrap();
     assert_eq!(registry.asked().len(), asked);
     drop(images);
 
-    let images = lab.open_with(|config| config.pull = PullPolicy::Always);
+    let images = store.open_with(|config| config.pull = PullPolicy::Always);
     images.take(&name).await.unwrap();
     assert_eq!(registry.asked().len(), asked + 1, "only the manifest is asked for");
     let second = small("two");
@@ -157,10 +157,10 @@ async fn what_is_here_asks_nobody_unless_the_policy_says_always() {
 
 #[tokio::test]
 async fn the_policy_never_asks_nobody() {
-    let registry = Rogue::good();
+    let registry = FakeRegistry::good();
     let name = registry.put(&small("x"), "app", "1");
-    let lab = Lab::new();
-    let images = lab.open_with(|config| config.pull = PullPolicy::Never);
+    let store = TestStore::new();
+    let images = store.open_with(|config| config.pull = PullPolicy::Never);
     let text = invalid(images.take(&name).await);
     assert!(text.contains("`images.pull` is `never`") && text.contains("tidebox image pull"), "{text}");
     assert!(registry.asked().is_empty());
@@ -171,9 +171,9 @@ async fn the_policy_never_asks_nobody() {
 
 #[tokio::test]
 async fn only_the_registries_that_are_allowed_are_asked() {
-    let (allowed, other) = (Rogue::good(), Rogue::good());
-    let lab = Lab::new();
-    let images = lab.open_with(|config| config.allowed_registries = vec![allowed.address().to_owned()]);
+    let (allowed, other) = (FakeRegistry::good(), FakeRegistry::good());
+    let store = TestStore::new();
+    let images = store.open_with(|config| config.allowed_registries = vec![allowed.address().to_owned()]);
     let text = invalid(images.take(&other.put(&small("x"), "app", "1")).await);
     assert!(text.contains(other.address()) && text.contains(allowed.address()), "{text}");
     invalid(images.take("python:3.12").await);
@@ -183,8 +183,8 @@ async fn only_the_registries_that_are_allowed_are_asked() {
 
 #[tokio::test]
 async fn no_name_of_a_caller_gets_past_the_rules() {
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let long = "a".repeat(5000);
     for name in ["", "host", "-v", "../x", "a/../b", "a\r\nX: y", "ünï", "A", "http://x/y", &long] {
         invalid(images.take(name).await);
@@ -199,14 +199,14 @@ async fn no_name_of_a_caller_gets_past_the_rules() {
 async fn a_store_that_is_closed_ends_its_pulls_and_goes_on_when_opened_again() {
     let image = large(600_000, 3);
     let half = image.blobs()[0].len() / 2;
-    let registry = Rogue::telling(move |asked| match (asked.is_blob(), asked.from()) {
+    let registry = FakeRegistry::telling(move |asked| match (asked.is_blob(), asked.from()) {
         (true, 0) if asked.path.contains("/blobs/") => Some(Say::CutAfter(half)),
         (true, _) => Some(Say::Nothing),
         (false, _) => None,
     });
     let name = registry.put(&image, "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let progress = images.pull(&name).await.unwrap();
     while !registry.asked().iter().any(|asked| asked.from() > 0) {
         tokio::task::yield_now().await;
@@ -218,20 +218,20 @@ async fn a_store_that_is_closed_ends_its_pulls_and_goes_on_when_opened_again() {
 }
 
 /// Returns a registry that holds back every blob until the gate opens.
-fn held_back() -> (Arc<Gate>, Rogue) {
+fn held_back() -> (Arc<Gate>, FakeRegistry) {
     let gate = Arc::new(Gate::default());
     let held_back = Arc::clone(&gate);
-    let rogue = Rogue::telling(move |asked| asked.is_blob().then(|| Say::When(Arc::clone(&held_back))));
-    (gate, rogue)
+    let fake = FakeRegistry::telling(move |asked| asked.is_blob().then(|| Say::When(Arc::clone(&held_back))));
+    (gate, fake)
 }
 
 #[tokio::test]
 async fn one_registry_does_not_take_the_places_of_all() {
     let (gate, slow) = held_back();
-    let quick = Rogue::good();
+    let quick = FakeRegistry::good();
     let here = quick.put(&small("here"), "here", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let held = images.take(&here).await.unwrap();
     let names: Vec<_> = (0..17).map(|n| slow.put(&small(&n.to_string()), &format!("app{n}"), "1")).collect();
     let mut pulls = Vec::new();
@@ -256,8 +256,8 @@ async fn one_registry_does_not_take_the_places_of_all() {
 #[tokio::test]
 async fn what_is_here_is_pulled_again_though_all_places_are_taken() {
     let (gate, slow) = held_back();
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let here = small("here");
     let name = slow.put(&here, "here", "1");
     gate.open();
@@ -276,13 +276,13 @@ async fn what_is_here_is_pulled_again_though_all_places_are_taken() {
 
 #[tokio::test]
 async fn a_removal_ends_the_pull_of_that_name() {
-    let (gate, rogue) = held_back();
+    let (gate, fake) = held_back();
     let image = large(300_000, 4);
-    let name = rogue.put(&image, "app", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let name = fake.put(&image, "app", "1");
+    let store = TestStore::new();
+    let images = store.open();
     let removing = async {
-        while rogue.blobs_asked() == 0 {
+        while fake.blobs_asked() == 0 {
             tokio::task::yield_now().await;
         }
         images.remove(&name).await
@@ -293,42 +293,42 @@ async fn a_removal_ends_the_pull_of_that_name() {
     assert!(text.contains(&name) && text.contains("ended by a removal"), "{text}");
     assert!(matches!(images.remove(&name).await, Err(Error::NotFound(_))), "there is nothing left");
     for folder in ["blobs/sha256", "ingest"] {
-        assert_eq!(std::fs::read_dir(lab.dir().join(folder)).unwrap().count(), 0, "{folder}");
+        assert_eq!(std::fs::read_dir(store.dir().join(folder)).unwrap().count(), 0, "{folder}");
     }
-    nothing_is_trusted(&lab, &images).await;
+    nothing_is_trusted(&store, &images).await;
     gate.open();
     assert_eq!(pull(&images, &name).await.unwrap(), image.digest(), "and it can be asked for again");
 }
 
 #[tokio::test]
 async fn closing_the_store_ends_an_unpacking() {
-    let rogue = Rogue::good();
+    let fake = FakeRegistry::good();
     let files = (0..8_000).map(|n| fixtures::image::Entry::file(n.to_string(), "")).collect();
-    let name = rogue.put(&fixtures::image::Image::new(&[files]), "many", "1");
-    let lab = Lab::new();
-    let images = lab.open();
+    let name = fake.put(&fixtures::image::Image::new(&[files]), "many", "1");
+    let store = TestStore::new();
+    let images = store.open();
     let mut progress = images.pull(&name).await.unwrap();
     while !matches!(progress.next().await, Some(Ok(Progress::Unpacking { bytes: 1.. }))) {}
     images.close().await;
-    assert_eq!(std::fs::read_dir(lab.dir().join("trees")).unwrap().count(), 0, "it goes on");
+    assert_eq!(std::fs::read_dir(store.dir().join("trees")).unwrap().count(), 0, "it goes on");
     let last = progress.collect::<Vec<_>>().await.pop().unwrap();
     let text = unavailable(last);
     assert!(text.contains("stopping") && text.contains("goes on"), "{text}");
     drop(images);
-    let asked = rogue.blobs_asked();
-    pull(&lab.open(), &name).await.unwrap();
-    assert_eq!(rogue.blobs_asked(), asked, "what came is kept");
+    let asked = fake.blobs_asked();
+    pull(&store.open(), &name).await.unwrap();
+    assert_eq!(fake.blobs_asked(), asked, "what came is kept");
 }
 
 #[tokio::test]
 async fn a_new_image_comes_while_another_caller_holds_the_places_for_pulls() {
     let (gates, slow): (Vec<_>, Vec<_>) = (0..4).map(|_| held_back()).unzip();
-    let quick = Rogue::good();
+    let quick = FakeRegistry::good();
     let names: Vec<_> = (0..64).map(|n| slow[n / 16].put(&small(&n.to_string()), &format!("app{n}"), "1")).collect();
     let new = |n: &str| quick.put(&small(n), n, "1");
     let [greedy, honest] = [1, 2].map(|number| Some(Asker { caller: number, address: number }));
-    let lab = Lab::new();
-    let images = lab.open();
+    let store = TestStore::new();
+    let images = store.open();
     let (mut waited, mut refused) = (Vec::new(), Vec::new());
     for name in &names {
         match images.pull_for(name, greedy).await {

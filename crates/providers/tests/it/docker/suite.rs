@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use conformance::{Lab, Need, run};
+use conformance::{Need, Subject, run};
 use fixtures::suite::{FULL, SCRATCH};
 use providers::docker::Docker;
 use providers::{Chain, Provider};
 
 use crate::docker::harness::{TestProvider, new_id, spec};
 
-fn lab(provider: &TestProvider, pids: u32) -> Lab {
+fn subject(provider: &TestProvider, pids: u32) -> Subject {
     // The suite runs many commands at once.
     let mut roomy = spec();
     roomy.resources.pids = pids;
     let config = provider.config.clone();
     let (engine, store) = (provider.engine, provider.config.store_id.clone());
-    Lab::new(Arc::new(provider.docker.clone()), roomy)
+    Subject::new(Arc::new(provider.docker.clone()), roomy)
         // Whether the Engine or a registry has another image is only known when a box is made.
         .unknown_image("host")
         .images(FULL, SCRATCH)
@@ -32,15 +32,15 @@ fn lab(provider: &TestProvider, pids: u32) -> Lab {
         })
 }
 
-/// Returns a lab for a runtime that uses the kernel of the host.
-fn shared_kernel(lab: Lab) -> Lab {
-    lab.without(Need::OwnTerminals, "the Engine has no bound of a box's terminals")
+/// Returns a subject for a runtime that uses the kernel of the host.
+fn shared_kernel(subject: Subject) -> Subject {
+    subject.without(Need::OwnTerminals, "the Engine has no bound of a box's terminals")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn docker_with_runc_passes_the_suite() {
     let Some(provider) = TestProvider::new().await else { return };
-    run(shared_kernel(lab(&provider, 512))).await;
+    run(shared_kernel(subject(&provider, 512))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,13 +51,13 @@ async fn docker_with_runsc_passes_the_suite() {
     let Some(provider) = TestProvider::with(|config| config.runtime = "runsc".to_owned()).await else { return };
     // The kernel of such a box is a process of the host with threads of its own, which the limit
     // counts.
-    let lab = lab(&provider, 4096)
+    let subject = subject(&provider, 4096)
         .without(Need::Terminals, "gVisor has no terminals that control anything")
         .without(Need::HostKernel, "gVisor is a kernel of the box's own")
         .without(Need::HeldFiles, "gVisor keeps the table of open files to itself")
         // Files of the root are parts of one file there.
         .without(Need::Disk, "gVisor keeps entries to itself");
-    run(lab).await;
+    run(subject).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,5 +79,5 @@ async fn docker_with_crun_passes_the_suite() {
         return;
     }
     provider.docker.stop(&id).await.unwrap();
-    run(shared_kernel(lab(&provider, 512))).await;
+    run(shared_kernel(subject(&provider, 512))).await;
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance::{Lab, Need, run};
+use conformance::{Need, Subject, run};
 use domain::{Resources, Timestamp};
 use providers::mock::Mock;
 use providers::{Provider, Spec};
@@ -23,7 +23,7 @@ fn spec(image: &str) -> Spec {
 async fn the_mock_provider_keeps_every_promise() {
     let mock = Mock::new(|| Timestamp::UNIX_EPOCH);
     let killer = mock.clone();
-    let lab = Lab::new(Arc::new(mock.clone()), spec(mock.default_image()))
+    let subject = Subject::new(Arc::new(mock.clone()), spec(mock.default_image()))
         .kill(move |id| {
             killer.die(&id);
             Box::pin(async {})
@@ -34,5 +34,5 @@ async fn the_mock_provider_keeps_every_promise() {
         .without(Need::Images, "mock takes every image")
         .without(Need::Reopen, "mock boxes end with the process")
         .without(Need::Deadlines, "mock boxes end with the process");
-    run(lab).await;
+    run(subject).await;
 }

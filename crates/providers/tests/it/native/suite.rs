@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conformance::{Lab, Need, run};
+use conformance::{Need, Subject, run};
 use fixtures::suite::{FULL, SCRATCH};
 use providers::native::Native;
 
@@ -19,7 +19,7 @@ async fn native_passes_the_suite() {
     // The suite runs many commands at once.
     let mut roomy = spec();
     roomy.resources.pids = 512;
-    let mut lab = Lab::new(Arc::new(provider.native.clone()), roomy)
+    let mut subject = Subject::new(Arc::new(provider.native.clone()), roomy)
         .unknown_image("ubuntu:24.04")
         .reopen(move || {
             let config = config.clone();
@@ -34,16 +34,16 @@ async fn native_passes_the_suite() {
                 rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
             })
         });
-    lab = match images {
-        Some(_) => lab.images(FULL, SCRATCH),
-        None => lab.without(Need::RealImages, "there is no busybox here to make them of"),
+    subject = match images {
+        Some(_) => subject.images(FULL, SCRATCH),
+        None => subject.without(Need::RealImages, "there is no busybox here to make them of"),
     };
     if !is_root() {
-        lab = lab
+        subject = subject
             .without(Need::Users, "without privileges a box has one user only")
             .without(Need::OwnDevices, "without privileges no device can be made");
     }
-    run(lab).await;
+    run(subject).await;
 }
 
 /// Runs all other tests as an ordinary user, if these run as root.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use conformance::{Lab, Need, run};
+use conformance::{Need, Subject, run};
 use fixtures::suite::{FULL, SCRATCH};
 use futures_util::{StreamExt, stream};
 use images::{Images, ImagesConfig, PullPolicy};
@@ -27,7 +27,7 @@ async fn proot_passes_the_suite() {
     // The suite runs many commands at once.
     let mut roomy = spec();
     roomy.resources.pids = 512;
-    let lab = Lab::new(Arc::new(provider.proot.clone()), roomy)
+    let subject = Subject::new(Arc::new(provider.proot.clone()), roomy)
         .unknown_image("ubuntu:24.04")
         .images(FULL, SCRATCH)
         .reopen(move || {
@@ -49,7 +49,7 @@ async fn proot_passes_the_suite() {
         .without(Need::OwnTerminals, "the terminals of a box are the host's")
         .without(Need::OwnDevices, "the devices of a box are the host's")
         .without(Need::OwnGroups, "a box sees the processes of the host");
-    run(lab).await;
+    run(subject).await;
 }
 
 /// Runs all other tests as an ordinary user, if these run as root.

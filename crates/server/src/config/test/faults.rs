@@ -209,25 +209,25 @@ fn values_that_contradict_each_other_are_refused() {
 fn a_file_that_is_no_configuration_is_refused() {
     check("[1, 2]", &["@: holds a list; write sections and keys"]);
     check("just words", &["@: holds a text; write sections and keys"]);
-    let lab = Lab::new().here("server: [\n");
-    let faults = lab.faults();
+    let layers = TestLayers::new().here("server: [\n");
+    let faults = layers.faults();
     assert!(faults.len() == 1 && faults[0].starts_with("here/tidebox.yaml: is not YAML: "), "{faults:?}");
-    let lab = Lab::new().file("here/tidebox.yaml", b"\xff\xfe");
-    assert_eq!(lab.faults(), ["here/tidebox.yaml: cannot be read: it is not UTF-8"]);
-    let lab = Lab::new().here(&"# x\n".repeat(300_000));
-    assert_eq!(lab.faults(), ["here/tidebox.yaml: cannot be read: it is larger than 1 MiB"]);
-    let lab = Lab::new();
-    std::fs::create_dir(lab.folder.path().join("here/tidebox.yaml")).unwrap();
-    assert_eq!(lab.faults(), ["here/tidebox.yaml: cannot be read: Is a directory (os error 21)"]);
+    let layers = TestLayers::new().file("here/tidebox.yaml", b"\xff\xfe");
+    assert_eq!(layers.faults(), ["here/tidebox.yaml: cannot be read: it is not UTF-8"]);
+    let layers = TestLayers::new().here(&"# x\n".repeat(300_000));
+    assert_eq!(layers.faults(), ["here/tidebox.yaml: cannot be read: it is larger than 1 MiB"]);
+    let layers = TestLayers::new();
+    std::fs::create_dir(layers.folder.path().join("here/tidebox.yaml")).unwrap();
+    assert_eq!(layers.faults(), ["here/tidebox.yaml: cannot be read: Is a directory (os error 21)"]);
 }
 
 #[test]
 fn all_faults_come_at_once_in_the_order_of_the_layers() {
-    let lab = Lab::new()
+    let layers = TestLayers::new()
         .of_user("server: {port: x, prot: 1}")
         .here("defaults: {max_ttl: 1m}\nwarm_pool: {size: 1}\nauth: {enabled: true}")
         .env("TIDEBOX_LOGGING_LEVEL", "loud");
-    let keys: Vec<_> = load(&lab.inputs).unwrap_err().into_iter().map(|fault| fault.key).collect();
+    let keys: Vec<_> = load(&layers.inputs).unwrap_err().into_iter().map(|fault| fault.key).collect();
     assert_eq!(keys, ["server.port", "server.prot", "warm_pool.size", "logging.level", "defaults.ttl", "auth.enabled"]);
 }
 
@@ -235,7 +235,7 @@ fn all_faults_come_at_once_in_the_order_of_the_layers() {
 fn a_fault_is_one_line_whatever_it_quotes() {
     for yaml in ["\"a\\nb\\e[31m\": 1", "server: {host: \"x\\ny\"}", "logging: {level: \"\\r\\n\"}", "data_dir: !tag x"]
     {
-        let faults = Lab::new().here(yaml).faults();
+        let faults = TestLayers::new().here(yaml).faults();
         assert_eq!(faults.len(), 1, "{yaml}: {faults:?}");
         assert!(!faults[0].contains(char::is_control), "{faults:?}");
     }

@@ -29,12 +29,12 @@ fn committed(path: &str, write: impl Fn(&str) -> String) -> String {
 fn the_example_file_names_every_key_once_with_its_default() {
     let committed = committed("config/example.yaml", |_| example());
     let enabled: String = committed.lines().map(|line| format!("{}\n", uncommented(line))).collect();
-    let mut loaded = Lab::new().here(&enabled).load();
+    let mut loaded = TestLayers::new().here(&enabled).load();
     let set: BTreeSet<_> = loaded.sources.keys().cloned().collect();
     assert_eq!(set, keys::keys().iter().map(|key| key.name.replace('*', "w1")).collect());
     clear_maps(&mut loaded.config);
-    assert_eq!(loaded.config, Lab::new().load().config);
-    assert_eq!(Lab::new().here(&committed).load().sources.len(), 0, "as it is, it sets nothing");
+    assert_eq!(loaded.config, TestLayers::new().load().config);
+    assert_eq!(TestLayers::new().here(&committed).load().sources.len(), 0, "as it is, it sets nothing");
 }
 
 /// Removes the `#` of a key's line. A line of prose starts with `# ` and stays.
@@ -54,7 +54,7 @@ fn example() -> String {
                     # there is a sample entry, w1. docs/operate/configuration.md describes layers,\n\
                     # variables and faults. `tidebox config schema` prints the schema for editors.\n"
         .to_owned();
-    let settings = Lab::new().load().settings();
+    let settings = TestLayers::new().load().settings();
     let mut open: Vec<&str> = Vec::new();
     for key in keys::keys() {
         let mut sections = key.path("w1");

@@ -6,13 +6,13 @@ use super::*;
 
 #[test]
 fn a_registry_is_called_by_its_host_and_port() {
-    let lab = Lab::new()
+    let layers = TestLayers::new()
         .here(
             "images: {registries: {docker.io: {mirrors: ['mirror.test:5000']}, 'localhost:5000': {plain_http: true}}}",
         )
         .env("TIDEBOX_IMAGES_REGISTRIES_REG_EXAMPLE_COM__8443_USERNAME", "ada")
         .env("TIDEBOX_IMAGES_REGISTRIES_REG_EXAMPLE_COM__8443_PASSWORD", "s3cret");
-    let loaded = lab.load();
+    let loaded = layers.load();
     let registries = &loaded.config.images.registries;
     assert_eq!(registries["docker.io"].mirrors, ["mirror.test:5000"]);
     assert!(registries["localhost:5000"].plain_http);
@@ -21,7 +21,7 @@ fn a_registry_is_called_by_its_host_and_port() {
     assert_eq!(registries.len(), 3);
     let shown = nested(&loaded.settings());
     assert!(!shown.contains("s3cret") && shown.contains("reg.example.com:8443"), "{shown}");
-    let again = Lab::new().here(&shown.replace("[hidden]", "s3cret")).load();
+    let again = TestLayers::new().here(&shown.replace("[hidden]", "s3cret")).load();
     assert_eq!(again.config.images, loaded.config.images, "{shown}");
 }
 
@@ -59,18 +59,18 @@ fn half_a_login_is_refused() {
 
 #[test]
 fn the_store_waits_five_minutes_and_keeps_what_it_has() {
-    let images = Lab::new().load().config.images;
+    let images = TestLayers::new().load().config.images;
     assert_eq!((images.pull, images.pull_timeout), (PullPolicy::Missing, Duration::from_secs(300)));
     assert_eq!((images.max_mb, images.max_image_mb, images.docker_config), (0, 32_768, None));
 }
 
 #[test]
 fn the_logins_of_docker_are_used_where_they_are() {
-    let lab = Lab::new().file("home/.docker/config.json", "{}");
-    let found = lab.load().config.images.docker_config.unwrap();
+    let layers = TestLayers::new().file("home/.docker/config.json", "{}");
+    let found = layers.load().config.images.docker_config.unwrap();
     assert!(found.ends_with("home/.docker/config.json"), "{}", found.display());
-    let lab = lab.env("TIDEBOX_IMAGES_DOCKER_CONFIG", "/etc/passwd");
-    assert_eq!(lab.load().config.images.docker_config.as_deref(), Some(Path::new("/etc/passwd")));
+    let layers = layers.env("TIDEBOX_IMAGES_DOCKER_CONFIG", "/etc/passwd");
+    assert_eq!(layers.load().config.images.docker_config.as_deref(), Some(Path::new("/etc/passwd")));
 }
 
 #[test]
@@ -80,11 +80,11 @@ fn a_docker_engine_is_reached_by_path_or_by_address() {
         ("unix:///run/docker.sock", "unix:///run/docker.sock"),
         ("tcp://engine.test:2376", "tcp://engine.test:2376"),
     ] {
-        let config = Lab::new().env("TIDEBOX_PROVIDERS_DOCKER_SOCKET", text).load().config;
+        let config = TestLayers::new().env("TIDEBOX_PROVIDERS_DOCKER_SOCKET", text).load().config;
         assert_eq!(config.providers.docker.socket.as_deref(), Some(url));
     }
     for text in ["docker.sock", "http://engine.test", "tcp://", "tcp://a/b", "tcp://u:p@a"] {
-        assert_eq!(Lab::new().env("TIDEBOX_PROVIDERS_DOCKER_SOCKET", text).faults().len(), 1, "{text}");
+        assert_eq!(TestLayers::new().env("TIDEBOX_PROVIDERS_DOCKER_SOCKET", text).faults().len(), 1, "{text}");
     }
     check(
         "providers: {docker: {tls: {cert_file: /etc/passwd}}}",
@@ -94,7 +94,7 @@ fn a_docker_engine_is_reached_by_path_or_by_address() {
 
 #[test]
 fn what_a_container_gets_is_read() {
-    let docker = Lab::new()
+    let docker = TestLayers::new()
         .file("home/p.json", "{}")
         .here(
             "providers:\n  docker:\n    dropped_caps: [all]\n    added_caps: [CAP_CHOWN]\n    tmpfs: ['/tmp', '/run:size=64m,mode=1777']\n    user: 1000\n    seccomp_profile: ~/p.json\n    network_mode: bridge\n",
@@ -119,7 +119,7 @@ fn what_a_container_gets_is_read() {
         ("seccomp_profile", "unconfined"),
         ("pids_limit", "0"),
     ] {
-        let faults = Lab::new().here(&format!("providers: {{docker: {{{key}: {value}}}}}")).faults();
+        let faults = TestLayers::new().here(&format!("providers: {{docker: {{{key}: {value}}}}}")).faults();
         assert_eq!(faults.len(), 1, "{key}: {value}");
         assert!(faults[0].starts_with(&format!("providers.docker.{key} ")), "{faults:?}");
     }
@@ -127,7 +127,7 @@ fn what_a_container_gets_is_read() {
 
 #[test]
 fn dockers_own_registry_is_one_by_all_its_names() {
-    let config = Lab::new()
+    let config = TestLayers::new()
         .here("images: {allowed_registries: [Index.Docker.IO], registries: {index.docker.io: {username: u, password: p}}}")
         .load()
         .config;
@@ -146,7 +146,7 @@ fn a_file_that_is_not_there_is_a_fault_of_its_key() {
         let (section, name) = key.rsplit_once('.').unwrap();
         let opened: String = section.split('.').map(|part| format!("{{\"{part}\": ")).collect();
         let closed = "}".repeat(section.split('.').count());
-        let faults = Lab::new().here(&format!("{opened}{{{name}: /no/such/file}}{closed}")).faults();
+        let faults = TestLayers::new().here(&format!("{opened}{{{name}: /no/such/file}}{closed}")).faults();
         assert!(faults.iter().any(|fault| fault.starts_with(key) && fault.contains("No such file")), "{faults:?}");
     }
     let folder = tempfile::tempdir().unwrap();
@@ -177,8 +177,8 @@ fn settings_of_tls_for_what_speaks_without_are_refused() {
 
 #[test]
 fn no_box_gets_all_capabilities() {
-    let config = Lab::new().here("providers: {docker: {dropped_caps: [all]}}").load().config;
+    let config = TestLayers::new().here("providers: {docker: {dropped_caps: [all]}}").load().config;
     assert_eq!(config.providers.docker.dropped_caps, ["ALL"]);
-    let faults = Lab::new().here("providers: {docker: {added_caps: [ALL]}}").faults();
+    let faults = TestLayers::new().here("providers: {docker: {added_caps: [ALL]}}").faults();
     assert!(faults.len() == 1 && faults[0].contains("would leave no wall standing"), "{faults:?}");
 }

@@ -2,14 +2,14 @@
 
 use super::*;
 
-/// Returns a lab with `text` in the file `key` beside its configuration.
-fn lab(text: impl AsRef<[u8]>) -> Lab {
-    Lab::new().file("here/key", text)
+/// Returns a layers with `text` in the file `key` beside its configuration.
+fn layers(text: impl AsRef<[u8]>) -> TestLayers {
+    TestLayers::new().file("here/key", text)
 }
 
-impl Lab {
+impl TestLayers {
     /// Sets the key `name` to the path of the file `key`.
-    fn naming(self, name: &str) -> Lab {
+    fn naming(self, name: &str) -> TestLayers {
         let path = self.folder.path().join("here/key").display().to_string();
         self.env(&environment::variable(name), &path)
     }
@@ -17,7 +17,7 @@ impl Lab {
 
 #[test]
 fn a_secret_is_read_from_its_file_without_the_end_of_its_line() {
-    let key = |text: &str| lab(text).naming("auth.api_key_file").load().config.auth.api_key.unwrap();
+    let key = |text: &str| layers(text).naming("auth.api_key_file").load().config.auth.api_key.unwrap();
     for text in ["s3cret", "s3cret\n", "s3cret\r\n"] {
         assert_eq!(key(text).expose(), "s3cret");
     }
@@ -27,11 +27,15 @@ fn a_secret_is_read_from_its_file_without_the_end_of_its_line() {
 #[test]
 fn every_secret_can_be_kept_in_a_file() {
     let of = |name: &str| {
-        let lab = lab("s3cret\n").naming(name);
-        let lab = if name.starts_with("workers") { lab.env("TIDEBOX_WORKERS_W1_URL", "https://w1.test") } else { lab };
-        let lab =
-            if name.starts_with("images") { lab.env("TIDEBOX_IMAGES_REGISTRIES_W1_USERNAME", "ada") } else { lab };
-        lab.load().config
+        let layers = layers("s3cret\n").naming(name);
+        let layers =
+            if name.starts_with("workers") { layers.env("TIDEBOX_WORKERS_W1_URL", "https://w1.test") } else { layers };
+        let layers = if name.starts_with("images") {
+            layers.env("TIDEBOX_IMAGES_REGISTRIES_W1_USERNAME", "ada")
+        } else {
+            layers
+        };
+        layers.load().config
     };
     let secret = Some(Secret::new("s3cret".to_owned()));
     assert_eq!(of("auth.admin_api_key_file").auth.admin_api_key, secret);
@@ -46,7 +50,8 @@ fn every_secret_can_be_kept_in_a_file() {
 #[test]
 fn a_secret_inline_and_in_a_file_is_refused_and_both_are_named() {
     for name in ["auth.api_key", "auth.admin_api_key", "auth.worker_token", "auth.worker_signing_key"] {
-        let faults = lab("s3cret").naming(&format!("{name}_file")).env(&environment::variable(name), "inline").faults();
+        let faults =
+            layers("s3cret").naming(&format!("{name}_file")).env(&environment::variable(name), "inline").faults();
         let (file, inline) = (environment::variable(&format!("{name}_file")), environment::variable(name));
         assert_eq!(
             faults,
@@ -66,7 +71,7 @@ fn a_file_that_holds_no_secret_is_refused_without_being_quoted() {
         (&[b'x'; 1025], "more than the 1024 characters"),
         (&[b'x'; 5000], "more than the 1024 characters"),
     ] {
-        let faults = lab(text).naming("auth.api_key_file").faults();
+        let faults = layers(text).naming("auth.api_key_file").faults();
         assert!(faults.len() == 1 && faults[0].contains(words), "{faults:?}");
         assert!(faults[0].starts_with("auth.api_key_file (TIDEBOX_AUTH_API_KEY_FILE): "), "{faults:?}");
         assert!(!faults[0].contains("hunter2"), "{faults:?}");
@@ -75,9 +80,9 @@ fn a_file_that_holds_no_secret_is_refused_without_being_quoted() {
 
 #[test]
 fn a_file_that_cannot_be_read_is_refused() {
-    let missing = Lab::new().naming("auth.api_key_file").faults();
+    let missing = TestLayers::new().naming("auth.api_key_file").faults();
     assert!(missing.len() == 1 && missing[0].contains("`here/key` cannot be read: No such file"), "{missing:?}");
-    let folder = Lab::new();
+    let folder = TestLayers::new();
     std::fs::create_dir(folder.folder.path().join("here/key")).unwrap();
     let faults = folder.naming("auth.api_key_file").faults();
     assert!(faults.len() == 1 && faults[0].contains("is a folder"), "{faults:?}");
@@ -96,9 +101,9 @@ fn authentication_without_a_key_is_refused() {
     );
     check("auth: {enabled: true, api_key: a}", &[]);
     check("auth: {enabled: true, api_key: 5}", &["auth.api_key (@): must be a text; put it in quotes"]);
-    assert_eq!(lab("").naming("auth.api_key_file").env("TIDEBOX_AUTH_ENABLED", "true").faults().len(), 1);
+    assert_eq!(layers("").naming("auth.api_key_file").env("TIDEBOX_AUTH_ENABLED", "true").faults().len(), 1);
     assert_eq!(
-        lab("k").naming("auth.api_key_file").env("TIDEBOX_AUTH_ENABLED", "true").load().config.auth.api_key,
+        layers("k").naming("auth.api_key_file").env("TIDEBOX_AUTH_ENABLED", "true").load().config.auth.api_key,
         Some(Secret::new("k".to_owned()))
     );
 }
@@ -122,15 +127,17 @@ fn groups_for_the_admin_alone_need_an_admin_key() {
 
 #[test]
 fn an_open_address_warns_only_while_no_key_is_asked_for() {
-    assert!(Lab::new().here("server: {host: '::'}\nauth: {enabled: true, api_key: k}").load().warnings.is_empty());
+    assert!(
+        TestLayers::new().here("server: {host: '::'}\nauth: {enabled: true, api_key: k}").load().warnings.is_empty()
+    );
 }
 
 /// Secret that must never appear in a message.
 const MARKER: &str = "hUnter2-9f8e7d6c5b4a";
 
 /// Returns all that loading puts out: the warnings and the configuration, or the faults.
-fn said(lab: &Lab) -> String {
-    match load(&lab.inputs) {
+fn said(layers: &TestLayers) -> String {
+    match load(&layers.inputs) {
         Ok(loaded) => format!("{:?} {loaded:?}", loaded.warnings),
         Err(faults) => faults.iter().map(|fault| format!("{fault} {fault:?}\n")).collect::<String>(),
     }
@@ -191,7 +198,7 @@ fn a_secret_is_never_repeated_whatever_is_wrong_with_it_or_around_it() {
         "a: &a [MARKER, *a]",
         "? [MARKER]\n: 1",
     ] {
-        let said = said(&Lab::new().here(&text.replace("MARKER", MARKER)));
+        let said = said(&TestLayers::new().here(&text.replace("MARKER", MARKER)));
         assert!(!said.contains(MARKER), "{text}: {said}");
     }
 }
@@ -210,7 +217,7 @@ fn a_secret_in_a_variable_is_never_repeated() {
         ("TIDEBOX_WORKERS_W1_API_KEY", "MARKER"),
         ("TIDEBOX_API_KEY", "MARKER"),
     ] {
-        let said = said(&Lab::new().env(name, &value.replace("MARKER", MARKER)));
+        let said = said(&TestLayers::new().env(name, &value.replace("MARKER", MARKER)));
         assert!(!said.contains(MARKER), "{name}={value}: {said}");
     }
 }

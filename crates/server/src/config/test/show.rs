@@ -6,19 +6,19 @@ fn secret_keys() -> impl Iterator<Item = &'static Key> {
     keys::keys().iter().filter(|key| key.kind.marks().is_secret)
 }
 
-/// Returns a lab with a secret for every key that holds one.
-fn with_secrets() -> Lab {
-    let mut lab = Lab::new()
+/// Returns a layers with a secret for every key that holds one.
+fn with_secrets() -> TestLayers {
+    let mut layers = TestLayers::new()
         .file("here/key", "s3cret-in-a-file")
         .env("TIDEBOX_WORKERS_W1_URL", "https://w1.test")
         .env("TIDEBOX_IMAGES_REGISTRIES_W1_USERNAME", "ada")
         .env("TIDEBOX_WORKERS_W2_URL", "https://w2.test");
     for key in secret_keys() {
         let name = key.name.replace('*', "w1");
-        lab = lab.env(&environment::variable(&name), &format!("s3cret-{}", name.replace('_', "-")));
+        layers = layers.env(&environment::variable(&name), &format!("s3cret-{}", name.replace('_', "-")));
     }
-    let path = lab.folder.path().join("here/key").display().to_string();
-    lab.env("TIDEBOX_WORKERS_W2_API_KEY_FILE", &path)
+    let path = layers.folder.path().join("here/key").display().to_string();
+    layers.env("TIDEBOX_WORKERS_W2_API_KEY_FILE", &path)
 }
 
 #[track_caller]
@@ -40,24 +40,24 @@ fn no_secret_is_shown() {
 
 #[test]
 fn what_is_hidden_is_never_taken_for_a_secret() {
-    let lab = with_secrets();
-    let text = nested(&lab.load().settings());
-    let faults = Lab::new().here(&text).faults();
+    let layers = with_secrets();
+    let text = nested(&layers.load().settings());
+    let faults = TestLayers::new().here(&text).faults();
     let secrets = secret_keys().count();
     assert_eq!(faults.len(), secrets, "{faults:#?}");
 }
 
 #[test]
 fn every_key_is_shown_with_its_source() {
-    let lab = Lab::new()
+    let layers = TestLayers::new()
         .of_user("defaults: {vcpus: 3}\nauth: {worker_tokens: {w1: k}}")
         .env("TIDEBOX_SERVER_PORT", "80")
         .env("TIDEBOX_SERVER_ALLOWED_HOSTS", "a.test,b.test");
-    let settings = lab.load().settings();
+    let settings = layers.load().settings();
     for key in keys::keys().iter().filter(|key| !key.name.contains('*')) {
         shown(&settings, &key.name);
     }
-    let file = Source::File(lab.folder.path().join("home/.tidebox/config.yaml"));
+    let file = Source::File(layers.folder.path().join("home/.tidebox/config.yaml"));
     let variable = |name: &str| Source::Variable(name.to_owned());
     for (key, yaml, source) in [
         ("server.port", "80", variable("TIDEBOX_SERVER_PORT")),
@@ -79,7 +79,7 @@ fn every_key_is_shown_with_its_source() {
 
 #[test]
 fn what_is_shown_is_a_configuration_that_means_the_same() {
-    let lab = Lab::new()
+    let layers = TestLayers::new()
         .of_user("data_dir: ~/x y\ndefaults: {ttl: 5m, image: 'a:b#c'}\nlimits: {max_output_bytes: 64KiB}")
         .here("workers: {w1: {url: 'https://w1.test', ca_file: '/etc/passwd'}, w-1: {url: 'http://[::1]:80'}}")
         .env("TIDEBOX_SERVER_HOST", "::1")
@@ -89,8 +89,8 @@ fn what_is_shown_is_a_configuration_that_means_the_same() {
         .env("TIDEBOX_DEFAULTS_DEFAULT_EXEC_TIMEOUT", "10s")
         .env("TIDEBOX_PROVIDERS_CUSTOM_NAME", "1e3")
         .env("TIDEBOX_AUTH_WORKER_REVOKED_TOKEN_IDS", "true,7,null");
-    let loaded = lab.load();
+    let loaded = layers.load();
     let text = nested(&loaded.settings());
     // The home directory is another one there.
-    assert_eq!(Lab::new().here(&text).load().config, loaded.config, "{text}");
+    assert_eq!(TestLayers::new().here(&text).load().config, loaded.config, "{text}");
 }

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_worker_may_be_called_after_its_host() {
     let text = "workers: {w1.example.com: {url: 'https://w1.example.com'}}\nauth: {worker_tokens: {w1.example.com: t}}";
-    let config = Lab::new().here(text).load().config;
+    let config = TestLayers::new().here(text).load().config;
     assert_eq!(config.workers["w1.example.com"].url, "https://w1.example.com");
     assert_eq!(config.auth.worker_tokens["w1.example.com"].expose(), "t");
     check(
@@ -24,7 +24,7 @@ fn a_worker_without_a_url_is_refused() {
         &format!("workers.w1.url (TIDEBOX_WORKERS_W1_CA_FILE): {REMEDY}"),
     );
     check("workers: {w1: {url: 'http://w1', api_key: k}}", &[]);
-    let faults = Lab::new().here("workers: {w1: {url: w1, api_key: k}}").faults();
+    let faults = TestLayers::new().here("workers: {w1: {url: w1, api_key: k}}").faults();
     assert!(faults.len() == 1 && faults[0].contains("must be an http or https URL"), "{faults:?}");
 }
 

@@ -7,15 +7,15 @@ use fixtures::image::{Entry, Packing, checksum, header, layer};
 use images::rootfs::Bounds;
 use tokio_util::sync::CancellationToken;
 
-use crate::layers::ground::{BOUNDS, DIGEST, Ground, attack, attack_raw};
+use crate::layers::harness::{BOUNDS, DIGEST, TestStore, attack, attack_raw};
 
 // Bombs.
 
 #[test]
 fn a_size_bomb_is_stopped_at_the_bound() {
     for packing in [Packing::Gzip, Packing::Zstd] {
-        let ground = Ground::new();
-        let mut bomb = ground.blob(&layer(&[]), packing);
+        let store = TestStore::new();
+        let mut bomb = store.blob(&layer(&[]), packing);
         // 4 GiB of zeros in one member, which are some megabytes when compressed.
         let mut tar = Vec::new();
         header(&mut tar, b'0', b"bomb", b"", 4 << 30, 0o644, (0, 0), 0);
@@ -25,22 +25,22 @@ fn a_size_bomb_is_stopped_at_the_bound() {
         fs::write(&bomb.path, &blob).unwrap();
         bomb.diff_id = DIGEST.to_owned();
         let begun = Instant::now();
-        let error = ground.trees.unpack(DIGEST, &[bomb], &BOUNDS, &CancellationToken::new(), &|_| ()).unwrap_err();
+        let error = store.trees.unpack(DIGEST, &[bomb], &BOUNDS, &CancellationToken::new(), &|_| ()).unwrap_err();
         assert!(error.to_string().contains("larger than 8388608 bytes"), "{packing:?}: {error}");
         assert!(begun.elapsed() < Duration::from_secs(60), "{packing:?}");
-        ground.check();
+        store.check();
     }
 }
 
 #[test]
 fn bytes_that_no_file_needs_are_bounded_too() {
-    let ground = Ground::new();
+    let store = TestStore::new();
     let mut tar = layer(&[Entry::file("a", "")]);
     tar.resize(12 << 20, 0);
-    let bomb = ground.blob(&tar, Packing::Zstd);
-    let error = ground.trees.unpack(DIGEST, &[bomb], &BOUNDS, &CancellationToken::new(), &|_| ()).unwrap_err();
+    let bomb = store.blob(&tar, Packing::Zstd);
+    let error = store.trees.unpack(DIGEST, &[bomb], &BOUNDS, &CancellationToken::new(), &|_| ()).unwrap_err();
     assert!(error.to_string().contains("larger than"), "{error}");
-    ground.check();
+    store.check();
 }
 
 #[test]
@@ -86,12 +86,12 @@ fn maps_of_sparse_files_that_lie_are_refused() {
 #[test]
 fn a_million_entries_are_too_many() {
     let few = Bounds { entries_max: 1_000, ..BOUNDS };
-    let ground = Ground::new();
+    let store = TestStore::new();
     let entries: Vec<_> = (0..1_001).map(|number| Entry::file(number.to_string(), "")).collect();
-    let bomb = ground.blob(&layer(&entries), Packing::Zstd);
-    let error = ground.trees.unpack(DIGEST, &[bomb], &few, &CancellationToken::new(), &|_| ()).unwrap_err();
+    let bomb = store.blob(&layer(&entries), Packing::Zstd);
+    let error = store.trees.unpack(DIGEST, &[bomb], &few, &CancellationToken::new(), &|_| ()).unwrap_err();
     assert!(error.to_string().contains("more than 1000 files"), "{error}");
-    ground.check();
+    store.check();
     assert_eq!(Bounds::ENTRIES_MAX, 1_000_000);
 }
 
@@ -158,22 +158,22 @@ fn an_image_of_two_hundred_layers_is_as_any_other() {
 
 #[test]
 fn a_layer_whose_content_is_not_what_was_promised_is_refused_whole() {
-    let ground = Ground::new();
-    let mut lying = ground.blob(&layer(&[Entry::file("a", "evil")]), Packing::Gzip);
+    let store = TestStore::new();
+    let mut lying = store.blob(&layer(&[Entry::file("a", "evil")]), Packing::Gzip);
     lying.diff_id = DIGEST.to_owned();
-    let error = ground.trees.unpack(DIGEST, &[lying], &BOUNDS, &CancellationToken::new(), &|_| ()).unwrap_err();
+    let error = store.trees.unpack(DIGEST, &[lying], &BOUNDS, &CancellationToken::new(), &|_| ()).unwrap_err();
     assert!(error.to_string().contains("configuration says"), "{error}");
-    ground.check();
-    assert!(ground.trees.find(DIGEST).is_none());
+    store.check();
+    assert!(store.trees.find(DIGEST).is_none());
 }
 
 #[test]
 fn a_digest_that_leads_elsewhere_is_none() {
-    let ground = Ground::new();
+    let store = TestStore::new();
     for digest in ["", "sha256:", "sha256:../../outside", "../outside", "sha512:00", &DIGEST.to_uppercase()] {
-        assert!(ground.unpack_entries(digest, &[vec![Entry::file("a", "")]]).is_err(), "{digest}");
-        assert!(ground.trees.find(digest).is_none());
-        ground.trees.remove(digest).unwrap();
-        ground.check();
+        assert!(store.unpack_entries(digest, &[vec![Entry::file("a", "")]]).is_err(), "{digest}");
+        assert!(store.trees.find(digest).is_none());
+        store.trees.remove(digest).unwrap();
+        store.check();
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
 use fixtures::image::{Entry, checksum, header, layer, record};
 
-use crate::layers::ground::{DIGEST, attack, attack_raw, is_root, tree, xattrs};
+use crate::layers::harness::{DIGEST, attack, attack_raw, is_root, tree, xattrs};
 
 // Files of other kinds.
 
@@ -70,7 +70,7 @@ fn programs_of_other_identities_are_out_of_everybodys_reach() {
     let outcome = attack(|_| vec![vec![Entry::file("su", "#!").mode(0o6755)]]);
     assert_eq!(outcome.root().join("su").metadata().unwrap().mode() & 0o7777, 0o6755);
     for folder in ["trees", "files", "trash"] {
-        assert_eq!(outcome.ground.images().join(folder).metadata().unwrap().mode() & 0o7777, 0o700, "{folder}");
+        assert_eq!(outcome.store.images().join(folder).metadata().unwrap().mode() & 0o7777, 0o700, "{folder}");
     }
 }
 
@@ -92,8 +92,8 @@ fn directories_that_forbid_everything_do_not_stop_the_rest() {
     assert_eq!((mode("/a"), mode("/a/b"), mode("/d")), (0, 0o111, 0o555));
     assert_eq!(outcome.names(), ["/a", "/a/b", "/a/b/f", "/d", "/d/e"]);
     // Such a tree can be removed.
-    outcome.ground.trees.remove(DIGEST).unwrap();
-    outcome.ground.check();
+    outcome.store.trees.remove(DIGEST).unwrap();
+    outcome.store.check();
 }
 
 // Attributes and numbers.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fixtures::image::Entry;
 
-use crate::layers::ground::{DIGEST, Ground, attack, xattrs};
+use crate::layers::harness::{DIGEST, TestStore, attack, xattrs};
 
 /// Digest of an image other than [`DIGEST`].
 const OTHER: &str = "sha256:00000000000000000000000000000000000000000000000000000000000000bb";
@@ -30,7 +30,7 @@ fn steps_up_in_the_middle_of_a_name_stay_inside() {
 #[test]
 fn an_absolute_name_is_one_from_the_root() {
     let outcome = attack(|outside| vec![vec![Entry::file(format!("{outside}/file"), "bad")]]);
-    let outside = outcome.ground.outside();
+    let outside = outcome.store.outside();
     outcome.holds(outside.join("file").to_str().unwrap(), "bad");
 }
 
@@ -61,7 +61,7 @@ fn a_zero_byte_does_not_end_a_name() {
 #[test]
 fn a_file_below_an_absolute_link_stays_inside() {
     let outcome = attack(|outside| vec![vec![Entry::symlink("link", outside), Entry::file("link/file", "bad")]]);
-    let outside = outcome.ground.outside();
+    let outside = outcome.store.outside();
     outcome.holds(outside.join("file").to_str().unwrap(), "bad");
 }
 
@@ -71,7 +71,7 @@ fn a_file_below_a_link_with_steps_up_stays_inside() {
     let outcome = attack(|outside| {
         vec![vec![Entry::symlink("a/link", format!("{up}{outside}")), Entry::file("a/link/file", "bad")]]
     });
-    let outside = outcome.ground.outside();
+    let outside = outcome.store.outside();
     outcome.holds(outside.join("file").to_str().unwrap(), "bad");
 }
 
@@ -80,7 +80,7 @@ fn a_link_of_a_lower_layer_leads_nowhere_else() {
     let outcome = attack(|outside| {
         vec![vec![Entry::symlink("etc", outside)], vec![Entry::file("etc/file", "bad"), Entry::dir("etc/dir").mode(0)]]
     });
-    let outside = outcome.ground.outside();
+    let outside = outcome.store.outside();
     outcome.holds(outside.join("file").to_str().unwrap(), "bad");
 }
 
@@ -121,7 +121,7 @@ fn a_link_to_a_link_to_a_link_leads_nowhere_else() {
             Entry::file("a/file", "bad"),
         ]]
     });
-    let outside = outcome.ground.outside();
+    let outside = outcome.store.outside();
     outcome.holds(outside.join("dir/file").to_str().unwrap(), "bad");
 }
 
@@ -135,7 +135,7 @@ fn a_directory_that_turns_into_a_link_between_two_files_leads_nowhere_else() {
             Entry::file("dir/file", "bad"),
         ]]
     });
-    let outside = outcome.ground.outside();
+    let outside = outcome.store.outside();
     outcome.holds(outside.join("dir/file").to_str().unwrap(), "bad");
     assert!(outcome.root().join("dir").is_symlink());
 }
@@ -221,7 +221,7 @@ fn a_hard_link_below_a_link_stays_inside() {
     let outcome = attack(|outside| {
         vec![vec![Entry::file("mine", "x"), Entry::symlink("link", outside), Entry::hardlink("link/new", "mine")]]
     });
-    let outside = outcome.ground.outside();
+    let outside = outcome.store.outside();
     outcome.holds(outside.join("new").to_str().unwrap(), "x");
 }
 
@@ -245,10 +245,10 @@ fn a_hard_link_to_a_file_in_the_directory_that_it_replaces_is_that_file() {
 
 #[test]
 fn a_file_that_images_share_cannot_be_changed_through_one_of_them() {
-    let ground = Ground::new();
+    let store = TestStore::new();
     let secret = || Entry::file("bin/su", "good").mode(0o755);
-    let one = ground.unpack_entries(DIGEST, &[vec![secret()]]).unwrap();
-    let two = ground.unpack_entries(
+    let one = store.unpack_entries(DIGEST, &[vec![secret()]]).unwrap();
+    let two = store.unpack_entries(
         OTHER,
         &[
             vec![secret(), Entry::hardlink("link", "bin/su").mode(0o4777).owner(7, 7).mtime(1, 0).xattr("user.a", "b")],

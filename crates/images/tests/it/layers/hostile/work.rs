@@ -10,7 +10,7 @@ use images::Reserve;
 use images::rootfs::Bounds;
 use tokio_util::sync::CancellationToken;
 
-use crate::layers::ground::{BOUNDS, DIGEST, Ground, Outcome, attack, attack_raw};
+use crate::layers::harness::{BOUNDS, DIGEST, Outcome, TestStore, attack, attack_raw};
 
 /// The longest time of a test. A busy machine keeps it if the work is linear; otherwise the work
 /// took minutes to hours.
@@ -21,13 +21,13 @@ const LARGE: Bounds = Bounds { bytes_max: 256 << 20, entries_max: 50_000, reserv
 /// Unpacks layers of more members than usual, within [`BOUND`].
 #[track_caller]
 fn in_time(tars: &[Vec<u8>]) -> Outcome {
-    let ground = Ground::new();
-    let layers: Vec<_> = tars.iter().map(|tar| ground.blob(tar, fixtures::image::Packing::Plain)).collect();
+    let store = TestStore::new();
+    let layers: Vec<_> = tars.iter().map(|tar| store.blob(tar, fixtures::image::Packing::Plain)).collect();
     let begun = Instant::now();
-    let result = ground.trees.unpack(DIGEST, &layers, &LARGE, &CancellationToken::new(), &|_| ());
+    let result = store.trees.unpack(DIGEST, &layers, &LARGE, &CancellationToken::new(), &|_| ());
     assert!(begun.elapsed() < BOUND, "{:?}", begun.elapsed());
-    ground.check();
-    Outcome { ground, result }
+    store.check();
+    Outcome { store, result }
 }
 
 fn extension(tar: &mut Vec<u8>, kind: u8, content: &[u8]) {
@@ -183,29 +183,29 @@ fn links_that_make_every_way_long_are_followed_so_far_only() {
 fn what_stays_free_of_the_disk_is_looked_at_while_an_image_is_unpacked() {
     let many: Vec<_> = (0..2_000).map(|number| Entry::dir(number.to_string())).collect();
     for tar in [layer(&[Entry::file("large", vec![0; 6 << 20])]), layer(&many)] {
-        let ground = Ground::new();
-        let blob = ground.blob(&tar, fixtures::image::Packing::Zstd);
+        let store = TestStore::new();
+        let blob = store.blob(&tar, fixtures::image::Packing::Zstd);
         let bounds = Bounds { reserve: Reserve { bytes: 1 << 60, inodes: 0 }, ..BOUNDS };
-        let unpacked = ground.trees.unpack(DIGEST, &[blob], &bounds, &CancellationToken::new(), &|_| ());
+        let unpacked = store.trees.unpack(DIGEST, &[blob], &bounds, &CancellationToken::new(), &|_| ());
         let Err(Error::Full(text)) = unpacked else { panic!("{unpacked:?}") };
         assert!(text.contains("no room") && text.contains("tidebox image prune"), "{text}");
-        ground.check();
+        store.check();
     }
 }
 
 #[test]
 fn an_unpacking_that_is_stopped_ends_and_leaves_nothing() {
-    let ground = Ground::new();
+    let store = TestStore::new();
     let entries: Vec<_> = (0..4_000).map(|number| Entry::file(number.to_string(), vec![b'x'; 512])).collect();
     let stop = CancellationToken::new();
-    let blob = ground.blob(&layer(&entries), fixtures::image::Packing::Plain);
+    let blob = store.blob(&layer(&entries), fixtures::image::Packing::Plain);
     let read = std::sync::atomic::AtomicU64::new(0);
-    let unpacked = ground.trees.unpack(DIGEST, &[blob], &BOUNDS, &stop, &|bytes| {
+    let unpacked = store.trees.unpack(DIGEST, &[blob], &BOUNDS, &stop, &|bytes| {
         read.store(bytes, std::sync::atomic::Ordering::SeqCst);
         stop.cancel();
     });
     assert!(matches!(unpacked, Err(Error::Unavailable(_))), "{unpacked:?}");
     assert!(read.into_inner() < 1 << 20, "it was read on");
-    ground.check();
-    assert!(ground.trees.find(DIGEST).is_none());
+    store.check();
+    assert!(store.trees.find(DIGEST).is_none());
 }

@@ -21,7 +21,7 @@ pub fn is_root() -> bool {
 }
 
 /// A store, and beside it files that no layer may touch.
-pub struct Ground {
+pub struct TestStore {
     temp: TempDir,
     pub trees: Trees,
     before: Tree,
@@ -45,7 +45,7 @@ pub struct Node {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-impl Ground {
+impl TestStore {
     pub fn new() -> Self {
         let temp = tempfile::Builder::new().prefix("tidebox-layers-").tempdir().unwrap();
         let outside = temp.path().join("outside");
@@ -63,9 +63,9 @@ impl Ground {
         .unwrap();
         fs::create_dir(temp.path().join("blobs")).unwrap();
         let trees = Trees::open(&temp.path().join("images")).unwrap();
-        let mut ground = Ground { temp, trees, before: Tree::new() };
-        ground.before = ground.everything_else();
-        ground
+        let mut store = TestStore { temp, trees, before: Tree::new() };
+        store.before = store.everything_else();
+        store
     }
 
     /// Returns the folder with the files that must not change.
@@ -213,7 +213,7 @@ pub fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
 
 /// Outcome of an attack.
 pub struct Outcome {
-    pub ground: Ground,
+    pub store: TestStore,
     pub result: Result<PathBuf, Error>,
 }
 
@@ -221,19 +221,19 @@ pub struct Outcome {
 /// change, and checks that these are unchanged.
 #[track_caller]
 pub fn attack(layers: impl FnOnce(&str) -> Vec<Vec<Entry>>) -> Outcome {
-    let ground = Ground::new();
-    let outside = ground.outside();
-    let result = ground.unpack_entries(DIGEST, &layers(outside.to_str().unwrap()));
-    Outcome { ground, result }
+    let store = TestStore::new();
+    let outside = store.outside();
+    let result = store.unpack_entries(DIGEST, &layers(outside.to_str().unwrap()));
+    Outcome { store, result }
 }
 
 /// Does the same as [`attack`], with whole archives.
 #[track_caller]
 pub fn attack_raw(tars: impl FnOnce(&str) -> Vec<Vec<u8>>) -> Outcome {
-    let ground = Ground::new();
-    let outside = ground.outside();
-    let result = ground.unpack(DIGEST, &tars(outside.to_str().unwrap()));
-    Outcome { ground, result }
+    let store = TestStore::new();
+    let outside = store.outside();
+    let result = store.unpack(DIGEST, &tars(outside.to_str().unwrap()));
+    Outcome { store, result }
 }
 
 impl Outcome {
@@ -283,10 +283,10 @@ impl Outcome {
             }
             Err(other) => panic!("not the image is blamed: {other:?}"),
         }
-        assert!(self.ground.trees.find(DIGEST).is_none());
-        assert_eq!(fs::read_dir(self.ground.images().join("trees")).unwrap().count(), 0);
-        self.ground.trees.collect().unwrap();
-        let shared = tree(&self.ground.images().join("files"));
+        assert!(self.store.trees.find(DIGEST).is_none());
+        assert_eq!(fs::read_dir(self.store.images().join("trees")).unwrap().count(), 0);
+        self.store.trees.collect().unwrap();
+        let shared = tree(&self.store.images().join("files"));
         assert!(shared.values().all(|node| node.kind == 'd'), "files were left");
     }
 }

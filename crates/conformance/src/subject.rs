@@ -10,7 +10,7 @@ use bytes::Bytes;
 use domain::{Resources, SandboxId};
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
-use providers::{ByteStream, Command, Error, ExitStatus, Guest, OutputEvent, Provider, Result, Slots, Spec};
+use providers::{ByteStream, Chain, Command, Error, ExitStatus, Guest, OutputEvent, Provider, Result, Slots, Spec};
 
 /// Deadline of commands that should end by themselves.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -26,13 +26,13 @@ pub enum Need {
     Processes,
     /// Commands can run as another user than the box's own.
     Users,
-    /// An image that the provider does not have is known; see [`Lab::unknown_image`].
+    /// An image that the provider does not have is known; see [`Subject::unknown_image`].
     Images,
-    /// Boxes can be made of images that the tests build; see [`Lab::images`].
+    /// Boxes can be made of images that the tests build; see [`Subject::images`].
     RealImages,
-    /// A second instance finds the boxes of the first; see [`Lab::reopen`].
+    /// A second instance finds the boxes of the first; see [`Subject::reopen`].
     Reopen,
-    /// The first process of a box can be ended from outside; see [`Lab::kill`].
+    /// The first process of a box can be ended from outside; see [`Subject::kill`].
     Kill,
     /// A box ends by itself at its deadline.
     Deadlines,
@@ -69,7 +69,7 @@ type Kill = Arc<dyn Fn(SandboxId) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// A provider under test, with the suite's means to act on it. Clones share it.
 #[derive(Clone)]
-pub struct Lab {
+pub struct Subject {
     provider: Arc<dyn Provider>,
     spec: Spec,
     lacks: Vec<(Need, &'static str)>,
@@ -81,16 +81,16 @@ pub struct Lab {
     next: Arc<AtomicU32>,
 }
 
-impl fmt::Debug for Lab {
+impl fmt::Debug for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lab").field("provider", &self.provider).finish_non_exhaustive()
+        f.debug_struct("Subject").field("provider", &self.provider).finish_non_exhaustive()
     }
 }
 
-impl Lab {
-    /// Makes a lab for a provider that holds no box. `spec` is that of most boxes.
-    pub fn new(provider: Arc<dyn Provider>, spec: Spec) -> Lab {
-        Lab {
+impl Subject {
+    /// Makes a subject for a provider that holds no box. `spec` is that of most boxes.
+    pub fn new(provider: Arc<dyn Provider>, spec: Spec) -> Subject {
+        Subject {
             provider,
             spec,
             lacks: Vec::new(),
@@ -105,14 +105,14 @@ impl Lab {
 
     /// Declares that the provider lacks a feature by its nature, and why.
     #[must_use]
-    pub fn without(mut self, need: Need, reason: &'static str) -> Lab {
+    pub fn without(mut self, need: Need, reason: &'static str) -> Subject {
         self.lacks.push((need, reason));
         self
     }
 
     /// Sets the name of an image that the provider does not have.
     #[must_use]
-    pub fn unknown_image(mut self, image: &str) -> Lab {
+    pub fn unknown_image(mut self, image: &str) -> Subject {
         self.unknown_image = Some(image.to_owned());
         self
     }
@@ -120,7 +120,7 @@ impl Lab {
     /// Sets the names of two images that the provider has: `full` and `scratch` of the crate
     /// `fixtures`, module `suite`.
     #[must_use]
-    pub fn images(mut self, full: &str, scratch: &str) -> Lab {
+    pub fn images(mut self, full: &str, scratch: &str) -> Subject {
         self.images = Some((full.to_owned(), scratch.to_owned()));
         self
     }
@@ -128,14 +128,17 @@ impl Lab {
     /// Sets the function that opens a second instance over the same boxes, as a new process
     /// would.
     #[must_use]
-    pub fn reopen(mut self, reopen: impl Fn() -> BoxFuture<'static, Arc<dyn Provider>> + Send + Sync + 'static) -> Lab {
+    pub fn reopen(
+        mut self,
+        reopen: impl Fn() -> BoxFuture<'static, Arc<dyn Provider>> + Send + Sync + 'static,
+    ) -> Subject {
         self.reopen = Some(Arc::new(reopen));
         self
     }
 
     /// Sets the function that ends the first process of a box behind the provider's back.
     #[must_use]
-    pub fn kill(mut self, kill: impl Fn(SandboxId) -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Lab {
+    pub fn kill(mut self, kill: impl Fn(SandboxId) -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Subject {
         self.kill = Some(Arc::new(kill));
         self
     }
@@ -169,7 +172,7 @@ impl Lab {
             | Need::HostKernel => false,
         };
         let told = self.lacks.iter().find(|(lacking, _)| *lacking == need).map(|(_, reason)| (*reason).to_owned());
-        told.or_else(|| is_missing.then(|| format!("the lab has no way for {need:?}")))
+        told.or_else(|| is_missing.then(|| format!("the subject has no way for {need:?}")))
     }
 
     pub(super) fn spec(&self) -> Spec {
@@ -282,7 +285,7 @@ impl Lab {
                 }
                 stopped = self.provider.stop(&id).await;
             }
-            stopped.map_err(|error| format!("{id} cannot be stopped: {error}"))?;
+            stopped.map_err(|error| format!("{id} cannot be stopped: {}", Chain(&error)))?;
         }
         Ok(())
     }

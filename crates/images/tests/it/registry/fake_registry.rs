@@ -79,7 +79,7 @@ impl Gate {
 
 type Tell = dyn Fn(&Asked) -> Option<Say> + Send + Sync;
 
-pub(crate) struct Rogue {
+pub(crate) struct FakeRegistry {
     address: String,
     shared: Arc<Shared>,
 }
@@ -94,12 +94,12 @@ struct Shared {
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-impl Rogue {
-    pub(crate) fn good() -> Rogue {
-        Rogue::telling(|_| None)
+impl FakeRegistry {
+    pub(crate) fn good() -> FakeRegistry {
+        FakeRegistry::telling(|_| None)
     }
 
-    pub(crate) fn telling(tell: impl Fn(&Asked) -> Option<Say> + Send + Sync + 'static) -> Rogue {
+    pub(crate) fn telling(tell: impl Fn(&Asked) -> Option<Say> + Send + Sync + 'static) -> FakeRegistry {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let shared = Arc::new(Shared {
@@ -118,7 +118,7 @@ impl Rogue {
                 std::thread::spawn(move || shared.serve(stream));
             }
         });
-        Rogue { address, shared }
+        FakeRegistry { address, shared }
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -160,7 +160,7 @@ impl Rogue {
     }
 }
 
-impl Drop for Rogue {
+impl Drop for FakeRegistry {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect(&self.address);
