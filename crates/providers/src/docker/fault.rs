@@ -15,6 +15,9 @@ pub(super) const CHANGE_WAIT: Duration = Duration::from_secs(60);
 pub(super) const FULL: &str =
     "the disk of the Docker Engine is full; remove images there (`docker image prune`) or make room on it";
 
+/// Error text for a box that goes on while the Engine ends it.
+const LATE: &str = "the Docker Engine has not ended the box in time; its processes are still ending";
+
 /// Most characters of an Engine's message in the log: parts of it come from a registry, or from a
 /// path that a box has made, which may be anything.
 pub(super) const SAID_CHARS_MAX: usize = 1000;
@@ -48,6 +51,7 @@ pub(super) fn failed(action: &'static str, error: ClientError) -> Error {
     }
     match refusal(&error) {
         Some((_, message)) if is_full(message) => Error::Full(FULL.to_owned()),
+        Some((_, message)) if is_late(message) => Error::Unavailable(LATE.to_owned()),
         Some((status, message)) if message.len() > SAID_CHARS_MAX => {
             let said: String = message.chars().take(SAID_CHARS_MAX).collect();
             Error::failed(action, format!("the Engine answered {status}: {said}"))
@@ -72,4 +76,27 @@ pub(super) fn unreachable(error: &ClientError) -> String {
 /// Returns whether the message says that the Engine's disk is full.
 pub(super) fn is_full(message: &str) -> bool {
     message.contains("no space left on device") || message.contains("disk quota exceeded")
+}
+
+/// Returns whether the message says that the Engine has killed a container and not seen its end,
+/// for which it waits 12 s. A runtime with a kernel of its own can take longer on a busy host.
+fn is_late(message: &str) -> bool {
+    message.contains("did not receive an exit event")
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_box_that_the_engine_cannot_end_in_time_is_tried_again() {
+        let said = |message: &str| {
+            let message = message.to_owned();
+            failed("remove a box", ClientError::DockerResponseServerError { status_code: 500, message })
+        };
+        let late = "Could not kill running container a1, cannot remove - tried to kill container, but did not receive \
+                    an exit event";
+        assert!(matches!(said(late), Error::Unavailable(_)));
+        assert!(matches!(said("driver failed to remove root filesystem"), Error::Failed { .. }));
+    }
 }
