@@ -39,19 +39,24 @@ pub fn install_crypto() {
     let _ = ring::default_provider().install_default();
 }
 
-/// Settings of a connection. The defaults are those of the command line.
+/// Settings of a connection, for [`Client::open`]. The defaults are those of the command line.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// API key, sent as `X-API-Key`.
+    /// API key, sent as `X-API-Key`; spaces around it are dropped. `None` sends none.
     pub api_key: Option<&'a str>,
-    /// Owner, sent as `X-User-ID`.
+    /// Owner that requests are charged to, sent as `X-User-ID`; spaces around it are dropped.
+    /// `None` sends none.
     pub user_id: Option<&'a str>,
     /// PEM file of the authorities that may sign an `https` server's certificate, instead of those
     /// that the system trusts.
     pub ca_file: Option<&'a Path>,
-    /// Longest time for an answer that the server gives from memory.
+    /// Longest time from a request to the end of its answer, for calls that only look something up
+    /// or change a value. Connecting takes at most this time too, and at most five seconds.
+    /// [`Client::ANSWER_MAX`] by default.
     pub answer_max: Duration,
-    /// Longest silence of a stream.
+    /// Longest silence of a stream of output, of a file's content or of a pull's progress; events
+    /// have [`EventStream::SILENCE_MAX`](crate::EventStream::SILENCE_MAX). [`Client::SILENCE_MAX`]
+    /// by default.
     pub silence_max: Duration,
 }
 
@@ -74,7 +79,8 @@ impl std::fmt::Debug for Options<'_> {
     }
 }
 
-/// A connection to one server. Cheap to clone; clones share their connections.
+/// A connection to one server, with a method for each call of the API. Cheap to clone; clones share
+/// their connections.
 #[derive(Debug, Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -117,17 +123,20 @@ pub(crate) enum Patience {
     Long,
 }
 
+/// The connection: address, credentials and headers.
 impl Client {
-    /// Default of [`Options::answer_max`].
+    /// Default of [`Options::answer_max`]: 30 seconds.
     pub const ANSWER_MAX: Duration = Duration::from_secs(30);
-    /// Default of [`Options::silence_max`]: four of the keep-alive chunks that the server sends
-    /// every 15 seconds.
+    /// Default of [`Options::silence_max`]: 60 seconds, in which the server sends four keep-alive
+    /// chunks.
     pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-    /// Creates a client of the server at `base_url`, such as `http://127.0.0.1:7423`, a prefix path
-    /// allowed, or over a Unix socket such as `unix:///run/tidebox/socket`. `api_key` is sent as
-    /// `X-API-Key`, `user_id` as `X-User-ID`. Proxies named by the environment are used unless the
-    /// server is on this machine. No request is sent.
+    /// Creates a client of the server at `base_url`. No request is sent.
+    ///
+    /// `base_url` is an `http` or `https` address such as `http://127.0.0.1:7423`, which may have a
+    /// prefix path, or a Unix socket such as `unix:///run/tidebox/socket`. `api_key` is sent as
+    /// `X-API-Key`, `user_id` (the owner that requests are charged to) as `X-User-ID`. Proxies
+    /// named by the environment are used unless the server is on this machine.
     ///
     /// # Errors
     /// [`Error::Argument`] if one of the values cannot be used.
@@ -135,10 +144,12 @@ impl Client {
         Client::open(base_url, Options { api_key, user_id, ..Options::default() })
     }
 
-    /// Creates a client with all options. Reads the CA file; no request is sent.
+    /// Creates a client of the server at `base_url`, as [`Client::new`] takes it, with all options.
+    /// Reads the CA file, of at most 4 MiB; no request is sent.
     ///
     /// # Errors
-    /// [`Error::Argument`] if one of the values cannot be used.
+    /// [`Error::Argument`] if one of the values cannot be used, or the CA file cannot be read or
+    /// holds no certificate.
     pub fn open(base_url: &str, options: Options<'_>) -> Result<Client> {
         let socket = socket_of(base_url)?;
         // Over a socket, the name only fills the `Host` header.
@@ -189,7 +200,7 @@ impl Client {
     /// such as `X-Lease-Generation` or `Idempotency-Key`. A header of the same name is replaced.
     ///
     /// # Errors
-    /// [`Error::Argument`] if a header cannot carry `value`.
+    /// [`Error::Argument`] if `name` is not the name of a header or a header cannot carry `value`.
     pub fn with_header(&self, name: &'static str, value: &str) -> Result<Client> {
         let header = HeaderName::try_from(name)
             .map_err(|_| Error::Argument { name, reason: "is not the name of a header".into() })?;
@@ -203,7 +214,8 @@ impl Client {
         self.silence_max
     }
 
-    /// Returns the address of the server, without a trailing slash.
+    /// Returns the address of the server, without a trailing slash; `unix://` and a path for a Unix
+    /// socket.
     #[must_use]
     pub fn base_url(&self) -> &str {
         self.socket.as_deref().unwrap_or_else(|| self.root())
@@ -214,7 +226,8 @@ impl Client {
         self.base.as_str().trim_end_matches('/')
     }
 
-    /// Returns whether the server is on this machine.
+    /// Returns whether the server is on this machine: at a loopback address, `localhost` or a Unix
+    /// socket.
     #[must_use]
     pub fn is_local(&self) -> bool {
         is_loopback(&self.base)

@@ -3,10 +3,10 @@
 use std::error::Error as _;
 use std::time::Duration;
 
-/// Result of every call.
+/// Result of every call, with an [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of a call, with a message for the person who made it.
+/// An error of a call, with a message for the person who made it. [`Error::code`] is for programs.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A value given by the caller cannot be sent; nothing was sent.
@@ -24,10 +24,11 @@ pub enum Error {
     Connect {
         /// Address of the server as it was given.
         url: String,
-        /// Error of the operating system.
+        /// Cause, such as `Connection refused (os error 111)`.
         reason: String,
     },
-    /// No answer came in time. The server may have carried out the request or not.
+    /// No answer came in time, or a stream fell silent. The server may have carried out the request
+    /// or not.
     #[error("the server did not answer within {} seconds", after.as_secs())]
     Timeout {
         /// Time that was waited.
@@ -45,7 +46,7 @@ pub enum Error {
         /// Id of the request, as in the server's log.
         request_id: Option<String>,
     },
-    /// The answer does not follow this API.
+    /// The answer does not follow this API, or is larger than the call allows.
     #[error("{url} does not answer like a Tidebox server: {reason}")]
     Protocol {
         /// Address of the server as it was given.
@@ -61,7 +62,7 @@ pub enum Error {
         /// Error of the connection.
         reason: String,
     },
-    /// A request is larger than the server accepts.
+    /// The request is larger than the server accepts; nothing was sent.
     #[error("the request has {bytes} bytes, more than the {bytes_max} that the API takes in one request")]
     TooLarge {
         /// Size of the request, in bytes.
@@ -92,7 +93,8 @@ impl Error {
         }
     }
 
-    /// Returns whether the server answered with this code.
+    /// Returns whether the server answered with this code; false for every error but
+    /// [`Error::Api`].
     #[must_use]
     pub fn is_code(&self, wanted: &str) -> bool {
         matches!(self, Error::Api { code, .. } if code == wanted)

@@ -12,16 +12,17 @@ use crate::line::{LINE_BYTES_MAX, LineTooLong, Lines};
 use crate::path::query;
 use crate::{Client, Error, Result};
 
-/// A selection of events.
+/// A selection of events, for [`Client::events`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventQuery {
-    /// Types to receive; every type if empty.
+    /// Types to receive, of [`api::Event::TYPES`]; every type if empty. An [`api::Event::GAP`]
+    /// comes in any case.
     pub types: Vec<String>,
     /// Sandbox whose events to receive; all events if absent.
     pub sandbox_id: Option<String>,
     /// Id after which to begin, instead of now; 0 for all that are kept.
     pub after: Option<u64>,
-    /// True to end the stream instead of waiting for new events.
+    /// True to end the stream after the kept events, instead of waiting for new ones.
     pub only_kept: bool,
 }
 
@@ -42,9 +43,9 @@ pub struct AuditQuery {
     pub since: Option<String>,
     /// Latest time, excluded (RFC 3339).
     pub until: Option<String>,
-    /// Maximum number of rows; 100 if absent.
+    /// Maximum number of rows, 1 to 1,000; 100 if absent.
     pub limit: Option<u32>,
-    /// Cursor of the page before.
+    /// Cursor of the page before, from [`Client::audit`].
     pub cursor: Option<String>,
 }
 
@@ -69,8 +70,9 @@ impl AuditQuery {
     }
 }
 
+/// Events and the audit history.
 impl Client {
-    /// Opens the event stream.
+    /// Opens the stream of events.
     ///
     /// # Errors
     /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
@@ -91,7 +93,8 @@ impl Client {
         Ok(EventStream { client: self.clone(), response, lines: Lines::default(), fields, last_id: asked.after })
     }
 
-    /// Returns a page of the audit history, newest first, and the cursor of the next one.
+    /// Returns a page of the audit history, newest first, and the cursor of the next page, `None`
+    /// at the end.
     ///
     /// # Errors
     /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
@@ -101,7 +104,8 @@ impl Client {
         Ok((self.json(response, Size::List).await?, next))
     }
 
-    /// Returns the page of [`Client::audit`] as CSV with a header row.
+    /// Returns the page of [`Client::audit`] as CSV with a header row, at most 32 MiB, and the
+    /// cursor of the next page.
     ///
     /// # Errors
     /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
@@ -116,7 +120,7 @@ fn next_cursor(response: &Response) -> Option<String> {
     response.headers().get("x-next-cursor").and_then(|cursor| cursor.to_str().ok()).map(str::to_owned)
 }
 
-/// Stream of events as they happen.
+/// Stream of events, as they happen.
 #[derive(Debug)]
 pub struct EventStream {
     client: Client,
@@ -134,10 +138,11 @@ struct Fields {
 }
 
 impl EventStream {
-    /// Longest silence of a stream: four of the comments that the server sends every 15 seconds.
+    /// Longest silence of a stream: 60 seconds, in which the server sends four comments.
     pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-    /// Returns the id up to which no event is missing: the position to resume from.
+    /// Returns the id up to which no event is missing, to resume from as [`EventQuery::after`];
+    /// `None` before the first event of a stream that began at no id.
     #[must_use]
     pub fn last_id(&self) -> Option<u64> {
         self.last_id
@@ -147,8 +152,8 @@ impl EventStream {
     /// by dropping this future.
     ///
     /// # Errors
-    /// [`Error::Cut`] if the connection broke, [`Error::Timeout`] if the server fell silent,
-    /// [`Error::Protocol`] for a line that is not an event.
+    /// [`Error::Cut`] if the connection broke, [`Error::Timeout`] if the server sent nothing for
+    /// [`EventStream::SILENCE_MAX`], [`Error::Protocol`] for an event that cannot be read.
     pub async fn next(&mut self) -> Result<Option<Event>> {
         loop {
             let line = self.lines.next().map_err(|LineTooLong| {

@@ -12,20 +12,22 @@ use crate::line::{LINE_BYTES_MAX, LineTooLong, Lines};
 use crate::sandbox::sandbox_path;
 use crate::{Client, Error, Result};
 
+/// Commands.
 impl Client {
-    /// Runs a command, waits until it ends and returns its output. Dropping the future ends the
-    /// command.
+    /// Runs a command in the sandbox `id`, waits until it ends and returns its output. Dropping the
+    /// future ends the command. `stream` of the request is ignored.
     ///
     /// # Errors
     /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes. A command that
-    /// fails is not an error.
+    /// fails is not an error: its result has the exit code.
     pub async fn exec(&self, id: &str, request: ExecRequest) -> Result<ExecResult> {
         let request = ExecRequest { stream: false, ..request };
         let http = self.request(Method::POST, &sandbox_path(id, "/exec")?, Patience::Long);
         self.call(self.with_json(http, &request)?, Size::Output).await
     }
 
-    /// Runs a command and streams its output as raw bytes. Dropping the stream ends the command.
+    /// Runs a command in the sandbox `id` and streams its output as raw bytes. Dropping the stream
+    /// ends the command. `stream`, `encoding` and `exit_event` of the request are ignored.
     ///
     /// # Errors
     /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
@@ -52,7 +54,8 @@ pub enum ExecEvent {
 /// Outcome of a command that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
-    /// Exit code: the command's own; 128+n for signal n, 124 at the deadline.
+    /// Exit code: the command's own; 128+n for signal n, 124 at the deadline, 126 not executable,
+    /// 127 not found.
     pub code: i32,
     /// True if the deadline ended the command.
     pub timed_out: bool,
@@ -76,12 +79,13 @@ enum State {
 }
 
 impl ExecStream {
-    /// Returns the command's next event; `None` after its exit. Cancel-safe: no event is lost by
-    /// dropping this future.
+    /// Returns the command's next event; `None` after its exit or an error. Cancel-safe: no event
+    /// is lost by dropping this future.
     ///
     /// # Errors
-    /// [`Error::Cut`] if the stream ends without the command's exit: its outcome is then unknown.
-    /// [`Error::Timeout`] if the server sends nothing for [`crate::Options::silence_max`].
+    /// [`Error::Cut`] if the stream ends without the command's exit, [`Error::Timeout`] if the
+    /// server sends nothing for [`crate::Options::silence_max`], [`Error::Protocol`] for a line
+    /// that cannot be read. The outcome of the command is then unknown.
     pub async fn next(&mut self) -> Result<Option<ExecEvent>> {
         if self.state == State::Ended {
             return Ok(None);

@@ -31,13 +31,16 @@ pub struct Range {
     pub end: Option<u64>,
 }
 
+/// Files in a sandbox.
 impl Client {
-    /// Writes a file from `source` to its end. Missing parents are made, and the file appears whole
-    /// or not at all. `size`, if known, lets the server refuse early.
+    /// Writes the file at the absolute `path` in the sandbox `id`, with the bytes of `source` to
+    /// its end. Missing parents are made, and the file appears whole or not at all. `size`, the
+    /// number of bytes if known, lets the server refuse early.
     ///
     /// # Errors
-    /// [`Error::Io`] if `source` fails, [`Error::Api`] if the server refuses, another [`Error`] if
-    /// no answer comes.
+    /// [`Error::Argument`] for a path that is not absolute, ends with a slash, or has `.` or `..`
+    /// in it. [`Error::Io`] if `source` fails, [`Error::Api`] if the server refuses, another
+    /// [`Error`] if no answer comes.
     pub async fn write_file(
         &self,
         id: &str,
@@ -51,8 +54,7 @@ impl Client {
     /// Writes a file from a stream of pieces, like [`Client::write_file`].
     ///
     /// # Errors
-    /// [`Error::Io`] if `content` fails, [`Error::Api`] if the server refuses, another [`Error`] if
-    /// no answer comes.
+    /// Those of [`Client::write_file`]; [`Error::Io`] if `content` fails.
     pub async fn write_file_stream(
         &self,
         id: &str,
@@ -72,7 +74,7 @@ impl Client {
         self.call(request, Size::Small).await
     }
 
-    /// Writes a file that is in memory, at any path and with any mode.
+    /// Writes a file that is in memory, at any absolute path and with any permission bits.
     ///
     /// # Errors
     /// [`Error::TooLarge`] above 64 MiB of JSON, [`Error::Api`] if the server refuses, another
@@ -110,7 +112,7 @@ impl Client {
         Ok(FileStream { client: self.clone(), response, outside: false })
     }
 
-    /// Deletes a file or a directory; a directory with entries only if `recursive`.
+    /// Deletes a file, a link or a directory; a directory with entries only if `recursive`.
     ///
     /// # Errors
     /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
@@ -123,7 +125,8 @@ impl Client {
     /// Returns the entries of a directory, sorted by name; links are not followed.
     ///
     /// # Errors
-    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
+    /// `not_found` if there is no such directory, `bad_request` if it has more entries than one
+    /// answer can describe (16 MiB); another [`Error`] if no answer comes.
     pub async fn list_files(&self, id: &str, path: &str) -> Result<Vec<FileInfo>> {
         self.get_list(&sandbox_path(id, &format!("/files/list{}", query(&[("path", path)])))?).await
     }
@@ -136,10 +139,11 @@ impl Client {
         self.get(&sandbox_path(id, &format!("/files/stat{}", query(&[("path", path)])))?).await
     }
 
-    /// Returns the paths that match a pattern of `*`, `?`, `[...]`, `{a,b}`, `**`.
+    /// Returns the paths that match an absolute pattern of `*`, `?`, `[...]`, `{a,b}` and `**`,
+    /// sorted; an empty list if none does.
     ///
     /// # Errors
-    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
+    /// `bad_request` for more than 10,000 matches; another [`Error`] if no answer comes.
     pub async fn glob_files(&self, id: &str, pattern: &str) -> Result<Vec<String>> {
         self.get_list(&sandbox_path(id, &format!("/files/glob{}", query(&[("pattern", pattern)])))?).await
     }
@@ -153,7 +157,7 @@ impl Client {
         self.send_json(Method::POST, &sandbox_path(id, "/files/move")?, &request, Patience::Short).await
     }
 
-    /// Sets the permission bits of a file, octal such as `755`.
+    /// Sets the permission bits of a file: `mode` is octal, such as `755`.
     ///
     /// # Errors
     /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
@@ -168,7 +172,7 @@ fn total(response: &Response) -> Option<u64> {
     response.headers().get(CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?.1.parse().ok()
 }
 
-/// Content of a file, as a stream.
+/// Content of a file, as a stream, and what the server sent about it.
 #[derive(Debug)]
 pub struct FileStream {
     client: Client,
@@ -178,7 +182,8 @@ pub struct FileStream {
 }
 
 impl FileStream {
-    /// Returns the number of bytes that will come, if the server sent it.
+    /// Returns the number of bytes in the whole stream, if the server sent it; 0 for a range beyond
+    /// the end.
     #[must_use]
     pub fn length(&self) -> Option<u64> {
         if self.outside { Some(0) } else { self.response.content_length() }
@@ -190,7 +195,8 @@ impl FileStream {
         total(&self.response).or_else(|| self.length())
     }
 
-    /// Returns the range that the server sends, such as `bytes 0-9/100`; `None` for a whole file.
+    /// Returns the range that the server sends, such as `bytes 0-9/100`, or `bytes */100` for a
+    /// range beyond the end; `None` for a whole file.
     #[must_use]
     pub fn content_range(&self) -> Option<&str> {
         self.header(CONTENT_RANGE.as_str())

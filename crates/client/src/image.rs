@@ -17,8 +17,9 @@ use crate::{Client, Error, Result};
 /// Bytes of an archive read at once.
 const UPLOAD_CHUNK_BYTES: usize = 256 * 1024;
 
+/// Images.
 impl Client {
-    /// Returns every image on the server.
+    /// Returns every image on the server, by name.
     ///
     /// # Errors
     /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
@@ -34,8 +35,8 @@ impl Client {
         self.call(self.request(Method::GET, &image_path(name)?, Patience::Short), Size::List).await
     }
 
-    /// Makes the server pull an image and streams its progress. Dropping the stream does not stop
-    /// the pull.
+    /// Makes the server pull an image from its registry and streams the progress. Dropping the
+    /// stream does not stop the pull.
     ///
     /// # Errors
     /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
@@ -47,8 +48,9 @@ impl Client {
         Ok(PullStream { client: self.clone(), response, lines: Lines::default(), ended: false })
     }
 
-    /// Uploads an archive of images from `source` to its end. `name` is given to an image that the
-    /// archive does not name; `size`, if known, lets the server refuse early.
+    /// Uploads a tar archive of images (plain, gzip or zstd) from `source` to its end, and returns
+    /// the images. `name` is given to an image that the archive does not name; `size`, the number
+    /// of bytes if known, lets the server refuse early.
     ///
     /// # Errors
     /// [`Error::Io`] if `source` fails, [`Error::Api`] if the server refuses, another [`Error`] if
@@ -71,16 +73,17 @@ impl Client {
         self.call(request, Size::List).await
     }
 
-    /// Removes a name from its image, and the image with its last name.
+    /// Removes a name from its image, and the image with its last name. A digest removes the image
+    /// with all its names.
     ///
     /// # Errors
-    /// `not_found` if it is not on the server, `conflict` while a box uses it; another [`Error`] if
-    /// no answer comes.
+    /// `not_found` if it is not on the server, `conflict` while a sandbox uses it or it is being
+    /// pulled under another name; another [`Error`] if no answer comes.
     pub async fn remove_image(&self, name: &str) -> Result<Status> {
         self.delete(&image_path(name)?, Patience::Long).await
     }
 
-    /// Removes images that no box uses: those without a name, or all.
+    /// Removes images that no sandbox uses: all of them if `all`, else only those without a name.
     ///
     /// # Errors
     /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
@@ -94,7 +97,7 @@ fn image_path(name: &str) -> Result<String> {
     Ok(format!("/images/{}", segment("the image's name", name)?))
 }
 
-/// Progress of a pull.
+/// Progress of a pull, as a stream.
 #[derive(Debug)]
 pub struct PullStream {
     client: Client,
@@ -104,11 +107,12 @@ pub struct PullStream {
 }
 
 impl PullStream {
-    /// Returns the next step; `None` after the last.
+    /// Returns the next step; `None` after [`PullProgress::Done`] or an error.
     ///
     /// # Errors
-    /// [`Error::Api`] if the pull fails; [`Error::Cut`] and [`Error::Timeout`] if the server sends
-    /// no more: the outcome is then unknown.
+    /// [`Error::Api`] if the pull fails. [`Error::Cut`], [`Error::Timeout`] or [`Error::Protocol`]
+    /// if the server sends no more, nothing for [`crate::Options::silence_max`], or a line that
+    /// cannot be read: the outcome is then unknown.
     pub async fn next(&mut self) -> Result<Option<PullProgress>> {
         if self.ended {
             return Ok(None);

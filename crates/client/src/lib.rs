@@ -1,5 +1,8 @@
 //! Rust SDK of a Tidebox server's HTTP API, `/api/v1`.
 //!
+//! A Tidebox server makes *sandboxes*: disposable environments to run code that is not trusted. A
+//! [`Client`] spawns a sandbox, runs commands in it and removes it:
+//!
 //! ```no_run
 //! use tidebox_client::Client;
 //! use tidebox_client::api::{ExecRequest, SpawnRequest};
@@ -7,17 +10,47 @@
 //! # async fn example() -> tidebox_client::Result<()> {
 //! let client = Client::new("http://127.0.0.1:7423", None, None)?;
 //! let sandbox = client.spawn(&SpawnRequest::default()).await?;
-//! let result = client.exec(&sandbox.id, ExecRequest { command: "uname -a".into(), ..Default::default() }).await?;
+//! let request = ExecRequest { command: "uname -a".into(), ..Default::default() };
+//! let result = client.exec(&sandbox.id, request).await?;
 //! assert_eq!(result.exit_code, 0);
 //! client.destroy(&sandbox.id).await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Waits are bounded where the server bounds them too. A request that the server answers from
-//! memory has [`Options::answer_max`]. Commands, spawns and transfers have no deadline of their
-//! own: TCP keep-alive detects a server that is gone, and [`Options::silence_max`] a stream that
-//! falls silent. Memory is bounded too: an answer larger than the call allows is refused unread.
+//! The bodies of requests and answers are the types of [`api`], which stand here as well.
+//!
+//! # Calls
+//!
+//! - Connection: [`Client::new`], or [`Client::open`] with [`Options`].
+//! - Sandboxes: [`Client::spawn`], [`Client::list_page`] with a [`Filter`], [`Client::extend`],
+//!   [`Client::wait`], [`Client::destroy`].
+//! - Commands: [`Client::exec`] returns the whole output, [`Client::exec_stream`] an [`ExecStream`]
+//!   of it while the command runs.
+//! - Files: [`Client::write_file`], [`Client::list_files`], [`Client::read_file`] as a
+//!   [`FileStream`].
+//! - Images: [`Client::images`], [`Client::pull_image`] with its progress as a [`PullStream`].
+//! - Templates: [`Client::create_template`], [`Client::spawn_template`].
+//! - The service: [`Client::ready`], [`Client::providers`], [`Client::events`] as an
+//!   [`EventStream`], [`Client::audit`].
+//! - Workers, which run sandboxes for another server: [`Client::as_worker`].
+//!
+//! # Errors
+//!
+//! A call that the server refuses returns [`Error::Api`]. A code in the documentation of a call,
+//! such as `not_found`, is the `code` of that error; [`Error::is_code`] compares it.
+//!
+//! # Bounds
+//!
+//! A call that only looks something up or changes a value has a deadline, [`Options::answer_max`].
+//! Commands, spawns, waits, transfers, and removals of sandboxes, files and images have none: TCP
+//! keep-alive detects a server that is gone, and a stream that falls silent ends after
+//! [`Options::silence_max`] ([`EventStream::SILENCE_MAX`] for events).
+//!
+//! The client keeps in memory at most 1 MiB of an answer with one object, 32 MiB of a list, 256 MiB
+//! of a command's buffered output and 8 MiB of one line of a stream. More is [`Error::Protocol`].
+//! JSON of more than 1 MiB (64 MiB in [`Client::write_file_whole`]) is not sent:
+//! [`Error::TooLarge`].
 
 #![warn(missing_docs)]
 

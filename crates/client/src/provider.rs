@@ -9,8 +9,10 @@ use crate::connection::{Patience, Size};
 use crate::path::segment;
 use crate::{Client, Result};
 
+/// Providers, and the health of the server.
 impl Client {
-    /// Returns every provider with its last check.
+    /// Returns every provider (a way to make sandboxes, such as `native` or `docker`) with its last
+    /// check.
     ///
     /// # Errors
     /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
@@ -18,7 +20,7 @@ impl Client {
         self.get_list("/providers").await
     }
 
-    /// Returns one provider with its configuration.
+    /// Returns one provider with its configuration and last check.
     ///
     /// # Errors
     /// `not_found` if there is none of that name; another [`crate::Error`] if no answer comes.
@@ -26,7 +28,7 @@ impl Client {
         self.get(&format!("/providers/{}", segment("the provider name", name)?)).await
     }
 
-    /// Checks every provider now and returns whether each is healthy.
+    /// Checks every provider now and returns, by name, whether it is healthy.
     ///
     /// # Errors
     /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
@@ -34,7 +36,7 @@ impl Client {
         self.call(self.request(Method::POST, "/providers/test", Patience::Short), Size::Small).await
     }
 
-    /// Checks that the service responds and its store works.
+    /// Checks that the service responds: its `status` is `ok`.
     ///
     /// # Errors
     /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
@@ -42,7 +44,7 @@ impl Client {
         self.get("/health").await
     }
 
-    /// Checks that the server process responds.
+    /// Checks that the server process responds: its `status` is `alive`.
     ///
     /// # Errors
     /// An [`crate::Error`] if no answer comes.
@@ -50,10 +52,13 @@ impl Client {
         self.get("/live").await
     }
 
-    /// Returns whether sandboxes can be made; `status` is not `ready` if they cannot.
+    /// Returns the readiness of the server. `status` is `ready` if sandboxes can be made, and
+    /// another word if a server describes with status 503 that they cannot.
     ///
     /// # Errors
-    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
+    /// [`crate::Error::Protocol`] if the server answers 503 with an error instead, as a Tidebox
+    /// server does while no provider is healthy. [`crate::Error::Api`] if it refuses otherwise,
+    /// another [`crate::Error`] if no answer comes.
     pub async fn ready(&self) -> Result<Readiness> {
         let response = self.send_any(self.request(Method::GET, "/ready", Patience::Short)).await?;
         match response.status() {

@@ -7,18 +7,19 @@ use crate::connection::{Patience, Size};
 use crate::path::{query, segment};
 use crate::{Client, Result};
 
-/// A selection of sandboxes to list.
+/// A selection of sandboxes to list. A sandbox has to match every field; an absent field matches
+/// all.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Filter<'a> {
     /// Owner that the sandboxes are charged to.
     pub owner_id: Option<&'a str>,
-    /// State that the sandboxes are in.
+    /// State that the sandboxes are in: `creating`, `running`, `destroying` or `failed`.
     pub state: Option<&'a str>,
     /// Provider that runs the sandboxes.
     pub provider: Option<&'a str>,
-    /// Labels that the sandboxes have, all of them.
+    /// Labels that the sandboxes have, as pairs of key and value; all have to match.
     pub metadata: &'a [(&'a str, &'a str)],
-    /// Maximum number of sandboxes in the page.
+    /// Maximum number of sandboxes in the page, 1 to 1,000; one page has them all if absent.
     pub limit: Option<u32>,
     /// Cursor of the page before, from [`Page::next`].
     pub cursor: Option<&'a str>,
@@ -33,9 +34,9 @@ pub struct Page {
     pub next: Option<String>,
 }
 
+/// Sandboxes.
 impl Client {
-    /// Makes a sandbox and waits until it runs. If the future is dropped, the server removes what
-    /// it was making.
+    /// Makes a sandbox and waits until it runs. Dropping the future makes the server remove it.
     ///
     /// # Errors
     /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
@@ -43,7 +44,8 @@ impl Client {
         self.send_json(Method::POST, "/sandboxes", request, Patience::Long).await
     }
 
-    /// Returns every sandbox, newest first.
+    /// Returns every sandbox that is neither destroyed nor expired, newest first. A list of more
+    /// than 32 MiB is an error; [`Client::list_page`] reads it in parts.
     ///
     /// # Errors
     /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
@@ -53,8 +55,9 @@ impl Client {
 
     /// Returns a page of the sandboxes that match, newest first.
     ///
-    /// A server that does not know the filters refuses them with `bad_request`, or answers with
-    /// every sandbox, so the caller has to check the result.
+    /// A server of another make that does not know the filters may refuse them with `bad_request`,
+    /// or ignore them and answer with every sandbox; a caller of such a server has to check the
+    /// result.
     ///
     /// # Errors
     /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
@@ -81,15 +84,18 @@ impl Client {
     /// Returns one sandbox.
     ///
     /// # Errors
-    /// `not_found` if there is none of that id; another [`crate::Error`] if no answer comes.
+    /// `not_found` if there is none of that id, or if it is destroyed or expired; another
+    /// [`crate::Error`] if no answer comes.
     pub async fn sandbox(&self, id: &str) -> Result<Sandbox> {
         self.get(&sandbox_path(id, "")?).await
     }
 
-    /// Removes a sandbox. Repeating it for one that is already gone succeeds.
+    /// Removes a sandbox and waits until nothing of it is left. A repeat succeeds too, while the
+    /// server keeps the row of the sandbox.
     ///
     /// # Errors
-    /// `not_found` if there never was one of that id; another [`crate::Error`] if no answer comes.
+    /// `not_found` if the server knows none of that id, `provider_error` if the removal failed (the
+    /// server retries it); another [`crate::Error`] if no answer comes.
     pub async fn destroy(&self, id: &str) -> Result<Status> {
         self.delete(&sandbox_path(id, "")?, Patience::Long).await
     }
@@ -102,21 +108,23 @@ impl Client {
         self.delete("/sandboxes", Patience::Long).await
     }
 
-    /// Sets a new lifetime of a sandbox, such as `30m`, counted from now.
+    /// Sets a new lifetime of a sandbox, such as `30m`, counted from now; it may be shorter than
+    /// the rest of the old one.
     ///
     /// # Errors
-    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
+    /// `not_found` if there is none of that id, `resource_limit` if `ttl` is above the longest
+    /// lifetime; another [`crate::Error`] if no answer comes.
     pub async fn extend(&self, id: &str, ttl: &str) -> Result<Sandbox> {
         let request = ExtendRequest { ttl: ttl.to_owned() };
         self.send_json(Method::POST, &sandbox_path(id, "/extend")?, &request, Patience::Short).await
     }
 
-    /// Waits until a sandbox is in `state`, at most `timeout` (such as `30s`; the server's default
-    /// if absent).
+    /// Waits until a sandbox is in `state`, which is `running`, `destroyed` or `failed`. `timeout`
+    /// is the longest wait, such as `30s` (the default if absent), at most `10m`.
     ///
     /// # Errors
-    /// `timeout` if it is not by then, `not_found` if there is none of that id; another
-    /// [`crate::Error`] if no answer comes.
+    /// `timeout` if the state is not reached by then, `conflict` if it never can be, `not_found` if
+    /// there is none of that id; another [`crate::Error`] if no answer comes.
     pub async fn wait(&self, id: &str, state: &str, timeout: Option<&str>) -> Result<Sandbox> {
         let mut pairs = vec![("state", state)];
         pairs.extend(timeout.map(|timeout| ("timeout", timeout)));
@@ -124,8 +132,8 @@ impl Client {
         self.call(self.request(Method::GET, &path, Patience::Long), Size::Small).await
     }
 
-    /// Returns the newest `lines` lines of a sandbox's console, oldest first; the server's default
-    /// number if absent.
+    /// Returns the newest `lines` lines of a sandbox's console (the output of its background
+    /// processes), oldest first: 100 if absent, at most 10,000.
     ///
     /// # Errors
     /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.

@@ -7,8 +7,9 @@ use crate::connection::Patience;
 use crate::path::segment;
 use crate::{Client, Result};
 
+/// Templates: named sets of defaults for spawns.
 impl Client {
-    /// Stores a template.
+    /// Stores a new template.
     ///
     /// # Errors
     /// `conflict` if the name is taken; another [`crate::Error`] if no answer comes.
@@ -16,7 +17,7 @@ impl Client {
         self.send_json(Method::POST, "/templates", request, Patience::Short).await
     }
 
-    /// Returns every template.
+    /// Returns every template, by name.
     ///
     /// # Errors
     /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
@@ -32,7 +33,7 @@ impl Client {
         self.get(&template_path(name)?).await
     }
 
-    /// Replaces the values of a template; absent ones are cleared.
+    /// Replaces all values of a template; a value that is absent in `options` is cleared.
     ///
     /// # Errors
     /// `not_found` if there is none of that name; another [`crate::Error`] if no answer comes.
@@ -48,10 +49,12 @@ impl Client {
         self.delete(&template_path(name)?, Patience::Short).await
     }
 
-    /// Makes a sandbox from a template; values of the request override the template's.
+    /// Makes a sandbox from a template and waits until it runs, like [`Client::spawn`]; values of
+    /// the request override the template's.
     ///
     /// # Errors
-    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
+    /// `not_found` if there is no template of that name; another [`crate::Error`] if the server
+    /// refuses or no answer comes.
     pub async fn spawn_template(&self, name: &str, request: &TemplateSpawnRequest) -> Result<Sandbox> {
         let path = format!("{}/spawn", template_path(name)?);
         self.send_json(Method::POST, &path, request, Patience::Long).await

@@ -7,11 +7,13 @@ use crate::connection::Patience;
 use crate::path::segment;
 use crate::{Client, Result};
 
+/// Calls of a worker, a server that runs sandboxes for this one.
 impl Client {
-    /// Returns a client that shares this connection and authenticates as the worker `id`.
+    /// Returns a client that shares this connection and authenticates as the worker `id`, with its
+    /// secret `token`.
     ///
     /// # Errors
-    /// [`crate::Error::Argument`] if a header cannot carry one of them.
+    /// [`crate::Error::Argument`] if a header cannot carry `id` or `token`.
     pub fn as_worker(&self, id: &str, token: &str) -> Result<Client> {
         self.with_header("x-worker-id", id)?.with_header("x-worker-token", token)
     }
@@ -25,12 +27,12 @@ impl Client {
         self.send_json(Method::POST, &path, beat, Patience::Short).await
     }
 
-    /// Renews the worker's lease on a sandbox for `ttl`, such as `2m`. Needs
-    /// [`Client::as_worker`].
+    /// Renews the lease of the worker `id` on the sandbox `resource`, for `ttl` from now, such as
+    /// `2m`; at most `1h`. Needs [`Client::as_worker`].
     ///
     /// # Errors
-    /// `conflict` if another worker holds the lease or it has expired, `not_found` if there is
-    /// none; another [`crate::Error`] if no answer comes.
+    /// `conflict` if another worker holds the lease or it has expired, `not_found` if there is no
+    /// lease; another [`crate::Error`] if no answer comes.
     pub async fn renew_lease(&self, id: &str, resource: &str, ttl: &str) -> Result<Lease> {
         let (id, resource) = (segment("the worker's id", id)?, segment("the resource", resource)?);
         let request = RenewRequest { ttl: ttl.to_owned() };
