@@ -34,7 +34,7 @@ pub struct ServerSentEvent {
 }
 
 impl Event {
-    /// Type of the event that stands for missing ones.
+    /// Type of the event that stands for events which are no longer kept.
     pub const GAP: &'static str = "events.gap";
 
     /// All types but [`Event::GAP`].

@@ -9,7 +9,8 @@ use crate::{Argument, Environment, FilePath, Span, StringMap};
 pub const SANDBOX_ENDED: &str = "tidebox: the sandbox ended while the command was running\n";
 /// Last line on stderr of a stream whose provider failed.
 pub const PROVIDER_FAILED: &str = "tidebox: the provider failed while the command was running\n";
-/// Start of the line on stderr which reports that the deadline ended a command.
+/// Start of the line on stderr which reports that the deadline ended a command; the deadline
+/// follows.
 pub const TIMED_OUT: &str = "tidebox: the command was killed: it ran into its timeout of ";
 
 /// A command to run.

@@ -5,9 +5,9 @@ use utoipa::ToSchema;
 
 use crate::{FileMode, FilePath, TextEncoding};
 
-/// Header of a file's content: its permission bits, four octal digits.
+/// Response header with the permission bits of a file, four octal digits.
 pub const FILE_MODE_HEADER: &str = "x-file-mode";
-/// Header of a file's content: time of its last change (RFC 3339, UTC).
+/// Response header with the time of the last change of a file's content (RFC 3339, UTC).
 pub const FILE_MODIFIED_HEADER: &str = "x-file-modified";
 
 /// A file to write.

@@ -1,8 +1,31 @@
 //! Wire types of `/api/v1`: the bodies that clients send and receive.
 //!
+//! ```
+//! let request: api::ExecRequest =
+//!     serde_json::from_str(r#"{"command": "make", "timeout": "30s"}"#).unwrap();
+//! assert_eq!(request.timeout.as_deref(), Some("30s"));
+//! assert!(serde_json::from_str::<api::ExecRequest>(r#"{"cmd": "make"}"#).is_err());
+//! ```
+//!
 //! Deriving `Serialize` makes a type part of the contract, so these types hold no rules, and no
 //! other crate's types are serialized to clients. Requests refuse unknown fields and duplicate
-//! keys. Responses ignore unknown fields, so that an old client can read a newer server.
+//! keys, except those between servers ([`Heartbeat`] and [`RenewRequest`]), which ignore unknown
+//! fields. Responses ignore unknown fields, so that an old client can read a newer server.
+//!
+//! - Sandboxes: [`SpawnRequest`] makes a [`Sandbox`]; a [`Template`] holds [`SpawnOptions`].
+//! - Commands: [`ExecRequest`] gives an [`ExecResult`], or a stream of [`ExecChunk`]s. Over a
+//!   WebSocket, [`SocketStart`] gives a stream of [`SocketOutput`]s.
+//! - Files: [`WriteFileRequest`], [`FileInfo`].
+//! - Images: [`PullRequest`] gives a stream of [`PullProgress`]; [`Image`], [`ImageDetail`].
+//! - Owners: [`OwnerQuota`], [`OwnerUsage`], [`AdmissionDecision`].
+//! - The service: [`Health`], [`Readiness`], [`ProviderHealth`], [`Event`], [`AuditEntry`],
+//!   [`Metrics`], [`Diagnostics`].
+//! - Workers: [`Worker`], [`Heartbeat`], [`Lease`].
+//! - Every error: [`ErrorBody`].
+//!
+//! Durations are strings such as `90s` or `1h30m0s`, times are RFC 3339 in UTC. Types that hold
+//! only a string, such as [`Span`] or [`FilePath`], describe the format of a field in the
+//! description of the API; the field itself is a [`String`].
 
 #![warn(missing_docs)]
 

@@ -7,7 +7,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde::{Serialize, Serializer};
 use utoipa::{PartialSchema, ToSchema};
 
-/// A JSON object whose values are strings.
+/// A JSON object whose values are strings. Reading refuses a key given twice.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StringMap(pub BTreeMap<String, String>);
 

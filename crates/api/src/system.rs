@@ -61,7 +61,7 @@ pub struct SnapshotSummary {
 /// Readiness of the service to make sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Readiness {
-    /// `ready`, or `unavailable` with status 503.
+    /// `ready`; a service that is not ready answers 503 with an error instead.
     pub status: String,
     /// Version of the release.
     pub version: String,

@@ -81,7 +81,7 @@ pub struct FileMode(pub String);
 #[schema(pattern = r"^[^\x00]*$", example = "-l")]
 pub struct Argument(pub String);
 
-/// Labels: at most 64, keys of 1 to 128 bytes without control characters,
+/// Labels: at most 64, of 16 KiB in all, keys of 1 to 128 bytes without invisible characters,
 /// values of at most 4,096 bytes without NUL.
 #[derive(Debug)]
 pub struct Labels;
@@ -90,7 +90,7 @@ pub struct Labels;
 #[derive(Debug)]
 pub struct Environment;
 
-/// Types of events, separated by commas.
+/// Types of events, separated by commas; those of [`Event::TYPES`].
 #[derive(Debug)]
 pub struct EventTypes;
 
