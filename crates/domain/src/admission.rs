@@ -21,14 +21,14 @@ pub struct Active {
 /// Active sandboxes, and the caps on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Room {
-    /// Number of active sandboxes.
+    /// Numbers of active sandboxes.
     pub active: Active,
     /// Caps of the requesting owner.
     pub caps: Caps,
 }
 
 impl Room {
-    /// Decides on one more sandbox.
+    /// Decides whether one more sandbox is admitted.
     ///
     /// # Errors
     /// The [`Denial`] of [`Caps::admit`].
@@ -37,14 +37,14 @@ impl Room {
     }
 }
 
-/// The limit that refuses a sandbox. Of several, the first in this order is named.
+/// The limit that refuses a sandbox. If several do, the first in this order is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denial {
     /// The cap on all sandboxes.
     MaxSandboxes,
     /// The cap on sandboxes of one owner.
     MaxSandboxesPerOwner,
-    /// Every box that users share, in pool mode.
+    /// The places in all boxes that users share, in pool mode.
     PoolFull,
     /// The owner's share of the pool's boxes, of which those count that hold this owner alone and
     /// are not full.
@@ -65,7 +65,7 @@ impl Denial {
 }
 
 impl Caps {
-    /// Decides on one more sandbox beside the active ones.
+    /// Decides whether one more sandbox is admitted beside the active ones.
     ///
     /// # Errors
     /// The [`Denial`] names the cap that is reached.

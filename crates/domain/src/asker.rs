@@ -6,21 +6,25 @@ use crate::{NoPlace, Places, Share};
 /// since several may be behind it, but never all.
 const ADDRESS: Share = Share::times_free(4);
 
-/// Caller that work is done for, as numbers without meaning elsewhere.
+/// Caller that work is done for, as numbers that only serve to compare callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Asker {
-    /// Owner, key or address that identifies the caller.
+    /// Number of the caller: of its owner, key or address.
     pub caller: u64,
-    /// Address that the caller connects from.
+    /// Number of the address that the caller connects from.
     pub address: u64,
 }
 
 impl Asker {
-    /// Decides on one more place of `all` for `asker`, beside those that are `taken`. The server's
-    /// own work, which is `None`, is limited only by `all`.
+    /// Decides whether `asker` gets one more of `all` places. `taken` has the holder of each place
+    /// that is not free; `None` is the server's own work, which is limited only by `all`.
+    ///
+    /// A caller may hold as many places as it leaves free. All callers at one address together may
+    /// hold four times as many as they leave free, and in any case one.
     ///
     /// # Errors
-    /// [`NoPlace`] names the limit that is reached.
+    /// [`NoPlace::Queue`] if no place is free, [`NoPlace::Share`] if the caller or its address has
+    /// its share.
     pub fn admit(
         asker: Option<Asker>,
         all: usize,

@@ -28,16 +28,17 @@ impl Rate {
         Duration::from_nanos(parts.div_ceil(u64::from(self.per_minute.get())))
     }
 
-    /// Returns the time in which an empty bucket fills.
+    /// Returns the time in which an empty bucket fills, rounded up to a nanosecond.
     #[must_use]
     pub fn time_to_fill(self) -> Duration {
         self.time_for(self.capacity())
     }
 }
 
-/// The tokens of one caller.
+/// The tokens of one caller. A request takes one; [`Rate`] says how they come back.
 ///
-/// Times are durations since any fixed instant, the same for all calls.
+/// `now` is the duration since any fixed instant, the same for all calls. A step back adds and
+/// removes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bucket {
     /// Units in the bucket at `at_ns`.
@@ -61,7 +62,7 @@ impl Bucket {
         Self { level: rate.capacity(), at_ns: nanos(now) }
     }
 
-    /// Takes a token and returns the number of whole ones left.
+    /// Takes a token and returns the number of whole tokens left.
     ///
     /// # Errors
     /// [`Empty`] if there is none; the bucket then stays as it is.

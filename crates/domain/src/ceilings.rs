@@ -13,13 +13,14 @@ const DISK_SHARE: (u64, u64) = (1, 2);
 pub struct Machine {
     /// Memory of the machine, in mebibytes.
     pub memory_mb: u64,
-    /// CPUs available on it.
+    /// Number of CPUs available on it.
     pub cpus: u64,
     /// Size of the disk that boxes are kept on, in mebibytes.
     pub disk_mb: u64,
 }
 
-/// Ceilings that the operator configured; `None` derives one from the machine.
+/// Ceilings that the operator configured. `None` derives one from the machine: three quarters of
+/// its memory, all its CPUs, half of its disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Configured {
     /// Ceiling on memory, in mebibytes.
@@ -30,7 +31,7 @@ pub struct Configured {
     pub disk_mb: Option<u32>,
 }
 
-/// Machine on which a box would be made.
+/// Machine that a box would be made on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Site {
     /// The machine of this server.
@@ -39,24 +40,24 @@ pub enum Site {
     Elsewhere,
 }
 
-/// Configured ceilings and those of the machine.
+/// Rules that give an owner its [`Ceilings`]: those configured, and those of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeRules {
     configured: Configured,
     machine: Ceilings,
 }
 
-/// Largest size of one sandbox.
+/// Largest size that one sandbox may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ceilings {
-    /// Memory limit in mebibytes.
+    /// Largest memory limit, in mebibytes.
     pub memory_mb: u32,
-    /// Number of virtual CPUs.
+    /// Largest number of virtual CPUs.
     pub vcpus: u32,
-    /// Size limit of an own file system in mebibytes.
+    /// Largest size limit of an own file system, in mebibytes.
     pub disk_mb: u32,
-    /// True where every sandbox gets such a limit: a ceiling set on purpose would not apply to a
-    /// sandbox without one.
+    /// True if every sandbox gets a limit on its file system, since the ceiling was set on purpose:
+    /// a sandbox without a limit would be above it.
     pub always_bounds_disk: bool,
 }
 
@@ -65,7 +66,7 @@ pub struct Ceilings {
 pub struct AboveCeiling {
     /// Field of the request.
     pub field: &'static str,
-    /// Ceiling of the field.
+    /// Ceiling of the field, in its unit.
     pub max: u32,
 }
 
@@ -84,9 +85,10 @@ impl SizeRules {
         Self { configured, machine }
     }
 
-    /// Returns the ceilings of an owner with `quota`. A quota overrides the configuration in both
-    /// directions, up to what the machine has. Only the operator's own figure may exceed the
-    /// machine.
+    /// Returns the ceilings of an owner with `quota` for a box at `site`. A quota overrides the
+    /// configuration in both directions, up to the ceiling of the machine or, if it is higher, the
+    /// configured one. For another machine, a figure is bounded only by [`Resources::MEMORY_MB`],
+    /// [`Resources::VCPUS`] and [`Resources::DISK_MB`].
     #[must_use]
     pub fn of(&self, quota: &Quota, site: Site) -> Ceilings {
         let choose = |own: u32, configured: Option<u32>, machine: u32, most: u32| {
@@ -113,10 +115,12 @@ impl SizeRules {
 
 impl Ceilings {
     /// Returns the size of a sandbox. Fields that `asked` leaves out are taken from `default`,
-    /// lowered to the ceiling: the caller did not choose them.
+    /// lowered to the ceiling: the caller did not choose them. A limit on the file system that is
+    /// left out is the ceiling itself if `default` has none and [`Ceilings::always_bounds_disk`].
     ///
     /// # Errors
-    /// [`AboveCeiling`] names the first field whose explicit value is above its ceiling.
+    /// [`AboveCeiling`] names the first field whose explicit value is above its ceiling; a
+    /// `disk_mb` of 0, no limit, is above it with [`Ceilings::always_bounds_disk`].
     pub fn size(&self, asked: SizeOptions, default: Resources) -> Result<Resources, AboveCeiling> {
         let choose = |field, asked: Option<u32>, default: u32, max: u32| match asked {
             None => Ok(default.min(max)),
@@ -136,7 +140,7 @@ impl Ceilings {
         Ok(Resources { memory_mb, vcpus, disk_mb, pids: default.pids })
     }
 
-    /// Returns whether a sandbox of this size is within the ceilings.
+    /// Returns whether the figures of `size` are within the ceilings. A `disk_mb` of 0 always is.
     #[must_use]
     pub fn allow(&self, size: &Resources) -> bool {
         size.memory_mb <= self.memory_mb && size.vcpus <= self.vcpus && size.disk_mb <= self.disk_mb

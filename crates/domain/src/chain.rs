@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
-/// An error and all its causes on one line. A cause that the text before already contains is left
-/// out.
+/// An error and all its causes, displayed as `error: cause: cause of the cause`. A cause whose text
+/// the one before already contains is left out.
 #[derive(Debug, Clone, Copy)]
 pub struct Chain<'a>(pub &'a (dyn Error + 'static));
 

@@ -22,7 +22,8 @@ pub enum DurationError {
     TooLong,
 }
 
-/// Reads `90s`, `1h30m`, `1.5s`, `250ms`, and a bare `0`.
+/// Reads a duration, such as `90s`, `1h30m`, `1.5s`, `250ms`, or a bare `0`: from zero to 876000h
+/// (100 years), with the units `h`, `m`, `s` and `ms`. Fractions of a nanosecond are dropped.
 ///
 /// # Errors
 /// [`DurationError`] names the broken rule; it does not repeat `text`.

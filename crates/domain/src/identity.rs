@@ -7,7 +7,8 @@ use crate::text::is_hidden;
 /// Maximum length of an owner id, in characters.
 const OWNER_CHARS_MAX: usize = 128;
 
-/// Identifier of the owner charged for a sandbox.
+/// Identifier of the owner charged for a sandbox: 1 to 128 characters without whitespace, invisible
+/// characters, `/` and `\`, and not `summary`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(String);
 
@@ -20,7 +21,7 @@ pub enum InvalidOwner {
     /// The id is longer than 128 characters.
     #[error("the owner id is longer than 128 characters")]
     TooLong,
-    /// The id has whitespace, an invisible character, `/` or `\\`.
+    /// The id has whitespace, an invisible character, `/` or `\`.
     #[error("the owner id may not contain whitespace, characters that cannot be seen, `/` or `\\`")]
     BadCharacter,
     /// The id is a path segment that the quota routes use in the place of an owner id.
@@ -32,10 +33,10 @@ pub enum InvalidOwner {
 const RESERVED: &str = "summary";
 
 impl OwnerId {
-    /// Trims `text` and checks it against the rules of section 8.
+    /// Reads an id: trims `text` and checks the rules of [`OwnerId`].
     ///
     /// # Errors
-    /// [`InvalidOwner`] names the broken rule.
+    /// [`InvalidOwner`] names the first broken rule.
     pub fn parse(text: &str) -> Result<Self, InvalidOwner> {
         let text = text.trim();
         if text.is_empty() {
@@ -113,8 +114,8 @@ impl SandboxId {
         Self(format!("sb-{}", base32(entropy)))
     }
 
-    /// Accepts exactly the texts that [`SandboxId::from_entropy`] makes, so that an id is safe as
-    /// the name of a directory.
+    /// Reads an id. Accepts exactly the texts that [`SandboxId::from_entropy`] makes, so that an id
+    /// is safe as the name of a directory.
     ///
     /// # Errors
     /// [`InvalidSandboxId`] for anything else, prefixes of real ids too.

@@ -18,14 +18,17 @@ use jiff::Timestamp;
 
 use crate::WorkerId;
 
-/// The right to act on a resource.
+/// The right of a worker to act on a resource, until an expiry.
+///
+/// Every grant and renewal raises the generation. A writer sends its generation, and a receiver
+/// refuses one older than it has seen, so that a holder that was away cannot undo later writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Resource: a sandbox's id.
+    /// Resource: the id of a sandbox.
     pub resource: String,
     /// Worker that holds the lease.
     pub holder: WorkerId,
-    /// Generation: rises with every grant and renewal.
+    /// Generation, from 1: rises with every grant and renewal.
     pub generation: u64,
     /// Instant from which the lease is expired.
     pub expires_at: Timestamp,
@@ -34,22 +37,22 @@ pub struct Lease {
 /// The reason for refusing a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseRefused {
-    /// None was ever granted, or it was given back.
+    /// No lease was ever granted, or it was given back.
     #[error("there is no lease on this resource")]
     Missing,
     /// Another worker holds the lease.
     #[error("the lease is held by another worker")]
     Held,
-    /// It was the caller's, and has expired.
+    /// The lease of the caller has expired.
     #[error("the lease has expired")]
     Expired,
 }
 
 impl Lease {
-    /// Grants a lease to `holder`, in place of the one `before`.
+    /// Grants a lease to `holder` for `ttl` from `now`, in place of the lease `before`.
     ///
     /// # Errors
-    /// [`LeaseRefused::Held`] while another holds it.
+    /// [`LeaseRefused::Held`] while another worker holds `before`, unexpired.
     pub fn grant(
         before: Option<&Lease>,
         resource: &str,
@@ -65,23 +68,24 @@ impl Lease {
         }
     }
 
-    /// Creates the first lease on a resource.
+    /// Creates the first lease on a resource, of generation 1.
     #[must_use]
     pub fn first(resource: &str, holder: &WorkerId, now: Timestamp, ttl: Duration) -> Lease {
         Lease { resource: resource.to_owned(), holder: holder.clone(), generation: 1, expires_at: later(now, ttl) }
     }
 
-    /// Moves a lease to `holder` from one that never learned of it and so has nothing to give back.
+    /// Moves a lease to `holder`, also if it is unexpired: only for a lease `before` whose holder
+    /// never learned of it, and so has nothing to give back.
     #[must_use]
     pub fn pass_on(before: Option<&Lease>, resource: &str, holder: &WorkerId, now: Timestamp, ttl: Duration) -> Lease {
         let generation = before.map_or(1, |lease| lease.generation + 1);
         Lease { generation, ..Lease::first(resource, holder, now, ttl) }
     }
 
-    /// Renews the lease of `holder` for `ttl` from `now`; may shorten it.
+    /// Renews the lease `found`, of `holder`, for `ttl` from `now`; may shorten it.
     ///
     /// # Errors
-    /// [`LeaseRefused`] if there is none, another holds it, or it has expired.
+    /// [`LeaseRefused`] if there is no lease, another worker holds it, or it has expired.
     pub fn renew(
         found: Option<&Lease>,
         holder: &WorkerId,
@@ -98,7 +102,7 @@ impl Lease {
         Ok(Lease { generation: lease.generation + 1, expires_at: later(now, ttl), ..lease.clone() })
     }
 
-    /// Returns whether it has not expired.
+    /// Returns whether the lease is unexpired at `now`.
     #[must_use]
     pub fn is_valid(&self, now: Timestamp) -> bool {
         now < self.expires_at

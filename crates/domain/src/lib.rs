@@ -3,6 +3,35 @@
 //! Every function here depends only on its arguments: no IO, no async, no clock (`now` is an
 //! argument) and no randomness (entropy is an argument), so none can fail for an external reason.
 //! The server applies these rules; the store and the tests call the same functions.
+//!
+//! ```
+//! use domain::{Active, Caps, Denial, Event, State};
+//!
+//! assert_eq!(State::Creating.after(Event::Started), Ok(State::Running));
+//! assert!(State::Destroyed.after(Event::Started).is_err());
+//!
+//! let caps = Caps { max_sandboxes: 10, max_sandboxes_per_owner: 2 };
+//! assert_eq!(caps.admit(Active { total: 9, owner: Some(1) }), Ok(()));
+//! assert_eq!(
+//!     caps.admit(Active { total: 9, owner: Some(2) }),
+//!     Err(Denial::MaxSandboxesPerOwner)
+//! );
+//! ```
+//!
+//! A *sandbox* is a disposable environment for hostile code; its *owner* is the name that it is
+//! charged to, and a *box* is the thing that a provider makes for it. The rules, in the order in
+//! which a sandbox meets them:
+//!
+//! - Request: [`SpawnOptions`] with [`Metadata`] and a size ([`SizeOptions`]), which [`Ceilings`]
+//!   and [`Limits`] bound; a [`Quota`] replaces these for one owner. [`Rate`] and [`Bucket`] bound
+//!   the requests of one caller.
+//! - Admission: [`Caps`] and [`Room`] admit a sandbox or give a [`Denial`]; a [`Queue`] holds the
+//!   spawns that wait for room.
+//! - Placement: [`choose`] takes one of the workers, each a [`Candidate`]. The worker holds a
+//!   [`Lease`] on the sandbox.
+//! - Life: a [`State`] and the [`Event`]s that change it; a [`StopReason`] ends it.
+//!
+//! Identifiers are [`SandboxId`], [`OwnerId`], [`WorkerId`] and [`StoreId`].
 
 #![warn(missing_docs)]
 

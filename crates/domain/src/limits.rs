@@ -23,11 +23,11 @@ pub struct AboveMaximum {
 }
 
 impl Limits {
-    /// Returns the lifetime of a sandbox.
+    /// Returns the lifetime of a sandbox: the requested one, or the default. A default above the
+    /// maximum is lowered to it, since the caller did not choose it.
     ///
     /// # Errors
-    /// [`AboveMaximum`] for an explicit value above the maximum. A default above
-    /// it is lowered instead: the caller did not choose it.
+    /// [`AboveMaximum`] for a requested value above the maximum.
     pub fn ttl(&self, requested: Option<Duration>) -> Result<Duration, AboveMaximum> {
         choose(requested, self.ttl_default, self.ttl_max)
     }
@@ -35,7 +35,7 @@ impl Limits {
     /// Returns the deadline of a command, by the rule of [`Limits::ttl`].
     ///
     /// # Errors
-    /// [`AboveMaximum`] for an explicit value above the maximum.
+    /// [`AboveMaximum`] for a requested value above the maximum.
     pub fn exec_timeout(&self, requested: Option<Duration>) -> Result<Duration, AboveMaximum> {
         choose(requested, self.exec_timeout_default, self.exec_timeout_max)
     }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::text::is_hidden;
 
-/// String labels, bounded so that a list of sandboxes stays small.
+/// Labels of a sandbox or template, by key. [`InvalidMetadata::check`] bounds them, so that a list
+/// of sandboxes stays small.
 pub type Metadata = BTreeMap<String, String>;
 
 /// Maximum number of labels of one sandbox.
@@ -23,13 +24,13 @@ pub enum InvalidMetadata {
     /// More than 64 labels.
     #[error("metadata may have at most 64 entries")]
     TooMany,
-    /// More than 16 KiB in all.
+    /// More than 16 KiB in all keys and values together.
     #[error("metadata may have at most 16384 bytes in all its keys and values together")]
     TooLarge,
-    /// An empty key, one over 128 bytes, or one with hidden characters.
+    /// A key that is empty, over 128 bytes, or has invisible characters.
     #[error("metadata keys are 1 to 128 bytes without characters that cannot be seen")]
     Key,
-    /// A value over 4,096 bytes or with a NUL.
+    /// A value that is over 4,096 bytes or has a NUL.
     #[error("metadata values are at most 4096 bytes without NUL")]
     Value,
 }
@@ -38,7 +39,7 @@ impl InvalidMetadata {
     /// Checks the labels of a request.
     ///
     /// # Errors
-    /// [`InvalidMetadata`] names the broken rule.
+    /// [`InvalidMetadata`] names the first broken rule.
     pub fn check(metadata: &Metadata) -> Result<(), Self> {
         if metadata.len() > ENTRIES_MAX {
             return Err(Self::TooMany);

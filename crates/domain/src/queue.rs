@@ -8,15 +8,15 @@ use crate::OwnerId;
 /// Position in the queue; a lower one came first.
 pub type Ticket = u64;
 
-/// A queue that serves the first waiter first, with two exceptions: an owner at its own cap does
-/// not block other owners, and a kind of place that is exhausted does not block waiters for another
-/// kind.
+/// A queue of spawns that wait for room. It serves the first waiter first, with two exceptions: an
+/// owner at its own cap does not block other owners, and a kind of place that is exhausted does not
+/// block waiters for another kind.
 ///
-/// The waiters of one owner for one kind (`K`) are a line, in order. An owner or a kind is *held*
-/// while there is no room for it, for a reason (`R`). Next is the lowest ticket among the heads of
-/// the lines whose owner and kind are not held. A wake-up does not visit every waiter: joining,
-/// leaving and holding a kind cost the logarithm of the queue's length, the other steps one such
-/// step for each kind.
+/// A waiter is an item (`T`). The waiters of one owner for one kind (`K`) are a line, in order. An
+/// owner or a kind is *held* while there is no room for it, for a reason (`R`). Next is the lowest
+/// ticket among the heads of the lines whose owner and kind are not held. A wake-up does not visit
+/// every waiter: joining, leaving and holding a kind cost the logarithm of the queue's length, the
+/// other steps one such step for each kind.
 #[derive(Debug)]
 pub struct Queue<T, K, R> {
     waiting: BTreeMap<Ticket, Waiting<T, K>>,
@@ -71,13 +71,12 @@ pub enum NoPlace {
 }
 
 impl Places {
-    /// Decides on another waiter, beside `waiting` of all owners and `own` of the same one. Waiters
-    /// without an owner count as one owner.
+    /// Decides whether another waiter is admitted, beside `waiting` ones of all owners, `own` of
+    /// them of the same owner. Waiters without an owner count as one owner.
     ///
-    /// Unless it is configured, an owner's share is as many places as it leaves free: half of them
-    /// for one owner alone, a third each for two, and so on. So the first owner cannot take all,
-    /// and an owner without any finds one while fewer others wait than the number of places can be
-    /// halved.
+    /// Unless it is configured, an owner's share is as many places as it leaves free. One owner
+    /// alone gets half of all places, and the next half of the rest: of 1,024 places, ten owners
+    /// that take all they can leave one for the next.
     ///
     /// # Errors
     /// [`NoPlace`] names the limit that is reached.
@@ -115,7 +114,7 @@ impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
         self.waiting.is_empty()
     }
 
-    /// Adds a waiter. `ticket` must never have been used before.
+    /// Adds a waiter in the order of its `ticket`, which must never have been used before.
     pub fn join(&mut self, ticket: Ticket, owner: Option<OwnerId>, kind: K, item: T) {
         self.change_line(&owner, &kind, |line| {
             line.insert(ticket);
@@ -123,7 +122,8 @@ impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
         self.waiting.insert(ticket, Waiting { owner, kind, item });
     }
 
-    /// Removes a waiter, because room was found or its caller gave up, and returns it.
+    /// Removes a waiter, because room was found or its caller gave up, and returns it; `None` if
+    /// `ticket` does not wait.
     pub fn leave(&mut self, ticket: Ticket) -> Option<T> {
         let Waiting { owner, kind, item } = self.waiting.remove(&ticket)?;
         self.change_line(&owner, &kind, |line| {
@@ -132,7 +132,7 @@ impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
         Some(item)
     }
 
-    /// Returns the next waiter to try.
+    /// Returns the next waiter to try; `None` if all waiters are held or the queue is empty.
     #[must_use]
     pub fn first(&self) -> Option<(Ticket, &T)> {
         let ticket = *self.firsts.first()?;
@@ -145,7 +145,7 @@ impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
         self.waiting.first_key_value().map(|(ticket, waiting)| (*ticket, &waiting.item))
     }
 
-    /// Returns the waiter with `ticket`.
+    /// Returns the waiter with `ticket`, if it still waits.
     pub fn get_mut(&mut self, ticket: Ticket) -> Option<&mut T> {
         self.waiting.get_mut(&ticket).map(|waiting| &mut waiting.item)
     }
@@ -158,7 +158,8 @@ impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
         owner.or_else(|| self.kinds.get(kind)?.held.as_ref())
     }
 
-    /// Holds the owner of `ticket`, which is at its cap, until [`Queue::release_owner`].
+    /// Holds the owner of `ticket`, which is at its cap, until [`Queue::release_owner`]. A `ticket`
+    /// that does not wait has no effect.
     pub fn hold_owner(&mut self, ticket: Ticket, why: R) {
         if let Some(Waiting { owner, .. }) = self.waiting.get(&ticket) {
             self.set_held(&owner.clone(), Some(why));
@@ -166,7 +167,7 @@ impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
     }
 
     /// Holds the kind that `ticket` wants, of which no place is left, until
-    /// [`Queue::release_kinds`].
+    /// [`Queue::release_kinds`]. A `ticket` that does not wait has no effect.
     pub fn hold_kind(&mut self, ticket: Ticket, why: R) {
         if let Some(Waiting { kind, .. }) = self.waiting.get(&ticket) {
             self.change_kind(&kind.clone(), |kind| kind.held = Some(why));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{Caps, Limits};
 
-/// The limits of one owner. Zero inherits the global value.
+/// The limits of one owner, which replace the global ones. Zero inherits the global value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quota {
     /// Maximum number of active sandboxes.
@@ -30,10 +30,10 @@ impl Quota {
     /// Largest value of `max_sandboxes`.
     pub const SANDBOXES_MAX: u64 = 1_000_000_000;
 
-    /// Accepts whole seconds, zero included.
+    /// Returns `duration` if it is a whole number of seconds, zero included.
     ///
     /// # Errors
-    /// [`FractionalSeconds`] for anything below or between whole seconds.
+    /// [`FractionalSeconds`] for any other duration.
     pub fn whole_seconds(duration: Duration) -> Result<Duration, FractionalSeconds> {
         if duration.subsec_nanos() == 0 { Ok(duration) } else { Err(FractionalSeconds) }
     }
@@ -44,7 +44,7 @@ fn over<T: PartialEq>(own: T, global: T, inherits: T) -> T {
 }
 
 impl Limits {
-    /// Returns the limits on time of an owner with `quota`.
+    /// Returns the limits on time of an owner with `quota`, whose maxima replace the global ones.
     #[must_use]
     pub fn under(self, quota: &Quota) -> Limits {
         Limits {
@@ -56,7 +56,7 @@ impl Limits {
 }
 
 impl Caps {
-    /// Returns the caps of an owner with `quota`.
+    /// Returns the caps of an owner with `quota`, which may replace the cap for one owner.
     #[must_use]
     pub fn under(self, quota: &Quota) -> Caps {
         Caps { max_sandboxes_per_owner: over(quota.max_sandboxes, self.max_sandboxes_per_owner, 0), ..self }

@@ -9,7 +9,7 @@ pub struct Resources {
     pub vcpus: u32,
     /// Size limit of an own file system in mebibytes; 0 for none.
     pub disk_mb: u32,
-    /// Maximum number of processes and threads at once.
+    /// Maximum number of processes and threads at once, from 8 to 4,194,304.
     pub pids: u32,
 }
 
@@ -53,19 +53,19 @@ impl SizeOptions {
 pub struct InvalidResource {
     /// Field of the request.
     pub field: &'static str,
-    /// Smallest accepted value.
+    /// Smallest accepted value, in the unit of the field.
     pub min: u32,
-    /// Largest accepted value.
+    /// Largest accepted value, in the unit of the field.
     pub max: u32,
 }
 
 impl Resources {
-    /// Range of memory, in mebibytes: below it not even a shell and the agent fit. The upper bounds
-    /// here keep every product with 1,048,576 or 100,000 far from an overflow.
+    /// Lowest and highest memory limit, in mebibytes: below it not even a shell and the agent fit.
+    /// The upper bounds here keep every product with 1,048,576 or 100,000 far from an overflow.
     pub const MEMORY_MB: (u32, u32) = (16, 16_777_216);
-    /// Range of the number of virtual CPUs.
+    /// Lowest and highest number of virtual CPUs.
     pub const VCPUS: (u32, u32) = (1, 1024);
-    /// Range of the size limit of a file system, in mebibytes.
+    /// Lowest and highest size limit of a file system, in mebibytes; 0 is no limit.
     pub const DISK_MB: (u32, u32) = (0, 16_777_216);
 
     /// Checks that every field is in the range that runtimes accept.

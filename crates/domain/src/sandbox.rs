@@ -22,7 +22,7 @@ pub enum State {
     Running,
     /// The provider is being asked to remove the box, or is about to be.
     Destroying,
-    /// Only the row is left.
+    /// The box is gone; only the row is left.
     Destroyed,
     /// A fault ended it; the reason is kept. It counts towards no limit.
     Failed,
@@ -59,8 +59,9 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// Returns whether the reason still holds for a sandbox as it is stored. A removal is decided
-    /// first and applied later; in between, the lifetime may be extended, or the box be finished.
+    /// Returns whether the reason still holds for a sandbox in `state`, whose lifetime is over if
+    /// `is_over`. A removal is decided first and applied later; in between, the lifetime may be
+    /// extended, or the box be finished.
     #[must_use]
     pub fn holds(self, state: State, is_over: bool) -> bool {
         match self {
@@ -71,7 +72,7 @@ impl StopReason {
     }
 }
 
-/// An event that its state does not allow.
+/// An event that the state of the sandbox does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a sandbox that is {from} cannot follow {event:?}")]
 pub struct InvalidTransition {
@@ -85,8 +86,8 @@ impl State {
     /// All states, in the order of their life.
     pub const ALL: [State; 5] = [State::Creating, State::Running, State::Destroying, State::Destroyed, State::Failed];
 
-    /// Returns the state after `event`. Total and pure: the store, the service and the tests all
-    /// call this function.
+    /// Returns the state after `event`. The store, the service and the tests all call this
+    /// function.
     ///
     /// # Errors
     /// [`InvalidTransition`] for an event that cannot happen in this state.
@@ -105,7 +106,7 @@ impl State {
         }
     }
 
-    /// Returns whether it counts towards the caps.
+    /// Returns whether a sandbox in this state counts towards the caps.
     #[must_use]
     pub fn is_active(self) -> bool {
         matches!(self, State::Creating | State::Running | State::Destroying)
@@ -123,7 +124,7 @@ impl State {
         }
     }
 
-    /// Reads a name that [`State::as_str`] wrote.
+    /// Reads a name that [`State::as_str`] wrote; `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<State> {
         State::ALL.into_iter().find(|state| state.as_str() == text)

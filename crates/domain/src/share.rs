@@ -17,7 +17,8 @@ impl Share {
         Self { times }
     }
 
-    /// Returns whether a holder of `held` may take `more` of the `free` that is left.
+    /// Returns whether a holder of `held` may take `more` of the `free` rest of the budget, all
+    /// three in the same unit.
     #[must_use]
     pub const fn admits(self, free: u64, held: u64, more: u64) -> bool {
         match free.checked_sub(more) {

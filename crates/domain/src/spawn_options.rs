@@ -24,13 +24,13 @@ pub struct SpawnOptions {
 /// The rule that the options of a spawn break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidOptions {
-    /// A label, or all of them together.
+    /// A rule on the labels.
     #[error(transparent)]
     Metadata(#[from] InvalidMetadata),
-    /// The name of the image.
+    /// The rule on the name of the image.
     #[error(transparent)]
     Name(#[from] InvalidName),
-    /// The size.
+    /// The range of a size field.
     #[error(transparent)]
     Size(#[from] InvalidResource),
 }

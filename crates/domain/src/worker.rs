@@ -8,7 +8,8 @@ use jiff::Timestamp;
 /// Maximum length of an id, in bytes.
 const ID_BYTES_MAX: usize = 128;
 
-/// Identifier of a worker: fit for a path, a header and a configuration key.
+/// Identifier of a worker: 1 to 128 letters, digits, `.`, `_` or `-` (not `.` or `..`), so that it
+/// fits a path, a header and a configuration key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(String);
 
@@ -35,7 +36,7 @@ impl WorkerId {
         Self("local".to_owned())
     }
 
-    /// Returns whether it is the server itself.
+    /// Returns whether the id is that of the server itself.
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.0 == "local"
@@ -57,11 +58,11 @@ impl fmt::Display for WorkerId {
 /// State that a worker reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WorkerStatus {
-    /// It accepts sandboxes.
+    /// The worker accepts sandboxes.
     Online,
-    /// It keeps the sandboxes that it has and accepts no more.
+    /// The worker keeps the sandboxes that it has and accepts no more.
     Draining,
-    /// It cannot run sandboxes.
+    /// The worker cannot run sandboxes.
     Unhealthy,
 }
 
@@ -79,7 +80,7 @@ impl WorkerStatus {
         }
     }
 
-    /// Reads a name that [`WorkerStatus::as_str`] wrote.
+    /// Reads a name that [`WorkerStatus::as_str`] wrote; `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == text)
@@ -95,8 +96,8 @@ pub struct Capacity {
     pub max_sandboxes_per_owner: u64,
 }
 
-/// Returns whether a worker whose last heartbeat was at `last_heartbeat` is silent for `after` or
-/// longer.
+/// Returns whether a worker whose last heartbeat was at `last_heartbeat` has been silent for
+/// `after` or longer.
 #[must_use]
 pub fn is_stale(last_heartbeat: Timestamp, now: Timestamp, after: Duration) -> bool {
     let silent_ms = now.as_millisecond().saturating_sub(last_heartbeat.as_millisecond());
@@ -123,7 +124,9 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns whether it may run one more sandbox.
+    /// Returns whether the worker may run one more sandbox: it is online, not stale, has the
+    /// provider and is below its capacity. The server's own capacity for one owner does not count
+    /// here, since quotas override it.
     #[must_use]
     pub fn is_eligible(&self) -> bool {
         let full = |cap: u64, used: u64| cap != 0 && used >= cap;
@@ -137,7 +140,8 @@ impl Candidate {
     }
 }
 
-/// Returns the eligible worker with the fewest active sandboxes; of several, the first by id.
+/// Returns the eligible worker with the fewest active sandboxes; of several, the first by id;
+/// `None` if none is eligible.
 #[must_use]
 pub fn choose(candidates: &[Candidate]) -> Option<&WorkerId> {
     let eligible = candidates.iter().filter(|candidate| candidate.is_eligible());
