@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use crate::Error;
 
-/// Disk that boxes lie on.
+/// Disk of this host that boxes lie on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoxDisk {
     /// Folder on that disk.
     pub dir: PathBuf,
-    /// True if a box with `disk_mb` lies on it too, and not in memory.
+    /// True if a box with a limit on its disk (`disk_mb`) lies there too; false if such a box lies
+    /// in memory.
     pub holds_bounded: bool,
 }
 

@@ -2,7 +2,7 @@
 
 #![warn(missing_docs)]
 
-/// Result of a provider's method.
+/// Result of a method of a provider or guest.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Errors, by the cases that a caller can tell apart. The texts of `Invalid`, `TooLarge`,
@@ -61,7 +61,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Makes a failure of the backend while it was about to `action`.
+    /// Makes an [`Error::Failed`]. `action` is an infinitive, such as `start a box`.
     pub fn failed(action: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Error::Failed { action, source: source.into() }
     }

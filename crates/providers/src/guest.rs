@@ -18,11 +18,11 @@ use crate::{Result, Signal};
 /// The highest permission bits.
 pub(crate) const MODE_MAX: u32 = 0o7777;
 
-/// The most bytes of one stream out of a box that are buffered here for a reader that has
+/// Maximum number of bytes of one stream out of a box that are buffered here for a reader that has
 /// stopped.
 pub const STREAM_BYTES_MAX: usize = 512 * 1024;
 
-/// Raw bytes in pieces. Dropping the stream stops its producer.
+/// Stream of raw bytes in pieces. Dropping it stops its producer.
 pub type ByteStream = BoxStream<'static, Result<Bytes>>;
 
 /// Output of a command, in order per stream, with the exit as its last event. Dropping it kills
@@ -38,9 +38,9 @@ pub struct Command {
     pub env: BTreeMap<String, String>,
     /// Absolute path of the working directory; `None` for the box's default.
     pub workdir: Option<String>,
-    /// `name`, `uid`, `name:group` or `uid:gid`; `None` for the box's own user.
+    /// User to run as: `name`, `uid`, `name:group` or `uid:gid`; `None` for the box's own user.
     pub user: Option<String>,
-    /// Time after which the whole process tree is killed.
+    /// Deadline: time from the start after which the whole process tree is killed.
     pub timeout: Duration,
     /// Input of the command; `None` for an empty stdin.
     pub stdin: Option<ByteStream>,
@@ -108,7 +108,7 @@ pub enum OutputEvent {
 /// Result of a command that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExitStatus {
-    /// Exit code of the command: its own, 128+n for signal n, 124 at the deadline, 126 if not
+    /// Exit code: the command's own, 128+n for signal n, 124 at the deadline, 126 if not
     /// executable, 127 if not found.
     pub code: i32,
     /// True if the deadline ended it.
@@ -126,7 +126,7 @@ pub struct FileInfo {
     pub name: String,
     /// Absolute path, without `.` and `..`.
     pub path: String,
-    /// Size in bytes.
+    /// Size of the content, in bytes.
     pub size: u64,
     /// True for a directory.
     pub is_dir: bool,
@@ -136,7 +136,7 @@ pub struct FileInfo {
     pub target: Option<String>,
     /// Time of the last change of the content.
     pub modified: Timestamp,
-    /// Lowest twelve bits of the mode.
+    /// Permission bits: the lowest twelve bits of the mode.
     pub mode: u32,
 }
 
@@ -197,13 +197,14 @@ pub trait Guest: fmt::Debug + Send + Sync {
     ///   [`crate::Error::NotSupported`].
     async fn exec_interactive(&self, command: Command) -> Result<Interactive>;
 
-    /// Reads at most `length` bytes of a regular file, starting at byte `offset`.
+    /// Reads at most `length` bytes of a regular file, starting at byte `offset`. A `length` of
+    /// `None` reads to the end; an `offset` beyond the end reads nothing.
     ///
     /// - Links are followed inside the box.
     /// - Anything but a regular file is [`crate::Error::Invalid`], without waiting.
     async fn read_file(&self, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent>;
 
-    /// Writes a file, completely or not at all.
+    /// Writes a file, completely or not at all. `mode` is at most 0o7777.
     ///
     /// - Missing parent directories are made with mode 0755.
     /// - A `mode` of `None` keeps the mode of an existing file; a new file gets 0644.
@@ -222,20 +223,21 @@ pub trait Guest: fmt::Debug + Send + Sync {
     /// Returns the metadata of one file or directory, or of a link itself.
     async fn stat(&self, path: &str) -> Result<FileInfo>;
 
-    /// Moves a file or directory. An existing file at `new` is replaced.
+    /// Moves a file or directory from `old` to `new`. An existing file at `new` is replaced.
     async fn rename(&self, old: &str, new: &str) -> Result<()>;
 
     /// Sets permission bits (at most 0o7777). Links are followed.
     async fn chmod(&self, path: &str, mode: u32) -> Result<()>;
 
-    /// Returns the paths that match `*`, `?`, `[...]`, `{a,b}` and `**`, sorted.
+    /// Returns the paths that match the absolute `pattern`, sorted. It may have `*`, `?`, `[...]`,
+    /// `{a,b}` and `**`.
     ///
     /// - No match is an empty list.
     /// - More than 10,000 matches are [`crate::Error::Invalid`].
     async fn glob(&self, pattern: &str) -> Result<Vec<String>>;
 
-    /// Returns the newest `lines` lines of the console: the output of the box's first process and
-    /// of its background processes.
+    /// Returns the newest `lines` lines of the console, oldest first and at most 10,000: the output
+    /// of the box's first process and of its background processes.
     async fn console(&self, lines: usize) -> Result<Vec<String>>;
 
     /// Sets the box's deadline to `after` from now. The box ends by itself then, even if no

@@ -1,9 +1,21 @@
 //! Runtimes that can hold sandboxes.
 //!
-//! [`Provider`] is the contract of a runtime: make, find and remove a box, and hand out a
-//! [`Guest`] for all work inside it. Most providers only open a byte stream to the agent in the
-//! box, which [`agent`] turns into a guest; [`mock`] and [`custom`] implement their own. Every
-//! implementation passes the suite in the crate `conformance`.
+//! A provider makes *boxes*: processes, files and limits on a machine. A sandbox is the row that
+//! the server keeps of a box, or of one user's part of a shared box. Code in a box is hostile, so
+//! nothing that comes out of one is trusted.
+//!
+//! The contract has two traits, and a facet that not every runtime has:
+//!
+//! - [`Provider`] makes, finds and removes boxes. A box is made from a [`Spec`]; [`Health`] and
+//!   [`Facts`] describe the runtime.
+//! - [`Guest`] is the inside of a box: it runs a [`Command`], reads and writes files.
+//! - [`Slots`] puts several users into one box.
+//!
+//! A method that can fail returns an [`Error`], whose cases a caller can tell apart.
+//!
+//! The providers are [`native`], [`docker`], [`proot`], [`custom`] and [`mock`]. Most of them only
+//! open a byte stream to the agent in the box, which [`agent`] turns into a guest; `mock` and
+//! `custom` implement their own. Every implementation passes the suite in the crate `conformance`.
 
 pub mod agent;
 pub mod custom;

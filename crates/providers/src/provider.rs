@@ -22,7 +22,7 @@ pub enum Isolation {
     None,
 }
 
-/// Enforcer of a limit.
+/// Enforcer of a limit on a box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitKind {
     /// The kernel: no process can exceed the limit.
@@ -33,7 +33,7 @@ pub enum LimitKind {
     None,
 }
 
-/// A provider's ability to work on this host now.
+/// A provider's ability to make boxes on this host now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Health {
     /// Reason why the provider cannot work, and the remedy; `None` while it can.
@@ -45,11 +45,11 @@ pub struct Health {
 pub struct Facts {
     /// Separation of its boxes from the host.
     pub isolation: Isolation,
-    /// `runtime` of the API: `namespaces`, `memory`, …
+    /// Technique that boxes are made with, `runtime` in the API: `namespaces`, `memory`, …
     pub runtime: String,
-    /// `network_mode` of the API: `loopback`, `none`, …
+    /// Network that a box sees, `network_mode` in the API: `loopback`, `none`, …
     pub network_mode: String,
-    /// Limits with their enforcers: `memory_mb`, `vcpus`, `pids`, `disk_mb`.
+    /// Limits by name (`memory_mb`, `vcpus`, `pids`, `disk_mb`), with their enforcers.
     pub limits: Vec<(&'static str, LimitKind)>,
     /// Features that this host lacks, a sentence each, with the remedy.
     pub missing: Vec<String>,
@@ -62,7 +62,7 @@ pub struct Backend {
     pub version: String,
     /// Runtimes with which it can make boxes, sorted: `runc`, `runsc`, …
     pub runtimes: Vec<String>,
-    /// `runtime_count` of the API: number of this server's boxes that it holds.
+    /// Number of this server's boxes that it holds, `runtime_count` in the API.
     pub runtime_count: u32,
 }
 
@@ -76,7 +76,7 @@ pub trait ImageSource: fmt::Debug + Send + Sync {
     /// host and no registry may be asked for it.
     async fn check_image(&self, image: &str) -> Result<()>;
 
-    /// Returns whether a box of this image has to wait for a registry.
+    /// Returns whether a box of this image would have to wait for a registry.
     async fn is_awaited(&self, image: &str) -> bool;
 
     /// Returns the digest that the name stands for on this host, `sha256:…`, or `None` while the
@@ -101,6 +101,9 @@ impl ImageSource for Images {
 
 /// A runtime that can hold sandboxes.
 ///
+/// It makes boxes and removes them. A box has the id of its sandbox; one that users share has an id
+/// of its own. Many calls may run at once, and a caller that gives up drops the future.
+///
 /// Every implementation passes the suite in the crate `conformance`: each bullet here and in
 /// [`Guest`] is tested by a case there, or by the provider's own tests where it takes a second
 /// server or an option that not every provider has.
@@ -109,14 +112,14 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// Returns the provider's name in the API and in the configuration.
     fn name(&self) -> &str;
 
-    /// Returns the properties that an operator sees.
+    /// Returns the provider's properties that an operator sees.
     fn facts(&self) -> Facts;
 
     /// Checks whether the provider can work now. Answers within one second, or within four if
     /// another machine has to be asked and does not answer.
     async fn health(&self) -> Health;
 
-    /// Returns the image that an omitted name stands for.
+    /// Returns the name of the image for a spawn that names none.
     fn default_image(&self) -> &str;
 
     /// Returns the source of the images of its boxes, or `None` if they have none or if another
@@ -134,7 +137,7 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// - An option that it cannot enforce is [`crate::Error::NotSupported`], naming the option.
     fn check(&self, spec: &Spec) -> Result<()>;
 
-    /// Makes a box, ready for [`Provider::guest`].
+    /// Makes a box from `spec`, ready for [`Provider::guest`].
     ///
     /// - Idempotent by `id`: a repeat finds the running box.
     /// - On error nothing is left behind.
@@ -159,7 +162,7 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// - A box whose first process has ended is listed as not alive until it is stopped.
     async fn inventory(&self) -> Result<Vec<Found>>;
 
-    /// Returns the inside of a box.
+    /// Returns the inside of a box, for commands and files.
     ///
     /// - A box that does not exist is [`crate::Error::Gone`].
     /// - Works on boxes that an earlier process started, if they outlive it.
@@ -191,8 +194,9 @@ pub trait Provider: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Measures the use of a resource of the host's kernel that no limit of the box covers, so
-    /// that the box which uses most can be ended. Returns `None` if that cannot be seen.
+    /// Measures a box's use of `share`, a resource of the host's kernel that no limit of the box
+    /// covers, so that the box which uses most can be ended. Returns the amount in the unit of
+    /// `share`, or `None` if it cannot be seen.
     ///
     /// - Open files of a box are counted.
     async fn kernel_usage(&self, id: &SandboxId, share: KernelShare) -> Option<u64> {
@@ -204,7 +208,8 @@ pub trait Provider: fmt::Debug + Send + Sync {
     async fn idle(&self) {}
 }
 
-/// Returns the `capabilities` of the API, derived from what the provider implements.
+/// Returns the `capabilities` of the API, such as `exec`, derived from what the provider
+/// implements.
 #[must_use]
 pub fn capabilities(provider: &dyn Provider) -> Vec<&'static str> {
     let mut capabilities = vec!["spawn", "exec", "exec_stream", "files", "console", "health"];

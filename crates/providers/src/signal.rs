@@ -12,7 +12,8 @@ const NAMES: [&str; 31] = [
 pub struct Signal(u8);
 
 impl Signal {
-    /// Returns the signal with this name, with or without the prefix `SIG`.
+    /// Returns the signal with this name in upper case, such as `TERM` or `SIGTERM`; `None` if
+    /// there is none.
     #[must_use]
     pub fn named(name: &str) -> Option<Signal> {
         let name = name.strip_prefix("SIG").unwrap_or(name);
@@ -26,7 +27,7 @@ impl Signal {
         i32::from(self.0)
     }
 
-    /// Returns the name, without `SIG`.
+    /// Returns the name without `SIG`, such as `TERM`.
     #[must_use]
     pub fn name(self) -> &'static str {
         NAMES.get(usize::from(self.0) - 1).copied().unwrap_or_default()

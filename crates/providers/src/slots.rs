@@ -14,13 +14,13 @@ use crate::{DiskUsage, Found, Guest, KernelShare, Result, Spec, Started};
 /// workspace and `/tmp`, and its own share of memory and processes. The slots of a box have in
 /// common the kernel, the resources of the box, and its end.
 ///
-/// Every implementation passes the suite in the crate `conformance`: each bullet here is tested by a case
-/// there.
+/// Every implementation passes the suite in the crate `conformance`: each bullet here is tested by
+/// a case there.
 #[async_trait]
 pub trait Slots: fmt::Debug + Send + Sync {
     /// Makes a box that holds slots. The size in `spec` is that of all its slots together.
-    /// Otherwise the box is as [`crate::Provider::start`] makes it, and `stop`, `inventory` and
-    /// the deadline of `guest` apply to it.
+    /// Otherwise the box is as [`crate::Provider::start`] makes it: [`crate::Provider::stop`],
+    /// [`crate::Provider::inventory`] and [`Guest::set_deadline`] apply to it.
     ///
     /// - The box is listed in the inventory, and its slots are not.
     /// - Stopping the box ends its slots and removes all that they held.
@@ -39,7 +39,8 @@ pub trait Slots: fmt::Debug + Send + Sync {
 
     /// Removes a slot and everything that it held.
     ///
-    /// - Removing a slot that does not exist, or one of such a box, succeeds; so does a repeat.
+    /// - Removing a slot that does not exist, or a slot of a box that does not exist, succeeds; so
+    ///   does a repeat.
     /// - Its commands end, and those of its neighbours go on.
     async fn remove(&self, host: &SandboxId, slot: &SandboxId) -> Result<()>;
 

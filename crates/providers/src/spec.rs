@@ -15,9 +15,10 @@ pub struct Spec {
     pub resources: Resources,
     /// True to start the image's entry point beside the agent. Its output goes to the console.
     pub entrypoint: bool,
-    /// Labels of the sandbox. Only `mock` acts on them.
+    /// Labels of the sandbox. Only [`mock`](crate::mock) acts on them.
     pub metadata: Metadata,
-    /// Time until the box ends by itself, unless a server sets a new deadline before.
+    /// Time until the box ends by itself, unless
+    /// [`Guest::set_deadline`](crate::Guest::set_deadline) changes it before.
     pub lifetime: Duration,
     /// Caller that the box is made for; it shares the places for image pulls with other callers.
     /// `None` for the server itself.
@@ -27,24 +28,24 @@ pub struct Spec {
 /// A phase of a start, with its duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Phase {
-    /// `image`, `box` or `agent`.
+    /// Name of the phase: `image`, `box` or `agent`.
     pub name: &'static str,
     /// Duration of the phase.
     pub took: Duration,
 }
 
-/// Outcome of a successful start.
+/// Result of a successful [`Provider::start`](crate::Provider::start).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Started {
     /// Phases of the start with their durations, in order.
     pub phases: Vec<Phase>,
 }
 
-/// A box that a provider holds.
+/// A box or slot that a provider holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Sandbox that the box belongs to.
+    /// Id of the sandbox that the box or slot belongs to.
     pub id: SandboxId,
-    /// True while the box can be used. One that cannot be used only needs to be removed.
+    /// True while it can be used. One that cannot be used only needs to be removed.
     pub alive: bool,
 }
