@@ -1,10 +1,10 @@
 //! Wire types of `/api/v1`: the bodies that clients send and receive.
 //!
 //! ```
-//! let request: api::ExecRequest =
+//! let request: tidebox_api::ExecRequest =
 //!     serde_json::from_str(r#"{"command": "make", "timeout": "30s"}"#).unwrap();
 //! assert_eq!(request.timeout.as_deref(), Some("30s"));
-//! assert!(serde_json::from_str::<api::ExecRequest>(r#"{"cmd": "make"}"#).is_err());
+//! assert!(serde_json::from_str::<tidebox_api::ExecRequest>(r#"{"cmd": "make"}"#).is_err());
 //! ```
 //!
 //! Deriving `Serialize` makes a type part of the contract, so these types hold no rules, and no
