@@ -41,6 +41,14 @@ pub(super) fn names_hosts(name: &str) -> bool {
     parts().iter().any(|part| part.name == name && part.entries.is_some_and(|entries| entries.is_host))
 }
 
+/// Returns whether two texts for the `*` of `key` name one entry: a registry has several spellings.
+pub(super) fn is_same_entry(key: &Key, one: &str, other: &str) -> bool {
+    let map = key.name.split_once(".*").map(|(map, _)| map);
+    let entries = parts().iter().find(|part| map == Some(&part.name)).and_then(|part| part.entries);
+    let stored = |entry: &str| entries.and_then(|entries| (entries.check)(entry).ok());
+    one == other || stored(one).is_some_and(|stored_one| Some(stored_one) == stored(other))
+}
+
 /// Values by dotted name, as they were written.
 pub(super) type Values = BTreeMap<String, Value>;
 

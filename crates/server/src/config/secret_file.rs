@@ -13,10 +13,12 @@ use super::{Draft, keys, read};
 pub(super) fn resolve(draft: &mut Draft) {
     for (file_key, path) in draft.files(|key| key.kind.marks().is_file_of_secret) {
         let Some((key, entry)) = file_key.strip_suffix("_file").and_then(keys::find) else { continue };
-        let name = key.name.replace('*', entry);
         let source = draft.source(&file_key);
-        if !matches!(draft.values.get(&name), None | Some(Value::Null)) {
-            let message = format!("is set, and so is `{name}` ({}); keep one of the two", draft.source(&name));
+        let is_inline = |name: &str, value: &Value| {
+            *value != Value::Null && key.entry(name).is_some_and(|other| keys::is_same_entry(key, entry, other))
+        };
+        if let Some((name, _)) = draft.values.iter().find(|(name, value)| is_inline(name, value)) {
+            let message = format!("is set, and so is `{name}` ({}); keep one of the two", draft.source(name));
             draft.fault(file_key, &source, message);
             continue;
         }

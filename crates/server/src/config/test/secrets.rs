@@ -48,6 +48,21 @@ fn every_secret_can_be_kept_in_a_file() {
 }
 
 #[test]
+fn a_password_inline_and_in_a_file_is_refused_under_any_spelling_of_the_registry() {
+    let layers = TestLayers::new().file("secret", "from-file");
+    let file = layers.folder.path().join("secret");
+    let yaml = format!(
+        "images: {{registries: {{docker.io: {{username: u, password: inline}}, index.docker.io: {{password_file: {}}}}}}}",
+        file.display()
+    );
+    let faults = layers.here(&yaml).faults();
+    assert!(
+        faults.len() == 1 && faults[0].contains("is set, and so is `images.registries.docker.io.password`"),
+        "{faults:?}"
+    );
+}
+
+#[test]
 fn a_secret_inline_and_in_a_file_is_refused_and_both_are_named() {
     for name in ["auth.api_key", "auth.admin_api_key", "auth.worker_token", "auth.worker_signing_key"] {
         let faults =
