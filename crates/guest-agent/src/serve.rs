@@ -98,6 +98,9 @@ async fn serve(
         let faults = prepare_rootfs::furnish(&agent.boot);
         faults.into_iter().for_each(|fault| agent.console.push(format!("tidebox: {fault}")));
     }
+    // Before the first child: until the signal is blocked, the kernel drops it, and a child that has
+    // ended by then would stay a zombie.
+    let child_signals = reaping::child_signals()?;
     if !agent.boot.holds_slots {
         exec::entrypoint::start(&agent);
         spawn_local(reaping::kill_strangers(Rc::clone(&agent)));
@@ -106,7 +109,7 @@ async fn serve(
     if agent.boot.soft_memory_mb > 0 {
         spawn_local(watchdog::run(Rc::clone(&agent), agent.boot.soft_memory_mb));
     }
-    let reaping = spawn_local(reaping::reap(Rc::clone(&agent)));
+    let reaping = spawn_local(reaping::reap(Rc::clone(&agent), child_signals));
     if let Some(turns) = turns {
         spawn_local(turns::give(turns));
     }

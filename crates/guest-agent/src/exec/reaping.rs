@@ -13,9 +13,16 @@ use crate::descriptor;
 /// Many times the size of the kernel's record of a signal.
 const SIGNALS_BYTES: usize = 1024;
 
+/// Blocks the signal that a child has ended, and returns the descriptor that it arrives on.
+///
+/// # Errors
+/// The kernel's, or the runtime's that watches the descriptor.
+pub(crate) fn child_signals() -> std::io::Result<AsyncFd<OwnedFd>> {
+    descriptor::readable(super::spawn::child_signals()?)
+}
+
 /// Reaps whenever a child has ended.
-pub(crate) async fn reap(agent: Rc<Agent>) -> std::io::Result<()> {
-    let signals = descriptor::readable(super::spawn::child_signals()?)?;
+pub(crate) async fn reap(agent: Rc<Agent>, signals: AsyncFd<OwnedFd>) -> std::io::Result<()> {
     loop {
         let mut guard = signals.readable().await?;
         let mut drained = [0; SIGNALS_BYTES];
