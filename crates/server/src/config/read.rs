@@ -204,6 +204,10 @@ impl<T: Configurable> Configurable for Vec<T> {
     }
 }
 
+/// Largest count that can be configured: counts are stored and multiplied as signed 64-bit
+/// numbers.
+pub(super) const COUNT_MAX: u64 = 1_000_000_000;
+
 /// A whole number within a range.
 pub(super) struct Number<T>(pub(super) RangeInclusive<T>);
 

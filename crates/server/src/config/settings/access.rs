@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::declare::{Entries, SecretOrFile, section, words};
-use super::super::read::{List, Number, SECRET};
+use super::super::read::{COUNT_MAX, List, Number, SECRET};
 use super::super::secret::Secret;
 use super::super::text::{BY_WORKER, TOKEN_ID};
-use super::{COUNT_MAX, Overflow};
+use super::limits::Overflow;
 
 section! {
     /// Keys and tokens of callers and workers.

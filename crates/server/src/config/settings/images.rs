@@ -7,10 +7,9 @@ use std::time::Duration;
 use images::PullPolicy;
 
 use super::super::declare::{SecretOrFile, Sections, section};
-use super::super::read::{Configurable, LATER_FILE, List, Number, Optional, OrEmpty, Reader, Words};
+use super::super::read::{COUNT_MAX, Configurable, LATER_FILE, List, Number, Optional, OrEmpty, Reader, Words};
 use super::super::secret::Secret;
 use super::super::text::{BY_REGISTRY, REGISTRY, USER_NAME};
-use super::COUNT_MAX;
 
 section! {
     /// Image store: pulls, sizes and registries.

@@ -16,7 +16,8 @@ use super::super::text::{
     CAPABILITY, CAPABILITY_OR_ALL, CGROUP, ENGINE, LABEL, NETWORK_MODE, SUBIDS, Special, TMPFS, URL, User, is_label,
 };
 use super::super::tree::Value;
-use super::{Auth, PIDS};
+use super::access::Auth;
+use super::limits::PIDS;
 
 section! {
     /// Providers that run the boxes.

@@ -1,0 +1,131 @@
+//! Settings of the size, number and lifetime of sandboxes and rows.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use domain::Resources;
+
+use super::super::declare::{section, words};
+use super::super::read::{ANY_SPAN, Auto, COUNT_MAX, Number, Optional, size};
+use super::super::text::IMAGE;
+
+/// Bounds on the memory of a sandbox, in mebibytes.
+const MEMORY_MB: RangeInclusive<u32> = Resources::MEMORY_MB.0..=Resources::MEMORY_MB.1;
+
+/// Bounds on the virtual CPUs of a sandbox.
+const VCPUS: RangeInclusive<u32> = Resources::VCPUS.0..=Resources::VCPUS.1;
+
+/// Bounds on the processes of a sandbox.
+pub(super) const PIDS: RangeInclusive<u32> = 8..=4_194_304;
+
+/// The most bytes of output that a server will hold for one caller.
+const OUTPUT_BYTES_MAX: u64 = 1 << 30;
+
+/// Largest file of ext4, in bytes.
+const FILE_BYTES_MAX: u64 = 16 << 40;
+
+/// Bounds on the number of rows: a table of a million still fits a disk, and is counted in
+/// milliseconds.
+const ROWS: RangeInclusive<u64> = 1..=1_000_000;
+
+/// Bounds on the memory for requests, in mebibytes: the least takes a few bodies of the largest
+/// kind of JSON, the most is a machine's worth.
+const REQUEST_MEMORY_MB: RangeInclusive<u64> = 16..=1_048_576;
+
+section! {
+    /// Values for requests that state none, and the most that a request may ask for.
+    pub struct Defaults {
+        /// Image of a spawn that names none. Unset: the provider's own (native: `host`).
+        pub image: Option<String> as Optional(IMAGE),
+        /// Lifetime of a sandbox whose spawn names none; at most `defaults.max_ttl`.
+        pub ttl: Duration = "30m",
+        /// Memory limit in MiB of a spawn that names none.
+        pub memory_mb: u32 = "512" as Number(MEMORY_MB),
+        /// Virtual CPUs of a spawn that names none.
+        pub vcpus: u32 = "1" as Number(VCPUS),
+        /// The most processes and threads in a sandbox.
+        pub pids: u32 = "256" as Number(PIDS),
+        /// The longest lifetime that a spawn or an extension may ask for.
+        pub max_ttl: Duration = "24h",
+        /// The most memory in MiB of one sandbox; `auto` is three quarters of the machine's, or of
+        /// what the server's container may have.
+        pub max_memory_mb: Option<u32> = "auto" as Auto(MEMORY_MB),
+        /// The most virtual CPUs of one sandbox; `auto` is as many as the server may run on.
+        pub max_vcpus: Option<u32> = "auto" as Auto(VCPUS),
+        /// The largest `disk_mb` in MiB; `auto` is half of the disk that `data_dir` is on. A
+        /// number is also the bound of a sandbox that names none.
+        pub max_disk_mb: Option<u32> = "auto" as Auto(1..=Resources::DISK_MB.1),
+        /// Deadline of a command that names none; at most `defaults.max_exec_timeout`.
+        pub default_exec_timeout: Duration = "60s",
+        /// The longest deadline that a command may ask for.
+        pub max_exec_timeout: Duration = "10m",
+        /// The most sandboxes at once; 0 is no limit.
+        pub max_sandboxes: u64 = "0" as Number(0..=COUNT_MAX),
+        /// The most sandboxes of one owner at once; 0 is no limit. A sandbox without an owner is
+        /// under no such cap.
+        pub max_sandboxes_per_owner: u64 = "0" as Number(0..=COUNT_MAX),
+        /// Treatment of a spawn that finds no room: `reject` or `queue`.
+        pub spawn_overflow: Overflow = "reject",
+        /// The longest time that a spawn may wait for room.
+        pub spawn_queue_timeout: Duration = "30s",
+        /// The most spawns that may wait for room at once.
+        pub max_spawn_queue: usize = "100" as Number(1..=100_000),
+        /// The most of them that may be one owner's; `auto` is as many as it leaves free for
+        /// others.
+        pub max_spawn_queue_per_owner: Option<usize> = "auto" as Auto(1..=100_000),
+    }
+}
+
+words! {
+    /// Treatment of a request that finds no room.
+    pub enum Overflow {
+        /// An error at once.
+        Reject = "reject",
+        /// A place in a queue.
+        Queue = "queue",
+    }
+}
+
+section! {
+    /// Bounds on sizes, disk space, memory and rows.
+    pub struct Limits {
+        /// The most bytes of each output stream in a buffered result; what is above is cut off.
+        /// Bytes, or a number with `KiB`, `MiB` or `GiB`; at most `1GiB`.
+        pub max_output_bytes: usize = "8MiB" as size(OUTPUT_BYTES_MAX),
+        /// The largest file that may be written. Bytes, or a number with `KiB`, `MiB`, `GiB` or
+        /// `TiB`; at most `16TiB`.
+        pub max_file_bytes: u64 = "1GiB" as size(FILE_BYTES_MAX),
+        /// Free space in MiB that sandboxes must leave, so that the server can always write: on
+        /// the disk of the data folder and on every other that boxes lie on. Images leave twice as
+        /// much.
+        pub reserve_disk_mb: u64 = "1024" as Number(0..=COUNT_MAX),
+        /// Free inodes that sandboxes must leave there, so that the server can always make files;
+        /// images leave twice as many. Without effect on file systems that do not count them
+        /// (btrfs).
+        pub reserve_inodes: u64 = "10000" as Number(0..=COUNT_MAX),
+        /// Memory in MiB that all requests together may hold in the server: bodies, collected
+        /// output, what waits for slow readers. Beyond it, requests are refused with 503.
+        pub request_memory_mb: u64 = "256" as Number(REQUEST_MEMORY_MB),
+        /// The most templates at once; one more is 429.
+        pub max_templates: u64 = "1000" as Number(ROWS),
+        /// The most owners with a quota of their own; one more is 429.
+        pub max_quotas: u64 = "10000" as Number(ROWS),
+    }
+}
+
+section! {
+    /// Retention of the rows of ended sandboxes.
+    pub struct Retention {
+        /// Time for which a destroyed or failed sandbox is remembered: a second DELETE is a
+        /// success that long.
+        pub destroyed: Duration = "24h" as ANY_SPAN,
+        /// The most destroyed sandboxes that are remembered; the oldest go first.
+        pub max_destroyed: u64 = "10000" as Number(ROWS),
+        /// The most destroyed sandboxes of one owner that are remembered.
+        pub max_destroyed_per_owner: u64 = "1000" as Number(ROWS),
+        /// The most failed sandboxes that are remembered and listed; the oldest go first.
+        pub max_failed: u64 = "1000" as Number(ROWS),
+        /// The most failed sandboxes of one owner that are remembered and listed.
+        pub max_failed_per_owner: u64 = "100" as Number(ROWS),
+    }
+}
