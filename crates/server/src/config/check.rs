@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use domain::format_duration;
 
+use super::draft::Draft;
+use super::fault::{Fault, Source};
+use super::secret_file;
+use super::settings::{Config, DefaultProvider, Enabled};
 use super::tree::Value;
-use super::{Config, DefaultProvider, Draft, Enabled, Fault, Source, secret_file};
 
 use Bounded::{Number, Span};
 

@@ -3,9 +3,11 @@
 use std::ffi::{OsStr, OsString};
 
 use super::declare::Key;
+use super::draft::Draft;
+use super::fault::Source;
 use super::nearest::nearest;
 use super::tree::{Value, clip};
-use super::{Draft, Source, keys, unsupported};
+use super::{keys, unsupported};
 
 /// Prefix of the server's variables.
 const PREFIX: &str = "TIDEBOX_";

@@ -5,9 +5,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use super::draft::Draft;
+use super::fault::Source;
 use super::nearest::nearest;
 use super::tree::{self, FILE_BYTES_MAX, Value};
-use super::{Draft, Source, keys, unsupported};
+use super::{keys, unsupported};
 
 /// Lays the file at `path` over the weaker layers. A missing file is a fault only if it is
 /// `needed`.

@@ -5,6 +5,11 @@ use std::fmt;
 use secrecy::{ExposeSecret, SecretString};
 use subtle::ConstantTimeEq;
 
+use super::tree::Value;
+
+/// Placeholder for a secret that is set.
+pub(super) const HIDDEN: &str = "[hidden]";
+
 /// A key or token. Its memory is wiped on drop, `Debug` hides it, and a comparison takes the
 /// same time wherever two differ.
 #[derive(Clone)]
@@ -34,7 +39,19 @@ impl Eq for Secret {}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[hidden]")
+        f.write_str(HIDDEN)
+    }
+}
+
+/// Returns what is kept of a secret that was written: whether there is one.
+pub(super) fn hidden(value: &Value) -> Value {
+    match value {
+        Value::Null => Value::Null,
+        Value::Bare(text) if text.is_empty() => Value::Null,
+        Value::List(items) => Value::List(items.iter().map(hidden).collect()),
+        Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::Text(_) | Value::Bare(_) | Value::Map(_) => {
+            Value::Text(HIDDEN.to_owned())
+        }
     }
 }
 

@@ -5,8 +5,9 @@ use std::io::Read as _;
 use std::path::Path;
 
 use super::declare::Section as _;
+use super::draft::Draft;
 use super::tree::Value;
-use super::{Draft, keys, read};
+use super::{keys, read};
 
 /// Reads every secret whose file is named. One that is given both ways is a fault: neither takes
 /// precedence.

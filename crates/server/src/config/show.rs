@@ -4,23 +4,11 @@
 use std::fmt::Write as _;
 
 use super::declare::Key;
+use super::fault::Source;
+use super::keys;
+use super::load::Loaded;
+use super::secret::HIDDEN;
 use super::tree::{Value, parse};
-use super::{Loaded, Source, keys};
-
-/// Placeholder for a secret that is set.
-const HIDDEN: &str = "[hidden]";
-
-/// Returns what is kept of a secret that was written: whether there is one.
-pub(super) fn hidden(value: &Value) -> Value {
-    match value {
-        Value::Null => Value::Null,
-        Value::Bare(text) if text.is_empty() => Value::Null,
-        Value::List(items) => Value::List(items.iter().map(hidden).collect()),
-        Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::Text(_) | Value::Bare(_) | Value::Map(_) => {
-            Value::Text(HIDDEN.to_owned())
-        }
-    }
-}
 
 /// One key with its value in effect.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,6 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::declare::{Key, Section as _};
+use super::draft::Draft;
+use super::inputs::files;
 use super::*;
 
 mod faults;
