@@ -11,46 +11,18 @@ use std::time::Duration;
 
 use domain::format_duration;
 
-use super::{Config, Enabled, Level, Loaded, RateKey, RouteGroup, Secret, Source, keys};
+use super::fault::Source;
+use super::keys;
+use super::load::Loaded;
+use super::secret::Secret;
+use super::settings::{Config, Level, RateKey, RouteGroup};
 
+mod report;
 mod runtimes;
 mod strength;
 
-/// Severity of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// No reason for a change.
-    Pass,
-    /// Advice; no failure even in production.
-    Warn,
-    /// Not fit for production.
-    Fail,
-}
-
-impl Verdict {
-    /// Returns the name as it is printed.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Verdict::Pass => "pass",
-            Verdict::Warn => "warn",
-            Verdict::Fail => "fail",
-        }
-    }
-}
-
-/// Result of one rule for one key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// Severity of the finding.
-    pub verdict: Verdict,
-    /// Dotted name of the key.
-    pub key: String,
-    /// Description of the finding, without any secret.
-    pub message: String,
-    /// Suggested change; empty if there is none.
-    pub remedy: String,
-}
+use report::Report;
+pub use report::{Finding, Verdict};
 
 /// Modes of files, by path: the lower twelve bits, or the error on reading them.
 pub type Modes = BTreeMap<PathBuf, Result<u32, String>>;
@@ -84,31 +56,6 @@ pub fn lint(loaded: &Loaded, modes: &Modes, production: bool) -> Vec<Finding> {
     report.findings
 }
 
-struct Report {
-    findings: Vec<Finding>,
-    /// Verdict for a failure: a warning outside production.
-    worst: Verdict,
-}
-
-impl Report {
-    fn say(&mut self, verdict: Verdict, key: impl Into<String>, message: impl Into<String>, remedy: impl Into<String>) {
-        let (key, message, remedy) = (key.into(), message.into(), remedy.into());
-        self.findings.push(Finding { verdict, key, message, remedy });
-    }
-
-    fn pass(&mut self, key: impl Into<String>, message: impl Into<String>) {
-        self.say(Verdict::Pass, key, message, "");
-    }
-
-    fn warn(&mut self, key: impl Into<String>, message: impl Into<String>, remedy: impl Into<String>) {
-        self.say(Verdict::Warn, key, message, remedy);
-    }
-
-    fn fail(&mut self, key: impl Into<String>, message: impl Into<String>, remedy: impl Into<String>) {
-        self.say(self.worst, key, message, remedy);
-    }
-}
-
 /// Rules that need only the values, not the modes of files.
 const RULES: &[fn(&Config, &mut Report)] = &[
     authentication,
@@ -129,7 +76,7 @@ const RULES: &[fn(&Config, &mut Report)] = &[
     audit,
     traces,
     disk,
-    peers,
+    runtimes::peers,
     runtimes::registries,
 ];
 
@@ -369,32 +316,6 @@ fn disk(config: &Config, report: &mut Report) {
             reserve => report.pass(key, format!("is {reserve}")),
         }
     }
-}
-
-/// Checks that the keys which this server sends to others do not cross the network in the clear.
-fn peers(config: &Config, report: &mut Report) {
-    let custom = &config.providers.custom;
-    let custom = custom.enabled.then_some(("providers.custom.base_url".to_owned(), &custom.base_url));
-    let workers = config.workers.iter().map(|(id, worker)| (format!("workers.{id}.url"), &worker.url));
-    let plane = &config.worker.control_plane;
-    let plane = (!plane.is_empty()).then_some(("worker.control_plane".to_owned(), plane));
-    for (key, url) in custom.into_iter().chain(workers).chain(plane) {
-        if is_in_the_clear(url) {
-            report.warn(key, "is http: its key and all data cross the network in the clear", "use https");
-        } else {
-            report.pass(key, "is https, or does not leave this host");
-        }
-    }
-}
-
-fn is_in_the_clear(url: &str) -> bool {
-    let Some(rest) = url.strip_prefix("http://") else { return false };
-    let authority = rest.split('/').next().unwrap_or(rest);
-    let host = match authority.strip_prefix('[') {
-        Some(v6) => v6.split(']').next().unwrap_or(v6),
-        None => authority.split(':').next().unwrap_or(authority),
-    };
-    host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Returns the files that hold a secret, by the key that names them or is written in them.

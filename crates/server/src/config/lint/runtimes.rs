@@ -1,7 +1,9 @@
-//! Rules about providers and registries.
+//! Rules about providers, registries and other servers.
 
-use super::super::settings::Docker;
-use super::{Config, Enabled, Report, is_in_the_clear};
+use std::net::IpAddr;
+
+use super::super::settings::{Config, Docker, Enabled};
+use super::report::Report;
 
 /// Capabilities with which a process can leave its container or act on the host.
 const DANGEROUS: [&str; 13] = [
@@ -94,4 +96,30 @@ pub(super) fn registries(config: &Config, report: &mut Report) {
             report.pass(key, "is https, or does not leave this host");
         }
     }
+}
+
+/// Checks that the keys which this server sends to others do not cross the network in the clear.
+pub(super) fn peers(config: &Config, report: &mut Report) {
+    let custom = &config.providers.custom;
+    let custom = custom.enabled.then_some(("providers.custom.base_url".to_owned(), &custom.base_url));
+    let workers = config.workers.iter().map(|(id, worker)| (format!("workers.{id}.url"), &worker.url));
+    let plane = &config.worker.control_plane;
+    let plane = (!plane.is_empty()).then_some(("worker.control_plane".to_owned(), plane));
+    for (key, url) in custom.into_iter().chain(workers).chain(plane) {
+        if is_in_the_clear(url) {
+            report.warn(key, "is http: its key and all data cross the network in the clear", "use https");
+        } else {
+            report.pass(key, "is https, or does not leave this host");
+        }
+    }
+}
+
+fn is_in_the_clear(url: &str) -> bool {
+    let Some(rest) = url.strip_prefix("http://") else { return false };
+    let authority = rest.split('/').next().unwrap_or(rest);
+    let host = match authority.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or(v6),
+        None => authority.split(':').next().unwrap_or(authority),
+    };
+    host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
