@@ -1,23 +1,25 @@
 //! HTTP requests to registries for manifests and blobs. No answer is trusted.
 
 mod access;
+mod source;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use domain::Chain;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_RANGE, HeaderValue, LOCATION, RANGE, RETRY_AFTER};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_RANGE, HeaderValue, LOCATION, RANGE};
 use reqwest::{Client, Response, StatusCode, Url};
 use tokio_rustls::rustls::crypto::ring;
 
-use super::config::{ImagesConfig, RegistryConfig};
-use super::login::Logins;
-use super::manifest;
-use super::name::{Name, host_of, is_docker_hub};
-use crate::{Error, Result};
+use crate::config::{ImagesConfig, RegistryConfig};
+use crate::error::{Error, Result};
+use crate::login::Logins;
+use crate::manifest;
+use crate::name::{Name, host_of, is_docker_hub};
 use access::Access;
+pub(super) use source::{Fault, Source};
+use source::{authority, bounded, is_loopback, retry_after, slow, unreachable};
 
 /// Timeout for a connection to a registry.
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -28,21 +30,6 @@ const DOCUMENT_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Most redirects followed from one request.
 const REDIRECTS_MAX: usize = 5;
 
-/// Reason why a request to a registry failed.
-#[derive(Debug, Clone)]
-pub(super) enum Fault {
-    /// Not found in the registry.
-    Missing,
-    /// Refused without a login, or with this one.
-    Refused(String),
-    /// Transient fault, with the shortest wait before a retry.
-    Passing(String, Duration),
-    /// Answer that does not fit the request, or cannot be used.
-    Broken(String),
-    /// Other error that neither a retry nor another source fixes.
-    Ours(Arc<Error>),
-}
-
 /// HTTP clients and credentials for all registries.
 #[derive(Debug)]
 pub(super) struct Registries {
@@ -52,17 +39,6 @@ pub(super) struct Registries {
     /// HTTP clients by the certificate that they trust besides the system's, and by whether they
     /// use a proxy.
     clients: Mutex<BTreeMap<(Option<PathBuf>, bool), Client>>,
-}
-
-/// Host that may serve an image.
-#[derive(Debug, Clone)]
-pub(super) struct Source {
-    /// Host and port as configured.
-    pub(super) registry: String,
-    /// Base address, such as `https://registry-1.docker.io`.
-    base: Url,
-    repository: String,
-    client: Client,
 }
 
 impl Registries {
@@ -258,96 +234,6 @@ impl Registries {
             _ => Err(Fault::Broken(format!("`{}` answers {}", source.registry, status.as_u16()))),
         }
     }
-}
-
-impl Source {
-    fn url(&self, path: &str) -> Result<Url, Fault> {
-        let text = format!("/v2/{}/{path}", self.repository);
-        self.base.join(&text).map_err(|_| Fault::Broken(format!("`{text}` cannot be asked for")))
-    }
-
-    /// Returns whether this address is of the registry itself: same scheme, host and port.
-    fn is_own(&self, url: &Url) -> bool {
-        url.origin() == self.base.origin()
-    }
-
-    /// Returns the fault of a source whose rate is too low.
-    pub(super) fn too_slow(&self) -> Fault {
-        Fault::Passing(format!("`{}` sends too slowly", self.registry), Duration::ZERO)
-    }
-
-    /// Converts an error in the middle of an answer, such as a cut connection.
-    pub(super) fn cut(&self, error: &reqwest::Error) -> Fault {
-        unreachable(self, error)
-    }
-}
-
-/// Reads a whole answer of at most `bytes_max` bytes.
-async fn bounded(mut response: Response, bytes_max: u64) -> Result<Vec<u8>, Fault> {
-    let mut bytes = Vec::new();
-    loop {
-        let chunk = response
-            .chunk()
-            .await
-            .map_err(|_| Fault::Passing("the registry broke off its answer".to_owned(), Duration::ZERO))?;
-        let Some(chunk) = chunk else { return Ok(bytes) };
-        if (bytes.len() + chunk.len()) as u64 > bytes_max {
-            return Err(Fault::Broken(format!("the registry answers with more than {bytes_max} bytes")));
-        }
-        bytes.extend_from_slice(&chunk);
-    }
-}
-
-/// Converts the error of a request without an answer; the cause goes to the log.
-fn unreachable(source: &Source, error: &reqwest::Error) -> Fault {
-    tracing::debug!(registry = source.registry, error = %Chain(error), "a registry fails");
-    if error.is_timeout() {
-        return slow(source);
-    }
-    let mut what = if error.is_connect() { "cannot be reached" } else { "broke off its answer" };
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if text.contains("certificate") {
-            // A retry fixes neither this fault nor the next one.
-            return Fault::Broken(format!(
-                "`{}` has a certificate that is not trusted here (`ca_file` names one that is)",
-                source.registry
-            ));
-        }
-        if text.contains("InvalidContentType") || text.contains("corrupt message") {
-            return Fault::Broken(format!("`{}` speaks no TLS (`plain_http` allows that)", source.registry));
-        }
-        if text.contains("dns error") || text.contains("lookup address") {
-            what = "has no address (is its name right?)";
-        }
-        cause = error.source();
-    }
-    Fault::Passing(format!("`{}` {what}", source.registry), Duration::ZERO)
-}
-
-fn slow(source: &Source) -> Fault {
-    Fault::Passing(format!("`{}` does not answer in time", source.registry), Duration::ZERO)
-}
-
-/// Returns the wait that the registry asks for, at most 30 seconds.
-fn retry_after(response: &Response) -> Duration {
-    const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
-    let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    seconds.map_or(Duration::ZERO, |seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
-}
-
-/// Returns the host and port of an address, for a message.
-fn authority(url: &Url) -> String {
-    let host = url.host_str().unwrap_or_default();
-    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
-}
-
-/// Returns whether a host and port is this machine, by its name alone.
-fn is_loopback(host: &str) -> bool {
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    name.eq_ignore_ascii_case("localhost")
-        || name.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]

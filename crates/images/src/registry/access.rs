@@ -12,8 +12,8 @@ use reqwest::{StatusCode, Url};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
-use super::super::login::{Login, Logins};
-use super::{Fault, Source, authority, bounded, is_loopback, slow, unreachable};
+use super::source::{Fault, Source, authority, bounded, is_loopback, retry_after, slow, unreachable};
+use crate::login::{Login, Logins};
 
 /// Timeout for the request for a token.
 const TOKEN_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -239,7 +239,7 @@ async fn ask(
         StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return Err(wants_login(source)),
         _ if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
             let text = format!("the token service of `{}` answers {}", source.registry, status.as_u16());
-            return Err(Fault::Passing(text, super::retry_after(&response)));
+            return Err(Fault::Passing(text, retry_after(&response)));
         }
         _ => return Err(broken(&format!("answers {}", status.as_u16()))),
     }
