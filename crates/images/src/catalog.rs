@@ -7,13 +7,14 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use domain::Chain;
 use oci_spec::image::{ImageConfiguration, ImageManifest};
 
-use super::layout::is_digest;
-use super::manifest::{DOCUMENT_BYTES_MAX, Document, configuration};
-use super::name::Wanted;
-use super::platform::Platform;
-use super::pull::not_here;
-use super::{Detail, Image, ImageGuard, Inner, LayerDetail, Run, Store, disk};
-use crate::{Error, Result};
+use crate::Store;
+use crate::digest::is_digest;
+use crate::disk;
+use crate::error::{Error, Result};
+use crate::image::{Detail, Image, ImageGuard, Inner, LayerDetail, Run};
+use crate::manifest::{DOCUMENT_BYTES_MAX, Document, configuration};
+use crate::name::{Wanted, not_here};
+use crate::platform::Platform;
 
 /// Cached metadata and holders of images.
 #[derive(Debug, Default)]
@@ -116,7 +117,7 @@ impl Store {
             if error.kind() == io::ErrorKind::NotFound {
                 return Error::NotFound(not_here(digest));
             }
-            disk("read an image", error)
+            disk::failed("read an image", error)
         };
         let bytes = self.layout.read_blob(digest, DOCUMENT_BYTES_MAX).map_err(fails)?;
         let image = format!("`{digest}`");

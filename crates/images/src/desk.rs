@@ -10,8 +10,8 @@ use std::time::Duration;
 use domain::{Asker, NoPlace};
 use tokio_util::sync::CancellationToken;
 
-use super::name::Name;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
+use crate::name::Name;
 
 /// Most pulls at once.
 pub const PULLS_MAX: usize = 64;

@@ -68,3 +68,13 @@ impl Error {
         }
     }
 }
+
+/// Returns the error for a malformed image.
+pub(super) fn refuse(text: impl Into<String>) -> Error {
+    Error::Invalid(text.into())
+}
+
+/// Returns the error of work that was stopped.
+pub(super) fn stopped() -> Error {
+    Error::Unavailable("it was stopped before its end".to_owned())
+}

@@ -4,22 +4,22 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use oci_spec::image::Descriptor;
 use rand::RngExt as _;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 
-use super::layout::{Ingest, Work, sha256};
-use super::name::Name;
-use super::processors::Turn;
-use super::pull::State;
-use super::registry::{Fault, Source};
-use super::rootfs::stopped;
-use super::{Progress, Store, disk};
-use crate::{Error, Result};
+use crate::Store;
+use crate::digest::sha256;
+use crate::disk;
+use crate::error::{Error, Result, stopped};
+use crate::layout::work::{Ingest, Work};
+use crate::name::Name;
+use crate::processors::Turn;
+use crate::progress::Meter;
+use crate::registry::{Fault, Source};
 
 /// Most attempts at one source without progress.
 const ATTEMPTS_MAX: u32 = 4;
@@ -35,34 +35,6 @@ const BYTES_PER_SECOND_MIN: f64 = 10_000.0;
 
 /// Bytes collected in memory before they are written.
 const WRITE_BYTES: usize = 1024 * 1024;
-
-/// Counter of downloaded bytes, which publishes the progress of a pull.
-#[derive(Debug)]
-pub(super) struct Meter {
-    bytes: AtomicU64,
-    total: u64,
-    state: watch::Sender<State>,
-}
-
-impl Meter {
-    pub(super) fn new(total: u64, state: watch::Sender<State>) -> Self {
-        Self { bytes: AtomicU64::new(0), total, state }
-    }
-
-    fn add(&self, bytes: u64) {
-        let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.show(bytes);
-    }
-
-    fn take_back(&self, bytes: u64) {
-        let bytes = self.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes;
-        self.show(bytes);
-    }
-
-    fn show(&self, bytes: u64) {
-        self.state.send_replace(State::Going(Progress::Downloading { bytes, bytes_total: self.total }));
-    }
-}
 
 impl Store {
     /// Downloads a manifest or index; given `digest`, only the one with that digest.
@@ -138,13 +110,13 @@ impl Store {
                             }
                             Fault::Broken(format!("`{}` sends another layer than was asked for", source.registry))
                         }
-                        Err(error) => return Err(disk("write a layer", error)),
+                        Err(error) => return Err(disk::failed("write a layer", error)),
                     },
                     Err(fault) => fault,
                 };
                 if matches!(fault, Fault::Broken(_)) {
                     meter.take_back(ingest.offset());
-                    ingest.restart().map_err(|error| disk("write a layer", error))?;
+                    ingest.restart().map_err(|error| disk::failed("write a layer", error))?;
                 }
                 if ingest.offset() >= before.saturating_add(HEADWAY_BYTES) {
                     attempt = 0;
@@ -182,7 +154,7 @@ impl Store {
                     work.unless_stopped(tokio::time::sleep(PAUSE)).await?;
                 }
                 Err(_) if work.stop().is_cancelled() => return Err(stopped()),
-                Err(error) => return Err(disk("begin a layer", error)),
+                Err(error) => return Err(disk::failed("begin a layer", error)),
             }
         }
     }
@@ -317,7 +289,7 @@ impl Pace {
 }
 
 fn ours(error: io::Error) -> Fault {
-    Fault::Ours(Arc::new(disk("write a layer", error)))
+    Fault::Ours(Arc::new(disk::failed("write a layer", error)))
 }
 
 /// Waits before the next attempt; returns `false` if there is to be none.

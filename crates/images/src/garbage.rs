@@ -12,9 +12,21 @@ use domain::Chain;
 use host_disk::DiskUsage;
 use rustix::fs::Timestamps;
 
-use super::name::Wanted;
-use super::{Image, Pruned, Store, disk, is_full};
-use crate::{Error, Result};
+use crate::Store;
+use crate::digest::is_digest;
+use crate::disk;
+use crate::error::{Error, Result};
+use crate::image::Image;
+use crate::name::Wanted;
+
+/// Result of a clean-up.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pruned {
+    /// Digests of the removed images.
+    pub images: Vec<String>,
+    /// Bytes freed on disk.
+    pub freed_bytes: u64,
+}
 
 impl Store {
     /// Removes a name from its image, and the image with its last name.
@@ -30,7 +42,7 @@ impl Store {
                 Err(Error::NotFound(_)) if ended => return Ok(()),
                 found => found?,
             };
-            let fails = |error| disk("remove an image", error);
+            let fails = |error| disk::failed("remove an image", error);
             let last = match &wanted {
                 Wanted::Digest(_) => true,
                 Wanted::Name(_) => store.layout.manifests().get(&digest).is_none_or(|names| names.len() <= 1),
@@ -146,7 +158,7 @@ impl Store {
 
     /// Returns the size of the store, in bytes. A shared file counts in each of its images.
     fn bytes(&self) -> Result<u64> {
-        let blobs = self.layout.bytes().map_err(|error| disk("measure the images", error))?;
+        let blobs = self.layout.bytes().map_err(|error| disk::failed("measure the images", error))?;
         let trees = self.layout.manifests().into_keys().filter_map(|digest| self.trees.bytes(&digest));
         Ok(trees.fold(blobs, u64::saturating_add))
     }
@@ -178,7 +190,7 @@ impl Store {
             let forgotten = match self.layout.forget(digest) {
                 // The disk is too full even for a new index, so the tree goes first. A crash
                 // between the two leaves a name; a client that asks for it pulls the image again.
-                Err(error) if is_full(&error) => self
+                Err(error) if disk::is_full(&error) => self
                     .trees
                     .remove(digest)
                     .and_then(|()| self.trees.collect())
@@ -186,7 +198,7 @@ impl Store {
                 forgotten => forgotten.and_then(|()| self.trees.remove(digest)),
             };
             let _ = fs::remove_file(self.used_path(digest));
-            forgotten.map_err(|error| disk("remove an image", error))
+            forgotten.map_err(|error| disk::failed("remove an image", error))
         };
         self.is_removed(digest);
         done
@@ -195,7 +207,7 @@ impl Store {
     /// Removes blobs, limited to `only` if given, and shared files that no image needs; returns
     /// the bytes freed. The caller holds the lock `removals`.
     fn sweep(&self, only: Option<&HashSet<String>>) -> Result<u64> {
-        let fails = |error| disk("remove what no image needs", error);
+        let fails = |error| disk::failed("remove what no image needs", error);
         // What a pull has from now on stays until the sweep is over.
         let _sweeping = self.layout.sweeping();
         self.remove_strays().map_err(fails)?;
@@ -225,7 +237,7 @@ impl Store {
         let images = self.layout.manifests();
         for entry in fs::read_dir(self.config.dir.join("trees"))? {
             let digest = format!("sha256:{}", entry?.file_name().to_string_lossy());
-            let stray = super::layout::is_digest(&digest) && !images.contains_key(&digest);
+            let stray = is_digest(&digest) && !images.contains_key(&digest);
             if stray && self.begin_removal(&digest).is_ok() {
                 // As in `drop_image`.
                 let removed = if self.layout.is_fresh(&digest) { Ok(()) } else { self.trees.remove(&digest) };

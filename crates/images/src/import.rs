@@ -14,24 +14,35 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use domain::Asker;
 use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::watch;
 
-use super::layout::{Ingest, Work, descriptor, is_digest};
-use super::manifest::{DOCUMENT_BYTES_MAX, Document, LAYERS_MAX, configuration};
-use super::name::{Name, shown};
-use super::platform::{Platform, offered};
-use super::processors::{Pace, Paced, Turn};
-use super::pull::State;
-use super::rootfs::{Compression, Contents, HEAD, compression_of, decoder, stopped};
-use super::{Image, Progress, Run, Store, disk};
-use crate::{Archive, Error, Result};
+use crate::Store;
+use crate::digest::{is_digest, sha256};
+use crate::disk;
+use crate::error::{Error, Result, stopped};
+use crate::image::{Image, ImageGuard, Run};
+use crate::layout::descriptor;
+use crate::layout::work::{Ingest, Work};
+use crate::manifest::{DOCUMENT_BYTES_MAX, Document, LAYERS_MAX, configuration};
+use crate::name::{Name, shown};
+use crate::platform::{Platform, offered};
+use crate::processors::{Pace, Paced, Turn};
+use crate::progress::{Progress, State};
+use crate::rootfs::contents::{Contents, HEAD, compression_of};
+use crate::rootfs::layer::Compression;
+use crate::rootfs::stream::decoder;
 use place::Place;
+
+/// Bytes of an archive. An error ends the import, which returns it.
+pub type Archive = BoxStream<'static, Result<Bytes>>;
 
 /// Most images in one archive.
 const IMAGES_MAX: usize = 256;
@@ -122,7 +133,7 @@ impl Store {
         work: &Arc<Work>,
         name: Option<Name>,
         archive: Archive,
-    ) -> Result<(Vec<Image>, Vec<super::ImageGuard>)> {
+    ) -> Result<(Vec<Image>, Vec<ImageGuard>)> {
         let spool = work.unless_stopped(self.write_down(archive)).await??;
         let reading = Arc::clone(work);
         let ready = self
@@ -152,7 +163,7 @@ impl Store {
     }
 
     async fn write_down(&self, mut archive: Archive) -> Result<Spool> {
-        let fails = |error| disk("write an archive", error);
+        let fails = |error| disk::failed("write an archive", error);
         let spool = self.spool();
         let mut file = tokio::fs::File::create(&spool.path).await.map_err(fails)?;
         let (mut written, mut looked) = (0_u64, 0_u64);
@@ -193,7 +204,7 @@ impl Reader<'_> {
     /// Detects the kind of an archive and puts its content into the layout.
     fn archive(self, spool: &Spool, name: Option<Name>) -> Result<Vec<Ready>> {
         let _turn = Turn::take();
-        let fails = |error| disk("read an archive", error);
+        let fails = |error| disk::failed("read an archive", error);
         let mut file = File::open(&spool.path).map_err(fails)?;
         let head = head(&mut file).map_err(fails)?;
         let compression = compression_of(&head).map_err(|error| about("the archive", error))?;
@@ -231,7 +242,7 @@ impl Reader<'_> {
 
     /// Writes the archive to a file without its compression, for random access.
     fn uncompress(self, file: &mut File, compression: Compression, spool: &mut Option<Spool>) -> Result<File> {
-        let fails = |error| disk("write an archive", error);
+        let fails = |error| disk::failed("write an archive", error);
         let spool = spool.insert(self.store.spool());
         let mut plain =
             File::options().read(true).write(true).create(true).truncate(true).open(&spool.path).map_err(fails)?;
@@ -261,7 +272,7 @@ impl Reader<'_> {
                 "the archive holds a root directory and no name; give the image one such as `my-image:1`".to_owned(),
             ));
         };
-        let size = file.metadata().map_err(|error| disk("read an archive", error))?.len();
+        let size = file.metadata().map_err(|error| disk::failed("read an archive", error))?.len();
         let layer = self.take_layer(file, 0, size, compression)?;
         let host = Platform::host();
         let config = json!({
@@ -305,15 +316,16 @@ impl Reader<'_> {
             let mut layers = Vec::new();
             for (path, diff_id) in saved.layers.iter().zip(diff_ids) {
                 let (offset, size) = opened.place(path)?;
-                opened.file.seek(SeekFrom::Start(offset)).map_err(|error| disk("read an archive", error))?;
+                opened.file.seek(SeekFrom::Start(offset)).map_err(|error| disk::failed("read an archive", error))?;
                 let mut start = Vec::new();
                 let read = (&mut opened.file).take(size.min(HEAD as u64)).read_to_end(&mut start);
-                read.map_err(|error| disk("read an archive", error))?;
+                read.map_err(|error| disk::failed("read an archive", error))?;
                 let compression = compression_of(&start).map_err(|error| about(&shown(path), error))?;
                 let layer = if let Some(known) = taken.get(&(offset, size)) {
                     Descriptor::clone(known)
                 } else if compression == Compression::None && is_digest(diff_id) && self.work.has(diff_id, size) {
-                    descriptor(MediaType::ImageLayer, size, diff_id).map_err(|error| disk("read an archive", error))?
+                    descriptor(MediaType::ImageLayer, size, diff_id)
+                        .map_err(|error| disk::failed("read an archive", error))?
                 } else {
                     self.take_layer(&mut opened.file, offset, size, compression)?
                 };
@@ -372,7 +384,7 @@ impl Reader<'_> {
 
     /// Puts a part of a file into the layout, as a layer.
     fn take_layer(self, file: &mut File, offset: u64, size: u64, compression: Compression) -> Result<Descriptor> {
-        let fails = |error| disk("write a layer", error);
+        let fails = |error| disk::failed("write a layer", error);
         let mut ingest = self.work.ingest_unknown().map_err(fails)?;
         self.copy(file, offset, size, &mut ingest, "write a layer")?;
         let (digest, size) = ingest.commit().map_err(fails)?;
@@ -398,7 +410,7 @@ impl Reader<'_> {
             if error.kind() == io::ErrorKind::WouldBlock {
                 return Error::Unavailable(format!("another task is writing {} just now; try again", shown(&digest)));
             }
-            disk("write a layer", error)
+            disk::failed("write a layer", error)
         };
         let mut ingest = self.work.ingest(&digest, size).map_err(fails)?;
         ingest.restart().map_err(fails)?;
@@ -408,7 +420,7 @@ impl Reader<'_> {
 
     /// Copies a part of a file into a blob.
     fn copy(self, file: &mut File, offset: u64, size: u64, ingest: &mut Ingest, action: &'static str) -> Result<()> {
-        let fails = |error| disk(action, error);
+        let fails = |error| disk::failed(action, error);
         file.seek(SeekFrom::Start(offset)).map_err(fails)?;
         let mut left = size;
         let mut buffer = vec![0; 256 * 1024];
@@ -438,7 +450,7 @@ impl Reader<'_> {
 
     /// Writes a manifest for an image that has none.
     fn assemble(self, config: &[u8], layers: Vec<Descriptor>, names: Vec<Name>) -> Result<Ready> {
-        let fails = |error| disk("write an image's configuration", error);
+        let fails = |error| disk::failed("write an image's configuration", error);
         let config = self.work.put_blob(MediaType::ImageConfig, config).map_err(fails)?;
         let manifest = json!({
             "schemaVersion": 2,
@@ -460,7 +472,7 @@ impl Reader<'_> {
             .store
             .layout
             .read_blob(manifest.config().digest().as_ref(), DOCUMENT_BYTES_MAX)
-            .map_err(|error| disk("read an image's configuration", error))?;
+            .map_err(|error| disk::failed("read an image's configuration", error))?;
         let config = configuration(&config, &manifest, &image)?;
         let (host, platform) = (Platform::host(), Platform::of(&config));
         if !host.runs(&platform) {
@@ -498,7 +510,7 @@ impl Opened {
         let mut bytes = Vec::new();
         let read = self.file.seek(SeekFrom::Start(offset));
         read.and_then(|_| (&mut self.file).take(size).read_to_end(&mut bytes))
-            .map_err(|error| disk("read an archive", error))?;
+            .map_err(|error| disk::failed("read an archive", error))?;
         Ok(bytes)
     }
 
@@ -523,7 +535,7 @@ impl Opened {
         self.blob_place(blob)?;
         let digest = blob.digest().to_string();
         let bytes = self.document(&format!("blobs/sha256/{}", digest.trim_start_matches("sha256:")))?;
-        if super::layout::sha256(&bytes) != digest {
+        if sha256(&bytes) != digest {
             return Err(Error::Invalid(format!("the archive's blob {} is not what its name says", shown(&digest))));
         }
         Ok(bytes)

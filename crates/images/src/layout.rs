@@ -7,7 +7,7 @@
 //!
 //! All functions here block, shortly except for rehashing a partial download.
 
-mod work;
+pub(super) mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, DirBuilder, File};
@@ -18,9 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::Chain;
 use oci_spec::image::{Descriptor, Digest, ImageIndex, ImageIndexBuilder, MediaType};
-use sha2::{Digest as _, Sha256};
-use tokio_util::sync::CancellationToken;
-pub(super) use work::{Ingest, Work};
+
+use crate::digest::{hex_of, is_digest, is_hex};
 
 /// Annotation with the name of a manifest.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
@@ -102,18 +101,6 @@ impl Layout {
     /// `sha256:…`.
     pub(super) fn blob_path(&self, digest: &str) -> PathBuf {
         self.inner.blob_path(digest)
-    }
-
-    /// Registers a pull or an import. Until it ends, no blob that it writes or finds is removed.
-    /// It ends soon after `stop` is cancelled.
-    pub(super) fn work(&self, stop: CancellationToken) -> Work {
-        Work::new(self.clone(), stop)
-    }
-
-    /// Starts a sweep. Until the guard is dropped, no blob that a pull or an import has now is
-    /// removed, even if that ends. Only one sweep may run at a time.
-    pub(super) fn sweeping(&self) -> work::Sweeping {
-        work::Sweeping::new(self.clone())
     }
 
     /// Reads a blob; fails if it has more than `bytes_max` bytes.
@@ -221,7 +208,7 @@ impl Inner {
     }
 
     fn blob_path(&self, digest: &str) -> PathBuf {
-        self.dir.join("blobs/sha256").join(hex(digest))
+        self.dir.join("blobs/sha256").join(file_name(digest))
     }
 
     fn change(&self, change: impl FnOnce(&[Descriptor]) -> Vec<Descriptor>) -> io::Result<()> {
@@ -243,39 +230,15 @@ impl Inner {
     }
 }
 
-struct Hex<'a>(&'a [u8]);
-
-impl std::fmt::LowerHex for Hex<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-/// Returns the digest of `bytes`, `sha256:…`.
-pub(super) fn sha256(bytes: &[u8]) -> String {
-    format!("sha256:{:x}", Hex(Sha256::digest(bytes).as_slice()))
-}
-
-/// Returns whether `digest` is a well-formed `sha256:…`, the only kind that the store holds.
-#[must_use]
-pub fn is_digest(digest: &str) -> bool {
-    digest.strip_prefix("sha256:").is_some_and(is_hex)
-}
-
 pub(super) fn descriptor(media_type: MediaType, size: u64, digest: &str) -> io::Result<Descriptor> {
     let digest: Digest = digest.parse().map_err(io::Error::other)?;
     Ok(Descriptor::new(media_type, size, digest))
 }
 
-fn is_hex(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-/// Returns the part of a digest that names files; a fixed name if it is malformed, so that it
-/// never leads out of the folder.
-fn hex(digest: &str) -> &str {
-    let hex = digest.strip_prefix("sha256:").unwrap_or_default();
-    if is_hex(hex) { hex } else { "no-digest" }
+/// Returns the file name of a blob; a fixed one if the digest is malformed, so that it never leads
+/// out of the folder.
+fn file_name(digest: &str) -> &str {
+    hex_of(digest).unwrap_or("no-digest")
 }
 
 fn name_of(manifest: &Descriptor) -> Option<&str> {
@@ -352,7 +315,11 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod test {
+    use tokio_util::sync::CancellationToken;
+
+    use super::work::Work;
     use super::*;
+    use crate::digest::sha256;
 
     pub(super) fn work(layout: &Layout) -> Work {
         layout.work(CancellationToken::new())

@@ -6,9 +6,12 @@
 mod catalog;
 mod config;
 pub mod desk;
+mod digest;
+mod disk;
 mod error;
 mod fetch;
 mod garbage;
+mod image;
 mod import;
 mod layout;
 mod login;
@@ -16,36 +19,38 @@ mod manifest;
 mod name;
 mod platform;
 mod processors;
+mod progress;
 mod pull;
 mod registry;
 pub mod rootfs;
 
-use std::collections::{BTreeMap, HashMap};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::SystemTime;
 
-use bytes::Bytes;
 use domain::Asker;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
-use guest_protocol::Defaults;
-use host_disk::{DiskUsage, Room};
+use host_disk::DiskUsage;
 
 use catalog::Catalog;
 pub use config::{ImagesConfig, PullPolicy, RegistryConfig, Reserve};
 use desk::Interest;
+pub use digest::is_digest;
 pub use error::{Error, Result};
+pub use garbage::Pruned;
+pub use image::{Detail, Image, ImageGuard, LayerDetail, Run};
+pub use import::Archive;
 use layout::Layout;
-pub use layout::is_digest;
 pub use login::{Login, Logins};
-use name::Wanted;
 pub use name::{Name, is_docker_hub};
+use name::{Wanted, not_here};
+pub use progress::Progress;
+use progress::watching;
 pub use pull::PULL_WAIT_MAX;
 use pull::Pulls;
 use registry::Registries;
-use rootfs::{Bounds, Compression, Layer, Trees};
+use rootfs::Trees;
 
 /// Image store. Clones are handles of the same one.
 #[derive(Debug, Clone)]
@@ -67,89 +72,6 @@ struct Store {
     removals: tokio::sync::Mutex<()>,
 }
 
-/// Image in the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Image {
-    /// Digest of the manifest, `sha256:…`.
-    pub digest: String,
-    /// Full names, such as `docker.io/library/python:3.12`, sorted. Empty if no name refers to it
-    /// any more.
-    pub names: Vec<String>,
-    /// Platform, such as `linux/amd64` or `linux/arm/v7`.
-    pub platform: String,
-    /// Creation time in RFC 3339, if the image states one.
-    pub created: Option<String>,
-    /// Number of its layers.
-    pub layers: usize,
-    /// Size of the download, in bytes.
-    pub size_bytes: u64,
-    /// Size of its files, unpacked, in bytes. A file that several images have counts in each.
-    pub unpacked_bytes: u64,
-    /// Number of boxes that hold it.
-    pub boxes: usize,
-    /// Time of the last box made of it, or of its pull or import.
-    pub used_at: Option<SystemTime>,
-}
-
-/// Image with the details of its configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Detail {
-    /// Image as listed by [`Images::list`].
-    pub image: Image,
-    /// Settings for running it.
-    pub run: Run,
-    /// Labels from its configuration.
-    pub labels: BTreeMap<String, String>,
-    /// Digest of its configuration, which Docker calls the image's id.
-    pub config_digest: String,
-    /// Layers, the lowest first.
-    pub layers: Vec<LayerDetail>,
-}
-
-/// Layer as the manifest lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LayerDetail {
-    /// Digest of the layer as it is downloaded.
-    pub digest: String,
-    /// Size as it is downloaded, in bytes.
-    pub size_bytes: u64,
-    /// Media type stated by the manifest.
-    pub media_type: String,
-}
-
-/// Bytes of an archive. An error ends the import, which returns it.
-pub type Archive = BoxStream<'static, Result<Bytes>>;
-
-/// Progress of a pull.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Progress {
-    /// Registry being asked for the manifest.
-    Resolving,
-    /// Layers being downloaded from the registry.
-    Downloading {
-        /// Bytes in the store, including those of earlier attempts and of other images.
-        bytes: u64,
-        /// Bytes of all layers and the configuration.
-        bytes_total: u64,
-    },
-    /// Layers being unpacked to disk.
-    Unpacking {
-        /// Bytes of the layers unpacked so far, counted as they were downloaded.
-        bytes: u64,
-    },
-    /// Image ready in the store; the last item.
-    Done(Image),
-}
-
-/// Result of a clean-up.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Pruned {
-    /// Digests of the removed images.
-    pub images: Vec<String>,
-    /// Bytes freed on disk.
-    pub freed_bytes: u64,
-}
-
 impl Images {
     /// Opens the store in `config.dir`, creating it if needed, and removes what a crash left
     /// unfinished. Blocks.
@@ -157,7 +79,7 @@ impl Images {
     /// # Errors
     /// If the folder cannot be read or written.
     pub fn open(config: ImagesConfig) -> Result<Images> {
-        let fails = |error| disk("open", error);
+        let fails = |error| disk::failed("open", error);
         let layout = Layout::open(&config.dir).map_err(fails)?;
         let trees = Trees::open(&config.dir).map_err(fails)?;
         let registries = Registries::new(&config);
@@ -205,7 +127,7 @@ impl Images {
                     }
                     None => Err(Error::Invalid(format!(
                         "{}; pull it by its name, with `@{digest}` behind it",
-                        pull::not_here(&digest)
+                        not_here(&digest)
                     ))),
                 };
             }
@@ -223,7 +145,7 @@ impl Images {
         if store.config.pull == PullPolicy::Never {
             return Err(Error::Invalid(format!(
                 "{}, and `images.pull` is `never`; import it, or pull it with `tidebox image pull`",
-                pull::not_here(&key)
+                not_here(&key)
             )));
         }
         let (pull, _interest) = store.begin(&name, asker).await?;
@@ -262,7 +184,7 @@ impl Images {
     ) -> Result<(BoxStream<'static, Result<Progress>>, Interest)> {
         let name = Name::parse(name)?;
         let (pull, interest) = self.inner.begin(&name, asker).await?;
-        Ok((pull::watching(pull), interest))
+        Ok((watching(pull), interest))
     }
 
     /// Imports images from an archive: the output of `docker save`, a tar of an OCI layout, or a
@@ -423,102 +345,6 @@ impl Store {
 
     /// Fails unless more of the disk is free than the reserve.
     fn room(&self) -> Result<()> {
-        room(&self.config.dir, self.config.reserve)
-    }
-}
-
-/// Returns whether the error means that the disk has no room, for bytes or for files.
-fn is_full(error: &io::Error) -> bool {
-    [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge].contains(&error.kind())
-}
-
-/// Converts an I/O error of the store's disk; a full disk becomes [`Error::Full`].
-fn disk(action: &'static str, error: io::Error) -> Error {
-    if !is_full(&error) {
-        return Error::failed(action, error);
-    }
-    Error::Full(
-        "the disk with the images of this server is full; remove images (`tidebox image prune`) or make room on it"
-            .to_owned(),
-    )
-}
-
-/// Fails unless more of the disk of `dir` is free than the reserve.
-fn room(dir: &Path, reserve: Reserve) -> Result<()> {
-    let room = free(dir)?;
-    if reserve.is_free(room) {
-        return Ok(());
-    }
-    let (left, stay, of) = match room.entries {
-        Some(left) if left <= reserve.inodes => (left, reserve.inodes, "inodes"),
-        _ => (room.bytes, reserve.bytes, "bytes"),
-    };
-    Err(Error::Full(format!(
-        "there is no room for the image: the disk is full, with {left} {of} left where images leave {stay} free; remove \
-         images (`tidebox image prune`) or make room"
-    )))
-}
-
-/// Returns the free space of the disk of `dir`.
-fn free(dir: &Path) -> Result<Room> {
-    Room::of(dir).map_err(|error| disk("see how much room there is for images", error))
-}
-
-/// Complete image on disk, which is not removed while this is held.
-#[derive(Debug, Clone)]
-pub struct ImageGuard {
-    inner: Arc<Inner>,
-}
-
-/// State shared by all handles of one image; the store counts them.
-#[derive(Debug)]
-struct Inner {
-    digest: String,
-    root: PathBuf,
-    run: Run,
-}
-
-/// Settings of an image for running it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Run {
-    /// Environment, working directory and user.
-    pub defaults: Defaults,
-    /// Entry point followed by the command; empty if the image has neither.
-    pub entrypoint: Vec<String>,
-}
-
-impl Run {
-    /// Refuses a spawn of `image` that asks for its entry point if it has none.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`], naming the image.
-    pub fn check(&self, image: &str, entrypoint: bool) -> Result<()> {
-        if entrypoint && self.entrypoint.is_empty() {
-            return Err(Error::Invalid(format!(
-                "the image `{image}` has neither an entry point nor a command; leave `entrypoint` out"
-            )));
-        }
-        Ok(())
-    }
-}
-
-impl ImageGuard {
-    /// Returns the digest of the manifest, `sha256:…`, by which the image can be held again.
-    #[must_use]
-    pub fn digest(&self) -> &str {
-        &self.inner.digest
-    }
-
-    /// Returns the root file system: a directory that is never changed. If the server runs as
-    /// root, files have the image's owners; otherwise they belong to the server's user.
-    #[must_use]
-    pub fn root(&self) -> &Path {
-        &self.inner.root
-    }
-
-    /// Returns the settings for running the image.
-    #[must_use]
-    pub fn run(&self) -> &Run {
-        &self.inner.run
+        disk::room(&self.config.dir, self.config.reserve)
     }
 }

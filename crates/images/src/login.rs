@@ -13,9 +13,9 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::config::RegistryConfig;
-use super::name::is_docker_hub;
-use crate::{Error, Result};
+use crate::config::RegistryConfig;
+use crate::error::{Error, Result};
+use crate::name::is_docker_hub;
 
 /// Timeout for a credential helper.
 const PROGRAM_WAIT_MAX: Duration = Duration::from_secs(30);

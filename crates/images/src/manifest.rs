@@ -6,10 +6,11 @@ use guest_protocol::Defaults;
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType};
 use serde::Deserialize;
 
-use super::layout::is_digest;
-use super::name::shown;
-use super::{Compression, Run};
-use crate::{Error, Result};
+use crate::digest::is_digest;
+use crate::error::{Error, Result};
+use crate::image::Run;
+use crate::name::shown;
+use crate::rootfs::layer::Compression;
 
 /// Largest manifest, index or configuration, in bytes.
 pub(super) const DOCUMENT_BYTES_MAX: u64 = 4 * 1024 * 1024;

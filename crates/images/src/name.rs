@@ -4,8 +4,8 @@ use std::fmt;
 
 use oci_spec::distribution::{ParseError, Reference};
 
-use super::layout::is_digest;
-use crate::{Error, Result};
+use crate::digest::is_digest;
+use crate::error::{Error, Result};
 
 /// Longest name, in bytes: a host, a repository of 255, a tag of 128, a digest.
 const NAME_BYTES_MAX: usize = 512;
@@ -152,6 +152,11 @@ pub(super) fn shown(text: &str) -> String {
         shown.push('…');
     }
     format!("`{shown}`")
+}
+
+/// Returns the message for an image that is not in the store.
+pub(super) fn not_here(name: &str) -> String {
+    format!("{} is not on this server", shown(name))
 }
 
 #[cfg(test)]

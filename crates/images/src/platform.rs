@@ -5,6 +5,8 @@ use std::fmt;
 
 use oci_spec::image::{Descriptor, ImageConfiguration, PlatformBuilder};
 
+use crate::name::shown;
+
 /// Platform of an image, in Go's names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Platform {
@@ -92,7 +94,7 @@ pub(super) fn offered(manifests: &[Descriptor]) -> String {
         .filter_map(named)
         // Signatures and the like have the platform `unknown`.
         .filter(|platform| platform.os != "unknown")
-        .map(|platform| super::name::shown(&platform.to_string()))
+        .map(|platform| shown(&platform.to_string()))
         .collect();
     names.sort_unstable();
     names.dedup();

@@ -5,37 +5,32 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::{Asker, Chain};
-use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use oci_spec::image::{ImageConfiguration, ImageManifest};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::desk::{Begun, Desk, Interest, Origin, Place, Wanted};
-use super::fetch::Meter;
-use super::layout::{Work, descriptor};
-use super::manifest::{DOCUMENT_BYTES_MAX, Document, compression, configuration, media_type};
-use super::name::{Name, shown};
-use super::platform::{Platform, offered};
-use super::registry::Source;
-use super::{Bounds, Image, ImageGuard, Layer, Progress, Run, Store, disk, free};
-use crate::{Error, Result};
+use crate::Store;
+use crate::desk::{Begun, Desk, Interest, Origin, Place, Wanted};
+use crate::digest::is_digest;
+use crate::disk;
+use crate::error::{Error, Result};
+use crate::image::{Image, ImageGuard, Run};
+use crate::layout::descriptor;
+use crate::layout::work::Work;
+use crate::manifest::{DOCUMENT_BYTES_MAX, Document, compression, configuration, media_type};
+use crate::name::{self, Name};
+use crate::platform::{Platform, offered};
+use crate::progress::{Meter, Progress, State, broke_off};
+use crate::registry::Source;
+use crate::rootfs::layer::{Bounds, Layer};
 
 /// Most layers of one image downloaded at once.
 const LAYERS_AT_ONCE_MAX: usize = 3;
 
 /// Longest duration of a pull, whether clients wait for it or not.
 pub const PULL_WAIT_MAX: Duration = Duration::from_secs(6 * 3600);
-
-/// State of a pull, shared by its waiters.
-#[derive(Debug, Clone)]
-pub(super) enum State {
-    Going(Progress),
-    /// Image with a handle, so that the waiters find it in the store.
-    Done(Image, ImageGuard),
-    Failed(Arc<Error>),
-}
 
 /// Running pulls and imports.
 #[derive(Debug, Default)]
@@ -208,13 +203,13 @@ impl Store {
         let config = self
             .layout
             .read_blob(manifest.config().digest().as_ref(), DOCUMENT_BYTES_MAX)
-            .map_err(|error| disk("read an image's configuration", error))?;
+            .map_err(|error| disk::failed("read an image's configuration", error))?;
         let config = configuration(&config, &manifest, &shown)?;
         let (host, platform) = (Platform::host(), Platform::of(&config));
         if !host.runs(&platform) {
             return Err(Error::Invalid(format!(
                 "{shown} is made for {}, and this server is {host}; name an image for it",
-                super::name::shown(&platform.to_string())
+                name::shown(&platform.to_string())
             )));
         }
         // Checked before the download of the layers, which are large.
@@ -250,13 +245,14 @@ impl Store {
             )));
         };
         let digest = chosen.digest().to_string();
-        if !super::layout::is_digest(&digest) {
+        if !is_digest(&digest) {
             return Err(Error::Invalid(format!("{image} cannot be used: the digest of a manifest is no sha256")));
         }
         let bytes = match work.has(&digest, chosen.size()) {
-            true => {
-                self.layout.read_blob(&digest, DOCUMENT_BYTES_MAX).map_err(|error| disk("read a manifest", error))?
-            }
+            true => self
+                .layout
+                .read_blob(&digest, DOCUMENT_BYTES_MAX)
+                .map_err(|error| disk::failed("read a manifest", error))?,
             false => self.document(work, name, sources, &digest, Some(&digest)).await?,
         };
         match Document::parse(&bytes, &image)? {
@@ -290,7 +286,7 @@ impl Store {
             return Ok(Meter::new(total, state));
         }
         self.room()?;
-        let (free, stay) = (free(&self.config.dir)?.bytes, self.config.reserve.bytes);
+        let (free, stay) = (disk::free(&self.config.dir)?.bytes, self.config.reserve.bytes);
         if needed.saturating_add(stay) > free {
             return Err(Error::Full(format!(
                 "there is no room for {image}: it needs {needed} bytes besides {stay} that images leave free, and the disk \
@@ -310,7 +306,7 @@ impl Store {
         config: &ImageConfiguration,
         state: &watch::Sender<State>,
     ) -> Result<(Image, ImageGuard)> {
-        let fails = |error| disk("write an image's manifest", error);
+        let fails = |error| disk::failed("write an image's manifest", error);
         let written = work.put_blob(media_type(manifest), bytes).map_err(fails)?;
         let digest = written.digest().to_string();
         let mut named = descriptor(media_type(manifest), written.size(), &digest).map_err(fails)?;
@@ -320,7 +316,7 @@ impl Store {
         let held = self.unpack(work, &digest, layers, state.clone()).await?;
         let key = name.to_string();
         self.blocking("name an image", move |store| {
-            store.layout.set_ref(&key, &named).map_err(|error| disk("name an image", error))?;
+            store.layout.set_ref(&key, &named).map_err(|error| disk::failed("name an image", error))?;
             store.touch(held.digest());
             let mut image = store.image(held.digest())?;
             // The handle here belongs to no box.
@@ -382,34 +378,8 @@ impl Store {
     }
 }
 
-/// Returns the progress of a pull as a stream that ends with it.
-pub(super) fn watching(pull: watch::Receiver<State>) -> BoxStream<'static, Result<Progress>> {
-    let items = futures_util::stream::unfold(Some((pull, true)), |watching| async move {
-        let (mut pull, first) = watching?;
-        if !first && pull.changed().await.is_err() {
-            return Some((Err(broke_off()), None));
-        }
-        let state = pull.borrow_and_update().clone();
-        match state {
-            State::Going(progress) => Some((Ok(progress), Some((pull, false)))),
-            State::Done(image, _) => Some((Ok(Progress::Done(image)), None)),
-            State::Failed(error) => Some((Err(error.again()), None)),
-        }
-    });
-    items.boxed()
-}
-
 fn stopping() -> Error {
     Error::Unavailable(
         "this server is stopping; the pull goes on after its next start, when it is asked for".to_owned(),
     )
-}
-
-fn broke_off() -> Error {
-    Error::failed("pull an image", "its task ended without a word")
-}
-
-/// Returns the message for an image that is not in the store.
-pub(super) fn not_here(name: &str) -> String {
-    format!("{} is not on this server", shown(name))
 }

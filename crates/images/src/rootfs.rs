@@ -12,11 +12,12 @@
 //! caller's.
 
 mod archive;
-mod contents;
+pub(crate) mod contents;
+pub(crate) mod layer;
 mod pax;
 mod root;
 mod share;
-mod stream;
+pub(crate) mod stream;
 #[cfg(test)]
 mod test;
 mod unpack;
@@ -32,52 +33,14 @@ use host_disk::{DiskUsage, remove_tree};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::Reserve;
-use crate::{Error, Result};
-pub(crate) use contents::{Contents, HEAD, compression_of};
+use crate::digest::hex_of;
+use crate::disk;
+use crate::error::{Error, Result};
+pub use layer::{Bounds, Compression, Layer};
 use root::Root;
 use share::Shared;
 use stream::Budget;
-pub(crate) use stream::{decoder, stopped};
 use unpack::Unpacking;
-
-/// Compression of a blob.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compression {
-    /// Plain bytes without compression.
-    None,
-    /// One or more gzip members.
-    Gzip,
-    /// One or more zstd frames.
-    Zstd,
-}
-
-/// Layer of an image: a tar archive.
-#[derive(Debug, Clone)]
-pub struct Layer {
-    /// Path of its blob.
-    pub path: PathBuf,
-    /// Compression of the blob.
-    pub compression: Compression,
-    /// Digest of the uncompressed content, as the image's configuration states it: `sha256:…`.
-    pub diff_id: String,
-}
-
-/// Limits on the size of an image.
-#[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    /// Uncompressed bytes of all its layers, with the holes of sparse files.
-    pub bytes_max: u64,
-    /// Files in all its layers.
-    pub entries_max: u64,
-    /// Part of the disk that stays free.
-    pub reserve: Reserve,
-}
-
-impl Bounds {
-    /// Most files of one image.
-    pub const ENTRIES_MAX: u64 = 1_000_000;
-}
 
 /// Metadata of a tree, stored beside its root.
 #[derive(Debug, Serialize, Deserialize)]
@@ -169,7 +132,7 @@ impl Trees {
         if let Some(root) = self.find(digest) {
             return Ok(root);
         }
-        let fault = |error| super::disk("unpack an image", error);
+        let fault = |error| disk::failed("unpack an image", error);
         let work = self.inner.begin(hex).map_err(fault)?;
         let budget = Budget::new(bounds, self.inner.trees.clone(), stop);
         let about = work.fill(&self.inner.files, layers, &budget, progress)?;
@@ -253,7 +216,7 @@ impl Work {
     fn fill(&self, files: &Path, layers: &[Layer], budget: &Budget, progress: &(dyn Fn(u64) + Sync)) -> Result<About> {
         let root = self.folder.join("root");
         let made = DirBuilder::new().mode(0o755).create(&root);
-        made.map_err(|error| super::disk("unpack an image", error))?;
+        made.map_err(|error| disk::failed("unpack an image", error))?;
         let shared = Shared::open(files, self.trash.join("spare"))?;
         let mut unpacking = Unpacking::new(Root::open(&root, &self.trash, budget)?, shared, budget);
         let read = AtomicU64::new(0);
@@ -305,11 +268,6 @@ fn closed_folder(path: &Path) -> io::Result<PathBuf> {
 
 fn children(path: &Path) -> io::Result<Vec<PathBuf>> {
     fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect()
-}
-
-/// Returns the part of a digest that names a folder; `None` for a malformed digest.
-fn hex_of(digest: &str) -> Option<&str> {
-    super::layout::is_digest(digest).then(|| digest.trim_start_matches("sha256:"))
 }
 
 /// Returns the boot id, which changes with each start of the machine.

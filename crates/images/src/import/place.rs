@@ -4,8 +4,8 @@ use std::sync::{Arc, PoisonError};
 
 use domain::{Asker, NoPlace};
 
-use super::super::Store;
-use crate::{Error, Result};
+use crate::Store;
+use crate::error::{Error, Result};
 
 /// Most archives imported at once.
 const IMPORTS_MAX: usize = 16;

@@ -10,12 +10,26 @@ use oci_spec::image::{Descriptor, MediaType};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::super::rootfs::stopped;
-use super::{Hex, Layout, descriptor, hex, remove, sha256, sync_folder};
-use crate::Error;
+use super::{Layout, descriptor, file_name, remove, sync_folder};
+use crate::digest::{finish, sha256};
+use crate::error::{Error, stopped};
 
 /// Pause between two looks at what is being written.
 const PAUSE: Duration = Duration::from_millis(5);
+
+impl Layout {
+    /// Registers a pull or an import. Until it ends, no blob that it writes or finds is removed.
+    /// It ends soon after `stop` is cancelled.
+    pub(crate) fn work(&self, stop: CancellationToken) -> Work {
+        Work::new(self.clone(), stop)
+    }
+
+    /// Starts a sweep. Until the guard is dropped, no blob that a pull or an import has now is
+    /// removed, even if that ends. Only one sweep may run at a time.
+    pub(crate) fn sweeping(&self) -> Sweeping {
+        Sweeping::new(self.clone())
+    }
+}
 
 /// Running pull or import.
 #[derive(Debug)]
@@ -26,7 +40,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    pub(super) fn new(layout: Layout, stop: CancellationToken) -> Self {
+    fn new(layout: Layout, stop: CancellationToken) -> Self {
         let number = layout.inner.lock().number();
         layout.inner.lock().works.insert(number, HashSet::new());
         Work { layout, number, stop }
@@ -64,7 +78,7 @@ impl Work {
             state.ingests.insert(digest.to_owned(), self.number);
             state.mark(self.number, digest);
         }
-        let path = layout.inner.dir.join("ingest").join(hex(digest));
+        let path = layout.inner.dir.join("ingest").join(file_name(digest));
         let expected = Some((digest.to_owned(), size));
         let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let mut ingest = match opened {
@@ -135,7 +149,7 @@ pub(crate) struct Sweeping {
 }
 
 impl Sweeping {
-    pub(super) fn new(layout: Layout) -> Self {
+    fn new(layout: Layout) -> Self {
         layout.inner.lock().sweeping = Some(HashSet::new());
         Sweeping { layout }
     }
@@ -198,7 +212,7 @@ impl Ingest {
     /// Checks the blob and puts it among the others; returns its digest and size. A blob that
     /// differs from the announced one is deleted, and the error is `InvalidData`.
     pub(crate) fn commit(self) -> io::Result<(String, u64)> {
-        let digest = format!("sha256:{:x}", Hex(self.hash.clone().finalize().as_slice()));
+        let digest = finish(self.hash.clone());
         if let Some((expected, size)) = &self.expected
             && (*expected != digest || *size != self.offset)
         {

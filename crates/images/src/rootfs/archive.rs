@@ -7,7 +7,7 @@
 use std::io::{self, Read};
 
 use super::pax::{self, Part, Pax};
-use crate::{Error, Result};
+use crate::error::{Error, Result, refuse};
 
 const BLOCK: usize = 512;
 /// Largest accepted pax header, in bytes: the largest attribute is 64 KiB.
@@ -17,11 +17,6 @@ const NAME_MAX: u64 = 4096 + 1;
 /// Most headers before one member: it takes a long name, a long link, a pax header and the
 /// archive's own comment at most.
 const HEADERS_MAX: usize = 16;
-
-/// Returns the error for a malformed image.
-pub(super) fn refuse(text: impl Into<String>) -> Error {
-    Error::Invalid(text.into())
-}
 
 /// File type of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

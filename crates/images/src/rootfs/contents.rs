@@ -8,12 +8,13 @@ use std::rc::Rc;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::super::processors::Pace;
-use super::Compression;
-use super::archive::{Archive, Kind, refuse};
-use super::stream::{decoder, fault, hex, stopped};
+use super::archive::{Archive, Kind};
+use super::layer::Compression;
+use super::stream::{decoder, fault};
 use super::unpack::clean;
-use crate::{Error, Result};
+use crate::digest::finish;
+use crate::error::{Error, Result, refuse, stopped};
+use crate::processors::Pace;
 
 /// Most members recorded of an archive; the names of those beyond it are not kept.
 const MEMBERS_MAX: u64 = 20_000;
@@ -61,7 +62,7 @@ impl Contents {
             return Err(fault);
         }
         let (places, members) = listed?;
-        let digest = format!("sha256:{}", hex(&std::mem::take(&mut state.hash).finalize()));
+        let digest = finish(std::mem::take(&mut state.hash));
         Ok(Contents { places, members, digest })
     }
 

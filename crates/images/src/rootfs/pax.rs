@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::archive::refuse;
-use crate::Result;
+use crate::error::{Result, refuse};
 
 /// Most parts of one sparse file.
 const PARTS_MAX: usize = 65_536;

@@ -17,10 +17,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::super as images;
-use super::archive::refuse;
 use super::stream::Budget;
-use crate::{Error, Result};
+use crate::error::{Error, Result, refuse};
 
 /// Longest path inside an image, in bytes, with links resolved: a program that copies a tree by
 /// its paths puts a prefix before them, and Linux allows 4,096 bytes.
@@ -436,5 +434,5 @@ pub(super) fn disk(error: Errno) -> Error {
     if error == Errno::NAMETOOLONG {
         return refuse("a name is too long");
     }
-    images::disk("unpack an image", error.into())
+    crate::disk::failed("unpack an image", error.into())
 }

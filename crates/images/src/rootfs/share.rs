@@ -20,8 +20,8 @@ use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use super::root::disk;
-use super::stream::hex;
-use crate::Result;
+use crate::digest::hex;
+use crate::error::Result;
 
 /// Shared files, as one unpacking sees them.
 #[derive(Debug)]

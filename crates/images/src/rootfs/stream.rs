@@ -11,11 +11,11 @@ use std::thread;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::super::processors::{Pace, Turn};
-use super::super::room;
-use super::archive::refuse;
-use super::{Bounds, Compression, Layer};
-use crate::{Error, Result};
+use super::layer::{Bounds, Compression, Layer};
+use crate::digest::finish;
+use crate::disk;
+use crate::error::{Error, Result, refuse, stopped};
+use crate::processors::{Pace, Turn};
 
 /// Bytes handed from thread to thread at a time.
 const CHUNK: usize = 256 * 1024;
@@ -71,7 +71,7 @@ impl Budget {
             return Ok(());
         }
         self.unseen.store(0, Ordering::Relaxed);
-        room(&self.dir, self.bounds.reserve)
+        disk::room(&self.dir, self.bounds.reserve)
     }
 
     /// Takes `bytes` from the allowance.
@@ -172,7 +172,7 @@ fn produce(
         budget.go_on().map_err(Stopped::Fault)?;
         let got = got.map_err(|error| Stopped::Fault(fault(error)))?;
         if got == 0 {
-            return Ok(format!("sha256:{}", hex(&hash.finalize())));
+            return Ok(finish(hash));
         }
         budget.take(got as u64).map_err(Stopped::Fault)?;
         hash.update(&chunk);
@@ -196,11 +196,6 @@ pub(crate) fn decoder<'a>(
     })
 }
 
-/// Returns the error of work that was stopped.
-pub(crate) fn stopped() -> Error {
-    Error::Unavailable("it was stopped before its end".to_owned())
-}
-
 /// Converts a read error: one of a decoder is the image's fault, one of the disk is the server's.
 pub(super) fn fault(error: io::Error) -> Error {
     if error.raw_os_error().is_some() {
@@ -210,15 +205,6 @@ pub(super) fn fault(error: io::Error) -> Error {
         return refuse("the layer is cut short");
     }
     refuse(format!("the layer's compression is damaged: {error}"))
-}
-
-/// Formats bytes as lower-case hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Reader that reports the number of bytes read from a blob.

@@ -7,6 +7,7 @@ use fixtures::image::{Entry, Packing, digest, layer};
 use tempfile::TempDir;
 
 use super::*;
+use crate::config::Reserve;
 
 const BOUNDS: Bounds = Bounds { bytes_max: 64 << 20, entries_max: 10_000, reserve: Reserve::NONE };
 const DIGEST: &str = "sha256:00000000000000000000000000000000000000000000000000000000000000aa";

@@ -10,12 +10,12 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
-use super::Layer;
-use super::archive::{Archive, Kind, Member, refuse};
+use super::archive::{Archive, Kind, Member};
+use super::layer::Layer;
 use super::root::{Root, disk, kind_of, set_mtime, times};
 use super::share::{Shared, Traits};
 use super::stream::{Budget, Chunks, uncompressed};
-use crate::{Error, Result};
+use crate::error::{Error, Result, refuse};
 
 /// Size up to which a file is read before it is written, in bytes: if another image has it
 /// already, nothing is written.

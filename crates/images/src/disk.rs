@@ -1,0 +1,46 @@
+//! Errors and free space of the disk that holds the store.
+
+use std::io;
+use std::path::Path;
+
+use host_disk::Room;
+
+use crate::config::Reserve;
+use crate::error::{Error, Result};
+
+/// Returns whether the error means that the disk has no room, for bytes or for files.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge].contains(&error.kind())
+}
+
+/// Converts an I/O error of the store's disk; a full disk becomes [`Error::Full`].
+pub(super) fn failed(action: &'static str, error: io::Error) -> Error {
+    if !is_full(&error) {
+        return Error::failed(action, error);
+    }
+    Error::Full(
+        "the disk with the images of this server is full; remove images (`tidebox image prune`) or make room on it"
+            .to_owned(),
+    )
+}
+
+/// Fails unless more of the disk of `dir` is free than the reserve.
+pub(super) fn room(dir: &Path, reserve: Reserve) -> Result<()> {
+    let room = free(dir)?;
+    if reserve.is_free(room) {
+        return Ok(());
+    }
+    let (left, stay, of) = match room.entries {
+        Some(left) if left <= reserve.inodes => (left, reserve.inodes, "inodes"),
+        _ => (room.bytes, reserve.bytes, "bytes"),
+    };
+    Err(Error::Full(format!(
+        "there is no room for the image: the disk is full, with {left} {of} left where images leave {stay} free; remove \
+         images (`tidebox image prune`) or make room"
+    )))
+}
+
+/// Returns the free space of the disk of `dir`.
+pub(super) fn free(dir: &Path) -> Result<Room> {
+    Room::of(dir).map_err(|error| failed("see how much room there is for images", error))
+}
