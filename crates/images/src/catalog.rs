@@ -1,24 +1,39 @@
-//! In-memory catalog of the images in the store: their metadata and their holders.
+//! Catalog of the images in the store: their metadata, their holders and their last use.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::{self, OpenOptions};
 use std::io;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::SystemTime;
 
 use domain::Chain;
 use oci_spec::image::{ImageConfiguration, ImageManifest};
+use rustix::fs::Timestamps;
 
-use crate::Store;
 use crate::digest::is_digest;
 use crate::disk;
 use crate::error::{Error, Result};
 use crate::image::{Detail, Image, ImageGuard, Inner, LayerDetail, Run};
+use crate::layout::Layout;
 use crate::manifest::{DOCUMENT_BYTES_MAX, Document, configuration};
 use crate::name::{Wanted, not_here};
 use crate::platform::Platform;
+use crate::rootfs::Trees;
+
+/// Images in the store, by digest or name. It shares the folders of the store.
+#[derive(Debug)]
+pub(super) struct Catalog {
+    layout: Layout,
+    trees: Trees,
+    /// Folder with an empty file for each image, whose time is that of its last use.
+    used: PathBuf,
+    state: Mutex<State>,
+}
 
 /// Cached metadata and holders of images.
 #[derive(Debug, Default)]
-pub(super) struct Catalog {
+struct State {
     known: HashMap<String, Arc<Known>>,
     held: HashMap<String, Weak<Inner>>,
     /// Images being removed, which cannot be held any more.
@@ -35,9 +50,16 @@ pub(super) struct Known {
     manifest_bytes: u64,
 }
 
-impl Store {
-    pub(super) fn catalog(&self) -> MutexGuard<'_, Catalog> {
-        self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+impl Catalog {
+    /// Opens the catalog of the store in `dir`.
+    pub(super) fn open(dir: &Path, layout: Layout, trees: Trees) -> io::Result<Catalog> {
+        let used = dir.join("used");
+        fs::create_dir_all(&used)?;
+        Ok(Catalog { layout, trees, used, state: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Holds an image that is unpacked in the store.
@@ -45,15 +67,15 @@ impl Store {
         if !is_digest(digest) {
             return None;
         }
-        let mut catalog = self.catalog();
-        if catalog.removing.contains(digest) {
+        let mut state = self.lock();
+        if state.removing.contains(digest) {
             return None;
         }
-        if let Some(inner) = catalog.held.get(digest).and_then(Weak::upgrade) {
+        if let Some(inner) = state.held.get(digest).and_then(Weak::upgrade) {
             return Some(ImageGuard { inner });
         }
         let root = self.trees.find(digest)?;
-        let known = match self.known_in(&mut catalog, digest) {
+        let known = match self.known_in(&mut state, digest) {
             Ok(known) => known,
             Err(error) => {
                 tracing::warn!(digest, error = %Chain(&error), "an image here cannot be used");
@@ -61,56 +83,54 @@ impl Store {
             }
         };
         let inner = Arc::new(Inner { digest: digest.to_owned(), root, run: known.run.clone() });
-        catalog.held.retain(|_, held| held.strong_count() > 0);
-        catalog.held.insert(digest.to_owned(), Arc::downgrade(&inner));
+        state.held.retain(|_, held| held.strong_count() > 0);
+        state.held.insert(digest.to_owned(), Arc::downgrade(&inner));
         Some(ImageGuard { inner })
     }
 
     /// Returns the number of handles that hold this image.
     pub(super) fn holders(&self, digest: &str) -> usize {
-        self.catalog().held.get(digest).map_or(0, Weak::strong_count)
+        self.lock().held.get(digest).map_or(0, Weak::strong_count)
     }
 
     /// Returns the digests of the held images.
     pub(super) fn all_held(&self) -> Vec<String> {
-        let catalog = self.catalog();
-        catalog.held.iter().filter(|(_, held)| held.strong_count() > 0).map(|(digest, _)| digest.clone()).collect()
+        let state = self.lock();
+        state.held.iter().filter(|(_, held)| held.strong_count() > 0).map(|(digest, _)| digest.clone()).collect()
     }
 
-    /// Refuses new holders of this image until [`Store::is_removed`]; fails with the number of
+    /// Refuses new holders of this image until [`Catalog::end_removal`]; fails with the number of
     /// holders if there are any.
     pub(super) fn begin_removal(&self, digest: &str) -> Result<(), usize> {
-        let mut catalog = self.catalog();
-        let holders = catalog.held.get(digest).map_or(0, Weak::strong_count);
+        let mut state = self.lock();
+        let holders = state.held.get(digest).map_or(0, Weak::strong_count);
         if holders > 0 {
             return Err(holders);
         }
-        catalog.removing.insert(digest.to_owned());
+        state.removing.insert(digest.to_owned());
         Ok(())
     }
 
     /// Ends the removal, successful or not.
-    pub(super) fn is_removed(&self, digest: &str) {
-        let mut catalog = self.catalog();
-        catalog.removing.remove(digest);
-        catalog.known.remove(digest);
-        catalog.held.remove(digest);
+    pub(super) fn end_removal(&self, digest: &str) {
+        let mut state = self.lock();
+        state.removing.remove(digest);
+        state.known.remove(digest);
+        state.held.remove(digest);
     }
 
-    /// Waits until no removal of this image is running.
-    pub(super) async fn removed(&self, digest: &str) {
-        while self.catalog().removing.contains(digest) {
-            let _removals = self.removals.lock().await;
-        }
+    /// Returns whether this image is being removed.
+    pub(super) fn is_being_removed(&self, digest: &str) -> bool {
+        self.lock().removing.contains(digest)
     }
 
     /// Returns the manifest and configuration of an image.
     pub(super) fn known(&self, digest: &str) -> Result<Arc<Known>> {
-        self.known_in(&mut self.catalog(), digest)
+        self.known_in(&mut self.lock(), digest)
     }
 
-    fn known_in(&self, catalog: &mut Catalog, digest: &str) -> Result<Arc<Known>> {
-        if let Some(known) = catalog.known.get(digest) {
+    fn known_in(&self, state: &mut State, digest: &str) -> Result<Arc<Known>> {
+        if let Some(known) = state.known.get(digest) {
             return Ok(Arc::clone(known));
         }
         let fails = |error: io::Error| {
@@ -128,7 +148,7 @@ impl Store {
         let config = configuration(&config, &manifest, &image)?;
         let run = Run::of(&config, &image)?;
         let known = Arc::new(Known { manifest, config, run, manifest_bytes: bytes.len() as u64 });
-        catalog.known.insert(digest.to_owned(), Arc::clone(&known));
+        state.known.insert(digest.to_owned(), Arc::clone(&known));
         Ok(known)
     }
 
@@ -200,5 +220,29 @@ impl Store {
                 })
                 .collect(),
         })
+    }
+
+    /// Returns the path of the file whose time is that of the image's last use.
+    pub(super) fn used_path(&self, digest: &str) -> PathBuf {
+        self.used.join(digest.trim_start_matches("sha256:"))
+    }
+
+    /// Records that an image was used just now. A failure is only logged.
+    pub(super) fn touch(&self, digest: &str) {
+        // `UTIME_NOW` would give two uses within some milliseconds the same time.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let touched =
+            OpenOptions::new().create(true).truncate(false).write(true).open(self.used_path(digest)).and_then(|file| {
+                let times = Timestamps { last_access: now, last_modification: now };
+                Ok(rustix::fs::futimens(&file, &times)?)
+            });
+        if let Err(error) = touched {
+            tracing::debug!(digest, error = %Chain(&error), "cannot note the use of an image");
+        }
+    }
+
+    /// Returns the time of the last use of an image.
+    fn used_at(&self, digest: &str) -> Option<SystemTime> {
+        fs::metadata(self.used_path(digest)).ok()?.modified().ok()
     }
 }

@@ -2,15 +2,12 @@
 //! needs. What a box holds stays.
 
 use std::collections::HashSet;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use domain::Chain;
 use host_disk::DiskUsage;
-use rustix::fs::Timestamps;
 
 use crate::Store;
 use crate::digest::is_digest;
@@ -37,7 +34,7 @@ impl Store {
         };
         let _removals = self.removals.lock().await;
         self.blocking("remove an image", move |store| {
-            let digest = match store.find(&wanted) {
+            let digest = match store.catalog.find(&wanted) {
                 // There was only the pull, which has ended.
                 Err(Error::NotFound(_)) if ended => return Ok(()),
                 found => found?,
@@ -55,6 +52,13 @@ impl Store {
             store.sweep(None).map(drop)
         })
         .await
+    }
+
+    /// Waits until no removal of this image is running.
+    pub(super) async fn removed(&self, digest: &str) {
+        while self.catalog.is_being_removed(digest) {
+            let _removals = self.removals.lock().await;
+        }
     }
 
     /// Removes images that have no name and no holder; with `all`, also those with a name.
@@ -117,7 +121,7 @@ impl Store {
         self.blocking("measure the images", |store| {
             let mut idle = DiskUsage::default();
             for image in
-                store.images()?.iter().filter(|image| image.boxes == 0 && !store.layout.is_fresh(&image.digest))
+                store.catalog.images()?.iter().filter(|image| image.boxes == 0 && !store.layout.is_fresh(&image.digest))
             {
                 let tree = store.trees.usage(&image.digest).unwrap_or_default();
                 idle.bytes = idle.bytes.saturating_add(tree.bytes).saturating_add(image.size_bytes);
@@ -151,7 +155,7 @@ impl Store {
 
     /// Returns every image: those without a name, then the others, the longest unused first.
     fn by_use(&self) -> Result<Vec<Image>> {
-        let mut images = self.images()?;
+        let mut images = self.catalog.images()?;
         images.sort_by_key(|image| (!image.names.is_empty(), image.used_at));
         Ok(images)
     }
@@ -175,7 +179,7 @@ impl Store {
     /// Removes an image with all its names. The caller holds the lock `removals`, and sweeps
     /// afterwards.
     fn drop_image(&self, digest: &str) -> Result<()> {
-        self.begin_removal(digest).map_err(|holders| {
+        self.catalog.begin_removal(digest).map_err(|holders| {
             Error::Conflict(format!(
                 "`{digest}` is in use by {holders} {}; destroy {} first",
                 if holders == 1 { "sandbox" } else { "sandboxes" },
@@ -197,10 +201,10 @@ impl Store {
                     .and_then(|_| self.layout.forget(digest)),
                 forgotten => forgotten.and_then(|()| self.trees.remove(digest)),
             };
-            let _ = fs::remove_file(self.used_path(digest));
+            let _ = fs::remove_file(self.catalog.used_path(digest));
             forgotten.map_err(|error| disk::failed("remove an image", error))
         };
-        self.is_removed(digest);
+        self.catalog.end_removal(digest);
         done
     }
 
@@ -212,9 +216,9 @@ impl Store {
         let _sweeping = self.layout.sweeping();
         self.remove_strays().map_err(fails)?;
         let mut live = HashSet::new();
-        let images = self.layout.manifests().into_keys().chain(self.all_held());
+        let images = self.layout.manifests().into_keys().chain(self.catalog.all_held());
         for digest in images {
-            match self.known(&digest) {
+            match self.catalog.known(&digest) {
                 Ok(known) => {
                     let blobs = known.manifest.layers().iter().chain([known.manifest.config()]);
                     live.extend(blobs.map(|blob| blob.digest().to_string()));
@@ -238,36 +242,13 @@ impl Store {
         for entry in fs::read_dir(self.config.dir.join("trees"))? {
             let digest = format!("sha256:{}", entry?.file_name().to_string_lossy());
             let stray = is_digest(&digest) && !images.contains_key(&digest);
-            if stray && self.begin_removal(&digest).is_ok() {
+            if stray && self.catalog.begin_removal(&digest).is_ok() {
                 // As in `drop_image`.
                 let removed = if self.layout.is_fresh(&digest) { Ok(()) } else { self.trees.remove(&digest) };
-                self.is_removed(&digest);
+                self.catalog.end_removal(&digest);
                 removed?;
             }
         }
         Ok(())
-    }
-
-    fn used_path(&self, digest: &str) -> PathBuf {
-        self.config.dir.join("used").join(digest.trim_start_matches("sha256:"))
-    }
-
-    /// Records that an image was used just now. A failure is only logged.
-    pub(super) fn touch(&self, digest: &str) {
-        // `UTIME_NOW` would give two uses within some milliseconds the same time.
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let touched =
-            OpenOptions::new().create(true).truncate(false).write(true).open(self.used_path(digest)).and_then(|file| {
-                let times = Timestamps { last_access: now, last_modification: now };
-                Ok(rustix::fs::futimens(&file, &times)?)
-            });
-        if let Err(error) = touched {
-            tracing::debug!(digest, error = %Chain(&error), "cannot note the use of an image");
-        }
-    }
-
-    /// Returns the time of the last use of an image.
-    pub(super) fn used_at(&self, digest: &str) -> Option<SystemTime> {
-        fs::metadata(self.used_path(digest)).ok()?.modified().ok()
     }
 }

@@ -67,7 +67,7 @@ struct Store {
     pulls: Pulls,
     /// One lock for each blob and tree being written, by digest.
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
-    catalog: Mutex<Catalog>,
+    catalog: Catalog,
     /// Held while images are removed.
     removals: tokio::sync::Mutex<()>,
 }
@@ -82,6 +82,7 @@ impl Images {
         let fails = |error| disk::failed("open", error);
         let layout = Layout::open(&config.dir).map_err(fails)?;
         let trees = Trees::open(&config.dir).map_err(fails)?;
+        let catalog = Catalog::open(&config.dir, layout.clone(), trees.clone()).map_err(fails)?;
         let registries = Registries::new(&config);
         let store = Store {
             config,
@@ -90,10 +91,9 @@ impl Images {
             registries,
             pulls: Pulls::default(),
             turns: Mutex::default(),
-            catalog: Mutex::default(),
+            catalog,
             removals: tokio::sync::Mutex::default(),
         };
-        std::fs::create_dir_all(store.config.dir.join("used")).map_err(fails)?;
         Ok(Images { inner: Arc::new(store) })
     }
 
@@ -120,9 +120,9 @@ impl Images {
             Wanted::Name(name) => name,
             Wanted::Digest(digest) => {
                 store.removed(&digest).await;
-                return match store.hold(&digest) {
+                return match store.catalog.hold(&digest) {
                     Some(held) => {
-                        store.touch(&digest);
+                        store.catalog.touch(&digest);
                         Ok(held)
                     }
                     None => Err(Error::Invalid(format!(
@@ -137,8 +137,8 @@ impl Images {
             && let Some(digest) = store.layout.find(&key)
         {
             store.removed(&digest).await;
-            if let Some(held) = store.hold(&digest) {
-                store.touch(&digest);
+            if let Some(held) = store.catalog.hold(&digest) {
+                store.catalog.touch(&digest);
                 return Ok(held);
             }
         }
@@ -156,7 +156,7 @@ impl Images {
     /// the store.
     #[must_use]
     pub fn hold(&self, digest: &str) -> Option<ImageGuard> {
-        self.inner.hold(digest)
+        self.inner.catalog.hold(digest)
     }
 
     /// Asks the registry for this image, and downloads and unpacks what is not in the store.
@@ -213,7 +213,7 @@ impl Images {
     /// # Errors
     /// If the store cannot be read.
     pub async fn list(&self) -> Result<Vec<Image>> {
-        self.inner.blocking("list images", |store| store.images()).await
+        self.inner.blocking("list images", |store| store.catalog.images()).await
     }
 
     /// Returns the digest of the image with this name or digest, if it is in the store. Reads
@@ -222,7 +222,7 @@ impl Images {
     /// # Errors
     /// [`Error::Invalid`] for a bad name.
     pub fn find(&self, name: &str) -> Result<Option<String>> {
-        Ok(self.inner.find(&Wanted::parse(name)?).ok())
+        Ok(self.inner.catalog.find(&Wanted::parse(name)?).ok())
     }
 
     /// Checks an image before a box is made of it. Asks no registry.
@@ -251,8 +251,8 @@ impl Images {
     /// # Errors
     /// [`Error::Invalid`] for a bad name; [`Error::NotFound`] if it is not in the store.
     pub async fn inspect(&self, name: &str) -> Result<Detail> {
-        let digest = self.inner.find(&Wanted::parse(name)?)?;
-        self.inner.blocking("read an image", move |store| store.detail(&digest)).await
+        let digest = self.inner.catalog.find(&Wanted::parse(name)?)?;
+        self.inner.blocking("read an image", move |store| store.catalog.detail(&digest)).await
     }
 
     /// Removes a name from its image, and the image with its last name. Given a digest, removes

@@ -317,8 +317,8 @@ impl Store {
         let key = name.to_string();
         self.blocking("name an image", move |store| {
             store.layout.set_ref(&key, &named).map_err(|error| disk::failed("name an image", error))?;
-            store.touch(held.digest());
-            let mut image = store.image(held.digest())?;
+            store.catalog.touch(held.digest());
+            let mut image = store.catalog.image(held.digest())?;
             // The handle here belongs to no box.
             image.boxes = image.boxes.saturating_sub(1);
             Ok((image, held))
@@ -368,7 +368,7 @@ impl Store {
                         state.send_replace(State::Going(Progress::Unpacking { bytes }));
                     };
                     store.trees.unpack(&digest, &layers, &bounds, &stop, &progress)?;
-                    Ok(store.hold(&digest))
+                    Ok(store.catalog.hold(&digest))
                 })
                 .await?;
             if let Some(held) = held {
