@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use oci_spec::image::Descriptor;
 use rand::RngExt as _;
-use tokio::sync::Mutex;
 
-use crate::Store;
 use crate::digest::sha256;
 use crate::disk;
 use crate::error::{Error, Result, stopped};
@@ -20,6 +18,7 @@ use crate::name::Name;
 use crate::processors::Turn;
 use crate::progress::Meter;
 use crate::registry::{Fault, Source};
+use crate::store::Store;
 
 /// Most attempts at one source without progress.
 const ATTEMPTS_MAX: u32 = 4;
@@ -244,18 +243,6 @@ impl Store {
             (ingest, end)
         });
         written.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
-    }
-
-    /// Returns the lock whose holder is the only writer of the blob or tree with that digest.
-    pub(super) fn turn(&self, digest: &str) -> Arc<Mutex<()>> {
-        let mut turns = self.turns.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        if let Some(turn) = turns.get(digest).and_then(std::sync::Weak::upgrade) {
-            return turn;
-        }
-        let turn = Arc::new(Mutex::new(()));
-        turns.insert(digest.to_owned(), Arc::downgrade(&turn));
-        turn
     }
 }
 

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use domain::Chain;
 use host_disk::DiskUsage;
 
-use crate::Store;
 use crate::digest::is_digest;
 use crate::disk;
 use crate::error::{Error, Result};
 use crate::image::Image;
 use crate::name::Wanted;
+use crate::store::Store;
 
 /// Result of a clean-up.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

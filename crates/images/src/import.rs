@@ -24,7 +24,6 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::watch;
 
-use crate::Store;
 use crate::digest::{is_digest, sha256};
 use crate::disk;
 use crate::error::{Error, Result, stopped};
@@ -39,6 +38,7 @@ use crate::progress::{Progress, State};
 use crate::rootfs::contents::{Contents, HEAD, compression_of};
 use crate::rootfs::layer::Compression;
 use crate::rootfs::stream::decoder;
+use crate::store::Store;
 use place::Place;
 
 /// Bytes of an archive. An error ends the import, which returns it.

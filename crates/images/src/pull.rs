@@ -1,7 +1,7 @@
 //! Image pulls: one task for each name, however many clients wait for it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::{Asker, Chain};
@@ -9,10 +9,8 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use oci_spec::image::{ImageConfiguration, ImageManifest};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::Store;
-use crate::desk::{Begun, Desk, Interest, Origin, Place, Wanted};
+use crate::desk::{Begun, Interest, Origin, Place, Wanted};
 use crate::digest::is_digest;
 use crate::disk;
 use crate::error::{Error, Result};
@@ -25,33 +23,13 @@ use crate::platform::{Platform, offered};
 use crate::progress::{Meter, Progress, State, broke_off};
 use crate::registry::Source;
 use crate::rootfs::layer::{Bounds, Layer};
+use crate::store::Store;
 
 /// Most layers of one image downloaded at once.
 const LAYERS_AT_ONCE_MAX: usize = 3;
 
 /// Longest duration of a pull, whether clients wait for it or not.
 pub const PULL_WAIT_MAX: Duration = Duration::from_secs(6 * 3600);
-
-/// Running pulls and imports.
-#[derive(Debug, Default)]
-pub(super) struct Pulls {
-    desk: Arc<Desk<watch::Receiver<State>>>,
-    /// Callers of the running imports.
-    pub(super) imports: Mutex<Vec<Option<Asker>>>,
-    /// Tasks of pulls and imports, and their blocking work.
-    pub(super) tasks: TaskTracker,
-    /// Token that stops all of them.
-    pub(super) stop: CancellationToken,
-}
-
-impl Pulls {
-    /// Stops pulls and imports and waits until they have ended.
-    pub(super) async fn close(&self) {
-        self.stop.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
-    }
-}
 
 impl Store {
     /// Joins the running pull of this name, or starts one. While the interest is held, the pull

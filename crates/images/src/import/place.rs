@@ -4,8 +4,8 @@ use std::sync::{Arc, PoisonError};
 
 use domain::{Asker, NoPlace};
 
-use crate::Store;
 use crate::error::{Error, Result};
+use crate::store::Store;
 
 /// Most archives imported at once.
 const IMPORTS_MAX: usize = 16;
