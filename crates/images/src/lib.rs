@@ -1,5 +1,11 @@
 //! Image store: images from registries and archives, unpacked and shared by every provider that
 //! needs a root file system on disk.
+//!
+//! [`Images`] is the handle of an open store (`store`). A pull (`pull`) downloads an image from its
+//! registry (`fetch`, `registry`), and an import (`import`) reads one from an archive. Both put
+//! blobs into the layout (`layout`), and unpack them to a tree that boxes share (`rootfs`). The
+//! catalog (`catalog`) has the images that are there, with their holders; what no image needs is
+//! removed (`garbage`).
 
 #![warn(missing_docs)]
 
