@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 /// Returns whether `digest` is a well-formed `sha256:…`, the only kind that the store holds.
 #[must_use]
 pub fn is_digest(digest: &str) -> bool {
-    digest.strip_prefix("sha256:").is_some_and(is_hex)
+    hex_of(digest).is_some()
 }
 
 /// Returns the hexadecimal digits of a digest; `None` if it is malformed.

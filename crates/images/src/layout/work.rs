@@ -21,13 +21,17 @@ impl Layout {
     /// Registers a pull or an import. Until it ends, no blob that it writes or finds is removed.
     /// It ends soon after `stop` is cancelled.
     pub(crate) fn work(&self, stop: CancellationToken) -> Work {
-        Work::new(self.clone(), stop)
+        let mut state = self.inner.lock();
+        let number = state.number();
+        state.works.insert(number, HashSet::new());
+        Work { layout: self.clone(), number, stop }
     }
 
     /// Starts a sweep. Until the guard is dropped, no blob that a pull or an import has now is
     /// removed, even if that ends. Only one sweep may run at a time.
     pub(crate) fn sweeping(&self) -> Sweeping {
-        Sweeping::new(self.clone())
+        self.inner.lock().sweeping = Some(HashSet::new());
+        Sweeping { layout: self.clone() }
     }
 }
 
@@ -40,12 +44,6 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    fn new(layout: Layout, stop: CancellationToken) -> Self {
-        let number = layout.inner.lock().number();
-        layout.inner.lock().works.insert(number, HashSet::new());
-        Work { layout, number, stop }
-    }
-
     /// Returns the token that stops it.
     pub(crate) fn stop(&self) -> &CancellationToken {
         &self.stop
@@ -146,13 +144,6 @@ impl Drop for Work {
 #[derive(Debug)]
 pub(crate) struct Sweeping {
     layout: Layout,
-}
-
-impl Sweeping {
-    fn new(layout: Layout) -> Self {
-        layout.inner.lock().sweeping = Some(HashSet::new());
-        Sweeping { layout }
-    }
 }
 
 impl Drop for Sweeping {
