@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use domain::Timestamp;
 
-use super::Result;
+use super::error::Result;
 
 /// A row to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,8 @@
 use async_trait::async_trait;
 use domain::{Denial, Resources, SandboxId, Timestamp};
 
-use super::{Result, Sandbox};
+use super::error::Result;
+use super::sandboxes::Sandbox;
 
 /// A box that holds slots, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]

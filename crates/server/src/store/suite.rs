@@ -14,9 +14,9 @@ use domain::{
     Timestamp, WorkerId,
 };
 
+use super::admission::KEY_LIFETIME;
 use super::{
-    Admitted, Applied, Change, IdempotencyKey, Inserted, KEY_LIFETIME, ListFilter, NewSandbox, QuotaSummary, Sandbox,
-    Store, Template,
+    Admitted, Applied, Change, IdempotencyKey, Inserted, ListFilter, NewSandbox, QuotaSummary, Sandbox, Store, Template,
 };
 use crate::clock::{after, from_ms};
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{Capacity, Lease, LeaseRefused, OwnerId, SandboxId, Timestamp, WorkerId, WorkerStatus};
 
-use super::{Result, Sandbox};
+use super::error::Result;
+use super::sandboxes::Sandbox;
 
 /// Maximum number of workers: a client with a shared worker token can register any number of
 /// names.

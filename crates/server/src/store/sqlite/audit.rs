@@ -5,10 +5,11 @@ use domain::Timestamp;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row, Sqlite as Engine};
 
-use super::rows::ms;
-use super::{Error, Result, Sqlite};
+use super::super::audit::{AuditEntry, AuditFilter, AuditStore, NewAuditEntry};
+use super::super::error::{Error, Result};
+use super::database::Sqlite;
+use super::rows::{count, ms};
 use crate::clock::from_ms;
-use crate::store::{AuditEntry, AuditFilter, AuditStore, NewAuditEntry};
 
 /// Maximum number of rows deleted by one statement, so that other writers can run in between.
 const PRUNE_BATCH: u32 = 10_000;
@@ -111,7 +112,7 @@ impl AuditStore for Sqlite {
             sqlx::query_as("SELECT (SELECT COUNT(*) FROM audit), (SELECT COUNT(*) FROM audit WHERE actor = 'admin')")
                 .fetch_one(&self.writer)
                 .await?;
-        let (all, admins) = (super::count(all), super::count(admins));
+        let (all, admins) = (count(all), count(admins));
         let others = all - admins;
         for (is, there, kept) in [
             ("=", admins, keep.saturating_sub(others).max(keep - keep / 2)),

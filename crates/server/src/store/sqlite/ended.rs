@@ -4,8 +4,9 @@ use domain::{OwnerId, State};
 use sqlx::sqlite::SqlitePool;
 use sqlx::{Row, SqliteConnection};
 
-use super::super::{Kept, KeptRows, Result};
-use super::count;
+use super::super::error::Result;
+use super::super::sandboxes::{Kept, KeptRows};
+use super::rows::count;
 
 /// Maximum number of rows deleted by one transaction, so that other writers can run in between.
 const BATCH: u32 = 256;

@@ -4,9 +4,9 @@ use domain::{OwnerId, Timestamp};
 use sqlx::sqlite::SqlitePool;
 use sqlx::{QueryBuilder, Row};
 
-use super::super::{Cursor, ListFilter, Page, Result};
-use super::ms;
-use super::rows::{SANDBOX_COLUMNS, metadata_text, sandbox};
+use super::super::error::Result;
+use super::super::sandboxes::{Cursor, ListFilter, Page};
+use super::rows::{SANDBOX_COLUMNS, metadata_text, ms, sandbox};
 
 /// Reads one page of the list. Without a filter on labels the cost depends on the size of the
 /// page only: an index yields the rows in their order.

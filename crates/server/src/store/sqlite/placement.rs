@@ -5,11 +5,10 @@ use domain::{
 };
 use sqlx::{Row, SqliteConnection};
 
+use super::super::error::{Error, Result};
+use super::super::sandboxes::Sandbox;
 use super::super::workers::PlacementFilter;
-use super::super::{Error, Result, Sandbox};
-use super::count;
-use super::rows::{self, SANDBOX_COLUMNS, ms};
-use super::workers::{self, LEASE_COLUMNS, words, worker_id};
+use super::rows::{self, LEASE_COLUMNS, SANDBOX_COLUMNS, count, ms, words, worker_id};
 
 /// Returns every worker that a sandbox of `owner` on `provider` could be placed on, with its
 /// load and liveness at `now`.
@@ -113,7 +112,7 @@ pub(super) async fn place_anew(
         .await?;
     let sql = format!("SELECT {LEASE_COLUMNS} FROM leases WHERE resource_id = $1");
     let before = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.as_str()).fetch_optional(&mut *connection).await?;
-    let before = before.as_ref().map(workers::lease).transpose()?;
+    let before = before.as_ref().map(rows::lease).transpose()?;
     let lease = Lease::pass_on(before.as_ref(), id.as_str(), &worker, now, filter.lease_ttl);
     write(connection, &lease).await?;
     Ok(Some(Sandbox { worker: worker.to_string(), ..found }))

@@ -5,9 +5,11 @@ use domain::{Denial, NoPlace, OwnerId, Places, SandboxId, Timestamp};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
+use super::super::error::Result;
+use super::super::pool::{PoolBounds, PoolCounts, PoolHost, PoolPlace, PoolStore};
+use super::super::sandboxes::Sandbox;
+use super::database::Sqlite;
 use super::rows::{ms, resources, sandbox_id};
-use super::{Result, Sqlite};
-use crate::store::{PoolBounds, PoolCounts, PoolHost, PoolPlace, PoolStore, Sandbox};
 
 const HOST_COLUMNS: &str = "h.id, h.state, h.provider, h.image, h.memory_mb, h.vcpus, h.disk_mb, h.pids, h.places";
 /// State of a box that takes new slots.

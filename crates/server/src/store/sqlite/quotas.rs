@@ -6,8 +6,9 @@ use domain::{OwnerId, Quota, Timestamp};
 use sqlx::Row;
 use sqlx::sqlite::{SqlitePool, SqliteRow};
 
-use super::super::{OwnerQuota, QuotaSummary, Result};
-use super::{count, ms};
+use super::super::error::Result;
+use super::super::quotas::{OwnerQuota, QuotaSummary};
+use super::rows::{count, ms};
 
 const COLUMNS: &str = "owner_id, max_sandboxes, max_ttl_ms, max_exec_timeout_ms, max_memory_mb, max_vcpus, max_disk_mb, \
                        created_at, updated_at";

@@ -2,16 +2,21 @@
 
 use std::time::Duration;
 
-use domain::{Metadata, OwnerId, Resources, SandboxId, SizeOptions, SpawnOptions, State, StopReason, Timestamp};
+use domain::{
+    Lease, Metadata, OwnerId, Resources, SandboxId, SizeOptions, SpawnOptions, State, StopReason, Timestamp, WorkerId,
+};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::super::{Error, Result, Sandbox, Template};
+use super::super::error::{Error, Result};
+use super::super::sandboxes::Sandbox;
+use super::super::templates::Template;
 
 pub(super) const SANDBOX_COLUMNS: &str = "id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, \
                                           owner_id, worker_id, created_at, expires_at, ended_at, error";
 pub(super) const TEMPLATE_COLUMNS: &str =
     "name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, created_at, updated_at";
+pub(super) const LEASE_COLUMNS: &str = "resource_id, holder_id, generation, expires_at";
 
 pub(super) fn ms(at: Timestamp) -> i64 {
     at.as_millisecond()
@@ -37,6 +42,19 @@ pub(super) fn stop_reason(reason: StopReason) -> &'static str {
 
 pub(super) fn sandbox_id(text: &str) -> Result<SandboxId> {
     SandboxId::parse(text).map_err(|_| Error::Corrupt(format!("sandbox id `{text}`")))
+}
+
+pub(super) fn count(rows: i64) -> u64 {
+    u64::try_from(rows).unwrap_or(0)
+}
+
+pub(super) fn worker_id(text: &str) -> Result<WorkerId> {
+    WorkerId::parse(text).map_err(|_| Error::Corrupt(format!("worker id `{text}`")))
+}
+
+pub(super) fn words(row: &SqliteRow, column: &str) -> Result<Vec<String>> {
+    let text: String = row.try_get(column)?;
+    serde_json::from_str(&text).map_err(|error| Error::Corrupt(format!("{column}: {error}")))
 }
 
 fn time(row: &SqliteRow, column: &str) -> Result<Timestamp> {
@@ -73,6 +91,15 @@ pub(super) fn sandbox(row: &SqliteRow) -> Result<Sandbox> {
         expires_at: time(row, "expires_at")?,
         ended_at: row.try_get::<Option<i64>, _>("ended_at")?.map(crate::clock::from_ms),
         error: row.try_get("error")?,
+    })
+}
+
+pub(super) fn lease(row: &SqliteRow) -> Result<Lease> {
+    Ok(Lease {
+        resource: row.try_get("resource_id")?,
+        holder: worker_id(row.try_get("holder_id")?)?,
+        generation: count(row.try_get("generation")?),
+        expires_at: crate::clock::from_ms(row.try_get("expires_at")?),
     })
 }
 

@@ -3,7 +3,7 @@
 use domain::StoreId;
 use sqlx::SqlitePool;
 
-use super::{Error, Result};
+use super::super::error::{Error, Result};
 
 /// Upgrade scripts. Step n brings a file from `user_version` n to n + 1. Steps are only ever
 /// added.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use providers::Chain;
 use sqlx::sqlite::SqlitePool;
 
-use super::super::Result;
+use super::super::error::Result;
 
 /// Mode of every file of the store: the files contain images, labels and owners.
 const MODE: u32 = 0o600;

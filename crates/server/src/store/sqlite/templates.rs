@@ -3,8 +3,9 @@
 use domain::{SpawnOptions, Timestamp};
 use sqlx::sqlite::SqlitePool;
 
-use super::super::{Inserted, Result, Template};
-use super::rows::{TEMPLATE_COLUMNS, metadata_text, ms, template, ttl_ms};
+use super::super::error::Result;
+use super::super::templates::{Inserted, Template};
+use super::rows::{TEMPLATE_COLUMNS, count, metadata_text, ms, template, ttl_ms};
 
 pub(super) async fn insert(pool: &SqlitePool, new: &Template, rows_max: u64) -> Result<Inserted> {
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
@@ -16,7 +17,7 @@ pub(super) async fn insert(pool: &SqlitePool, new: &Template, rows_max: u64) -> 
     if is_taken {
         return Ok(Inserted::Taken);
     }
-    if super::count(rows) >= rows_max {
+    if count(rows) >= rows_max {
         return Ok(Inserted::Full);
     }
     sqlx::query(

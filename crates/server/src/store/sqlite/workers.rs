@@ -7,23 +7,15 @@ use domain::{Capacity, Lease, LeaseRefused, OwnerId, SandboxId, Timestamp, Worke
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
+use super::super::error::{Error, Result};
+use super::super::sandboxes::Sandbox;
 use super::super::workers::{Beat, Forgotten, Heartbeat, LeaseCounts, PlacementFilter, WORKERS_MAX, Worker, Workers};
-use super::super::{Error, Result, Sandbox};
-use super::rows::{self, SANDBOX_COLUMNS, ms};
-use super::{Sqlite, count, placement};
+use super::database::Sqlite;
+use super::placement;
+use super::rows::{self, LEASE_COLUMNS, SANDBOX_COLUMNS, count, lease, ms, words, worker_id};
 
 const WORKER_COLUMNS: &str = "id, hostname, status, providers, capabilities, max_sandboxes, max_sandboxes_per_owner, \
                               last_heartbeat, created_at, updated_at";
-pub(super) const LEASE_COLUMNS: &str = "resource_id, holder_id, generation, expires_at";
-
-pub(super) fn worker_id(text: &str) -> Result<WorkerId> {
-    WorkerId::parse(text).map_err(|_| Error::Corrupt(format!("worker id `{text}`")))
-}
-
-pub(super) fn words(row: &SqliteRow, column: &str) -> Result<Vec<String>> {
-    let text: String = row.try_get(column)?;
-    serde_json::from_str(&text).map_err(|error| Error::Corrupt(format!("{column}: {error}")))
-}
 
 fn words_text(words: &[String]) -> String {
     serde_json::to_string(words).expect("a list of strings is JSON")
@@ -49,15 +41,6 @@ fn worker(row: &SqliteRow) -> Result<Worker> {
         last_heartbeat: time("last_heartbeat")?,
         created_at: time("created_at")?,
         updated_at: time("updated_at")?,
-    })
-}
-
-pub(super) fn lease(row: &SqliteRow) -> Result<Lease> {
-    Ok(Lease {
-        resource: row.try_get("resource_id")?,
-        holder: worker_id(row.try_get("holder_id")?)?,
-        generation: count(row.try_get("generation")?),
-        expires_at: crate::clock::from_ms(row.try_get("expires_at")?),
     })
 }
 

@@ -1,0 +1,398 @@
+//! Transactions of the store in SQLite.
+
+use std::ops::Range;
+
+use async_trait::async_trait;
+use domain::{
+    Active, Caps, InvalidTransition, OwnerId, Quota, Room, SandboxId, SpawnOptions, State, StopReason, StoreId,
+    Timestamp, WorkerId,
+};
+use sqlx::Row;
+
+use super::super::admission::{Admitted, IdempotencyKey, KEY_LIFETIME, NewSandbox};
+use super::super::error::{Error, Result};
+use super::super::quotas::{OwnerQuota, QuotaSummary};
+use super::super::sandboxes::{Applied, Change, Counts, ListFilter, Page, Sandbox};
+use super::super::templates::{Inserted, Template};
+use super::super::transactions::Store;
+use super::database::Sqlite;
+use super::rows::{self, SANDBOX_COLUMNS, count, metadata_text, ms, sandbox};
+use super::{ended, list, placement, pool, quotas, space, templates};
+
+/// Counts kept by triggers, without those by owner, of which there may be many.
+pub(super) const COUNTS: &str = "SELECT scope, name, rows FROM counts \
+    WHERE scope IN ('active', 'state', 'provider', 'worker') AND rows > 0";
+
+/// Maximum length of a stored failure reason, in characters.
+const ERROR_CHARS_MAX: usize = 2_048;
+
+/// Reads the active counts and the caps in one statement, since every spawn waits for it.
+async fn room(connection: &mut sqlx::SqliteConnection, owner: Option<&OwnerId>, caps: Caps) -> Result<Room> {
+    let row = sqlx::query(
+        "SELECT (SELECT rows FROM counts WHERE scope = 'active' AND name = '') AS total, \
+         (SELECT rows FROM counts WHERE scope = 'owner' AND name = $1) AS owner, \
+         (SELECT max_sandboxes FROM quotas WHERE owner_id = $1) AS max_sandboxes",
+    )
+    .bind(owner.map(OwnerId::as_str))
+    .fetch_one(connection)
+    .await?;
+    let number = |column| -> Result<u64> { Ok(count(row.try_get::<Option<i64>, _>(column)?.unwrap_or(0))) };
+    let quota = Quota { max_sandboxes: number("max_sandboxes")?, ..Quota::default() };
+    let active = Active { total: number("total")?, owner: owner.map(|_| number("owner")).transpose()? };
+    Ok(Room { active, caps: caps.under(&quota) })
+}
+
+/// Takes the key. Returns `false` if it is in use.
+async fn take_key(
+    connection: &mut sqlx::SqliteConnection,
+    owner: Option<&OwnerId>,
+    key: &IdempotencyKey,
+    id: &SandboxId,
+    now: Timestamp,
+) -> Result<bool> {
+    let done = sqlx::query(
+        "INSERT INTO idempotency_keys (owner_id, key, request, sandbox_id, created_at) VALUES ($1, $2, $3, $4, $5) \
+         ON CONFLICT DO UPDATE SET request = $3, sandbox_id = $4, created_at = $5 WHERE created_at <= $6",
+    )
+    .bind(owner.map_or("", OwnerId::as_str))
+    .bind(&key.key)
+    .bind(&key.request)
+    .bind(id.as_str())
+    .bind(ms(now))
+    .bind(key_ends(now))
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Returns the time at or before which keys must have been taken to be free at `now`.
+fn key_ends(now: Timestamp) -> i64 {
+    ms(now).saturating_sub(i64::try_from(KEY_LIFETIME.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Returns whether the change leaves no sandbox for a retry of the request to return.
+fn frees_key(change: &Change) -> bool {
+    match change {
+        Change::Broke { .. } => true,
+        Change::StopRequested { reason, .. } => matches!(reason, StopReason::Abandoned | StopReason::Unfinished),
+        Change::Started | Change::Extended { .. } | Change::Stopped { .. } => false,
+    }
+}
+
+async fn insert(connection: &mut sqlx::SqliteConnection, new: &Sandbox, worker: &WorkerId) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO sandboxes (id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, owner_id, \
+         worker_id, created_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+    )
+    .bind(new.id.as_str())
+    .bind(new.state.as_str())
+    .bind(&new.provider)
+    .bind(&new.image)
+    .bind(new.resources.memory_mb)
+    .bind(new.resources.vcpus)
+    .bind(new.resources.disk_mb)
+    .bind(new.resources.pids)
+    .bind(metadata_text(&new.metadata))
+    .bind(new.owner.as_ref().map(|owner| owner.as_str()))
+    .bind(worker.as_str())
+    .bind(ms(new.created_at))
+    .bind(ms(new.expires_at))
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Values that a change writes besides the state.
+struct Columns {
+    expires_at: Option<i64>,
+    ended_at: Option<i64>,
+    error: Option<String>,
+    stop_reason: Option<&'static str>,
+}
+
+fn columns(change: &Change) -> Columns {
+    let none = Columns { expires_at: None, ended_at: None, error: None, stop_reason: None };
+    match change {
+        Change::Started => none,
+        Change::Extended { expires_at, .. } => Columns { expires_at: Some(ms(*expires_at)), ..none },
+        Change::StopRequested { reason, .. } => Columns { stop_reason: Some(rows::stop_reason(*reason)), ..none },
+        Change::Stopped { at } => Columns { ended_at: Some(ms(*at)), ..none },
+        Change::Broke { error, at } => {
+            Columns { ended_at: Some(ms(*at)), error: Some(error.chars().take(ERROR_CHARS_MAX).collect()), ..none }
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Sqlite {
+    fn id(&self) -> &StoreId {
+        &self.id
+    }
+
+    async fn admit(&self, new: &NewSandbox) -> Result<Admitted> {
+        let NewSandbox { sandbox, caps, key, placement, pool } = new;
+        let owner = sandbox.owner.as_ref();
+        // IMMEDIATE: a deferred transaction that becomes a writer can fail at once.
+        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        if let Some(key) = key
+            && !take_key(&mut tx, owner, key, &sandbox.id, sandbox.created_at).await?
+        {
+            return Ok(Admitted::KeyTaken);
+        }
+        if *caps != Caps::default() || owner.is_some() || pool.is_some() {
+            let room = room(&mut tx, owner, *caps).await?;
+            if let Err(denial) = room.admit() {
+                return Ok(Admitted::Denied(denial, room));
+            }
+            if let Some(place) = pool
+                && let Some(denial) = pool::take_place(&mut tx, sandbox, place).await?
+            {
+                return Ok(Admitted::Denied(denial, room));
+            }
+        }
+        let (worker, _) = placement::place(&mut tx, &sandbox.provider, owner, sandbox.created_at, placement).await?;
+        let Some(worker) = worker else { return Ok(Admitted::NoWorker) };
+        insert(&mut tx, sandbox, &worker).await?;
+        placement::lease(&mut tx, sandbox, &worker, placement).await?;
+        tx.commit().await?;
+        Ok(Admitted::Yes(worker))
+    }
+
+    async fn room(&self, owner: Option<&OwnerId>, caps: Caps) -> Result<Room> {
+        room(&mut *self.readers.acquire().await?, owner, caps).await
+    }
+
+    async fn keyed(&self, owner: Option<&OwnerId>, key: &str, now: Timestamp) -> Result<Option<(String, SandboxId)>> {
+        let row = sqlx::query(
+            "SELECT request, sandbox_id FROM idempotency_keys WHERE owner_id = $1 AND key = $2 AND created_at > $3",
+        )
+        .bind(owner.map_or("", OwnerId::as_str))
+        .bind(key)
+        .bind(key_ends(now))
+        .fetch_optional(&self.readers)
+        .await?;
+        row.map(|row| Ok((row.try_get("request")?, rows::sandbox_id(&row.try_get::<String, _>("sandbox_id")?)?)))
+            .transpose()
+    }
+
+    async fn counts(&self) -> Result<Counts> {
+        // Bounded: counts by owner, of which there can be any number, are left out.
+        let rows = sqlx::query(COUNTS).fetch_all(&self.readers).await?;
+        let mut counts = Counts::default();
+        for row in rows {
+            let (scope, name): (String, String) = (row.try_get("scope")?, row.try_get("name")?);
+            let rows = count(row.try_get("rows")?);
+            let by = match scope.as_str() {
+                "active" => {
+                    counts.active = rows;
+                    continue;
+                }
+                "state" => &mut counts.by_state,
+                "provider" => &mut counts.by_provider,
+                "worker" => &mut counts.by_worker,
+                _ => return Err(Error::Corrupt(format!("count `{scope}`"))),
+            };
+            by.insert(name, rows);
+        }
+        Ok(counts)
+    }
+
+    async fn sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>> {
+        let sql = format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE id = $1");
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.as_str()).fetch_optional(&self.readers).await?;
+        row.map(|row| sandbox(&row)).transpose()
+    }
+
+    async fn sandboxes(&self, filter: &ListFilter, now: Timestamp) -> Result<Page> {
+        let pool = if filter.metadata.is_empty() { &self.readers } else { &self.searches };
+        list::page(pool, filter, now).await
+    }
+
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<SandboxId>> {
+        let rows = sqlx::query(
+            "SELECT id FROM sandboxes WHERE state IN ('creating', 'running') AND expires_at <= $1 \
+             ORDER BY expires_at LIMIT $2",
+        )
+        .bind(ms(now))
+        .bind(limit)
+        .fetch_all(&self.readers)
+        .await?;
+        rows.iter().map(|row| rows::sandbox_id(&row.try_get::<String, _>("id")?)).collect()
+    }
+
+    async fn in_state(&self, state: State, limit: u32) -> Result<Vec<Sandbox>> {
+        let sql = format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE state = $1 ORDER BY created_at LIMIT $2");
+        let rows =
+            sqlx::query(sqlx::AssertSqlSafe(sql)).bind(state.as_str()).bind(limit).fetch_all(&self.readers).await?;
+        rows.iter().map(sandbox).collect()
+    }
+
+    async fn running(&self, worker: &str, provider: Option<&str>) -> Result<Vec<SandboxId>> {
+        let rows = sqlx::query(
+            "SELECT id FROM sandboxes WHERE state = 'running' AND worker_id = $1 AND ($2 IS NULL OR provider = $2)",
+        )
+        .bind(worker)
+        .bind(provider)
+        .fetch_all(&self.readers)
+        .await?;
+        rows.iter().map(|row| rows::sandbox_id(&row.try_get::<String, _>("id")?)).collect()
+    }
+
+    async fn check(&self) -> Result<()> {
+        sqlx::query("SELECT id FROM store").fetch_one(&self.readers).await?;
+        // Takes the write lock, and releases it at once.
+        self.writer.begin_with("BEGIN IMMEDIATE").await?.rollback().await?;
+        Ok(())
+    }
+
+    async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied> {
+        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        let sql = format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE id = $1");
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.as_str()).fetch_optional(&mut *tx).await?;
+        let Some(row) = row else { return Ok(Applied::Missing) };
+        let found = sandbox(&row)?;
+        let before = found.state;
+        let after = match before.after(change.event()) {
+            Ok(after) => after,
+            Err(refusal) => return Ok(Applied::Refused(refusal)),
+        };
+        match change {
+            Change::Extended { now, .. } if found.expires_at <= now => return Ok(Applied::Missing),
+            Change::StopRequested { reason, now } if !reason.holds(before, found.expires_at <= now) => {
+                return Ok(Applied::Refused(InvalidTransition { from: before, event: change.event() }));
+            }
+            Change::Started
+            | Change::Extended { .. }
+            | Change::StopRequested { .. }
+            | Change::Stopped { .. }
+            | Change::Broke { .. } => {}
+        }
+        let columns = columns(&change);
+        let sql = format!(
+            "UPDATE sandboxes SET state = $1, expires_at = COALESCE($2, expires_at), \
+             ended_at = COALESCE(ended_at, $3), error = COALESCE($4, error), \
+             stop_reason = COALESCE(stop_reason, $5) WHERE id = $6 RETURNING {SANDBOX_COLUMNS}"
+        );
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(after.as_str())
+            .bind(columns.expires_at)
+            .bind(columns.ended_at)
+            .bind(columns.error)
+            .bind(columns.stop_reason)
+            .bind(id.as_str())
+            .fetch_one(&mut *tx)
+            .await?;
+        let sandbox = Box::new(sandbox(&row)?);
+        if frees_key(&change) {
+            sqlx::query("DELETE FROM idempotency_keys WHERE sandbox_id = $1")
+                .bind(id.as_str())
+                .execute(&mut *tx)
+                .await?;
+        }
+        if before != after {
+            ended::make_way(&mut tx, &self.kept, after, sandbox.owner.as_ref()).await?;
+        }
+        tx.commit().await?;
+        Ok(Applied::Done { before, sandbox })
+    }
+
+    async fn shift_times(&self, by_ms: i64) -> Result<u64> {
+        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        let moved =
+            sqlx::query("UPDATE sandboxes SET expires_at = expires_at + $1 WHERE state IN ('creating', 'running')")
+                .bind(by_ms)
+                .execute(&mut *tx)
+                .await?
+                .rows_affected();
+        for sql in [
+            "UPDATE leases SET expires_at = expires_at + $1",
+            "UPDATE workers SET last_heartbeat = last_heartbeat + $1",
+            "UPDATE held SET lease_until = lease_until + $1",
+        ] {
+            sqlx::query(sql).bind(by_ms).execute(&mut *tx).await?;
+        }
+        tx.commit().await?;
+        Ok(moved)
+    }
+
+    async fn purge_ended(&self, before: Timestamp, now: Timestamp) -> Result<u64> {
+        sqlx::query("DELETE FROM idempotency_keys WHERE created_at <= $1")
+            .bind(key_ends(now))
+            .execute(&self.writer)
+            .await?;
+        ended::purge(&self.writer, &self.kept, ms(before)).await
+    }
+
+    async fn insert_template(&self, new: &Template, rows_max: u64) -> Result<Inserted> {
+        templates::insert(&self.writer, new, rows_max).await
+    }
+
+    async fn update_template(&self, name: &str, options: &SpawnOptions, at: Timestamp) -> Result<Option<Template>> {
+        templates::update(&self.writer, name, options, at).await
+    }
+
+    async fn template(&self, name: &str) -> Result<Option<Template>> {
+        templates::get(&self.readers, name).await
+    }
+
+    async fn templates(&self, after: Option<&str>, limit: u32) -> Result<Vec<Template>> {
+        templates::list(&self.readers, after, limit).await
+    }
+
+    async fn delete_template(&self, name: &str) -> Result<bool> {
+        templates::delete(&self.writer, name).await
+    }
+
+    async fn reserve_event_ids(&self, count: u64) -> Result<Range<u64>> {
+        let mut writer = self.writer.acquire().await?;
+        // Synced before use: ids that were published must not come again, even after a power
+        // failure.
+        sqlx::raw_sql("PRAGMA synchronous = FULL").execute(&mut *writer).await?;
+        let end = sqlx::query_scalar::<_, i64>(
+            "INSERT INTO counters (name, value) VALUES ('events', 1 + $1) \
+             ON CONFLICT (name) DO UPDATE SET value = value + $1 RETURNING value",
+        )
+        .bind(i64::try_from(count).unwrap_or(i64::MAX))
+        .fetch_one(&mut *writer)
+        .await;
+        sqlx::raw_sql("PRAGMA synchronous = NORMAL").execute(&mut *writer).await?;
+        let end = u64::try_from(end?).map_err(|_| Error::Corrupt("the counter of event ids".to_owned()))?;
+        Ok(end.saturating_sub(count)..end)
+    }
+
+    async fn save_quota(
+        &self,
+        owner: &OwnerId,
+        quota: &Quota,
+        at: Timestamp,
+        rows_max: u64,
+    ) -> Result<Option<OwnerQuota>> {
+        quotas::save(&self.writer, owner, quota, at, rows_max).await
+    }
+
+    async fn quota(&self, owner: &OwnerId) -> Result<Option<OwnerQuota>> {
+        quotas::get(&self.readers, owner).await
+    }
+
+    async fn quotas(&self, after: Option<&OwnerId>, limit: u32) -> Result<Vec<OwnerQuota>> {
+        quotas::list(&self.readers, after, limit).await
+    }
+
+    async fn quota_summary(&self) -> Result<QuotaSummary> {
+        quotas::summary(&self.readers).await
+    }
+
+    async fn delete_quota(&self, owner: &OwnerId) -> Result<bool> {
+        quotas::delete(&self.writer, owner).await
+    }
+
+    async fn give_back(&self) -> Result<bool> {
+        space::give_back(&self.writer, &self.path).await
+    }
+
+    async fn close(&self) {
+        self.searches.close().await;
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+}

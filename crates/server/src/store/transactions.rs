@@ -1,0 +1,128 @@
+//! Transactions that an engine of the store provides.
+
+use std::fmt;
+use std::ops::Range;
+
+use async_trait::async_trait;
+use domain::{Caps, OwnerId, Quota, Room, SandboxId, SpawnOptions, State, StoreId, Timestamp};
+
+use super::admission::{Admitted, NewSandbox};
+use super::audit::AuditStore;
+use super::error::Result;
+use super::pool::PoolStore;
+use super::quotas::{OwnerQuota, QuotaSummary};
+use super::sandboxes::{Applied, Change, Counts, ListFilter, Page, Sandbox};
+use super::templates::{Inserted, Template};
+use super::workers::Workers;
+
+/// Transactions of the store.
+#[async_trait]
+pub trait Store: AuditStore + PoolStore + Workers + fmt::Debug + Send + Sync {
+    /// Returns the id of this store, which stays the same for as long as the store exists.
+    fn id(&self) -> &StoreId;
+
+    /// Stores a sandbox in state `creating`, unless a cap is reached, and leases it to the
+    /// worker that the placement rules choose.
+    ///
+    /// - Concurrent calls never exceed a cap together.
+    /// - A sandbox without an owner is under no owner's cap.
+    /// - The cost does not depend on the number of active sandboxes.
+    /// - With [`NewSandbox::pool`], it takes a place in the fullest open box of the same
+    ///   provider, image and size, else in a new one. Concurrent calls never exceed a bound
+    ///   together.
+    /// - A key is free if it is older than [`super::admission::KEY_LIFETIME`], or if its sandbox failed or was
+    ///   removed before any caller received it.
+    async fn admit(&self, new: &NewSandbox) -> Result<Admitted>;
+
+    /// Returns the active sandboxes, and the caps that apply to `owner`.
+    async fn room(&self, owner: Option<&OwnerId>, caps: Caps) -> Result<Room>;
+
+    /// Returns the request and the sandbox of the owner's `key` at `now`.
+    async fn keyed(&self, owner: Option<&OwnerId>, key: &str, now: Timestamp) -> Result<Option<(String, SandboxId)>>;
+
+    /// Returns the numbers of sandboxes.
+    async fn counts(&self) -> Result<Counts>;
+
+    /// Returns one sandbox, also a destroyed one while its row is kept.
+    async fn sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>>;
+
+    /// Returns a page of the sandboxes that a request may see at `now`, newest first.
+    async fn sandboxes(&self, filter: &ListFilter, now: Timestamp) -> Result<Page>;
+
+    /// Returns sandboxes in state `creating` or `running` whose lifetime ended by `now`, the
+    /// earliest end first, at most `limit`.
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<SandboxId>>;
+
+    /// Returns sandboxes in `state`, the oldest first, at most `limit`.
+    async fn in_state(&self, state: State, limit: u32) -> Result<Vec<Sandbox>>;
+
+    /// Returns the running sandboxes on `worker`, of one `provider` or of all, and reads no
+    /// other rows.
+    async fn running(&self, worker: &str, provider: Option<&str>) -> Result<Vec<SandboxId>>;
+
+    /// Checks that the store can be read and written.
+    async fn check(&self) -> Result<()>;
+
+    /// Applies a change, if the state machine allows it in the stored state.
+    ///
+    /// A sandbox that ends counts against [`super::Kept`], and replaces an older row. The cost does not
+    /// depend on the number of rows.
+    async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied>;
+
+    /// Shifts all times that are compared with the clock by `by_ms`: future ends of sandboxes,
+    /// ends of leases, and last heartbeats. Returns the number of sandboxes shifted.
+    async fn shift_times(&self, by_ms: i64) -> Result<u64>;
+
+    /// Deletes sandboxes that ended before `before` or are beyond [`super::Kept`], and old
+    /// [`super::IdempotencyKey`]s. Returns the number of sandboxes deleted. Other writers can run in
+    /// between.
+    async fn purge_ended(&self, before: Timestamp, now: Timestamp) -> Result<u64>;
+
+    /// Stores a new template, unless there are `rows_max`.
+    async fn insert_template(&self, template: &Template, rows_max: u64) -> Result<Inserted>;
+
+    /// Replaces a template's options. Returns the stored row, or `None` if there is no such
+    /// template.
+    async fn update_template(&self, name: &str, options: &SpawnOptions, at: Timestamp) -> Result<Option<Template>>;
+
+    async fn template(&self, name: &str) -> Result<Option<Template>>;
+
+    /// Returns templates by name, those after `after`, at most `limit`.
+    async fn templates(&self, after: Option<&str>, limit: u32) -> Result<Vec<Template>>;
+
+    /// Removes a template; `false` if there is none.
+    async fn delete_template(&self, name: &str) -> Result<bool>;
+
+    /// Reserves `count` numbers for event ids. No two calls, in this process or a later one,
+    /// return the same number, and later calls return higher ones. The reservation survives a
+    /// power failure.
+    async fn reserve_event_ids(&self, count: u64) -> Result<Range<u64>>;
+
+    /// Stores an owner's quota, replacing all of its values. Returns the stored row, or `None`
+    /// if it would be a new one and there are `rows_max`.
+    async fn save_quota(
+        &self,
+        owner: &OwnerId,
+        quota: &Quota,
+        at: Timestamp,
+        rows_max: u64,
+    ) -> Result<Option<OwnerQuota>>;
+
+    async fn quota(&self, owner: &OwnerId) -> Result<Option<OwnerQuota>>;
+
+    /// Returns quotas by owner, those after `after`, at most `limit`.
+    async fn quotas(&self, after: Option<&OwnerId>, limit: u32) -> Result<Vec<OwnerQuota>>;
+
+    /// Returns the numbers of quotas.
+    async fn quota_summary(&self) -> Result<QuotaSummary>;
+
+    /// Removes an owner's quota; `false` if there is none.
+    async fn delete_quota(&self, owner: &OwnerId) -> Result<bool>;
+
+    /// Returns a few free pages of the files to the disk; few, so that other writers hardly
+    /// wait. Returns whether there are more.
+    async fn give_back(&self) -> Result<bool>;
+
+    /// Writes pending changes and closes the files.
+    async fn close(&self);
+}
