@@ -46,7 +46,7 @@ impl Control {
         let is_unavailable = match self.plan_filled(request, asked).await {
             Ok(plan) => {
                 lacks_place = self.lacks_shared_place(&plan.new.sandbox).await?;
-                !self.has_place(&plan).await?
+                !self.has_place(&plan.new).await?
             }
             Err(Error::Unavailable(_) | Error::Full(_)) => true,
             Err(error) => return Err(error),

@@ -6,7 +6,7 @@ use domain::WorkerId;
 use providers::custom::REMOTE_DEFAULT_IMAGE;
 use providers::{Provider, Spec};
 
-use super::spawn::{Plan, provider_error};
+use super::spawn::provider_error;
 use super::{Control, Error, LOCAL_WORKER, Result};
 use crate::provider_registry::AUTO_ORDER;
 use crate::store::workers::PlacementFilter;
@@ -135,8 +135,8 @@ impl Control {
     }
 
     /// Returns whether a worker could take the sandbox now.
-    pub(super) async fn has_place(&self, plan: &Plan) -> Result<bool> {
-        let NewSandbox { sandbox, placement, .. } = &plan.new;
+    pub(super) async fn has_place(&self, new: &NewSandbox) -> Result<bool> {
+        let NewSandbox { sandbox, placement, .. } = new;
         let placed = self.store.place(&sandbox.provider, sandbox.owner.as_ref(), self.now(), placement).await?;
         Ok(placed.0.is_some())
     }
