@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use domain::{AboveCeiling, AboveMaximum, Denial, Room, format_duration};
+use domain::{Denial, Room, format_duration};
 
+use super::error::{Error, Result};
+use super::service::Control;
 use super::spawn::SpawnRequest;
-use super::{Control, Error, Result};
 use crate::admission::Refused;
 
 /// Outcome that a spawn would have now.
@@ -121,19 +122,4 @@ impl Control {
             }
         }
     }
-}
-
-/// Returns the error of a size above its ceiling. Waiting does not help.
-pub(super) fn too_large(above: AboveCeiling) -> Error {
-    let AboveCeiling { field, max } = above;
-    Error::LimitReached(match field {
-        "disk_mb" => format!("`disk_mb` is above the maximum of {max}, or 0, which is no bound; ask for 1 to {max}"),
-        _ => format!("`{field}` is above the maximum of {max}; ask for {max} or less"),
-    })
-}
-
-/// Returns the error of a lifetime or deadline above its maximum. Waiting does not help.
-pub(super) fn above(field: &str, above: AboveMaximum) -> Error {
-    let max = format_duration(above.max);
-    Error::LimitReached(format!("`{field}` is above the maximum of {max}; ask for {max} or less"))
 }

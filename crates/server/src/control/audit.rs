@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use domain::Timestamp;
 use providers::Chain;
 
-use super::{Control, Error, Result};
+use super::error::{Error, Result};
+use super::service::Control;
 use crate::audit::{KEY_REFUSED, Seen, Source, Untold};
 use crate::store::{AuditEntry, AuditFilter, NewAuditEntry};
 

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use domain::{SandboxId, State, StopReason};
 use futures_util::{FutureExt, StreamExt, stream};
 
+use super::error::{Error, Resource, Result};
 use super::guests::runtime_error;
-use super::{Control, Error, LOCAL_WORKER, Removal, Resource, Result, lock};
+use super::runtime::LOCAL_WORKER;
+use super::service::{Control, Removal, lock};
 use crate::operation_metrics::Operation;
 use crate::store::{Applied, Change, Sandbox};
 

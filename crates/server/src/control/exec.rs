@@ -10,9 +10,9 @@ use futures_util::{StreamExt, stream};
 use providers::{ByteStream, Command, ExitStatus, Guest, OutputEvent, OutputStream, Signal, TerminalSize};
 use serde_json::json;
 
-use super::admission::above;
 use super::collected::{Collected, Collector};
-use super::{Control, Error, Result};
+use super::error::{Error, Result, above};
+use super::service::Control;
 use crate::budget::Reservation;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;

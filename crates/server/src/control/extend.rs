@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::admission::above;
-use super::{Control, Error, ORPHAN_GRACE, Resource, Result};
+use super::error::{Error, Resource, Result, above};
+use super::policy::ORPHAN_GRACE;
+use super::service::Control;
 use crate::clock;
 use crate::operation_metrics::Operation;
 use crate::store::{Applied, Change, Sandbox};

@@ -7,8 +7,9 @@ use domain::Timestamp;
 use providers::{ByteStream, Chain, FileContent, FileInfo, Guest};
 use serde_json::json;
 
-use super::spawn::provider_error;
-use super::{Control, Error, LOCAL_WORKER, Resource, Result};
+use super::error::{Error, Resource, Result, provider_error};
+use super::runtime::LOCAL_WORKER;
+use super::service::Control;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
 use crate::store::Sandbox;

@@ -10,7 +10,8 @@ use providers::{Provider, Spec};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::{Control, Error, Resource, Result};
+use super::error::{Error, Resource, Result};
+use super::service::Control;
 use crate::events::EventType;
 use crate::store::Sandbox;
 

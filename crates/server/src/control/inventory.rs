@@ -10,8 +10,9 @@ use futures_util::stream;
 use providers::Provider;
 use serde_json::json;
 
-use super::spawn::provider_error;
-use super::{Control, Error, LOCAL_WORKER, Result};
+use super::error::{Error, Result, provider_error};
+use super::runtime::LOCAL_WORKER;
+use super::service::Control;
 
 /// Deadline for a runtime's inventory.
 const INVENTORY_WAIT: Duration = Duration::from_secs(20);

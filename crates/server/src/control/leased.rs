@@ -7,8 +7,9 @@ use providers::Chain;
 use providers::custom::ID_LABEL;
 use serde_json::json;
 
-use super::workers::earlier;
-use super::{Control, Error, Result};
+use super::error::{Error, Result};
+use super::service::Control;
+use super::workers::{RUNS, earlier};
 use crate::clock;
 use crate::store::workers::Heartbeat;
 
@@ -76,7 +77,7 @@ impl Control {
         let own = self.store.worker(&WorkerId::local()).await?;
         let is_draining = own.is_some_and(|own| own.status == WorkerStatus::Draining);
         let status = Some(if is_draining { WorkerStatus::Draining } else { WorkerStatus::Online });
-        let capabilities = super::workers::RUNS.map(str::to_owned).to_vec();
+        let capabilities = RUNS.map(str::to_owned).to_vec();
         Ok(Heartbeat { status, capabilities, ..self.own_beat() })
     }
 

@@ -9,12 +9,13 @@ mod shared;
 use std::sync::Arc;
 
 use domain::{Denial, OwnerId, SandboxId, Timestamp};
-use providers::{Chain, Provider};
+use providers::Chain;
 
+use self::shared::follow;
+use super::error::Result;
 use super::inventory::{REMOVAL_WAIT, within};
-use super::{Control, ORPHAN_GRACE, Result};
-use crate::clock;
-use crate::store::{PoolBounds, PoolCounts, PoolPlace, Sandbox, Store};
+use super::service::Control;
+use crate::store::{PoolBounds, PoolCounts, PoolPlace, Sandbox};
 
 pub use shared::SharedBoxes;
 
@@ -114,25 +115,3 @@ impl Control {
         stopped.is_ok()
     }
 }
-
-/// Sets the expiry of the box to that of its longest slot, or to `at_least` if that is later. A
-/// box that does not answer is left to the reconciler.
-async fn follow(
-    store: &dyn Store,
-    provider: &dyn Provider,
-    host: &SandboxId,
-    now: Timestamp,
-    at_least: Option<Timestamp>,
-) {
-    let published = async {
-        let stored = store.host_expires_at(host).await.map_err(|error| providers::Error::failed(FOLLOW, error))?;
-        let Some(last) = stored.max(at_least) else { return Ok(()) };
-        let left = clock::between(now, last);
-        provider.guest(host).await?.set_deadline(left + ORPHAN_GRACE).await
-    };
-    if let Err(error) = published.await {
-        tracing::debug!(%host, error = %Chain(&error), "cannot tell a shared box its end");
-    }
-}
-
-const FOLLOW: &str = "set the end of a shared box";

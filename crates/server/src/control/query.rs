@@ -4,7 +4,8 @@ use domain::OwnerId;
 use futures_util::future::join_all;
 use serde_json::json;
 
-use super::{Control, Error, Resource, Result};
+use super::error::{Error, Resource, Result};
+use super::service::Control;
 use crate::events::EventType;
 use crate::provider_registry::{Checked, Entry};
 use crate::store::{ListFilter, Page, Sandbox};

@@ -5,7 +5,8 @@ use std::time::Duration;
 use domain::{Caps, Ceilings, Limits, OwnerId, Quota, Site};
 use serde_json::json;
 
-use super::{Control, Error, Resource, Result};
+use super::error::{Error, Resource, Result};
+use super::service::Control;
 use crate::events::EventType;
 use crate::store::{OwnerQuota, QuotaSummary};
 

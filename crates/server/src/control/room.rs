@@ -3,8 +3,9 @@
 use host_disk::Room;
 use providers::{Provider, Spec};
 
+use super::error::{Error, Result};
 use super::runtime::Offer;
-use super::{Control, Error, Result};
+use super::service::Control;
 
 impl Control {
     /// Returns whether this server has disk space for a box.

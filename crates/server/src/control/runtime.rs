@@ -6,11 +6,14 @@ use domain::WorkerId;
 use providers::custom::REMOTE_DEFAULT_IMAGE;
 use providers::{Provider, Spec};
 
-use super::spawn::provider_error;
-use super::{Control, Error, LOCAL_WORKER, Result};
+use super::error::{Error, Result, provider_error};
+use super::service::Control;
 use crate::provider_registry::AUTO_ORDER;
 use crate::store::workers::PlacementFilter;
 use crate::store::{NewSandbox, Sandbox};
+
+/// The worker that holds every sandbox of a single server.
+pub const LOCAL_WORKER: &str = "local";
 
 /// Runtimes that could run a sandbox.
 pub(super) struct Offer {

@@ -10,11 +10,13 @@ use providers::{Chain, Phase, Provider, Spec, Started};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
-use super::admission::{above, too_large};
+use super::error::{Error, Resource, Result, above, too_large};
 use super::guests::{no_answer, runtime_error};
-use super::runtime::Offer;
+use super::policy::ORPHAN_GRACE;
+use super::runtime::{LOCAL_WORKER, Offer};
+use super::service::{Control, lock};
 use super::templates::TEMPLATE_LABEL;
-use super::{Control, Error, LOCAL_WORKER, ORPHAN_GRACE, Resource, Result, WAIT_MAX, WaitFor, lock};
+use super::wait::{WAIT_MAX, WaitFor};
 use crate::admission::Granted;
 use crate::clock;
 use crate::events::EventType;
@@ -389,24 +391,5 @@ impl InProgress {
 impl Drop for InProgress {
     fn drop(&mut self) {
         lock(&self.control.in_progress).remove(&self.id);
-    }
-}
-
-/// Converts a provider's failure to start a box into the caller's error.
-pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
-    use providers::Error as P;
-    match error {
-        P::Invalid(text) | P::TooLarge(text) => Error::Invalid(text),
-        P::NotFound(text) => Error::NoFile(text),
-        P::NotSupported(text) => Error::NotSupported(text),
-        P::NoSpace => Error::NoSpace,
-        P::Full(text) => Error::Full(text),
-        P::Exhausted(text) => Error::LimitReached(text),
-        P::Unavailable(text) => Error::Unavailable(format!("the provider `{provider}` is not available: {text}")),
-        P::NoImage(text) => Error::Unavailable(format!("the image is not available: {text}")),
-        P::Conflict(text) => Error::Conflict(text),
-        P::NotAsked(error) => provider_error(provider, *error),
-        P::Gone => Error::Conflict("the sandbox ended".to_owned()),
-        P::Failed { action, .. } => Error::Provider { provider: provider.to_owned(), action, source: Arc::new(error) },
     }
 }

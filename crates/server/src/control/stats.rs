@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use domain::{State, WorkerId, WorkerStatus};
 use providers::{Chain, Phase};
 
-use super::{Control, LOCAL_WORKER, Result, Seen};
+use super::error::{Error, Result};
+use super::runtime::LOCAL_WORKER;
+use super::service::Control;
+use super::workers::Seen;
 use crate::events;
 use crate::operation_metrics::Operations;
 use crate::provider_registry::AUTO_ORDER;
@@ -89,7 +92,7 @@ impl Control {
         match tokio::time::timeout(STORE_PATIENCE, read).await {
             Ok(Ok(stored)) => Some(stored),
             Ok(Err(error)) => {
-                let error: super::Error = error;
+                let error: Error = error;
                 tracing::warn!(error = %Chain(&error), "cannot read the figures of the store");
                 None
             }

@@ -3,7 +3,8 @@
 use domain::{InvalidName, SpawnOptions};
 use serde_json::json;
 
-use super::{Control, Error, Resource, Result};
+use super::error::{Error, Resource, Result};
+use super::service::Control;
 use crate::events::EventType;
 use crate::store::{Inserted, Template};
 

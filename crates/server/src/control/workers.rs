@@ -5,7 +5,8 @@ use std::time::Duration;
 use domain::{Lease, LeaseRefused, State, Timestamp, WorkerId, is_stale};
 use serde_json::json;
 
-use super::{Control, Error, Resource, Result};
+use super::error::{Error, Resource, Result};
+use super::service::Control;
 use crate::clock;
 use crate::events::EventType;
 use crate::store::Change;

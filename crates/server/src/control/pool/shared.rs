@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Asker, Metadata, Resources, SandboxId};
+use domain::{Asker, Metadata, Resources, SandboxId, Timestamp};
 use providers::{
     Backend, BoxDisk, Chain, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Phase, Provider,
     Result, Slots, Spec, Started,
 };
 
-use super::follow;
-use crate::clock::Clock;
+use super::super::policy::ORPHAN_GRACE;
+use crate::clock::{self, Clock};
 use crate::store::{self, PoolHost, Store};
 
 /// Memory for the agent of a shared box, in mebibytes.
@@ -91,6 +91,26 @@ impl SharedBoxes {
             tracing::warn!(id = %closed, error = %Chain(&error), "cannot remove an empty box yet");
         }
         Ok(())
+    }
+}
+
+/// Sets the expiry of the box to that of its longest slot, or to `at_least` if that is later. A
+/// box that does not answer is left to the reconciler.
+pub(super) async fn follow(
+    store: &dyn Store,
+    provider: &dyn Provider,
+    host: &SandboxId,
+    now: Timestamp,
+    at_least: Option<Timestamp>,
+) {
+    let published = async {
+        let stored = store.host_expires_at(host).await.map_err(|error| failed("set the end of a shared box", error))?;
+        let Some(last) = stored.max(at_least) else { return Ok(()) };
+        let left = clock::between(now, last);
+        provider.guest(host).await?.set_deadline(left + ORPHAN_GRACE).await
+    };
+    if let Err(error) = published.await {
+        tracing::debug!(%host, error = %Chain(&error), "cannot tell a shared box its end");
     }
 }
 

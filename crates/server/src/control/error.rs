@@ -1,0 +1,146 @@
+//! Errors of operations, worded for the caller.
+
+use std::fmt;
+use std::sync::Arc;
+
+use domain::{AboveCeiling, AboveMaximum, format_duration};
+use providers::Chain;
+
+use crate::store;
+
+/// Result of an operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Kinds of objects that a request names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource {
+    Sandbox,
+    Template,
+    Provider,
+    Worker,
+    Lease,
+    Quota,
+    Image,
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Resource::Sandbox => "sandbox",
+            Resource::Template => "template",
+            Resource::Provider => "provider",
+            Resource::Worker => "worker",
+            Resource::Lease => "lease on",
+            Resource::Quota => "quota of the owner",
+            Resource::Image => "image",
+        })
+    }
+}
+
+/// Errors of an operation. Texts are for the caller.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request is malformed or has values out of bounds.
+    #[error("{0}")]
+    Invalid(String),
+    /// The provider does not support the request.
+    #[error("{0}")]
+    NotSupported(String),
+    /// The object that the request names does not exist.
+    #[error("{0} `{1}` does not exist")]
+    NotFound(Resource, String),
+    /// The provider that the request names does not exist.
+    #[error("there is no provider `{name}`; this server has {known}")]
+    NoProvider {
+        /// Name in the request.
+        name: String,
+        /// Known providers, each in backquotes.
+        known: String,
+    },
+    /// The sandbox has no such file.
+    #[error("{0}")]
+    NoFile(String),
+    /// The object exists already, or its state forbids the operation.
+    #[error("{0}")]
+    Conflict(String),
+    /// The body of the request is too large.
+    #[error("{0}")]
+    TooLarge(String),
+    /// A cap or a maximum is reached.
+    #[error("{0}")]
+    LimitReached(String),
+    /// The request cannot be served now; a retry may succeed.
+    #[error("{0}")]
+    Unavailable(String),
+    /// A file system in a box is full.
+    #[error("no space left in the sandbox; delete files, or spawn with a larger disk")]
+    NoSpace,
+    /// A file system of the host is full.
+    #[error("{0}")]
+    Full(String),
+    /// The awaited event did not occur before the deadline.
+    #[error("{0}")]
+    Timeout(String),
+    #[error("the provider `{provider}` failed to {action}; the server's log has the cause")]
+    Provider {
+        provider: String,
+        /// Operation that failed, as a verb phrase.
+        action: &'static str,
+        #[source]
+        source: Arc<providers::Error>,
+    },
+    /// The image store failed.
+    #[error("the image store failed to {action}; the server's log has the cause")]
+    Images {
+        /// Operation that failed, as a verb phrase.
+        action: &'static str,
+        #[source]
+        source: Arc<images::Error>,
+    },
+    #[error("the store is not available; the server's log has the cause")]
+    Store(#[source] store::Error),
+}
+
+impl From<store::Error> for Error {
+    fn from(error: store::Error) -> Self {
+        if !error.is_full() {
+            return Self::Store(error);
+        }
+        tracing::warn!(error = %Chain(&error), "the database cannot be written");
+        Self::Full("the disk with the server's database is full; destroy sandboxes or make room on it".to_owned())
+    }
+}
+
+/// Converts a provider's failure to start a box into the caller's error.
+pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
+    use providers::Error as P;
+    match error {
+        P::Invalid(text) | P::TooLarge(text) => Error::Invalid(text),
+        P::NotFound(text) => Error::NoFile(text),
+        P::NotSupported(text) => Error::NotSupported(text),
+        P::NoSpace => Error::NoSpace,
+        P::Full(text) => Error::Full(text),
+        P::Exhausted(text) => Error::LimitReached(text),
+        P::Unavailable(text) => Error::Unavailable(format!("the provider `{provider}` is not available: {text}")),
+        P::NoImage(text) => Error::Unavailable(format!("the image is not available: {text}")),
+        P::Conflict(text) => Error::Conflict(text),
+        P::NotAsked(error) => provider_error(provider, *error),
+        P::Gone => Error::Conflict("the sandbox ended".to_owned()),
+        P::Failed { action, .. } => Error::Provider { provider: provider.to_owned(), action, source: Arc::new(error) },
+    }
+}
+
+/// Returns the error of a size above its ceiling. Waiting does not help.
+pub(super) fn too_large(above: AboveCeiling) -> Error {
+    let AboveCeiling { field, max } = above;
+    Error::LimitReached(match field {
+        "disk_mb" => format!("`disk_mb` is above the maximum of {max}, or 0, which is no bound; ask for 1 to {max}"),
+        _ => format!("`{field}` is above the maximum of {max}; ask for {max} or less"),
+    })
+}
+
+/// Returns the error of a lifetime or deadline above its maximum. Waiting does not help.
+pub(super) fn above(field: &str, above: AboveMaximum) -> Error {
+    let max = format_duration(above.max);
+    Error::LimitReached(format!("`{field}` is above the maximum of {max}; ask for {max} or less"))
+}

@@ -1,0 +1,246 @@
+//! The service: its parts, and what all operations share.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use domain::{SandboxId, State, StopReason, Timestamp};
+use futures_util::future::{BoxFuture, Shared};
+use serde_json::json;
+use tokio_util::task::TaskTracker;
+
+use super::error::{Error, Resource, Result};
+use super::policy::Policy;
+use super::waiters::Waiters;
+use crate::admission::{Admission, QueueStats};
+use crate::audit::Refusals;
+use crate::clock::Clock;
+use crate::events::{EventType, Events, ID_BLOCK};
+use crate::operation_metrics::{Operation, Operations};
+use crate::provider_registry::Registry;
+use crate::store::{Applied, Change, Sandbox, Store};
+
+pub(super) type Removal = Shared<BoxFuture<'static, std::result::Result<(), Arc<Error>>>>;
+
+/// The service, shared by all handlers and background tasks.
+pub struct Control {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) registry: Registry,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) policy: Policy,
+    /// Tasks that must finish even if their caller has gone.
+    pub(super) tasks: TaskTracker,
+    /// Sandboxes that this process is creating now. A row in state `creating` that is missing
+    /// here was left by a crash.
+    pub(super) in_progress: Mutex<HashMap<SandboxId, ()>>,
+    /// Sandboxes that this process is removing now. Concurrent callers wait for one removal.
+    pub(super) removing: Mutex<HashMap<SandboxId, Removal>>,
+    pub(super) events: Arc<Events>,
+    /// Number of rows written into the audit history since the start.
+    pub(super) audited: AtomicU64,
+    /// Clients refused in the current minute.
+    pub(super) refusals: Refusals,
+    pub(super) operations: Operations,
+    pub(super) admission: Arc<Admission>,
+    /// Requests that wait for a sandbox to change its state.
+    pub(super) waiters: Waiters,
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // The maps hold no invariant that a panic between two statements could break.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Control {
+    /// Creates the service from its parts, without starting any task.
+    pub fn assemble(
+        store: Arc<dyn Store>,
+        registry: Registry,
+        clock: Arc<dyn Clock>,
+        policy: Policy,
+        tasks: TaskTracker,
+        events: Arc<Events>,
+        admission: Arc<Admission>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            registry,
+            clock,
+            policy,
+            tasks,
+            in_progress: Mutex::default(),
+            removing: Mutex::default(),
+            events,
+            audited: AtomicU64::new(0),
+            refusals: Refusals::default(),
+            operations: Operations::default(),
+            admission,
+            waiters: Waiters::default(),
+        })
+    }
+
+    /// Returns the current time.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Returns the limits and defaults in force.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Returns the registry of providers.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Returns the tracker of tasks that must finish even if their caller has gone.
+    pub fn tasks(&self) -> &TaskTracker {
+        &self.tasks
+    }
+
+    /// Returns the statistics of the spawn queue.
+    pub fn queue_stats(&self) -> QueueStats {
+        self.admission.stats()
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        self.store.as_ref()
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        self.clock.as_ref()
+    }
+
+    /// Returns whether this process is creating or removing any sandbox now.
+    #[cfg(test)]
+    pub(crate) fn is_busy(&self) -> bool {
+        !lock(&self.in_progress).is_empty() || !lock(&self.removing).is_empty()
+    }
+
+    /// Returns whether this process is creating or removing the sandbox now.
+    pub(crate) fn is_in_hand(&self, id: &SandboxId) -> bool {
+        lock(&self.in_progress).contains_key(id) || lock(&self.removing).contains_key(id)
+    }
+
+    /// Publishes an event; `data` is an object without secrets.
+    pub(crate) fn publish(&self, kind: EventType, sandbox: Option<&SandboxId>, data: serde_json::Value) {
+        self.events.publish(kind, sandbox, self.now(), data);
+    }
+
+    /// Publishes an action of the reconciler; `action` is one word.
+    pub(crate) fn publish_action(&self, action: &str, sandbox: Option<&SandboxId>, mut data: serde_json::Value) {
+        data["action"] = json!(action);
+        self.publish(EventType::ReconcileAction, sandbox, data);
+    }
+
+    /// Returns the events of this server.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// Reserves ids for future events.
+    ///
+    /// # Errors
+    /// If the store fails; the caller then tries again.
+    pub async fn reserve_event_ids(&self) -> Result<()> {
+        self.events.take_ids(self.store.reserve_event_ids(ID_BLOCK).await?);
+        Ok(())
+    }
+
+    /// Counts an operation that began at `started`.
+    pub(super) fn record(&self, operation: Operation, provider: &str, succeeded: bool, started: Instant) {
+        self.operations.record(operation, provider, succeeded, started.elapsed());
+    }
+
+    /// Stores a change, wakes the requests that wait for it and publishes its event.
+    pub(super) async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied> {
+        let applied = self.store.apply(id, change.clone()).await?;
+        if let Applied::Done { before, sandbox } = &applied
+            && *before != sandbox.state
+        {
+            self.waiters.wake(id);
+        }
+        if let Applied::Done { before, sandbox } = &applied
+            && before.is_active()
+            && !sandbox.state.is_active()
+        {
+            self.admission.freed(sandbox.owner.as_ref());
+        }
+        if let Applied::Done { before, sandbox } = &applied
+            && let Some(kind) = event_of(&change, *before, sandbox.state)
+        {
+            let mut data = json!({"provider": sandbox.provider, "worker_id": sandbox.worker});
+            match &change {
+                Change::Extended { expires_at, .. } => data["expires_at"] = json!(expires_at.to_string()),
+                Change::Broke { error, .. } => data["error"] = json!(error),
+                Change::Started | Change::StopRequested { .. } | Change::Stopped { .. } => {}
+            }
+            self.publish(kind, Some(id), data);
+        }
+        Ok(applied)
+    }
+
+    /// Returns the sandbox if requests may see it: not destroyed, and not expired.
+    pub(super) async fn visible(&self, id: &str) -> Result<Sandbox> {
+        let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
+        let parsed = SandboxId::parse(id).map_err(|_| missing())?;
+        let sandbox = self.store.sandbox(&parsed).await?.ok_or_else(missing)?;
+        if is_visible(&sandbox, self.now()) { Ok(sandbox) } else { Err(missing()) }
+    }
+
+    /// Returns the sandbox if commands and file operations can reach it.
+    pub(super) async fn usable(&self, id: &str) -> Result<Sandbox> {
+        let sandbox = self.visible(id).await?;
+        match sandbox.state {
+            State::Running => Ok(sandbox),
+            State::Creating => Err(Error::Conflict(format!(
+                "sandbox `{id}` is still being created; wait for it with GET /api/v1/sandboxes/{id}/wait"
+            ))),
+            State::Failed => Err(Error::Conflict(format!(
+                "sandbox `{id}` has failed: {}",
+                sandbox.error.as_deref().unwrap_or("no reason is known")
+            ))),
+            State::Destroying | State::Destroyed => Err(Error::NotFound(Resource::Sandbox, id.to_owned())),
+        }
+    }
+}
+
+/// Returns the event of a stored change; `None` if it repeats an earlier one.
+fn event_of(change: &Change, before: State, after: State) -> Option<EventType> {
+    match change {
+        Change::Started => Some(EventType::SandboxRunning),
+        Change::Extended { .. } => Some(EventType::SandboxExtended),
+        // A failed sandbox was deleted.
+        Change::StopRequested { .. } if before != after && after == State::Destroyed => {
+            Some(EventType::SandboxDestroyed)
+        }
+        Change::StopRequested { reason: StopReason::Expired, .. } if before != after => Some(EventType::SandboxExpired),
+        Change::Stopped { .. } if before != after => Some(EventType::SandboxDestroyed),
+        Change::Broke { .. } => Some(EventType::SandboxFailed),
+        Change::StopRequested { .. } | Change::Stopped { .. } => None,
+    }
+}
+
+/// Returns whether requests may see the sandbox.
+fn is_visible(sandbox: &Sandbox, now: Timestamp) -> bool {
+    sandbox.state != State::Destroyed && !has_expired(sandbox, now)
+}
+
+/// Returns whether the lifetime is over and the sandbox has not ended otherwise. It is invisible
+/// from that instant, however far its removal is.
+pub(super) fn has_expired(sandbox: &Sandbox, now: Timestamp) -> bool {
+    match sandbox.state {
+        State::Creating | State::Running | State::Destroying => sandbox.expires_at <= now,
+        // A failed sandbox ended before its expiry, and callers may still read its error.
+        State::Failed | State::Destroyed => false,
+    }
+}
