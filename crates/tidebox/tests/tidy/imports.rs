@@ -19,7 +19,7 @@ const NAMES_MAX: usize = 16;
 const PREFIX_BYTES_MAX: usize = 16;
 
 /// One file needs another.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Import {
     pub from: String,
     pub line: usize,
