@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use self::boxes::{Boxes, Starting};
+use self::boxes::Starting;
 use self::guest::CustomGuest;
 pub use self::labels::{ID_LABEL, STORE_LABEL};
 use self::remote::Remote;
@@ -107,7 +107,7 @@ impl Custom {
             timeout: config.timeout,
             provider: config.remote_provider,
             label: config.label,
-            boxes: Boxes::default(),
+            boxes: Arc::default(),
             facts: std::sync::Mutex::default(),
         };
         Ok(Custom { remote: Arc::new(remote), tasks: TaskTracker::new() })
@@ -167,10 +167,13 @@ impl Provider for Custom {
     }
 
     async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
+        // Outside of the task, so that a stop finds it even if this call is dropped before the task
+        // runs. A second start finds the box that the first made.
+        let starting = self.remote.boxes.begin_alone(id).await;
         let (answer, answered) = oneshot::channel();
         let (remote, id, spec) = (Arc::clone(&self.remote), id.clone(), spec.clone());
         self.tasks.spawn(async move {
-            let started = remote.start(&id, &spec).await;
+            let started = remote.start(&id, &spec, starting).await;
             let _ = answer.send(started);
         });
         // The task always answers, unless the runtime is dropped.
@@ -210,15 +213,8 @@ impl Remote {
         labels
     }
 
-    async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
+    async fn start(&self, id: &SandboxId, spec: &Spec, starting: Starting) -> Result<Started> {
         let began = Instant::now();
-        // One start of a box at a time; a second one finds the box that the first made.
-        let starting = loop {
-            match self.boxes.begin(id) {
-                Ok(starting) => break starting,
-                Err(other) => other.cancelled().await,
-            }
-        };
         let phases = || vec![Phase { name: "box", took: began.elapsed() }];
         match self.running(id).await {
             Ok(_) => return Ok(Started { phases: phases() }),
@@ -244,7 +240,7 @@ impl Remote {
 
     /// Requests a new box. The idempotency key makes a repeat return the same sandbox. If that
     /// one has ended since, the request is sent again with another key.
-    async fn make(&self, id: &SandboxId, spec: &Spec, starting: &Starting<'_>) -> Result<()> {
+    async fn make(&self, id: &SandboxId, spec: &Spec, starting: &Starting) -> Result<()> {
         const ACTION: &str = fault::START;
         let request = SpawnRequest {
             image: Some(spec.image.clone()).filter(|image| image != REMOTE_DEFAULT_IMAGE),

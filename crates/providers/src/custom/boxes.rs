@@ -61,13 +61,13 @@ impl Underway {
 
 /// A start; it counts as under way until dropped.
 #[derive(Debug)]
-pub(super) struct Starting<'a> {
-    boxes: &'a Boxes,
+pub(super) struct Starting {
+    boxes: Arc<Boxes>,
     id: SandboxId,
     underway: Underway,
 }
 
-impl Starting<'_> {
+impl Starting {
     /// Returns whether the box is to be removed already.
     pub(super) fn is_unwanted(&self) -> bool {
         self.underway.unwanted.is_cancelled()
@@ -79,7 +79,7 @@ impl Starting<'_> {
     }
 }
 
-impl Drop for Starting<'_> {
+impl Drop for Starting {
     fn drop(&mut self) {
         self.boxes.lock().starting.remove(&self.id);
         self.underway.ended.cancel();
@@ -92,14 +92,24 @@ impl Boxes {
     }
 
     /// Begins a start. If one is under way already, returns a token that is cancelled at its end.
-    pub(super) fn begin(&self, id: &SandboxId) -> Result<Starting<'_>, CancellationToken> {
+    fn begin(self: &Arc<Self>, id: &SandboxId) -> Result<Starting, CancellationToken> {
         let mut state = self.lock();
         if let Some(other) = state.starting.get(id) {
             return Err(other.ended.clone());
         }
         let underway = Underway::default();
         state.starting.insert(id.clone(), underway.clone());
-        Ok(Starting { boxes: self, id: id.clone(), underway })
+        Ok(Starting { boxes: Arc::clone(self), id: id.clone(), underway })
+    }
+
+    /// Begins a start, after the one that is under way, if any.
+    pub(super) async fn begin_alone(self: &Arc<Self>, id: &SandboxId) -> Starting {
+        loop {
+            match self.begin(id) {
+                Ok(starting) => return starting,
+                Err(other) => other.cancelled().await,
+            }
+        }
     }
 
     /// Returns the start of this box that is under way, if any.

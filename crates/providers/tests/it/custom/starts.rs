@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use futures_util::FutureExt as _;
 use providers::custom::{Custom, CustomConfig};
 use providers::{Error, Provider, Spec};
 use serde_json::{Value, json};
@@ -163,6 +164,16 @@ async fn a_box_whose_answer_was_lost_and_that_cannot_be_removed_is_found_by_the_
     keeps.store(false, Ordering::SeqCst);
     custom.stop(&id(1)).await.unwrap();
     assert_eq!(custom.inventory().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_stop_right_after_a_start_that_was_dropped_leaves_no_box() {
+    let service = FakeService::telling(|_| None);
+    let custom = patient(&service.url);
+    assert!(custom.start(&id(1), &spec()).now_or_never().is_none());
+    custom.stop(&id(1)).await.unwrap();
+    custom.idle().await;
+    assert_eq!(service.boxes(), 0);
 }
 
 #[tokio::test]
