@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use api::{Health, ProviderDetail, ProviderHealth, Readiness};
-use reqwest::{Method, StatusCode};
+use reqwest::Method;
 
 use crate::connection::{Patience, Size};
 use crate::path::segment;
@@ -52,18 +52,12 @@ impl Client {
         self.get("/live").await
     }
 
-    /// Returns the readiness of the server. `status` is `ready` if sandboxes can be made, and
-    /// another word if a server describes with status 503 that they cannot.
+    /// Checks that the server can make sandboxes: its `status` is `ready`.
     ///
     /// # Errors
-    /// [`crate::Error::Protocol`] if the server answers 503 with an error instead, as a Tidebox
-    /// server does while no provider is healthy. [`crate::Error::Api`] if it refuses otherwise,
-    /// another [`crate::Error`] if no answer comes.
+    /// `unavailable` while no provider is healthy, with the reason of each in the message; another
+    /// [`crate::Error`] if no answer comes.
     pub async fn ready(&self) -> Result<Readiness> {
-        let response = self.send_any(self.request(Method::GET, "/ready", Patience::Short)).await?;
-        match response.status() {
-            StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE => self.json(response, Size::Small).await,
-            _ => Err(self.refusal(response).await),
-        }
+        self.get("/ready").await
     }
 }

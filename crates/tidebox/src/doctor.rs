@@ -65,8 +65,8 @@ fn can_make_boxes(local: &[Finding]) -> bool {
 /// Returns the findings about the server, and whether it can make boxes; `None` if the connection
 /// to it fails.
 async fn server_findings(client: &Client) -> (Option<bool>, Vec<Finding>) {
-    let ready = match client.ready().await {
-        Ok(ready) => ready,
+    let server = match client.health().await {
+        Ok(server) => server,
         Err(error @ client::Error::Connect { .. }) => {
             return (None, vec![Finding::lacking("server", Level::Warn, "is not there", error.to_string())]);
         }
@@ -77,20 +77,21 @@ async fn server_findings(client: &Client) -> (Option<bool>, Vec<Finding>) {
             );
         }
     };
-    let is_ready = ready.status == "ready";
-    let mut findings = Vec::new();
-    let fact = format!("version {}, up for {}", ready.version, ready.uptime);
-    findings.push(if is_ready {
-        Finding::ok("server", fact)
-    } else {
-        Finding::lacking("server", Level::Missing, format!("{fact}, cannot make boxes"), "see its providers below")
-    });
+    let fact = format!("version {}, up for {}", server.version, server.uptime);
+    let ready = client.ready().await;
+    let is_ready = ready.is_ok();
+    let mut findings = vec![match ready {
+        Ok(_) => Finding::ok("server", fact),
+        Err(error) => {
+            Finding::lacking("server", Level::Missing, format!("{fact}, cannot make boxes"), error.to_string())
+        }
+    }];
     let own = env!("CARGO_PKG_VERSION");
-    if ready.version != own {
+    if server.version != own {
         findings.push(Finding::lacking(
             "version",
             Level::Warn,
-            format!("the server is {}, this program {own}", ready.version),
+            format!("the server is {}, this program {own}", server.version),
             "use the same release for both",
         ));
     }

@@ -366,10 +366,12 @@ async fn a_file_that_is_cut_off_is_an_error() {
 }
 
 #[tokio::test]
-async fn not_ready_is_an_answer_and_not_an_error() {
-    let body = r#"{"status":"unavailable","version":"0","uptime":"1s","ready_providers":0,"total_providers":1,"providers":[]}"#;
+async fn a_server_that_is_not_ready_says_why() {
+    let body = r#"{"message":"no provider is healthy (native: no user namespaces)","code":"unavailable"}"#;
     let server = Server::answering(json("503 Service Unavailable", body));
-    assert_eq!(server.client.ready().await.unwrap().status, "unavailable");
+    let refused = server.client.ready().await.unwrap_err();
+    assert!(refused.is_code("unavailable"), "{refused:?}");
+    assert_eq!(refused.to_string(), "no provider is healthy (native: no user namespaces)");
 }
 
 #[tokio::test]

@@ -66,6 +66,22 @@ async fn run_leaves_no_sandbox_where_none_could_be_made() {
 }
 
 #[tokio::test]
+async fn doctor_says_why_a_server_that_answers_cannot_make_boxes() {
+    let server = TestServer::start("providers.native.enabled=false").await;
+    tokio::task::spawn_blocking(move || {
+        let output = tidebox(&server, &["doctor"], b"");
+        assert_eq!(output.status.code(), Some(1));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (_, of_server) = text.split_once("The server at").unwrap();
+        for expected in [concat!("version ", env!("CARGO_PKG_VERSION")), "cannot make boxes", "this server has none"] {
+            assert!(of_server.contains(expected), "{expected}: {of_server}");
+        }
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
 async fn exec_passes_stdin_and_the_exit_code_and_every_byte() {
     on_its_own(|server| {
         let id = succeeds(server, &["spawn", "--ttl", "10m"]).trim().to_owned();

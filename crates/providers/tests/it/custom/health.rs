@@ -219,16 +219,17 @@ async fn providers_that_only_administrators_see_do_not_make_it_unhealthy() {
             return Some(Reply::Json(401, json!({"code": "unauthorized", "message": "no"})));
         }
         (asked.line == "GET /ready").then(|| {
-            let (status, word) = if is_ready.load(Ordering::SeqCst) { (200, "ready") } else { (503, "unavailable") };
-            Reply::Json(
-                status,
-                json!({"status": word, "version": "0", "uptime": "1s", "ready_providers": 0,
-                "total_providers": 1, "providers": []}),
-            )
+            if !is_ready.load(Ordering::SeqCst) {
+                return Reply::Json(503, json!({"code": "unavailable", "message": "no provider is healthy"}));
+            }
+            let ready = json!({"status": "ready", "version": "0", "uptime": "1s", "ready_providers": 1,
+                "total_providers": 1, "providers": []});
+            Reply::Json(200, ready)
         })
     });
     let custom = patient(&service.url);
     assert_eq!(custom.health().await.error, None);
     ready.store(false, Ordering::SeqCst);
-    assert!(custom.health().await.error.is_some());
+    let error = custom.health().await.error;
+    assert!(error.as_deref().is_some_and(|error| error.contains("no provider is healthy")), "{error:?}");
 }
