@@ -1,9 +1,10 @@
 //! Tools for the cases.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -206,7 +207,7 @@ impl Subject {
     /// Returns a new id. Its box is stopped after the case.
     pub(super) fn id(&self) -> SandboxId {
         let id = self.slot_id();
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).push(id.clone());
+        self.made.lock().push(id.clone());
         id
     }
 
@@ -276,7 +277,7 @@ impl Subject {
     /// Stops every box of a case that has ended. Retries while the backend is unavailable, as
     /// [`Provider::stop`] requires.
     pub(super) async fn stop_all(&self) -> Result<(), String> {
-        let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
+        let made = std::mem::take(&mut *self.made.lock());
         for id in made {
             let mut stopped = self.provider.stop(&id).await;
             for _ in 0..STOPS_MAX {

@@ -1,10 +1,11 @@
 //! Running pulls by name: the limits on their number, and the choice of the pull that gives way
 //! when another needs its slot.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{Asker, NoPlace};
@@ -129,7 +130,7 @@ impl<T> Default for Desk<T> {
 
 impl<T: Clone> Desk<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Joins the running pull of this name, if there is one.

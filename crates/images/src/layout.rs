@@ -9,12 +9,13 @@
 
 pub(super) mod work;
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use domain::Chain;
 use oci_spec::image::{Descriptor, Digest, ImageIndex, ImageIndexBuilder, MediaType};
@@ -204,7 +205,7 @@ impl Layout {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn blob_path(&self, digest: &str) -> PathBuf {

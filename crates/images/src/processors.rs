@@ -1,10 +1,11 @@
 //! CPU-heavy work: at a low priority, on few threads at a time, which take turns.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::thread::{self, Thread};
 
 use tokio_util::sync::CancellationToken;
@@ -42,7 +43,7 @@ struct Waiting {
 impl Turns {
     fn lock(&self) -> MutexGuard<'_, Line> {
         // Each statement leaves the queue consistent, so a poisoned lock can be used.
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        self.line.lock()
     }
 
     fn take(&self) {

@@ -3,9 +3,9 @@
 mod access;
 mod source;
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_RANGE, HeaderValue, LOCATION, RANGE};
@@ -87,7 +87,7 @@ impl Registries {
     }
 
     fn client(&self, ca_file: Option<PathBuf>, proxied: bool) -> Result<Client> {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         let key = (ca_file, proxied);
         if let Some(client) = clients.get(&key) {
             return Ok(client.clone());

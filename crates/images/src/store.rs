@@ -1,8 +1,9 @@
 //! The open store: its parts, and the ways to run work on them. Its methods for downloads, pulls,
 //! imports and removals are in `fetch`, `pull`, `import` and `garbage`.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use domain::Asker;
 use tokio::sync::watch;
@@ -94,7 +95,7 @@ impl Store {
 
     /// Returns the lock whose holder is the only writer of the blob or tree with that digest.
     pub(super) fn turn(&self, digest: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.turns.lock();
         turns.retain(|_, turn| turn.strong_count() > 0);
         if let Some(turn) = turns.get(digest).and_then(Weak::upgrade) {
             return turn;

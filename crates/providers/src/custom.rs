@@ -108,7 +108,7 @@ impl Custom {
             provider: config.remote_provider,
             label: config.label,
             boxes: Arc::default(),
-            facts: std::sync::Mutex::default(),
+            facts: parking_lot::Mutex::default(),
         };
         Ok(Custom { remote: Arc::new(remote), tasks: TaskTracker::new() })
     }

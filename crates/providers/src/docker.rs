@@ -22,10 +22,11 @@ mod transport;
 mod usage;
 mod volume;
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bollard::Docker as Client;
@@ -181,16 +182,16 @@ impl Inner {
     }
 
     fn entry(&self, id: &SandboxId) -> Arc<Entry> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         Arc::clone(entries.entry(id.clone()).or_default())
     }
 
     fn known(&self, id: &SandboxId) -> Option<Arc<Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+        self.entries.lock().get(id).cloned()
     }
 
     fn forget(&self, id: &SandboxId) {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.entries.lock().remove(id);
     }
 
     /// Waits for the lock that making or removing the box requires.

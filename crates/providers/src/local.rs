@@ -28,9 +28,10 @@ pub(crate) mod removals;
 mod slots;
 pub(crate) mod usage;
 
+use parking_lot::RwLock;
 use std::fs;
 use std::future::Future;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -136,7 +137,7 @@ impl<B: Backend> Inner<B> {
     }
 
     fn probed(&self) -> (Probe<B::Capabilities>, Instant) {
-        self.probed.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.probed.read().clone()
     }
 
     /// Returns what the host allows; `None` if no box can be made.
@@ -183,7 +184,7 @@ impl<B: Backend> Inner<B> {
                 Probe { error: Some(format!("An earlier probe cannot be removed: {error}.")), ..Probe::default() }
             }
         };
-        *self.probed.write().unwrap_or_else(PoisonError::into_inner) = (probe, Instant::now());
+        *self.probed.write() = (probe, Instant::now());
         self.boxes.forget(&id);
     }
 

@@ -35,9 +35,10 @@ mod guest;
 mod shell;
 mod slots;
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use domain::{SandboxId, Timestamp};
@@ -134,7 +135,7 @@ impl Mock {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn find(&self, id: &SandboxId) -> Option<Arc<Boxed>> {

@@ -5,10 +5,11 @@
 //! once if there is room. Nothing is kept across a restart: the connections of waiting clients
 //! are gone then.
 
+use parking_lot::Mutex;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use domain::{Denial, NoPlace, OwnerId, Places, Queue, Room, SandboxId, Ticket};
@@ -246,7 +247,7 @@ impl Admission {
 
     /// Returns the current statistics.
     pub fn stats(&self) -> QueueStats {
-        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.stats.lock()
     }
 
     fn send(&self, message: Message) {
@@ -299,7 +300,7 @@ impl Task {
     }
 
     fn count(&self, change: impl FnOnce(&mut QueueStats)) {
-        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stats = self.stats.lock();
         change(&mut stats);
         stats.depth = self.waiting as u64;
     }

@@ -13,11 +13,12 @@
 //! What is bounded by the number of connections alone is not counted: the first
 //! few kilobytes of each head, body and answer, the buffers of TLS.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{Asker, OwnerId, Share};
@@ -130,7 +131,7 @@ impl Budget {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Each statement leaves the state consistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -8,9 +8,10 @@
 mod readers;
 pub mod subscription;
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use domain::{SandboxId, Timestamp};
 use serde_json::Value;
@@ -299,12 +300,12 @@ impl Events {
 
     fn readers(&self) -> MutexGuard<'_, Readers> {
         // Each statement leaves the counts consistent.
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.readers.lock()
     }
 
     fn lock(&self) -> MutexGuard<'_, History> {
         // Each statement leaves the history consistent.
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+        self.history.lock()
     }
 }
 

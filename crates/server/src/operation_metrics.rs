@@ -1,7 +1,7 @@
 //! Statistics of operations: counts, outcomes and durations.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Operation that is counted.
@@ -181,7 +181,7 @@ impl Operations {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Counters hold no invariant that a panic could break.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Providers of this server, and their health at the last check.
 
+use parking_lot::Mutex;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::Timestamp;
@@ -49,7 +50,7 @@ pub struct Entry {
 impl Entry {
     /// Returns the last check.
     pub fn checked(&self) -> Checked {
-        self.checked.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        self.checked.lock().clone()
     }
 
     /// Returns whether the last check found it able to work.
@@ -61,7 +62,7 @@ impl Entry {
     /// seen by one caller only.
     pub async fn check(&self, clock: &dyn Clock) -> (bool, Checked) {
         let checked = check(self.provider.as_ref(), clock).await;
-        let mut stored = self.checked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut stored = self.checked.lock();
         let before = std::mem::replace(&mut *stored, checked.clone());
         (before.health.error.is_none(), checked)
     }

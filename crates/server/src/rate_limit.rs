@@ -5,12 +5,12 @@
 //! callers cannot push out another caller's empty bucket and have it come back full. Callers for
 //! which there is no room share buckets by their address.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::ops::Bound;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use domain::{Bucket, Empty, OwnerId, Rate};
@@ -226,7 +226,7 @@ impl RateLimiter {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,9 +1,10 @@
 //! Other workers that this server can reach. Their addresses come from the configuration alone;
 //! what a worker reports never changes them.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{StoreId, WorkerId};
@@ -91,7 +92,7 @@ impl RemoteWorkers {
     pub fn client(&self, worker: &str, provider: Option<&str>) -> providers::Result<Option<Arc<Custom>>> {
         let Ok(id) = WorkerId::parse(worker) else { return Ok(None) };
         let Some(configured) = self.workers.get(&id) else { return Ok(None) };
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         let key = (id, provider.unwrap_or_default().to_owned());
         if let Some(client) = clients.get(&key) {
             return Ok(Some(Arc::clone(client)));

@@ -1,9 +1,10 @@
 //! The log of the service: lines on stderr, at a bounded rate.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io::IsTerminal as _;
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use server::config::{self, Format};
@@ -29,7 +30,7 @@ pub(crate) struct Budget {
 impl Budget {
     /// Counts a line; returns `false` if it exceeds the limit.
     fn take(&self, place: &'static str) -> bool {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines.lock();
         let count = lines.entry(place).or_default();
         *count += 1;
         *count <= LINES_MAX
@@ -37,7 +38,7 @@ impl Budget {
 
     /// Starts a new window; returns the places that exceeded the limit, with the lines left out.
     fn renew(&self) -> Vec<(&'static str, u64)> {
-        let lines = mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner));
+        let lines = mem::take(&mut *self.lines.lock());
         lines
             .into_iter()
             .filter(|(_, count)| *count > LINES_MAX)

@@ -1,6 +1,6 @@
 //! Limit on the number of concurrent imports.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use domain::{Asker, NoPlace};
 
@@ -18,7 +18,7 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn take(store: &Arc<Store>, asker: Option<Asker>) -> Result<Place> {
-        let mut imports = store.pulls.imports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut imports = store.pulls.imports.lock();
         Asker::admit(asker, IMPORTS_MAX, imports.iter().copied()).map_err(|none| {
             Error::Unavailable(match none {
                 NoPlace::Queue => format!("{IMPORTS_MAX} archives are being taken in; try again later"),
@@ -35,7 +35,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut imports = self.store.pulls.imports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut imports = self.store.pulls.imports.lock();
         if let Some(at) = imports.iter().position(|other| *other == self.asker) {
             imports.swap_remove(at);
         }

@@ -1,7 +1,7 @@
 //! Authorization for registries: the exchange of a login, or of none, for a token.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -66,13 +66,13 @@ impl Access {
 
     /// Returns the header that worked the last time, unless it has expired.
     pub(super) fn known(&self, source: &Source) -> Option<HeaderValue> {
-        let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.keys.lock();
         keys.get(&place(source)).filter(|key| key.until > Instant::now()).map(|key| key.header.clone())
     }
 
     /// Drops a header that does not work any more.
     pub(super) fn forget(&self, source: &Source) {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).remove(&place(source));
+        self.keys.lock().remove(&place(source));
     }
 
     /// Obtains a header for a registry that asks for one. `refused` is the header that it did not
@@ -111,7 +111,7 @@ impl Access {
         };
         let now = Instant::now();
         let until = now + life.clamp(TOKEN_LIFE, Duration::from_secs(3600)).saturating_sub(TOKEN_MARGIN);
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.keys.lock();
         keys.retain(|_, key| key.until > now);
         if keys.len() >= KEYS_MAX {
             keys.clear();

@@ -1,7 +1,8 @@
 //! The boxes that this process remembers. If they are lost, the remote service is asked again.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use domain::SandboxId;
 use tokio::sync::Semaphore;
@@ -88,7 +89,7 @@ impl Drop for Starting {
 
 impl Boxes {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Begins a start. If one is under way already, returns a token that is cancelled at its end.

@@ -1,6 +1,7 @@
 //! Files: reads are streamed; writes are buffered if small and streamed if not.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::{TextEncoding, WriteFileRequest};
@@ -149,7 +150,7 @@ async fn write_stream(guest: &CustomGuest, path: &str, content: ByteStream) -> R
         let piece = match piece? {
             Ok(piece) => Ok(piece),
             Err(error) => {
-                *state.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                *state.failure.lock() = Some(error);
                 Err(std::io::Error::other("the content failed"))
             }
         };
@@ -162,7 +163,7 @@ async fn write_stream(guest: &CustomGuest, path: &str, content: ByteStream) -> R
         answer = answer => answer,
         () = state.stalled(guest.remote.timeout) => Err(client::Error::Timeout { after: guest.remote.timeout }),
     };
-    match (answer, state.failure.lock().unwrap_or_else(PoisonError::into_inner).take()) {
+    match (answer, state.failure.lock().take()) {
         (Err(client::Error::Io(_)), Some(failure)) => Err(failure),
         (answer, _) => {
             answer.map(|_| ()).map_err(|error| fault(WRITE, guest.remote.boxes.generation(&guest.id), error))
@@ -179,13 +180,13 @@ struct Upload {
 
 impl Upload {
     fn set_taken(&self, at: Option<Instant>) {
-        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = at;
+        *self.taken.lock() = at;
     }
 
     /// Waits until the remote service has done nothing for `timeout`.
     async fn stalled(&self, timeout: Duration) {
         loop {
-            let taken = *self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+            let taken = *self.taken.lock();
             let due = taken.unwrap_or_else(Instant::now) + timeout;
             if due <= Instant::now() {
                 return;

@@ -1,6 +1,7 @@
 //! Requests to the remote service, and the search for this server's boxes in it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::{ProviderDetail, ProviderHealth, Sandbox};
@@ -239,12 +240,12 @@ impl Remote {
 
     async fn learn(&self, provider: &ProviderHealth) {
         let Ok(detail) = self.client.provider(&provider.name).await else { return };
-        *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts_of(detail));
+        *self.facts.lock() = Some(facts_of(detail));
     }
 
     /// Returns the facts of the remote provider.
     pub(super) fn facts(&self) -> Facts {
-        let known = self.facts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = self.facts.lock().clone();
         known.unwrap_or_else(|| Facts {
             isolation: Isolation::None,
             runtime: "remote".to_owned(),

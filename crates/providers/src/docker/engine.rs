@@ -1,8 +1,8 @@
 //! Description of the Engine, and whether it can hold boxes.
 
+use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use bollard::Docker as Client;
@@ -65,7 +65,7 @@ pub(super) struct Engine {
 
 impl Engine {
     pub(super) fn seen(&self) -> Seen {
-        self.seen.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.seen.read().clone()
     }
 
     pub(super) fn about(&self) -> Option<About> {
@@ -87,7 +87,7 @@ impl Engine {
             Ok(Err(error)) => Err(format!("{place}: the Docker Engine refuses to describe itself ({error})")),
             Err(_) => Err(format!("{place}: the Docker Engine takes longer than a second to answer")),
         };
-        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.write();
         match answer {
             Ok((about, error)) => *seen = Seen { about: Some(about), error },
             Err(error) => {

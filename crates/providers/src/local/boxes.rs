@@ -1,7 +1,8 @@
 //! Boxes of one provider, with a lock for changes and a kept connection for each.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use domain::SandboxId;
 use images::ImageGuard;
@@ -90,7 +91,7 @@ impl Entry {
 
 /// Locks a mutex whose holders never leave a partial change behind.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// Boxes that were asked for since the start.

@@ -1,9 +1,10 @@
 //! Ranges of user and group ids, one for each box, so that no other user of the host owns a box's
 //! files and processes.
 
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use domain::StoreId;
 
@@ -50,7 +51,7 @@ impl IdPool {
 
     /// Takes a free range, and returns its first id.
     pub(crate) fn take(&self) -> Result<u32> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         for step in 0..self.ranges {
             let index = (state.next + step) % self.ranges;
             let base = self.first + index * IDS_PER_BOX;
@@ -64,12 +65,12 @@ impl IdPool {
 
     /// Marks the range of a box that was found as used.
     pub(crate) fn mark(&self, base: u32) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).used.insert(base);
+        self.state.lock().used.insert(base);
     }
 
     /// Frees the range of a box of which nothing is left.
     pub(crate) fn give_back(&self, base: u32) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).used.remove(&base);
+        self.state.lock().used.remove(&base);
     }
 }
 

@@ -1,10 +1,11 @@
 //! Folders prepared in advance for boxes. Creating files takes time while a caller waits, the
 //! more after many were removed.
 
+use parking_lot::Mutex;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tokio_util::task::TaskTracker;
 
@@ -38,8 +39,8 @@ struct State {
 }
 
 impl Shared {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> parking_lot::MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     /// Makes folders until [`READY_MAX`] are ready. Stops on an error; the next call tries again.

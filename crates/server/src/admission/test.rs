@@ -92,7 +92,7 @@ impl TestAdmission {
         let id = new.sandbox.id.clone();
         let mut admitted = std::pin::pin!(self.admission.admit(new, Duration::from_secs(60)));
         let first = std::future::poll_fn(|context| {
-            let mut asked = asked.lock().unwrap();
+            let mut asked = asked.lock();
             asked.push(id.clone());
             std::task::Poll::Ready(admitted.as_mut().poll(context))
         });
@@ -178,7 +178,7 @@ async fn who_waits_is_served_in_the_order_of_coming() {
         let (asking, order) = (Arc::clone(&server), Arc::clone(&order));
         waiting.spawn(async move {
             let got = asking.ask(ONE, None).await.unwrap();
-            order.lock().unwrap().push(n);
+            order.lock().push(n);
             got
         });
         server.until(|stats| stats.depth == n + 1).await;
@@ -187,7 +187,7 @@ async fn who_waits_is_served_in_the_order_of_coming() {
         server.end(&held).await;
         held = waiting.join_next().await.unwrap().unwrap();
     }
-    assert_eq!(*order.lock().unwrap(), (0..20).collect::<Vec<_>>());
+    assert_eq!(*order.lock(), (0..20).collect::<Vec<_>>());
     let stats = server.admission.stats();
     assert_eq!((stats.queued, stats.dequeued, stats.depth), (20, 20, 0));
     assert!(stats.wait_max > Duration::ZERO && stats.wait_total >= stats.wait_max && adds_up(stats));
@@ -478,7 +478,7 @@ async fn two_hundred_clients_against_a_cap_of_ten_never_make_an_eleventh() {
     tokio::time::timeout(Duration::from_secs(30), empty).await.expect("no place is lost");
     let admitted = server.admitted().await;
     for (owner, asked) in asked.iter().enumerate() {
-        let mut asked = asked.lock().unwrap().clone();
+        let mut asked = asked.lock().clone();
         let of_owner: Vec<&SandboxId> = admitted.iter().filter(|id| asked.contains(id)).collect();
         asked.retain(|id| admitted.contains(id));
         assert!(asked.len() > 50 && of_owner == asked.iter().collect::<Vec<_>>(), "the order of owner {owner}");

@@ -1,9 +1,9 @@
 //! Audit rows of refused keys: one row per source and minute, however often it tries.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::mem;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use domain::Timestamp;
 
@@ -123,7 +123,7 @@ impl Refusals {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // No panic can leave the counts inconsistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

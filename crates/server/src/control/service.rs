@@ -1,9 +1,10 @@
 //! The service: its parts, and what all operations share.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use domain::{SandboxId, State, StopReason, Timestamp};
@@ -56,7 +57,7 @@ impl fmt::Debug for Control {
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // The maps hold no invariant that a panic between two statements could break.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Control {

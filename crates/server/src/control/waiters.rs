@@ -1,7 +1,8 @@
 //! Requests that wait for a change of a sandbox.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use domain::SandboxId;
 use tokio::sync::{OnceCell, watch};
@@ -28,7 +29,7 @@ pub(super) struct Waiter<'a> {
 impl Waiters {
     fn lock(&self) -> MutexGuard<'_, HashMap<SandboxId, watch::Sender<Look>>> {
         // The map holds no invariant that a panic between two statements could break.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Wakes all requests that wait for the sandbox, after a change of its state.

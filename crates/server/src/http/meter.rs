@@ -1,8 +1,9 @@
 //! Accounting of the shared memory that a request holds: the account it is charged to, and its
 //! release.
 
+use parking_lot::Mutex;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -65,7 +66,7 @@ impl Meter {
 
     /// Holds `reservation` until the request is answered.
     pub fn keep(&self, reservation: Reservation) {
-        let mut body = self.body.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut body = self.body.lock();
         match &mut *body {
             Some(kept) => kept.merge(reservation),
             None => *body = Some(reservation),
@@ -85,7 +86,7 @@ impl Meter {
 
     /// Removes the reservation of the request, for use beyond its answer.
     pub fn take(&self) -> Reservation {
-        let kept = self.body.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let kept = self.body.lock().take();
         kept.unwrap_or_else(|| self.account.nothing())
     }
 

@@ -1,7 +1,8 @@
 //! Flow control of an answer that is sent piece by piece. Bytes handed out count until the
 //! client has taken them, and no more are handed out than may be held.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
@@ -43,7 +44,7 @@ struct Piece<B> {
 impl Way {
     fn lock(&self) -> MutexGuard<'_, State> {
         // No panic can leave the state inconsistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

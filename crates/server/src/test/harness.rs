@@ -1,9 +1,10 @@
 //! A service below HTTP, with providers that a test controls.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -179,17 +180,17 @@ impl TestProvider {
 
     /// Sets a box's disk usage.
     pub(crate) fn set_disk_usage(&self, id: &SandboxId, usage: DiskUsage) {
-        self.disk_usages.lock().unwrap().insert(id.clone(), usage);
+        self.disk_usages.lock().insert(id.clone(), usage);
     }
 
     /// Sets a box's usage of a kernel resource.
     pub(crate) fn set_kernel_usage(&self, id: &SandboxId, share: u64) {
-        self.kernel_usages.lock().unwrap().insert(id.clone(), share);
+        self.kernel_usages.lock().insert(id.clone(), share);
     }
 
     /// Places all boxes on the disk of this folder.
     pub(crate) fn set_disk_dir(&self, dir: &Path) {
-        *self.disk.lock().unwrap() = Some(BoxDisk { dir: dir.to_owned(), holds_bounded: true });
+        *self.disk.lock() = Some(BoxDisk { dir: dir.to_owned(), holds_bounded: true });
     }
 
     /// Keeps the files of stopped boxes until [`Self::finish_removals`].
@@ -260,17 +261,17 @@ impl Provider for TestProvider {
     }
 
     fn disk(&self) -> Option<BoxDisk> {
-        self.disk.lock().unwrap().clone()
+        self.disk.lock().clone()
     }
 
     async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
         self.answers().await;
-        self.disk_usages.lock().unwrap().get(id).copied()
+        self.disk_usages.lock().get(id).copied()
     }
 
     async fn kernel_usage(&self, id: &SandboxId, _: KernelShare) -> Option<u64> {
         self.answers().await;
-        self.kernel_usages.lock().unwrap().get(id).copied()
+        self.kernel_usages.lock().get(id).copied()
     }
 
     async fn idle(&self) {

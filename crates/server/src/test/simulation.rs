@@ -5,10 +5,11 @@
 //! concurrent requests is up to the machine. A seed that breaks a guarantee is printed:
 //! `TIDEBOX_SIMULATION_SEED=17 cargo test -p server simulation` repeats it.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -137,16 +138,16 @@ impl Life {
             50..=69 => {
                 let Some(id) = pick(world, &mut dice) else { return };
                 // The outcome is unknown until the answer comes.
-                world.answers.lock().unwrap().note_end(&id);
+                world.answers.lock().note_end(&id);
                 if self.app.control.destroy(id.as_str()).await.is_ok() {
-                    world.answers.lock().unwrap().gone.insert(id);
+                    world.answers.lock().gone.insert(id);
                 }
             }
             70..=84 => {
                 let Some(id) = pick(world, &mut dice) else { return };
                 let ttl = Duration::from_secs(dice.random_range(1..120));
                 // The lifetime may be shortened, with or without an answer.
-                if let Some(end) = world.answers.lock().unwrap().alive.get_mut(&id) {
+                if let Some(end) = world.answers.lock().alive.get_mut(&id) {
                     *end = after(world.clock.now(), ttl).min(*end);
                 }
                 let _ = self.app.control.extend(id.as_str(), ttl).await;
@@ -161,7 +162,7 @@ impl Life {
             _ => {
                 // A box ends by itself.
                 if let Some(id) = pick(world, &mut dice) {
-                    world.answers.lock().unwrap().note_end(&id);
+                    world.answers.lock().note_end(&id);
                     if dice.random_bool(0.5) { world.mock.vanish(&id) } else { world.mock.die(&id) }
                 }
             }
@@ -202,7 +203,7 @@ impl Life {
         match spawned {
             Ok(spawned) => {
                 let id = spawned.sandbox.id;
-                let mut answers = world.answers.lock().unwrap();
+                let mut answers = world.answers.lock();
                 let end = spawned.sandbox.expires_at;
                 if !answers.ended.contains(&id) {
                     // A repeated request may have been answered before its end was moved.
@@ -293,7 +294,7 @@ impl Life {
         let now = world.clock.now();
         let listed = self.app.control.sandboxes(&ListFilter::default()).await.unwrap().sandboxes;
         assert!(listed.iter().all(|row| row.state == State::Failed || row.expires_at > now));
-        let answers = world.answers.lock().unwrap();
+        let answers = world.answers.lock();
         for id in &answers.gone {
             assert!(!rows.contains(id), "{id} was destroyed and came back");
         }
@@ -311,7 +312,7 @@ async fn open(path: &Path) -> Sqlite {
 }
 
 fn pick(world: &World, dice: &mut StdRng) -> Option<SandboxId> {
-    let answers = world.answers.lock().unwrap();
+    let answers = world.answers.lock();
     let at = dice.random_range(0..answers.alive.len().max(1));
     answers.alive.keys().nth(at).cloned()
 }
@@ -327,7 +328,7 @@ async fn set_clock(world: &World, life: &Life, dice: &mut StdRng) {
     let step_ms = dice.random_range(-7200..7200) * 1000;
     world.clock.step_ms.store(step_ms, Ordering::SeqCst);
     reconcile::settle(&life.app.control).await;
-    for end in world.answers.lock().unwrap().alive.values_mut() {
+    for end in world.answers.lock().alive.values_mut() {
         *end = from_ms(end.as_millisecond() + step_ms);
     }
 }

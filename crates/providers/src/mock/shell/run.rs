@@ -1,7 +1,8 @@
 //! Execution of scripts.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -78,7 +79,7 @@ impl Control for Signals {
                 "the provider `mock` cannot stop a command; send a `signal` that ends it".to_owned(),
             )),
             _ => {
-                let end_by = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let end_by = self.0.lock().take();
                 // A command that has ended needs no signal.
                 let _ = end_by.map(|end_by| end_by.send(signal));
                 Ok(())

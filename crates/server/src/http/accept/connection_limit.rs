@@ -1,8 +1,9 @@
 //! Limits on the number of connections, in all and per address.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -58,7 +59,7 @@ impl Places {
     /// has its full share.
     pub(super) fn share(&self, bounded: Option<IpAddr>) -> Option<Share> {
         let Some(address) = bounded.map(caller) else { return Some(Share(None)) };
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         let count = taken.entry(address).or_insert(0);
         if *count >= self.each_max {
             return None;
@@ -120,7 +121,7 @@ impl Drop for Place {
 impl Drop for Share {
     fn drop(&mut self) {
         let Some((address, taken)) = &self.0 else { return };
-        let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = taken.lock();
         if let Some(count) = taken.get_mut(address) {
             *count -= 1;
             if *count == 0 {
@@ -168,7 +169,7 @@ mod test {
             drop(kept);
         }
         assert_eq!(places.free.available_permits(), 4);
-        assert!(places.taken.lock().unwrap().is_empty());
+        assert!(places.taken.lock().is_empty());
     }
 
     #[tokio::test]

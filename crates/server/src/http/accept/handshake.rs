@@ -1,12 +1,13 @@
 //! TLS handshakes. They cost a client nothing and the server a signature, so they are limited
 //! per address and in all.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::ready;
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ impl Turns {
     /// Waits for the permits of one step.
     async fn take(self, address: Option<IpAddr>) -> Turn {
         let own = {
-            let mut of_one = self.of_one.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut of_one = self.of_one.lock();
             Arc::clone(of_one.entry(address).or_insert_with(|| Arc::new(Semaphore::new(1))))
         };
         let all = Arc::clone(&self.all);
@@ -100,7 +101,7 @@ async fn permit(of: Arc<Semaphore>) -> OwnedSemaphorePermit {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let mut of_one = self.turns.of_one.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of_one = self.turns.of_one.lock();
         self.own = None;
         if of_one.get(&self.address).is_some_and(|own| Arc::strong_count(own) == 1) {
             of_one.remove(&self.address);
@@ -201,7 +202,7 @@ mod test {
         let second = second.as_mut().now_or_never();
         assert!(second.is_some());
         drop((second, third));
-        assert!(turns.of_one.lock().unwrap().is_empty());
+        assert!(turns.of_one.lock().is_empty());
     }
 
     #[tokio::test]

@@ -1,9 +1,10 @@
 //! Idle connections. When every place is taken, the one that has been idle for longest gives
 //! its place to a new connection.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -106,7 +107,7 @@ impl Idle {
 
     fn lock(&self) -> MutexGuard<'_, List> {
         // No panic can leave the list inconsistent.
-        self.0.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.list.lock()
     }
 }
 

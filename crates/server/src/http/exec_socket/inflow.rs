@@ -1,7 +1,8 @@
 //! Memory accounting for incomplete incoming WebSocket messages.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::budget::Reservation;
 use crate::http::ruled::{Rule, Ruled};
@@ -25,7 +26,7 @@ struct Count {
 impl Counter {
     fn lock(&self) -> MutexGuard<'_, Count> {
         // No panic can leave the count inconsistent.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Restarts the count, after a complete message.
