@@ -31,7 +31,7 @@ pub use collected::Collected;
 #[cfg(test)]
 pub use collected::collected_of;
 pub use error::{Error, Resource, Result};
-pub use exec::{Conversation, ExecCommand, ExecOutcome, ExecRequest, Handle, Running, Touch};
+pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Handle, InteractiveExec, InteractiveInput, Running};
 pub use images::Pull;
 pub(crate) use inventory::Kept;
 pub use leased::Held;

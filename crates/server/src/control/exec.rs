@@ -65,14 +65,14 @@ pub struct Running {
 }
 
 /// Input of an interactive command.
-pub struct Touch {
+pub struct InteractiveInput {
     pub stdin: ByteStream,
     /// Terminal size; `None` for three separate streams.
     pub terminal: Option<TerminalSize>,
 }
 
 /// A running interactive command.
-pub struct Conversation {
+pub struct InteractiveExec {
     pub running: Running,
     /// Control of the command.
     pub handle: Handle,
@@ -151,19 +151,24 @@ impl Control {
         self.usable(id).await.map(|_| ())
     }
 
-    /// Starts an interactive command. Dropping the output kills it. Its input is in `touch`, and
+    /// Starts an interactive command. Dropping the output kills it. Its input is in `input`, and
     /// not in the request.
     ///
     /// # Errors
     /// As [`Control::exec_stream`]; [`Error::NotSupported`] where the provider
     /// has no terminals or cannot control what runs.
-    pub async fn exec_in_touch(self: &Arc<Self>, id: &str, request: ExecRequest, touch: Touch) -> Result<Conversation> {
+    pub async fn exec_interactive(
+        self: &Arc<Self>,
+        id: &str,
+        request: ExecRequest,
+        input: InteractiveInput,
+    ) -> Result<InteractiveExec> {
         let Prepared { sandbox, observed, guest, command } = self.prepare(Operation::ExecStream, id, request).await?;
         let timeout = command.timeout;
-        let command = Command { stdin: Some(touch.stdin), terminal: touch.terminal, ..command };
+        let command = Command { stdin: Some(input.stdin), terminal: input.terminal, ..command };
         let begun = guest.exec_interactive(command).await.map_err(|error| self.guest_error(&sandbox, error))?;
         let running = Running { output: observed.watch(begun.output), timeout };
-        Ok(Conversation { running, handle: Handle { control: Arc::clone(self), sandbox, command: begun.control } })
+        Ok(InteractiveExec { running, handle: Handle { control: Arc::clone(self), sandbox, command: begun.control } })
     }
 
     async fn begin(self: &Arc<Self>, operation: Operation, id: &str, request: ExecRequest) -> Result<Running> {

@@ -49,14 +49,14 @@ pub async fn open(State(api): State<Api>, Name(id): Name, meter: Meter, mut requ
     let held = meter.account().reserve_within(session::SOCKET_BYTES, WAIT_MAX).await?;
     let upgrade = hyper::upgrade::on(&mut request);
     let tasks = api.control.tasks().clone();
-    let conversation = async move {
+    let session = async move {
         match upgrade.await {
             Ok(stream) => session::run(api, id, TokioIo::new(stream), held).await,
             // The client hung up before the answer.
             Err(error) => tracing::debug!(%error, "a WebSocket was not opened"),
         }
     };
-    tasks.spawn(conversation.in_current_span());
+    tasks.spawn(session.in_current_span());
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();

@@ -386,12 +386,7 @@ impl Shell {
                     Err(_) => complain(&io, &format!("exit: {code}: not a number"), 2).await,
                 },
                 ("cd", _) => self.change_directory(args, &io).await,
-                ("export", _) => {
-                    let assignments = args.iter().filter_map(|arg| arg.split_once('='));
-                    self.env.extend(assignments.map(|(name, value)| (name.to_owned(), value.to_owned())));
-                    Flow::Next(0)
-                }
-                ("setsid" | "nohup", [_, ..]) => self.command(args, io).await,
+                ("setsid", [_, ..]) => self.command(args, io).await,
                 ("sh", [flag, text, rest @ ..]) if flag == "-c" => {
                     let args = if rest.is_empty() { vec![program.clone()] } else { rest.to_vec() };
                     self.text(text, args, io).await

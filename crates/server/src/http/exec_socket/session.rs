@@ -18,7 +18,7 @@ use tokio_util::io::ReaderStream;
 
 use super::inflow::Counter;
 use crate::budget::{Account, Reservation};
-use crate::control::{Conversation, Handle, Touch};
+use crate::control::{Handle, InteractiveExec, InteractiveInput};
 use crate::http::error::{ApiError, Refusal, malformed};
 use crate::http::meter::{SMALL_BYTES, held_with};
 use crate::http::state::Api;
@@ -151,12 +151,12 @@ where
     // One piece waits here, and one in the task that passes stdin on.
     let (stdin, content) = mpsc::channel(1);
     let content = stream::unfold(content, |mut content| async move { Some((Ok(content.recv().await?), content)) });
-    let touch = Touch { stdin: content.boxed(), terminal: command.terminal };
-    let begun = match api.control.exec_in_touch(id, command.request, touch).await {
+    let input = InteractiveInput { stdin: content.boxed(), terminal: command.terminal };
+    let begun = match api.control.exec_interactive(id, command.request, input).await {
         Ok(begun) => begun,
         Err(error) => return ApiError::from(error).into(),
     };
-    let Conversation { running, handle } = begun;
+    let InteractiveExec { running, handle } = begun;
     let form = Form { binary: command.binary, timeout: running.timeout };
     let (mut sink, mut source) = socket.split();
     tokio::select! {
