@@ -71,7 +71,7 @@ pub const IMAGE_NAME_CHARS_MAX: usize = 512;
 #[schema(pattern = r"^[A-Za-z0-9][!-~]*$", max_length = 512, example = "python:3.12")]
 pub struct ImageName(pub String);
 
-/// Permission bits of a file, one to four octal digits.
+/// Permission bits of a file: one to four octal digits, after an optional `0`.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^0?[0-7]{1,4}$", example = "644")]
 pub struct FileMode(pub String);

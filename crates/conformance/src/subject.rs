@@ -1,6 +1,5 @@
 //! Tools for the cases.
 
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use bytes::Bytes;
 use domain::{Resources, SandboxId};
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 use providers::{ByteStream, Chain, Command, Error, ExitStatus, Guest, OutputEvent, Provider, Result, Slots, Spec};
 
 /// Deadline of commands that should end by themselves.

@@ -1,6 +1,5 @@
 //! Catalog of the images in the store: their metadata, their holders and their last use.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -10,6 +9,7 @@ use std::time::SystemTime;
 
 use domain::Chain;
 use oci_spec::image::{ImageConfiguration, ImageManifest};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::Timestamps;
 
 use crate::digest::is_digest;

@@ -1,7 +1,6 @@
 //! Running pulls by name: the limits on their number, and the choice of the pull that gives way
 //! when another needs its slot.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{Asker, NoPlace};
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Result};

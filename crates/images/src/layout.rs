@@ -9,7 +9,6 @@
 
 pub(super) mod work;
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
@@ -19,6 +18,7 @@ use std::sync::Arc;
 
 use domain::Chain;
 use oci_spec::image::{Descriptor, Digest, ImageIndex, ImageIndexBuilder, MediaType};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::digest::{hex_of, is_digest, is_hex};
 

@@ -1,6 +1,5 @@
 //! CPU-heavy work: at a low priority, on few threads at a time, which take turns.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::marker::PhantomData;
@@ -8,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::thread::{self, Thread};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 /// Niceness of a thread with such work, so that threads that answer requests go first.

@@ -3,11 +3,11 @@
 mod access;
 mod source;
 
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_RANGE, HeaderValue, LOCATION, RANGE};
 use reqwest::{Client, Response, StatusCode, Url};
 use tokio_rustls::rustls::crypto::ring;

@@ -1,11 +1,11 @@
 //! The open store: its parts, and the ways to run work on them. Its methods for downloads, pulls,
 //! imports and removals are in `fetch`, `pull`, `import` and `garbage`.
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use domain::Asker;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

@@ -22,7 +22,6 @@ mod transport;
 mod usage;
 mod volume;
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -35,6 +34,7 @@ use bollard::models::ContainerSummaryStateEnum;
 use bollard::query_parameters::{CreateContainerOptionsBuilder, ListContainersOptionsBuilder};
 use domain::SandboxId;
 use images::PullPolicy;
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;

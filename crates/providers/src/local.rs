@@ -28,7 +28,6 @@ pub(crate) mod removals;
 mod slots;
 pub(crate) mod usage;
 
-use parking_lot::RwLock;
 use std::fs;
 use std::future::Future;
 use std::sync::Arc;
@@ -36,6 +35,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::SandboxId;
+use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use crate::{

@@ -35,13 +35,13 @@ mod guest;
 mod shell;
 mod slots;
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use domain::{SandboxId, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::task::TaskTracker;
 
 use self::boxed::Boxed;

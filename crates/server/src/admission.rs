@@ -5,7 +5,6 @@
 //! once if there is room. Nothing is kept across a restart: the connections of waiting clients
 //! are gone then.
 
-use parking_lot::Mutex;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use domain::{Denial, NoPlace, OwnerId, Places, Queue, Room, SandboxId, Ticket};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;

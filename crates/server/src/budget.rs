@@ -13,7 +13,6 @@
 //! What is bounded by the number of connections alone is not counted: the first
 //! few kilobytes of each head, body and answer, the buffers of TLS.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
@@ -22,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{Asker, OwnerId, Share};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::auth::KeyId;

@@ -8,12 +8,12 @@
 mod readers;
 pub mod subscription;
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
 use domain::{SandboxId, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;

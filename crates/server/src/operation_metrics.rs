@@ -1,8 +1,9 @@
 //! Statistics of operations: counts, outcomes and durations.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Operation that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

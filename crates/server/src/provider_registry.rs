@@ -1,6 +1,5 @@
 //! Providers of this server, and their health at the last check.
 
-use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,6 +7,7 @@ use std::time::{Duration, Instant};
 use domain::Timestamp;
 use futures_util::future::join_all;
 use images::Images;
+use parking_lot::Mutex;
 use providers::{Health, Provider, docker, native, proot};
 use tokio::sync::Notify;
 

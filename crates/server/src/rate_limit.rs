@@ -5,7 +5,6 @@
 //! callers cannot push out another caller's empty bucket and have it come back full. Callers for
 //! which there is no room share buckets by their address.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::IpAddr;
@@ -14,6 +13,7 @@ use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use domain::{Bucket, Empty, OwnerId, Rate};
+use parking_lot::{Mutex, MutexGuard};
 use sha2::{Digest, Sha256};
 
 use crate::auth::KeyId;

@@ -1,13 +1,13 @@
 //! Other workers that this server can reach. Their addresses come from the configuration alone;
 //! what a worker reports never changes them.
 
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{StoreId, WorkerId};
+use parking_lot::Mutex;
 use providers::custom::{Custom, CustomConfig, SecretString};
 use tokio::sync::watch;
 

@@ -1,12 +1,12 @@
 //! The log of the service: lines on stderr, at a bounded rate.
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io::IsTerminal as _;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use server::config::{self, Format};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::LevelFilter;

@@ -1,9 +1,9 @@
-use parking_lot::Mutex;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use fixtures::image::{Entry, Packing, digest, layer};
+use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use super::*;

@@ -1,10 +1,10 @@
 //! The boxes that this process remembers. If they are lost, the remote service is asked again.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use domain::SandboxId;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 

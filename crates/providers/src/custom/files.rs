@@ -1,6 +1,5 @@
 //! Files: reads are streamed; writes are buffered if small and streamed if not.
 
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use bytes::Bytes;
 use client::{FileStream, Range};
 use domain::Timestamp;
 use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::fault::fault;

@@ -1,12 +1,12 @@
 //! Requests to the remote service, and the search for this server's boxes in it.
 
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::{ProviderDetail, ProviderHealth, Sandbox};
 use client::{Client, Filter, Page};
 use domain::SandboxId;
+use parking_lot::Mutex;
 
 use super::boxes::{Boxes, Known};
 use super::fault::{fault, words};

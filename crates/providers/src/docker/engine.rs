@@ -1,6 +1,5 @@
 //! Description of the Engine, and whether it can hold boxes.
 
-use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +8,7 @@ use bollard::Docker as Client;
 use bollard::errors::Error as ClientError;
 use bollard::models::{SystemInfo, SystemInfoCgroupVersionEnum, SystemVersion};
 use bollard::query_parameters::ListContainersOptionsBuilder;
+use parking_lot::RwLock;
 
 use super::config::DockerConfig;
 use super::fault;

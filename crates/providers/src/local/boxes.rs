@@ -1,11 +1,11 @@
 //! Boxes of one provider, with a lock for changes and a kept connection for each.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use domain::SandboxId;
 use images::ImageGuard;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio_util::task::TaskTracker;
 

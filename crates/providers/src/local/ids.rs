@@ -1,12 +1,12 @@
 //! Ranges of user and group ids, one for each box, so that no other user of the host owns a box's
 //! files and processes.
 
-use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use domain::StoreId;
+use parking_lot::Mutex;
 
 use crate::{Error, Result};
 

@@ -1,6 +1,5 @@
 //! A box in memory.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bytes::BytesMut;
 use domain::SandboxId;
 use guest_protocol::CONSOLE_LINES_MAX;
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 

@@ -1,12 +1,12 @@
 //! Folders prepared in advance for boxes. Creating files takes time while a caller waits, the
 //! more after many were removed.
 
-use parking_lot::Mutex;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
 use crate::local::folder::BoxFolder;

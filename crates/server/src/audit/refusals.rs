@@ -1,11 +1,11 @@
 //! Audit rows of refused keys: one row per source and minute, however often it tries.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::mem;
 use std::net::IpAddr;
 
 use domain::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Sources that have a row of their own in one minute. Those beyond share one row, so that no
 /// number of addresses pushes other rows out of the history.

@@ -1,6 +1,5 @@
 //! The service: its parts, and what all operations share.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -9,6 +8,7 @@ use std::time::Instant;
 
 use domain::{SandboxId, State, StopReason, Timestamp};
 use futures_util::future::{BoxFuture, Shared};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 use tokio_util::task::TaskTracker;
 

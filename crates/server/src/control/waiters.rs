@@ -1,10 +1,10 @@
 //! Requests that wait for a change of a sandbox.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use domain::SandboxId;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OnceCell, watch};
 
 use super::error::{Error, Result};

@@ -1,7 +1,6 @@
 //! Accounting of the shared memory that a request holds: the account it is charged to, and its
 //! release.
 
-use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -15,6 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use parking_lot::Mutex;
 
 use super::error::{ApiError, Refusal, Result};
 use super::owner::owner;

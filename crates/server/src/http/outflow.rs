@@ -1,10 +1,10 @@
 //! Flow control of an answer that is sent piece by piece. Bytes handed out count until the
 //! client has taken them, and no more are handed out than may be held.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::budget::Reservation;

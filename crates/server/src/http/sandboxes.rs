@@ -90,7 +90,7 @@ pub fn answer(api: &Api, spawned: &Spawned) -> (StatusCode, HeaderMap, Json<api:
         ("provider" = Option<String>, Query, description = "Only of this provider"),
         ("metadata.<key>" = Option<String>, Query, description = "Only with this value of the label `<key>`"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000,
-            description = "At most so many; everything when left out"),
+            description = "Largest number of sandboxes to return; all when left out"),
         ("cursor" = Option<String>, Query, description = "Where to go on: what `X-Next-Cursor` gave")),
     responses(
         (status = 200, description = "All that fit and are not destroyed or expired", body = Vec<api::Sandbox>,

@@ -1,6 +1,5 @@
 //! A service below HTTP, with providers that a test controls.
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{Caps, Configured, Limits, Machine, Places, Resources, SandboxId, SizeRules, State, Timestamp};
+use parking_lot::Mutex;
 use providers::mock::Mock;
 use providers::{
     BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Provider, Result, Spec, Started,

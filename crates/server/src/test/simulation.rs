@@ -5,7 +5,6 @@
 //! concurrent requests is up to the machine. A seed that breaks a guarantee is printed:
 //! `TIDEBOX_SIMULATION_SEED=17 cargo test -p server simulation` repeats it.
 
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use std::time::Duration;
 
 use domain::{Caps, Metadata, OwnerId, Quota, SandboxId, SpawnOptions, State, Timestamp};
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use providers::Provider;
 use providers::mock::Mock;
 use rand::rngs::StdRng;

@@ -1,7 +1,6 @@
 //! TLS handshakes. They cost a client nothing and the server a signature, so they are limited
 //! per address and in all.
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
@@ -11,6 +10,7 @@ use std::sync::Arc;
 use std::task::ready;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use providers::Chain;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -1,8 +1,9 @@
 //! Memory accounting for incomplete incoming WebSocket messages.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::budget::Reservation;
 use crate::http::ruled::{Rule, Ruled};
