@@ -164,17 +164,18 @@ async fn stop(agent: &Agent, tree: &ProcessTree) -> bool {
 }
 
 /// Stops every process of the box in one step that no fork escapes. Returns those that are not in
-/// `tree` and ran before.
+/// `tree` and were not stopped before.
 fn stop_all(agent: &Agent, tree: &ProcessTree) -> Vec<i32> {
-    let rested: HashSet<i32> = {
+    // Not those that wait in the kernel: a reaper does so while its command starts.
+    let stopped: HashSet<i32> = {
         let before = Processes::read();
-        before.all().filter(|process| process.rests()).map(|process| process.pid).collect()
+        before.all().filter(|process| process.is_stopped()).map(|process| process.pid).collect()
     };
     stop_all_others();
     let now = Processes::read();
     let members: HashSet<i32> = tree.members(agent, &now).into_iter().map(|process| process.pid).collect();
     let all = now.all().map(|process| process.pid).filter(|pid| *pid != agent.pid);
-    all.filter(|pid| !members.contains(pid) && !rested.contains(pid)).collect()
+    all.filter(|pid| !members.contains(pid) && !stopped.contains(pid)).collect()
 }
 
 fn send(pid: i32, signal: Signal) {

@@ -20,9 +20,14 @@ impl Process {
         !matches!(self.state, b'Z' | b'X') || self.threads > 1
     }
 
+    /// Returns whether it is stopped, by a signal or a tracer.
+    pub(super) fn is_stopped(&self) -> bool {
+        matches!(self.state, b'T' | b't') || !self.lives()
+    }
+
     /// Returns whether it is stopped, or can start nothing before it is.
     pub(super) fn rests(&self) -> bool {
-        matches!(self.state, b'T' | b't' | b'D') || !self.lives()
+        self.is_stopped() || self.state == b'D'
     }
 }
 
@@ -120,6 +125,18 @@ mod test {
         let process = parse_stat(42, stat).unwrap();
         assert_eq!((process.pid, process.parent, process.group), (42, 7, 6));
         assert_eq!((process.state, process.threads), (b'R', 3));
+    }
+
+    #[test]
+    fn a_process_that_waits_in_the_kernel_rests_and_is_not_stopped() {
+        let rest = |state| {
+            let process = Process { pid: 2, parent: 1, group: 1, state, threads: 1 };
+            (process.rests(), process.is_stopped())
+        };
+        assert_eq!(
+            b"TtZXDSR".map(rest),
+            [(true, true), (true, true), (true, true), (true, true), (true, false), (false, false), (false, false),]
+        );
     }
 
     #[test]
