@@ -15,6 +15,7 @@ mod files;
 mod images;
 mod lifecycle;
 mod output;
+mod ports;
 mod program;
 mod shares;
 mod slots;
@@ -62,8 +63,15 @@ impl Report {
 
 #[must_use]
 pub fn cases() -> Vec<Case> {
-    let of_boxes =
-        [lifecycle::cases(), exec::cases(), terminal::cases(), output::cases(), files::cases(), tree::cases()];
+    let of_boxes = [
+        lifecycle::cases(),
+        exec::cases(),
+        terminal::cases(),
+        output::cases(),
+        files::cases(),
+        tree::cases(),
+        ports::cases(),
+    ];
     let of_host = [answers::cases(), images::cases(), slots::cases(), shares::cases(), disk::cases()];
     of_boxes.into_iter().chain(of_host).flatten().collect()
 }

@@ -28,6 +28,9 @@ const DESCRIPTORS_RESERVED: usize = 256;
 /// cancels the operation.
 pub(crate) const FILE_OPERATIONS_MAX: usize = 128;
 
+/// Maximum number of connections to the box's ports at once.
+const CONNECTIONS_MAX: usize = 1024;
+
 /// State that all parts of the agent share. There is one thread, so nothing is locked.
 #[derive(Debug)]
 pub(crate) struct Agent {
@@ -47,6 +50,7 @@ pub(crate) struct Agent {
     pub(crate) budget: Rc<Budget>,
     pub(crate) execs: Arc<Semaphore>,
     pub(crate) file_operations: Arc<Semaphore>,
+    pub(crate) connections: Arc<Semaphore>,
 }
 
 impl Agent {
@@ -71,6 +75,7 @@ impl Agent {
             budget: Budget::of(boot.memory_mb),
             execs: Arc::new(Semaphore::new(execs)),
             file_operations: Arc::new(Semaphore::new(FILE_OPERATIONS_MAX)),
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             boot,
         })
     }

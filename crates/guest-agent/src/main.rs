@@ -13,6 +13,7 @@ mod kill_tree;
 mod launch;
 mod memory;
 mod oom;
+mod ports;
 mod prepare_rootfs;
 mod ptrace;
 mod relay;

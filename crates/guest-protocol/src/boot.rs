@@ -32,6 +32,10 @@ pub struct Boot {
     /// True if commands can run as the user of the agent only.
     #[serde(default)]
     pub single_user: bool,
+    /// True if the box has no network of its own: it sees the ports of others, and only those of its
+    /// own processes are listed and connected to.
+    #[serde(default)]
+    pub shares_network: bool,
     /// True if the box only holds slots: it runs no command, and children that its agent did not
     /// start are the first processes of slots.
     #[serde(default)]

@@ -20,9 +20,12 @@
 //! | `POST /files/list` | [`PathOnly`] | array of [`FileInfo`] |
 //! | `POST /files/glob` | [`Glob`] | array of strings |
 //! | `POST /console` | [`Console`] | array of strings |
+//! | `POST /ports` | – | array of [`ListeningPort`] |
+//! | `POST /connect` | [`Connect`] in [`REQUEST_HEADER`], raw bytes to the program | raw bytes from it |
 //!
 //! `GET /file` takes its [`ReadFile`] in [`REQUEST_HEADER`] too: JSON,
-//! percent-encoded outside printable ASCII, so that any path fits a header.
+//! percent-encoded outside printable ASCII, so that any path fits a header. The end of either body
+//! of `POST /connect` is the end of what that side writes; a reset is one of the connection.
 
 #![warn(missing_docs)]
 
@@ -33,6 +36,7 @@ mod launch;
 mod trace;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -45,8 +49,8 @@ pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
 /// box outlives an upgrade of the server.
 ///
 /// Since 2 the agent knows the defaults of commands, and the server no longer adds them. Since 3 a
-/// command can have a terminal, and be controlled.
-pub const VERSION: u32 = 3;
+/// command can have a terminal, and be controlled. Since 4 ports can be listed and connected to.
+pub const VERSION: u32 = 4;
 /// Header with [`VERSION`] on every request, and on an answer of 505.
 pub const VERSION_HEADER: &str = "tidebox-protocol";
 /// Header with the JSON of requests whose body is file content.
@@ -74,6 +78,8 @@ pub const GLOB_RESULTS_MAX: usize = 10_000;
 pub const CONSOLE_LINES_MAX: usize = 10_000;
 /// Maximum size of all console lines that are kept and returned, in bytes.
 pub const CONSOLE_BYTES_MAX: usize = 1024 * 1024;
+/// Maximum number of listening sockets that are returned.
+pub const PORTS_MAX: usize = 10_000;
 /// Longest path, in bytes: the kernel's `PATH_MAX`.
 pub const PATH_BYTES_MAX: usize = 4096;
 
@@ -249,6 +255,28 @@ pub struct Glob {
 pub struct Console {
     /// Maximum number of lines; the newest are returned.
     pub lines: usize,
+}
+
+/// A port of the box to connect to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connect {
+    /// Number of the port, from 1.
+    pub port: u16,
+}
+
+/// A TCP socket of the box that listens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListeningPort {
+    /// Number of the port.
+    pub port: u16,
+    /// Address that it is bound to; `0.0.0.0` and `::` for all.
+    pub address: IpAddr,
+    /// Process id in the box of a process that holds it, if the agent can see one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// Name of that process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
 }
 
 /// A file, directory or symbolic link; a link is not followed.

@@ -8,6 +8,7 @@
 mod array;
 mod connection;
 mod exec;
+mod ports;
 mod request;
 mod transfer;
 mod wire;
@@ -20,7 +21,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use guest_protocol as wire_types;
 use guest_protocol::{
-    ANSWER_BYTES_MAX, CONSOLE_BYTES_MAX, CONSOLE_LINES_MAX, GLOB_RESULTS_MAX, Hello, LIST_ENTRIES_MAX, VERSION,
+    ANSWER_BYTES_MAX, CONSOLE_BYTES_MAX, CONSOLE_LINES_MAX, GLOB_RESULTS_MAX, Hello, LIST_ENTRIES_MAX, PORTS_MAX,
+    VERSION,
 };
 use http::Method;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -28,9 +30,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use self::array::Bounds;
 use self::connection::Connection;
 pub(crate) use self::exec::check_command;
+pub(crate) use self::ports::check_port;
 use self::request::{LONG_WAIT, SHORT_WAIT};
 pub(crate) use self::wire::{check_mode, check_path};
-use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, Interactive, OutputStream, Result};
+use crate::{
+    ByteStream, Command, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream, Result,
+};
 
 /// Largest JSON of a console answer: at most six bytes for each byte of a line, and three between
 /// two lines.
@@ -177,6 +182,25 @@ impl Guest for AgentGuest {
         };
         self.connection.gather(ACTION, "/console", &request, SHORT_WAIT, bounds, take).await?;
         Ok(newest.into())
+    }
+
+    async fn ports(&self) -> Result<Vec<ListeningPort>> {
+        const ACTION: &str = "list the ports of a box";
+        let bounds = Bounds { text: ANSWER_BYTES_MAX, count: PORTS_MAX };
+        let mut ports = Vec::new();
+        let take = |port: wire_types::ListeningPort| {
+            let process = port.process.map(|name| request::printable(&name));
+            let held = size_of::<ListeningPort>() + process.as_ref().map_or(0, String::len);
+            ports.push(ListeningPort { port: port.port, address: port.address, pid: port.pid, process });
+            Ok(held)
+        };
+        self.connection.gather(ACTION, "/ports", &(), SHORT_WAIT, bounds, take).await?;
+        ports.sort_by_key(|port| (port.port, port.address));
+        Ok(ports)
+    }
+
+    async fn connect(&self, port: u16, input: ByteStream) -> Result<ByteStream> {
+        ports::connect(&self.connection, port, input).await
     }
 
     async fn set_deadline(&self, after: Duration) -> Result<()> {

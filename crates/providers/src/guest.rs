@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -154,6 +155,19 @@ impl FileInfo {
     }
 }
 
+/// A TCP socket of a box that listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListeningPort {
+    /// Number of the port.
+    pub port: u16,
+    /// Address that it is bound to; `0.0.0.0` and `::` for all.
+    pub address: IpAddr,
+    /// Process id in the box of a process that holds it, if one is known.
+    pub pid: Option<u32>,
+    /// Name of that process.
+    pub process: Option<String>,
+}
+
 /// A file opened for reading.
 pub struct FileContent {
     /// Metadata of the file at the time it was opened.
@@ -239,6 +253,24 @@ pub trait Guest: fmt::Debug + Send + Sync {
     /// Returns the newest `lines` lines of the console, oldest first and at most 10,000: the output
     /// of the box's first process and of its background processes.
     async fn console(&self, lines: usize) -> Result<Vec<String>>;
+
+    /// Returns the TCP ports that processes of the box listen on, sorted by port and address, at most
+    /// 10,000.
+    ///
+    /// - A box that shares the host's network shows the ports of its own processes only.
+    async fn ports(&self) -> Result<Vec<ListeningPort>>;
+
+    /// Connects to a TCP port that a process of the box listens on: on its loopback, else on another
+    /// of its addresses. `input` goes to the process, the result is what it sends, both byte for
+    /// byte and at the speed of the slower side.
+    ///
+    /// - A port that nothing in the box listens on is [`crate::Error::NotFound`].
+    /// - The end of `input` ends only that direction. An error of `input` resets the connection.
+    /// - An empty piece of the result, which comes once, says that the process sends no more; the
+    ///   result ends once both directions have ended.
+    /// - Dropping the result before its end resets the connection.
+    /// - No port of the host, and none of the agent, can be reached.
+    async fn connect(&self, port: u16, input: ByteStream) -> Result<ByteStream>;
 
     /// Sets the box's deadline to `after` from now. The box ends by itself then, even if no
     /// server is running.

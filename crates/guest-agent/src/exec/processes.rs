@@ -70,6 +70,11 @@ impl Processes {
         found.into_iter()
     }
 
+    /// Returns the ids of all processes.
+    pub(crate) fn pids(&self) -> Vec<i32> {
+        self.all().map(|process| process.pid).collect()
+    }
+
     pub(super) fn all(&self) -> impl Iterator<Item = &Process> {
         self.children.values().flatten()
     }

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use super::rows;
 use crate::files::read::Content;
 use crate::memory::Active;
+use crate::ports;
 
 /// Body of an answer.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(crate) enum Answer {
     Rows(rows::Body),
     /// Content of a file.
     File(Content, #[expect(dead_code, reason = "counts as long as it lives")] Active),
+    /// Bytes from a port.
+    Port(ports::Output, #[expect(dead_code, reason = "counts as long as it lives")] Active),
 }
 
 impl From<rows::Json> for Answer {
@@ -42,6 +45,7 @@ impl Body for Answer {
             Answer::Frames(frames, _) => ready!(frames.poll_recv(cx)).map(Ok),
             Answer::Rows(rows) => ready!(rows.poll_piece(cx)),
             Answer::File(content, _) => ready!(content.poll_piece(cx)),
+            Answer::Port(output, _) => ready!(output.poll_piece(cx)),
         };
         Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
     }
@@ -55,7 +59,7 @@ impl Body for Answer {
             Answer::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(0)))
             }
-            Answer::Frames(..) | Answer::Rows(_) | Answer::File(..) => SizeHint::default(),
+            Answer::Frames(..) | Answer::Rows(_) | Answer::File(..) | Answer::Port(..) => SizeHint::default(),
         }
     }
 }

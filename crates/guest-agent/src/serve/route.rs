@@ -24,7 +24,7 @@ use crate::agent::{Agent, FILE_OPERATIONS_MAX};
 use crate::failure::{Result, exhausted, internal, invalid, not_found, not_supported};
 use crate::files::acting::Actor;
 use crate::memory::Active;
-use crate::{exec, files};
+use crate::{exec, files, ports};
 
 /// Maximum size of a JSON request: two paths of 4,096 bytes, each byte written as an escape of
 /// JSON.
@@ -63,6 +63,14 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             let console: Console = body(request).await?;
             let lines = agent.console.newest(console.lines, agent.budget.share()).await?;
             return rows(lines, agent.activity.begin());
+        }
+        (&Method::POST, "/ports") => {
+            return rows(ports::ports(agent, agent.budget.share()).await?, agent.activity.begin());
+        }
+        (&Method::POST, "/connect") => {
+            let wanted = header(&request)?;
+            let output = ports::connect(agent, wanted, request.into_body()).await?;
+            return Ok(Response::new(Answer::Port(output, agent.activity.begin())));
         }
         _ => {}
     }

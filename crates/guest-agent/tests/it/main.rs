@@ -6,6 +6,7 @@ mod files;
 mod harness;
 mod image;
 mod life;
+mod ports;
 mod streams;
 mod trees;
 mod users;

@@ -114,7 +114,7 @@ pub(super) fn other_version(version: &str) -> Error {
 
 /// Shortens a text of an agent and replaces its control characters, which a terminal would
 /// interpret.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars().take(MESSAGE_CHARS_MAX).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 

@@ -12,8 +12,8 @@ use super::guest::CustomGuest;
 use super::{exec, files};
 use crate::agent::{check_mode, check_path};
 use crate::{
-    ByteStream, Command, Control, Error, FileContent, FileInfo, Guest, Interactive, OutputStream, Result, Signal,
-    TerminalSize,
+    ByteStream, Command, Control, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
+    Result, Signal, TerminalSize,
 };
 
 /// Control of a remote command, which supports no operation.
@@ -113,6 +113,14 @@ impl Guest for CustomGuest {
         let mut answer = answer.await?;
         answer.drain(..answer.len().saturating_sub(lines));
         Ok(answer)
+    }
+
+    async fn ports(&self) -> Result<Vec<ListeningPort>> {
+        Err(Error::NotSupported("todo".to_owned()))
+    }
+
+    async fn connect(&self, _port: u16, _input: ByteStream) -> Result<ByteStream> {
+        Err(Error::NotSupported("todo".to_owned()))
     }
 
     async fn set_deadline(&self, after: Duration) -> Result<()> {

@@ -11,8 +11,10 @@ use futures_util::{StreamExt, stream};
 use super::boxed::Boxed;
 use super::fs::FileSystem;
 use super::shell::run;
-use crate::agent::{check_mode, check_path};
-use crate::{ByteStream, Command, Error, FileContent, FileInfo, Guest, Interactive, OutputStream, Result};
+use crate::agent::{check_mode, check_path, check_port};
+use crate::{
+    ByteStream, Command, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream, Result,
+};
 
 /// Size of the pieces in which a file is read, in bytes.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -135,6 +137,16 @@ impl Guest for MockGuest {
 
     async fn console(&self, lines: usize) -> Result<Vec<String>> {
         self.alive(async { Ok(self.inside.console().newest(lines)) }).await
+    }
+
+    async fn ports(&self) -> Result<Vec<ListeningPort>> {
+        self.alive(async { Ok(Vec::new()) }).await
+    }
+
+    async fn connect(&self, port: u16, _input: ByteStream) -> Result<ByteStream> {
+        check_port(port)?;
+        // No command of a mock box can listen.
+        self.alive(async { Err(Error::NotFound(format!("nothing listens on port {port} in the box"))) }).await
     }
 
     async fn set_deadline(&self, after: Duration) -> Result<()> {

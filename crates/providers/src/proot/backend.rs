@@ -139,6 +139,7 @@ impl ProotBackend {
             deadline_ms: u64::try_from(plan.lifetime.as_millis()).unwrap_or(u64::MAX),
             memory_mb: plan.resources.memory_mb,
             single_user: true,
+            shares_network: true,
             // The box has only one user.
             defaults: Defaults { user: None, ..run.defaults },
             entrypoint: (starts && !run.entrypoint.is_empty()).then_some(run.entrypoint),

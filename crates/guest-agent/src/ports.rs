@@ -1,0 +1,71 @@
+//! TCP ports of the box: the list of those that listen, and connections to them.
+
+mod link;
+mod listening;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use guest_protocol::Connect;
+use hyper::body::Incoming;
+use rustix::io::Errno;
+use tokio::net::TcpStream;
+
+use self::link::Link;
+pub(crate) use self::link::Output;
+pub(crate) use self::listening::ports;
+use crate::agent::Agent;
+use crate::failure::{Result, exhausted, invalid, not_found, refused};
+
+/// Connects to the port and begins to pass `input` on. Returns what the process sends.
+///
+/// # Errors
+/// Not found if no process of the box listens on the port.
+pub(crate) async fn connect(agent: &Rc<Agent>, request: Connect, input: Incoming) -> Result<Output> {
+    let Connect { port } = request;
+    if port == 0 {
+        return Err(invalid("port 0 does not exist; ports are numbered from 1"));
+    }
+    let permit = Arc::clone(&agent.connections).try_acquire_owned();
+    let permit = permit.map_err(|_| exhausted("the box has as many connections to its ports as it can; close some"))?;
+    let stream = dial(agent, port).await?;
+    // A small piece is mostly a question or an answer, which the other side waits for.
+    let _ = stream.set_nodelay(true);
+    Ok(Link::open(stream, input, permit))
+}
+
+async fn dial(agent: &Agent, port: u16) -> Result<TcpStream> {
+    let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    // On a network that is shared, what listens on loopback may not be the box's.
+    if !agent.boot.shares_network
+        && let Some(stream) = first(&loopback, port).await?
+    {
+        return Ok(stream);
+    }
+    let bound = listening::addresses(agent, port)?;
+    first(&bound, port).await?.ok_or_else(|| not_found(format!("nothing listens on port {port} in the box")))
+}
+
+/// Connects to the first of the addresses that accepts; `None` if none does.
+async fn first(addresses: &[IpAddr], port: u16) -> Result<Option<TcpStream>> {
+    for address in addresses {
+        match TcpStream::connect((*address, port)).await {
+            Ok(stream) => return Ok(Some(stream)),
+            Err(error) => match Errno::from_io_error(&error) {
+                // With the last four, the box has no address of this family.
+                Some(
+                    Errno::CONNREFUSED
+                    | Errno::CONNRESET
+                    | Errno::ADDRNOTAVAIL
+                    | Errno::NETUNREACH
+                    | Errno::HOSTUNREACH
+                    | Errno::AFNOSUPPORT,
+                ) => {}
+                Some(errno) => return Err(refused(&format!("port {port}"), errno)),
+                None => return Err(crate::failure::internal(format!("port {port}: {error}"))),
+            },
+        }
+    }
+    Ok(None)
+}
