@@ -41,6 +41,7 @@ mod subprotocol;
 mod system;
 mod templates;
 mod text;
+mod websocket;
 mod wire;
 mod workers;
 

@@ -6,107 +6,23 @@ use api::{SOCKET_STDERR, SOCKET_STDOUT, SocketKind, SocketOutput};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{Sink, SinkExt, Stream, StreamExt, stream};
 use providers::{ExitStatus, OutputEvent, OutputStream, STREAM_BYTES_MAX};
-use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as Fault, Message};
-use tokio_util::io::ReaderStream;
 
-use super::inflow::Counter;
-use crate::budget::{Account, Reservation};
+use crate::budget::Reservation;
 use crate::control::{Handle, InteractiveExec, InteractiveInput};
-use crate::http::error::{ApiError, Refusal, malformed};
-use crate::http::meter::{SMALL_BYTES, held_with};
+use crate::http::error::{ApiError, malformed};
 use crate::http::state::Api;
 use crate::http::strict_json::parse_as;
 use crate::http::text::Text;
+use crate::http::websocket::{BUFFER_BYTES, End, Inflow, MESSAGE, Session, heard, json, kind, pings};
 use crate::http::wire;
 
-/// Largest message, in bytes: the same as for JSON bodies.
-const MESSAGE_BYTES_MAX: usize = crate::http::request::JSON_BYTES_MAX;
 /// Time that a client may take to send its first message.
 const START_WAIT: Duration = Duration::from_secs(10);
-/// Interval of pings to the client. Many proxies cut connections that are quiet for long.
-const PING_EVERY: Duration = Duration::from_secs(15);
-/// Silence after which a client counts as gone, though pinged many times. It equals the time
-/// for which a client may take no byte of what is sent.
-const SILENCE_MAX: Duration = Duration::from_secs(300);
-/// Time for the last message and the client's close frame.
-const FAREWELL_MAX: Duration = Duration::from_secs(5);
-/// Size of reads and writes. Few clients send much.
-const BUFFER_BYTES: usize = 16 * 1024;
-/// Most bytes that are read after a message that cannot be decoded.
-const GARBLED_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Name of messages in errors.
-const MESSAGE: &str = "the message";
-
-/// End of a session.
-#[derive(Debug)]
-struct End {
-    /// Last message; `None` if the client is gone.
-    words: Option<SocketOutput>,
-    code: CloseCode,
-    /// True if what the client sends can no longer be decoded.
-    is_garbled: bool,
-}
-
-impl End {
-    fn said(words: SocketOutput) -> End {
-        End { words: Some(words), code: CloseCode::Normal, is_garbled: false }
-    }
-
-    fn gone() -> End {
-        End { words: None, code: CloseCode::Normal, is_garbled: false }
-    }
-
-    fn error(error: &ApiError) -> End {
-        error.log();
-        let (_, api::ErrorBody { code, message }) = error.body();
-        End::said(SocketOutput::Error { code, message })
-    }
-
-    fn stopping() -> End {
-        let message = "the server is shutting down; what ran was killed".to_owned();
-        let words = SocketOutput::Error { code: "unavailable".to_owned(), message };
-        End { words: Some(words), code: CloseCode::Away, is_garbled: false }
-    }
-
-    /// Returns the end for a read that failed.
-    fn of_fault(fault: &Fault) -> End {
-        let (code, name, message) = match fault {
-            Fault::Capacity(_) => {
-                let message = format!("a message may have {MESSAGE_BYTES_MAX} bytes; send more in several");
-                (CloseCode::Size, "payload_too_large", message)
-            }
-            Fault::Utf8(_) => (CloseCode::Invalid, "bad_request", "a text message is not UTF-8".to_owned()),
-            Fault::Protocol(error) => (CloseCode::Protocol, "bad_request", format!("that is no WebSocket: {error}")),
-            Fault::Io(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
-                return End { is_garbled: true, ..End::error(&Refusal::Busy.into()) };
-            }
-            Fault::ConnectionClosed
-            | Fault::AlreadyClosed
-            | Fault::Io(_)
-            | Fault::Tls(_)
-            | Fault::WriteBufferFull(_)
-            | Fault::AttackAttempt
-            | Fault::Url(_)
-            | Fault::Http(_)
-            | Fault::HttpFormat(_) => return End::gone(),
-        };
-        let words = SocketOutput::Error { code: name.to_owned(), message };
-        End { words: Some(words), code, is_garbled: true }
-    }
-}
-
-impl From<ApiError> for End {
-    fn from(error: ApiError) -> End {
-        End::error(&error)
-    }
-}
 
 /// Largest piece of output in one text message, in bytes: escaping may make it six times as long.
 const TEXT_BYTES_MAX: usize = 16 * 1024;
@@ -118,28 +34,16 @@ pub(super) const SOCKET_BYTES: usize = STREAM_BYTES_MAX + 2 * 6 * TEXT_BYTES_MAX
 
 /// Runs one command for the client on `io`.
 pub(super) async fn run(api: Api, id: String, io: impl AsyncRead + AsyncWrite + Unpin, held: Reservation) {
-    let account = held.account().clone();
-    let (io, counter) = Counter::around(io, account.nothing(), BUFFER_BYTES);
-    let config = WebSocketConfig::default()
-        .read_buffer_size(BUFFER_BYTES)
-        .write_buffer_size(BUFFER_BYTES)
-        .max_message_size(Some(MESSAGE_BYTES_MAX))
-        .max_frame_size(Some(MESSAGE_BYTES_MAX));
-    let mut socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
+    let mut session = Session::on(io, held).await;
+    let inflow = session.inflow();
     let end = tokio::select! {
-        end = converse(&api, &id, &mut socket, (&account, &counter)) => end,
-        () = api.stop.cancelled() => End::stopping(),
+        end = converse(&api, &id, &mut session.socket, &inflow) => end,
+        () = api.stop.cancelled() => End::stopping("what ran was killed"),
     };
-    counter.stop();
-    // After a timeout the client may not get the last message. Nothing more is done about it.
-    let _ = timeout(FAREWELL_MAX, part(&mut socket, end)).await;
-    drop(held);
+    session.end(end).await;
 }
 
-/// Account that memory is taken from, and counter of the incoming message.
-type Meter<'a> = (&'a Account, &'a Counter);
-
-async fn converse<S>(api: &Api, id: &str, socket: &mut WebSocketStream<S>, meter: Meter<'_>) -> End
+async fn converse<S>(api: &Api, id: &str, socket: &mut WebSocketStream<S>, inflow: &Inflow) -> End
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -147,7 +51,7 @@ where
         Ok(command) => command,
         Err(end) => return end,
     };
-    meter.1.restart();
+    inflow.restart();
     // One piece waits here, and one in the task that passes stdin on.
     let (stdin, content) = mpsc::channel(1);
     let content = stream::unfold(content, |mut content| async move { Some((Ok(content.recv().await?), content)) });
@@ -160,7 +64,7 @@ where
     let form = Form { binary: command.binary, timeout: running.timeout };
     let (mut sink, mut source) = socket.split();
     tokio::select! {
-        end = listen(&mut source, stdin, &handle, meter) => end,
+        end = listen(&mut source, stdin, &handle, inflow) => end,
         end = tell(&mut sink, running.output, form) => match end {
             Told::End(end) => end,
             Told::Cut(error) => ApiError::from(api.control.exec_cut(id, error).await).into(),
@@ -197,22 +101,12 @@ where
             Err(malformed("the first message must be a `start`; binary frames are for what runs").into())
         }
         Ok(Some(Err(fault))) => Err(End::of_fault(&fault)),
-        Ok(None | Some(Ok(_))) => Err(End::gone()),
+        Ok(None | Some(Ok(_))) => Err(End::silent()),
     }
-}
-
-/// Returns the type of a message.
-fn kind(text: &str) -> Result<SocketKind, ApiError> {
-    #[derive(Deserialize)]
-    struct Typed {
-        #[serde(rename = "type")]
-        kind: SocketKind,
-    }
-    parse_as::<Typed>(MESSAGE, text.as_bytes()).map(|typed| typed.kind)
 }
 
 /// Handles the client's messages, until it hangs up or sends one that makes no sense.
-async fn listen<S>(source: &mut S, stdin: mpsc::Sender<Bytes>, handle: &Handle, meter: Meter<'_>) -> End
+async fn listen<S>(source: &mut S, stdin: mpsc::Sender<Bytes>, handle: &Handle, inflow: &Inflow) -> End
 where
     S: Stream<Item = Result<Message, Fault>> + Unpin,
 {
@@ -222,12 +116,12 @@ where
             Ok(message) => message,
             Err(end) => return end,
         };
-        meter.1.restart();
+        inflow.restart();
         let taken = match message {
-            Message::Text(text) => take(&text, &mut stdin, handle, meter.0).await,
-            Message::Binary(bytes) => feed(bytes, stdin.as_ref(), meter.0).await,
+            Message::Text(text) => take(&text, &mut stdin, handle, inflow).await,
+            Message::Binary(bytes) => feed(bytes, stdin.as_ref(), inflow).await,
             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => Ok(()),
-            Message::Close(_) => return End::gone(),
+            Message::Close(_) => return End::silent(),
         };
         if let Err(error) = taken {
             return error.into();
@@ -235,24 +129,11 @@ where
     }
 }
 
-/// Waits for the next message. Only this wait counts as silence of the client, not the wait for
-/// a command that does not read its stdin.
-async fn heard<S>(source: &mut S) -> Result<Message, End>
-where
-    S: Stream<Item = Result<Message, Fault>> + Unpin,
-{
-    match timeout(SILENCE_MAX, source.next()).await {
-        Ok(Some(Ok(message))) => Ok(message),
-        Ok(Some(Err(fault))) => Err(End::of_fault(&fault)),
-        Ok(None) | Err(_) => Err(End::gone()),
-    }
-}
-
 async fn take(
     text: &str,
     stdin: &mut Option<mpsc::Sender<Bytes>>,
     handle: &Handle,
-    account: &Account,
+    inflow: &Inflow,
 ) -> Result<(), ApiError> {
     let json = text.as_bytes();
     match kind(text)? {
@@ -262,7 +143,7 @@ async fn take(
         }
         SocketKind::Stdin => {
             let api::SocketStdin { kind: _, data } = parse_as(MESSAGE, json)?;
-            feed(Bytes::from(data), stdin.as_ref(), account).await
+            feed(Bytes::from(data), stdin.as_ref(), inflow).await
         }
         SocketKind::Eof => {
             parse_as::<api::SocketEof>(MESSAGE, json)?;
@@ -280,16 +161,12 @@ async fn take(
     }
 }
 
-/// Passes stdin on at the speed of the command, counted until the command has read it. A client
-/// that may hold no more waits as it does for a command that does not read.
-async fn feed(mut bytes: Bytes, stdin: Option<&mpsc::Sender<Bytes>>, account: &Account) -> Result<(), ApiError> {
+/// Passes stdin on at the speed of the command.
+async fn feed(bytes: Bytes, stdin: Option<&mpsc::Sender<Bytes>>, inflow: &Inflow) -> Result<(), ApiError> {
     let stdin = stdin.ok_or_else(|| malformed("stdin has ended with `eof`; nothing can follow"))?;
     if !bytes.is_empty() {
-        if bytes.len() > SMALL_BYTES {
-            bytes = held_with(bytes.clone(), account.reserve_within(bytes.len(), SILENCE_MAX).await?);
-        }
         // A command that has closed its stdin needs no more of it.
-        let _ = stdin.send(bytes).await;
+        let _ = stdin.send(inflow.counted(bytes).await?).await;
     }
     Ok(())
 }
@@ -309,14 +186,12 @@ enum Told {
     Cut(providers::Error),
 }
 
-/// Sends what the command writes at the speed of the client, and pings it every [`PING_EVERY`].
+/// Sends what the command writes at the speed of the client, and pings it.
 async fn tell<S>(sink: &mut S, mut output: OutputStream, form: Form) -> Told
 where
     S: Sink<Message> + Unpin,
 {
-    let mut pings = interval(PING_EVERY);
-    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    pings.reset();
+    let mut pings = pings();
     let (mut stdout, mut stderr) = (Text::default(), Text::default());
     // Output that has arrived and is not sent yet.
     let mut rest = (SOCKET_STDOUT, Bytes::new());
@@ -348,7 +223,7 @@ where
         if let Some(message) = message
             && sink.send(message).await.is_err()
         {
-            return Told::End(End::gone());
+            return Told::End(End::silent());
         }
     }
 }
@@ -361,7 +236,7 @@ where
     let late = late.and_then(|words| form.piece(SOCKET_STDERR, &mut Text::default(), words.as_bytes()));
     for message in last.into_iter().flatten().chain(late) {
         if sink.send(message).await.is_err() {
-            return Told::End(End::gone());
+            return Told::End(End::silent());
         }
     }
     let ExitStatus { code: exit_code, timed_out, oom_killed, .. } = exit;
@@ -399,44 +274,13 @@ fn written(stream: u8, data: String) -> Option<Message> {
     Some(json(&words))
 }
 
-fn json(words: &SocketOutput) -> Message {
-    Message::text(serde_json::to_string(words).expect("a message is JSON"))
-}
-
-/// Sends the last message, closes, and reads on for a while: a connection that is closed with
-/// unread bytes may lose the last message.
-async fn part<S>(socket: &mut WebSocketStream<S>, end: End)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    if let Some(words) = end.words
-        && socket.send(json(&words)).await.is_err()
-    {
-        return;
-    }
-    if socket.close(Some(CloseFrame { code: end.code, reason: "".into() })).await.is_err() {
-        return;
-    }
-    if end.is_garbled {
-        let mut raw = ReaderStream::new(socket.get_mut());
-        let mut left = GARBLED_BYTES_MAX;
-        while let Some(Ok(piece)) = raw.next().await
-            && piece.len() < left
-        {
-            left -= piece.len();
-        }
-        return;
-    }
-    // The client answers with its own close frame.
-    while let Some(Ok(_)) = socket.next().await {}
-}
-
 #[cfg(test)]
 mod test {
     use futures_util::stream;
     use tokio::time::Instant;
 
     use super::*;
+    use crate::http::websocket::PING_EVERY;
 
     fn words(end: &End) -> (&str, &str) {
         match &end.words {
@@ -460,10 +304,6 @@ mod test {
         let end = first(&mut stream::pending().boxed()).await.unwrap_err();
         assert_eq!(words(&end).0, "timeout");
         assert!(is_about(began.elapsed(), START_WAIT));
-        let began = Instant::now();
-        let end = heard(&mut stream::pending().boxed()).await.unwrap_err();
-        assert!(end.words.is_none());
-        assert!(is_about(began.elapsed(), SILENCE_MAX));
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ const COPIES: usize = 2;
 
 /// Counter of the bytes since the last complete message.
 #[derive(Debug, Clone)]
-pub(super) struct Counter(Arc<Mutex<Count>>);
+pub struct Counter(Arc<Mutex<Count>>);
 
 #[derive(Debug)]
 struct Count {
