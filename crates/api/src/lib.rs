@@ -65,7 +65,7 @@ pub use image::{Image, ImageDetail, ImageLayer, PruneImagesRequest, PrunedImages
 pub use map::StringMap;
 pub use metrics::{Metrics, ProviderFigures, ProviderItem};
 pub use operation::OperationFigures;
-pub use port::ListeningPort;
+pub use port::{ListeningPort, PortMessage};
 pub use provider::{Empty, ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};

@@ -18,3 +18,18 @@ pub struct ListeningPort {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
 }
+
+/// A text message of the server on a connection to a port. The bytes are in binary messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum PortMessage {
+    /// The process sends no more. What the client sends still reaches it.
+    Eof,
+    /// The connection broke. The last message.
+    Error {
+        /// Error code, as in every error of the API.
+        code: String,
+        /// Correction that the caller can make, in English.
+        message: String,
+    },
+}

@@ -29,6 +29,7 @@
 //!   of it while the command runs.
 //! - Files: [`Client::write_file`], [`Client::list_files`], [`Client::read_file`] as a
 //!   [`FileStream`].
+//! - Ports: [`Client::ports`], [`Client::connect_port`] as a [`PortStream`].
 //! - Images: [`Client::images`], [`Client::pull_image`] with its progress as a [`PullStream`].
 //! - Templates: [`Client::create_template`], [`Client::spawn_template`].
 //! - The service: [`Client::ready`], [`Client::providers`], [`Client::events`] as an
@@ -62,6 +63,7 @@ mod file;
 mod image;
 mod line;
 mod path;
+mod port;
 mod provider;
 mod sandbox;
 mod template;
@@ -74,4 +76,5 @@ pub use event::{AuditQuery, EventQuery, EventStream};
 pub use exec::{ExecEvent, ExecStream, Exit};
 pub use file::{FileStream, Range};
 pub use image::PullStream;
+pub use port::PortStream;
 pub use sandbox::{Filter, Page};

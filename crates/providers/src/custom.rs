@@ -15,6 +15,7 @@ mod files;
 mod guest;
 mod labels;
 mod operations;
+mod ports;
 mod remote;
 
 use std::fmt;

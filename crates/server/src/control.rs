@@ -14,6 +14,7 @@ mod inventory;
 mod leased;
 mod policy;
 mod pool;
+mod ports;
 mod query;
 mod quotas;
 mod room;

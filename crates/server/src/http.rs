@@ -26,6 +26,7 @@ mod owner;
 pub mod peer;
 mod policy;
 mod pool;
+mod ports;
 mod prometheus;
 mod providers;
 mod quotas;

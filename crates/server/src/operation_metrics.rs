@@ -36,6 +36,10 @@ pub enum Operation {
     FileGlob,
     /// The console was read.
     Logs,
+    /// The ports that listen were listed.
+    Ports,
+    /// A connection to a port was opened.
+    Connect,
 }
 
 impl Operation {
@@ -57,6 +61,8 @@ impl Operation {
             Operation::FileChmod => "file_chmod",
             Operation::FileGlob => "file_glob",
             Operation::Logs => "logs",
+            Operation::Ports => "ports",
+            Operation::Connect => "connect",
         }
     }
 }

@@ -12,8 +12,8 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
-    audit, bench, completion, config, cp, destroy, doctor, events, exec, extend, get, image, list, logs, provider,
-    prune, run, serve, spawn, template, version, worker,
+    audit, bench, completion, config, cp, destroy, doctor, events, exec, extend, forward, get, image, list, logs,
+    ports, provider, prune, run, serve, spawn, template, version, worker,
 };
 
 /// Disposable sandboxes for unreviewed code.
@@ -103,6 +103,8 @@ enum Remote {
     Exec(exec::ExecArgs),
     Cp(cp::CpArgs),
     Logs(logs::LogsArgs),
+    Ports(ports::PortsArgs),
+    Forward(forward::ForwardArgs),
     Extend(extend::ExtendArgs),
     Destroy(destroy::DestroyArgs),
     Prune(prune::PruneArgs),
@@ -180,6 +182,8 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::Exec(args) => exec::run(context, args).await,
         Remote::Cp(args) => cp::run(context, &args).await,
         Remote::Logs(args) => logs::run(context, &args).await,
+        Remote::Ports(args) => ports::run(context, &args).await,
+        Remote::Forward(args) => forward::run(context, args).await,
         Remote::Extend(args) => extend::run(context, &args).await,
         Remote::Destroy(args) => destroy::run(context, &args).await,
         Remote::Prune(args) => prune::run(context, &args).await,

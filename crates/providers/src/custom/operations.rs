@@ -9,7 +9,7 @@ use guest_protocol::{CONSOLE_LINES_MAX, GLOB_RESULTS_MAX};
 
 use super::files::file_info;
 use super::guest::CustomGuest;
-use super::{exec, files};
+use super::{exec, files, ports};
 use crate::agent::{check_mode, check_path};
 use crate::{
     ByteStream, Command, Control, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
@@ -116,11 +116,14 @@ impl Guest for CustomGuest {
     }
 
     async fn ports(&self) -> Result<Vec<ListeningPort>> {
-        Err(Error::NotSupported("todo".to_owned()))
+        ports::list(self).await
     }
 
-    async fn connect(&self, _port: u16, _input: ByteStream) -> Result<ByteStream> {
-        Err(Error::NotSupported("todo".to_owned()))
+    async fn connect(&self, port: u16, input: ByteStream) -> Result<ByteStream> {
+        if port == 0 {
+            return Err(Error::Invalid("port 0 does not exist; ports are numbered from 1".to_owned()));
+        }
+        ports::connect(self, port, input).await
     }
 
     async fn set_deadline(&self, after: Duration) -> Result<()> {

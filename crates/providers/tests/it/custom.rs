@@ -6,4 +6,5 @@ mod exec;
 mod fake_service;
 mod harness;
 mod health;
+mod ports;
 mod starts;

@@ -57,7 +57,7 @@ pub enum Error {
         /// Known providers, each in backquotes.
         known: String,
     },
-    /// The sandbox has no such file.
+    /// The sandbox has no such file, or nothing listens on the port.
     #[error("{0}")]
     NoFile(String),
     /// The object exists already, or its state forbids the operation.

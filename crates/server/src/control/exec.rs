@@ -11,7 +11,7 @@ use providers::{ByteStream, Command, ExitStatus, Guest, OutputEvent, OutputStrea
 use serde_json::json;
 
 use super::collected::{Collected, Collector};
-use super::error::{Error, Result, above};
+use super::error::{Result, above};
 use super::service::Control;
 use crate::budget::Reservation;
 use crate::events::EventType;
@@ -89,7 +89,7 @@ impl Handle {
     /// Resizes the terminal.
     ///
     /// # Errors
-    /// [`Error::Invalid`] without a terminal.
+    /// [`super::Error::Invalid`] without a terminal.
     pub async fn resize(&self, size: TerminalSize) -> Result<()> {
         self.done(self.command.resize(size).await)
     }
@@ -97,7 +97,7 @@ impl Handle {
     /// Sends a signal to the foreground processes.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] if the provider cannot send signals.
+    /// [`super::Error::NotSupported`] if the provider cannot send signals.
     pub async fn signal(&self, signal: Signal) -> Result<()> {
         self.done(self.command.signal(signal).await)
     }
@@ -137,7 +137,7 @@ impl Control {
     /// Starts a command. Dropping the stream kills it.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] for a deadline above the maximum; else as
+    /// [`super::Error::LimitReached`] for a deadline above the maximum; else as
     /// [`providers::Guest::exec`].
     pub async fn exec_stream(self: &Arc<Self>, id: &str, request: ExecRequest) -> Result<Running> {
         self.begin(Operation::ExecStream, id, request).await
@@ -146,7 +146,7 @@ impl Control {
     /// Checks whether a command could be started in a sandbox.
     ///
     /// # Errors
-    /// [`Error::NotFound`] and [`Error::Conflict`] as for a command.
+    /// [`super::Error::NotFound`] and [`super::Error::Conflict`] as for a command.
     pub async fn may_exec(&self, id: &str) -> Result<()> {
         self.usable(id).await.map(|_| ())
     }
@@ -155,7 +155,7 @@ impl Control {
     /// not in the request.
     ///
     /// # Errors
-    /// As [`Control::exec_stream`]; [`Error::NotSupported`] where the provider
+    /// As [`Control::exec_stream`]; [`super::Error::NotSupported`] where the provider
     /// has no terminals or cannot control what runs.
     pub async fn exec_interactive(
         self: &Arc<Self>,
@@ -222,18 +222,10 @@ impl Control {
                     let (stdout, stderr, truncated, held) = collector.end();
                     return Ok(ExecOutcome { exit, stdout, stderr, truncated, held });
                 }
-                Err(error) => return Err(self.exec_cut(id, error).await),
+                Err(error) => return Err(self.cut(id, error).await),
             }
         }
-        Err(self.exec_cut(id, providers::Error::Gone).await)
-    }
-
-    /// Returns the caller's error for a command's stream that ended without an exit status.
-    pub async fn exec_cut(&self, id: &str, error: providers::Error) -> Error {
-        match self.usable(id).await {
-            Ok(sandbox) => self.guest_error(&sandbox, error),
-            Err(error) => error,
-        }
+        Err(self.cut(id, providers::Error::Gone).await)
     }
 }
 

@@ -75,8 +75,16 @@ impl Control {
         provider_error(&runtime_name(sandbox), error)
     }
 
+    /// Returns the caller's error for a stream out of a box that broke off.
+    pub async fn cut(&self, id: &str, error: providers::Error) -> Error {
+        match self.usable(id).await {
+            Ok(sandbox) => self.guest_error(&sandbox, error),
+            Err(error) => error,
+        }
+    }
+
     /// Runs one operation inside a running sandbox, and records it.
-    async fn inside<T, F>(
+    pub(super) async fn inside<T, F>(
         &self,
         operation: Operation,
         id: &str,

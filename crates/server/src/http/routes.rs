@@ -15,8 +15,8 @@ use super::openapi::{self, FILES_OF_ROUTES, IMAGES_OF_ROUTES};
 use super::policy::{ADMIN, About, Audit, Gate, KEY, OPEN, Policies, Policy};
 use super::state::Api;
 use super::{
-    audit, diagnostics, events, exec, exec_socket, files, images, metrics, pool, providers, quotas, sandboxes, system,
-    templates, workers,
+    audit, diagnostics, events, exec, exec_socket, files, images, metrics, pool, ports, providers, quotas, sandboxes,
+    system, templates, workers,
 };
 use crate::auth::Demand;
 use crate::auth::token::Scope;
@@ -103,6 +103,8 @@ fn table() -> Vec<Row> {
         post(  "/sandboxes/{id}/files/chmod",               routes!(files::chmod),                   WRITE_BOX),
         get(   "/sandboxes/{id}/files/stat",                routes!(files::stat),                    READ_BOX),
         get(   "/sandboxes/{id}/files/glob",                routes!(files::glob),                    READ_BOX),
+        get(   "/sandboxes/{id}/ports",                     routes!(ports::list),                    READ_BOX),
+        get(   "/sandboxes/{id}/ports/{port}/connect",      routes!(ports::connect),                 Policy { takes_key_as_protocol: true, ..WRITE_BOX }),
         // Templates
         post(  "/templates",                                routes!(templates::create),              TEMPLATES.audited("templates.create")),
         get(   "/templates",                                routes!(templates::list),                TEMPLATES),

@@ -1,4 +1,4 @@
-//! WebSockets: the handshake. A session of one is in `session`.
+//! The handshake of a WebSocket. Its session is in `session`.
 
 mod inflow;
 mod session;
@@ -18,7 +18,9 @@ use super::error::{ApiError, Refusal, Result, malformed};
 use super::state::Api;
 use super::subprotocol;
 
-pub use session::{BUFFER_BYTES, End, Inflow, MESSAGE, PING_EVERY, Session, heard, json, kind, pings};
+#[cfg(test)]
+pub use session::PING_EVERY;
+pub use session::{BUFFER_BYTES, End, Inflow, MESSAGE, Session, heard, json, kind, pings};
 
 /// The only supported version of the protocol.
 const VERSION: &[u8] = b"13";

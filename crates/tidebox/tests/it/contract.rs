@@ -37,6 +37,7 @@ async fn every_route_of_the_document_is_served_and_has_an_error_in_our_shape() {
                 .replace("{worker}", "w9")
                 .replace("{resource}", "sb-a")
                 .replace("{name}", "nope")
+                .replace("{port}", "80")
                 .replace("{path}", "tmp/x");
             let method: reqwest::Method = method.to_uppercase().parse().unwrap();
             let answer = server.http.request(method.clone(), format!("{}{url}", server.url)).send().await.unwrap();

@@ -22,6 +22,7 @@ mod load;
 mod memory;
 mod metrics;
 mod pool;
+mod ports;
 mod prometheus;
 mod rate_limit;
 mod scale;

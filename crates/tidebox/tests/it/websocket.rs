@@ -17,8 +17,8 @@ use crate::server::{Answer, MOCK, NATIVE, PATIENCE, TestServer};
 const KEY: &str = "a-key-of-at-least-thirty-two-bytes";
 
 /// The client's end of a connection.
-struct Socket {
-    stream: WebSocketStream<TcpStream>,
+pub struct Socket {
+    pub stream: WebSocketStream<TcpStream>,
     /// The subprotocol that the server selected.
     protocol: Option<String>,
 }
@@ -47,10 +47,14 @@ impl Ended {
     }
 }
 
-/// Opens a WebSocket with these headers; returns the status and the body if it is refused.
 async fn open(server: &TestServer, id: &str, headers: &[(&str, &str)]) -> Result<Socket, (u16, Value)> {
+    open_at(server, &format!("/sandboxes/{id}/exec/ws"), headers).await
+}
+
+/// Opens a WebSocket with these headers; returns the status and the body if it is refused.
+pub async fn open_at(server: &TestServer, path: &str, headers: &[(&str, &str)]) -> Result<Socket, (u16, Value)> {
     let address = server.url.strip_prefix("http://").unwrap();
-    let uri = format!("ws://{address}/api/v1/sandboxes/{id}/exec/ws").parse().unwrap();
+    let uri = format!("ws://{address}/api/v1{path}").parse().unwrap();
     let request = headers
         .iter()
         .fold(ClientRequestBuilder::new(uri), |request, (name, value)| request.with_header(*name, *value));
@@ -80,16 +84,16 @@ impl Socket {
         self.say(start).await;
     }
 
-    async fn say(&mut self, message: Value) {
+    pub async fn say(&mut self, message: Value) {
         self.send(Message::text(message.to_string())).await;
     }
 
-    async fn send(&mut self, message: Message) {
+    pub async fn send(&mut self, message: Message) {
         // The server may have closed the connection; its last messages can still be read.
         let _ = self.stream.send(message).await;
     }
 
-    async fn next(&mut self) -> Option<Message> {
+    pub async fn next(&mut self) -> Option<Message> {
         loop {
             match tokio::time::timeout(PATIENCE, self.stream.next()).await.expect("the server says something") {
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}

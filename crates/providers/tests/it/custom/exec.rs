@@ -37,7 +37,7 @@ async fn a_box_that_is_gone_is_told_from_a_file_that_is_not_there() {
     let missing = |_: &Received| Reply::Json(404, json!({"code": "not_found", "message": "nothing here"}));
     let (_service, custom, guest) = inside(missing).await;
     for (call, kind) in everything(&guest).await {
-        let of_a_path = !["exec", "glob", "console", "set_deadline"].contains(&call);
+        let of_a_path = !["exec", "glob", "console", "ports", "set_deadline"].contains(&call);
         assert_eq!(kind, if of_a_path { "NotFound" } else { "Gone" }, "{call}");
     }
     custom.stop(&id(1)).await.unwrap();

@@ -122,13 +122,15 @@ pub(crate) async fn everything(guest: &Arc<dyn Guest>) -> Vec<(&'static str, Str
         ("chmod", kind(soon("chmod", guest.chmod("/f", 0o600)).await)),
         ("glob", kind(soon("glob", guest.glob("/*")).await)),
         ("console", kind(soon("console", guest.console(5)).await)),
+        ("ports", kind(soon("ports", guest.ports()).await)),
+        ("connect", kind(soon("connect", guest.connect(80, content())).await)),
         ("set_deadline", kind(soon("set_deadline", guest.set_deadline(Duration::from_secs(9))).await)),
     ]
 }
 
 /// Returns whether the request is for the inside of a sandbox.
 pub(crate) fn is_inside(asked: &Received) -> bool {
-    ["/exec", "/files", "/logs", "/extend"].iter().any(|part| asked.line.contains(part))
+    ["/exec", "/files", "/logs", "/ports", "/extend"].iter().any(|part| asked.line.contains(part))
 }
 
 /// Starts a box at a service that answers requests for its inside with `tell`.

@@ -67,7 +67,7 @@ where
         end = listen(&mut source, stdin, &handle, inflow) => end,
         end = tell(&mut sink, running.output, form) => match end {
             Told::End(end) => end,
-            Told::Cut(error) => ApiError::from(api.control.exec_cut(id, error).await).into(),
+            Told::Cut(error) => ApiError::from(api.control.cut(id, error).await).into(),
         },
     }
 }

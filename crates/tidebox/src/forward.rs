@@ -1,0 +1,120 @@
+//! `tidebox forward`: ports of a sandbox as ports of this machine.
+
+mod mapping;
+mod relay;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use client::Client;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use self::mapping::Mapping;
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+use crate::output::{Format, harmless, stdout};
+use crate::signals::Signals;
+
+/// Most connections at once of one port; further ones wait.
+const CONNECTIONS_MAX: usize = 256;
+/// Longest single wait for the end of the sandbox: the longest that the server allows.
+const WATCH: &str = "10m";
+/// Pause before the sandbox is looked for again, and before a connection is accepted again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Make ports of a sandbox reachable on this machine
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each connection to a local port is one to the port in the sandbox, at its loopback or another of its\n\
+    addresses. Runs until Ctrl-C, or until the sandbox ends. A port of 0 takes a free one and prints it.\n\n\
+    tidebox forward sb-… 3000\n\
+    tidebox forward sb-… 8080:80 0:5432"
+)]
+pub struct ForwardArgs {
+    /// The sandbox
+    id: String,
+    /// Port here, and the port in the sandbox if it is another
+    #[arg(required = true, value_name = "LOCAL[:REMOTE]", value_parser = mapping::parse)]
+    ports: Vec<Mapping>,
+    /// Address of this machine to listen on; any other than a loopback address lets others in
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    address: IpAddr,
+}
+
+/// Listens until a signal comes or the sandbox has ended.
+pub async fn run(context: &Context, args: ForwardArgs) -> Result {
+    let ForwardArgs { id, ports, address } = args;
+    let mut signals = Signals::listen()?;
+    // Refuses before anything listens if there is no such sandbox, or none with ports.
+    context.client.ports(&id).await?;
+    let id: Arc<str> = id.into();
+    let mut listening = JoinSet::new();
+    for Mapping { local, remote } in ports {
+        let wanted = SocketAddr::new(address, local);
+        let listener = async {
+            let listener = TcpListener::bind(wanted).await?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        };
+        let (listener, bound) =
+            listener.await.map_err(|error| Failure::io(format_args!("{wanted} cannot be listened on"), &error))?;
+        stdout(line(context.output.format, bound, remote, &id).as_bytes())?;
+        listening.spawn(listen(context.client.clone(), Arc::clone(&id), remote, listener));
+    }
+    tokio::select! {
+        exit = signals.next() => Err(Failure::silent(exit)),
+        failure = ended(&context.client, &id) => Err(failure),
+    }
+}
+
+fn line(format: Format, bound: SocketAddr, port: u16, id: &str) -> String {
+    match format {
+        Format::Table => format!("{bound} -> port {port} of {}\n", harmless(id)),
+        Format::Json => {
+            let mapping = serde_json::json!({"address": bound.to_string(), "port": port, "sandbox_id": id});
+            format!("{mapping}\n")
+        }
+    }
+}
+
+/// Passes every connection on.
+async fn listen(client: Client, id: Arc<str>, port: u16, listener: TcpListener) {
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let (client, id) = (client.clone(), Arc::clone(&id));
+                connections.spawn(async move {
+                    relay::relay(&client, &id, port, stream).await;
+                    drop(permit);
+                });
+            }
+            // This process or machine is out of descriptors; connections that end give some back.
+            Err(_) => tokio::time::sleep(RETRY).await,
+        }
+    }
+}
+
+/// Waits for the end of the sandbox, and returns the failure that says so.
+async fn ended(client: &Client, id: &str) -> Failure {
+    loop {
+        match client.wait(id, "destroyed", Some(WATCH)).await {
+            Ok(_) => return gone(id),
+            Err(error) if error.is_code("not_found") || error.is_code("conflict") => return gone(id),
+            Err(error) if error.is_code("timeout") => {}
+            // The server restarts, or has much to do.
+            Err(_) => tokio::time::sleep(RETRY).await,
+        }
+    }
+}
+
+fn gone(id: &str) -> Failure {
+    Failure::new("not_found", format!("the sandbox {id} has ended"))
+}
