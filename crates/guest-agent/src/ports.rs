@@ -51,6 +51,7 @@ async fn dial(agent: &Agent, port: u16) -> Result<TcpStream> {
 async fn first(addresses: &[IpAddr], port: u16) -> Result<Option<TcpStream>> {
     for address in addresses {
         match TcpStream::connect((*address, port)).await {
+            Ok(stream) if is_itself(&stream) => {}
             Ok(stream) => return Ok(Some(stream)),
             Err(error) => match Errno::from_io_error(&error) {
                 // With the last four, the box has no address of this family.
@@ -68,4 +69,32 @@ async fn first(addresses: &[IpAddr], port: u16) -> Result<Option<TcpStream>> {
         }
     }
     Ok(None)
+}
+
+/// Returns whether a socket is connected to itself, as the kernel does it when nothing listens and
+/// the port that it picks for this side happens to be the other side's.
+fn is_itself(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(here), Ok(there)) if here == there)
+}
+
+#[cfg(test)]
+mod test {
+    use tokio::net::{TcpListener, TcpSocket};
+
+    use super::*;
+
+    #[test]
+    fn a_socket_that_is_connected_to_itself_has_found_no_process() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
+        runtime.block_on(async {
+            let any = (Ipv4Addr::LOCALHOST, 0).into();
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(any).unwrap();
+            let own = socket.local_addr().unwrap();
+            assert!(is_itself(&socket.connect(own).await.unwrap()));
+            let listener = TcpListener::bind(any).await.unwrap();
+            let address = listener.local_addr().unwrap();
+            assert!(!is_itself(&TcpStream::connect(address).await.unwrap()));
+        });
+    }
 }

@@ -199,6 +199,18 @@ impl Agent {
                 let asked: guest_protocol::Console = read(request).await;
                 json(&guest.console(asked.lines).await?)
             }
+            (_, "/ports") => {
+                let described = |it: providers::ListeningPort| {
+                    let providers::ListeningPort { port, address, pid, process } = it;
+                    guest_protocol::ListeningPort { port, address, pid, process }
+                };
+                json(&guest.ports().await?.into_iter().map(described).collect::<Vec<_>>())
+            }
+            (_, "/connect") => {
+                let asked: guest_protocol::Connect = header(&request);
+                let output = guest.connect(asked.port, content(request.into_body())).await?;
+                Response::new(body(output.map_err(io::Error::other)))
+            }
             (_, "/deadline") => {
                 let asked: guest_protocol::Deadline = read(request).await;
                 guest.set_deadline(Duration::from_millis(asked.in_ms)).await?;
