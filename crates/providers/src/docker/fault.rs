@@ -79,9 +79,11 @@ pub(super) fn is_full(message: &str) -> bool {
 }
 
 /// Returns whether the message says that the Engine has killed a container and not seen its end,
-/// for which it waits 12 s. A runtime with a kernel of its own can take longer on a busy host.
+/// for which it waits 12 s, or that it still waits. A runtime with a kernel of its own can take
+/// longer on a busy host.
 fn is_late(message: &str) -> bool {
     message.contains("did not receive an exit event")
+        || message.starts_with("removal of container ") && message.ends_with(" is already in progress")
 }
 
 #[cfg(test)]
@@ -96,7 +98,9 @@ mod test {
         };
         let late = "Could not kill running container a1, cannot remove - tried to kill container, but did not receive \
                     an exit event";
-        assert!(matches!(said(late), Error::Unavailable(_)));
+        for late in [late, "removal of container box-1 is already in progress"] {
+            assert!(matches!(said(late), Error::Unavailable(_)), "{late}");
+        }
         assert!(matches!(said("driver failed to remove root filesystem"), Error::Failed { .. }));
     }
 }
