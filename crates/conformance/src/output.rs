@@ -16,7 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!("a large output arrives whole", large),
         case!("output arrives while the command runs", at_once),
         case!("a reader that stops reading stops only its own command", stopped_reader),
-        case!("many readers that stop reading hold up nobody else", stopped_readers),
+        case!("many readers that stop reading hold up no other command", stopped_readers),
         case!("an endless output can be left at any time", endless),
         case!("many commands run at once", many),
         case!("what background processes write is on the console", console),

@@ -42,7 +42,6 @@ struct Waiting {
 
 impl Turns {
     fn lock(&self) -> MutexGuard<'_, Line> {
-        // Each statement leaves the queue consistent, so a poisoned lock can be used.
         self.line.lock()
     }
 

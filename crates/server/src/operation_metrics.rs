@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// Operation that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -157,7 +157,7 @@ pub struct Operations {
 impl Operations {
     /// Counts one operation with its outcome and duration.
     pub fn record(&self, operation: Operation, provider: &str, succeeded: bool, took: Duration) {
-        let mut all = lock(&self.tallies);
+        let mut all = self.tallies.lock();
         let tally = all.entry((operation, provider.to_owned())).or_default();
         *if succeeded { &mut tally.succeeded } else { &mut tally.failed } += 1;
         tally.latency.observe(took);
@@ -165,7 +165,7 @@ impl Operations {
 
     /// Counts the durations of the phases of a spawn.
     pub fn record_phases(&self, provider: &str, phases: impl IntoIterator<Item = (&'static str, Duration)>) {
-        let mut all = lock(&self.phases);
+        let mut all = self.phases.lock();
         for (phase, took) in phases {
             all.entry((phase, provider.to_owned())).or_default().observe(took);
         }
@@ -174,21 +174,16 @@ impl Operations {
     /// Returns the counts of each operation on each provider.
     #[must_use]
     pub fn tallies(&self) -> Vec<(Operation, String, OperationStats)> {
-        let all = lock(&self.tallies);
+        let all = self.tallies.lock();
         all.iter().map(|((operation, provider), tally)| (*operation, provider.clone(), tally.clone())).collect()
     }
 
     /// Returns the durations of each phase of spawns on each provider.
     #[must_use]
     pub fn phases(&self) -> Vec<(&'static str, String, Histogram)> {
-        let all = lock(&self.phases);
+        let all = self.phases.lock();
         all.iter().map(|((phase, provider), times)| (*phase, provider.clone(), times.clone())).collect()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Counters hold no invariant that a panic could break.
-    mutex.lock()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use domain::SandboxId;
 use images::ImageGuard;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio_util::task::TaskTracker;
 
@@ -34,7 +34,7 @@ impl Entry {
     /// Returns the first process; `None` if it has ended. A process that this server did not
     /// start is found by its `recorded` pid and start time.
     pub(crate) fn process(&self, recorded: Option<(u32, u64)>) -> Result<Option<Arc<Process>>> {
-        let mut known = locked(&self.process);
+        let mut known = self.process.lock();
         if let Some(process) = &*known {
             return Ok(Some(Arc::clone(process)));
         }
@@ -46,7 +46,7 @@ impl Entry {
 
     /// Keeps the image on disk until the entry is dropped.
     pub(crate) fn hold(&self, image: Option<ImageGuard>) {
-        *locked(&self.image) = image;
+        *self.image.lock() = image;
     }
 
     /// Returns whether the box's first process runs, or is about to.
@@ -65,7 +65,7 @@ impl Entry {
 
     /// Keeps the process and the connection of a new box or slot.
     pub(crate) async fn keep(&self, process: Arc<Process>, guest: AgentGuest) {
-        *locked(&self.process) = Some(process);
+        *self.process.lock() = Some(process);
         *self.guest.lock().await = Some(Arc::new(guest));
     }
 
@@ -89,11 +89,6 @@ impl Entry {
     }
 }
 
-/// Locks a mutex whose holders never leave a partial change behind.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
 /// Boxes that were asked for since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Boxes {
@@ -102,11 +97,11 @@ pub(crate) struct Boxes {
 
 impl Boxes {
     pub(crate) fn entry(&self, id: &SandboxId) -> Arc<Entry> {
-        Arc::clone(locked(&self.entries).entry(id.clone()).or_default())
+        Arc::clone(self.entries.lock().entry(id.clone()).or_default())
     }
 
     pub(crate) fn known(&self, id: &SandboxId) -> Option<Arc<Entry>> {
-        locked(&self.entries).get(id).cloned()
+        self.entries.lock().get(id).cloned()
     }
 
     /// Waits for the lock that making or removing the box requires.
@@ -122,6 +117,6 @@ impl Boxes {
     }
 
     pub(crate) fn forget(&self, id: &SandboxId) {
-        locked(&self.entries).remove(id);
+        self.entries.lock().remove(id);
     }
 }

@@ -32,10 +32,6 @@ pub(super) struct Boxed {
     slots: Option<Mutex<BTreeMap<SandboxId, Arc<Boxed>>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
 impl Boxed {
     /// Makes a box with an initial file system.
     pub(super) fn new(spec: &Spec, faults: Faults, now: Now, tasks: TaskTracker) -> Result<Boxed> {
@@ -67,7 +63,7 @@ impl Boxed {
 
     /// Returns the slots, or `None` if the box was not made to hold any.
     pub(super) fn slots(&self) -> Option<MutexGuard<'_, BTreeMap<SandboxId, Arc<Boxed>>>> {
-        self.slots.as_ref().map(lock)
+        self.slots.as_ref().map(Mutex::lock)
     }
 
     /// Returns a token that is cancelled when the box has ended.
@@ -95,12 +91,12 @@ impl Boxed {
     }
 
     pub(super) fn fs(&self) -> MutexGuard<'_, FileSystem> {
-        lock(&self.fs)
+        self.fs.lock()
     }
 
     /// Returns the console, to which background processes write.
     pub(super) fn console(&self) -> MutexGuard<'_, Console> {
-        lock(&self.console)
+        self.console.lock()
     }
 
     /// Returns the tracker of tasks that outlive a request, until they or the box end.

@@ -9,7 +9,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use super::error::{Error, Resource, Result};
 use super::guests::runtime_error;
 use super::runtime::LOCAL_WORKER;
-use super::service::{Control, Removal, lock};
+use super::service::{Control, Removal};
 use crate::operation_metrics::Operation;
 use crate::store::{Applied, Change, Sandbox};
 
@@ -89,7 +89,7 @@ impl Control {
     /// removal, which goes on without them.
     pub(crate) async fn remove(self: &Arc<Self>, sandbox: &Sandbox) -> Result<()> {
         let removal = {
-            let mut removing = lock(&self.removing);
+            let mut removing = self.removing.lock();
             if let Some(removal) = removing.get(&sandbox.id) {
                 removal.clone()
             } else {
@@ -107,7 +107,7 @@ impl Control {
             let started = Instant::now();
             let outcome = control.stop_and_record(&sandbox).await;
             control.record(Operation::Destroy, &sandbox.provider, outcome.is_ok(), started);
-            lock(&control.removing).remove(&sandbox.id);
+            control.removing.lock().remove(&sandbox.id);
             outcome.map_err(Arc::new)
         });
         async move {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use domain::{SandboxId, State, StopReason, Timestamp};
 use futures_util::future::{BoxFuture, Shared};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio_util::task::TaskTracker;
 
@@ -53,11 +53,6 @@ impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Control").field("policy", &self.policy).finish_non_exhaustive()
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The maps hold no invariant that a panic between two statements could break.
-    mutex.lock()
 }
 
 impl Control {
@@ -124,12 +119,12 @@ impl Control {
     /// Returns whether this process is creating or removing any sandbox now.
     #[cfg(test)]
     pub(crate) fn is_busy(&self) -> bool {
-        !lock(&self.in_progress).is_empty() || !lock(&self.removing).is_empty()
+        !self.in_progress.lock().is_empty() || !self.removing.lock().is_empty()
     }
 
     /// Returns whether this process is creating or removing the sandbox now.
     pub(crate) fn is_in_hand(&self, id: &SandboxId) -> bool {
-        lock(&self.in_progress).contains_key(id) || lock(&self.removing).contains_key(id)
+        self.in_progress.lock().contains_key(id) || self.removing.lock().contains_key(id)
     }
 
     /// Publishes an event; `data` is an object without secrets.

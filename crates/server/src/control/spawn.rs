@@ -14,7 +14,7 @@ use super::error::{Error, Resource, Result, above, too_large};
 use super::guests::{no_answer, runtime_error};
 use super::policy::ORPHAN_GRACE;
 use super::runtime::{LOCAL_WORKER, Offer};
-use super::service::{Control, lock};
+use super::service::Control;
 use super::templates::TEMPLATE_LABEL;
 use super::wait::{WAIT_MAX, WaitFor};
 use crate::admission::Granted;
@@ -383,13 +383,13 @@ struct InProgress {
 
 impl InProgress {
     fn begin(control: &Arc<Control>, id: &SandboxId) -> Self {
-        lock(&control.in_progress).insert(id.clone(), ());
+        control.in_progress.lock().insert(id.clone(), ());
         Self { control: Arc::clone(control), id: id.clone() }
     }
 }
 
 impl Drop for InProgress {
     fn drop(&mut self) {
-        lock(&self.control.in_progress).remove(&self.id);
+        self.control.in_progress.lock().remove(&self.id);
     }
 }
