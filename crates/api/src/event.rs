@@ -38,7 +38,7 @@ impl Event {
     pub const GAP: &'static str = "events.gap";
 
     /// All types but [`Event::GAP`].
-    pub const TYPES: [&'static str; 29] = [
+    pub const TYPES: [&'static str; 31] = [
         "sandbox.created",
         "sandbox.running",
         "sandbox.extended",
@@ -51,6 +51,8 @@ impl Event {
         "exec.timeout",
         "file.written",
         "file.deleted",
+        "egress.denied",
+        "egress.changed",
         "spawn.queued",
         "spawn.dequeued",
         "spawn.queue_timeout",

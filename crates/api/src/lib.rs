@@ -16,6 +16,7 @@
 //! - Commands: [`ExecRequest`] gives an [`ExecResult`], or a stream of [`ExecChunk`]s. Over a
 //!   WebSocket, [`SocketStart`] gives a stream of [`SocketOutput`]s.
 //! - Files: [`WriteFileRequest`], [`FileInfo`].
+//! - Connections out of a sandbox: [`EgressPolicy`], [`Egress`]; into it: [`ListeningPort`].
 //! - Images: [`PullRequest`] gives a stream of [`PullProgress`]; [`Image`], [`ImageDetail`].
 //! - Owners: [`OwnerQuota`], [`OwnerUsage`], [`AdmissionDecision`].
 //! - The service: [`Health`], [`Readiness`], [`ProviderHealth`], [`Event`], [`AuditEntry`],
@@ -31,6 +32,7 @@
 
 mod audit;
 mod diagnostics;
+mod egress;
 mod event;
 mod exec;
 mod file;
@@ -54,6 +56,7 @@ pub use diagnostics::{
     Build, Diagnostics, EventFigures, LeaseFigures, MemoryFigures, ProcessFigures, RateLimitFigures, ReportedLimits,
     RequestMemoryFigures, SandboxFigures, SchedulerFigures, StoreHealth, WorkerFigures, WorkerItem,
 };
+pub use egress::{Egress, EgressDecision, EgressMode, EgressPolicy};
 pub use event::{Event, ServerSentEvent};
 pub use exec::{
     ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, PROVIDER_FAILED, SANDBOX_ENDED, TIMED_OUT, TextEncoding,
@@ -65,7 +68,7 @@ pub use image::{Image, ImageDetail, ImageLayer, PruneImagesRequest, PrunedImages
 pub use map::StringMap;
 pub use metrics::{Metrics, ProviderFigures, ProviderItem};
 pub use operation::OperationFigures;
-pub use port::{ListeningPort, PortMessage};
+pub use port::{ListeningPort, PortMessage, Preview, PreviewRequest};
 pub use provider::{Empty, ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
@@ -77,7 +80,7 @@ pub use spawn_options::SpawnOptions;
 pub use system::{ErrorBody, Health, PoolStatus, Readiness, SnapshotSummary};
 pub use template::{Template, TemplateRequest, TemplateSpawnRequest};
 pub use text::{
-    Argument, Duration, Environment, EventTypes, FileMode, FilePath, IMAGE_NAME_CHARS_MAX, IdempotencyKey, ImageName,
-    Labels, OwnerHeader, OwnerId, RelativePath, SandboxId, Span, TemplateName,
+    Argument, Duration, EgressEntry, Environment, EventTypes, FileMode, FilePath, IMAGE_NAME_CHARS_MAX, IdempotencyKey,
+    ImageName, Labels, OwnerHeader, OwnerId, RelativePath, SandboxId, Span, TemplateName,
 };
 pub use worker::{AdminCapacity, AdminHeartbeat, Capacity, Heartbeat, Lease, RenewRequest, Renewed, Worker};

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::Span;
+
 /// A TCP port that a process of a sandbox listens on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ListeningPort {
@@ -17,6 +19,38 @@ pub struct ListeningPort {
     /// Name of that process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
+}
+
+/// A request for the URL of a port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PreviewRequest {
+    /// Port of the sandbox.
+    #[schema(minimum = 1, maximum = 65535)]
+    pub port: u16,
+    /// Time for which the URL opens the port, such as `8h`; 1h if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Span>)]
+    pub ttl: Option<String>,
+    /// True for a URL that opens the port to everyone who knows it, without a token or a cookie.
+    #[serde(default)]
+    pub public: bool,
+}
+
+/// URL of a port of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Preview {
+    /// URL that opens the port, also in a browser.
+    pub url: String,
+    /// Port of the sandbox.
+    pub port: u16,
+    /// True if the URL opens the port without a token or a cookie.
+    pub public: bool,
+    /// Token that the URL holds; also taken as the header `X-Preview-Token`. Absent if it is public.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// Time at which the URL ceases to open the port.
+    pub expires_at: String,
 }
 
 /// A text message of the server on a connection to a port. The bytes are in binary messages.

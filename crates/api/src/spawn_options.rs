@@ -44,6 +44,9 @@ macro_rules! body_with_spawn_options {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(value_type = Option<crate::Labels>)]
             pub metadata: Option<crate::StringMap>,
+            /// Connections out of the sandbox; the server's default unless set.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub egress: Option<crate::EgressPolicy>,
             $($(#[$of_own])* pub $own: $type,)*
         }
     };
@@ -61,10 +64,10 @@ macro_rules! with_spawn_options {
 
         impl From<crate::SpawnOptions> for $body {
             fn from(options: crate::SpawnOptions) -> Self {
-                let crate::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata } =
+                let crate::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress } =
                     options;
                 Self {
-                    image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata,
+                    image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress,
                     $($own: Default::default(),)*
                 }
             }
@@ -72,8 +75,8 @@ macro_rules! with_spawn_options {
 
         impl From<$body> for crate::SpawnOptions {
             fn from(body: $body) -> Self {
-                let $body { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, .. } = body;
-                Self { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata }
+                let $body { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, .. } = body;
+                Self { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress }
             }
         }
     };
@@ -93,9 +96,11 @@ body_with_spawn_options! {
 mod test {
     use serde::de::DeserializeOwned;
 
-    use crate::{SpawnOptions, SpawnRequest, StringMap, TemplateRequest, TemplateSpawnRequest};
+    use crate::{
+        EgressMode, EgressPolicy, SpawnOptions, SpawnRequest, StringMap, TemplateRequest, TemplateSpawnRequest,
+    };
 
-    const OPTIONS: &str = r#""image":"host","provider":"mock","memory_mb":64,"vcpus":2,"disk_mb":0,"entrypoint":true,"ttl":"1m","metadata":{"a":"b"}"#;
+    const OPTIONS: &str = r#""image":"host","provider":"mock","memory_mb":64,"vcpus":2,"disk_mb":0,"entrypoint":true,"ttl":"1m","metadata":{"a":"b"},"egress":{"mode":"allow-list","allow":["a.example"]}"#;
 
     fn options() -> SpawnOptions {
         SpawnOptions {
@@ -107,6 +112,11 @@ mod test {
             entrypoint: Some(true),
             ttl: Some("1m".to_owned()),
             metadata: Some(StringMap([("a".to_owned(), "b".to_owned())].into())),
+            egress: Some(EgressPolicy {
+                mode: EgressMode::AllowList,
+                allow: vec!["a.example".to_owned()],
+                deny: Vec::new(),
+            }),
         }
     }
 

@@ -35,6 +35,9 @@ pub struct Template {
     /// Labels of a sandbox.
     #[serde(default)]
     pub metadata: StringMap,
+    /// Connections out of a sandbox, which its spawn can narrow and not widen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<crate::EgressPolicy>,
     /// Time at which it was first saved (RFC 3339, UTC).
     pub created_at: String,
     /// Time at which it was last saved (RFC 3339, UTC).

@@ -104,6 +104,40 @@ impl PartialSchema for EventTypes {
 
 impl ToSchema for EventTypes {}
 
+/// Target of an egress policy: a host, all names below one, an address or a network, each with or
+/// without a port; or `@` and the name of a list of the operator.
+#[derive(Debug)]
+pub struct EgressEntry;
+
+impl PartialSchema for EgressEntry {
+    fn schema() -> RefOr<Schema> {
+        let label = "[A-Za-z0-9_-]{1,63}";
+        // Neither a decimal nor a hexadecimal number: no name ends with one.
+        let last = "([A-Za-z_-][A-Za-z0-9_-]{0,62}|[1-9][0-9]{0,20}[A-Za-z_-][A-Za-z0-9_-]{0,40}\
+                    |0[0-9]{1,20}[A-Za-z_-][A-Za-z0-9_-]{0,40}|0[A-WYZa-wyz_-][A-Za-z0-9_-]{0,61}\
+                    |0[Xx][0-9A-Fa-f]{0,20}[G-Zg-z_-][A-Za-z0-9_-]{0,40})";
+        let name = format!(r"(\*\.{label}\.)?({label}\.)*{last}\.?");
+        let octet = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
+        let v4 = format!(r"{octet}(\.{octet}){{3}}(/([0-9]|[12][0-9]|3[0-2]))?");
+        let v6 = v6();
+        let port = "(:(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3}))?";
+        let v6_network = format!("{v6}/([0-9]|[1-9][0-9]|1[01][0-9]|12[0-8])");
+        let pattern = format!(r"^(@[A-Za-z0-9._-]{{1,64}}|({name}|{v4}|\[{v6}\]|{v6_network}){port}|{v6})$",);
+        RefOr::T(text(&pattern, Some(253)).examples(["pypi.org:443", "*.example.net", "10.0.0.0/8:5432"]).into())
+    }
+}
+
+impl ToSchema for EgressEntry {}
+
+/// Returns the pattern of an IPv6 address without an IPv4 one at its end.
+fn v6() -> String {
+    let part = "[0-9A-Fa-f]{1,4}";
+    let mut forms =
+        vec![format!("({part}:){{7}}{part}"), format!("({part}:){{1,7}}:"), format!(":((:{part}){{1,7}}|:)")];
+    forms.extend((1..=6).map(|before| format!("({part}:){{1,{before}}}(:{part}){{1,{}}}", 7 - before)));
+    format!("({})", forms.join("|"))
+}
+
 fn text(pattern: &str, chars_max: Option<usize>) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).max_length(chars_max)
 }

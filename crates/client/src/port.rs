@@ -2,7 +2,7 @@
 
 use std::io;
 
-use api::{ListeningPort, PortMessage, SocketEof, SocketKind};
+use api::{ListeningPort, PortMessage, Preview, PreviewRequest, SocketEof, SocketKind};
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, Stream, StreamExt};
@@ -61,6 +61,15 @@ impl Client {
         let mut sender = JoinSet::new();
         sender.spawn(send(sink, input));
         Ok(PortStream { client: self.clone(), open: Some(Open { source, sender }), has_ended: false })
+    }
+
+    /// Returns a URL that opens a port of the sandbox `id` in a browser.
+    ///
+    /// # Errors
+    /// `not_found` if there is no such sandbox, `resource_limit` if the time is above the longest
+    /// lifetime; another [`Error`] if no answer comes.
+    pub async fn preview(&self, id: &str, request: &PreviewRequest) -> Result<Preview> {
+        self.send_json(Method::POST, &sandbox_path(id, "/preview")?, request, Patience::Short).await
     }
 
     async fn open_socket(&self, path: &str) -> Result<Socket> {

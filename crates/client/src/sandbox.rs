@@ -1,6 +1,6 @@
 //! Sandboxes: making, listing and removing them.
 
-use api::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
+use api::{Egress, EgressPolicy, ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
 use reqwest::Method;
 
 use crate::connection::{Patience, Size};
@@ -117,6 +117,23 @@ impl Client {
     pub async fn extend(&self, id: &str, ttl: &str) -> Result<Sandbox> {
         let request = ExtendRequest { ttl: ttl.to_owned() };
         self.send_json(Method::POST, &sandbox_path(id, "/extend")?, &request, Patience::Short).await
+    }
+
+    /// Returns the policy on connections out of a sandbox, and their account.
+    ///
+    /// # Errors
+    /// `not_found` if there is none of that id, `not_supported` if another server makes its
+    /// connections; another [`crate::Error`] if no answer comes.
+    pub async fn egress(&self, id: &str) -> Result<Egress> {
+        self.get_list(&sandbox_path(id, "/egress")?).await
+    }
+
+    /// Replaces the policy on connections out of a sandbox, for open connections too.
+    ///
+    /// # Errors
+    /// `bad_request` for a policy that makes no sense; else as [`Client::egress`].
+    pub async fn set_egress(&self, id: &str, policy: &EgressPolicy) -> Result<Egress> {
+        self.send_json(Method::PUT, &sandbox_path(id, "/egress")?, policy, Patience::Short).await
     }
 
     /// Waits until a sandbox is in `state`, which is `running`, `destroyed` or `failed`. `timeout`

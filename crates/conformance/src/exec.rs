@@ -9,6 +9,9 @@ use providers::{Command, Error, OutputEvent};
 use super::case::{Case, case};
 use super::subject::{Subject, argv, eventually, noise, pieces, sh, soon};
 
+/// Hosts that programs reach without the box's proxy.
+const DIRECT: &str = "localhost,127.0.0.1,::1";
+
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case!("the exit code of a command is given", exit_codes),
@@ -32,6 +35,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!("dropping the output kills the command and its children", hang_up),
         case!("dropping the output kills a command that waits for stdin", hang_up_with_stdin, Stdin),
         case!("children in the background go on after their command, without holding it up", background),
+        case!("a process left behind outlives the end of another one", independent, Processes),
         case!("the duration is that of the command", duration),
         case!("a command has no other open file than its streams", open_files, Processes),
     ]
@@ -108,9 +112,14 @@ async fn environment(subject: Subject) {
 async fn no_foreign_environment(subject: Subject) {
     let inside = subject.start().await;
     let ran = inside.run(argv(&["env"])).await;
-    let names: Vec<&str> = ran.text().lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
     let usual = ["PATH", "HOME", "LANG", "TERM", "PWD", "SHLVL", "_", "OLDPWD", "USER", "LOGNAME", "SHELL"];
-    let foreign: Vec<_> = names.iter().filter(|name| !usual.contains(name)).collect();
+    let of_proxy = |name: &str, value: &str| {
+        let url = name.to_ascii_uppercase().ends_with("_PROXY") && value.starts_with("http://127.0.0.1:");
+        let java = ["MAVEN_OPTS", "GRADLE_OPTS"].contains(&name) && value.starts_with("-Dhttp.proxyHost=127.0.0.1 ");
+        url || java || matches!((name, value), ("no_proxy" | "NO_PROXY", DIRECT) | ("NODE_USE_ENV_PROXY", "1"))
+    };
+    let pairs = ran.text().lines().filter_map(|line| line.split_once('='));
+    let foreign: Vec<_> = pairs.filter(|(name, value)| !usual.contains(name) && !of_proxy(name, value)).collect();
     assert!(foreign.is_empty(), "{foreign:?}");
 }
 
@@ -262,6 +271,22 @@ async fn background(subject: Subject) {
     let ran = soon("the main process", inside.sh("(sleep 0.7; echo x > /tmp/after) & exit 5")).await;
     assert_eq!(ran.code(), 5);
     eventually("the child goes on", || inside.exists("/tmp/after")).await;
+}
+
+async fn independent(subject: Subject) {
+    let inside = subject.start().await;
+    let leave = async |seconds: &str| {
+        let left = inside.sh(&format!("sleep {seconds} > /dev/null 2>&1 < /dev/null & echo $!")).await;
+        let lives = format!("kill -0 {}", left.text().trim());
+        assert_eq!(inside.sh(&lives).await.code(), 0);
+        lives
+    };
+    let stays = leave("1000").await;
+    for _ in 0..3 {
+        let ends = leave("0.5").await;
+        eventually("the other one has ended", || async { inside.sh(&ends).await.code() != 0 }).await;
+    }
+    assert_eq!(inside.sh(&stays).await.code(), 0);
 }
 
 async fn duration(subject: Subject) {

@@ -9,7 +9,9 @@
 
 mod answers;
 mod case;
+mod connection;
 mod disk;
+mod egress;
 mod exec;
 mod files;
 mod images;
@@ -71,6 +73,7 @@ pub fn cases() -> Vec<Case> {
         files::cases(),
         tree::cases(),
         ports::cases(),
+        egress::cases(),
     ];
     let of_host = [answers::cases(), images::cases(), slots::cases(), shares::cases(), disk::cases()];
     of_boxes.into_iter().chain(of_host).flatten().collect()

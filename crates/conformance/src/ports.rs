@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, TcpListener};
 
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
-use providers::{ByteStream, Error, Result};
-use tokio::sync::mpsc;
+use futures_util::StreamExt;
+use providers::{Error, Result};
 
 use super::case::{Case, case};
+use super::connection::{Connection, input};
 use super::subject::{Inside, Subject, eventually, noise, soon};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -23,36 +23,10 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A connection to a port under test.
-struct Connection {
-    /// Taken at the end of what is sent.
-    sender: Option<mpsc::Sender<Bytes>>,
-    output: ByteStream,
-}
-
-impl Connection {
-    async fn open(inside: &Inside, port: u16) -> Result<Connection> {
-        let (sender, receiver) = mpsc::channel(1);
-        let input = stream::unfold(receiver, |mut receiver: mpsc::Receiver<Bytes>| async move {
-            Some((Ok(receiver.recv().await?), receiver))
-        });
-        let output = soon("a connection", inside.guest.connect(port, input.boxed())).await?;
-        Ok(Connection { sender: Some(sender), output })
-    }
-
-    async fn send(&mut self, bytes: impl Into<Bytes>) {
-        soon("a send", self.sender.as_ref().unwrap().send(bytes.into())).await.unwrap();
-    }
-
-    /// Reads `count` bytes.
-    async fn read(&mut self, count: usize) -> Vec<u8> {
-        let mut all = Vec::new();
-        while all.len() < count {
-            all.extend_from_slice(&soon("bytes", self.output.next()).await.unwrap().unwrap());
-        }
-        assert_eq!(all.len(), count);
-        all
-    }
+async fn open(inside: &Inside, port: u16) -> Result<Connection> {
+    let (sender, input) = input();
+    let output = soon("a connection", inside.guest.connect(port, input)).await?;
+    Ok(Connection::new(sender, output))
 }
 
 /// Runs `script` for each connection to the port, with the connection as its stdin and stdout.
@@ -91,16 +65,8 @@ async fn unchanged(subject: Subject) {
     let inside = subject.start().await;
     let port = serve(&inside, "cat").await;
     let sent = noise(3_000_000);
-    let mut connection = Connection::open(&inside, port).await.unwrap();
-    let sender = connection.sender.take().unwrap();
-    let pieces: Vec<Bytes> = sent.chunks(70_000).map(Bytes::copy_from_slice).collect();
-    let sending = async move {
-        for piece in pieces {
-            sender.send(piece).await.unwrap();
-        }
-    };
-    let ((), read) = tokio::join!(sending, connection.read(sent.len()));
-    assert!(read == sent);
+    let mut connection = open(&inside, port).await.unwrap();
+    connection.exchange(&sent).await;
     // The process ends with its input, and so does the connection.
     assert_eq!(soon("the end of the process", connection.output.next()).await.unwrap().unwrap(), Bytes::new());
     assert!(soon("the end", connection.output.next()).await.is_none());
@@ -109,15 +75,11 @@ async fn unchanged(subject: Subject) {
 async fn half_closed(subject: Subject) {
     let inside = subject.start().await;
     let port = serve(&inside, "wc -c").await;
-    let mut connection = Connection::open(&inside, port).await.unwrap();
+    let mut connection = open(&inside, port).await.unwrap();
     connection.send("12345").await;
     connection.send("678").await;
     connection.sender = None;
-    let mut answer = Vec::new();
-    while let Some(piece) = soon("the answer", connection.output.next()).await {
-        answer.extend_from_slice(&piece.unwrap());
-    }
-    assert_eq!(std::str::from_utf8(&answer).unwrap().trim(), "8");
+    assert_eq!(std::str::from_utf8(&connection.rest().await).unwrap().trim(), "8");
 }
 
 async fn many(subject: Subject) {
@@ -125,7 +87,7 @@ async fn many(subject: Subject) {
     let port = serve(&inside, "cat").await;
     let mut connections = Vec::new();
     for _ in 0..12 {
-        connections.push(Connection::open(&inside, port).await.unwrap());
+        connections.push(open(&inside, port).await.unwrap());
     }
     for (number, connection) in connections.iter_mut().enumerate() {
         connection.send(format!("{number:04}")).await;
@@ -138,9 +100,8 @@ async fn many(subject: Subject) {
 async fn dropped(subject: Subject) {
     let inside = subject.start().await;
     let port = serve(&inside, "cat; echo over > /workspace/over").await;
-    let mut connection = Connection::open(&inside, port).await.unwrap();
-    connection.send("hello").await;
-    assert_eq!(connection.read(5).await, b"hello");
+    let mut connection = open(&inside, port).await.unwrap();
+    connection.echo().await;
     assert!(!inside.exists("/workspace/over").await);
     drop(connection);
     eventually("the process sees the end", || inside.exists("/workspace/over")).await;
@@ -149,22 +110,21 @@ async fn dropped(subject: Subject) {
 async fn box_ends(subject: Subject) {
     let inside = subject.start().await;
     let port = serve(&inside, "cat").await;
-    let mut connection = Connection::open(&inside, port).await.unwrap();
-    connection.send("hello").await;
-    assert_eq!(connection.read(5).await, b"hello");
+    let mut connection = open(&inside, port).await.unwrap();
+    connection.echo().await;
     subject.provider().stop(&inside.id).await.unwrap();
     let last = soon("the end of the connection", connection.output.next()).await;
     assert!(matches!(last, None | Some(Err(_))), "{last:?}");
-    let again = Connection::open(&inside, port).await.map(|_| ());
+    let again = open(&inside, port).await.map(|_| ());
     assert!(matches!(again, Err(Error::Gone)), "{again:?}");
 }
 
 async fn nothing_listens(subject: Subject) {
     let inside = subject.start().await;
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-    let refused = Connection::open(&inside, port).await.map(|_| ());
+    let refused = open(&inside, port).await.map(|_| ());
     assert!(matches!(refused, Err(Error::NotFound(_))), "{refused:?}");
-    let refused = Connection::open(&inside, 0).await.map(|_| ());
+    let refused = open(&inside, 0).await.map(|_| ());
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
 }
 
@@ -174,7 +134,7 @@ async fn of_host(subject: Subject) {
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
     assert_eq!(inside.guest.ports().await.unwrap(), []);
-    let refused = Connection::open(&inside, port).await.map(|_| ());
+    let refused = open(&inside, port).await.map(|_| ());
     assert!(matches!(refused, Err(Error::NotFound(_))), "{refused:?}");
     assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
 }

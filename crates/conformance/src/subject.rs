@@ -39,6 +39,8 @@ pub enum Need {
     Deadlines,
     /// Users can share a box; see [`Provider::slots`].
     Slots,
+    /// Connections out of a box are handed over; see [`Guest::egress`].
+    Egress,
     /// A command's stdin is passed on as it comes, however much comes.
     Stdin,
     /// A signal can stop a process.
@@ -161,6 +163,7 @@ impl Subject {
             Need::OwnProgram => cfg!(not(target_arch = "x86_64")),
             Need::Processes
             | Need::Users
+            | Need::Egress
             | Need::Deadlines
             | Need::Stdin
             | Need::Stops

@@ -86,19 +86,23 @@ pub struct InvalidSandboxId;
 /// RFC 4648 base32, lower case. <https://www.rfc-editor.org/rfc/rfc4648#section-6>
 const BASE32: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// Encodes 80 bits as base32 without padding: always 16 characters.
-fn base32(entropy: [u8; 10]) -> String {
+/// Encodes bytes as base32 in lower case without padding: 16 characters for 10 bytes.
+#[must_use]
+pub fn base32(bytes: &[u8]) -> String {
     let mut bits = 0u32;
     let mut held = 0u32;
-    let mut out = String::with_capacity(16);
-    for byte in entropy {
-        bits = bits << 8 | u32::from(byte);
+    let mut out = String::with_capacity(bytes.len().div_ceil(5) * 8);
+    for byte in bytes {
+        bits = bits << 8 | u32::from(*byte);
         held += 8;
         while held >= 5 {
             held -= 5;
             out.push(char::from(BASE32[(bits >> held & 31) as usize]));
         }
         bits &= (1 << held) - 1;
+    }
+    if held > 0 {
+        out.push(char::from(BASE32[(bits << (5 - held) & 31) as usize]));
     }
     out
 }
@@ -111,7 +115,7 @@ impl SandboxId {
     /// Makes an id of 80 random bits.
     #[must_use]
     pub fn from_entropy(entropy: [u8; 10]) -> Self {
-        Self(format!("sb-{}", base32(entropy)))
+        Self(format!("sb-{}", base32(&entropy)))
     }
 
     /// Reads an id. Accepts exactly the texts that [`SandboxId::from_entropy`] makes, so that an id
@@ -150,7 +154,7 @@ impl StoreId {
     /// Makes an id of 80 random bits: 16 characters of lower-case base32.
     #[must_use]
     pub fn from_entropy(entropy: [u8; 10]) -> Self {
-        Self(base32(entropy))
+        Self(base32(&entropy))
     }
 
     /// Reads a text that [`StoreId::from_entropy`] made; `None` for anything else.

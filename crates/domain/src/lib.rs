@@ -41,6 +41,7 @@ mod bucket;
 mod ceilings;
 mod chain;
 mod duration;
+mod egress;
 mod identity;
 mod lease;
 mod limits;
@@ -60,7 +61,12 @@ pub use bucket::{Bucket, Empty, Rate};
 pub use ceilings::{AboveCeiling, Ceilings, Configured, Machine, Site, SizeRules};
 pub use chain::Chain;
 pub use duration::{DurationError, format_duration, parse_duration};
-pub use identity::{InvalidOwner, InvalidSandboxId, OwnerId, SandboxId, StoreId};
+pub use egress::{
+    Dialled, EgressDenial, EgressEntry, EgressLists, EgressMode, EgressPolicy, EgressRules, EntryError, Host,
+    HostError, InvalidEgress, Network, SandboxEgress, SpecialAddress, Target, TargetError, Targets, decide_address,
+    decide_host, special,
+};
+pub use identity::{InvalidOwner, InvalidSandboxId, OwnerId, SandboxId, StoreId, base32};
 pub use jiff::Timestamp;
 pub use lease::{Lease, LeaseRefused};
 pub use limits::{AboveMaximum, Limits};

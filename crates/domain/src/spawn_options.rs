@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{InvalidMetadata, InvalidName, InvalidResource, Metadata, Resources, SizeOptions};
+use crate::{EgressPolicy, InvalidMetadata, InvalidName, InvalidResource, Metadata, Resources, SizeOptions};
 
 /// Values that a spawn request or a template may leave out; `None` for those that it does.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -19,6 +19,8 @@ pub struct SpawnOptions {
     pub ttl: Option<Duration>,
     /// Labels of the sandbox.
     pub metadata: Metadata,
+    /// Policy on connections out of the sandbox.
+    pub egress: Option<EgressPolicy>,
 }
 
 /// The rule that the options of a spawn break.
@@ -49,6 +51,7 @@ impl SpawnOptions {
             entrypoint: self.entrypoint.or(template.entrypoint),
             ttl: self.ttl.or(template.ttl),
             metadata,
+            egress: self.egress.or(template.egress),
         }
     }
 
@@ -71,6 +74,7 @@ mod test {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::EgressMode;
 
     const DEFAULT: Resources = Resources { memory_mb: 512, vcpus: 1, disk_mb: 0, pids: 256 };
 
@@ -85,14 +89,17 @@ mod test {
     fn any_options() -> impl Strategy<Value = SpawnOptions> {
         let size = (number(), number(), number());
         let metadata = prop::collection::btree_map("[a-c]", "[a-c]", 0..3);
-        (name(), name(), size, prop::option::of(any::<bool>()), prop::option::of(0..9u64), metadata).prop_map(
-            |(image, provider, (memory_mb, vcpus, disk_mb), entrypoint, ttl, metadata)| SpawnOptions {
+        let mode = prop::sample::select(EgressMode::ALL.to_vec());
+        let egress = prop::option::of(mode.prop_map(|mode| EgressPolicy { mode, ..EgressPolicy::default() }));
+        (name(), name(), size, prop::option::of(any::<bool>()), prop::option::of(0..9u64), metadata, egress).prop_map(
+            |(image, provider, (memory_mb, vcpus, disk_mb), entrypoint, ttl, metadata, egress)| SpawnOptions {
                 image,
                 provider,
                 size: SizeOptions { memory_mb, vcpus, disk_mb },
                 entrypoint,
                 ttl: ttl.map(Duration::from_secs),
                 metadata,
+                egress,
             },
         )
     }
@@ -114,6 +121,7 @@ mod test {
             prop_assert_eq!(&merged.provider, if own.provider.is_some() { &own.provider } else { &template.provider });
             prop_assert_eq!(merged.entrypoint, own.entrypoint.or(template.entrypoint));
             prop_assert_eq!(merged.ttl, own.ttl.or(template.ttl));
+            prop_assert_eq!(&merged.egress, if own.egress.is_some() { &own.egress } else { &template.egress });
             prop_assert_eq!(merged.size.unwrap_or(DEFAULT), own.size.unwrap_or(template.size.unwrap_or(DEFAULT)));
             for key in ["a", "b", "c"] {
                 let expected = own.metadata.get(key).or(template.metadata.get(key));

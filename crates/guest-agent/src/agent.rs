@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use crate::budget::Budget;
 use crate::console::Console;
 use crate::deadline::Deadline;
+use crate::egress::Egress;
 use crate::exec::control::Commands;
 use crate::exec::reapers::Reapers;
 use crate::memory::Activity;
@@ -51,6 +52,7 @@ pub(crate) struct Agent {
     pub(crate) execs: Arc<Semaphore>,
     pub(crate) file_operations: Arc<Semaphore>,
     pub(crate) connections: Arc<Semaphore>,
+    pub(crate) egress: Egress,
 }
 
 impl Agent {
@@ -76,6 +78,7 @@ impl Agent {
             execs: Arc::new(Semaphore::new(execs)),
             file_operations: Arc::new(Semaphore::new(FILE_OPERATIONS_MAX)),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            egress: Egress::new(boot.network),
             boot,
         })
     }

@@ -1,22 +1,21 @@
 //! TCP ports of the box: the list of those that listen, and connections to them.
 
-mod link;
 mod listening;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use guest_protocol::Connect;
+use bytes::Bytes;
+use guest_protocol::{Connect, Network};
 use hyper::body::Incoming;
 use rustix::io::Errno;
 use tokio::net::TcpStream;
 
-use self::link::Link;
-pub(crate) use self::link::Output;
 pub(crate) use self::listening::ports;
 use crate::agent::Agent;
 use crate::failure::{Result, exhausted, invalid, not_found, refused};
+use crate::link::{Link, Output};
 
 /// Connects to the port and begins to pass `input` on. Returns what the process sends.
 ///
@@ -30,26 +29,25 @@ pub(crate) async fn connect(agent: &Rc<Agent>, request: Connect, input: Incoming
     let permit = Arc::clone(&agent.connections).try_acquire_owned();
     let permit = permit.map_err(|_| exhausted("the box has as many connections to its ports as it can; close some"))?;
     let stream = dial(agent, port).await?;
-    // A small piece is mostly a question or an answer, which the other side waits for.
-    let _ = stream.set_nodelay(true);
-    Ok(Link::open(stream, input, permit))
+    Ok(Link::open(stream, Bytes::new(), input, Rc::new(permit)))
 }
 
 async fn dial(agent: &Agent, port: u16) -> Result<TcpStream> {
     let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     // On a network that is shared, what listens on loopback may not be the box's.
-    if !agent.boot.shares_network
-        && let Some(stream) = first(&loopback, port).await?
+    if agent.boot.network != Network::Shared
+        && let Some(stream) = first(agent, &loopback, port).await?
     {
         return Ok(stream);
     }
     let bound = listening::addresses(agent, port)?;
-    first(&bound, port).await?.ok_or_else(|| not_found(format!("nothing listens on port {port} in the box")))
+    first(agent, &bound, port).await?.ok_or_else(|| not_found(format!("nothing listens on port {port} in the box")))
 }
 
-/// Connects to the first of the addresses that accepts; `None` if none does.
-async fn first(addresses: &[IpAddr], port: u16) -> Result<Option<TcpStream>> {
-    for address in addresses {
+/// Connects to the first of the addresses that accepts and is not the agent's own; `None` if none
+/// does.
+async fn first(agent: &Agent, addresses: &[IpAddr], port: u16) -> Result<Option<TcpStream>> {
+    for address in addresses.iter().filter(|address| !agent.egress.is_own(**address, port)) {
         match TcpStream::connect((*address, port)).await {
             Ok(stream) if is_itself(&stream) => {}
             Ok(stream) => return Ok(Some(stream)),

@@ -102,6 +102,10 @@ async fn serve(
     // ended by then would stay a zombie.
     let child_signals = reaping::child_signals()?;
     if !agent.boot.holds_slots {
+        // Before the first command, which could take the port.
+        if let Err(error) = agent.egress.begin() {
+            agent.console.push(format!("tidebox: the proxy of the box cannot listen: {error}"));
+        }
         exec::entrypoint::start(&agent);
         spawn_local(reaping::kill_strangers(Rc::clone(&agent)));
     }

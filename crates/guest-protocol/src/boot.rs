@@ -32,10 +32,9 @@ pub struct Boot {
     /// True if commands can run as the user of the agent only.
     #[serde(default)]
     pub single_user: bool,
-    /// True if the box has no network of its own: it sees the ports of others, and only those of its
-    /// own processes are listed and connected to.
+    /// Network that the box sees.
     #[serde(default)]
-    pub shares_network: bool,
+    pub network: Network,
     /// True if the box only holds slots: it runs no command, and children that its agent did not
     /// start are the first processes of slots.
     #[serde(default)]
@@ -56,6 +55,23 @@ pub struct Boot {
     /// inspect the agent.
     #[serde(default)]
     pub traced: Option<Traced>,
+}
+
+/// Network that a box sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    /// A loopback of its own and nothing else: the agent's proxy is the only way out, and every
+    /// process gets its variables.
+    #[default]
+    Loopback,
+    /// A network of its own, with a way out. Processes get the variables of the agent's proxy once a
+    /// server receives connections from it.
+    Own,
+    /// The host's network: the box sees the ports of others. Only those of its own processes are
+    /// listed and connected to, and the agent's proxy asks for a password. Processes get its
+    /// variables as with [`Network::Own`].
+    Shared,
 }
 
 /// Defaults of the image for its commands, for values that a request leaves out.

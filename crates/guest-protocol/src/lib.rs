@@ -22,15 +22,27 @@
 //! | `POST /console` | [`Console`] | array of strings |
 //! | `POST /ports` | – | array of [`ListeningPort`] |
 //! | `POST /connect` | [`Connect`] in [`REQUEST_HEADER`], raw bytes to the program | raw bytes from it |
+//! | `POST /egress` | – | lines of [`EgressRow`], until a later such request or the end of the box |
+//! | `POST /egress/accept` | [`EgressAccept`] in [`REQUEST_HEADER`], raw bytes to the program | raw bytes from it |
+//! | `POST /egress/refuse` | [`EgressRefuse`] | `{}` |
 //!
 //! `GET /file` takes its [`ReadFile`] in [`REQUEST_HEADER`] too: JSON,
 //! percent-encoded outside printable ASCII, so that any path fits a header. The end of either body
-//! of `POST /connect` is the end of what that side writes; a reset is one of the connection.
+//! of `POST /connect` and `POST /egress/accept` is the end of what that side writes; a reset is one of
+//! the connection.
+//!
+//! # Connections out of the box
+//!
+//! Programs of the box ask the agent's proxy, on the loopback of the box, for connections. Each one
+//! is a row of the answer to the newest `POST /egress`, and stays open until it is accepted or
+//! refused, the program hangs up, or [`EGRESS_WAIT`] has passed. What an earlier receiver has left
+//! unanswered is a row of the next one again, with the same number.
 
 #![warn(missing_docs)]
 
 mod boot;
 mod container;
+mod egress;
 pub mod frame;
 mod launch;
 mod trace;
@@ -40,8 +52,12 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-pub use boot::{Boot, Defaults, Traced};
+pub use boot::{Boot, Defaults, Network, Traced};
 pub use container::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, AGENT_SOCKET};
+pub use egress::{
+    EGRESS_CONNECTIONS_MAX, EGRESS_HOST_BYTES_MAX, EGRESS_MESSAGE_BYTES_MAX, EGRESS_ROW_BYTES_MAX, EGRESS_WAIT,
+    EgressAccept, EgressReason, EgressRefuse, EgressRow,
+};
 pub use launch::{CgroupDir, LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport, Overlay, Slot, SoftLimits, Storage};
 pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
 
@@ -49,8 +65,9 @@ pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
 /// box outlives an upgrade of the server.
 ///
 /// Since 2 the agent knows the defaults of commands, and the server no longer adds them. Since 3 a
-/// command can have a terminal, and be controlled. Since 4 ports can be listed and connected to.
-pub const VERSION: u32 = 4;
+/// command can have a terminal, and be controlled. Since 4 ports can be listed and connected to. Since 5 the agent has a proxy for
+/// connections out of the box.
+pub const VERSION: u32 = 5;
 /// Header with [`VERSION`] on every request, and on an answer of 505.
 pub const VERSION_HEADER: &str = "tidebox-protocol";
 /// Header with the JSON of requests whose body is file content.

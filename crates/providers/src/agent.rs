@@ -7,7 +7,9 @@
 
 mod array;
 mod connection;
+mod egress;
 mod exec;
+mod link;
 mod ports;
 mod request;
 mod transfer;
@@ -34,7 +36,8 @@ pub(crate) use self::ports::check_port;
 use self::request::{LONG_WAIT, SHORT_WAIT};
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{
-    ByteStream, Command, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream, Result,
+    ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
+    Result,
 };
 
 /// Largest JSON of a console answer: at most six bytes for each byte of a line, and three between
@@ -201,6 +204,10 @@ impl Guest for AgentGuest {
 
     async fn connect(&self, port: u16, input: ByteStream) -> Result<ByteStream> {
         ports::connect(&self.connection, port, input).await
+    }
+
+    async fn egress(&self) -> Result<EgressRequests> {
+        egress::receive(&self.connection).await
     }
 
     async fn set_deadline(&self, after: Duration) -> Result<()> {

@@ -26,7 +26,7 @@ use std::time::Duration;
 use api::{SpawnRequest, StringMap};
 use async_trait::async_trait;
 use client::{Client, Options};
-use domain::{InvalidMetadata, SandboxId};
+use domain::{EgressEntry, EgressMode, InvalidMetadata, SandboxId};
 use secrecy::ExposeSecret;
 pub use secrecy::SecretString;
 use tokio::sync::oneshot;
@@ -135,6 +135,20 @@ impl Custom {
     }
 }
 
+/// Returns the policy on connections that the remote service is asked for.
+fn egress(spec: &Spec) -> api::EgressPolicy {
+    let texts = |entries: &[EgressEntry]| entries.iter().map(ToString::to_string).collect();
+    let Some(policy) = spec.egress.first() else {
+        return api::EgressPolicy { mode: api::EgressMode::None, allow: Vec::new(), deny: Vec::new() };
+    };
+    let mode = match policy.mode {
+        EgressMode::None => api::EgressMode::None,
+        EgressMode::AllowList => api::EgressMode::AllowList,
+        EgressMode::Open => api::EgressMode::Open,
+    };
+    api::EgressPolicy { mode, allow: texts(&policy.allow), deny: texts(&policy.deny) }
+}
+
 #[async_trait]
 impl Provider for Custom {
     fn name(&self) -> &str {
@@ -160,9 +174,16 @@ impl Provider for Custom {
         None
     }
 
-    /// Checks only the labels. Images and sizes are known to the remote service alone, which
-    /// checks them in the start.
+    /// Checks the labels, and that one policy on connections is enough. Images and sizes are known
+    /// to the remote service alone, which checks them in the start.
     fn check(&self, spec: &Spec) -> Result<()> {
+        if spec.egress.len() > 1 {
+            return Err(Error::NotSupported(format!(
+                "the provider `{}` takes one egress policy, and the sandbox has its own and that of its template; \
+                 leave out `egress`, or the template",
+                self.remote.name
+            )));
+        }
         InvalidMetadata::check(&self.remote.labelled(None, spec))
             .map_err(|error| Error::Invalid(format!("{error}, and the provider `{}` adds two", self.remote.name)))
     }
@@ -254,6 +275,8 @@ impl Remote {
             entrypoint: Some(true).filter(|_| spec.entrypoint),
             ttl: Some(domain::format_duration(spec.lifetime)),
             metadata: Some(StringMap(self.labelled(Some(id), spec))),
+            // Always, since the service may have another default.
+            egress: Some(egress(spec)),
             ..SpawnRequest::default()
         };
         let key = format!("{}/{id}", self.label);

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use domain::Timestamp;
 use futures_util::stream::BoxStream;
+pub use guest_protocol::EGRESS_HOST_BYTES_MAX;
 use guest_protocol::PATH_BYTES_MAX;
 
 use crate::{Result, Signal};
@@ -168,6 +169,55 @@ pub struct ListeningPort {
     pub process: Option<String>,
 }
 
+/// Stream of the connections that processes of a box ask for. It ends with the box.
+pub type EgressRequests = BoxStream<'static, Result<EgressRequest>>;
+
+/// A connection out of the box that one of its processes asks for. Dropping it refuses it.
+pub struct EgressRequest {
+    /// Host to connect to, as the process wrote it: a name or an address, or any other text of at
+    /// most [`EGRESS_HOST_BYTES_MAX`] bytes; never empty, and without the brackets of an IPv6
+    /// address.
+    pub host: String,
+    /// Port to connect to; never 0.
+    pub port: u16,
+    /// Way to answer the process.
+    pub answer: Box<dyn EgressAnswer>,
+}
+
+impl fmt::Debug for EgressRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EgressRequest").field("host", &self.host).field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+/// Answer to an [`EgressRequest`].
+#[async_trait]
+pub trait EgressAnswer: Send {
+    /// Accepts the connection. `input` goes to the process, the result is what it sends; for both
+    /// the rules of [`Guest::connect`] hold.
+    ///
+    /// - A process that has gone is [`crate::Error::NotFound`].
+    async fn accept(self: Box<Self>, input: ByteStream) -> Result<ByteStream>;
+
+    /// Refuses the connection. The process gets the status of the reason and `message`.
+    async fn refuse(self: Box<Self>, reason: EgressRefusal, message: &str) -> Result<()>;
+}
+
+/// Reason why a connection out of a box is not made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EgressRefusal {
+    /// The policy does not allow it: HTTP 403.
+    Denied,
+    /// The text of the host is no host: HTTP 400.
+    Malformed,
+    /// A limit on connections is reached: HTTP 429.
+    Busy,
+    /// The name does not resolve, or the host refuses: HTTP 502.
+    Unreachable,
+    /// The host does not answer in time: HTTP 504.
+    Timeout,
+}
+
 /// A file opened for reading.
 pub struct FileContent {
     /// Metadata of the file at the time it was opened.
@@ -271,6 +321,17 @@ pub trait Guest: fmt::Debug + Send + Sync {
     /// - Dropping the result before its end resets the connection.
     /// - No port of the host, and none of the agent, can be reached.
     async fn connect(&self, port: u16, input: ByteStream) -> Result<ByteStream>;
+
+    /// Receives the connections that processes of the box ask for at its proxy: the agent's, on the
+    /// box's loopback, which speaks HTTP, `CONNECT` and SOCKS5 and is named by `HTTP_PROXY` and
+    /// the variables beside it.
+    ///
+    /// - Before the first call the proxy refuses every connection: the box has no network.
+    /// - There is one receiver: a later call ends the stream of the earlier one. Connections that
+    ///   were accepted go on; those that have no answer yet are asked for again.
+    /// - While there is no receiver, connections wait shortly for the next one, and are then
+    ///   refused.
+    async fn egress(&self) -> Result<EgressRequests>;
 
     /// Sets the box's deadline to `after` from now. The box ends by itself then, even if no
     /// server is running.

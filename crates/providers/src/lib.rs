@@ -39,8 +39,9 @@ pub use disk::BoxDisk;
 pub use domain::{Chain, SandboxId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{
-    ByteStream, Command, Control, ExitStatus, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputEvent,
-    OutputStream, STREAM_BYTES_MAX, TerminalSize,
+    ByteStream, Command, Control, EGRESS_HOST_BYTES_MAX, EgressAnswer, EgressRefusal, EgressRequest, EgressRequests,
+    ExitStatus, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputEvent, OutputStream, STREAM_BYTES_MAX,
+    TerminalSize,
 };
 pub use host_disk::DiskUsage;
 pub use kernel::KernelShare;

@@ -55,6 +55,15 @@ pub struct Facts {
     pub missing: Vec<String>,
 }
 
+impl Facts {
+    /// Returns whether a box has a network besides its loopback, so that its processes can connect
+    /// past the proxy of [`Guest::egress`].
+    #[must_use]
+    pub fn has_own_network(&self) -> bool {
+        !matches!(self.network_mode.as_str(), "none" | "loopback")
+    }
+}
+
 /// A service that makes the boxes of a provider, as of the last call of [`Provider::health`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Backend {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use domain::{Asker, Metadata, Resources, SandboxId};
+use domain::{Asker, EgressPolicy, Metadata, Resources, SandboxId};
 
 /// Parameters for making a box.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +20,10 @@ pub struct Spec {
     /// Time until the box ends by itself, unless
     /// [`Guest::set_deadline`](crate::Guest::set_deadline) changes it before.
     pub lifetime: Duration,
+    /// Policies on connections out of the box, each of which has to let one through; none for no
+    /// connections. Only [`custom`](crate::custom) acts on them: for the others, the caller answers
+    /// [`Guest::egress`](crate::Guest::egress).
+    pub egress: Vec<EgressPolicy>,
     /// Caller that the box is made for; it shares the places for image pulls with other callers.
     /// `None` for the server itself.
     pub asker: Option<Asker>,

@@ -10,11 +10,11 @@ use futures_util::FutureExt;
 use futures_util::future::select_all;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, Opened};
 use crate::clock::Clock;
-use crate::control::{self, Control, Policy};
+use crate::control::{self, Control, ControlParts, Policy};
+use crate::egress::{Egress, EgressConfig};
 use crate::events::Events;
 use crate::heartbeat::WorkerAgent;
 use crate::http::peer::TrustedProxies;
@@ -30,6 +30,7 @@ pub struct Parts {
     pub clock: Arc<dyn Clock>,
     pub registry: Registry,
     pub policy: Policy,
+    pub egress: EgressConfig,
 }
 
 /// Tasks that the service cannot do without.
@@ -50,12 +51,13 @@ pub struct App {
 impl App {
     /// Composes the service and starts the admission of spawns. Nothing else runs yet.
     pub fn compose(parts: Parts) -> Self {
-        let Parts { store, clock, registry, policy } = parts;
+        let Parts { store, clock, registry, policy, egress } = parts;
         let events = Arc::new(Events::default());
         let stop = CancellationToken::new();
         let Opened { admission, task, abandoned } =
             Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue, stop.clone());
-        let control = Control::assemble(store, registry, clock, policy, TaskTracker::new(), events, admission);
+        let egress = Egress::new(egress, Arc::clone(&events), Arc::clone(&clock), stop.clone());
+        let control = Control::assemble(ControlParts { store, registry, clock, policy, events, admission, egress });
         let mut tasks = JoinSet::new();
         tasks.spawn(task);
         tasks.spawn(Arc::clone(&control).remove_abandoned(abandoned));
@@ -74,9 +76,9 @@ impl App {
     /// Answers requests on every listener.
     pub fn serve(&mut self, listeners: Listeners, proxies: TrustedProxies, settings: Settings) {
         let (memory, stop) = (Arc::clone(&settings.memory), self.stop.clone());
-        let router = http::router(Arc::clone(&self.control), settings, stop.clone());
+        let sites = http::sites(Arc::clone(&self.control), settings, stop.clone());
         let mut tasks = JoinSet::new();
-        tasks.spawn(http::serve(listeners, router, memory, proxies, stop));
+        tasks.spawn(http::serve(listeners, sites, memory, proxies, stop));
         self.groups.push(TaskGroup { name: "the listener", tasks });
     }
 
@@ -116,6 +118,7 @@ impl App {
     pub async fn stop(&mut self) {
         self.stop.cancel();
         self.control.events().close();
+        self.control.egress().ended().await;
         for group in &mut self.groups {
             while group.tasks.join_next().await.is_some() {}
         }

@@ -5,6 +5,7 @@
 
 mod credential;
 mod key;
+pub mod preview;
 pub mod token;
 pub mod worker;
 
@@ -123,6 +124,31 @@ impl Access {
             }
             // No key is required, so a wrong one is ignored.
             Demand::Key | Demand::Group(_) => Ok(self.known(headers).unwrap_or(Principal::Anonymous)),
+        }
+    }
+
+    /// Returns the caller of a preview, by the rule of [`Demand::Key`]. `Authorization` counts only
+    /// where no header of our own is sent: it may be meant for the program in the sandbox.
+    ///
+    /// # Errors
+    /// [`Denied`] if the key is missing or wrong.
+    pub fn decide_preview(&self, headers: &HeaderMap) -> Result<Principal, Denied> {
+        if !headers.contains_key(API_KEY) && !headers.contains_key(ADMIN_KEY) {
+            return self.decide(Demand::Key, headers);
+        }
+        let mut own = headers.clone();
+        own.remove(header::AUTHORIZATION);
+        self.decide(Demand::Key, &own)
+    }
+
+    /// Removes the keys of this service from headers that are passed on.
+    pub fn remove_keys(&self, headers: &mut HeaderMap) {
+        headers.remove(API_KEY);
+        headers.remove(ADMIN_KEY);
+        // Of two, or of one that cannot be read, none is passed on.
+        let is_ours = bearer(headers).map_or(true, |key| key.is_some_and(|key| self.whose(key, "").is_ok()));
+        if is_ours {
+            headers.remove(header::AUTHORIZATION);
         }
     }
 

@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{Asker, OwnerId, Share};
+use domain::{Asker, OwnerId, SandboxId, Share};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
@@ -113,6 +113,13 @@ impl Budget {
             caller: self.hasher.hash_one((0u8, caller)),
             address: self.hasher.hash_one((1u8, Caller::Address(address))),
         };
+        Account { budget: Arc::clone(self), holders }
+    }
+
+    /// Returns the account of a sandbox, for the bytes of its connections.
+    #[must_use]
+    pub fn account_of_sandbox(self: &Arc<Self>, id: &SandboxId) -> Account {
+        let holders = Holders { caller: self.hasher.hash_one((0u8, id)), address: self.hasher.hash_one((1u8, id)) };
         Account { budget: Arc::clone(self), holders }
     }
 

@@ -55,6 +55,10 @@ pub enum EventType {
     FileWritten,
     /// A file was deleted.
     FileDeleted,
+    /// Connections out of a sandbox were refused: the newest, and their number since the last event.
+    EgressDenied,
+    /// A sandbox has a new policy on connections.
+    EgressChanged,
     /// A spawn waits for room.
     SpawnQueued,
     /// A waiting spawn found room.
@@ -92,7 +96,7 @@ pub enum EventType {
 }
 
 impl EventType {
-    pub const ALL: [EventType; 29] = {
+    pub const ALL: [EventType; 31] = {
         use EventType as E;
         [
             E::SandboxCreated,
@@ -107,6 +111,8 @@ impl EventType {
             E::ExecTimeout,
             E::FileWritten,
             E::FileDeleted,
+            E::EgressDenied,
+            E::EgressChanged,
             E::SpawnQueued,
             E::SpawnDequeued,
             E::SpawnQueueTimeout,
@@ -150,6 +156,8 @@ impl EventType {
             E::ExecTimeout => "exec.timeout",
             E::FileWritten => "file.written",
             E::FileDeleted => "file.deleted",
+            E::EgressDenied => "egress.denied",
+            E::EgressChanged => "egress.changed",
             E::SpawnQueued => "spawn.queued",
             E::SpawnDequeued => "spawn.dequeued",
             E::SpawnQueueTimeout => "spawn.queue_timeout",

@@ -7,6 +7,7 @@ mod audit;
 mod body;
 mod cors;
 mod diagnostics;
+mod egress;
 mod error;
 mod events;
 mod exec;
@@ -26,7 +27,9 @@ mod owner;
 pub mod peer;
 mod policy;
 mod pool;
+mod port_stream;
 mod ports;
+mod preview;
 mod prometheus;
 mod providers;
 mod quotas;
@@ -48,9 +51,9 @@ mod workers;
 
 use std::sync::Arc;
 
-use axum::Router;
 use tokio_util::sync::CancellationToken;
 
+use self::preview::Sites;
 use self::state::Api;
 use crate::control::Control;
 
@@ -59,9 +62,9 @@ pub use cors::Cors;
 pub use hosts::Hosts;
 pub use state::Settings;
 
-/// Builds the API as a service, with all its middleware. `stop` ends the connections that have no
+/// Builds the API and the previews as services, with all their middleware. `stop` ends the connections that have no
 /// end of their own.
-pub fn router(control: Arc<Control>, settings: Settings, stop: CancellationToken) -> Router {
+pub fn sites(control: Arc<Control>, settings: Settings, stop: CancellationToken) -> Sites {
     let (router, policies) = routes::router();
     let api = Api {
         control,
@@ -72,5 +75,12 @@ pub fn router(control: Arc<Control>, settings: Settings, stop: CancellationToken
         description: Arc::default(),
     };
     let (router, description) = router.split_for_parts();
-    middleware::around(router, &description, &api)
+    let domain = api.settings.preview_domain.to_ascii_lowercase();
+    let path_proxy = api.settings.path_proxy;
+    Sites {
+        path_proxy,
+        previews: middleware::previews(&api),
+        api: middleware::around(router, &description, &api),
+        domain,
+    }
 }

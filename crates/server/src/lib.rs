@@ -9,6 +9,7 @@ mod budget;
 mod clock;
 pub mod config;
 mod control;
+mod egress;
 mod events;
 mod heartbeat;
 mod http;

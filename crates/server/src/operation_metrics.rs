@@ -40,6 +40,8 @@ pub enum Operation {
     Ports,
     /// A connection to a port was opened.
     Connect,
+    /// A request was passed on to a port.
+    Preview,
 }
 
 impl Operation {
@@ -63,6 +65,7 @@ impl Operation {
             Operation::Logs => "logs",
             Operation::Ports => "ports",
             Operation::Connect => "connect",
+            Operation::Preview => "preview",
         }
     }
 }

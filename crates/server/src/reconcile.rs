@@ -33,6 +33,9 @@ const REFUSALS_EVERY: Duration = Duration::from_secs(5);
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
 /// Pause before event ids are requested again after the store failed.
 const IDS_RETRY: Duration = Duration::from_secs(1);
+/// Interval at which boxes are looked for whose connections are not served: an agent waits a few
+/// seconds for the service.
+const EGRESS_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which free pages of the store's files are looked for.
 const SPACE_EVERY: Duration = Duration::from_secs(5);
 /// Pause between two steps that free pages, so that other writers go first.
@@ -47,6 +50,7 @@ pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: Canc
     jobs.spawn(look_at_rows(Arc::clone(&control)));
     jobs.spawn(tidy_the_pool(Arc::clone(&control)));
     jobs.spawn(give_space_back(Arc::clone(&control)));
+    jobs.spawn(serve_egress(Arc::clone(&control)));
     jobs.spawn(disk::watch(Arc::clone(&control), data_dir));
     jobs.spawn(kernel::watch(Arc::clone(&control)));
     for entry in control.registry().entries() {
@@ -85,6 +89,15 @@ async fn tidy_the_pool(control: Arc<Control>) {
     loop {
         look.tick().await;
         report("pool", control.reconcile_pool().await);
+    }
+}
+
+/// Serves the boxes whose connections are not served.
+async fn serve_egress(control: Arc<Control>) {
+    let mut look = interval(EGRESS_EVERY);
+    loop {
+        look.tick().await;
+        report("egress", control.serve_all_egress().await);
     }
 }
 

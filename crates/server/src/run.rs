@@ -5,7 +5,7 @@ mod failure;
 mod listen;
 mod machine;
 mod runtimes;
-mod settings;
+pub(crate) mod settings;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -43,15 +43,16 @@ pub struct Options {
 pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let started = Instant::now();
     let _lock = data_dir::lock(&config.data_dir)?;
+    let preview_key = data_dir::preview_key(&config.data_dir)?;
     let listeners = listen::open(&config).await?;
     let url = listen::url(&listeners)?;
-    let parts = open_parts(&config, options.as_worker).await?;
+    let parts = open_parts(&config, listen::port(&listeners)?, options.as_worker).await?;
     let process = Process::start(parts.clock.now(), options.memory);
     let worker_agent = options.as_worker.then(|| WorkerAgent::open(&config.worker)).transpose()?;
     warn_of_open_origins(&config);
     let mut app = App::compose(parts);
     app.enroll().await.map_err(|error| Failure::Store(error.into()))?;
-    let settings = settings::http(&config, process, started);
+    let settings = settings::http(&config, preview_key, process, started);
     app.reconcile(&config.data_dir, settings.rate_limiter.clone(), worker_agent);
     app.serve(listeners, TrustedProxies::new(config.server.trusted_proxies.clone()), settings);
     let signal = StopSignal::listen();
@@ -68,7 +69,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
 }
 
 /// Opens the store, the image store, the providers and the connections to other workers.
-async fn open_parts(config: &Config, as_worker: bool) -> Result<Parts, Failure> {
+async fn open_parts(config: &Config, port: u16, as_worker: bool) -> Result<Parts, Failure> {
     let store =
         Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| Failure::Store(error.into()))?;
     let store = store.keeping(settings::kept(config));
@@ -79,7 +80,8 @@ async fn open_parts(config: &Config, as_worker: bool) -> Result<Parts, Failure> 
     let images = runtimes::images(config).await?;
     let registry = runtimes::registry(config, &images, &store, &clock).await?;
     let registry = registry.with_remote_workers(remote_workers).with_images(images);
-    Ok(Parts { store, clock, registry, policy: settings::policy(config, as_worker) })
+    let (policy, egress) = (settings::policy(config, as_worker), settings::egress(&config.egress, port));
+    Ok(Parts { store, clock, registry, policy, egress })
 }
 
 fn warn_of_open_origins(config: &Config) {

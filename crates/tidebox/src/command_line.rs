@@ -12,8 +12,8 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
-    audit, bench, completion, config, cp, destroy, doctor, events, exec, extend, forward, get, image, list, logs,
-    ports, provider, prune, run, serve, spawn, template, version, worker,
+    audit, bench, completion, config, cp, destroy, doctor, egress, events, exec, extend, forward, get, image, list,
+    logs, open, ports, provider, prune, run, serve, spawn, template, version, worker,
 };
 
 /// Disposable sandboxes for unreviewed code.
@@ -104,7 +104,9 @@ enum Remote {
     Cp(cp::CpArgs),
     Logs(logs::LogsArgs),
     Ports(ports::PortsArgs),
+    Egress(egress::EgressArgs),
     Forward(forward::ForwardArgs),
+    Open(open::OpenArgs),
     Extend(extend::ExtendArgs),
     Destroy(destroy::DestroyArgs),
     Prune(prune::PruneArgs),
@@ -183,7 +185,9 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::Cp(args) => cp::run(context, &args).await,
         Remote::Logs(args) => logs::run(context, &args).await,
         Remote::Ports(args) => ports::run(context, &args).await,
+        Remote::Egress(args) => egress::run(context, args).await,
         Remote::Forward(args) => forward::run(context, args).await,
+        Remote::Open(args) => open::run(context, args).await,
         Remote::Extend(args) => extend::run(context, &args).await,
         Remote::Destroy(args) => destroy::run(context, &args).await,
         Remote::Prune(args) => prune::run(context, &args).await,

@@ -6,6 +6,7 @@ use api::{Template, TemplateRequest, TemplateSpawnRequest};
 use clap::{Args, Subcommand};
 
 use crate::context::Context;
+use crate::egress;
 use crate::failure::Result;
 use crate::output::{harmless, pairs, table};
 use crate::spawn;
@@ -122,6 +123,7 @@ fn described(template: &Template) -> String {
         ("entry point", or_dash(template.entrypoint.as_ref())),
         ("ttl", or_dash(template.ttl.as_ref())),
         ("metadata", labels(&template.metadata)),
+        ("egress", or_dash(template.egress.as_ref().map(egress::in_words).as_ref())),
         ("created", template.created_at.clone()),
         ("updated", template.updated_at.clone()),
     ])

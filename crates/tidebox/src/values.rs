@@ -1,6 +1,6 @@
 //! Values that several subcommands take.
 
-use api::StringMap;
+use api::{EgressMode, EgressPolicy, StringMap};
 use clap::Args;
 
 use crate::failure::{Failure, Result};
@@ -29,6 +29,39 @@ pub struct SpawnOptions {
     /// Label; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     metadata: Vec<(String, String)>,
+    #[command(flatten)]
+    egress: EgressOptions,
+}
+
+/// Policy on connections out of a box.
+#[derive(Debug, Clone, Args)]
+pub struct EgressOptions {
+    /// Connections out of the box; the server's default if left out
+    #[arg(long, value_name = "MODE", value_parser = ["none", "allow-list", "open"])]
+    egress: Option<String>,
+    /// Host, network or @LIST that the box may connect to, such as pypi.org:443; may be given several times, and makes
+    /// the mode allow-list
+    #[arg(long, value_name = "TARGET")]
+    allow: Vec<String>,
+    /// Host, network or @LIST that the box may not connect to; may be given several times, and makes the mode open
+    #[arg(long, value_name = "TARGET")]
+    deny: Vec<String>,
+}
+
+impl EgressOptions {
+    /// Returns the policy; `None` if no option was given.
+    pub fn policy(self) -> Option<EgressPolicy> {
+        let Self { egress, allow, deny } = self;
+        let mode = match egress.as_deref() {
+            Some("none") => EgressMode::None,
+            Some("open") => EgressMode::Open,
+            Some(_) => EgressMode::AllowList,
+            None if !allow.is_empty() => EgressMode::AllowList,
+            None if !deny.is_empty() => EgressMode::Open,
+            None => return None,
+        };
+        Some(EgressPolicy { mode, allow, deny })
+    }
 }
 
 impl SpawnOptions {
@@ -37,10 +70,11 @@ impl SpawnOptions {
     /// # Errors
     /// If a label is given twice.
     pub fn with_image(self, image: Option<String>) -> Result<api::SpawnOptions> {
-        let Self { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata } = self;
+        let Self { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress } = self;
         let metadata = string_map("--metadata", &metadata)?;
         let metadata = (!metadata.is_empty()).then_some(metadata);
-        Ok(api::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata })
+        let egress = egress.policy();
+        Ok(api::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress })
     }
 }
 

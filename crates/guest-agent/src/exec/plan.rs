@@ -29,7 +29,12 @@ const PATH_ENTRIES_MAX: usize = 1024;
 ///
 /// # Errors
 /// Invalid if no kernel can execute it, or for users that the box does not have.
-pub(super) fn plan(exec: &mut Exec, boot: &Boot, descriptors: Rlimit) -> Result<Plan> {
+pub(super) fn plan(
+    exec: &mut Exec,
+    boot: &Boot,
+    proxy: &[(&'static str, String)],
+    descriptors: Rlimit,
+) -> Result<Plan> {
     let program = exec.argv.first().filter(|program| !program.is_empty());
     let program = program.ok_or_else(|| invalid("the command is empty"))?;
     let workdir = exec.workdir.take().unwrap_or_else(|| default_workdir(boot).to_owned());
@@ -40,7 +45,7 @@ pub(super) fn plan(exec: &mut Exec, boot: &Boot, descriptors: Rlimit) -> Result<
         return Err(invalid("the working directory is longer than 4096 bytes"));
     }
     let user = users::resolve(exec.user.as_deref(), boot)?;
-    let all = environment(&exec.env, boot, &user.home, exec.terminal.is_some());
+    let all = environment(&exec.env, boot, proxy, &user.home, exec.terminal.is_some());
     let mut env = Vec::with_capacity(all.len());
     for (name, value) in &all {
         if name.is_empty() || name.contains('=') {
@@ -66,17 +71,22 @@ pub(crate) fn default_workdir(boot: &Boot) -> &str {
     boot.defaults.workdir.as_deref().filter(|dir| !matches!(*dir, "" | "/")).unwrap_or(WORKDIR)
 }
 
-/// Returns the request's variables, over the image's, over those that every process needs.
+/// Returns the request's variables, over the image's, over those that every process needs and those
+/// of the proxy. One of the proxy is left out if another spelling of it is set: of two spellings, some
+/// programs read the one and some the other.
 fn environment<'a>(
     asked: &'a BTreeMap<String, String>,
     boot: &'a Boot,
+    proxy: &'a [(&'static str, String)],
     home: &'a str,
     has_terminal: bool,
 ) -> BTreeMap<&'a str, &'a str> {
     let pairs = |map: &'a BTreeMap<String, String>| map.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let needed = ENV.into_iter().chain(has_terminal.then_some(TERMINAL)).chain([("HOME", home)]);
+    let is_set = |name: &str| asked.keys().chain(boot.defaults.env.keys()).any(|set| set.eq_ignore_ascii_case(name));
+    let proxy = proxy.iter().filter(|(name, _)| !is_set(name)).map(|(name, value)| (*name, value.as_str()));
     // Of two with the same name the later one stays.
-    needed.chain(pairs(&boot.defaults.env)).chain(pairs(asked)).collect()
+    needed.chain(proxy).chain(pairs(&boot.defaults.env)).chain(pairs(asked)).collect()
 }
 
 fn c_string(text: impl Into<Vec<u8>>, what: &str) -> Result<CString> {
@@ -142,7 +152,7 @@ mod test {
         let mut boot = Boot::default();
         boot.defaults.env = map(&[("PATH", "/opt/bin"), ("A", "image"), ("B", "image")]);
         let asked = map(&[("B", "request"), ("TERM", "dumb")]);
-        let env = environment(&asked, &boot, "/home/ann", false);
+        let env = environment(&asked, &boot, &[], "/home/ann", false);
         let expected = [
             ("A", "image"),
             ("B", "request"),
@@ -153,10 +163,26 @@ mod test {
         ];
         assert_eq!(env.into_iter().collect::<Vec<_>>(), expected);
         let asked = map(&[("HOME", "/here")]);
-        assert_eq!(environment(&asked, &boot, "/home/ann", false)["HOME"], "/here");
-        assert_eq!(environment(&asked, &boot, "/home/ann", true)["TERM"], "xterm-256color");
+        assert_eq!(environment(&asked, &boot, &[], "/home/ann", false)["HOME"], "/here");
+        assert_eq!(environment(&asked, &boot, &[], "/home/ann", true)["TERM"], "xterm-256color");
         let asked = map(&[("TERM", "dumb")]);
-        assert_eq!(environment(&asked, &boot, "/home/ann", true)["TERM"], "dumb");
+        assert_eq!(environment(&asked, &boot, &[], "/home/ann", true)["TERM"], "dumb");
+    }
+
+    #[test]
+    fn a_variable_of_the_proxy_gives_way_to_any_spelling_of_it() {
+        let proxy = [("HTTP_PROXY", "ours".to_owned()), ("http_proxy", "ours".to_owned()), ("A", "ours".to_owned())];
+        let mut boot = Boot::default();
+        let of = |asked: &[(&str, &str)], boot: &Boot| {
+            let asked = asked.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            let env = environment(&asked, boot, &proxy, "/", false);
+            ["HTTP_PROXY", "http_proxy", "A"].map(|name| env.get(name).map(|value| (*value).to_owned()))
+        };
+        let ours = Some("ours".to_owned());
+        assert_eq!(of(&[], &boot), [ours.clone(), ours.clone(), ours.clone()]);
+        assert_eq!(of(&[("HTTP_PROXY", "")], &boot), [Some(String::new()), None, ours.clone()]);
+        boot.defaults.env.insert("http_proxy".to_owned(), "image".to_owned());
+        assert_eq!(of(&[], &boot), [None, Some("image".to_owned()), ours]);
     }
 
     #[test]

@@ -111,6 +111,13 @@ pub(crate) async fn kill(agent: &Agent, tree: &ProcessTree) {
     {
         send(reaper.pid, Signal::KILL);
     }
+    if let ProcessTree::Command(_) = tree
+        && !ProcessTree::Orphans.members(agent, &Processes::read()).is_empty()
+    {
+        // Without subreapers, as in gVisor, some of its descendants may be children of the agent, and
+        // it cannot be seen which.
+        agent.reapers.strangers.notify_one();
+    }
 }
 
 /// Ends `tree`: asks the tracer mode, and waits until it has.

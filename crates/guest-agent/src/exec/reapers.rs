@@ -32,6 +32,8 @@ impl Reaper {
 #[derive(Debug, Default)]
 pub(crate) struct Reapers {
     by_pid: RefCell<HashMap<i32, Rc<Reaper>>>,
+    /// True once a reaper was ended by force, so that its descendants may be children of the agent.
+    has_lost_one: Cell<bool>,
     /// Notified when a child without a reaper has appeared, or may have.
     pub(super) strangers: Notify,
 }
@@ -64,8 +66,13 @@ impl Reapers {
             if let Some(reaper) = &reaper {
                 reaper.gone.set(true);
             }
-            // A reaper that exits by itself has no children left.
-            if reaper.is_none() || !status.exited() {
+            // A reaper that exits by itself has no children left. Without subreapers, as in gVisor, its
+            // descendants are children of the agent: these have lost nothing, and one that ends says
+            // nothing about the others.
+            if reaper.is_some() && !status.exited() {
+                self.has_lost_one.set(true);
+            }
+            if self.has_lost_one.get() {
                 self.strangers.notify_one();
             }
         }

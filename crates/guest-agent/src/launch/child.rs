@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
-use guest_protocol::{Boot, Launch};
+use guest_protocol::{Boot, Launch, Network};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::{Gid, Uid};
@@ -146,7 +146,7 @@ fn arguments(launch: &Launch, has_oom_events: bool, is_heard: bool) -> Result<(V
         soft_memory_mb: launch.soft.memory_mb,
         memory_mb: launch.memory_mb,
         single_user: launch.id_base.is_none() || launch.slot.is_some(),
-        shares_network: false,
+        network: Network::Loopback,
         holds_slots: launch.holds_slots,
         defaults: launch.defaults.clone(),
         entrypoint: launch.entrypoint.clone(),

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use guest_protocol::{ListeningPort, PORTS_MAX};
+use guest_protocol::{ListeningPort, Network, PORTS_MAX};
 
 use crate::agent::Agent;
 use crate::budget::Share;
@@ -50,14 +50,15 @@ impl Rows for Ports {
 /// # Errors
 /// Internal if the kernel shows none; those of the budget.
 pub(crate) async fn ports(agent: &Agent, mut share: Share) -> Result<Ports> {
-    let sockets = all()?;
+    let mut sockets = all()?;
+    sockets.retain(|socket| !agent.egress.is_own(socket.address, socket.port));
     share.take(sockets.len() * size_of::<ListeningPort>()).await?;
     let owners = owners(agent, &sockets);
     // Several sockets may share a port.
     let mut found: BTreeMap<(u16, IpAddr), ListeningPort> = BTreeMap::new();
     for Socket { address, port, inode } in sockets {
         let pid = owners.get(&inode).copied();
-        if pid.is_none() && agent.boot.shares_network {
+        if pid.is_none() && agent.boot.network == Network::Shared {
             continue;
         }
         let process = pid.and_then(name);
@@ -72,7 +73,7 @@ pub(crate) async fn ports(agent: &Agent, mut share: Share) -> Result<Ports> {
 pub(super) fn addresses(agent: &Agent, port: u16) -> Result<Vec<IpAddr>> {
     let mut sockets = all()?;
     sockets.retain(|socket| socket.port == port);
-    if agent.boot.shares_network {
+    if agent.boot.network == Network::Shared {
         let owners = owners(agent, &sockets);
         sockets.retain(|socket| owners.contains_key(&socket.inode));
     }
@@ -141,7 +142,7 @@ fn owners(agent: &Agent, sockets: &[Socket]) -> HashMap<u64, i32> {
     let wanted: HashMap<String, u64> =
         sockets.iter().map(|socket| (format!("socket:[{}]", socket.inode), socket.inode)).collect();
     let processes = Processes::read();
-    let pids = if agent.boot.shares_network { processes.below(&[agent.pid]) } else { processes.pids() };
+    let pids = if agent.boot.network == Network::Shared { processes.below(&[agent.pid]) } else { processes.pids() };
     let mut left = DESCRIPTORS_MAX;
     for pid in pids {
         // Those of another user cannot be seen.

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::rows;
 use crate::files::read::Content;
 use crate::memory::Active;
-use crate::ports;
+use crate::{egress, link};
 
 /// Body of an answer.
 #[derive(Debug)]
@@ -23,7 +23,11 @@ pub(crate) enum Answer {
     /// Content of a file.
     File(Content, #[expect(dead_code, reason = "counts as long as it lives")] Active),
     /// Bytes from a port.
-    Port(ports::Output, #[expect(dead_code, reason = "counts as long as it lives")] Active),
+    Port(link::Output, #[expect(dead_code, reason = "counts as long as it lives")] Active),
+    /// Bytes of a connection out of the box.
+    Egress(egress::Output, #[expect(dead_code, reason = "counts as long as it lives")] Active),
+    /// Connections that processes ask for.
+    Asked(egress::Rows),
 }
 
 impl From<rows::Json> for Answer {
@@ -46,6 +50,8 @@ impl Body for Answer {
             Answer::Rows(rows) => ready!(rows.poll_piece(cx)),
             Answer::File(content, _) => ready!(content.poll_piece(cx)),
             Answer::Port(output, _) => ready!(output.poll_piece(cx)),
+            Answer::Egress(output, _) => ready!(output.poll_piece(cx)),
+            Answer::Asked(rows) => ready!(rows.poll_piece(cx)).map(Ok),
         };
         Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
     }
@@ -59,7 +65,12 @@ impl Body for Answer {
             Answer::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(0)))
             }
-            Answer::Frames(..) | Answer::Rows(_) | Answer::File(..) | Answer::Port(..) => SizeHint::default(),
+            Answer::Frames(..)
+            | Answer::Rows(_)
+            | Answer::File(..)
+            | Answer::Port(..)
+            | Answer::Egress(..)
+            | Answer::Asked(_) => SizeHint::default(),
         }
     }
 }

@@ -72,6 +72,16 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             let output = ports::connect(agent, wanted, request.into_body()).await?;
             return Ok(Response::new(Answer::Port(output, agent.activity.begin())));
         }
+        (&Method::POST, "/egress") => return Ok(Response::new(Answer::Asked(agent.egress.receive()?))),
+        (&Method::POST, "/egress/accept") => {
+            let accept = header(&request)?;
+            let output = agent.egress.accept(accept, request.into_body()).await?;
+            return Ok(Response::new(Answer::Egress(output, agent.activity.begin())));
+        }
+        (&Method::POST, "/egress/refuse") => {
+            agent.egress.refuse(body(request).await?)?;
+            return done();
+        }
         _ => {}
     }
     // Most operations are short, so those beyond the limit wait instead of failing.

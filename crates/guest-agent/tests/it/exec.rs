@@ -102,7 +102,7 @@ async fn a_command_starts_clean() {
 
 #[tokio::test]
 async fn nothing_but_the_given_environment_is_seen() {
-    let mut agent = Agent::start().await;
+    let mut agent = Agent::start_without_proxy().await;
     let mut exec = agent.command(&["/usr/bin/env"]);
     exec.env.insert("A".to_owned(), "b\nc".to_owned());
     let output = agent.exec(&exec).await;

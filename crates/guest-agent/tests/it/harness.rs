@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use guest_protocol::frame::{Decoder, Kind, encode};
-use guest_protocol::{Boot, Deadline, Defaults, Exec, Exit, Failure, REQUEST_HEADER, VERSION, VERSION_HEADER};
+use guest_protocol::{Boot, Deadline, Defaults, Exec, Exit, Failure, Network, REQUEST_HEADER, VERSION, VERSION_HEADER};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming};
@@ -48,6 +48,11 @@ pub struct Agent {
 impl Agent {
     pub async fn start() -> Agent {
         Agent::start_with(Boot { deadline_ms: 600_000, ..Boot::default() }).await
+    }
+
+    /// Starts an agent of a box with another network, whose programs do not learn of the proxy.
+    pub async fn start_without_proxy() -> Agent {
+        Agent::start_with(Boot { deadline_ms: 600_000, network: Network::Own, ..Boot::default() }).await
     }
 
     pub async fn start_with(boot: Boot) -> Agent {

@@ -86,7 +86,7 @@ async fn a_command_gets_what_the_image_says_and_the_request_wins() {
 
 #[tokio::test]
 async fn without_an_image_a_command_gets_what_every_process_needs() {
-    let mut agent = Agent::start().await;
+    let mut agent = Agent::start_without_proxy().await;
     let exec = Exec { workdir: Some("/".to_owned()), ..bare("echo $PATH $HOME $LANG $TERM; env | wc -l") };
     let output = agent.exec(&exec).await;
     let all = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin /root C.UTF-8 xterm\n";

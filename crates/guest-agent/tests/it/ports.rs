@@ -6,42 +6,47 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use guest_protocol::{Boot, Connect, Failure, FailureKind, ListeningPort};
+use guest_protocol::{Boot, Connect, Failure, FailureKind, ListeningPort, Network};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::harness::{Agent, Pieces, WAIT, answer, header, within};
 
 /// A connection through the agent.
-struct Connection {
+pub struct Connection {
     /// Taken at the end of what is sent.
-    sender: Option<mpsc::Sender<Bytes>>,
+    pub sender: Option<mpsc::Sender<Bytes>>,
     body: Incoming,
 }
 
 impl Connection {
     async fn open(agent: &mut Agent, port: u16) -> Result<Connection, Failure> {
+        Connection::open_by(agent, "/connect", &Connect { port }).await
+    }
+
+    pub async fn open_by(agent: &mut Agent, path: &str, question: &impl Serialize) -> Result<Connection, Failure> {
         let (sender, receiver) = mpsc::channel(1);
-        let (name, value) = header(&Connect { port });
-        let response = agent.send("POST", "/connect", Pieces(receiver).boxed_unsync(), &[(name, &value)]).await;
+        let (name, value) = header(question);
+        let response = agent.send("POST", path, Pieces(receiver).boxed_unsync(), &[(name, &value)]).await;
         if response.status().is_success() {
             return Ok(Connection { sender: Some(sender), body: response.into_body() });
         }
         Err(answer::<serde_json::Value>(response).await.unwrap_err())
     }
 
-    async fn send(&self, bytes: impl Into<Bytes>) {
+    pub async fn send(&self, bytes: impl Into<Bytes>) {
         within(self.sender.as_ref().unwrap().send(bytes.into())).await.unwrap();
     }
 
     /// Returns the next bytes; `None` at the end.
-    async fn next(&mut self) -> Option<Result<Bytes, hyper::Error>> {
+    pub async fn next(&mut self) -> Option<Result<Bytes, hyper::Error>> {
         let frame = within(self.body.frame()).await?;
         Some(frame.map(|frame| frame.into_data().unwrap()))
     }
 
-    async fn rest(&mut self) -> Vec<u8> {
+    pub async fn rest(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         while let Some(piece) = self.next().await {
             all.extend_from_slice(&piece.unwrap());
@@ -258,7 +263,7 @@ async fn a_port_is_listed_with_the_process_that_holds_it() {
 
 #[tokio::test]
 async fn on_a_shared_network_only_ports_of_the_boxs_own_processes_are_seen_and_reached() {
-    let boot = Boot { deadline_ms: 600_000, shares_network: true, ..Boot::default() };
+    let boot = Boot { deadline_ms: 600_000, network: Network::Shared, ..Boot::default() };
     let mut agent = Agent::start_with(boot).await;
     let (of_host, process) = serving("127.0.0.1:0", drop);
     let exec = agent.command(&["python3", "-c", LISTENER]);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use guest_protocol::frame::HEADER_BYTES;
-use guest_protocol::{VERSION, VERSION_HEADER};
+use guest_protocol::{EGRESS_CONNECTIONS_MAX, VERSION, VERSION_HEADER};
 use h2::client::{Builder, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, Response};
@@ -26,12 +26,16 @@ use crate::{Error, Result, STREAM_BYTES_MAX};
 const STREAM_WINDOW_BYTES: u32 = STREAM_BYTES_MAX as u32;
 /// The most concurrent commands and file reads. Their readers are callers, who may stop reading.
 const STREAMS_MAX: u32 = 512;
+/// The most connections out of the box at once, asked for or made. They have places of their own: it
+/// is the box that asks for them.
+const EGRESS_MAX: usize = EGRESS_CONNECTIONS_MAX;
 /// The most large answers of one box that are gathered at once: an agent may answer any request
 /// with as much as its limit allows.
 const LARGE_ANSWERS_MAX: usize = 1;
 /// Window of the connection: room for short answers beside [`STREAMS_MAX`] streams that are not
 /// being read. If it were smaller than the sum of their windows, a few stopped readers would stop
-/// everything else.
+/// everything else. There is no more for [`EGRESS_MAX`]: a box whose hosts do not read may stop
+/// itself, but must not fill the server's memory.
 const CONNECTION_WINDOW_BYTES: u32 = (STREAMS_MAX + 64) * STREAM_WINDOW_BYTES;
 /// Largest frame, in bytes. One holds all that an agent reads at once, with its head, so that
 /// frames are few.
@@ -45,6 +49,7 @@ const HEADERS_BYTES_MAX: u32 = 128 * 1024;
 pub(super) struct Connection {
     sender: SendRequest<Bytes>,
     streams: Arc<Semaphore>,
+    egress: Arc<Semaphore>,
     large_answers: Semaphore,
     closed: CancellationToken,
     /// Task that reads and writes the byte stream.
@@ -76,6 +81,7 @@ impl Connection {
         Ok(Connection {
             sender,
             streams: Arc::new(Semaphore::new(STREAMS_MAX as usize)),
+            egress: Arc::new(Semaphore::new(EGRESS_MAX)),
             large_answers: Semaphore::new(LARGE_ANSWERS_MAX),
             closed,
             _driver: driver,
@@ -96,6 +102,11 @@ impl Connection {
     pub(super) async fn read_permit(&self, wait: Duration) -> Result<OwnedSemaphorePermit> {
         let permit = tokio::time::timeout(wait, Arc::clone(&self.streams).acquire_owned()).await;
         permit.ok().and_then(std::result::Result::ok).ok_or_else(crowded)
+    }
+
+    /// Waits for the permit for a connection out of the box.
+    pub(super) async fn egress_permit(&self) -> Result<OwnedSemaphorePermit> {
+        Arc::clone(&self.egress).acquire_owned().await.map_err(|_| Error::Gone)
     }
 
     /// Waits for the permit for an answer that takes much memory until it is complete.

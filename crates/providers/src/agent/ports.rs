@@ -1,24 +1,12 @@
-//! Ports of a box: the list of them, and connections to them.
+//! Connections to ports of a box.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::{StreamExt, stream};
-use guest_protocol::{Connect, REQUEST_HEADER};
-use http::Method;
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::task::JoinSet;
+use guest_protocol::Connect;
 
-use super::connection::{Connection, Incoming, Outgoing, request};
-use super::request::{SHORT_WAIT, succeed, within};
-use super::wire::to_header;
+use super::connection::Connection;
+use super::link;
 use crate::{ByteStream, Error, Result};
-
-const CONNECT: &str = "connect to a port";
-/// The longest time for which a process of the box may take no byte of what is sent. Between two
-/// bytes a connection may be silent for as long as both sides want.
-const STALL_MAX: Duration = Duration::from_secs(300);
 
 /// Refuses the port that does not exist.
 pub(crate) fn check_port(port: u16) -> Result<()> {
@@ -32,71 +20,5 @@ pub(crate) fn check_port(port: u16) -> Result<()> {
 pub(super) async fn connect(connection: &Arc<Connection>, port: u16, input: ByteStream) -> Result<ByteStream> {
     check_port(port)?;
     let permit = connection.command_permit()?;
-    let mut message = request(CONNECT, Method::POST, "/connect")?;
-    let header = to_header(&Connect { port }).ok_or_else(|| Error::failed(CONNECT, "the request fits no header"))?;
-    message.headers_mut().insert(REQUEST_HEADER, header);
-    let answer = async {
-        let (answer, outgoing) = connection.begin(CONNECT, message).await?;
-        Ok((succeed(CONNECT, answer.await?).await?.into_body(), outgoing))
-    };
-    let (incoming, outgoing) = within(CONNECT, SHORT_WAIT, answer).await?;
-    let mut sender = JoinSet::new();
-    sender.spawn(send(outgoing, input));
-    let open = Open { incoming, has_ended: false, sender, _permit: permit, _connection: Arc::clone(connection) };
-    let output = stream::unfold(Some(open), |open| async move {
-        let mut open = open?;
-        match open.next().await {
-            Ok(Some(piece)) => Some((Ok(piece), Some(open))),
-            Ok(None) => None,
-            Err(error) => Some((Err(error), None)),
-        }
-    });
-    Ok(output.boxed())
-}
-
-/// An open connection. Dropping it resets the stream, and with it the connection in the box.
-struct Open {
-    incoming: Incoming,
-    /// True once the process sends no more.
-    has_ended: bool,
-    /// Task that sends the input.
-    sender: JoinSet<Result<()>>,
-    _permit: OwnedSemaphorePermit,
-    _connection: Arc<Connection>,
-}
-
-impl Open {
-    /// Returns the next bytes of the process; an empty piece, once, when it sends no more; `None` once
-    /// both directions have ended.
-    async fn next(&mut self) -> Result<Option<Bytes>> {
-        while !self.has_ended {
-            tokio::select! {
-                piece = self.incoming.piece(CONNECT) => match piece? {
-                    Some(piece) => return Ok(Some(piece)),
-                    None => {
-                        self.has_ended = true;
-                        return Ok(Some(Bytes::new()));
-                    }
-                },
-                Some(sent) = self.sender.join_next() => sent.map_err(|error| Error::failed(CONNECT, error))??,
-            }
-        }
-        while let Some(sent) = self.sender.join_next().await {
-            sent.map_err(|error| Error::failed(CONNECT, error))??;
-        }
-        Ok(None)
-    }
-}
-
-/// Sends the input at the speed of the process, and then its end.
-async fn send(mut outgoing: Outgoing, mut input: ByteStream) -> Result<()> {
-    while let Some(piece) = input.next().await {
-        let mut piece = piece?;
-        while !piece.is_empty() {
-            if !within(CONNECT, STALL_MAX, outgoing.put_some(&mut piece)).await? {
-                return Ok(());
-            }
-        }
-    }
-    outgoing.put(Bytes::new(), true)
+    link::open("connect to a port", connection, "/connect", &Connect { port }, permit, input).await
 }

@@ -12,8 +12,8 @@ use super::guest::CustomGuest;
 use super::{exec, files, ports};
 use crate::agent::{check_mode, check_path};
 use crate::{
-    ByteStream, Command, Control, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
-    Result, Signal, TerminalSize,
+    ByteStream, Command, Control, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort,
+    OutputStream, Result, Signal, TerminalSize,
 };
 
 /// Control of a remote command, which supports no operation.
@@ -124,6 +124,10 @@ impl Guest for CustomGuest {
             return Err(Error::Invalid("port 0 does not exist; ports are numbered from 1".to_owned()));
         }
         ports::connect(self, port, input).await
+    }
+
+    async fn egress(&self) -> Result<EgressRequests> {
+        Err(Error::NotSupported("the provider `custom` lets the other service make connections".to_owned()))
     }
 
     async fn set_deadline(&self, after: Duration) -> Result<()> {

@@ -7,7 +7,7 @@ use bollard::models::{
     MountVolumeOptions, RestartPolicy, RestartPolicyNameEnum,
 };
 use domain::{SandboxId, StoreId};
-use guest_protocol::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, Boot};
+use guest_protocol::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, Boot, Network};
 
 use super::config::DockerConfig;
 use super::image::Image;
@@ -217,6 +217,7 @@ fn boot(config: &DockerConfig, spec: &Spec, image: &Image) -> Boot {
         deadline_ms: u64::try_from(spec.lifetime.as_millis()).unwrap_or(u64::MAX),
         memory_mb: spec.resources.memory_mb,
         single_user: !config.user.is_empty(),
+        network: if config.network_mode == "none" { Network::Loopback } else { Network::Own },
         defaults: run.defaults.clone(),
         furnish: true,
         entrypoint: spec.entrypoint.then(|| run.entrypoint.clone()),

@@ -13,7 +13,8 @@ use super::fs::FileSystem;
 use super::shell::run;
 use crate::agent::{check_mode, check_path, check_port};
 use crate::{
-    ByteStream, Command, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream, Result,
+    ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
+    Result,
 };
 
 /// Size of the pieces in which a file is read, in bytes.
@@ -147,6 +148,13 @@ impl Guest for MockGuest {
         check_port(port)?;
         // No command of a mock box can listen.
         self.alive(async { Err(Error::NotFound(format!("nothing listens on port {port} in the box"))) }).await
+    }
+
+    async fn egress(&self) -> Result<EgressRequests> {
+        // No command of a mock box can connect.
+        let dead = self.inside.dead().clone();
+        self.alive(async { Ok(()) }).await?;
+        Ok(stream::once(async move { dead.cancelled().await }).filter_map(|()| async { None }).boxed())
     }
 
     async fn set_deadline(&self, after: Duration) -> Result<()> {

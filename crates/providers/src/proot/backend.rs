@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use domain::Resources;
-use guest_protocol::{Boot, Bounds, Defaults, Sweep, Trace, Traced};
+use guest_protocol::{Boot, Bounds, Defaults, Network, Sweep, Trace, Traced};
 
 use super::root::DEVICES;
 use super::{host, root, tracer};
@@ -139,7 +139,7 @@ impl ProotBackend {
             deadline_ms: u64::try_from(plan.lifetime.as_millis()).unwrap_or(u64::MAX),
             memory_mb: plan.resources.memory_mb,
             single_user: true,
-            shares_network: true,
+            network: Network::Shared,
             // The box has only one user.
             defaults: Defaults { user: None, ..run.defaults },
             entrypoint: (starts && !run.entrypoint.is_empty()).then_some(run.entrypoint),

@@ -1,5 +1,7 @@
 //! Tests of the guest over a byte stream, with agents that lie, flood, stall and die.
 
+mod egress;
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;

@@ -211,6 +211,11 @@ impl Agent {
                 let output = guest.connect(asked.port, content(request.into_body())).await?;
                 Response::new(body(output.map_err(io::Error::other)))
             }
+            (_, "/egress") => {
+                // A mock box asks for nothing, so there is nothing to accept or to refuse.
+                let rows = guest.egress().await?.map(|request| panic!("{request:?}"));
+                Response::new(body(rows))
+            }
             (_, "/deadline") => {
                 let asked: guest_protocol::Deadline = read(request).await;
                 guest.set_deadline(Duration::from_millis(asked.in_ms)).await?;
@@ -323,6 +328,7 @@ async fn every_promise_is_kept_through_the_protocol() {
         entrypoint: false,
         metadata: Default::default(),
         lifetime: Duration::from_secs(600),
+        egress: Vec::new(),
         asker: None,
     };
     let bridge = Bridge { mock, agents: Mutex::default() };

@@ -78,7 +78,7 @@ impl TestAdmission {
         };
         let stale_after = Duration::from_secs(3600);
         let placement = PlacementFilter { stale_after, lease_ttl: stale_after, here: true, reachable: [].into() };
-        NewSandbox { sandbox, caps, key: None, placement, pool: None }
+        NewSandbox { egress: domain::SandboxEgress::default(), sandbox, caps, key: None, placement, pool: None }
     }
 
     async fn ask(&self, caps: Caps, owner: Option<&str>) -> Result<Sandbox, Refused> {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use domain::format_duration;
+use domain::{EgressEntry, InvalidEgress, format_duration};
 
 use super::draft::Draft;
 use super::fault::{Fault, Source};
@@ -35,6 +35,7 @@ pub(super) fn finish(draft: &mut Draft) {
         }
     }
     leases(draft);
+    egress(draft);
     worker_token(draft);
     custom_provider(draft);
     default_provider(draft);
@@ -106,6 +107,34 @@ fn leases(draft: &mut Draft) {
             let interval = format_duration(interval);
             draft.fault(key, &source, format!("{interval} is above half of `{other}`, which is {longer}; lower it"));
         }
+    }
+}
+
+/// Checks that each policy names lists that exist, and allows nothing that its mode has no use for.
+fn egress(draft: &mut Draft) {
+    let egress = &draft.config.egress;
+    let lists = egress.targets_of_lists();
+    let owners = egress.owner_policies().into_iter().map(|(owner, policy)| (format!("egress.owners.{owner}"), policy));
+    let policies = [("egress".to_owned(), egress.site()), ("egress.default".to_owned(), egress.default_policy())];
+    let faults = policies.into_iter().chain(owners).filter_map(|(section, policy)| {
+        let fault = policy.check(&lists).err()?;
+        let in_deny = policy.deny.iter().any(|entry| match (entry, &fault) {
+            (EgressEntry::List(name), InvalidEgress::UnknownList(unknown)) => name == unknown,
+            _ => false,
+        });
+        let message = match fault {
+            InvalidEgress::Long(entries) => format!("is one of {entries} entries; put them into a list (`@name`)"),
+            InvalidEgress::Large => "has entries that are too long together; put them into a list (`@name`)".to_owned(),
+            InvalidEgress::UnknownList(name) => format!("names `@{name}`, which is not in `egress.lists`"),
+            InvalidEgress::UselessAllow(mode) => {
+                format!("has no use with the mode `{mode}`; set `{section}.mode` to allow-list")
+            }
+        };
+        Some((format!("{section}.{}", if in_deny { "deny" } else { "allow" }), message))
+    });
+    for (key, message) in faults.collect::<Vec<_>>() {
+        let source = draft.source(&key);
+        draft.fault(key, &source, message);
     }
 }
 

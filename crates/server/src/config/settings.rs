@@ -1,6 +1,7 @@
 //! Settings of the operator: every key, with its type, default and description.
 
 mod access;
+mod egress;
 mod images;
 mod limits;
 mod providers;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 
 pub use access::{Auth, Pool, RateKey, RateLimit, RouteGroup};
+pub use egress::{DefaultEgress, Egress, OwnerEgress};
 pub use images::{Images, Registry};
 pub use limits::{Defaults, Limits, Overflow, Retention};
 pub use providers::{Absent, Custom, DefaultProvider, Docker, DockerTls, Enabled, Mock, Native, Proot, Providers};
@@ -36,6 +38,7 @@ section! {
         pub logging: Logging as Nested,
         pub providers: Providers as Nested,
         pub images: Images as Nested,
+        pub egress: Egress as Nested,
         pub auth: Auth as Nested,
         pub rate_limit: RateLimit as Nested,
         pub pool: Pool as Nested,
@@ -53,8 +56,12 @@ section! {
         pub host: IpAddr = "127.0.0.1",
         /// TCP port to listen on; 0 lets the kernel choose one.
         pub port: u16 = "7423",
-        /// Domain shown on spawn responses; a request's `Host` may be it.
+        /// Domain below which each port of a sandbox has a host name, as its preview: give it one
+        /// that holds nothing else. A request's `Host` may be the domain itself.
         pub preview_domain: String = "localhost" as HOST_NAME,
+        /// True to serve previews at `/proxy/<sandbox id>/<port>/` as well, for hosts without wildcard
+        /// DNS. Their pages then come from the API's own origin.
+        pub path_proxy: bool = "false",
         /// Further names, without ports, that a request's `Host` may have while the server listens
         /// on loopback. A request with any other `Host` gets 403.
         pub allowed_hosts: Vec<String> = "" as List(HOST_NAME),

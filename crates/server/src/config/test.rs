@@ -207,6 +207,9 @@ fn clear_maps(config: &mut Config) {
     config.workers.clear();
     config.auth.worker_tokens.clear();
     config.images.registries.clear();
+    config.egress.hosts.clear();
+    config.egress.lists.clear();
+    config.egress.owners.clear();
 }
 
 #[test]

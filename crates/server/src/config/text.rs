@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use domain::{EgressEntry, Host, OwnerId, Target};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
 
@@ -226,6 +227,45 @@ fn worker_id(text: &str) -> Read<String> {
         Err("has a worker id that is not made of 1 to 128 letters, digits, `.`, `_` or `-`".to_owned())
     }
 }
+
+/// The names of hosts, without ports.
+pub(super) const BY_HOST: EntryName = EntryName {
+    check: |text| match Host::parse(text) {
+        Ok(Host::Name(name)) => Ok(name),
+        Ok(Host::Address(_)) => Err("names an address; write the name of a host".to_owned()),
+        Err(error) => Err(error.to_string()),
+    },
+    is_host: true,
+};
+
+/// The names of lists of egress targets.
+pub(super) const BY_LIST: EntryName = EntryName {
+    check: |text| match EgressEntry::parse(&format!("@{text}")) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err("has a name that is not made of 1 to 64 letters, digits, `.`, `_` or `-`".to_owned()),
+    },
+    is_host: false,
+};
+
+/// The ids of owners.
+pub(super) const BY_OWNER: EntryName = EntryName {
+    check: |text| OwnerId::parse(text).map(|owner| owner.to_string()).map_err(|error| error.to_string()),
+    is_host: false,
+};
+
+/// A note for operators.
+pub(super) const NOTE: Text<String> =
+    text("a text of 1 to 4096 characters", |text| if_so((1..=4096).contains(&text.chars().count()), text));
+
+/// A target of a connection: a host, a wildcard or a network.
+pub(super) const EGRESS_TARGET: Text<Target> =
+    text("a target such as pypi.org:443, *.example.net or 10.0.0.0/8:5432", |text| Target::parse(text).ok());
+
+/// An entry of an egress policy: a target, or `@` and the name of a list.
+pub(super) const EGRESS_ENTRY: Text<EgressEntry> =
+    text("a target such as pypi.org:443, *.example.net or 10.0.0.0/8:5432, or @ and the name of a list", |text| {
+        EgressEntry::parse(text).ok()
+    });
 
 /// A value whose faults need words of their own.
 pub(super) struct Special<T> {

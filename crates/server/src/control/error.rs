@@ -21,6 +21,7 @@ pub enum Resource {
     Lease,
     Quota,
     Image,
+    EgressList,
 }
 
 impl fmt::Display for Resource {
@@ -33,6 +34,7 @@ impl fmt::Display for Resource {
             Resource::Lease => "lease on",
             Resource::Quota => "quota of the owner",
             Resource::Image => "image",
+            Resource::EgressList => "egress list",
         })
     }
 }

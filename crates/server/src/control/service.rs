@@ -18,6 +18,7 @@ use super::waiters::Waiters;
 use crate::admission::{Admission, QueueStats};
 use crate::audit::Refusals;
 use crate::clock::Clock;
+use crate::egress::Egress;
 use crate::events::{EventType, Events, ID_BLOCK};
 use crate::operation_metrics::{Operation, Operations};
 use crate::provider_registry::Registry;
@@ -47,6 +48,18 @@ pub struct Control {
     pub(super) admission: Arc<Admission>,
     /// Requests that wait for a sandbox to change its state.
     pub(super) waiters: Waiters,
+    pub(super) egress: Egress,
+}
+
+/// Parts that [`Control`] is made of.
+pub struct ControlParts {
+    pub store: Arc<dyn Store>,
+    pub registry: Registry,
+    pub clock: Arc<dyn Clock>,
+    pub policy: Policy,
+    pub events: Arc<Events>,
+    pub admission: Arc<Admission>,
+    pub egress: Egress,
 }
 
 impl fmt::Debug for Control {
@@ -57,21 +70,14 @@ impl fmt::Debug for Control {
 
 impl Control {
     /// Creates the service from its parts, without starting any task.
-    pub fn assemble(
-        store: Arc<dyn Store>,
-        registry: Registry,
-        clock: Arc<dyn Clock>,
-        policy: Policy,
-        tasks: TaskTracker,
-        events: Arc<Events>,
-        admission: Arc<Admission>,
-    ) -> Arc<Self> {
+    pub fn assemble(parts: ControlParts) -> Arc<Self> {
+        let ControlParts { store, registry, clock, policy, events, admission, egress } = parts;
         Arc::new(Self {
             store,
             registry,
             clock,
             policy,
-            tasks,
+            tasks: TaskTracker::new(),
             in_progress: Mutex::default(),
             removing: Mutex::default(),
             events,
@@ -80,6 +86,7 @@ impl Control {
             operations: Operations::default(),
             admission,
             waiters: Waiters::default(),
+            egress,
         })
     }
 
@@ -101,6 +108,11 @@ impl Control {
     /// Returns the tracker of tasks that must finish even if their caller has gone.
     pub fn tasks(&self) -> &TaskTracker {
         &self.tasks
+    }
+
+    /// Returns the connections out of sandboxes.
+    pub fn egress(&self) -> &Egress {
+        &self.egress
     }
 
     /// Returns the statistics of the spawn queue.

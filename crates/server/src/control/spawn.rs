@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{
-    Asker, Ceilings, OwnerId, Quota, Resources, SandboxId, Site, SizeOptions, SpawnOptions, State, StopReason, WorkerId,
+    Asker, Ceilings, EgressPolicy, OwnerId, Quota, Resources, SandboxEgress, SandboxId, Site, SizeOptions,
+    SpawnOptions, State, StopReason, WorkerId,
 };
 use providers::{Chain, Phase, Provider, Spec, Started};
 use serde_json::json;
@@ -39,6 +40,8 @@ pub struct SpawnRequest {
     pub generation: Option<u64>,
     /// Caller, whose share of bounded places is limited.
     pub asker: Option<Asker>,
+    /// Policy of the template on connections, which the request's cannot widen.
+    pub template_egress: Option<EgressPolicy>,
 }
 
 /// A sandbox that was spawned.
@@ -131,7 +134,7 @@ impl Control {
     async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant) -> Result<Spawned> {
         let Plan { new, spec, ttl, generation } = plan;
         let in_progress = InProgress::begin(self, &new.sandbox.id);
-        let placement = new.placement.clone();
+        let (placement, egress) = (new.placement.clone(), new.egress.clone());
         let admitted = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
         // No await from here until the task owns the sandbox. If the caller goes away, either
         // the task or the admission removes it.
@@ -146,7 +149,7 @@ impl Control {
         self.tasks.spawn(async move {
             let id = sandbox.id.clone();
             let spawned = tokio::select! {
-                spawned = control.make(sandbox, &spec, placement, generation, phases) => spawned,
+                spawned = control.make(sandbox, &egress, &spec, placement, generation, phases) => spawned,
                 // A start may wait long for an image, which is useless once the caller has gone.
                 () = answer.closed() => {
                     drop(in_progress);
@@ -171,7 +174,8 @@ impl Control {
 
     /// Checks the options of a request without calling a provider or worker.
     pub(super) fn check_options(&self, options: &SpawnOptions) -> Result<()> {
-        options.check(self.policy.resources).map_err(|error| Error::Invalid(error.to_string()))
+        options.check(self.policy.resources).map_err(|error| Error::Invalid(error.to_string()))?;
+        options.egress.as_ref().map_or(Ok(()), |policy| self.check_egress(policy))
     }
 
     /// Determines the size, and whether a box of this size may be made on this server. `asked` are
@@ -207,7 +211,7 @@ impl Control {
     /// Plans a request whose template was filled in. `asked` are the size fields that the caller
     /// chose, not the template.
     pub(super) async fn plan_filled(&self, request: SpawnRequest, asked: SizeOptions) -> Result<Plan> {
-        let SpawnRequest { options, owner, template: _, key, generation, asker } = request;
+        let SpawnRequest { options, owner, template: _, key, generation, asker, template_egress } = request;
         self.check_options(&options)?;
         let quota = self.quota_of(owner.as_ref()).await?;
         let ttl = self.policy.limits.under(&quota).ttl(options.ttl).map_err(|error| above("ttl", error))?;
@@ -215,12 +219,15 @@ impl Control {
         let default = options.size.unwrap_or(self.policy.resources);
         let (resources, fits_here) = self.size(asked, default, &quota, &offer)?;
         let image = options.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
+        let own = options.egress.unwrap_or_else(|| self.egress.default_policy().clone());
+        let egress = SandboxEgress { template: template_egress, own };
         let mut spec = Spec {
             image,
             resources,
             entrypoint: options.entrypoint.unwrap_or(false),
             metadata: options.metadata,
             lifetime: ttl + ORPHAN_GRACE,
+            egress: asked_of_provider(&egress),
             asker,
         };
         let names_disk = options.size.disk_mb.is_some_and(|disk_mb| disk_mb > 0);
@@ -244,8 +251,8 @@ impl Control {
             ended_at: None,
             error: None,
         };
-        let new =
-            NewSandbox { sandbox, caps: self.policy.caps, key, placement: self.placement(here), pool: self.place() };
+        let (caps, placement, pool) = (self.policy.caps, self.placement(here), self.place());
+        let new = NewSandbox { sandbox, egress, caps, key, placement, pool };
         Ok(Plan { new, spec, ttl, generation })
     }
 
@@ -257,6 +264,7 @@ impl Control {
         let limits = self.limits_of(request.owner.as_ref()).await?;
         // The caller did not choose the template's lifetime. It is lowered to the maximum.
         let ttl = template.options.ttl.map(|ttl| ttl.min(limits.ttl_max));
+        request.template_egress.clone_from(&template.options.egress);
         request.options = request.options.or(SpawnOptions { ttl, ..template.options });
         request.options.metadata.insert(TEMPLATE_LABEL.to_owned(), name);
         Ok(request)
@@ -266,6 +274,7 @@ impl Control {
     async fn make(
         self: &Arc<Self>,
         sandbox: Sandbox,
+        egress: &SandboxEgress,
         spec: &Spec,
         placement: PlacementFilter,
         generation: Option<u64>,
@@ -278,7 +287,13 @@ impl Control {
                 self.take_up(&id, generation).await?;
                 more_of_the_store(&mut phases, written);
             }
-            self.start(sandbox, spec, placement).await
+            let (sandbox, provider, started) = self.start(sandbox, spec, placement).await?;
+            if let Err(error) = self.begin_egress(&sandbox, egress, provider.as_ref()).await {
+                // Without its connections the box is not what was asked for.
+                let _ = provider.stop(&sandbox.id).await;
+                return Err(error);
+            }
+            Ok((provider, started))
         };
         let provider = match started.await {
             Ok((provider, started)) => {
@@ -317,7 +332,7 @@ impl Control {
         mut sandbox: Sandbox,
         spec: &Spec,
         mut placement: PlacementFilter,
-    ) -> Result<(Arc<dyn Provider>, Started)> {
+    ) -> Result<(Sandbox, Arc<dyn Provider>, Started)> {
         loop {
             let provider = self.runtime_of(&sandbox).await?;
             let awaited = self.await_image(provider.as_ref(), &sandbox).await;
@@ -332,7 +347,7 @@ impl Control {
                 self.image_came(provider.as_ref(), awaited, started.as_ref().err()).await;
             }
             let error = match started {
-                Ok(started) => return Ok((provider, started)),
+                Ok(started) => return Ok((sandbox, provider, started)),
                 Err(error) => error,
             };
             let is_unasked = matches!(error, providers::Error::NotAsked(_));
@@ -366,6 +381,13 @@ impl Control {
             tracing::warn!(%id, error = %Chain(&error), "cannot remove an abandoned sandbox yet");
         }
     }
+}
+
+/// Returns the policies on connections that a provider is asked to hold, each once.
+fn asked_of_provider(egress: &SandboxEgress) -> Vec<EgressPolicy> {
+    let mut policies: Vec<EgressPolicy> = egress.each().filter(|_| !egress.is_none()).cloned().collect();
+    policies.dedup();
+    policies
 }
 
 /// Adds the time since `written` to the `store` phase.

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use providers::Chain;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::JoinSet;
@@ -24,8 +23,9 @@ mod tls;
 mod write_timeout;
 
 use super::peer::{self, TrustedProxies};
+use super::preview::Sites;
 use crate::budget::Budget;
-use connection::Service;
+use connection::{Origin, Service};
 use connection_limit::{Place, Places, Share};
 use handshake::Turns;
 
@@ -56,17 +56,17 @@ pub struct Listeners {
     pub unix: Option<Socket>,
 }
 
-/// Serves `router` on every listener until `stop` is cancelled, then waits up to 10 s for
+/// Serves `sites` on every listener until `stop` is cancelled, then waits up to 10 s for
 /// requests under way and cuts off the rest.
 pub async fn serve(
     listeners: Listeners,
-    router: Router,
+    sites: Sites,
     memory: Arc<Budget>,
     proxies: TrustedProxies,
     stop: CancellationToken,
 ) {
     let Listeners { tcp, tls, unix } = listeners;
-    let service = Arc::new(Service { router, memory, proxies });
+    let service = Arc::new(Service { sites, memory, proxies });
     // The Unix socket has a connection limit of its own: it is the operator's way in while the
     // network is flooded.
     let unix = async {
@@ -182,6 +182,7 @@ fn begin(
     stop: &CancellationToken,
 ) {
     let (service, stop, from) = (Arc::clone(service), stop.clone(), new.from);
+    let plain = Origin { address: from, is_tls: false };
     match (new.stream, door) {
         (Stream::Tcp(stream), Door::Tcp(_, Some((tls, turns)))) => {
             prepare(&stream);
@@ -194,16 +195,17 @@ fn begin(
                     () = stop.cancelled() => None,
                 };
                 if let Some(stream) = stream {
+                    let from = Origin { address: from, is_tls: true };
                     connection::converse(stream, from, place, service, stop).await;
                 }
             });
         }
         (Stream::Tcp(stream), _) => {
             prepare(&stream);
-            connections.spawn(connection::converse(stream, from, place, service, stop));
+            connections.spawn(connection::converse(stream, plain, place, service, stop));
         }
         (Stream::Unix(stream), _) => {
-            connections.spawn(connection::converse(stream, from, place, service, stop));
+            connections.spawn(connection::converse(stream, plain, place, service, stop));
         }
     }
 }

@@ -2,15 +2,17 @@
 //! reading resets the connection, and the answer is lost with it.
 
 use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt};
-use http_body::Body as _;
+use http_body::{Body as _, Frame, SizeHint};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, Semaphore};
 
@@ -30,6 +32,39 @@ const DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
 const ELEMENT_BYTES: usize = 64;
 /// Number of values up to which none are counted, in bodies of at most [`SMALL_BYTES`].
 const FEW_ELEMENTS: usize = 64;
+
+/// Body that keeps a value until it was passed on or given up.
+#[derive(Debug)]
+pub struct Keeping<T> {
+    body: Body,
+    _kept: T,
+}
+
+impl<T> Keeping<T> {
+    pub fn new(body: Body, kept: T) -> Self {
+        Self { body, _kept: kept }
+    }
+}
+
+impl<T: Unpin> http_body::Body for Keeping<T> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
 
 /// Body in memory, which counts against the budget while it is held.
 #[derive(Debug)]

@@ -9,7 +9,8 @@ use super::accept::body_timeout::Stalled;
 use crate::budget::Spent;
 use crate::control::Error as Control;
 
-/// `Retry-After` while memory is spent, in seconds: most answers are read within it.
+/// `Retry-After` while memory is spent, in seconds: most answers are read within it. A program that
+/// is being started listens after about as long.
 const BUSY_RETRY_S: u64 = 1;
 
 /// Error of a handler or a middleware.
@@ -57,6 +58,14 @@ pub enum Refusal {
     SocketOrigin,
     /// Range outside the file. Holds the file's size in bytes.
     Range(u64),
+    /// Nothing listens on this port of a sandbox that a preview is of.
+    NothingListens(u16),
+    /// The program on the port of a preview does not answer in HTTP.
+    BadAnswer,
+    /// The program on the port of a preview takes too long for an answer.
+    NoAnswer,
+    /// A preview was asked for through so many others that it must be a loop.
+    Loop,
     /// Fault of the server.
     Internal,
 }
@@ -101,6 +110,9 @@ impl Refusal {
             Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
             Refusal::Method => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Refusal::Range(_) => (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
+            Refusal::NothingListens(_) | Refusal::BadAnswer => (StatusCode::BAD_GATEWAY, "bad_gateway"),
+            Refusal::NoAnswer => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
+            Refusal::Loop => (StatusCode::LOOP_DETECTED, "loop_detected"),
             Refusal::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
         }
     }
@@ -138,6 +150,14 @@ impl Refusal {
                                 `server.cors_allowed_origins`, where `*` does not count for WebSockets"
                 .to_owned(),
             Refusal::Range(size) => format!("the range lies outside the file, which has {size} bytes"),
+            Refusal::NothingListens(port) => {
+                format!("nothing listens on port {port} in the sandbox; start the program, and try again")
+            }
+            Refusal::BadAnswer => {
+                "what listens on this port of the sandbox broke off, or does not speak HTTP".to_owned()
+            }
+            Refusal::NoAnswer => "what listens on this port of the sandbox takes too long for its answer".to_owned(),
+            Refusal::Loop => "this request has come through too many previews; it is a loop".to_owned(),
             Refusal::Internal => "the server has a fault; its log has the cause under this request's id".to_owned(),
         }
     }
@@ -203,7 +223,7 @@ impl IntoResponse for ApiError {
         if let ApiError::Request(Refusal::TooFast { wait_s }) = &self {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(*wait_s));
         }
-        if let ApiError::Request(Refusal::Busy) = &self {
+        if let ApiError::Request(Refusal::Busy | Refusal::NothingListens(_)) = &self {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(BUSY_RETRY_S));
         }
         if let ApiError::Request(Refusal::Unauthorized(_)) = &self {

@@ -71,7 +71,7 @@ impl Hosts {
 }
 
 /// Host of an authority.
-enum Named {
+pub(super) enum Named {
     Address(IpAddr),
     /// Name in lower case, without the root's dot.
     Name(String),
@@ -80,7 +80,7 @@ enum Named {
 /// Parses an authority strictly, since a lenient reader could find another host in it. It has
 /// no user before the host, no zone in an address, nothing between a bracket and the port, and
 /// the port is a number.
-fn named(authority: &str) -> Option<Named> {
+pub(super) fn named(authority: &str) -> Option<Named> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (address, port) = rest.split_once(']')?;

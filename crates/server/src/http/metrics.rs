@@ -45,6 +45,7 @@ fn families(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<MetricFam
     families.extend(request_memory(&snapshot.request_memory));
     families.extend(snapshot.stored.iter().flat_map(stored));
     families.extend(operations(api, snapshot));
+    families.extend(egress(api));
     families.extend(process(api));
     families
 }
@@ -156,6 +157,19 @@ fn stored(stored: &Stored) -> [MetricFamily; 6] {
         gauge("tidebox_owner_quotas_total", "Owners with a quota of their own.", quotas.total),
         MetricFamily::new(Kind::Gauge, "tidebox_workers_total", "Workers.").with_each(of_workers, status),
         MetricFamily::new(Kind::Gauge, "tidebox_leases_total", "Leases.").with_each(of_leases, status),
+    ]
+}
+
+fn egress(api: &Api) -> [MetricFamily; 3] {
+    let counts = api.control.egress().totals();
+    let verdicts = [("allowed", counts.allowed), ("denied", counts.denied), ("failed", counts.failed)];
+    let bytes = [("sent", counts.bytes_sent), ("received", counts.bytes_received)];
+    [
+        gauge("tidebox_egress_open_connections", "Connections out of sandboxes that are open.", counts.open),
+        MetricFamily::new(Kind::Counter, "tidebox_egress_connections", "Connections that sandboxes asked for.")
+            .with_each(verdicts, |family, (verdict, count)| family.with(&[("verdict", verdict)], count as f64)),
+        MetricFamily::new(Kind::Counter, "tidebox_egress_bytes", "Bytes between sandboxes and hosts.")
+            .with_each(bytes, |family, (direction, count)| family.with(&[("direction", direction)], count as f64)),
     ]
 }
 

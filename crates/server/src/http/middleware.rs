@@ -10,11 +10,23 @@ pub mod request;
 pub mod users;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use utoipa::openapi::OpenApi;
 
 use super::error;
+use super::preview::{self, pages};
 use super::state::Api;
+
+/// Returns the way of requests to previews. It has no paths: they are those of programs in sandboxes.
+pub fn previews(api: &Api) -> Router {
+    Router::new()
+        .fallback(preview::forward)
+        .with_state(api.clone())
+        .layer(from_fn_with_state(api.clone(), auth::pass))
+        .layer(from_fn_with_state(api.clone(), audit::pass))
+        .layer(from_fn_with_state(api.clone(), request::pass))
+        .layer(from_fn(pages::pass))
+}
 
 /// Wraps the routes in the middleware, innermost first.
 pub fn around(routes: Router<Api>, description: &OpenApi, api: &Api) -> Router {

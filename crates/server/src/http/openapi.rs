@@ -12,7 +12,7 @@ use utoipa::OpenApi;
 use super::policy::{Gate, Policies};
 use super::state::Api;
 
-use crate::auth::{Access, Asked};
+use crate::auth::{Access, Asked, Demand};
 
 pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
 
@@ -54,6 +54,7 @@ pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
         (name = "exec", description = "Run commands"),
         (name = "files", description = "Files in a sandbox; paths are absolute and resolved in the sandbox"),
         (name = "ports", description = "TCP ports in a sandbox"),
+        (name = "egress", description = "Connections out of a sandbox"),
         (name = "templates", description = "Named spawn requests"),
         (name = "quotas", description = "What single owners may do where it differs from what everybody may"),
         (name = "providers", description = "The runtimes behind the service"),
@@ -85,13 +86,15 @@ fn document(
 
 /// Returns the security scheme that the OpenAPI document gives for a route.
 fn security(access: &Access, gate: Gate) -> Security {
-    match gate {
-        Gate::Worker(_) => Security::Worker,
-        Gate::Key(demand) => match access.asks(demand) {
-            Asked::Nothing => Security::Open,
-            Asked::Key => Security::Key,
-            Asked::AdminKey => Security::AdminKey,
-        },
+    let demand = match gate {
+        Gate::Worker(_) => return Security::Worker,
+        Gate::Preview => Demand::Key,
+        Gate::Key(demand) => demand,
+    };
+    match access.asks(demand) {
+        Asked::Nothing => Security::Open,
+        Asked::Key => Security::Key,
+        Asked::AdminKey => Security::AdminKey,
     }
 }
 

@@ -7,6 +7,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// Header to which every proxy on the way adds the address of its own peer.
 const FORWARDED_FOR: &str = "x-forwarded-for";
+/// Header in which a proxy says how its client speaks to it.
+const FORWARDED_PROTO: &str = "x-forwarded-proto";
 
 /// Bits before the IPv4 address in an IPv4-mapped IPv6 address.
 const IPV4_MAPPED_BITS: u8 = 96;
@@ -33,6 +35,8 @@ pub struct Peer {
     /// True if the request came over the Unix socket, which only the server's own user and root
     /// can reach.
     pub via_unix: bool,
+    /// True if the client speaks TLS, with this server or with a trusted proxy.
+    pub is_secure: bool,
 }
 
 /// Proxies whose `X-Forwarded-For` is trusted.
@@ -52,10 +56,15 @@ impl TrustedProxies {
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// Returns the client behind a connection from `connected` (`None`: over the Unix socket).
-    pub(super) fn caller(&self, connected: Option<IpAddr>, headers: &HeaderMap) -> Peer {
+    /// Returns the client behind a connection from `connected` (`None`: over the Unix socket), which
+    /// is one over TLS if `is_tls`.
+    pub(super) fn caller(&self, connected: Option<IpAddr>, is_tls: bool, headers: &HeaderMap) -> Peer {
         let address = connected.map(|address| self.behind(address.to_canonical(), headers));
-        Peer { address, via_unix: connected.is_none() }
+        // Only the server's own user can stand at the other end of the Unix socket.
+        let is_believed = connected.is_none_or(|address| self.contains(address));
+        let told = headers.get_all(FORWARDED_PROTO).iter().next_back().filter(|_| is_believed);
+        let is_secure = is_tls || told.is_some_and(|scheme| scheme.as_bytes().eq_ignore_ascii_case(b"https"));
+        Peer { address, via_unix: connected.is_none(), is_secure }
     }
 
     /// Walks the chain of proxies from this server towards the client, as long as the current
@@ -116,7 +125,7 @@ mod test {
 
     #[track_caller]
     fn check(connected: &str, lines: &[&str], expected: &str) {
-        let peer = trusted().caller(Some(connected.parse().unwrap()), &headers(lines));
+        let peer = trusted().caller(Some(connected.parse().unwrap()), false, &headers(lines));
         assert_eq!(peer.address, Some(expected.parse().unwrap()), "{connected} {lines:?}");
         assert!(!peer.via_unix);
     }
@@ -148,7 +157,7 @@ mod test {
             axum::http::HeaderName::from_static(FORWARDED_FOR),
             HeaderValue::from_bytes(b"1.2.3.4\xff").unwrap(),
         )]);
-        let peer = trusted().caller(Some("10.1.2.3".parse().unwrap()), &raw);
+        let peer = trusted().caller(Some("10.1.2.3".parse().unwrap()), false, &raw);
         assert_eq!(peer.address, Some("10.1.2.3".parse().unwrap()));
     }
 
@@ -176,8 +185,8 @@ mod test {
 
     #[test]
     fn the_unix_socket_has_no_address_and_believes_no_header() {
-        let peer = trusted().caller(None, &headers(&["198.51.100.1"]));
-        assert_eq!(peer, Peer { address: None, via_unix: true });
+        let peer = trusted().caller(None, false, &headers(&["198.51.100.1"]));
+        assert_eq!(peer, Peer { address: None, via_unix: true, is_secure: false });
     }
 
     proptest! {
@@ -185,7 +194,7 @@ mod test {
         fn whatever_a_stranger_writes_its_own_address_counts(lines in proptest::collection::vec("[ -~]{0,60}", 0..4)) {
             let stranger: IpAddr = "203.0.113.9".parse().unwrap();
             let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-            prop_assert_eq!(trusted().caller(Some(stranger), &headers(&lines)).address, Some(stranger));
+            prop_assert_eq!(trusted().caller(Some(stranger), false, &headers(&lines)).address, Some(stranger));
         }
 
         #[test]
@@ -202,7 +211,7 @@ mod test {
             let joined = chain.join(", ");
             let lines: Vec<&str> = chain.iter().map(String::as_str).collect();
             for headers in [headers(&[&joined]), headers(&lines)] {
-                let peer = trusted().caller(Some("10.1.2.3".parse().unwrap()), &headers);
+                let peer = trusted().caller(Some("10.1.2.3".parse().unwrap()), false, &headers);
                 prop_assert_eq!(peer.address, Some(client));
             }
         }
@@ -210,7 +219,7 @@ mod test {
         #[test]
         fn the_caller_is_a_stranger_or_the_chain_ended(line in "[0-9a-f.:, ]{0,80}") {
             let connected: IpAddr = "10.1.2.3".parse().unwrap();
-            let address = trusted().caller(Some(connected), &headers(&[&line])).address.unwrap();
+            let address = trusted().caller(Some(connected), false, &headers(&[&line])).address.unwrap();
             let is_told = line.split(',').any(|entry| super::address(entry.as_bytes()) == Some(address));
             prop_assert!(address == connected || is_told);
         }

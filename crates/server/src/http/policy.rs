@@ -33,6 +33,8 @@ pub enum Gate {
     Key(Demand),
     /// The credential of the worker in the path, with this scope.
     Worker(Scope),
+    /// A permit for the port that the request is to, or an API key.
+    Preview,
 }
 
 /// Sandboxes that a request is about.
@@ -70,6 +72,10 @@ pub(super) const OPEN: Policy = Policy { is_vital: true, ..Policy::of(Gate::Key(
 pub(super) const KEY: Policy = Policy::of(Gate::Key(Demand::Key));
 /// Asks for the admin key.
 pub(super) const ADMIN: Policy = Policy::of(Gate::Key(Demand::AdminKey));
+
+/// Opens a port of a sandbox. Requests to its host name have this policy, whatever their path.
+pub const PREVIEW: Policy =
+    Policy { takes_key_as_protocol: true, about: About::OneSandbox, ..Policy::of(Gate::Preview) };
 
 impl Policy {
     pub(super) const fn of(gate: Gate) -> Self {

@@ -10,6 +10,7 @@ use self::session::Connection;
 use super::error::Result;
 use super::files::LIST_BYTES;
 use super::meter::{Meter, WAIT_MAX};
+use super::port_stream::{self, PortStream};
 use super::request::{Name, Names};
 use super::state::Api;
 use super::websocket::Handshake;
@@ -56,8 +57,9 @@ pub async fn connect(
     let port = wire::port(&port)?;
     let handshake = Handshake::check(&api, request.headers(), INSTEAD)?;
     let held = meter.account().reserve_within(session::SOCKET_BYTES, WAIT_MAX).await?;
-    let (to_process, input) = session::input();
+    let (to_process, input) = port_stream::input();
     let from_process = api.control.connect(&id, port, input).await?;
+    let from_process = PortStream::new(from_process, meter.account());
     let connection = Connection { to_process, from_process };
     Ok(handshake.open(api, request, move |api, io| session::run(api, id, io, connection, held)))
 }

@@ -15,8 +15,8 @@ use super::openapi::{self, FILES_OF_ROUTES, IMAGES_OF_ROUTES};
 use super::policy::{ADMIN, About, Audit, Gate, KEY, OPEN, Policies, Policy};
 use super::state::Api;
 use super::{
-    audit, diagnostics, events, exec, exec_socket, files, images, metrics, pool, ports, providers, quotas, sandboxes,
-    system, templates, workers,
+    audit, diagnostics, egress, events, exec, exec_socket, files, images, metrics, pool, ports, preview, providers,
+    quotas, sandboxes, system, templates, workers,
 };
 use crate::auth::Demand;
 use crate::auth::token::Scope;
@@ -105,6 +105,9 @@ fn table() -> Vec<Row> {
         get(   "/sandboxes/{id}/files/glob",                routes!(files::glob),                    READ_BOX),
         get(   "/sandboxes/{id}/ports",                     routes!(ports::list),                    READ_BOX),
         get(   "/sandboxes/{id}/ports/{port}/connect",      routes!(ports::connect),                 Policy { takes_key_as_protocol: true, ..WRITE_BOX }),
+        get(   "/sandboxes/{id}/egress",                    routes!(egress::show),                   READ_BOX),
+        put(   "/sandboxes/{id}/egress",                    routes!(egress::replace),                WRITE_BOX.audited("sandboxes.egress")),
+        post(  "/sandboxes/{id}/preview",                   routes!(preview::mint),                  WRITE_BOX),
         // Templates
         post(  "/templates",                                routes!(templates::create),              TEMPLATES.audited("templates.create")),
         get(   "/templates",                                routes!(templates::list),                TEMPLATES),
@@ -290,12 +293,13 @@ mod test {
     }
 
     #[test]
-    fn changes_of_templates_quotas_and_images_are_audited_outside_of_admin_and_nothing_else_is() {
+    fn changes_of_templates_quotas_images_and_egress_are_audited_outside_of_admin_and_nothing_else_is() {
         let (_, policies) = router();
         for (path, method, policy) in rows(&policies).filter(|(path, ..)| !path.starts_with("/admin")) {
             let group = path.split('/').nth(1).unwrap();
             let is_change = *method != Method::GET && policy.about != About::NewSandbox;
-            let is_audited = is_change && ["templates", "quotas", "images"].contains(&group);
+            let is_rule = ["templates", "quotas", "images"].contains(&group) || path.ends_with("/egress");
+            let is_audited = is_change && is_rule;
             match policy.audit {
                 Audit::Always(action) => assert!(is_audited && action.starts_with(group), "{method} {path}: {action}"),
                 Audit::Nothing => assert!(!is_audited, "{method} {path}"),

@@ -31,7 +31,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
     responses(
         (status = 201, description = "Made; `Server-Timing` splits the time it took", body = api::Sandbox),
         (status = 400, description = "The request makes no sense, or the provider cannot do it", body = api::ErrorBody),
-        (status = 404, description = "No such template or provider", body = api::ErrorBody),
+        (status = 404, description = "No such template, provider or egress list", body = api::ErrorBody),
         (status = 409, description = "Destroyed while it was being made", body = api::ErrorBody),
         (status = 429, description = "A cap or a maximum is reached", body = api::ErrorBody),
         (status = 500, description = "The provider failed", body = api::ErrorBody),
@@ -58,7 +58,7 @@ pub async fn spawn(
         (status = 200, description = "What would become of it right now; nothing is made",
             body = api::AdmissionDecision),
         (status = 400, description = "The request makes no sense, or the provider cannot do it", body = api::ErrorBody),
-        (status = 404, description = "No such template or provider", body = api::ErrorBody)))]
+        (status = 404, description = "No such template, provider or egress list", body = api::ErrorBody)))]
 pub async fn admission(
     State(api): State<Api>,
     Owner(owner): Owner,

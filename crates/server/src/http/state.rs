@@ -11,6 +11,7 @@ use super::cors::Cors;
 use super::hosts::Hosts;
 use super::policy::Policies;
 use crate::auth::Access;
+use crate::auth::preview::PreviewKey;
 use crate::budget::Budget;
 use crate::config;
 use crate::control::Control;
@@ -34,8 +35,12 @@ pub struct Api {
 /// Settings that handlers need besides the control.
 #[derive(Debug)]
 pub struct Settings {
-    /// Domain of preview URLs in spawn responses.
+    /// Domain below which the host names of previews are.
     pub preview_domain: String,
+    /// True if a path may stand for a port.
+    pub path_proxy: bool,
+    /// Key of permits for previews.
+    pub preview_key: PreviewKey,
     /// Largest file that one request may write, in bytes.
     pub file_bytes_max: u64,
     /// Largest image archive that one request may import, in bytes.

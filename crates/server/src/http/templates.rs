@@ -20,6 +20,7 @@ use crate::control::SpawnRequest;
     responses(
         (status = 201, body = api::Template, description = "Stored"),
         (status = 400, body = api::ErrorBody, description = "The values make no sense"),
+        (status = 404, body = api::ErrorBody, description = "No such egress list"),
         (status = 409, body = api::ErrorBody, description = "The name is taken"),
         (status = 429, body = api::ErrorBody, description = "There are as many as there may be")))]
 pub async fn create(
@@ -60,7 +61,7 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::T
     responses(
         (status = 200, body = api::Template, description = "Replaced; what was left out is cleared"),
         (status = 400, body = api::ErrorBody, description = "The values make no sense"),
-        (status = 404, body = api::ErrorBody, description = "No such template")))]
+        (status = 404, body = api::ErrorBody, description = "No such template or egress list")))]
 pub async fn update(
     State(api): State<Api>,
     Name(name): Name,

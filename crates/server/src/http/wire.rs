@@ -2,6 +2,7 @@
 //! both.
 
 mod audit;
+mod egress;
 mod exec;
 mod images;
 mod list;
@@ -27,6 +28,7 @@ use crate::events::{Event, EventType};
 use crate::provider_registry::{Checked, Entry};
 
 pub use audit::{AuditQuery, audit_cursor, audit_entry};
+pub use egress::{egress, egress_policy};
 pub use exec::{bytes, exec_request, exec_result};
 pub use images::{image, image_detail, pruned_images, pull_progress};
 pub use list::{cursor, list_filter};
@@ -54,7 +56,7 @@ pub fn spawn_request(mut body: api::SpawnRequest, header: Option<OwnerId>) -> Re
 
 /// Converts the options of a spawn or of a template.
 pub fn spawn_options(body: api::SpawnOptions) -> Result<SpawnOptions, ApiError> {
-    let api::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata } = body;
+    let api::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress } = body;
     Ok(SpawnOptions {
         image,
         provider,
@@ -62,6 +64,7 @@ pub fn spawn_options(body: api::SpawnOptions) -> Result<SpawnOptions, ApiError> 
         entrypoint,
         ttl: ttl.map(|text| span("ttl", &text)).transpose()?,
         metadata: metadata.unwrap_or_default().0,
+        egress: egress.map(|policy| egress_policy(&policy)).transpose()?,
     })
 }
 
@@ -194,7 +197,7 @@ pub fn new_template(mut body: api::TemplateRequest) -> Result<(String, SpawnOpti
 
 /// Converts a template to the API.
 pub fn template(template: &Template) -> api::Template {
-    let SpawnOptions { image, provider, size, entrypoint, ttl, metadata } = template.options.clone();
+    let SpawnOptions { image, provider, size, entrypoint, ttl, metadata, egress } = template.options.clone();
     api::Template {
         name: template.name.clone(),
         image,
@@ -205,6 +208,7 @@ pub fn template(template: &Template) -> api::Template {
         ttl: ttl.map(duration),
         provider,
         metadata: api::StringMap(metadata),
+        egress: egress.map(|policy| egress::policy(&policy)),
         created_at: time(template.created_at),
         updated_at: time(template.updated_at),
     }

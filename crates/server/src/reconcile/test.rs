@@ -100,6 +100,7 @@ async fn a_provider_that_fails_does_not_keep_the_next_from_being_looked_at() {
 async fn an_orphan_that_cannot_be_removed_does_not_keep_the_others() {
     let two = Two::new().await;
     let spec = |fails: &str| Spec {
+        egress: Vec::new(),
         image: "any".to_owned(),
         resources: harness::policy().resources,
         entrypoint: false,

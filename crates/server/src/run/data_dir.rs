@@ -1,9 +1,11 @@
 //! Folder that holds everything that must survive a restart.
 
 use std::fs::File;
+use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
 use super::failure::Failure;
+use crate::auth::preview::{KEY_BYTES, PreviewKey};
 
 /// Creates the data directory, for the server's user alone, and locks it.
 pub(super) fn lock(data_dir: &Path) -> Result<File, Failure> {
@@ -21,4 +23,29 @@ pub(super) fn lock(data_dir: &Path) -> Result<File, Failure> {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure::Locked(data_dir.display().to_string())),
         Err(errno) => Err(failed(&path)(errno.into())),
     }
+}
+
+/// Returns the key of permits for previews, which is made at the first start. A file of another
+/// length is replaced: it was cut off by a full disk, or by hand to end all permits.
+pub(super) fn preview_key(data_dir: &Path) -> Result<PreviewKey, Failure> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = data_dir.join("preview.key");
+    let key = || -> io::Result<PreviewKey> {
+        let mut file = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+        let mut bytes = Vec::with_capacity(KEY_BYTES);
+        (&mut file).take(KEY_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+        let bytes = match bytes.try_into() {
+            Ok(bytes) => bytes,
+            Err(_) => {
+                let made: [u8; KEY_BYTES] = rand::random();
+                file.set_len(0)?;
+                io::Seek::rewind(&mut file)?;
+                file.write_all(&made)?;
+                file.sync_all()?;
+                made
+            }
+        };
+        Ok(PreviewKey::new(bytes))
+    };
+    key().map_err(|source| Failure::DataDir { path: path.display().to_string(), source })
 }

@@ -31,6 +31,11 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
+/// Returns the port of the TCP listener.
+pub(super) fn port(listeners: &Listeners) -> Result<u16, Failure> {
+    Ok(listeners.tcp.local_addr().map_err(Failure::System)?.port())
+}
+
 /// Returns the URL of the TCP listener, with the port that the kernel chose.
 pub(super) fn url(listeners: &Listeners) -> Result<String, Failure> {
     let bound = listeners.tcp.local_addr().map_err(Failure::System)?;

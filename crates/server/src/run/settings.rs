@@ -8,9 +8,11 @@ use domain::{Caps, Configured, Limits, Places, Resources, SizeRules};
 use super::machine;
 use crate::admission::QueuePolicy;
 use crate::auth::Access;
+use crate::auth::preview::PreviewKey;
 use crate::budget::Budget;
-use crate::config::{Config, Overflow};
+use crate::config::{self, Config, Overflow};
 use crate::control::{AuditBounds, ORPHAN_GRACE, Policy};
+use crate::egress::{EgressConfig, EgressLimits};
 use crate::http::{Cors, Hosts, Settings};
 use crate::process::Process;
 use crate::rate_limit::RateLimiter;
@@ -69,8 +71,31 @@ pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
     }
 }
 
+/// Returns the settings of connections out of sandboxes of a server that listens on `port`.
+pub(crate) fn egress(config: &config::Egress, port: u16) -> EgressConfig {
+    let some = |number: u64| Some(number).filter(|number| *number > 0);
+    EgressConfig {
+        site: config.site(),
+        default: config.default_policy(),
+        owners: config.owner_policies(),
+        lists: config.targets_of_lists(),
+        internal: config.internal.clone(),
+        hosts: config.hosts.clone(),
+        limits: EgressLimits {
+            connections: config.max_connections,
+            connections_per_second: config.max_connections_per_second,
+            bytes_per_second: some(config.max_bytes_per_second),
+            bytes: some(config.max_mb << 20),
+            idle: config.idle_timeout,
+            connect: config.connect_timeout,
+        },
+        server_ports: vec![port],
+        memory_bytes: config.max_memory_mb << 20,
+    }
+}
+
 /// Returns the settings of the HTTP API of a server that started at `started`.
-pub(super) fn http(config: &Config, process: Process, started: Instant) -> Settings {
+pub(super) fn http(config: &Config, preview_key: PreviewKey, process: Process, started: Instant) -> Settings {
     let mut names = config.server.allowed_hosts.clone();
     names.push(config.server.preview_domain.clone());
     Settings {
@@ -80,6 +105,8 @@ pub(super) fn http(config: &Config, process: Process, started: Instant) -> Setti
         rate_limiter: RateLimiter::new(&config.rate_limit).map(Arc::new),
         cors: Cors::new(&config.server.cors_allowed_origins),
         preview_domain: config.server.preview_domain.clone(),
+        path_proxy: config.server.path_proxy,
+        preview_key,
         file_bytes_max: config.limits.max_file_bytes,
         image_bytes_max: config.images.max_image_mb << 20,
         defaults: config.defaults.clone(),

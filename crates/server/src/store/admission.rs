@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::{Caps, Denial, Room, WorkerId};
+use domain::{Caps, Denial, Room, SandboxEgress, WorkerId};
 
 use super::pool::PoolPlace;
 use super::sandboxes::Sandbox;
@@ -25,6 +25,8 @@ pub struct IdempotencyKey {
 pub struct NewSandbox {
     /// The row, in state `creating`.
     pub sandbox: Sandbox,
+    /// Policies on connections out of it.
+    pub egress: SandboxEgress,
     /// The global caps; the owner's quota is read with them.
     pub caps: Caps,
     /// The caller's key for the request.

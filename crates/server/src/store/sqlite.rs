@@ -2,9 +2,11 @@
 
 mod audit;
 mod database;
+mod egress;
 mod ended;
 mod list;
 mod placement;
+mod policies;
 mod pool;
 mod quotas;
 mod rows;

@@ -10,8 +10,8 @@ pub(crate) use workers::{here, placement};
 use std::time::Duration;
 
 use domain::{
-    Caps, Denial, Metadata, OwnerId, Quota, Resources, SandboxId, SizeOptions, SpawnOptions, State, StopReason,
-    Timestamp, WorkerId,
+    Caps, Denial, EgressEntry, EgressMode, EgressPolicy, Metadata, OwnerId, Quota, Resources, SandboxEgress, SandboxId,
+    SizeOptions, SpawnOptions, State, StopReason, Timestamp, WorkerId,
 };
 
 use super::admission::KEY_LIFETIME;
@@ -43,6 +43,7 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     quotas_are_saved_whole(store).await;
     a_key_names_one_sandbox_of_one_owner_for_a_day(store).await;
     a_key_is_free_when_nobody_got_its_sandbox(store).await;
+    policies_on_connections_are_kept_with_a_sandbox(store).await;
     templates_are_kept_by_name(store).await;
     workers::run(store).await;
     workers::leases_follow_the_rules(store).await;
@@ -94,7 +95,14 @@ pub(super) fn sandbox(n: u8, owner: Option<&str>) -> Sandbox {
 }
 
 fn new(sandbox: Sandbox, caps: Caps) -> NewSandbox {
-    NewSandbox { sandbox, caps, key: None, placement: workers::placement(), pool: None }
+    NewSandbox {
+        egress: SandboxEgress::default(),
+        sandbox,
+        caps,
+        key: None,
+        placement: workers::placement(),
+        pool: None,
+    }
 }
 
 async fn admit(store: &dyn Store, sandbox: &Sandbox) {
@@ -422,7 +430,14 @@ async fn a_key_names_one_sandbox_of_one_owner_for_a_day(store: &dyn Store) {
         let mut sandbox = sandbox(n, owner);
         sandbox.created_at = at;
         let key = IdempotencyKey { key: "k".to_owned(), request: request.to_owned() };
-        NewSandbox { sandbox, caps: Caps::default(), key: Some(key), placement: workers::placement(), pool: None }
+        NewSandbox {
+            egress: SandboxEgress::default(),
+            sandbox,
+            caps: Caps::default(),
+            key: Some(key),
+            placement: workers::placement(),
+            pool: None,
+        }
     };
     let gina = OwnerId::parse("gina").unwrap();
     let day = after(start(), KEY_LIFETIME);
@@ -451,6 +466,7 @@ async fn a_key_is_free_when_nobody_got_its_sandbox(store: &dyn Store) {
     for (n, end) in (170..).zip(ends) {
         let key = IdempotencyKey { key: "again".to_owned(), request: "r".to_owned() };
         let new = NewSandbox {
+            egress: SandboxEgress::default(),
             sandbox: sandbox(n, None),
             caps: Caps::default(),
             key: Some(key),
@@ -464,12 +480,51 @@ async fn a_key_is_free_when_nobody_got_its_sandbox(store: &dyn Store) {
     end(store, 170..=172).await;
 }
 
+async fn policies_on_connections_are_kept_with_a_sandbox(store: &dyn Store) {
+    let policy = |mode, allow: &[&str]| EgressPolicy {
+        mode,
+        allow: allow.iter().map(|text| EgressEntry::parse(text).unwrap()).collect(),
+        deny: Vec::new(),
+    };
+    let template = policy(EgressMode::AllowList, &["*.a.example:443", "@packages"]);
+    let egress = SandboxEgress { template: Some(template.clone()), own: policy(EgressMode::Open, &[]) };
+    let with =
+        |n, egress: &SandboxEgress| NewSandbox { egress: egress.clone(), ..new(sandbox(n, None), Caps::default()) };
+    for (n, egress) in [(180, &egress), (181, &SandboxEgress::default())] {
+        assert_eq!(store.admit(&with(n, egress)).await.unwrap(), Admitted::Yes(WorkerId::local()));
+        assert_eq!(store.egress(&id(n)).await.unwrap().as_ref(), Some(egress));
+    }
+    assert_eq!(store.with_egress("local").await.unwrap(), [], "not while they are being made");
+    for n in [180, 181] {
+        store.apply(&id(n), Change::Started).await.unwrap();
+    }
+    assert_eq!(store.with_egress("local").await.unwrap(), [(id(180), None)]);
+    assert_eq!(store.with_egress("w1").await.unwrap(), []);
+    let own = policy(EgressMode::AllowList, &["10.0.0.0/8:5432"]);
+    let after = SandboxEgress { template: Some(template), own: own.clone() };
+    assert_eq!(store.set_egress(&id(180), own.clone()).await.unwrap(), Some(after.clone()));
+    assert_eq!(store.egress(&id(180)).await.unwrap(), Some(after));
+    store.set_egress(&id(181), own.clone()).await.unwrap();
+    assert_eq!(store.with_egress("local").await.unwrap().len(), 2);
+    store.set_egress(&id(181), EgressPolicy::default()).await.unwrap();
+    assert_eq!(store.with_egress("local").await.unwrap().len(), 1);
+    end(store, 180..=181).await;
+    assert_eq!(store.with_egress("local").await.unwrap(), []);
+    assert_eq!(store.set_egress(&id(180), own).await.unwrap(), None, "it has ended");
+    assert_eq!(store.egress(&id(199)).await.unwrap(), None);
+}
+
 async fn templates_are_kept_by_name(store: &dyn Store) {
     let options = SpawnOptions {
         image: Some("host".to_owned()),
         ttl: Some(Duration::from_millis(1500)),
         size: SizeOptions { memory_mb: Some(u32::MAX), ..SizeOptions::default() },
         entrypoint: Some(true),
+        egress: Some(EgressPolicy {
+            mode: EgressMode::Open,
+            allow: Vec::new(),
+            deny: vec![EgressEntry::parse("a.example:1").unwrap()],
+        }),
         ..SpawnOptions::default()
     };
     let template = |name: &str| Template {

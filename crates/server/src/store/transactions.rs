@@ -4,7 +4,9 @@ use std::fmt;
 use std::ops::Range;
 
 use async_trait::async_trait;
-use domain::{Caps, OwnerId, Quota, Room, SandboxId, SpawnOptions, State, StoreId, Timestamp};
+use domain::{
+    Caps, EgressPolicy, OwnerId, Quota, Room, SandboxEgress, SandboxId, SpawnOptions, State, StoreId, Timestamp,
+};
 
 use super::admission::{Admitted, NewSandbox};
 use super::audit::AuditStore;
@@ -59,6 +61,17 @@ pub trait Store: AuditStore + PoolStore + Workers + fmt::Debug + Send + Sync {
     /// Returns the running sandboxes on `worker`, of one `provider` or of all, and reads no
     /// other rows.
     async fn running(&self, worker: &str, provider: Option<&str>) -> Result<Vec<SandboxId>>;
+
+    /// Returns the policies on connections out of a sandbox; `None` if there is no such sandbox.
+    async fn egress(&self, id: &SandboxId) -> Result<Option<SandboxEgress>>;
+
+    /// Replaces a sandbox's own policy, and returns all of its policies; `None` if it has ended or
+    /// does not exist.
+    async fn set_egress(&self, id: &SandboxId, own: EgressPolicy) -> Result<Option<SandboxEgress>>;
+
+    /// Returns the running sandboxes on `worker` that have policies, with their owners, and reads
+    /// no other rows.
+    async fn with_egress(&self, worker: &str) -> Result<Vec<(SandboxId, Option<OwnerId>)>>;
 
     /// Checks that the store can be read and written.
     async fn check(&self) -> Result<()>;

@@ -22,6 +22,7 @@ use crate::clock::{Clock, SteadyClock};
 use crate::config::Leases;
 use crate::control::{AuditBounds, Control, Policy};
 use crate::provider_registry::{Offer, Registry};
+use crate::run::settings;
 use crate::store::{Sqlite, Store};
 
 /// Returns bounds of a queue that one owner may fill.
@@ -132,7 +133,8 @@ impl Builder {
         let default = providers[0].name().to_owned();
         let providers = providers.into_iter().map(|provider| (provider, Offer::Always)).collect();
         let registry = Registry::assemble(providers, Some(&default), clock.as_ref()).await;
-        let app = App::compose(Parts { store, clock, registry, policy });
+        let egress = settings::egress(&crate::config::Egress::default(), 0);
+        let app = App::compose(Parts { store, clock, registry, policy, egress });
         if beats {
             app.enroll().await.unwrap();
         }

@@ -14,6 +14,7 @@ use crate::server::{MOCK, NATIVE, TestServer};
 /// Reasons for which some cases of the suite are skipped.
 const IMAGES: &str = "which images there are, the other service knows, and is asked only by the start";
 const CONTROL: &str = "a command of another service cannot be controlled while it runs";
+const EGRESS: &str = "the other service makes the connections out of its boxes";
 const STDIN: &str = "stdin is sent in the request, which has a bound";
 
 fn config(url: &str, label: &str) -> CustomConfig {
@@ -39,6 +40,7 @@ fn spec() -> Spec {
         entrypoint: false,
         metadata: [("team".to_owned(), "blue".to_owned())].into(),
         lifetime: Duration::from_secs(600),
+        egress: Vec::new(),
         asker: None,
     }
 }
@@ -58,6 +60,7 @@ fn subject(far: &TestServer, label: &'static str) -> Subject {
         .without(Need::Images, IMAGES)
         .without(Need::Stdin, STDIN)
         .without(Need::Control, CONTROL)
+        .without(Need::Egress, EGRESS)
         .without(Need::Terminals, CONTROL)
 }
 

@@ -1,6 +1,7 @@
 //! Ports of a sandbox: the list of them, and connections over a WebSocket.
 
 mod forward;
+mod idle;
 
 use bytes::Bytes;
 use client::{Client, PortStream};

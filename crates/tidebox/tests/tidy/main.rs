@@ -42,7 +42,7 @@ const SERVER_LAYERS: &[&[&str]] = &[
     &["auth", "remote_workers", "store"],
     &["budget", "provider_registry", "rate_limit", "worker_token"],
     &["events"],
-    &["admission"],
+    &["admission", "egress"],
     &["control"],
     &["heartbeat", "http", "reconcile"],
     &["app"],

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use domain::{EgressEntry, EgressMode, EgressPolicy};
 use futures_util::FutureExt as _;
 use providers::custom::{Custom, CustomConfig};
 use providers::{Error, Provider, Spec};
@@ -186,7 +187,26 @@ async fn a_start_is_named_so_that_the_service_knows_a_repeat() {
     assert_eq!(asked.headers["x-api-key"], "hunter2");
     let body: Value = serde_json::from_slice(&asked.body).unwrap();
     let expected = json!({"team": "blue", "tidebox.id": id(1).as_str(), "tidebox.store": "ours"});
-    assert_eq!(body, json!({"memory_mb": 64, "vcpus": 1, "ttl": "1m0s", "metadata": expected}));
+    let egress = json!({"mode": "none"});
+    assert_eq!(body, json!({"memory_mb": 64, "vcpus": 1, "ttl": "1m0s", "metadata": expected, "egress": egress}));
+}
+
+#[tokio::test]
+async fn one_policy_on_connections_is_passed_on_and_two_are_refused() {
+    let service = FakeService::telling(|_| None);
+    let custom = patient(&service.url);
+    let policy = EgressPolicy {
+        mode: EgressMode::AllowList,
+        allow: vec![EgressEntry::parse("*.a.example:443").unwrap()],
+        deny: Vec::new(),
+    };
+    let one = Spec { egress: vec![policy.clone()], ..spec() };
+    custom.check(&one).unwrap();
+    custom.start(&id(1), &one).await.unwrap();
+    let body: Value = serde_json::from_slice(&service.asked("POST /sandboxes")[0].body).unwrap();
+    assert_eq!(body["egress"], json!({"mode": "allow-list", "allow": ["*.a.example:443"]}));
+    let two = Spec { egress: vec![policy.clone(), policy], ..spec() };
+    assert!(matches!(custom.check(&two), Err(Error::NotSupported(_))));
 }
 
 #[tokio::test]

@@ -240,3 +240,32 @@ fn a_fault_is_one_line_whatever_it_quotes() {
         assert!(!faults[0].contains(char::is_control), "{faults:?}");
     }
 }
+
+#[test]
+fn a_policy_on_egress_names_lists_that_exist_and_nothing_without_use() {
+    let faults = |text: &str| TestLayers::new().here(text).faults();
+    let owner = "egress: {lists: {a: {hosts: [a.example]}}, owners: {alice: {mode: allow-list, allow: ['@b']}}}";
+    for (text, expected) in [
+        ("egress: {mode: allow-list, allow: ['@a']}", "egress.allow: names `@a`, which is not in `egress.lists`"),
+        ("egress: {deny: ['@a']}", "egress.deny: names `@a`, which is not in `egress.lists`"),
+        (
+            "egress: {default: {mode: open, allow: [a.example]}}",
+            "egress.default.allow: has no use with the mode `open`",
+        ),
+        (owner, "egress.owners.alice.allow: names `@b`, which is not in `egress.lists`"),
+        ("egress: {allow: ['*.com']}", "egress.allow: must be a target such as pypi.org:443"),
+        ("egress: {internal: ['@a']}", "egress.internal: must be a target such as pypi.org:443"),
+        ("egress: {hosts: {10.0.0.1: [10.0.0.2]}}", "names an address; write the name of a host"),
+        ("egress: {lists: {a b: {hosts: [a.example]}}}", "letters, digits"),
+    ] {
+        let faults = faults(text);
+        let (key, words) = expected.split_once(": ").unwrap_or(("egress.", expected));
+        let is_right = |fault: &String| fault.starts_with(key) && fault.contains(words);
+        assert!(faults.len() == 1 && faults.iter().all(is_right), "{text}: {faults:?}");
+    }
+    let right = "egress: {mode: allow-list, allow: ['@a'], lists: {a: {hosts: ['*.a.example:443'], notes: ours}}, \
+                 hosts: {Git.Internal: [10.0.0.1]}, internal: [10.0.0.1]}";
+    let egress = TestLayers::new().here(right).load().config.egress;
+    assert_eq!(egress.hosts.keys().collect::<Vec<_>>(), ["git.internal"]);
+    assert_eq!(egress.targets_of_lists()["a"].len(), 1);
+}

@@ -73,6 +73,7 @@ fn example() -> String {
         }
         let shown = settings.iter().find(|setting| setting.key == key.name).map(|setting| setting.yaml().to_owned());
         let value = shown.unwrap_or_else(|| match sample(key) {
+            "" if key.kind.schema()["type"] == "array" => "[]".to_owned(),
             "" => "null".to_owned(),
             text => text.to_owned(),
         });

@@ -137,6 +137,8 @@ fn host_spec(host: &PoolHost, lifetime: Duration, asker: Option<Asker>) -> Spec 
         entrypoint: false,
         metadata: Metadata::default(),
         lifetime,
+        // Each slot has its own.
+        egress: Vec::new(),
         asker,
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Patient<B> {
     waited: Duration,
     /// Bytes that came in that time.
     came: usize,
+    /// True if it may take as long as it likes.
+    is_unhurried: bool,
     is_over: bool,
 }
 
@@ -49,8 +51,16 @@ impl<B> Patient<B> {
             since: None,
             waited: Duration::ZERO,
             came: 0,
+            is_unhurried: false,
             is_over: false,
         };
+        (patient, left)
+    }
+
+    /// Wraps `body` without a bound on its pace.
+    pub(super) fn unhurried(body: B) -> (Self, oneshot::Receiver<B>) {
+        let (mut patient, left) = Self::new(body);
+        patient.is_unhurried = true;
         (patient, left)
     }
 
@@ -92,6 +102,9 @@ where
             let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()).and_then(Frame::data_ref);
             this.count(bytes.map_or(0, Bytes::len));
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        if this.is_unhurried {
+            return Poll::Pending;
         }
         if this.since.is_none() {
             let now = Instant::now();

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderValue, Request, StatusCode, header};
 use axum::response::Response;
@@ -24,6 +23,7 @@ use super::write_timeout::Steady;
 use crate::budget::{Budget, Caller};
 use crate::http::body;
 use crate::http::peer::{self, TrustedProxies};
+use crate::http::preview::Sites;
 
 /// Time that a client may take to send the head of a request, and that a connection may wait
 /// for its next request.
@@ -31,25 +31,27 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most headers in one request.
 const HEADERS_MAX: usize = 100;
 
-/// Router with the shared state that connections need to answer requests.
+/// Routers with the shared state that connections need to answer requests.
 #[derive(Debug)]
 pub(super) struct Service {
-    pub(super) router: Router,
+    pub(super) sites: Sites,
     pub(super) memory: Arc<Budget>,
     pub(super) proxies: TrustedProxies,
 }
 
 impl Service {
-    async fn answer(&self, from: Option<IpAddr>, mut request: Request<Incoming>) -> Response {
-        let caller = self.proxies.caller(from, request.headers());
+    async fn answer(&self, from: Origin, mut request: Request<Incoming>) -> Response {
+        let caller = self.proxies.caller(from.address, from.is_tls, request.headers());
         request.extensions_mut().insert(caller);
+        let (router, is_preview) = self.sites.select(&mut request);
         let is_chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
         // A client that sent `Expect` does not send the body after a refusal.
         let is_held_back = request.headers().contains_key(header::EXPECT);
         let (head, body) = request.into_parts();
-        let (body, mut left) = Patient::new(body);
+        // The other end of a preview's body is a program, which may take and give at any pace.
+        let (body, mut left) = if is_preview { Patient::unhurried(body) } else { Patient::new(body) };
         let request = Request::from_parts(head, Body::new(body));
-        let mut response = self.router.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+        let mut response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
         if let (Ok(left), false) = (left.try_recv(), is_held_back || response.status().is_success()) {
             body::drain(&mut Body::new(left).into_data_stream()).await;
         }
@@ -63,18 +65,22 @@ impl Service {
     }
 }
 
+/// Other end of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Origin {
+    /// Its address; `None` on the Unix socket.
+    pub(super) address: Option<IpAddr>,
+    /// True if this server ends its TLS.
+    pub(super) is_tls: bool,
+}
+
 /// Answers the requests of one connection. Once `stop` is cancelled, at most the request under
 /// way is finished. Ends between two requests when the place is needed for another connection.
-pub(super) async fn converse<S>(
-    stream: S,
-    from: Option<IpAddr>,
-    place: Place,
-    service: Arc<Service>,
-    stop: CancellationToken,
-) where
+pub(super) async fn converse<S>(stream: S, from: Origin, place: Place, service: Arc<Service>, stop: CancellationToken)
+where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let address = from.map(peer::caller);
+    let address = from.address.map(peer::caller);
     let account = service.memory.account(Caller::Address(address), address);
     let (stream, phase) = Intake::around(stream, &account);
     let (turn, turns) = (place.turn().clone(), place.turn().clone());

@@ -2,18 +2,16 @@
 //! its place to a new connection.
 
 use std::collections::{BTreeSet, HashMap};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::Bytes;
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::Body as _;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::http::body::Keeping;
 use crate::http::meter::SMALL_BYTES;
 
 /// Connections of a listener, ordered by how long each has been idle.
@@ -206,10 +204,10 @@ pub(super) struct UnderWay {
 impl UnderWay {
     /// Keeps the request under way until `body` has been sent, or for the life of the
     /// connection if it switches to another protocol.
-    pub(super) fn answer(mut self, body: Body, is_for_good: bool) -> Answer {
+    pub(super) fn answer(mut self, body: Body, is_for_good: bool) -> Keeping<UnderWay> {
         self.is_long = body.size_hint().exact().is_none_or(|bytes| bytes > SMALL_BYTES as u64);
         self.is_for_good = is_for_good;
-        Answer { body, _under_way: self }
+        Keeping::new(body, self)
     }
 }
 
@@ -218,33 +216,6 @@ impl Drop for UnderWay {
         if !self.is_for_good {
             self.turn.change(|standing| (standing.is_busy, standing.is_long) = (false, self.is_long));
         }
-    }
-}
-
-/// Body of an answer, which keeps its request under way.
-#[derive(Debug)]
-pub(super) struct Answer {
-    body: Body,
-    _under_way: UnderWay,
-}
-
-impl http_body::Body for Answer {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -13,6 +13,7 @@ use crate::http::error::{ApiError, Refusal};
 use crate::http::meter::Meter;
 use crate::http::middleware::rate_limit::{Allowed, Limited};
 use crate::http::policy::{Gate, Policy};
+use crate::http::preview::admission;
 use crate::http::state::Api;
 use crate::http::subprotocol;
 
@@ -75,6 +76,7 @@ pub async fn pass(
             request.extensions_mut().insert(worker);
             principal
         }),
+        Gate::Preview => offered.and_then(|()| admission::admit(&api, &mut request)),
     };
     let mut refused = None;
     let mut response = match admitted {
@@ -85,13 +87,19 @@ pub async fn pass(
                 limited.as_ref().map(Limited::count_attempt);
                 refused = Some(note(&request, denied));
             }
-            let is_counted = matches!(gate, Gate::Key(demand) if demand != Demand::Nothing);
+            let is_counted = match gate {
+                Gate::Key(demand) => demand != Demand::Nothing,
+                Gate::Worker(_) => false,
+                Gate::Preview => true,
+            };
             let counted = limited.as_ref().filter(|_| is_counted);
             let counted = counted.map(|limited| (limited, limited.count(&principal, request.headers())));
             request.extensions_mut().insert(principal.clone());
             let meter = Meter::of(&api, &principal, &request);
             let mut response = match counted {
                 None => meter.pass(policy.is_vital, request, next).await,
+                // The answer is that of a program in a sandbox.
+                Some((_, Ok(_))) if gate == Gate::Preview => meter.pass(false, request, next).await,
                 Some((_, Ok(allowed))) => marked(Some(allowed), meter.pass(policy.is_vital, request, next).await),
                 Some((limited, Err(too_fast))) => limited.refuse(too_fast),
             };
@@ -116,6 +124,7 @@ fn depends_on_key(gate: Gate, access: &Access, request: &Request) -> bool {
     match gate {
         Gate::Key(demand) => access.depends_on_key(demand, request.headers()),
         Gate::Worker(_) => true,
+        Gate::Preview => access.depends_on_key(Demand::Key, request.headers()),
     }
 }
 

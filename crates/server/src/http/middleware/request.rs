@@ -13,6 +13,8 @@ use tracing::Instrument;
 
 use crate::http::error::{ApiError, Refusal};
 use crate::http::peer::Peer;
+use crate::http::policy::PREVIEW;
+use crate::http::preview::target::Asked;
 use crate::http::state::Api;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -32,13 +34,18 @@ pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> R
     request.extensions_mut().insert(RequestId(id.clone()));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let policy = api.policies.of(matched, &method);
+    let is_preview = request.extensions().get::<Asked>().is_some();
+    let policy = if is_preview { PREVIEW } else { api.policies.of(matched, &method) };
     request.extensions_mut().insert(policy);
     let peer = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(tracing::field::display);
     let origin_allowed = api.settings.cors.answer(request.headers());
     let mut response = async {
-        let preflight = api.settings.cors.preflight(&method, request.headers());
-        let answered = match (api.settings.hosts.check(&request, &api.settings.cors), preflight) {
+        let cors = &api.settings.cors;
+        // Host names of previews were checked with their targets, and their origins are checked there.
+        let is_in_path = matches!(request.extensions().get(), Some(Asked::Port(target)) if target.prefix.is_some());
+        let checked = if is_preview && !is_in_path { Ok(()) } else { api.settings.hosts.check(&request, cors) };
+        let preflight = cors.preflight(&method, request.headers()).filter(|_| !is_preview);
+        let answered = match (checked, preflight) {
             (Err(refused), _) => Ok(refused.into_response()),
             (Ok(()), Some(answer)) => Ok(answer),
             (Ok(()), None) => AssertUnwindSafe(next.run(request)).catch_unwind().await,
@@ -54,6 +61,11 @@ pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> R
     .instrument(span)
     .await;
     let headers = response.headers_mut();
+    if is_preview {
+        // The answer is that of a program in a sandbox.
+        headers.entry(REQUEST_ID).or_insert(id);
+        return response;
+    }
     headers.insert(REQUEST_ID, id);
     api.settings.cors.mark(origin_allowed, headers);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

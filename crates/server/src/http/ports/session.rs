@@ -2,8 +2,7 @@
 
 use api::{PortMessage, SocketEof, SocketKind};
 use bytes::Bytes;
-use futures_util::{Sink, SinkExt, Stream, StreamExt, stream};
-use providers::{ByteStream, STREAM_BYTES_MAX};
+use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
@@ -11,43 +10,21 @@ use tokio_tungstenite::tungstenite::{Error as Fault, Message};
 
 use crate::budget::Reservation;
 use crate::http::error::{ApiError, malformed};
+use crate::http::port_stream::{Cut, Part, PortStream};
 use crate::http::state::Api;
 use crate::http::strict_json::parse_as;
 use crate::http::websocket::{BUFFER_BYTES, End, Inflow, MESSAGE, Session, heard, json, kind, pings};
 
 /// Largest message that is sent, in bytes.
-const PIECE_BYTES_MAX: usize = 64 * 1024;
-/// Memory held by every connection: bytes that wait in the box's connection for a client that does
-/// not read, the two copies of a message that is sent, and the read buffers.
-pub(super) const SOCKET_BYTES: usize = STREAM_BYTES_MAX + 2 * PIECE_BYTES_MAX + 4 * BUFFER_BYTES;
-
-/// A part of what the client sends.
-#[derive(Debug)]
-pub(super) enum Part {
-    Bytes(Bytes),
-    End,
-}
+const PIECE_BYTES_MAX: usize = 16 * 1024;
+/// Memory held by every connection for as long as it is open: the copy of a message that is sent,
+/// whose buffer stays, and the read buffers. What a process sends is counted while there is any.
+pub(super) const SOCKET_BYTES: usize = PIECE_BYTES_MAX + 2 * BUFFER_BYTES;
 
 /// An open connection to a process. Dropping it resets it.
 pub(super) struct Connection {
     pub to_process: mpsc::Sender<Part>,
-    pub from_process: ByteStream,
-}
-
-/// Returns the way to a process: the sending end, and the stream for the provider. Without a
-/// [`Part::End`] the stream ends with an error, which resets the connection.
-pub(super) fn input() -> (mpsc::Sender<Part>, ByteStream) {
-    // One piece waits here, and one in the task that passes it on.
-    let (sender, parts) = mpsc::channel(1);
-    let input = stream::unfold(Some(parts), |parts| async move {
-        let mut parts: mpsc::Receiver<Part> = parts?;
-        match parts.recv().await {
-            Some(Part::Bytes(bytes)) => Some((Ok(bytes), Some(parts))),
-            Some(Part::End) => None,
-            None => Some((Err(providers::Error::failed("read from a client", "it hung up")), None)),
-        }
-    });
-    (sender, input.boxed())
+    pub from_process: PortStream,
 }
 
 /// Passes bytes between a connection and the client on `io`.
@@ -83,7 +60,8 @@ where
         end = listen(&mut source, to_process, inflow) => end,
         told = tell(&mut sink, from_process) => match told {
             Ok(end) => end,
-            Err(error) => ApiError::from(api.control.cut(id, error).await).into(),
+            Err(Cut::Provider(error)) => ApiError::from(api.control.cut(id, error).await).into(),
+            Err(Cut::Spent(spent)) => ApiError::from(spent).into(),
         },
     }
 }
@@ -134,7 +112,7 @@ fn eof(text: &str) -> Result<Part, ApiError> {
 
 /// Sends what the process sends at the speed of the client, and pings it. Returns once both
 /// directions have ended, or the client is gone.
-async fn tell<S>(sink: &mut S, from_process: ByteStream) -> Result<End, providers::Error>
+async fn tell<S, E>(sink: &mut S, from_process: impl Stream<Item = Result<Bytes, E>> + Unpin) -> Result<End, E>
 where
     S: Sink<Message> + Unpin,
 {
@@ -173,10 +151,12 @@ where
 mod test {
     use std::time::Duration;
 
+    use futures_util::stream;
     use tokio::time::timeout;
 
     use super::*;
     use crate::budget::{Budget, Caller};
+    use crate::http::port_stream::input;
     use crate::http::websocket::PING_EVERY;
 
     /// Returns a sink that accepts every message, and a receiver of the messages.
@@ -239,14 +219,14 @@ mod test {
     #[tokio::test]
     async fn the_end_of_a_process_is_said_once_and_the_connection_goes_on() {
         let (mut sink, receiver) = outbox();
-        let pieces = ["abc", ""].map(|piece| Ok(Bytes::from_static(piece.as_bytes())));
-        let told = tell(&mut sink, stream::iter(pieces).boxed()).await.unwrap();
+        let pieces = ["abc", ""].map(|piece| Ok::<_, providers::Error>(Bytes::from_static(piece.as_bytes())));
+        let told = tell(&mut sink, stream::iter(pieces)).await.unwrap();
         drop(sink);
         assert!(told.words.is_none());
         assert_eq!(sent(receiver).await, [Message::binary("abc"), Message::text(EOF)]);
         // A provider that only knows the end of both.
         let (mut sink, receiver) = outbox();
-        tell(&mut sink, stream::empty().boxed()).await.unwrap();
+        tell(&mut sink, stream::empty::<Result<Bytes, providers::Error>>()).await.unwrap();
         drop(sink);
         assert_eq!(sent(receiver).await, [Message::text(EOF)]);
     }
@@ -254,7 +234,10 @@ mod test {
     #[tokio::test(start_paused = true)]
     async fn a_client_is_pinged_while_nothing_is_sent() {
         let (mut sink, receiver) = outbox();
-        let silence = timeout(2 * PING_EVERY + Duration::from_secs(1), tell(&mut sink, stream::pending().boxed()));
+        let silence = timeout(
+            2 * PING_EVERY + Duration::from_secs(1),
+            tell(&mut sink, stream::pending::<Result<Bytes, providers::Error>>()),
+        );
         assert!(silence.await.is_err());
         drop(sink);
         assert_eq!(sent(receiver).await, vec![Message::Ping(Bytes::new()); 2]);
@@ -264,7 +247,7 @@ mod test {
     async fn a_large_piece_is_sent_in_several_messages() {
         let (mut sink, receiver) = outbox();
         let large: Bytes = (0..=255).cycle().take(3 * PIECE_BYTES_MAX + 5).collect();
-        tell(&mut sink, stream::iter([Ok(large.clone())]).boxed()).await.unwrap();
+        tell(&mut sink, stream::iter([Ok::<_, providers::Error>(large.clone())])).await.unwrap();
         drop(sink);
         let messages = sent(receiver).await;
         let pieces: Vec<Bytes> =

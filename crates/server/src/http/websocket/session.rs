@@ -31,7 +31,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(300);
 /// Time for the last message and the client's close frame.
 const FAREWELL_MAX: Duration = Duration::from_secs(5);
 /// Size of reads and writes. Few clients send much.
-pub const BUFFER_BYTES: usize = 16 * 1024;
+pub const BUFFER_BYTES: usize = 8 * 1024;
 /// Most bytes that are read after a message that cannot be decoded.
 const GARBLED_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Name of messages in errors.

@@ -74,8 +74,14 @@ mod test {
         for n in 0..rows {
             let created_at = from_ms(n.into());
             let sandbox = Sandbox { metadata: labels(64), created_at, ..suite::sandbox(n, None) };
-            let new =
-                NewSandbox { sandbox, caps: Caps::default(), key: None, placement: suite::placement(), pool: None };
+            let new = NewSandbox {
+                egress: domain::SandboxEgress::default(),
+                sandbox,
+                caps: Caps::default(),
+                key: None,
+                placement: suite::placement(),
+                pool: None,
+            };
             store.admit(&new).await.unwrap();
         }
     }

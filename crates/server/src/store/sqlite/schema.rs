@@ -17,6 +17,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0007.sql"),
     include_str!("schema/0008.sql"),
     include_str!("schema/0009.sql"),
+    include_str!("schema/0010.sql"),
 ];
 
 /// Upgrades the file to the current schema, each step in a transaction.

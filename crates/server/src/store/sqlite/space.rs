@@ -129,7 +129,14 @@ mod test {
             };
             let id = sandbox.id.clone();
             let placement = crate::store::suite::placement();
-            let new = NewSandbox { sandbox, caps: Caps::default(), key: None, placement, pool: None };
+            let new = NewSandbox {
+                egress: domain::SandboxEgress::default(),
+                sandbox,
+                caps: Caps::default(),
+                key: None,
+                placement,
+                pool: None,
+            };
             assert_eq!(store.admit(&new).await.unwrap(), Admitted::Yes(WorkerId::local()));
             store.apply(&id, Change::Broke { error: "x".into(), at: from_ms(n.into()) }).await.unwrap();
         }

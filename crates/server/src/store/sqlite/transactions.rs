@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use async_trait::async_trait;
 use domain::{
-    Active, Caps, InvalidTransition, OwnerId, Quota, Room, SandboxId, SpawnOptions, State, StopReason, StoreId,
-    Timestamp, WorkerId,
+    Active, Caps, EgressPolicy, InvalidTransition, OwnerId, Quota, Room, SandboxEgress, SandboxId, SpawnOptions, State,
+    StopReason, StoreId, Timestamp, WorkerId,
 };
 use sqlx::Row;
 
@@ -16,8 +16,9 @@ use super::super::sandboxes::{Applied, Change, Counts, ListFilter, Page, Sandbox
 use super::super::templates::{Inserted, Template};
 use super::super::transactions::Store;
 use super::database::Sqlite;
+use super::policies::policies_text;
 use super::rows::{self, SANDBOX_COLUMNS, count, metadata_text, ms, sandbox};
-use super::{ended, list, placement, pool, quotas, space, templates};
+use super::{egress, ended, list, placement, pool, quotas, space, templates};
 
 /// Counts kept by triggers, without those by owner, of which there may be many.
 pub(super) const COUNTS: &str = "SELECT scope, name, rows FROM counts \
@@ -79,10 +80,16 @@ fn frees_key(change: &Change) -> bool {
     }
 }
 
-async fn insert(connection: &mut sqlx::SqliteConnection, new: &Sandbox, worker: &WorkerId) -> Result<()> {
+async fn insert(
+    connection: &mut sqlx::SqliteConnection,
+    new: &Sandbox,
+    egress: &SandboxEgress,
+    worker: &WorkerId,
+) -> Result<()> {
     sqlx::query(
         "INSERT INTO sandboxes (id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, owner_id, \
-         worker_id, created_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+         worker_id, created_at, expires_at, egress) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, \
+         $14)",
     )
     .bind(new.id.as_str())
     .bind(new.state.as_str())
@@ -97,6 +104,7 @@ async fn insert(connection: &mut sqlx::SqliteConnection, new: &Sandbox, worker: 
     .bind(worker.as_str())
     .bind(ms(new.created_at))
     .bind(ms(new.expires_at))
+    .bind(policies_text(egress))
     .execute(connection)
     .await?;
     Ok(())
@@ -130,7 +138,7 @@ impl Store for Sqlite {
     }
 
     async fn admit(&self, new: &NewSandbox) -> Result<Admitted> {
-        let NewSandbox { sandbox, caps, key, placement, pool } = new;
+        let NewSandbox { sandbox, egress, caps, key, placement, pool } = new;
         let owner = sandbox.owner.as_ref();
         // IMMEDIATE: a deferred transaction that becomes a writer can fail at once.
         let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
@@ -152,7 +160,7 @@ impl Store for Sqlite {
         }
         let (worker, _) = placement::place(&mut tx, &sandbox.provider, owner, sandbox.created_at, placement).await?;
         let Some(worker) = worker else { return Ok(Admitted::NoWorker) };
-        insert(&mut tx, sandbox, &worker).await?;
+        insert(&mut tx, sandbox, egress, &worker).await?;
         placement::lease(&mut tx, sandbox, &worker, placement).await?;
         tx.commit().await?;
         Ok(Admitted::Yes(worker))
@@ -236,6 +244,18 @@ impl Store for Sqlite {
         .fetch_all(&self.readers)
         .await?;
         rows.iter().map(|row| rows::sandbox_id(&row.try_get::<String, _>("id")?)).collect()
+    }
+
+    async fn egress(&self, id: &SandboxId) -> Result<Option<SandboxEgress>> {
+        egress::get(&self.readers, id).await
+    }
+
+    async fn set_egress(&self, id: &SandboxId, own: EgressPolicy) -> Result<Option<SandboxEgress>> {
+        egress::set(&self.writer, id, own).await
+    }
+
+    async fn with_egress(&self, worker: &str) -> Result<Vec<(SandboxId, Option<OwnerId>)>> {
+        egress::running(&self.readers, worker).await
     }
 
     async fn check(&self) -> Result<()> {

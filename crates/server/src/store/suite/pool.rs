@@ -51,7 +51,14 @@ async fn place(store: &dyn Store, mut sandbox: Sandbox, new: u8) -> Option<Sandb
     let id = sandbox.id.clone();
     let lacks_place = store.lacks_place(&sandbox, BOUNDS).await.unwrap();
     match store
-        .admit(&NewSandbox { sandbox, caps: Caps::default(), key: None, placement: placement(), pool })
+        .admit(&NewSandbox {
+            egress: domain::SandboxEgress::default(),
+            sandbox,
+            caps: Caps::default(),
+            key: None,
+            placement: placement(),
+            pool,
+        })
         .await
         .unwrap()
     {
@@ -104,7 +111,14 @@ async fn the_fullest_box_that_fits_is_filled_first(store: &dyn Store) {
 async fn many_at_once_never_get_past_a_bound(store: &dyn Store) {
     let asked = (1..=10u8).map(|n| {
         let pool = Some(PoolPlace { bounds: BOUNDS, new_host: host_id(n) });
-        NewSandbox { sandbox: sandbox(100 + n), caps: Caps::default(), key: None, placement: placement(), pool }
+        NewSandbox {
+            egress: domain::SandboxEgress::default(),
+            sandbox: sandbox(100 + n),
+            caps: Caps::default(),
+            key: None,
+            placement: placement(),
+            pool,
+        }
     });
     let asked: Vec<NewSandbox> = asked.collect();
     let admitted = join_all(asked.iter().map(|new| store.admit(new))).await;
@@ -124,7 +138,14 @@ async fn an_owner_of_many_sizes_leaves_boxes_to_others(store: &dyn Store) {
         let new_host = host_id(u8::try_from(sandbox.resources.memory_mb).unwrap());
         let expected = store.lacks_place(&sandbox, bounds).await.unwrap();
         let pool = Some(PoolPlace { bounds, new_host });
-        let new = NewSandbox { sandbox, caps: Caps::default(), key: None, placement: placement(), pool };
+        let new = NewSandbox {
+            egress: domain::SandboxEgress::default(),
+            sandbox,
+            caps: Caps::default(),
+            key: None,
+            placement: placement(),
+            pool,
+        };
         match store.admit(&new).await.unwrap() {
             Admitted::Yes(_) => assert_eq!(expected, None),
             Admitted::Denied(denial, _) => assert_eq!(expected, Some(denial)),
@@ -155,7 +176,17 @@ async fn who_is_not_admitted_has_no_place(store: &dyn Store) {
     let caps = Caps { max_sandboxes: 1, max_sandboxes_per_owner: 0 };
     for n in [101, 102] {
         let pool = Some(PoolPlace { bounds: BOUNDS, new_host: host_id(n - 100) });
-        store.admit(&NewSandbox { sandbox: sandbox(n), caps, key: None, placement: placement(), pool }).await.unwrap();
+        store
+            .admit(&NewSandbox {
+                egress: domain::SandboxEgress::default(),
+                sandbox: sandbox(n),
+                caps,
+                key: None,
+                placement: placement(),
+                pool,
+            })
+            .await
+            .unwrap();
     }
     assert_eq!(store.pool_counts().await.unwrap(), PoolCounts { hosts: 1, slots: 1 });
     leave(store, [101, 102]).await;

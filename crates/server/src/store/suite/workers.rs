@@ -98,7 +98,14 @@ async fn there_are_only_so_many_workers(store: &dyn Store) {
 async fn admitted(store: &dyn Store, n: u8, owner: Option<&str>, here: bool, reachable: &[&str]) -> Option<String> {
     let reachable = reachable.iter().map(|name| worker(name)).collect();
     let placement = PlacementFilter { here, reachable, ..placement() };
-    let new = NewSandbox { sandbox: sandbox(n, owner), caps: Caps::default(), key: None, placement, pool: None };
+    let new = NewSandbox {
+        egress: domain::SandboxEgress::default(),
+        sandbox: sandbox(n, owner),
+        caps: Caps::default(),
+        key: None,
+        placement,
+        pool: None,
+    };
     match store.admit(&new).await.unwrap() {
         Admitted::Yes(worker) => Some(worker.to_string()),
         Admitted::NoWorker => None,

@@ -1,4 +1,4 @@
-//! A connection to a port, between its socket and HTTP/2.
+//! A connection between a socket of a process and HTTP/2.
 
 use std::cell::Cell;
 use std::fmt;
@@ -18,19 +18,22 @@ use tokio::task::{AbortHandle, spawn_local};
 const READ_BYTES: usize = 64 * 1024;
 
 /// A connected socket, which both directions hold.
-pub(super) struct Link {
+pub(crate) struct Link {
     stream: TcpStream,
     /// True once it was reset from this side.
     is_reset: Cell<bool>,
-    _permit: OwnedSemaphorePermit,
+    _permit: Rc<OwnedSemaphorePermit>,
 }
 
 impl Link {
-    /// Begins to pass `input` on, and returns the other direction.
-    pub(super) fn open(stream: TcpStream, input: Incoming, permit: OwnedSemaphorePermit) -> Output {
+    /// Begins to pass `input` on, and returns the other direction. That begins with `first`, which was
+    /// read from the socket already.
+    pub(crate) fn open(stream: TcpStream, first: Bytes, input: Incoming, permit: Rc<OwnedSemaphorePermit>) -> Output {
+        // A small piece is mostly a question or an answer, which the other side waits for.
+        let _ = stream.set_nodelay(true);
         let link = Rc::new(Link { stream, is_reset: Cell::new(false), _permit: permit });
         let sending = spawn_local(send(Rc::clone(&link), input)).abort_handle();
-        Output { link, sending: Some(sending) }
+        Output { link, first, sending: Some(sending) }
     }
 
     /// Resets the connection: the process sees an error and not an end.
@@ -71,6 +74,8 @@ async fn send(link: Rc<Link>, mut input: Incoming) {
 /// Bytes that the process sends. Dropping it before its end resets the connection.
 pub(crate) struct Output {
     link: Rc<Link>,
+    /// Bytes that were read before.
+    first: Bytes,
     /// Task of the other direction; `None` once this one has ended, since that one goes on.
     sending: Option<AbortHandle>,
 }
@@ -84,6 +89,9 @@ impl fmt::Debug for Output {
 impl Output {
     /// Returns the next bytes; `None` once the process sends no more.
     pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<std::io::Result<Bytes>>> {
+        if !self.first.is_empty() {
+            return Poll::Ready(Some(Ok(std::mem::take(&mut self.first))));
+        }
         let mut piece = Vec::new();
         loop {
             ready!(self.link.stream.poll_read_ready(cx))?;

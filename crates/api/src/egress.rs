@@ -1,0 +1,121 @@
+//! Connections out of a sandbox.
+
+use serde::{Deserialize, Serialize};
+use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
+use utoipa::openapi::{Ref, RefOr};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::EgressEntry;
+
+/// Most entries of a policy.
+const ENTRIES_MAX: usize = 1000;
+
+/// Connections that a policy lets through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EgressMode {
+    /// None.
+    None,
+    /// Those to the targets in `allow`.
+    AllowList,
+    /// All but those to the targets in `deny`.
+    Open,
+}
+
+/// Policy on connections out of a sandbox.
+///
+/// A target is a host (`pypi.org`), all names below one (`*.example.net`), an address or a network
+/// (`10.0.0.0/8`), each with or without a port (`pypi.org:443`); or a list of the operator
+/// (`@packages`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EgressPolicy {
+    /// Connections that are let through.
+    pub mode: EgressMode,
+    /// Targets that `allow-list` lets through.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
+    /// Targets that no mode lets through; stronger than `allow`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deny: Vec<String>,
+}
+
+impl PartialSchema for EgressPolicy {
+    fn schema() -> RefOr<Schema> {
+        let entries = |max, description: &str| {
+            let entries = ArrayBuilder::new().items(Ref::from_schema_name(EgressEntry::name()));
+            entries.max_items(Some(max)).description(Some(description))
+        };
+        let policy = |title, modes: &[EgressMode], allowed_max| {
+            let modes = modes.iter().map(|mode| serde_json::json!(mode));
+            let mode = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(modes));
+            ObjectBuilder::new()
+                .title(Some(title))
+                .property("mode", mode.description(Some("Connections that are let through.")))
+                .property("allow", entries(allowed_max, "Targets that `allow-list` lets through."))
+                .property("deny", entries(ENTRIES_MAX, "Targets that no mode lets through; stronger than `allow`."))
+                .required("mode")
+                .additional_properties(Some(AdditionalProperties::FreeForm(false)))
+        };
+        let policies = OneOfBuilder::new()
+            .description(Some(
+                "Policy on connections out of a sandbox; at most 1,000 entries and 32 KiB of them. `allow` is for \
+                 `allow-list` alone.",
+            ))
+            .item(policy("Egress to listed targets", &[EgressMode::AllowList], ENTRIES_MAX))
+            .item(policy("Egress to all or none", &[EgressMode::None, EgressMode::Open], 0));
+        RefOr::T(policies.into())
+    }
+}
+
+impl ToSchema for EgressPolicy {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((EgressEntry::name().into_owned(), EgressEntry::schema()));
+    }
+}
+
+/// Policies and account of the connections out of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Egress {
+    /// The sandbox's own policy.
+    pub policy: EgressPolicy,
+    /// Policy of the template that it was spawned from, which holds as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_policy: Option<EgressPolicy>,
+    /// True if the sandbox has no network but this one. With false its processes can connect past
+    /// the policy.
+    pub enforced: bool,
+    /// Connections that are open.
+    pub open: u64,
+    /// Connections that were made, since the server started.
+    pub allowed: u64,
+    /// Connections that a policy or a limit refused, since the server started.
+    pub denied: u64,
+    /// Connections that failed because of the host, since the server started.
+    pub failed: u64,
+    /// Bytes to hosts, since the server started.
+    pub bytes_sent: u64,
+    /// Bytes from hosts, since the server started.
+    pub bytes_received: u64,
+    /// Newest decisions, the newest first, at most 100.
+    pub decisions: Vec<EgressDecision>,
+}
+
+/// A connection that a process of a sandbox asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EgressDecision {
+    /// Time of the decision, or of the end of a connection that was refused later.
+    pub time: String,
+    /// Host as the process wrote it.
+    pub host: String,
+    /// Port of the host.
+    pub port: u16,
+    /// Address that was dialled, or the first that was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// `allowed`, `denied` or `failed`.
+    pub verdict: String,
+    /// Reason of a refusal or failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}

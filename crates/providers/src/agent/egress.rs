@@ -1,0 +1,174 @@
+//! Connections that processes of a box ask for.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt, stream};
+use guest_protocol::{
+    EGRESS_CONNECTIONS_MAX, EGRESS_HOST_BYTES_MAX, EGRESS_ROW_BYTES_MAX, EgressAccept, EgressReason, EgressRefuse,
+    EgressRow,
+};
+use http::Method;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::task::JoinSet;
+
+use super::connection::{Connection, Incoming, request};
+use super::link;
+use super::request::{SHORT_WAIT, succeed, within};
+use crate::{ByteStream, EgressAnswer, EgressRefusal, EgressRequest, EgressRequests, Error, Result};
+
+const RECEIVE: &str = "receive the connections that a box asks for";
+const ACCEPT: &str = "make a connection out of a box";
+const REFUSE: &str = "refuse a connection out of a box";
+/// Message to a process whose connection was given up.
+const GIVEN_UP: &str = "the service did not make the connection; try again";
+
+/// Begins to receive.
+pub(super) async fn receive(connection: &Arc<Connection>) -> Result<EgressRequests> {
+    let message = request(RECEIVE, Method::POST, "/egress")?;
+    let answer = async {
+        let (answer, mut outgoing) = connection.begin(RECEIVE, message).await?;
+        outgoing.put(Bytes::new(), true)?;
+        Ok(succeed(RECEIVE, answer.await?).await?.into_body())
+    };
+    let incoming = within(RECEIVE, SHORT_WAIT, answer).await?;
+    let (given_up, mut to_refuse) = mpsc::channel(EGRESS_CONNECTIONS_MAX);
+    let mut refusing = JoinSet::new();
+    let refuser = Arc::clone(connection);
+    refusing.spawn(async move {
+        while let Some(id) = to_refuse.recv().await {
+            // Without it the process waits for as long as it would without a server.
+            drop(refuse(&refuser, id, EgressReason::Unreachable, GIVEN_UP).await);
+        }
+    });
+    let rows = Rows {
+        incoming,
+        buffer: BytesMut::new(),
+        open: Arc::default(),
+        given_up,
+        connection: Arc::clone(connection),
+        _refusing: refusing,
+    };
+    let requests = stream::unfold(Some(rows), |rows| async move {
+        let mut rows = rows?;
+        match rows.next().await {
+            Ok(Some(request)) => Some((Ok(request), Some(rows))),
+            Ok(None) => None,
+            Err(error) => Some((Err(error), None)),
+        }
+    });
+    Ok(requests.boxed())
+}
+
+async fn refuse(connection: &Connection, id: u64, reason: EgressReason, message: &str) -> Result<()> {
+    let request = EgressRefuse { id, reason, message: message.to_owned() };
+    connection.order(REFUSE, "/egress/refuse", &request, SHORT_WAIT).await
+}
+
+/// Numbers of the connections that wait for an answer.
+type Open = Arc<Mutex<HashSet<u64>>>;
+
+/// Connections that an agent lists.
+struct Rows {
+    incoming: Incoming,
+    /// Bytes after the last line.
+    buffer: BytesMut,
+    open: Open,
+    given_up: mpsc::Sender<u64>,
+    connection: Arc<Connection>,
+    /// Task that refuses what was given up.
+    _refusing: JoinSet<()>,
+}
+
+impl Rows {
+    /// Returns the next connection; `None` if there is another receiver.
+    async fn next(&mut self) -> Result<Option<EgressRequest>> {
+        // Each connection holds one until it ends, so an agent that lists more is not read on.
+        let permit = self.connection.egress_permit().await?;
+        let Some(line) = self.line().await? else { return Ok(None) };
+        let EgressRow { id, host, port } =
+            serde_json::from_slice(&line).map_err(|error| Error::failed(RECEIVE, error))?;
+        if host.is_empty() || host.len() > EGRESS_HOST_BYTES_MAX || port == 0 {
+            return Err(Error::failed(RECEIVE, "the agent lists a connection that cannot be"));
+        }
+        if !self.open.lock().insert(id) {
+            return Err(Error::failed(RECEIVE, "the agent lists a connection twice"));
+        }
+        let number = Number { id, open: Arc::clone(&self.open), given_up: Some(self.given_up.clone()) };
+        let answer = Box::new(Answer { number, permit, connection: Arc::clone(&self.connection) });
+        Ok(Some(EgressRequest { host, port, answer }))
+    }
+
+    async fn line(&mut self) -> Result<Option<Bytes>> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let mut line = self.buffer.split_to(end + 1);
+                line.truncate(end);
+                return Ok(Some(line.freeze()));
+            }
+            if self.buffer.len() > EGRESS_ROW_BYTES_MAX {
+                return Err(Error::failed(RECEIVE, "the agent lists a connection in too many bytes"));
+            }
+            match self.incoming.piece(RECEIVE).await? {
+                Some(piece) => self.buffer.extend_from_slice(&piece),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// Number of a connection that waits for an answer.
+struct Number {
+    id: u64,
+    open: Open,
+    /// Taken once there is an answer.
+    given_up: Option<mpsc::Sender<u64>>,
+}
+
+impl Number {
+    fn answered(mut self) -> u64 {
+        self.given_up = None;
+        self.id
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        self.open.lock().remove(&self.id);
+        if let Some(given_up) = self.given_up.take() {
+            // There is room for all that can be open.
+            let _ = given_up.try_send(self.id);
+        }
+    }
+}
+
+/// Way to answer a process.
+struct Answer {
+    number: Number,
+    permit: OwnedSemaphorePermit,
+    connection: Arc<Connection>,
+}
+
+#[async_trait]
+impl EgressAnswer for Answer {
+    async fn accept(self: Box<Self>, input: ByteStream) -> Result<ByteStream> {
+        let Answer { number, permit, connection } = *self;
+        let accept = EgressAccept { id: number.answered() };
+        link::open(ACCEPT, &connection, "/egress/accept", &accept, permit, input).await
+    }
+
+    async fn refuse(self: Box<Self>, reason: EgressRefusal, message: &str) -> Result<()> {
+        let Answer { number, permit: _permit, connection } = *self;
+        let reason = match reason {
+            EgressRefusal::Denied => EgressReason::Denied,
+            EgressRefusal::Malformed => EgressReason::Malformed,
+            EgressRefusal::Busy => EgressReason::Busy,
+            EgressRefusal::Unreachable => EgressReason::Unreachable,
+            EgressRefusal::Timeout => EgressReason::Timeout,
+        };
+        refuse(&connection, number.answered(), reason, message).await
+    }
+}

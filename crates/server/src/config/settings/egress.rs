@@ -1,0 +1,135 @@
+//! Settings of connections out of sandboxes.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use domain::{EgressEntry, EgressLists, EgressMode, EgressPolicy, Target};
+
+use super::super::declare::{Entries, Nested, Sections, section, words};
+use super::super::read::{COUNT_MAX, List, Number, Optional};
+use super::super::text::{ADDRESS, BY_HOST, BY_LIST, BY_OWNER, EGRESS_ENTRY, EGRESS_TARGET, NOTE};
+
+section! {
+    /// Connections out of sandboxes: what no sandbox may exceed, the default, and the limits.
+    pub struct Egress {
+        /// Connections that sandboxes may make at most: `none`, `allow-list` or `open`. A policy of
+        /// an owner, a template or a sandbox can only narrow it.
+        pub mode: Mode = "open",
+        /// Targets of the mode `allow-list`: `pypi.org:443`, `*.example.net`, `10.0.0.0/8:5432`, or
+        /// `@name` for a list.
+        pub allow: Vec<EgressEntry> = "" as List(EGRESS_ENTRY),
+        /// Targets that no sandbox reaches, whatever else allows them.
+        pub deny: Vec<EgressEntry> = "" as List(EGRESS_ENTRY),
+        pub default: DefaultEgress as Nested,
+        /// Addresses that are not of the public internet (loopback, private, link-local, the host's
+        /// own) and that policies may reach nevertheless, such as `10.1.2.0/24:5432`. The server's
+        /// own port has to be named with the address.
+        pub internal: Vec<Target> = "" as List(EGRESS_TARGET),
+        /// Addresses of host names that are not looked up, such as `registry.internal: [10.1.2.3]`.
+        pub hosts: BTreeMap<String, Vec<IpAddr>> as Entries(BY_HOST, List(ADDRESS)),
+        /// Lists of targets that a policy names as `@name`.
+        pub lists: BTreeMap<String, EgressList> as Sections(BY_LIST),
+        /// Policies of owners, by owner id.
+        pub owners: BTreeMap<String, OwnerEgress> as Sections(BY_OWNER),
+        /// The most connections of one sandbox at once.
+        pub max_connections: u32 = "128" as Number(1..=1000),
+        /// New connections a second of one sandbox in the long run; as many again at once.
+        pub max_connections_per_second: u32 = "50" as Number(1..=100_000),
+        /// Bytes a second of one sandbox, both directions together; 0 for no limit.
+        pub max_bytes_per_second: u64 = "0" as Number(0..=COUNT_MAX),
+        /// Mebibytes that one sandbox may exchange in all, both directions together; 0 for no limit.
+        pub max_mb: u64 = "0" as Number(0..=COUNT_MAX),
+        /// Mebibytes of the server's memory for bytes of all connections that wait for a box or a
+        /// host.
+        pub max_memory_mb: u64 = "64" as Number(4..=COUNT_MAX),
+        /// Time without a byte after which a connection is closed.
+        pub idle_timeout: Duration = "15m",
+        /// Time within which a name has to be looked up and a host has to answer.
+        pub connect_timeout: Duration = "10s",
+    }
+}
+
+section! {
+    /// Policy of a sandbox whose spawn and template name none.
+    pub struct DefaultEgress {
+        /// Connections that such a sandbox may make: `none`, `allow-list` or `open`.
+        pub mode: Mode = "none",
+        /// Targets of the mode `allow-list`.
+        pub allow: Vec<EgressEntry> = "" as List(EGRESS_ENTRY),
+        /// Targets that such a sandbox does not reach.
+        pub deny: Vec<EgressEntry> = "" as List(EGRESS_ENTRY),
+    }
+}
+
+section! {
+    /// List of targets.
+    pub struct EgressList {
+        /// Targets of the list: names, wildcards and networks, each with or without a port.
+        pub hosts: Vec<Target> = "" as List(EGRESS_TARGET),
+        /// Note for operators.
+        pub notes: Option<String> as Optional(NOTE),
+    }
+}
+
+section! {
+    /// Policy that no sandbox of this owner exceeds.
+    pub struct OwnerEgress {
+        /// Connections that its sandboxes may make at most: `none`, `allow-list` or `open`.
+        pub mode: Mode = "open",
+        /// Targets of the mode `allow-list`.
+        pub allow: Vec<EgressEntry> = "" as List(EGRESS_ENTRY),
+        /// Targets that its sandboxes do not reach.
+        pub deny: Vec<EgressEntry> = "" as List(EGRESS_ENTRY),
+    }
+}
+
+words! {
+    /// Connections that a policy lets through.
+    pub enum Mode {
+        /// None.
+        None = "none",
+        /// Those to the targets that it allows.
+        AllowList = "allow-list",
+        /// All but those to the targets that it denies.
+        Open = "open",
+    }
+}
+
+impl From<Mode> for EgressMode {
+    fn from(mode: Mode) -> EgressMode {
+        match mode {
+            Mode::None => EgressMode::None,
+            Mode::AllowList => EgressMode::AllowList,
+            Mode::Open => EgressMode::Open,
+        }
+    }
+}
+
+impl Egress {
+    /// Returns the policy that no sandbox exceeds.
+    #[must_use]
+    pub fn site(&self) -> EgressPolicy {
+        EgressPolicy { mode: self.mode.into(), allow: self.allow.clone(), deny: self.deny.clone() }
+    }
+
+    /// Returns the policy of a sandbox for which none is asked.
+    #[must_use]
+    pub fn default_policy(&self) -> EgressPolicy {
+        let DefaultEgress { mode, allow, deny } = self.default.clone();
+        EgressPolicy { mode: mode.into(), allow, deny }
+    }
+
+    /// Returns the policies of owners, by owner id.
+    #[must_use]
+    pub fn owner_policies(&self) -> BTreeMap<String, EgressPolicy> {
+        let policy = |OwnerEgress { mode, allow, deny }| EgressPolicy { mode: Mode::into(mode), allow, deny };
+        self.owners.iter().map(|(owner, own)| (owner.clone(), policy(own.clone()))).collect()
+    }
+
+    /// Returns the targets of each list.
+    #[must_use]
+    pub fn targets_of_lists(&self) -> EgressLists {
+        self.lists.iter().map(|(name, list)| (name.clone(), list.hosts.clone())).collect()
+    }
+}

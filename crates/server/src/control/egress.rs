@@ -1,0 +1,138 @@
+//! Connections out of sandboxes: their policies, and the boxes whose requests are served.
+
+use std::collections::HashSet;
+
+use domain::{EgressPolicy, InvalidEgress, OwnerId, SandboxEgress, SandboxId, State};
+use futures_util::{StreamExt, stream};
+use providers::{Chain, Provider};
+use serde_json::json;
+
+use super::error::{Error, Resource, Result};
+use super::guests::runtime_error;
+use super::runtime::LOCAL_WORKER;
+use super::service::Control;
+use crate::egress::{Counts, EgressDecision};
+use crate::events::EventType;
+use crate::store::Sandbox;
+
+/// Most boxes that are asked at once.
+const ASKED_MAX: usize = 16;
+
+/// Policies of a sandbox, and the account of its connections.
+#[derive(Debug, Clone)]
+pub struct EgressState {
+    pub policies: SandboxEgress,
+    /// True if its processes have no other way out.
+    pub is_enforced: bool,
+    pub counts: Counts,
+    /// Newest decisions, the newest first.
+    pub decisions: Vec<EgressDecision>,
+}
+
+impl Control {
+    /// Returns the policies of a sandbox, and the account of its connections.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] if another server makes the connections.
+    pub async fn egress_of(&self, id: &str) -> Result<EgressState> {
+        let sandbox = self.visible(id).await?;
+        let is_enforced = !self.egress_provider(&sandbox)?.facts().has_own_network();
+        let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
+        let policies = self.store.egress(&sandbox.id).await?.ok_or_else(missing)?;
+        Ok(self.egress_state(&sandbox.id, policies, is_enforced))
+    }
+
+    /// Replaces the policy of a running sandbox. It holds at once, for open connections too; those
+    /// of its template, its owner and the site hold as before.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a policy that breaks a rule, [`Error::NotSupported`] if another server
+    /// makes the connections.
+    pub async fn set_egress(&self, id: &str, own: EgressPolicy) -> Result<EgressState> {
+        self.check_egress(&own)?;
+        let sandbox = self.usable(id).await?;
+        let is_enforced = !self.egress_provider(&sandbox)?.facts().has_own_network();
+        let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
+        let policies = self.store.set_egress(&sandbox.id, own).await?.ok_or_else(missing)?;
+        self.publish(EventType::EgressChanged, Some(&sandbox.id), json!({"mode": policies.own.mode.as_str()}));
+        self.serve_egress(&sandbox.id, sandbox.owner.as_ref()).await?;
+        Ok(self.egress_state(&sandbox.id, policies, is_enforced))
+    }
+
+    fn egress_state(&self, id: &SandboxId, policies: SandboxEgress, is_enforced: bool) -> EgressState {
+        let (counts, decisions) = self.egress.account_of(id);
+        EgressState { policies, is_enforced, counts, decisions }
+    }
+
+    /// Checks a policy that a request or a template names.
+    pub(super) fn check_egress(&self, policy: &EgressPolicy) -> Result<()> {
+        self.egress.check(policy).map_err(|error| match error {
+            InvalidEgress::UnknownList(name) => Error::NotFound(Resource::EgressList, format!("@{name}")),
+            InvalidEgress::Long(_) | InvalidEgress::Large | InvalidEgress::UselessAllow(_) => {
+                Error::Invalid(error.to_string())
+            }
+        })
+    }
+
+    /// Returns the provider of a sandbox whose connections are made here.
+    fn egress_provider(&self, sandbox: &Sandbox) -> Result<&dyn Provider> {
+        let is_far = self.policy.far_provider.as_deref() == Some(&sandbox.provider);
+        let entry = self.registry.get(&sandbox.provider).filter(|_| sandbox.worker == LOCAL_WORKER && !is_far);
+        entry.map(|entry| entry.provider.as_ref()).ok_or_else(|| {
+            Error::NotSupported(format!(
+                "the connections out of sandbox `{}` are made by the worker or service that runs it, by the policy of \
+                 its spawn; they can neither be seen nor changed here",
+                sandbox.id
+            ))
+        })
+    }
+
+    /// Begins to serve the requests of a box that is about to be running.
+    pub(super) async fn begin_egress(
+        &self,
+        sandbox: &Sandbox,
+        policies: &SandboxEgress,
+        provider: &dyn Provider,
+    ) -> Result<()> {
+        if policies.is_none() || self.egress_provider(sandbox).is_err() {
+            return Ok(());
+        }
+        let requests = async { provider.guest(&sandbox.id).await?.egress().await };
+        let requests = requests.await.map_err(|error| runtime_error(sandbox, error))?;
+        self.egress.serve(&sandbox.id, sandbox.owner.as_ref(), policies, requests);
+        Ok(())
+    }
+
+    /// Puts the stored policies of a running sandbox into force, and serves its box.
+    async fn serve_egress(&self, id: &SandboxId, owner: Option<&OwnerId>) -> Result<()> {
+        if self.egress.is_served(id) {
+            let policies = self.store.egress(id).await?.unwrap_or_default();
+            self.egress.update(id, owner, &policies);
+            return Ok(());
+        }
+        let Some(sandbox) = self.store.sandbox(id).await?.filter(|sandbox| sandbox.state == State::Running) else {
+            return Ok(());
+        };
+        let provider = self.runtime_of(&sandbox).await?;
+        let policies = self.store.egress(id).await?.unwrap_or_default();
+        self.begin_egress(&sandbox, &policies, provider.as_ref()).await
+    }
+
+    /// Serves every running box that has policies and is not served: after a restart, or once its
+    /// connection broke.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn serve_all_egress(&self) -> Result<()> {
+        let running = self.store.with_egress(LOCAL_WORKER).await?;
+        self.egress.keep_only(&running.iter().map(|(id, _)| id.clone()).collect::<HashSet<_>>());
+        let left = running.into_iter().filter(|(id, _)| !self.egress.is_served(id) && !self.is_in_hand(id));
+        let serve = |(id, owner): (SandboxId, Option<OwnerId>)| async move {
+            if let Err(error) = self.serve_egress(&id, owner.as_ref()).await {
+                tracing::debug!(%id, error = %Chain(&error), "cannot serve the connections of a box yet");
+            }
+        };
+        stream::iter(left).for_each_concurrent(ASKED_MAX, serve).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! One connection: decided, dialled, and passed on.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use domain::{EgressRules, Host, decide_address, decide_host};
+use futures_util::StreamExt;
+use providers::{EgressAnswer, EgressRefusal, EgressRequest, EgressRequests};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::account::{Account, Receiving};
+use super::ledger::Verdict;
+use super::relay::{self, Cut};
+use super::resolve::Unresolved;
+
+/// A connection that is not made.
+struct Refused {
+    verdict: Verdict,
+    reason: EgressRefusal,
+    words: String,
+    address: Option<IpAddr>,
+}
+
+impl Refused {
+    fn denied(words: impl ToString, address: Option<IpAddr>) -> Refused {
+        Refused { verdict: Verdict::Denied, reason: EgressRefusal::Denied, words: words.to_string(), address }
+    }
+
+    fn busy(words: String) -> Refused {
+        Refused { verdict: Verdict::Denied, reason: EgressRefusal::Busy, words, address: None }
+    }
+
+    fn failed(reason: EgressRefusal, words: impl ToString, address: Option<IpAddr>) -> Refused {
+        Refused { verdict: Verdict::Failed, reason, words: words.to_string(), address }
+    }
+}
+
+impl Account {
+    /// Answers the requests of the box until their stream ends, and passes bytes on until the
+    /// connections have ended.
+    pub(super) async fn serve(self: &Arc<Self>, mut requests: EgressRequests, receiving: Receiving) {
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                request = requests.next() => match request {
+                    Some(Ok(request)) => drop(connections.spawn(Arc::clone(self).answer(request))),
+                    Some(Err(error)) => {
+                        tracing::debug!(id = %self.id, error = %providers::Chain(&error), "a box asks for no more");
+                        break;
+                    }
+                    None => break,
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+        drop(receiving);
+        while connections.join_next().await.is_some() {}
+    }
+
+    /// Makes a connection, or refuses it, and passes its bytes on.
+    async fn answer(self: Arc<Self>, request: EgressRequest) {
+        let EgressRequest { host: text, port, answer } = request;
+        // Before the decision, so that no change is missed.
+        let changes = self.rules.subscribe();
+        let made = async {
+            let permit = self.admit()?;
+            let host = Host::parse(&text)
+                .map_err(|error| Refused::failed(EgressRefusal::Malformed, format!("the host {error}"), None))?;
+            let (stream, address) = self.dial(&host, port).await?;
+            Ok((permit, host, stream, address))
+        };
+        let shown = printable(&text);
+        match made.await {
+            Ok((_permit, host, stream, address)) => {
+                self.note(&shown, port, Some(address), Verdict::Allowed, None);
+                let _open = self.ledger.open(&self.shared.totals);
+                if let Some(words) = self.pass_bytes(&host, address, port, stream, answer, changes).await {
+                    self.note(&shown, port, Some(address), Verdict::Denied, Some(words));
+                }
+            }
+            Err(Refused { verdict, reason, words, address }) => {
+                let message = format!("egress to {shown}:{port} is refused: {words}");
+                self.note(&shown, port, address, verdict, Some(words));
+                // A process that has gone needs no answer.
+                let _ = answer.refuse(reason, &message).await;
+            }
+        }
+    }
+
+    /// Takes the place of a connection within the limits of the box.
+    fn admit(&self) -> Result<OwnedSemaphorePermit, Refused> {
+        let limits = self.limits();
+        let permit = Arc::clone(&self.connections).try_acquire_owned().map_err(|_| {
+            Refused::busy(format!("the sandbox has {} connections open, the most it may have", limits.connections))
+        })?;
+        if !self.ledger.may_connect() {
+            let most = limits.connections_per_second;
+            return Err(Refused::busy(format!("the sandbox opens more than {most} connections a second; slow down")));
+        }
+        if !self.has_bytes_left() {
+            return Err(Refused::denied("the sandbox has exchanged all the bytes that it may", None));
+        }
+        Ok(permit)
+    }
+
+    /// Decides on the host and on each of its addresses, and connects to the first that accepts.
+    async fn dial(&self, host: &Host, port: u16) -> Result<(TcpStream, IpAddr), Refused> {
+        let rules = self.rules.borrow().clone();
+        let rules: Vec<&EgressRules> = rules.iter().map(AsRef::as_ref).collect();
+        decide_host(&rules, host, port).map_err(|denial| Refused::denied(denial, None))?;
+        let deadline = Instant::now() + self.limits().connect;
+        let addresses = self.shared.resolver.addresses(host, self.limits().connect).await;
+        let addresses = addresses.map_err(|unresolved| match unresolved {
+            Unresolved::Unknown => Refused::failed(EgressRefusal::Unreachable, "the name does not resolve", None),
+            Unresolved::Timeout => Refused::failed(EgressRefusal::Timeout, "the name was not resolved in time", None),
+        })?;
+        let (mut denied, mut failed) = (None, None);
+        for address in addresses {
+            if let Err(denial) = decide_address(&rules, &self.shared.internal, host, self.shared.dialled(address, port))
+            {
+                denied.get_or_insert_with(|| Refused::denied(denial, Some(address)));
+                continue;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match timeout(left, TcpStream::connect((address, port))).await {
+                Ok(Ok(stream)) => return Ok((stream, address)),
+                Ok(Err(error)) => {
+                    failed =
+                        Some(Refused::failed(EgressRefusal::Unreachable, unreachable_words(&error), Some(address)));
+                }
+                Err(_) => {
+                    let words = "the host did not answer in time";
+                    failed = Some(Refused::failed(EgressRefusal::Timeout, words, Some(address)));
+                    break;
+                }
+            }
+        }
+        let nothing = || Refused::failed(EgressRefusal::Unreachable, "the name has no address", None);
+        Err(failed.or(denied).unwrap_or_else(nothing))
+    }
+
+    /// Passes bytes on until the end. Returns the reason if a policy or a limit ended it.
+    async fn pass_bytes(
+        self: &Arc<Self>,
+        host: &Host,
+        address: IpAddr,
+        port: u16,
+        stream: TcpStream,
+        answer: Box<dyn EgressAnswer>,
+        mut changes: watch::Receiver<Vec<Arc<EgressRules>>>,
+    ) -> Option<String> {
+        let dialled = self.shared.dialled(address, port);
+        let refusal = async {
+            loop {
+                let rules = changes.borrow_and_update().clone();
+                let rules: Vec<&EgressRules> = rules.iter().map(AsRef::as_ref).collect();
+                if let Err(denial) = decide_address(&rules, &self.shared.internal, host, dialled) {
+                    return format!("the policy has changed: {denial}");
+                }
+                if changes.changed().await.is_err() {
+                    return "the policy is gone".to_owned();
+                }
+            }
+        };
+        tokio::select! {
+            cut = relay::run(self, host, stream, answer) => match cut? {
+                Cut::Name(words) => Some(words),
+                Cut::Spent => Some("the sandbox has exchanged all the bytes that it may".to_owned()),
+                Cut::Memory => Some("too much of what sandboxes send waits for its hosts".to_owned()),
+                Cut::Idle | Cut::Broken => None,
+            },
+            words = refusal => Some(words),
+        }
+    }
+}
+
+/// Returns a host as a process wrote it, without what a log or a terminal would act on.
+fn printable(host: &str) -> String {
+    host.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
+}
+
+fn unreachable_words(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    let kind = error.kind();
+    if kind == ConnectionRefused {
+        "the host refuses the connection"
+    } else if kind == NetworkUnreachable || kind == HostUnreachable {
+        "the host cannot be reached"
+    } else {
+        "the host could not be connected to"
+    }
+}

@@ -1,0 +1,161 @@
+//! The connections of all boxes: their policies, accounts and tasks.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use domain::{EgressLists, EgressPolicy, EgressRules, InvalidEgress, OwnerId, SandboxEgress, SandboxId, Target};
+use parking_lot::Mutex;
+use providers::EgressRequests;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::account::{Account, Receiving, Shared};
+use super::ledger::{Counters, Counts, EgressDecision, EgressLimits, Ledger};
+use super::resolve::Resolver;
+use crate::budget::Budget;
+use crate::clock::Clock;
+use crate::events::Events;
+
+/// Settings of the operator.
+#[derive(Debug, Clone)]
+pub struct EgressConfig {
+    /// Policy that no sandbox exceeds.
+    pub site: EgressPolicy,
+    /// Policy where a spawn and its template name none.
+    pub default: EgressPolicy,
+    /// Policies that no sandbox of an owner exceeds, by owner id.
+    pub owners: BTreeMap<String, EgressPolicy>,
+    pub lists: EgressLists,
+    /// Special addresses that policies may reach.
+    pub internal: Vec<Target>,
+    /// Addresses of names that are not looked up.
+    pub hosts: BTreeMap<String, Vec<IpAddr>>,
+    pub limits: EgressLimits,
+    /// Memory for bytes of all connections that wait.
+    pub memory_bytes: u64,
+    /// Ports that the server itself listens on.
+    pub server_ports: Vec<u16>,
+}
+
+/// Connections out of all boxes of this server.
+#[derive(Debug)]
+pub struct Egress {
+    site: Arc<EgressRules>,
+    default: EgressPolicy,
+    owners: BTreeMap<String, Arc<EgressRules>>,
+    lists: EgressLists,
+    shared: Arc<Shared>,
+    boxes: Mutex<HashMap<SandboxId, Arc<Account>>>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Egress {
+    /// Creates the service, without any box.
+    #[must_use]
+    pub fn new(config: EgressConfig, events: Arc<Events>, clock: Arc<dyn Clock>, stop: CancellationToken) -> Egress {
+        let rules = |policy: &EgressPolicy| Arc::new(policy.rules(&config.lists));
+        Egress {
+            site: rules(&config.site),
+            default: config.default,
+            owners: config.owners.iter().map(|(owner, policy)| (owner.clone(), rules(policy))).collect(),
+            shared: Arc::new(Shared {
+                internal: config.internal.into_iter().collect(),
+                resolver: Resolver::new(config.hosts),
+                limits: config.limits,
+                server_ports: config.server_ports,
+                totals: Counters::default(),
+                memory: Budget::new(config.memory_bytes),
+                events,
+                clock,
+            }),
+            lists: config.lists,
+            boxes: Mutex::default(),
+            tasks: TaskTracker::new(),
+            stop,
+        }
+    }
+
+    /// Returns the policy of a sandbox for which none is asked.
+    #[must_use]
+    pub fn default_policy(&self) -> &EgressPolicy {
+        &self.default
+    }
+
+    /// Checks a policy that is asked for.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub fn check(&self, policy: &EgressPolicy) -> Result<(), InvalidEgress> {
+        policy.check(&self.lists)
+    }
+
+    /// Returns whether the requests of a box are received.
+    #[must_use]
+    pub fn is_served(&self, id: &SandboxId) -> bool {
+        self.boxes.lock().get(id).is_some_and(|account| account.is_served())
+    }
+
+    /// Serves the requests of a box until their stream ends, or another one is served.
+    pub fn serve(&self, id: &SandboxId, owner: Option<&OwnerId>, policies: &SandboxEgress, requests: EgressRequests) {
+        let account = self.account(id);
+        account.rules.send_replace(self.rules(owner, policies));
+        let (receiving, stop) = (Receiving::begin(&account), self.stop.clone());
+        self.tasks.spawn(async move { stop.run_until_cancelled(account.serve(requests, receiving)).await });
+    }
+
+    /// Puts new policies into force, for open connections too.
+    pub fn update(&self, id: &SandboxId, owner: Option<&OwnerId>, policies: &SandboxEgress) {
+        self.account(id).rules.send_replace(self.rules(owner, policies));
+    }
+
+    /// Returns the numbers of a box since this server began to serve it, and its newest decisions.
+    #[must_use]
+    pub fn account_of(&self, id: &SandboxId) -> (Counts, Vec<EgressDecision>) {
+        let account = self.boxes.lock().get(id).cloned();
+        account.map(|account| (account.ledger.counts(), account.ledger.decisions())).unwrap_or_default()
+    }
+
+    /// Returns the numbers of all boxes since the start of the server.
+    #[must_use]
+    pub fn totals(&self) -> Counts {
+        self.shared.totals.counts()
+    }
+
+    /// Forgets the boxes that are not in `live`.
+    pub fn keep_only(&self, live: &HashSet<SandboxId>) {
+        self.boxes.lock().retain(|id, account| live.contains(id) || account.is_served());
+    }
+
+    /// Waits until the connections have ended, after the stop token was cancelled.
+    pub async fn ended(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    fn account(&self, id: &SandboxId) -> Arc<Account> {
+        let new = || {
+            let limits = self.shared.limits;
+            Arc::new(Account {
+                id: id.clone(),
+                rules: watch::Sender::new(Vec::new()),
+                ledger: Ledger::new(limits),
+                connections: Arc::new(Semaphore::new(usize::try_from(limits.connections).unwrap_or(usize::MAX))),
+                receivers: AtomicUsize::new(0),
+                memory: self.shared.memory.account_of_sandbox(id),
+                shared: Arc::clone(&self.shared),
+            })
+        };
+        Arc::clone(self.boxes.lock().entry(id.clone()).or_insert_with(new))
+    }
+
+    /// Returns the rules of every policy that applies.
+    fn rules(&self, owner: Option<&OwnerId>, policies: &SandboxEgress) -> Vec<Arc<EgressRules>> {
+        let owner = owner.and_then(|owner| self.owners.get(owner.as_str()));
+        let own = policies.each().map(|policy| Arc::new(policy.rules(&self.lists)));
+        [&self.site].into_iter().chain(owner).cloned().chain(own).collect()
+    }
+}

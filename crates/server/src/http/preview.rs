@@ -1,0 +1,251 @@
+//! Previews: requests to the host name of a port are passed on to the program that listens on it.
+
+pub mod admission;
+mod exchange;
+mod headers;
+pub mod pages;
+pub mod target;
+mod tunnel;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::{Extension, Json, Router};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tracing::Instrument;
+
+use self::admission::Admission;
+use self::exchange::{Driver, EXCHANGE_BYTES, answer, exchange};
+use self::headers::{COOKIE, is_ambiguous, is_loop, to_client, to_program, token_in, upgrade, without_token};
+use self::target::{Asked, Target, is_of_same_sandbox};
+use self::tunnel::Tunnel;
+use super::error::{ApiError, Refusal, Result, malformed};
+use super::meter::{Meter, WAIT_MAX};
+use super::owner::owner;
+use super::peer::Peer;
+use super::port_stream::{PortStream, input};
+use super::request::{Json as Given, Name};
+use super::state::Api;
+use super::wire;
+use crate::auth::Principal;
+use crate::auth::preview::{Form, token};
+use crate::budget::Reservation;
+use crate::control::{Error, Resource};
+
+/// Rule for pages that come from the API's own origin: they get another one, which is that of no page.
+const SANDBOX: &str = "sandbox allow-scripts allow-forms";
+
+/// The API and the previews, which differ by the host of a request.
+#[derive(Debug, Clone)]
+pub struct Sites {
+    pub(super) api: Router,
+    pub(super) previews: Router,
+    /// Domain of the previews, in lower case.
+    pub(super) domain: String,
+    /// True if a path of the API's own host may stand for a port.
+    pub(super) path_proxy: bool,
+}
+
+impl Sites {
+    /// Returns the router for a request, and whether it is to a preview: then the request gets its
+    /// target as an extension. Nothing but the host decides, and the path where
+    /// `server.path_proxy` says so.
+    pub(super) fn select<B>(&self, request: &mut axum::http::Request<B>) -> (Router, bool) {
+        target::complete(request);
+        let by_path = || if self.path_proxy { target::in_path(request.uri().path()) } else { None };
+        match target::of(request, &self.domain).or_else(by_path) {
+            Some(asked) => {
+                request.extensions_mut().insert(asked);
+                (self.previews.clone(), true)
+            }
+            None => (self.api.clone(), false),
+        }
+    }
+}
+
+/// Get the URL of a port
+///
+/// The URL opens the port in a browser until `expires_at`, and programs that send the token as
+/// `X-Preview-Token`. A public one needs no token: the host name itself is the permit.
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/preview", tag = "ports", params(("id" = String, Path)),
+    request_body = api::PreviewRequest,
+    responses(
+        (status = 200, body = api::Preview, description = "The URL; whether something listens is not looked at"),
+        (status = 400, body = api::ErrorBody, description = "No port, or no time"),
+        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
+        (status = 429, body = api::ErrorBody, description = "`ttl` is above the longest lifetime")))]
+pub async fn mint(
+    State(api): State<Api>,
+    Name(id): Name,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+    Given(body): Given<api::PreviewRequest>,
+) -> Result<Json<api::Preview>> {
+    let api::PreviewRequest { port, ttl, public } = body;
+    if port == 0 {
+        return Err(malformed("`port` must be a number from 1 to 65535"));
+    }
+    let ttl = ttl.map(|text| wire::span("ttl", &text)).transpose()?;
+    let expires_at = api.control.preview_expiry(&id, ttl).await?;
+    let expires_s = u32::try_from(expires_at.as_second()).unwrap_or(u32::MAX);
+    let form = if public { Form::HostName } else { Form::Token };
+    let permit = api.settings.preview_key.sign(form, &id, port, expires_s);
+    let scheme = if peer.is_secure { "https" } else { "http" };
+    let domain = &api.settings.preview_domain;
+    let server_port = port_of(&headers);
+    let (url, token) = if public {
+        (format!("{scheme}://{port}-{id}-{permit}.{domain}{server_port}/"), None)
+    } else {
+        let token = token(&permit);
+        (format!("{scheme}://{port}-{id}.{domain}{server_port}/?token={token}"), Some(token))
+    };
+    Ok(Json(api::Preview { url, port, public, token, expires_at: wire::time(expires_at) }))
+}
+
+/// Returns the port with its colon by which the client reaches this server; nothing for the usual one.
+fn port_of(headers: &HeaderMap) -> String {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let port = host.rsplit_once(':').map_or("", |(_, port)| port);
+    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    if is_port { format!(":{port}") } else { String::new() }
+}
+
+/// Passes a request on to the program, and its answer back.
+pub async fn forward(
+    State(api): State<Api>,
+    Extension(asked): Extension<Asked>,
+    Extension(admission): Extension<Admission>,
+    meter: Meter,
+    request: Request,
+) -> Result<Response> {
+    let (mut parts, body) = request.into_parts();
+    let Asked::Port(target) = asked else {
+        return Err(malformed("the host of a preview is `<port>-<sandbox id>.<domain>`, and is sent once"));
+    };
+    if parts.method == Method::CONNECT {
+        return Err(malformed("a preview passes no CONNECT on"));
+    }
+    let protocol = upgrade(&parts.headers);
+    let is_read = matches!(parts.method, Method::GET | Method::HEAD);
+    if admission == Admission::Link && is_read && protocol.is_none() && target.prefix.is_none() {
+        return opened(&parts);
+    }
+    check(&api, &target, admission, &parts, protocol.is_some()).await?;
+    let held = meter.account().reserve_within(EXCHANGE_BYTES, WAIT_MAX).await?;
+    let peer = parts.extensions.get::<Peer>().copied().ok_or(Refusal::Internal)?;
+    to_program(&mut parts.headers, &api.settings.access, peer);
+    if let Some(prefix) = &target.prefix {
+        keep_apart(&mut parts, prefix)?;
+    }
+    parts.uri = Uri::try_from(without_token(&parts.uri)).map_err(|_| malformed("the path cannot be passed on"))?;
+    parts.version = Version::HTTP_11;
+    let client = parts.extensions.remove::<OnUpgrade>().filter(|_| protocol.is_some());
+    let tunnel = connect(&api, &target, &meter).await?;
+    let (mut response, driver) = exchange(tunnel, Request::from_parts(parts, body)).await?;
+    if is_ambiguous(response.headers()) {
+        return Err(Refusal::BadAnswer.into());
+    }
+    let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    to_client(response.headers_mut(), is_switch);
+    if target.prefix.is_some() {
+        response.headers_mut().remove(header::SET_COOKIE);
+        response.headers_mut().append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(SANDBOX));
+    }
+    if !is_switch {
+        return Ok(answer(response, driver, held));
+    }
+    let program = hyper::upgrade::on(&mut response);
+    let Some(client) = client else { return Err(Refusal::BadAnswer.into()) };
+    switch(&api, client, program, driver, held);
+    let (parts, _) = response.into_parts();
+    Ok(Response::from_parts(parts, Body::empty()))
+}
+
+/// Changes a request at a path of the API's own host: the program gets the rest of the path, and no
+/// cookies, which would be those of all sandboxes.
+fn keep_apart(parts: &mut Parts, prefix: &str) -> Result<()> {
+    parts.headers.remove(header::COOKIE);
+    if let Ok(prefix) = HeaderValue::from_str(prefix) {
+        parts.headers.insert("x-forwarded-prefix", prefix);
+    }
+    let rest = parts.uri.path().strip_prefix(prefix).filter(|rest| !rest.is_empty()).unwrap_or("/");
+    let query = parts.uri.query().map_or(String::new(), |query| format!("?{query}"));
+    parts.uri = Uri::try_from(format!("{rest}{query}")).map_err(|_| malformed("the path cannot be passed on"))?;
+    Ok(())
+}
+
+/// Refuses what a page of another origin, another user or a loop asks for.
+async fn check(api: &Api, target: &Target, admission: Admission, parts: &Parts, is_switch: bool) -> Result<()> {
+    if is_loop(&parts.headers) {
+        return Err(Refusal::Loop.into());
+    }
+    if admission != Admission::Key {
+        return Ok(());
+    }
+    let principal = parts.extensions.get::<Principal>();
+    // Without a key only its origin tells a page from a program. What a WebSocket brings is shown to
+    // the page, whatever its origin.
+    let origin = parts.headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
+    if is_switch
+        && principal == Some(&Principal::Anonymous)
+        && origin.is_some_and(|origin| !api.settings.cors.lists(origin))
+        && !is_of_same_sandbox(&parts.headers, target, &api.settings.preview_domain)
+    {
+        return Err(Refusal::SocketOrigin.into());
+    }
+    if api.control.separates_users() && !matches!(principal, Some(Principal::Admin(_))) {
+        let user = owner(&parts.headers)?.ok_or_else(|| {
+            malformed("users share boxes here (`pool.enabled`): send `X-User-ID`, or open the link of the preview")
+        })?;
+        if !api.control.may_know(&target.sandbox, &user).await? {
+            return Err(Error::NotFound(Resource::Sandbox, target.sandbox.clone()).into());
+        }
+    }
+    Ok(())
+}
+
+async fn connect(api: &Api, target: &Target, meter: &Meter) -> Result<Tunnel> {
+    let (to_program, input) = input();
+    let connected = api.control.connect_preview(&target.sandbox, target.port, input).await;
+    let from_program = connected.map_err(|error| {
+        if let Error::NoFile(_) = error { Refusal::NothingListens(target.port).into() } else { ApiError::from(error) }
+    })?;
+    Ok(Tunnel::new(PortStream::new(from_program, meter.account()), to_program, meter.account().clone()))
+}
+
+/// Answers the first request of a browser: the token becomes a cookie, and the address loses it.
+fn opened(parts: &Parts) -> Result<Response> {
+    let token = token_in(parts.uri.query().unwrap_or_default()).ok_or(Refusal::Internal)?;
+    let path = without_token(&parts.uri);
+    // A path that begins with two slashes would be another host.
+    let is_host = path.get(1..2).is_some_and(|second| matches!(second, "/" | "\\"));
+    let location = if is_host { format!("/.{path}") } else { path };
+    let secure = if parts.extensions.get::<Peer>().is_some_and(|peer| peer.is_secure) { "; Secure" } else { "" };
+    let cookie = format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Lax{secure}");
+    let value = |text: String| HeaderValue::try_from(text).map_err(|_| ApiError::from(Refusal::Internal));
+    let headers: [(HeaderName, HeaderValue); 3] = [
+        (header::SET_COOKIE, value(cookie)?),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    ];
+    Ok((headers, Redirect::to(&location)).into_response())
+}
+
+/// Passes bytes between a client and a program that have both switched to another protocol.
+fn switch(api: &Api, client: OnUpgrade, program: OnUpgrade, driver: Driver, held: Reservation) {
+    let stop = api.stop.clone();
+    let relay = async move {
+        let relay = async {
+            let (Ok(client), Ok(program)) = tokio::join!(client, program) else { return };
+            let Ok(program) = program.downcast::<TokioIo<Tunnel>>() else { return };
+            drop(driver);
+            program.io.into_inner().relay(TokioIo::new(client), program.read_buf).await;
+        };
+        stop.run_until_cancelled(relay).await;
+        drop(held);
+    };
+    api.control.tasks().spawn(relay.in_current_span());
+}

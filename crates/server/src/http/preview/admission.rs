@@ -1,0 +1,73 @@
+//! Admission to a preview: by a permit for its port, or by a key of the API.
+
+use axum::extract::Request;
+use axum::http::HeaderMap;
+
+use super::headers::{cookies, token_in};
+use super::target::{Asked, Target, is_of_same_sandbox};
+use crate::auth::preview::{Form, permit};
+use crate::auth::{Denied, Principal};
+use crate::http::state::Api;
+
+/// Header in which a program sends a token.
+const TOKEN: &str = "x-preview-token";
+
+/// Credential by which a request was admitted; an extension of every request to a preview.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// Permit in the host name.
+    HostName,
+    /// Token in the query: the URL that was given to a person.
+    Link,
+    /// Token in a header or a cookie.
+    Token,
+    /// Key of the API, or none where none is asked for.
+    Key,
+}
+
+/// Returns the caller of a preview, and notes how it was admitted.
+///
+/// # Errors
+/// [`Denied`] without a permit or a key.
+pub fn admit(api: &Api, request: &mut Request) -> Result<Principal, Denied> {
+    let (admission, principal) = match request.extensions().get::<Asked>() {
+        Some(Asked::Port(target)) => match permitted(api, target, request) {
+            Some(admission) => (admission, Principal::Anonymous),
+            None => (Admission::Key, by_key(api, request.headers())?),
+        },
+        // It is refused, whatever the credential.
+        Some(Asked::Malformed) | None => (Admission::Key, Principal::Anonymous),
+    };
+    request.extensions_mut().insert(admission);
+    Ok(principal)
+}
+
+fn by_key(api: &Api, headers: &HeaderMap) -> Result<Principal, Denied> {
+    api.settings.access.decide_preview(headers).map_err(|denied| Denied {
+        message: "this preview asks for a key, or its link has expired; open the link that `tidebox open` or \
+                  POST /api/v1/sandboxes/{id}/preview gives, or send `X-API-Key` or `X-Preview-Token`",
+        ..denied
+    })
+}
+
+fn permitted(api: &Api, target: &Target, request: &Request) -> Option<Admission> {
+    let now_s = api.control.now().as_second();
+    let key = &api.settings.preview_key;
+    let admits = |form, permit: &str| key.admits(form, permit, &target.sandbox, target.port, now_s);
+    let is_token = |text: &str| permit(text).is_some_and(|permit| admits(Form::Token, permit));
+    let headers = request.headers();
+    if target.permit.as_deref().is_some_and(|permit| admits(Form::HostName, permit)) {
+        return Some(Admission::HostName);
+    }
+    if token_in(request.uri().query().unwrap_or_default()).is_some_and(is_token) {
+        return Some(Admission::Link);
+    }
+    let sent = headers.get(TOKEN).and_then(|token| token.to_str().ok());
+    let in_cookie = || {
+        // Another sandbox can set a cookie of the same name: each is tried.
+        target.prefix.is_none()
+            && cookies(headers).any(is_token)
+            && is_of_same_sandbox(headers, target, &api.settings.preview_domain)
+    };
+    (sent.is_some_and(is_token) || in_cookie()).then_some(Admission::Token)
+}

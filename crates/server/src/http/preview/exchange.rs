@@ -1,0 +1,143 @@
+//! One request to a program, over a connection of its own.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::response::Response;
+use bytes::Bytes;
+use http_body::Frame;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::tunnel::Tunnel;
+use crate::budget::Reservation;
+use crate::http::body::Keeping;
+use crate::http::error::{ApiError, Refusal};
+
+/// Memory held by every request for as long as it is under way: the buffer for what the program
+/// sends, and the one for what it is sent. Further bytes are counted while there are any.
+pub const EXCHANGE_BYTES: usize = 2 * BUFFER_BYTES;
+/// Largest buffer of one direction, and largest head of an answer, in bytes.
+const BUFFER_BYTES: usize = 32 * 1024;
+/// Longest wait for the head of an answer after the whole request was sent. Between two pieces of its
+/// body a program may take as long as it likes.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
+
+/// Connection that a task reads and writes; dropping it resets it.
+pub type Driver = JoinSet<()>;
+
+/// Sends a request and returns the head of the answer. The answer's body needs the driver.
+///
+/// # Errors
+/// [`Refusal::BadAnswer`], [`Refusal::NoAnswer`], or [`Refusal::Busy`] if there is no memory for it.
+pub async fn exchange(tunnel: Tunnel, request: Request) -> Result<(Response<Incoming>, Driver), ApiError> {
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(BUFFER_BYTES);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(tunnel)).await.map_err(refusal)?;
+    let mut driver = JoinSet::new();
+    driver.spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(%error, "a connection of a preview broke");
+        }
+    });
+    let sent = CancellationToken::new();
+    let guard = sent.clone().drop_guard();
+    let request = request.map(|body| Keeping::new(body, guard));
+    let late = async {
+        sent.cancelled().await;
+        tokio::time::sleep(ANSWER_WAIT_MAX).await;
+    };
+    tokio::select! {
+        answer = sender.send_request(request) => Ok((answer.map_err(refusal)?, driver)),
+        () = late => Err(Refusal::NoAnswer.into()),
+    }
+}
+
+fn refusal(error: hyper::Error) -> ApiError {
+    tracing::debug!(%error, "a program did not answer in HTTP");
+    let mut cause = std::error::Error::source(&error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::OutOfMemory) {
+            return Refusal::Busy.into();
+        }
+        cause = error.source();
+    }
+    Refusal::BadAnswer.into()
+}
+
+/// Returns the answer for the client, whose body holds the connection and its memory.
+pub fn answer(response: Response<Incoming>, driver: Driver, held: Reservation) -> Response {
+    let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    response
+        .map(|body| if is_switch { Body::empty() } else { Body::new(Answer { body, _driver: driver, _held: held }) })
+}
+
+/// Body of an answer, passed on as it comes. Its size is not told, so that it is not taken for one
+/// that is in memory; the client reads it in the header.
+struct Answer {
+    body: Incoming,
+    _driver: Driver,
+    _held: Reservation,
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use futures_util::{StreamExt, stream};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::budget::{Budget, Caller};
+    use crate::http::port_stream::{PortStream, input};
+
+    /// Sends a request to a program that answers with `bytes`, one at a time, and then says nothing.
+    async fn answered(bytes: &'static [u8], every: Duration) -> Result<StatusCode, ApiError> {
+        let account = Budget::new(1 << 24).account(Caller::Address(None), None);
+        let pieces = stream::iter(bytes.chunks(1)).then(move |byte| async move {
+            tokio::time::sleep(every).await;
+            Ok(Bytes::from_static(byte))
+        });
+        let from = PortStream::new(pieces.chain(stream::pending()).boxed(), &account);
+        let (to, sent) = input();
+        let tunnel = Tunnel::new(from, to, account);
+        let request = Request::builder().uri("/").header("host", "h").body(Body::empty()).unwrap();
+        let drain = sent.for_each(|_| async {});
+        tokio::select! {
+            answer = exchange(tunnel, request) => answer.map(|(response, _)| response.status()),
+            () = drain => panic!("the connection has ended"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_that_trickles_its_answer_has_a_bounded_time() {
+        let answer = b"HTTP/1.1 204 No Content\r\n\r\n";
+        assert_eq!(answered(answer, Duration::from_secs(1)).await.unwrap(), StatusCode::NO_CONTENT);
+        let began = Instant::now();
+        let late = answered(answer, Duration::from_secs(60)).await;
+        assert!(matches!(late, Err(ApiError::Request(Refusal::NoAnswer))), "{late:?}");
+        assert!(began.elapsed() < ANSWER_WAIT_MAX + Duration::from_secs(60));
+    }
+}

@@ -1,0 +1,335 @@
+//! Headers of a preview: those that the program in the sandbox gets, and those that its client gets.
+
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
+
+use crate::auth::Access;
+use crate::auth::preview::permit;
+use crate::http::peer::Peer;
+
+/// Cookie that holds a token.
+pub const COOKIE: &str = "tidebox-preview";
+/// Parameter of the query that holds a token.
+const PARAMETER: &str = "token=";
+/// Name of this server in `Via`.
+const VIA: &str = "1.1 tidebox";
+/// Most previews that a request may have come through: a program that asks for another's preview is
+/// no loop yet.
+const PREVIEWS_MAX: usize = 5;
+/// Headers that are between two neighbours only.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("proxy-connection"),
+    header::TE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+/// Headers that a `Connection` cannot take away.
+const LASTING: [HeaderName; 2] = [header::HOST, header::CONTENT_LENGTH];
+
+/// Returns the values of our cookie.
+pub fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='))
+}
+
+/// Returns the first token in a query. A parameter of the same name that holds another text is the
+/// program's own.
+pub fn token_in(query: &str) -> Option<&str> {
+    query.split('&').filter_map(|pair| pair.strip_prefix(PARAMETER)).find(|value| permit(value).is_some())
+}
+
+/// Returns path and query without tokens, for the program.
+pub fn without_token(uri: &Uri) -> String {
+    let path = if uri.path().is_empty() { "/" } else { uri.path() };
+    match uri.query().map(stripped) {
+        Some(query) if !query.is_empty() || uri.query() == Some("") => format!("{path}?{query}"),
+        _ => path.to_owned(),
+    }
+}
+
+fn stripped(query: &str) -> String {
+    let kept = query.split('&').filter(|pair| pair.strip_prefix(PARAMETER).is_none_or(|value| permit(value).is_none()));
+    kept.collect::<Vec<_>>().join("&")
+}
+
+/// Returns the protocol that a client wants to switch to.
+pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asks = listed(headers, header::CONNECTION).any(|name| name.eq_ignore_ascii_case("upgrade"));
+    headers.get(header::UPGRADE).filter(|_| asks).cloned()
+}
+
+fn listed(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(name).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).map(str::trim)
+}
+
+/// Returns whether a request has come through so many previews that it must be a loop.
+pub fn is_loop(headers: &HeaderMap) -> bool {
+    listed(headers, header::VIA).filter(|hop| *hop == VIA).count() >= PREVIEWS_MAX
+}
+
+/// Returns whether an answer tells its length in two ways, which two readers could take for two
+/// answers.
+pub fn is_ambiguous(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::CONTENT_LENGTH) && headers.contains_key(header::TRANSFER_ENCODING)
+}
+
+/// Changes the headers of a client into those that the program gets.
+pub fn to_program(headers: &mut HeaderMap, access: &Access, peer: Peer) {
+    let upgrade = upgrade(headers);
+    let takes_trailers = listed(headers, header::TE).any(|name| name.eq_ignore_ascii_case("trailers"));
+    remove_hop_by_hop(headers);
+    // The server has answered it.
+    headers.remove(header::EXPECT);
+    access.remove_keys(headers);
+    headers.remove("x-preview-token");
+    remove_cookie(headers);
+    remove_from_referer(headers);
+    let told: Vec<HeaderName> = headers.keys().filter(|name| is_of_proxies(name)).cloned().collect();
+    for name in told {
+        headers.remove(name);
+    }
+    let scheme = HeaderValue::from_static(if peer.is_secure { "https" } else { "http" });
+    headers.insert("x-forwarded-proto", scheme);
+    if let Some(host) = headers.get(header::HOST).cloned() {
+        headers.insert("x-forwarded-host", host);
+    }
+    if let Some(address) =
+        peer.address.as_ref().map(IpAddr::to_string).and_then(|text| HeaderValue::try_from(text).ok())
+    {
+        headers.insert("x-forwarded-for", address);
+    }
+    headers.append(header::VIA, HeaderValue::from_static(VIA));
+    if takes_trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    // A connection serves one request.
+    let connection = HeaderValue::from_static(if upgrade.is_some() { "upgrade" } else { "close" });
+    headers.insert(header::CONNECTION, connection);
+    if let Some(protocol) = upgrade {
+        headers.insert(header::UPGRADE, protocol);
+    }
+}
+
+/// Changes the headers of a program into those that its client gets.
+pub fn to_client(headers: &mut HeaderMap, is_switch: bool) {
+    let protocol = headers.get(header::UPGRADE).filter(|_| is_switch).cloned();
+    remove_hop_by_hop(headers);
+    if let Some(protocol) = protocol {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, protocol);
+    }
+    let cookies: Vec<HeaderValue> = headers.get_all(header::SET_COOKIE).iter().filter_map(own_cookie).collect();
+    headers.remove(header::SET_COOKIE);
+    for cookie in cookies {
+        headers.append(header::SET_COOKIE, cookie);
+    }
+}
+
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> =
+        listed(headers, header::CONNECTION).filter_map(|name| HeaderName::try_from(name).ok()).collect();
+    for name in named.into_iter().filter(|name| !LASTING.contains(name)).chain(HOP_BY_HOP) {
+        headers.remove(name);
+    }
+}
+
+/// Returns whether proxies write a header to say where a request comes from.
+fn is_of_proxies(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("x-forwarded-") || matches!(name, "forwarded" | "x-real-ip")
+}
+
+/// Takes our cookie out of those that a client sends.
+fn remove_cookie(headers: &mut HeaderMap) {
+    let is_ours = |pair: &[u8]| {
+        let name = pair.split(|byte| *byte == b'=').next().unwrap_or_default();
+        name.trim_ascii() == COOKIE.as_bytes()
+    };
+    let lines: Vec<HeaderValue> = headers.get_all(header::COOKIE).iter().cloned().collect();
+    headers.remove(header::COOKIE);
+    for line in lines {
+        let kept: Vec<&[u8]> = line.as_bytes().split(|byte| *byte == b';').filter(|pair| !is_ours(pair)).collect();
+        let kept = kept.join(&b';');
+        if let Ok(line) = HeaderValue::from_bytes(kept.trim_ascii())
+            && !line.is_empty()
+        {
+            headers.append(header::COOKIE, line);
+        }
+    }
+}
+
+fn remove_from_referer(headers: &mut HeaderMap) {
+    let Some(referer) = headers.get(header::REFERER) else { return };
+    let Some((page, query)) = referer.to_str().ok().and_then(|referer| referer.split_once('?')) else { return };
+    if token_in(query).is_none() {
+        return;
+    }
+    let query = stripped(query);
+    let referer = if query.is_empty() { page.to_owned() } else { format!("{page}?{query}") };
+    match HeaderValue::try_from(referer) {
+        Ok(referer) => headers.insert(header::REFERER, referer),
+        Err(_) => headers.remove(header::REFERER),
+    };
+}
+
+/// Returns a cookie of a program that reaches its own host name alone; `None` for one by the name
+/// of ours.
+fn own_cookie(cookie: &HeaderValue) -> Option<HeaderValue> {
+    let mut parts = cookie.as_bytes().split(|byte| *byte == b';');
+    let pair = parts.next().unwrap_or_default();
+    let name = pair.split(|byte| *byte == b'=').next().unwrap_or_default();
+    if name.trim_ascii() == COOKIE.as_bytes() {
+        return None;
+    }
+    let is_domain = |attribute: &&[u8]| {
+        let name = attribute.split(|byte| *byte == b'=').next().unwrap_or_default();
+        name.trim_ascii().eq_ignore_ascii_case(b"domain")
+    };
+    let kept: Vec<&[u8]> = std::iter::once(pair).chain(parts.filter(|part| !is_domain(part))).collect();
+    HeaderValue::from_bytes(&kept.join(&b';')).ok()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::config::{Inputs, load};
+
+    const TOKEN: &str = "tbp-6930a2c0abcdefghijklmnopqrstuvwxyz";
+
+    fn map(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
+        }
+        headers
+    }
+
+    fn lines(headers: &HeaderMap) -> Vec<(String, String)> {
+        let mut lines: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+            .collect();
+        lines.sort();
+        lines
+    }
+
+    fn passed(sent: &[(&str, &str)]) -> Vec<(String, String)> {
+        let env = [
+            ("TIDEBOX_AUTH_ENABLED", "true"),
+            ("TIDEBOX_AUTH_API_KEY", "ours"),
+            ("TIDEBOX_AUTH_ADMIN_API_KEY", "boss"),
+        ];
+        let env = env.map(|(name, value)| (name.into(), value.into())).to_vec();
+        let inputs = Inputs { config_file: None, home: None, current_dir: "/nonexistent".into(), env, is_root: true };
+        let access = Access::new(&load(&inputs).unwrap().config.auth);
+        let peer = Peer { address: Some("203.0.113.9".parse().unwrap()), via_unix: false, is_secure: true };
+        let mut headers = map(sent);
+        to_program(&mut headers, &access, peer);
+        let ours = ["via", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "connection"];
+        lines(&headers).into_iter().filter(|(name, _)| !ours.contains(&name.as_str())).collect()
+    }
+
+    #[track_caller]
+    fn check(sent: &[(&str, &str)], expected: &[(&str, &str)]) {
+        let expected: Vec<_> = expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        assert_eq!(passed(sent), expected, "{sent:?}");
+    }
+
+    #[test]
+    fn a_program_gets_neither_keys_nor_tokens_of_ours() {
+        check(&[("x-api-key", "ours"), ("x-admin-api-key", "boss"), ("x-preview-token", TOKEN)], &[]);
+        check(&[("authorization", "Bearer ours")], &[]);
+        check(&[("authorization", "bearer  boss")], &[]);
+        check(&[("authorization", "Bearer ours"), ("authorization", "Bearer its")], &[]);
+        for own in ["Bearer its-own", "Basic dXNlcjpvdXJz", "Digest ours"] {
+            check(&[("authorization", own)], &[("authorization", own)]);
+        }
+        for (cookie, kept) in [
+            (format!("tidebox-preview={TOKEN}"), None),
+            (format!("a=1; tidebox-preview={TOKEN}; b=2"), Some("a=1; b=2")),
+            (format!("tidebox-preview={TOKEN}; tidebox-preview=x; b=2"), Some("b=2")),
+            (" tidebox-preview =x".to_owned(), None),
+            ("tidebox-preview-2=x".to_owned(), Some("tidebox-preview-2=x")),
+        ] {
+            let kept: Vec<_> = kept.into_iter().map(|kept| ("cookie", kept)).collect();
+            check(&[("cookie", &cookie)], &kept);
+        }
+        let referer = format!("https://a.example/p?token={TOKEN}&x=1");
+        check(&[("referer", &referer)], &[("referer", "https://a.example/p?x=1")]);
+    }
+
+    #[test]
+    fn a_program_gets_nothing_that_is_between_two_neighbours_and_no_made_up_address() {
+        check(
+            &[
+                ("connection", "keep-alive, x-mine, host, content-length"),
+                ("host", "h"),
+                ("content-length", "3"),
+                ("x-mine", "1"),
+                ("keep-alive", "5"),
+                ("proxy-authorization", "Basic x"),
+                ("proxy-connection", "keep-alive"),
+                ("te", "gzip"),
+                ("transfer-encoding", "chunked"),
+                ("upgrade", "h2c"),
+                ("expect", "100-continue"),
+                ("x-forwarded-port", "1"),
+                ("forwarded", "for=6.6.6.6"),
+                ("x-real-ip", "6.6.6.6"),
+                ("accept", "*/*"),
+            ],
+            &[("accept", "*/*"), ("content-length", "3"), ("host", "h")],
+        );
+        check(&[("te", "trailers, gzip")], &[("te", "trailers")]);
+        check(&[("connection", "Upgrade"), ("upgrade", "websocket")], &[("upgrade", "websocket")]);
+    }
+
+    #[test]
+    fn the_query_keeps_all_but_our_token() {
+        for (uri, expected) in [
+            ("/", "/"),
+            ("/a?", "/a?"),
+            ("/a?b=1&&c", "/a?b=1&&c"),
+            ("/a?token=its-own", "/a?token=its-own"),
+            ("/a?token={T}", "/a"),
+            ("/a?b=1&token={T}&c=%20", "/a?b=1&c=%20"),
+            ("/a?token={T}&token={T}&b", "/a?b"),
+            ("//evil.example/?token={T}", "//evil.example/"),
+        ] {
+            assert_eq!(without_token(&uri.replace("{T}", TOKEN).parse().unwrap()), expected, "{uri}");
+        }
+    }
+
+    #[test]
+    fn cookies_of_a_program_reach_its_own_host_alone() {
+        let mut headers = map(&[
+            ("set-cookie", "a=1; Path=/; Domain=box.example; HttpOnly"),
+            ("set-cookie", "b=2; DOMAIN =.box.example"),
+            ("set-cookie", "tidebox-preview=x; Path=/"),
+            ("set-cookie", "domain=kept"),
+            ("connection", "x-hop"),
+            ("x-hop", "1"),
+            ("content-security-policy", "default-src 'self'"),
+        ]);
+        to_client(&mut headers, false);
+        let cookies: Vec<_> = headers.get_all("set-cookie").iter().map(|cookie| cookie.to_str().unwrap()).collect();
+        assert_eq!(cookies, ["a=1; Path=/; HttpOnly", "b=2", "domain=kept"]);
+        assert!(!headers.contains_key("x-hop") && headers.contains_key("content-security-policy"));
+    }
+
+    #[test]
+    fn a_request_that_went_round_several_times_is_a_loop() {
+        let mut headers = map(&[("via", "1.1 tidebox, 1.1 other"), ("via", "1.1 tidebox")]);
+        assert!(!is_loop(&headers));
+        for _ in 0..3 {
+            headers.append("via", HeaderValue::from_static(VIA));
+        }
+        assert!(is_loop(&headers));
+    }
+}

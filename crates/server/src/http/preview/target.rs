@@ -1,0 +1,226 @@
+//! Target of a preview: the port and the sandbox that its host name stands for.
+
+use axum::http::{HeaderMap, HeaderValue, Request, Version, header};
+use domain::SandboxId;
+
+use crate::auth::preview::PERMIT_CHARS;
+use crate::http::hosts::{Named, named};
+
+/// Port of a sandbox that a request is to; an extension of every request to a preview.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    Port(Target),
+    /// Host name that is nearly that of a preview, or several hosts.
+    Malformed,
+}
+
+/// Port of a sandbox, from `<port>-<sandbox id>.<domain>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    pub sandbox: String,
+    pub port: u16,
+    /// Permit in the name: `<port>-<sandbox id>-<permit>.<domain>`.
+    pub permit: Option<String>,
+    /// Beginning of the path that stands for it; `None` if its host name does.
+    pub prefix: Option<String>,
+}
+
+/// Returns the target of a request; `None` for a request that is not to a preview.
+pub fn of<B>(request: &Request<B>, domain: &str) -> Option<Asked> {
+    let hosts = request.headers().get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
+    let mut named = hosts.chain(request.uri().authority().map(|authority| authority.as_str()));
+    let first = in_authority(named.next()?, domain);
+    // A host that differs from another could be taken for the one by a proxy, and for the other here.
+    if named.all(|authority| in_authority(authority, domain) == first) { first } else { Some(Asked::Malformed) }
+}
+
+/// Returns the target in the path of a request, `/proxy/<sandbox id>/<port>/…`; `None` for another
+/// path.
+pub fn in_path(path: &str) -> Option<Asked> {
+    let (sandbox, rest) = path.strip_prefix("/proxy/")?.split_once('/').unwrap_or_default();
+    let port = rest.split('/').next().unwrap_or_default();
+    let target = in_label(&format!("{port}-{sandbox}")).filter(|target| target.permit.is_none());
+    let prefix = Some(format!("/proxy/{sandbox}/{port}"));
+    Some(target.map_or(Asked::Malformed, |target| Asked::Port(Target { prefix, ..target })))
+}
+
+/// Adds the header `Host` to a request over HTTP/2, which has its host elsewhere.
+pub fn complete<B>(request: &mut Request<B>) {
+    let host = request.uri().authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    if let Some(host) = host
+        && request.version() == Version::HTTP_2
+        && !request.headers().contains_key(header::HOST)
+    {
+        request.headers_mut().insert(header::HOST, host);
+    }
+}
+
+/// Returns whether the page that sends a request is of the same sandbox, or is none: other pages
+/// must not use the cookie of a person. A browser regards all sandboxes as one site.
+pub fn is_of_same_sandbox(headers: &HeaderMap, target: &Target, domain: &str) -> bool {
+    let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default());
+    if let Some(origin) = text("origin") {
+        let asked = origin.split_once("://").and_then(|(_, authority)| in_authority(authority, domain));
+        return matches!(asked, Some(Asked::Port(from)) if from.sandbox == target.sandbox);
+    }
+    let is_own = text("sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"));
+    is_own || text("sec-fetch-mode") == Some("navigate")
+}
+
+fn in_authority(authority: &str, domain: &str) -> Option<Asked> {
+    let name = match named(authority) {
+        Some(Named::Name(name)) => name,
+        Some(Named::Address(_)) => return None,
+        None => {
+            let authority = authority.to_ascii_lowercase();
+            return (authority.contains("-sb-") && authority.contains(domain)).then_some(Asked::Malformed);
+        }
+    };
+    let label = name.strip_suffix(domain)?.strip_suffix('.')?;
+    let is_near = label.contains("-sb-") || label.starts_with("sb-");
+    is_near.then(|| in_label(label).map_or(Asked::Malformed, Asked::Port))
+}
+
+fn in_label(label: &str) -> Option<Target> {
+    let (port, rest) = label.split_once('-')?;
+    // One spelling for each port, so that there is one origin for it.
+    let is_port = port.bytes().all(|byte| byte.is_ascii_digit()) && !port.starts_with('0');
+    let port = port.parse().ok().filter(|_| is_port)?;
+    let (sandbox, permit) = match rest.match_indices('-').nth(1) {
+        Some((at, _)) => (&rest[..at], Some(rest[at + 1..].to_owned())),
+        None => (rest, None),
+    };
+    SandboxId::parse(sandbox).ok()?;
+    let is_permit = permit.as_ref().is_none_or(|permit| permit.len() == PERMIT_CHARS);
+    is_permit.then(|| Target { sandbox: sandbox.to_owned(), port, permit, prefix: None })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    const ID: &str = "sb-mzxw6ytbojtg633c";
+
+    fn asked(authority: &str) -> Option<Asked> {
+        in_authority(authority, "box.example")
+    }
+
+    #[test]
+    fn a_host_name_stands_for_a_port_of_a_sandbox() {
+        let target = |port, permit: Option<&str>| {
+            let permit = permit.map(str::to_owned);
+            Some(Asked::Port(Target { sandbox: ID.to_owned(), port, permit, prefix: None }))
+        };
+        for (host, expected) in [
+            (format!("3000-{ID}.box.example"), target(3000, None)),
+            (format!("3000-{ID}.box.example:7423"), target(3000, None)),
+            (format!("3000-{ID}.box.example."), target(3000, None)),
+            (format!("3000-{}.Box.EXAMPLE:80", ID.to_uppercase()), target(3000, None)),
+            (format!("65535-{ID}.box.example"), target(65535, None)),
+            (format!("1-{ID}-{}.box.example", "a".repeat(PERMIT_CHARS)), target(1, Some(&"a".repeat(PERMIT_CHARS)))),
+        ] {
+            assert_eq!(asked(&host), expected, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_nearly_one_is_neither_a_preview_nor_the_api() {
+        for label in [
+            format!("0-{ID}"),
+            format!("65536-{ID}"),
+            format!("+80-{ID}"),
+            format!("080-{ID}"),
+            format!("-{ID}"),
+            ID.to_owned(),
+            format!("{ID}-3000"),
+            format!("3000--{ID}"),
+            format!("3000-{ID}x"),
+            format!("3000-{ID}-"),
+            format!("3000-{ID}-short"),
+            format!("a.3000-{ID}"),
+            format!("3000-{ID}.b"),
+            "3000-sb-".to_owned(),
+            "3000-sb-short".to_owned(),
+            format!("user@3000-{ID}"),
+            format!("3000-{ID}%00"),
+            format!("3000-{ID}:80:80#"),
+        ] {
+            assert_eq!(asked(&format!("{label}.box.example")), Some(Asked::Malformed), "{label}");
+        }
+        assert_eq!(asked(&format!("3000-{ID}.box.example:x")), Some(Asked::Malformed));
+        assert_eq!(asked(&format!("3000-{ID}.box.example..")), Some(Asked::Malformed));
+    }
+
+    #[test]
+    fn any_other_host_is_that_of_the_api() {
+        for host in [
+            "box.example".to_owned(),
+            "api.box.example".to_owned(),
+            format!("3000-{ID}.evil.example"),
+            format!("3000-{ID}box.example"),
+            format!("3000-{ID}.box.example.evil"),
+            "127.0.0.1:7423".to_owned(),
+            "[::1]:7423".to_owned(),
+            String::new(),
+        ] {
+            assert_eq!(asked(&host), None, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_path_stands_for_a_port_too() {
+        let prefix = Some(format!("/proxy/{ID}/3000"));
+        let target = Asked::Port(Target { sandbox: ID.to_owned(), port: 3000, permit: None, prefix });
+        for rest in ["", "/", "/a/b", "//a"] {
+            assert_eq!(in_path(&format!("/proxy/{ID}/3000{rest}")), Some(target.clone()), "{rest}");
+        }
+        let permit = "a".repeat(PERMIT_CHARS);
+        for path in [
+            "/proxy/",
+            "/proxy/a/b",
+            &format!("/proxy/{ID}"),
+            &format!("/proxy/{ID}/0/"),
+            &format!("/proxy/{ID}-{permit}/1"),
+        ] {
+            assert_eq!(in_path(path), Some(Asked::Malformed), "{path}");
+        }
+        assert_eq!(in_path("/api/v1/proxy/"), None);
+    }
+
+    #[test]
+    fn a_request_with_two_targets_has_none() {
+        let request = |uri: String, hosts: &[String]| {
+            let request = hosts.iter().fold(Request::builder().uri(uri), |request, host| request.header("host", host));
+            of(&request.body(()).unwrap(), "box.example")
+        };
+        let (one, other) = (format!("3000-{ID}.box.example"), format!("3001-{ID}.box.example"));
+        let plain = || "/".to_owned();
+        assert!(matches!(request(plain(), std::slice::from_ref(&one)), Some(Asked::Port(_))));
+        assert_eq!(request(plain(), &[one.clone(), other.clone()]), Some(Asked::Malformed));
+        assert_eq!(request(plain(), &["api.example".to_owned(), one.clone()]), Some(Asked::Malformed));
+        assert_eq!(request(format!("http://{other}/"), std::slice::from_ref(&one)), Some(Asked::Malformed));
+        assert_eq!(request("http://api.example/".to_owned(), std::slice::from_ref(&one)), Some(Asked::Malformed));
+        assert!(matches!(request(format!("http://{one}/"), &[one]), Some(Asked::Port(_))));
+        assert_eq!(request(plain(), &[]), None);
+    }
+
+    #[test]
+    fn only_pages_of_the_same_sandbox_use_the_cookie_of_a_person() {
+        let target = Target { sandbox: ID.to_owned(), port: 3000, permit: None, prefix: None };
+        for (headers, expected) in [
+            (vec![], true),
+            (vec![("origin", format!("http://3000-{ID}.box.example:7423"))], true),
+            (vec![("origin", format!("https://8000-{ID}.box.example"))], true),
+            (vec![("origin", "http://3000-sb-aaaaaaaaaaaaaaaa.box.example".to_owned())], false),
+            (vec![("origin", "https://box.example".to_owned())], false),
+            (vec![("origin", "null".to_owned())], false),
+            (vec![("sec-fetch-site", "same-origin".to_owned())], true),
+            (vec![("sec-fetch-site", "same-site".to_owned())], false),
+            (vec![("sec-fetch-site", "cross-site".to_owned()), ("sec-fetch-mode", "no-cors".to_owned())], false),
+            (vec![("sec-fetch-site", "cross-site".to_owned()), ("sec-fetch-mode", "navigate".to_owned())], true),
+        ] {
+            let map = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+            assert_eq!(is_of_same_sandbox(&map, &target, "box.example"), expected, "{headers:?}");
+        }
+    }
+}

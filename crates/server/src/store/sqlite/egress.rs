@@ -1,0 +1,45 @@
+//! Policies on connections out of sandboxes.
+
+use domain::{EgressPolicy, OwnerId, SandboxEgress, SandboxId};
+use sqlx::Row;
+use sqlx::sqlite::SqlitePool;
+
+use super::super::error::Result;
+use super::policies::{policies, policies_text};
+use super::rows;
+
+pub(super) async fn get(pool: &SqlitePool, id: &SandboxId) -> Result<Option<SandboxEgress>> {
+    let row = sqlx::query("SELECT egress FROM sandboxes WHERE id = $1").bind(id.as_str()).fetch_optional(pool).await?;
+    row.map(|row| policies(row.try_get::<Option<String>, _>("egress")?.as_deref())).transpose()
+}
+
+pub(super) async fn set(pool: &SqlitePool, id: &SandboxId, own: EgressPolicy) -> Result<Option<SandboxEgress>> {
+    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
+    let row = sqlx::query("SELECT egress FROM sandboxes WHERE id = $1 AND state IN ('creating', 'running')")
+        .bind(id.as_str())
+        .fetch_optional(&mut *tx)
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    let before = policies(row.try_get::<Option<String>, _>("egress")?.as_deref())?;
+    let after = SandboxEgress { own, ..before };
+    sqlx::query("UPDATE sandboxes SET egress = $1 WHERE id = $2")
+        .bind(policies_text(&after))
+        .bind(id.as_str())
+        .execute(&mut *tx)
+        .await?;
+    tx.commit().await?;
+    Ok(Some(after))
+}
+
+pub(super) async fn running(pool: &SqlitePool, worker: &str) -> Result<Vec<(SandboxId, Option<OwnerId>)>> {
+    let rows = sqlx::query(
+        "SELECT id, owner_id FROM sandboxes WHERE state = 'running' AND egress IS NOT NULL AND worker_id = $1",
+    )
+    .bind(worker)
+    .fetch_all(pool)
+    .await?;
+    let owner = |row: &sqlx::sqlite::SqliteRow| -> Result<Option<OwnerId>> {
+        Ok(row.try_get::<Option<String>, _>("owner_id")?.map(OwnerId::stored))
+    };
+    rows.iter().map(|row| Ok((rows::sandbox_id(row.try_get("id")?)?, owner(row)?))).collect()
+}
