@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::digest::hex_of;
 use crate::disk;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, stopped};
 pub use layer::{Bounds, Compression, Layer};
 use root::Root;
 use share::Shared;
@@ -137,7 +137,12 @@ impl Trees {
         let budget = Budget::new(bounds, self.inner.trees.clone(), stop);
         let about = work.fill(&self.inner.files, layers, &budget, progress)?;
         let root = self.inner.trees.join(hex);
-        work.publish(&root, &about).map_err(fault)?;
+        work.write_down(&about).map_err(fault)?;
+        // Writing may have taken long, and the caller may have gone meanwhile.
+        if stop.is_cancelled() {
+            return Err(stopped());
+        }
+        work.publish(&root).map_err(fault)?;
         Ok(root.join("root"))
     }
 
@@ -233,11 +238,15 @@ impl Work {
         Ok(About { layers, entries: seen.entries, bytes: seen.bytes })
     }
 
-    /// Moves the tree to its place, once all of it is on disk.
-    fn publish(self, place: &Path, about: &About) -> io::Result<()> {
+    /// Writes all of the tree to the disk.
+    fn write_down(&self, about: &About) -> io::Result<()> {
         fs::write(self.folder.join("tree.json"), serde_json::to_vec(about)?)?;
         // One call for the file system: one for each file would take minutes.
-        rustix::fs::syncfs(File::open(&self.folder)?)?;
+        Ok(rustix::fs::syncfs(File::open(&self.folder)?)?)
+    }
+
+    /// Moves the tree, which is on disk, to its place.
+    fn publish(self, place: &Path) -> io::Result<()> {
         fs::remove_file(self.folder.join(BOOT))?;
         match fs::rename(&self.folder, place) {
             Ok(()) => {}
