@@ -5,10 +5,12 @@ use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, ObjectBuilder,
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::EgressEntry;
+use crate::{EgressEntry, SecretUse};
 
 /// Most entries of a policy.
 const ENTRIES_MAX: usize = 1000;
+/// Most secrets of a policy.
+const SECRETS_MAX: usize = 50;
 
 /// Connections that a policy lets through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +40,10 @@ pub struct EgressPolicy {
     /// Targets that no mode lets through; stronger than `allow`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<String>,
+    /// Secrets of the operator that the server puts into requests to the hosts that they are bound to:
+    /// `name`, or `name@host` to narrow one to a host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
 }
 
 impl PartialSchema for EgressPolicy {
@@ -46,24 +52,30 @@ impl PartialSchema for EgressPolicy {
             let entries = ArrayBuilder::new().items(Ref::from_schema_name(EgressEntry::name()));
             entries.max_items(Some(max)).description(Some(description))
         };
-        let policy = |title, modes: &[EgressMode], allowed_max| {
-            let modes = modes.iter().map(|mode| serde_json::json!(mode));
+        let secrets = |max| {
+            let secrets = ArrayBuilder::new().items(Ref::from_schema_name(SecretUse::name())).max_items(Some(max));
+            secrets.description(Some("Secrets that the server sends to the hosts that they are bound to."))
+        };
+        let policy = |title, mode: EgressMode, allowed_max, secrets_max| {
+            let modes = [serde_json::json!(mode)];
             let mode = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(modes));
             ObjectBuilder::new()
                 .title(Some(title))
                 .property("mode", mode.description(Some("Connections that are let through.")))
                 .property("allow", entries(allowed_max, "Targets that `allow-list` lets through."))
                 .property("deny", entries(ENTRIES_MAX, "Targets that no mode lets through; stronger than `allow`."))
+                .property("secrets", secrets(secrets_max))
                 .required("mode")
                 .additional_properties(Some(AdditionalProperties::FreeForm(false)))
         };
         let policies = OneOfBuilder::new()
             .description(Some(
                 "Policy on connections out of a sandbox; at most 1,000 entries and 32 KiB of them. `allow` is for \
-                 `allow-list` alone.",
+                 `allow-list` alone, and `secrets` not for `none`.",
             ))
-            .item(policy("Egress to listed targets", &[EgressMode::AllowList], ENTRIES_MAX))
-            .item(policy("Egress to all or none", &[EgressMode::None, EgressMode::Open], 0));
+            .item(policy("Egress to listed targets", EgressMode::AllowList, ENTRIES_MAX, SECRETS_MAX))
+            .item(policy("Egress to all targets", EgressMode::Open, 0, SECRETS_MAX))
+            .item(policy("No egress", EgressMode::None, 0, 0));
         RefOr::T(policies.into())
     }
 }
@@ -71,6 +83,7 @@ impl PartialSchema for EgressPolicy {
 impl ToSchema for EgressPolicy {
     fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
         schemas.push((EgressEntry::name().into_owned(), EgressEntry::schema()));
+        schemas.push((SecretUse::name().into_owned(), SecretUse::schema()));
     }
 }
 

@@ -38,7 +38,7 @@ impl Event {
     pub const GAP: &'static str = "events.gap";
 
     /// All types but [`Event::GAP`].
-    pub const TYPES: [&'static str; 31] = [
+    pub const TYPES: [&'static str; 33] = [
         "sandbox.created",
         "sandbox.running",
         "sandbox.extended",
@@ -53,6 +53,8 @@ impl Event {
         "file.deleted",
         "egress.denied",
         "egress.changed",
+        "secret.saved",
+        "secret.deleted",
         "spawn.queued",
         "spawn.dequeued",
         "spawn.queue_timeout",

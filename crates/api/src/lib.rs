@@ -17,6 +17,7 @@
 //!   WebSocket, [`SocketStart`] gives a stream of [`SocketOutput`]s.
 //! - Files: [`WriteFileRequest`], [`FileInfo`].
 //! - Connections out of a sandbox: [`EgressPolicy`], [`Egress`]; into it: [`ListeningPort`].
+//! - Secrets that are sent with them: [`SecretRequest`], [`Secret`].
 //! - Images: [`PullRequest`] gives a stream of [`PullProgress`]; [`Image`], [`ImageDetail`].
 //! - Owners: [`OwnerQuota`], [`OwnerUsage`], [`AdmissionDecision`].
 //! - The service: [`Health`], [`Readiness`], [`ProviderHealth`], [`Event`], [`AuditEntry`],
@@ -44,6 +45,7 @@ mod port;
 mod provider;
 mod quota;
 mod sandbox;
+mod secret;
 mod socket;
 mod spawn_options;
 mod system;
@@ -72,6 +74,7 @@ pub use port::{ListeningPort, PortMessage, Preview, PreviewRequest};
 pub use provider::{Empty, ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
+pub use secret::{Secret, SecretRequest};
 pub use socket::{
     SOCKET_KEY_PROTOCOL, SOCKET_PROTOCOL, SOCKET_STDERR, SOCKET_STDOUT, SocketEof, SocketKind, SocketOutput,
     SocketResize, SocketSignal, SocketStart, SocketStdin,
@@ -81,6 +84,7 @@ pub use system::{ErrorBody, Health, PoolStatus, Readiness, SnapshotSummary};
 pub use template::{Template, TemplateRequest, TemplateSpawnRequest};
 pub use text::{
     Argument, Duration, EgressEntry, Environment, EventTypes, FileMode, FilePath, IMAGE_NAME_CHARS_MAX, IdempotencyKey,
-    ImageName, Labels, OwnerHeader, OwnerId, RelativePath, SandboxId, Span, TemplateName,
+    ImageName, Labels, OwnerHeader, OwnerId, RelativePath, SandboxId, SecretHost, SecretName, SecretUse, Span,
+    TemplateName,
 };
 pub use worker::{AdminCapacity, AdminHeartbeat, Capacity, Heartbeat, Lease, RenewRequest, Renewed, Worker};

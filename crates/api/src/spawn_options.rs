@@ -100,7 +100,7 @@ mod test {
         EgressMode, EgressPolicy, SpawnOptions, SpawnRequest, StringMap, TemplateRequest, TemplateSpawnRequest,
     };
 
-    const OPTIONS: &str = r#""image":"host","provider":"mock","memory_mb":64,"vcpus":2,"disk_mb":0,"entrypoint":true,"ttl":"1m","metadata":{"a":"b"},"egress":{"mode":"allow-list","allow":["a.example"]}"#;
+    const OPTIONS: &str = r#""image":"host","provider":"mock","memory_mb":64,"vcpus":2,"disk_mb":0,"entrypoint":true,"ttl":"1m","metadata":{"a":"b"},"egress":{"mode":"allow-list","allow":["a.example"],"secrets":["key"]}"#;
 
     fn options() -> SpawnOptions {
         SpawnOptions {
@@ -116,6 +116,7 @@ mod test {
                 mode: EgressMode::AllowList,
                 allow: vec!["a.example".to_owned()],
                 deny: Vec::new(),
+                secrets: vec!["key".to_owned()],
             }),
         }
     }

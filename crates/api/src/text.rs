@@ -111,23 +111,79 @@ pub struct EgressEntry;
 
 impl PartialSchema for EgressEntry {
     fn schema() -> RefOr<Schema> {
-        let label = "[A-Za-z0-9_-]{1,63}";
-        // Neither a decimal nor a hexadecimal number: no name ends with one.
-        let last = "([A-Za-z_-][A-Za-z0-9_-]{0,62}|[1-9][0-9]{0,20}[A-Za-z_-][A-Za-z0-9_-]{0,40}\
-                    |0[0-9]{1,20}[A-Za-z_-][A-Za-z0-9_-]{0,40}|0[A-WYZa-wyz_-][A-Za-z0-9_-]{0,61}\
-                    |0[Xx][0-9A-Fa-f]{0,20}[G-Zg-z_-][A-Za-z0-9_-]{0,40})";
-        let name = format!(r"(\*\.{label}\.)?({label}\.)*{last}\.?");
-        let octet = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
-        let v4 = format!(r"{octet}(\.{octet}){{3}}(/([0-9]|[12][0-9]|3[0-2]))?");
-        let v6 = v6();
-        let port = "(:(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3}))?";
-        let v6_network = format!("{v6}/([0-9]|[1-9][0-9]|1[01][0-9]|12[0-8])");
-        let pattern = format!(r"^(@[A-Za-z0-9._-]{{1,64}}|({name}|{v4}|\[{v6}\]|{v6_network}){port}|{v6})$",);
+        let pattern = format!("^(@[A-Za-z0-9._-]{{1,64}}|{})$", target());
         RefOr::T(text(&pattern, Some(253)).examples(["pypi.org:443", "*.example.net", "10.0.0.0/8:5432"]).into())
     }
 }
 
 impl ToSchema for EgressEntry {}
+
+/// Use of a secret by an egress policy: its name, or `name@host` to narrow it to a host.
+#[derive(Debug)]
+pub struct SecretUse;
+
+impl PartialSchema for SecretUse {
+    fn schema() -> RefOr<Schema> {
+        let pattern = format!("^{SECRET_NAME}(@({}))?$", target());
+        RefOr::T(text(&pattern, Some(253)).examples(["model-key", "model-key@api.example.com"]).into())
+    }
+}
+
+impl ToSchema for SecretUse {}
+
+/// Name of a secret: letters, digits, `.`, `_` and `-`; not `.` or `..`.
+#[derive(Debug)]
+pub struct SecretName;
+
+impl PartialSchema for SecretName {
+    fn schema() -> RefOr<Schema> {
+        RefOr::T(text(&format!("^{SECRET_NAME}$"), Some(64)).examples(["model-key"]).into())
+    }
+}
+
+impl ToSchema for SecretName {}
+
+/// Host that a secret is sent to: a name or all names below one, with or without a port. A host
+/// without one is sent to at 443.
+#[derive(Debug)]
+pub struct SecretHost;
+
+impl PartialSchema for SecretHost {
+    fn schema() -> RefOr<Schema> {
+        // Not that of plain HTTP.
+        let port = PORT.replace("[1-9][0-9]{0,3}", "[1-9][0-9]{2,3}|[1-79][0-9]?|8[1-9]?");
+        let pattern = format!("^{}({port})?$", host_name());
+        RefOr::T(text(&pattern, Some(253)).examples(["api.example.com", "*.example.net:8443"]).into())
+    }
+}
+
+impl ToSchema for SecretHost {}
+
+/// Pattern of the name of a secret.
+const SECRET_NAME: &str =
+    r"([A-Za-z0-9_-][A-Za-z0-9._-]{0,63}|\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}|\.\.[A-Za-z0-9._-]{1,62})";
+
+/// Pattern of a port after a host.
+const PORT: &str = ":(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})";
+
+/// Returns the pattern of a host name or a wildcard.
+fn host_name() -> String {
+    let label = "[A-Za-z0-9_-]{1,63}";
+    // Neither a decimal nor a hexadecimal number: no name ends with one.
+    let last = "([A-Za-z_-][A-Za-z0-9_-]{0,62}|[1-9][0-9]{0,20}[A-Za-z_-][A-Za-z0-9_-]{0,40}\
+                |0[0-9]{1,20}[A-Za-z_-][A-Za-z0-9_-]{0,40}|0[A-WYZa-wyz_-][A-Za-z0-9_-]{0,61}\
+                |0[Xx][0-9A-Fa-f]{0,20}[G-Zg-z_-][A-Za-z0-9_-]{0,40})";
+    format!(r"(\*\.{label}\.)?({label}\.)*{last}\.?")
+}
+
+/// Returns the pattern of a host, a wildcard, an address or a network, with or without a port.
+fn target() -> String {
+    let octet = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
+    let v4 = format!(r"{octet}(\.{octet}){{3}}(/([0-9]|[12][0-9]|3[0-2]))?");
+    let v6 = v6();
+    let v6_network = format!("{v6}/([0-9]|[1-9][0-9]|1[01][0-9]|12[0-8])");
+    format!(r"({}|{v4}|\[{v6}\]|{v6_network})({PORT})?|{v6}", host_name())
+}
 
 /// Returns the pattern of an IPv6 address without an IPv4 one at its end.
 fn v6() -> String {

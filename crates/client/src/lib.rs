@@ -31,6 +31,7 @@
 //!   [`FileStream`].
 //! - Ports: [`Client::ports`], [`Client::connect_port`] as a [`PortStream`].
 //! - Images: [`Client::images`], [`Client::pull_image`] with its progress as a [`PullStream`].
+//! - Secrets: [`Client::save_secret`], [`Client::secrets`].
 //! - Templates: [`Client::create_template`], [`Client::spawn_template`].
 //! - The service: [`Client::ready`], [`Client::providers`], [`Client::events`] as an
 //!   [`EventStream`], [`Client::audit`].
@@ -66,6 +67,7 @@ mod path;
 mod port;
 mod provider;
 mod sandbox;
+mod secret;
 mod template;
 mod worker;
 

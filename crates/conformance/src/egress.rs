@@ -1,7 +1,7 @@
 //! Connections out of a box.
 
 use futures_util::StreamExt;
-use providers::{EgressRefusal, EgressRequest, EgressRequests, Error};
+use providers::{EgressRefusal, EgressRequest, EgressRequests, Error, Spec};
 
 use super::case::{Case, case};
 use super::connection::{Connection, input};
@@ -39,6 +39,8 @@ pub(super) fn cases() -> Vec<Case> {
         case!("the proxy speaks plain HTTP and SOCKS5 too", protocols, Processes, Egress),
         case!("the proxy is no port of the box", not_a_port, Processes, Egress),
         case!("a command's own variables stand over those of the proxy", variables, Processes, Egress),
+        case!("an authority is found by each later program, and a later one takes its place", trust, Processes, Egress),
+        case!("a box trusts the authority of its spec from the start", trust_from_the_start, Processes, Egress),
         case!("each slot has a proxy of its own", slots, Slots, Processes, Egress),
         case!("nothing asks for connections in a box that runs nothing", silent, Egress),
     ]
@@ -333,6 +335,60 @@ async fn variables(subject: Subject) {
     own.env.insert("HTTP_PROXY".to_owned(), "http://own.example".to_owned());
     own.env.insert("https_proxy".to_owned(), String::new());
     assert_eq!(inside.run(own).await.text().trim(), format!("|http://own.example|||{url}"));
+}
+
+/// Variables that name files of authorities.
+const AUTHORITY_VARIABLES: [&str; 9] = [
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "PIP_CERT",
+    "CARGO_HTTP_CAINFO",
+    "AWS_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "DENO_CERT",
+];
+
+/// Text in the place of a certificate, which no box reads.
+fn certificate(name: &str) -> String {
+    format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n")
+}
+
+/// Returns the end of the file that a variable names.
+async fn authorities(inside: &Inside, variable: &str) -> String {
+    inside.sh(&format!("tail -n 3 \"${variable}\"; wc -l <\"${variable}\"")).await.text().to_owned()
+}
+
+async fn trust(subject: Subject) {
+    let inside = subject.start().await;
+    assert_eq!(inside.sh("echo \"$SSL_CERT_FILE$NODE_EXTRA_CA_CERTS\"").await.text(), "\n");
+    let lines = async |variable| -> usize {
+        let text = authorities(&inside, variable).await;
+        text.lines().last().and_then(|count| count.trim().parse().ok()).expect("a number of lines")
+    };
+    inside.guest.trust(&certificate("first")).await.unwrap();
+    let before = lines("SSL_CERT_FILE").await;
+    for name in ["second", "second"] {
+        inside.guest.trust(&certificate(name)).await.unwrap();
+        for variable in AUTHORITY_VARIABLES {
+            let end = authorities(&inside, variable).await;
+            assert!(end.starts_with(&certificate(name)), "{variable}: {end}");
+        }
+        assert_eq!(lines("NODE_EXTRA_CA_CERTS").await, 3);
+        assert!(lines("SSL_CERT_FILE").await <= before + 3, "nothing is added twice");
+    }
+    let mut own = argv(&["/bin/sh", "-c", "echo $SSL_CERT_FILE $CURL_CA_BUNDLE"]);
+    own.env.insert("SSL_CERT_FILE".to_owned(), "/own".to_owned());
+    let ran = inside.run(own).await;
+    assert!(ran.text().starts_with("/own /"), "{}", ran.text());
+}
+
+async fn trust_from_the_start(subject: Subject) {
+    let spec = Spec { trust: Some(certificate("given")), ..subject.spec() };
+    let inside = subject.start_as(&spec).await;
+    let end = authorities(&inside, "SSL_CERT_FILE").await;
+    assert!(end.starts_with(&certificate("given")), "{end}");
 }
 
 async fn silent(subject: Subject) {

@@ -8,6 +8,7 @@ mod address;
 mod mode;
 mod policy;
 mod rules;
+mod secret;
 mod target;
 #[cfg(test)]
 mod test;
@@ -16,4 +17,5 @@ pub use address::{SpecialAddress, special};
 pub use mode::EgressMode;
 pub use policy::{EgressEntry, EgressLists, EgressPolicy, EntryError, InvalidEgress, SandboxEgress};
 pub use rules::{Dialled, EgressDenial, EgressRules, decide_address, decide_host};
+pub use secret::{InvalidBinding, SecretBinding, SecretForm, SecretName, SecretUse, SecretUseError};
 pub use target::{Host, HostError, Network, Target, TargetError, Targets};

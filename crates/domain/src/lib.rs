@@ -63,8 +63,8 @@ pub use chain::Chain;
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use egress::{
     Dialled, EgressDenial, EgressEntry, EgressLists, EgressMode, EgressPolicy, EgressRules, EntryError, Host,
-    HostError, InvalidEgress, Network, SandboxEgress, SpecialAddress, Target, TargetError, Targets, decide_address,
-    decide_host, special,
+    HostError, InvalidBinding, InvalidEgress, Network, SandboxEgress, SecretBinding, SecretForm, SecretName, SecretUse,
+    SecretUseError, SpecialAddress, Target, TargetError, Targets, decide_address, decide_host, special,
 };
 pub use identity::{InvalidOwner, InvalidSandboxId, OwnerId, SandboxId, StoreId, base32};
 pub use jiff::Timestamp;

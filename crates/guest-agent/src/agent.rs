@@ -15,8 +15,10 @@ use crate::deadline::Deadline;
 use crate::egress::Egress;
 use crate::exec::control::Commands;
 use crate::exec::reapers::Reapers;
+use crate::failure::Result;
 use crate::memory::Activity;
 use crate::ptrace::TracerHandle;
+use crate::trust::Trust;
 
 /// Maximum number of commands at once, including those whose children still write to the console.
 const EXECS_MAX: usize = 1024;
@@ -53,6 +55,7 @@ pub(crate) struct Agent {
     pub(crate) file_operations: Arc<Semaphore>,
     pub(crate) connections: Arc<Semaphore>,
     pub(crate) egress: Egress,
+    pub(crate) trust: Trust,
 }
 
 impl Agent {
@@ -79,8 +82,25 @@ impl Agent {
             file_operations: Arc::new(Semaphore::new(FILE_OPERATIONS_MAX)),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             egress: Egress::new(boot.network),
+            trust: Trust::default(),
             boot,
         })
+    }
+}
+
+impl Agent {
+    /// Has commands that start from now on trust an authority.
+    ///
+    /// # Errors
+    /// Internal if the box cannot hold its files.
+    pub(crate) fn trust(&self, certificate: &str) -> Result<()> {
+        // The root of a box that is traced has files of the host.
+        self.trust.install(certificate, self.boot.traced.is_none())
+    }
+
+    /// Returns the variables that each process gets unless they are set otherwise.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
+        self.egress.variables().iter().cloned().chain(self.trust.variables()).collect()
     }
 }
 

@@ -115,7 +115,7 @@ struct Command {
 
 impl Command {
     fn start(agent: &Agent, mut exec: Exec) -> Result<Command> {
-        let plan = plan::plan(&mut exec, &agent.boot, agent.egress.variables(), agent.descriptors)?;
+        let plan = plan::plan(&mut exec, &agent.boot, &agent.variables(), agent.descriptors)?;
         let pipes = match exec.terminal {
             Some(size) => Pipes::open_terminal(size, plan.ids.as_ref())?,
             None => Pipes::open(agent, exec.stdin).map_err(plan::no_room)?,

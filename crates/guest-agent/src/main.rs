@@ -21,6 +21,7 @@ mod ptrace;
 mod relay;
 mod serve;
 mod tracer_notes;
+mod trust;
 mod turns;
 mod users;
 mod watchdog;

@@ -106,6 +106,11 @@ async fn serve(
         if let Err(error) = agent.egress.begin() {
             agent.console.push(format!("tidebox: the proxy of the box cannot listen: {error}"));
         }
+        if let Some(certificate) = &agent.boot.trust
+            && let Err(failure) = agent.trust(certificate)
+        {
+            agent.console.push(format!("tidebox: {}", failure.message));
+        }
         exec::entrypoint::start(&agent);
         spawn_local(reaping::kill_strangers(Rc::clone(&agent)));
     }

@@ -51,6 +51,10 @@ pub struct Boot {
     /// output is the console. The box goes on when it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entrypoint: Option<Vec<String>>,
+    /// Certificate of an authority, as PEM, that programs of the box trust from the start; see
+    /// [`Trust`](crate::Trust).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<String>,
     /// Connection to the tracer, if the root of the box is made by one, which must be able to
     /// inspect the agent.
     #[serde(default)]

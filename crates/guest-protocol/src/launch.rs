@@ -55,6 +55,9 @@ pub struct Launch {
     /// Program that runs beside the agent; see [`crate::Boot::entrypoint`].
     #[serde(default)]
     pub entrypoint: Option<Vec<String>>,
+    /// Authority that programs of the box trust; see [`crate::Boot::trust`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<String>,
     /// True if the root is that of an image; see [`crate::Boot::furnish`].
     #[serde(default)]
     pub furnish: bool,

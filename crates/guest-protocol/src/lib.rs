@@ -25,6 +25,7 @@
 //! | `POST /egress` | – | lines of [`EgressRow`], until a later such request or the end of the box |
 //! | `POST /egress/accept` | [`EgressAccept`] in [`REQUEST_HEADER`], raw bytes to the program | raw bytes from it |
 //! | `POST /egress/refuse` | [`EgressRefuse`] | `{}` |
+//! | `POST /trust` | [`Trust`] | `{}` |
 //!
 //! `GET /file` takes its [`ReadFile`] in [`REQUEST_HEADER`] too: JSON,
 //! percent-encoded outside printable ASCII, so that any path fits a header. The end of either body
@@ -66,8 +67,8 @@ pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
 ///
 /// Since 2 the agent knows the defaults of commands, and the server no longer adds them. Since 3 a
 /// command can have a terminal, and be controlled. Since 4 ports can be listed and connected to. Since 5 the agent has a proxy for
-/// connections out of the box.
-pub const VERSION: u32 = 5;
+/// connections out of the box. Since 6 the box can be made to trust an authority.
+pub const VERSION: u32 = 6;
 /// Header with [`VERSION`] on every request, and on an answer of 505.
 pub const VERSION_HEADER: &str = "tidebox-protocol";
 /// Header with the JSON of requests whose body is file content.
@@ -115,6 +116,13 @@ pub fn path_fault(path: &str) -> Option<String> {
     } else {
         None
     }
+}
+
+/// Authority that programs of the box are to trust, in the place of an earlier one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trust {
+    /// Its certificate, as PEM.
+    pub certificate: String,
 }
 
 /// Versions of an agent.

@@ -210,6 +210,11 @@ impl Guest for AgentGuest {
         egress::receive(&self.connection).await
     }
 
+    async fn trust(&self, certificate: &str) -> Result<()> {
+        let request = wire_types::Trust { certificate: certificate.to_owned() };
+        self.connection.order("have a box trust an authority", "/trust", &request, SHORT_WAIT).await
+    }
+
     async fn set_deadline(&self, after: Duration) -> Result<()> {
         let request = wire_types::Deadline { in_ms: wire::milliseconds(after) };
         self.connection.order("set the deadline of a box", "/deadline", &request, SHORT_WAIT).await

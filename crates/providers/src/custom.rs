@@ -139,14 +139,20 @@ impl Custom {
 fn egress(spec: &Spec) -> api::EgressPolicy {
     let texts = |entries: &[EgressEntry]| entries.iter().map(ToString::to_string).collect();
     let Some(policy) = spec.egress.first() else {
-        return api::EgressPolicy { mode: api::EgressMode::None, allow: Vec::new(), deny: Vec::new() };
+        return api::EgressPolicy {
+            mode: api::EgressMode::None,
+            allow: Vec::new(),
+            deny: Vec::new(),
+            secrets: Vec::new(),
+        };
     };
     let mode = match policy.mode {
         EgressMode::None => api::EgressMode::None,
         EgressMode::AllowList => api::EgressMode::AllowList,
         EgressMode::Open => api::EgressMode::Open,
     };
-    api::EgressPolicy { mode, allow: texts(&policy.allow), deny: texts(&policy.deny) }
+    let secrets = policy.secrets.iter().map(ToString::to_string).collect();
+    api::EgressPolicy { mode, allow: texts(&policy.allow), deny: texts(&policy.deny), secrets }
 }
 
 #[async_trait]

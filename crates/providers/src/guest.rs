@@ -13,7 +13,7 @@ use bytes::Bytes;
 use domain::Timestamp;
 use futures_util::stream::BoxStream;
 pub use guest_protocol::EGRESS_HOST_BYTES_MAX;
-use guest_protocol::PATH_BYTES_MAX;
+use guest_protocol::{EgressReason, PATH_BYTES_MAX};
 
 use crate::{Result, Signal};
 
@@ -218,6 +218,32 @@ pub enum EgressRefusal {
     Timeout,
 }
 
+impl From<EgressRefusal> for EgressReason {
+    fn from(refusal: EgressRefusal) -> EgressReason {
+        match refusal {
+            EgressRefusal::Denied => EgressReason::Denied,
+            EgressRefusal::Malformed => EgressReason::Malformed,
+            EgressRefusal::Busy => EgressReason::Busy,
+            EgressRefusal::Unreachable => EgressReason::Unreachable,
+            EgressRefusal::Timeout => EgressReason::Timeout,
+        }
+    }
+}
+
+impl EgressRefusal {
+    /// Returns the status of HTTP that the process gets.
+    #[must_use]
+    pub fn status(self) -> u16 {
+        EgressReason::from(self).status()
+    }
+
+    /// Returns the name of the reason, which the process gets in the header `tidebox-egress`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        EgressReason::from(self).name()
+    }
+}
+
 /// A file opened for reading.
 pub struct FileContent {
     /// Metadata of the file at the time it was opened.
@@ -332,6 +358,15 @@ pub trait Guest: fmt::Debug + Send + Sync {
     /// - While there is no receiver, connections wait shortly for the next one, and are then
     ///   refused.
     async fn egress(&self) -> Result<EgressRequests>;
+
+    /// Has programs that start from now on trust the authority with this certificate, PEM, besides
+    /// those of their system, in the place of an earlier one.
+    ///
+    /// - `SSL_CERT_FILE`, `REQUESTS_CA_BUNDLE`, `CURL_CA_BUNDLE`, `GIT_SSL_CAINFO`, `PIP_CERT`,
+    ///   `CARGO_HTTP_CAINFO` and `AWS_CA_BUNDLE` name a file with all of them, `NODE_EXTRA_CA_CERTS` and
+    ///   `DENO_CERT` one with this one. A variable that the request or the image sets stays as it is.
+    /// - Where the box has a file of the system's authorities of its own, it is added there too.
+    async fn trust(&self, certificate: &str) -> Result<()>;
 
     /// Sets the box's deadline to `after` from now. The box ends by itself then, even if no
     /// server is running.

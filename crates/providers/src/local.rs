@@ -222,7 +222,8 @@ impl<B: Backend> Inner<B> {
         }
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
         let (resources, lifetime) = (&spec.resources, spec.lifetime);
-        let plan = BoxPlan { id, folder, kind, resources, lifetime, can, image: image.as_ref() };
+        let plan =
+            BoxPlan { id, folder, kind, resources, lifetime, can, image: image.as_ref(), trust: spec.trust.as_deref() };
         match builder::make(&self.backend, &plan).await {
             Ok(made) => {
                 entry.hold(image.filter(|_| !B::COPIES_IMAGE).map(|image| image.held));

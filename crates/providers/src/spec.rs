@@ -24,6 +24,9 @@ pub struct Spec {
     /// connections. Only [`custom`](crate::custom) acts on them: for the others, the caller answers
     /// [`Guest::egress`](crate::Guest::egress).
     pub egress: Vec<EgressPolicy>,
+    /// Certificate of an authority, as PEM, that programs of the box trust from the start; see
+    /// [`Guest::trust`](crate::Guest::trust).
+    pub trust: Option<String>,
     /// Caller that the box is made for; it shares the places for image pulls with other callers.
     /// `None` for the server itself.
     pub asker: Option<Asker>,

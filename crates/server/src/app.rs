@@ -22,6 +22,7 @@ use crate::http::{self, Listeners, Settings};
 use crate::provider_registry::Registry;
 use crate::rate_limit::RateLimiter;
 use crate::reconcile;
+use crate::secrets::{SealingKey, Secrets};
 use crate::store::Store;
 
 /// Parts that the service is composed of.
@@ -31,6 +32,7 @@ pub struct Parts {
     pub registry: Registry,
     pub policy: Policy,
     pub egress: EgressConfig,
+    pub sealing_key: SealingKey,
 }
 
 /// Tasks that the service cannot do without.
@@ -51,13 +53,15 @@ pub struct App {
 impl App {
     /// Composes the service and starts the admission of spawns. Nothing else runs yet.
     pub fn compose(parts: Parts) -> Self {
-        let Parts { store, clock, registry, policy, egress } = parts;
+        let Parts { store, clock, registry, policy, egress, sealing_key } = parts;
         let events = Arc::new(Events::default());
         let stop = CancellationToken::new();
         let Opened { admission, task, abandoned } =
             Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue, stop.clone());
-        let egress = Egress::new(egress, Arc::clone(&events), Arc::clone(&clock), stop.clone());
-        let control = Control::assemble(ControlParts { store, registry, clock, policy, events, admission, egress });
+        let secrets = Arc::new(Secrets::new(Arc::clone(&store), sealing_key));
+        let egress = Egress::new(egress, Arc::clone(&secrets), Arc::clone(&events), Arc::clone(&clock), stop.clone());
+        let control =
+            Control::assemble(ControlParts { store, registry, clock, policy, events, admission, egress, secrets });
         let mut tasks = JoinSet::new();
         tasks.spawn(task);
         tasks.spawn(Arc::clone(&control).remove_abandoned(abandoned));

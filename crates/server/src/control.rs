@@ -20,6 +20,7 @@ mod query;
 mod quotas;
 mod room;
 mod runtime;
+mod secrets;
 mod service;
 mod spawn;
 mod stats;
@@ -52,5 +53,5 @@ pub use workers::{LEASE_TTL_MAX, Seen, hostname};
 pub use crate::store::workers::{Heartbeat, LeaseCounts};
 pub use crate::store::{
     AuditEntry, AuditFilter, Counts, Cursor, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, QuotaSummary,
-    Sandbox, Template,
+    Sandbox, StoredSecret, Template,
 };

@@ -4,7 +4,10 @@
 mod account;
 mod connection;
 mod hello;
+mod host_stream;
+mod interception;
 mod ledger;
+mod refused;
 mod relay;
 mod resolve;
 mod service;

@@ -59,6 +59,10 @@ pub enum EventType {
     EgressDenied,
     /// A sandbox has a new policy on connections.
     EgressChanged,
+    /// A secret was saved.
+    SecretSaved,
+    /// A secret was deleted.
+    SecretDeleted,
     /// A spawn waits for room.
     SpawnQueued,
     /// A waiting spawn found room.
@@ -96,7 +100,7 @@ pub enum EventType {
 }
 
 impl EventType {
-    pub const ALL: [EventType; 31] = {
+    pub const ALL: [EventType; 33] = {
         use EventType as E;
         [
             E::SandboxCreated,
@@ -113,6 +117,8 @@ impl EventType {
             E::FileDeleted,
             E::EgressDenied,
             E::EgressChanged,
+            E::SecretSaved,
+            E::SecretDeleted,
             E::SpawnQueued,
             E::SpawnDequeued,
             E::SpawnQueueTimeout,
@@ -158,6 +164,8 @@ impl EventType {
             E::FileDeleted => "file.deleted",
             E::EgressDenied => "egress.denied",
             E::EgressChanged => "egress.changed",
+            E::SecretSaved => "secret.saved",
+            E::SecretDeleted => "secret.deleted",
             E::SpawnQueued => "spawn.queued",
             E::SpawnDequeued => "spawn.dequeued",
             E::SpawnQueueTimeout => "spawn.queue_timeout",

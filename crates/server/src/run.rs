@@ -18,6 +18,7 @@ use crate::heartbeat::WorkerAgent;
 use crate::http::peer::TrustedProxies;
 use crate::process::{Memory, Process};
 use crate::remote_workers::RemoteWorkers;
+use crate::secrets::SealingKey;
 use crate::shutdown::{SecondSignal, Shutdown, StopSignal};
 use crate::store::{Sqlite, Store};
 
@@ -43,10 +44,11 @@ pub struct Options {
 pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let started = Instant::now();
     let _lock = data_dir::lock(&config.data_dir)?;
+    let sealing_key = data_dir::sealing_key(&config.data_dir, config.secrets.key_file.as_deref())?;
     let preview_key = data_dir::preview_key(&config.data_dir)?;
     let listeners = listen::open(&config).await?;
     let url = listen::url(&listeners)?;
-    let parts = open_parts(&config, listen::port(&listeners)?, options.as_worker).await?;
+    let parts = open_parts(&config, sealing_key, listen::port(&listeners)?, options.as_worker).await?;
     let process = Process::start(parts.clock.now(), options.memory);
     let worker_agent = options.as_worker.then(|| WorkerAgent::open(&config.worker)).transpose()?;
     warn_of_open_origins(&config);
@@ -69,7 +71,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
 }
 
 /// Opens the store, the image store, the providers and the connections to other workers.
-async fn open_parts(config: &Config, port: u16, as_worker: bool) -> Result<Parts, Failure> {
+async fn open_parts(config: &Config, sealing_key: SealingKey, port: u16, as_worker: bool) -> Result<Parts, Failure> {
     let store =
         Sqlite::open(&config.database.path, rand::random()).await.map_err(|error| Failure::Store(error.into()))?;
     let store = store.keeping(settings::kept(config));
@@ -80,8 +82,8 @@ async fn open_parts(config: &Config, port: u16, as_worker: bool) -> Result<Parts
     let images = runtimes::images(config).await?;
     let registry = runtimes::registry(config, &images, &store, &clock).await?;
     let registry = registry.with_remote_workers(remote_workers).with_images(images);
-    let (policy, egress) = (settings::policy(config, as_worker), settings::egress(&config.egress, port));
-    Ok(Parts { store, clock, registry, policy, egress })
+    let (policy, egress) = (settings::policy(config, as_worker), settings::egress(config, port));
+    Ok(Parts { store, clock, registry, policy, egress, sealing_key })
 }
 
 fn warn_of_open_origins(config: &Config) {

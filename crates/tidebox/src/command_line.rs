@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
     audit, bench, completion, config, cp, destroy, doctor, egress, events, exec, extend, forward, get, image, list,
-    logs, open, ports, provider, prune, run, serve, spawn, template, version, worker,
+    logs, open, ports, provider, prune, run, secret, serve, spawn, template, version, worker,
 };
 
 /// Disposable sandboxes for unreviewed code.
@@ -111,6 +111,7 @@ enum Remote {
     Destroy(destroy::DestroyArgs),
     Prune(prune::PruneArgs),
     Template(template::TemplateArgs),
+    Secret(secret::SecretArgs),
     Provider(provider::ProviderArgs),
     Image(image::ImageArgs),
     Events(events::EventsArgs),
@@ -192,6 +193,7 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::Destroy(args) => destroy::run(context, &args).await,
         Remote::Prune(args) => prune::run(context, &args).await,
         Remote::Template(args) => template::run(context, args).await,
+        Remote::Secret(args) => secret::run(context, args).await,
         Remote::Provider(args) => provider::run(context, args).await,
         Remote::Image(args) => image::run(context, args).await,
         Remote::Events(args) => events::run(context, args).await,

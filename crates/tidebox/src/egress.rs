@@ -41,7 +41,12 @@ pub fn in_words(policy: &EgressPolicy) -> String {
     let entries = |word: &str, entries: &[String]| {
         if entries.is_empty() { String::new() } else { format!("; {word} {}", entries.join(", ")) }
     };
-    format!("{mode}{}{}", entries("allow", &policy.allow), entries("deny", &policy.deny))
+    format!(
+        "{mode}{}{}{}",
+        entries("allow", &policy.allow),
+        entries("deny", &policy.deny),
+        entries("secrets", &policy.secrets)
+    )
 }
 
 fn described(egress: &Egress) -> String {

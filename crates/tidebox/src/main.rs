@@ -29,6 +29,7 @@ mod ports;
 mod provider;
 mod prune;
 mod run;
+mod secret;
 mod serve;
 mod signals;
 mod spawn;

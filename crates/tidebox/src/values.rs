@@ -46,21 +46,25 @@ pub struct EgressOptions {
     /// Host, network or @LIST that the box may not connect to; may be given several times, and makes the mode open
     #[arg(long, value_name = "TARGET")]
     deny: Vec<String>,
+    /// Secret of the operator that the server sends to its hosts, as NAME or NAME@HOST; may be given several times
+    #[arg(long, value_name = "SECRET")]
+    secret: Vec<String>,
 }
 
 impl EgressOptions {
     /// Returns the policy; `None` if no option was given.
     pub fn policy(self) -> Option<EgressPolicy> {
-        let Self { egress, allow, deny } = self;
+        let Self { egress, allow, deny, secret } = self;
         let mode = match egress.as_deref() {
             Some("none") => EgressMode::None,
             Some("open") => EgressMode::Open,
             Some(_) => EgressMode::AllowList,
             None if !allow.is_empty() => EgressMode::AllowList,
+            // Naming a secret widens nothing: the server refuses a policy of hosts that it does not allow.
             None if !deny.is_empty() => EgressMode::Open,
             None => return None,
         };
-        Some(EgressPolicy { mode, allow, deny })
+        Some(EgressPolicy { mode, allow, deny, secrets: secret })
     }
 }
 

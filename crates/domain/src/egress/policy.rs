@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::mode::EgressMode;
 use super::rules::EgressRules;
+use super::secret::SecretUse;
 use super::target::{Target, TargetError, Targets};
 
 /// Longest name of a list, in bytes.
@@ -13,6 +14,8 @@ const LIST_NAME_BYTES_MAX: usize = 64;
 const ENTRY_BYTES_MAX: usize = 253;
 /// Most entries of a policy.
 const ENTRIES_MAX: usize = 1000;
+/// Most secrets of a policy.
+const SECRETS_MAX: usize = 50;
 /// Most bytes of the texts of all entries: policies are stored and listed.
 const ENTRIES_BYTES_MAX: usize = 32 * 1024;
 
@@ -77,6 +80,9 @@ pub struct EgressPolicy {
     pub allow: Vec<EgressEntry>,
     /// Targets that no mode lets through; stronger than `allow`.
     pub deny: Vec<EgressEntry>,
+    /// Secrets of the operator that are sent to the hosts that they are bound to. Naming one lets no
+    /// connection through.
+    pub secrets: Vec<SecretUse>,
 }
 
 /// Rule that a policy breaks.
@@ -96,6 +102,12 @@ pub enum InvalidEgress {
     /// It allows targets in a mode that has no use for them.
     #[error("`egress.allow` has no use with the mode `{0}`; set `egress.mode` to `allow-list`, or leave it out")]
     UselessAllow(&'static str),
+    /// It names too many secrets.
+    #[error("`egress.secrets` names {0} secrets; it may name {SECRETS_MAX}")]
+    ManySecrets(usize),
+    /// It names secrets in the mode that lets nothing through.
+    #[error("`egress.secrets` has no use with the mode `none`; set `egress.mode` to `allow-list`, or leave it out")]
+    UselessSecrets,
 }
 
 impl EgressPolicy {
@@ -114,6 +126,12 @@ impl EgressPolicy {
         }
         if self.mode != EgressMode::AllowList && !self.allow.is_empty() {
             return Err(InvalidEgress::UselessAllow(self.mode.as_str()));
+        }
+        if self.secrets.len() > SECRETS_MAX {
+            return Err(InvalidEgress::ManySecrets(self.secrets.len()));
+        }
+        if self.mode == EgressMode::None && !self.secrets.is_empty() {
+            return Err(InvalidEgress::UselessSecrets);
         }
         for entry in self.allow.iter().chain(&self.deny) {
             match entry {
@@ -159,6 +177,12 @@ impl SandboxEgress {
     /// Returns the policies.
     pub fn each(&self) -> impl Iterator<Item = &EgressPolicy> {
         self.template.iter().chain([&self.own])
+    }
+
+    /// Returns the secrets that are sent, those of the own policy first: of two in the same header the
+    /// first counts.
+    pub fn secrets(&self) -> impl Iterator<Item = &SecretUse> {
+        self.own.secrets.iter().chain(self.template.iter().flat_map(|policy| &policy.secrets))
     }
 
     /// Returns whether they let nothing through.

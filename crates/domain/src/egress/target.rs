@@ -198,6 +198,24 @@ impl Target {
         Ok(Target { hosts, port })
     }
 
+    /// Returns the port; `None` for every one.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// Returns the target at this port, unless it names one.
+    #[must_use]
+    pub fn or_port(self, port: u16) -> Target {
+        Target { port: self.port.or(Some(port)), ..self }
+    }
+
+    /// Returns whether it has addresses and not names.
+    #[must_use]
+    pub fn is_network(&self) -> bool {
+        matches!(self.hosts, Hosts::Network(_))
+    }
+
     fn has_port(&self, port: u16) -> bool {
         self.port.is_none_or(|own| own == port)
     }

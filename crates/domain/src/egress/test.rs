@@ -3,6 +3,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 
 use super::*;
+use crate::identity::OwnerId;
 
 fn targets(texts: &[&str]) -> Targets {
     texts.iter().map(|text| Target::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))).collect()
@@ -213,6 +214,7 @@ fn a_list_is_looked_up_and_one_that_is_missing_closes_the_policy() {
         mode: EgressMode::AllowList,
         allow: entries(&["@packages", "a.example"]),
         deny: entries(&["b.example"]),
+        ..EgressPolicy::default()
     };
     assert_eq!(asked.check(&lists), Ok(()));
     let rules = asked.rules(&lists);
@@ -223,14 +225,18 @@ fn a_list_is_looked_up_and_one_that_is_missing_closes_the_policy() {
     assert_eq!(asked.check(&none), Err(InvalidEgress::UnknownList("packages".to_owned())));
     assert_eq!(decide_host(&[&asked.rules(&none)], &host("a.example"), 80), Err(EgressDenial::NoNetwork));
     // A list of what is denied, too: without it the policy would be wider.
-    let open = EgressPolicy { mode: EgressMode::Open, allow: vec![], deny: entries(&["@packages"]) };
+    let open = EgressPolicy { mode: EgressMode::Open, deny: entries(&["@packages"]), ..EgressPolicy::default() };
     assert_eq!(decide_host(&[&open.rules(&none)], &host("a.example"), 80), Err(EgressDenial::NoNetwork));
 }
 
 #[test]
 fn a_policy_that_is_too_long_or_has_useless_entries_is_refused() {
     let lists = EgressLists::new();
-    let of = |mode, count: usize| EgressPolicy { mode, allow: entries(&vec!["a.example"; count]), deny: vec![] };
+    let of = |mode, count: usize| EgressPolicy {
+        mode,
+        allow: entries(&vec!["a.example"; count]),
+        ..EgressPolicy::default()
+    };
     assert_eq!(of(EgressMode::AllowList, 1000).check(&lists), Ok(()));
     assert_eq!(of(EgressMode::AllowList, 10_000).check(&lists), Err(InvalidEgress::Long(10_000)));
     assert_eq!(of(EgressMode::Open, 1).check(&lists), Err(InvalidEgress::UselessAllow("open")));
@@ -320,5 +326,83 @@ proptest! {
         let open = policy(EgressMode::Open, &[], &[]);
         let decided = decide_address(&[&open], &Targets::default(), &Host::Address(at), to(at, 443));
         prop_assert_eq!(decided.is_ok(), special(at).is_none());
+    }
+}
+
+#[test]
+fn a_secret_is_for_the_hosts_that_its_binding_and_its_use_name_at_the_port_of_https() {
+    let binding = |hosts: &[&str]| SecretBinding {
+        hosts: hosts.iter().map(|text| Target::parse(text).unwrap()).collect(),
+        header: "authorization".to_owned(),
+        form: SecretForm::Bearer,
+        owners: Vec::new(),
+    };
+    let bound = binding(&["api.example", "*.wild.example:8443"]);
+    let covers = |text: &str, name: &str, port| SecretUse::parse(text).unwrap().covers(&bound, &host(name), port);
+    for (name, port, is_covered) in [
+        ("api.example", 443, true),
+        ("API.example.", 443, true),
+        ("api.example", 8443, false),
+        ("a.api.example", 443, false),
+        ("xapi.example", 443, false),
+        ("a.b.wild.example", 8443, true),
+        ("a.wild.example", 443, false),
+        ("wild.example", 8443, false),
+        ("10.0.0.1", 443, false),
+    ] {
+        assert_eq!(covers("key", name, port), is_covered, "{name}:{port}");
+    }
+    assert!(covers("key@api.example", "api.example", 443));
+    assert!(!covers("key@api.example:8443", "api.example", 443));
+    assert!(!covers("key@a.wild.example", "a.wild.example", 8443), "a target without a port is at 443");
+    assert!(covers("key@a.wild.example:8443", "a.wild.example", 8443));
+    assert!(!covers("key@other.example", "api.example", 443));
+    // A use cannot widen the binding.
+    assert!(!covers("key@other.example", "other.example", 443));
+    assert_eq!((SecretBinding::https_port(80), SecretBinding::https_port(8080)), (443, 8080));
+    let ann = OwnerId::parse("ann").unwrap();
+    let owned = SecretBinding { owners: vec![ann.clone()], ..bound.clone() };
+    assert!(owned.admits(Some(&ann)) && !owned.admits(None) && !owned.admits(Some(&OwnerId::parse("bob").unwrap())));
+    assert!(bound.admits(None));
+}
+
+#[test]
+fn a_binding_that_would_show_a_secret_or_change_the_request_is_refused() {
+    let good = SecretBinding {
+        hosts: vec![Target::parse("a.example").unwrap()],
+        header: "x-key".to_owned(),
+        form: SecretForm::Plain,
+        owners: Vec::new(),
+    };
+    assert_eq!(good.check(), Ok(()));
+    let at = |hosts: &[&str]| hosts.iter().map(|text| Target::parse(text).unwrap()).collect::<Vec<_>>();
+    for hosts in [
+        at(&[]),
+        at(&["10.0.0.0/8"]),
+        at(&["a.example", "10.0.0.1:443"]),
+        at(&["a.example:80"]),
+        at(&["a.example"; 101]),
+    ] {
+        assert!(SecretBinding { hosts: hosts.clone(), ..good.clone() }.check().is_err(), "{hosts:?}");
+    }
+    for header in
+        ["", "host", "connection", "content-length", "transfer-encoding", "X-Key", "a b", "a:", "a\r\nb", "\u{e4}"]
+    {
+        let binding = SecretBinding { header: header.to_owned(), ..good.clone() };
+        assert_eq!(binding.check(), Err(InvalidBinding::Header), "{header:?}");
+    }
+    for user in ["a:b", "a\n", &"u".repeat(257)] {
+        let binding = SecretBinding { form: SecretForm::Basic(user.to_owned()), ..good.clone() };
+        assert_eq!(binding.check(), Err(InvalidBinding::User), "{user:?}");
+    }
+    for text in ["plain", "bearer", "basic:", "basic:ann"] {
+        assert_eq!(SecretForm::parse(text).unwrap().to_string(), text);
+    }
+    assert_eq!(SecretForm::parse("basic"), None);
+    for text in ["key", "key@a.example", "key@*.a.example:443", "a.b_c-d"] {
+        assert_eq!(SecretUse::parse(text).unwrap().to_string(), text);
+    }
+    for text in ["", "@a.example", ".", "..", "a b", "a/b", "key@", "key@*", "key@a.example:0", &"x".repeat(65)] {
+        assert!(SecretUse::parse(text).is_err(), "{text}");
     }
 }

@@ -150,6 +150,7 @@ fn arguments(launch: &Launch, has_oom_events: bool, is_heard: bool) -> Result<(V
         holds_slots: launch.holds_slots,
         defaults: launch.defaults.clone(),
         entrypoint: launch.entrypoint.clone(),
+        trust: launch.trust.clone(),
         // The agent of a slot cannot: it has no capabilities.
         furnish: launch.furnish && launch.slot.is_none(),
         traced: None,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use guest_protocol::{
-    COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, REQUEST_HEADER, ReadFile, VERSION, VERSION_HEADER,
-    WriteFile,
+    COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, REQUEST_HEADER, ReadFile, Trust, VERSION,
+    VERSION_HEADER, WriteFile,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -80,6 +80,11 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
         }
         (&Method::POST, "/egress/refuse") => {
             agent.egress.refuse(body(request).await?)?;
+            return done();
+        }
+        (&Method::POST, "/trust") => {
+            let trust: Trust = body(request).await?;
+            agent.trust(&trust.certificate)?;
             return done();
         }
         _ => {}

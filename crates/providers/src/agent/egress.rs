@@ -162,13 +162,6 @@ impl EgressAnswer for Answer {
 
     async fn refuse(self: Box<Self>, reason: EgressRefusal, message: &str) -> Result<()> {
         let Answer { number, permit: _permit, connection } = *self;
-        let reason = match reason {
-            EgressRefusal::Denied => EgressReason::Denied,
-            EgressRefusal::Malformed => EgressReason::Malformed,
-            EgressRefusal::Busy => EgressReason::Busy,
-            EgressRefusal::Unreachable => EgressReason::Unreachable,
-            EgressRefusal::Timeout => EgressReason::Timeout,
-        };
-        refuse(&connection, number.answered(), reason, message).await
+        refuse(&connection, number.answered(), reason.into(), message).await
     }
 }

@@ -130,6 +130,10 @@ impl Guest for CustomGuest {
         Err(Error::NotSupported("the provider `custom` lets the other service make connections".to_owned()))
     }
 
+    async fn trust(&self, _: &str) -> Result<()> {
+        Err(Error::NotSupported("the provider `custom` lets the other service make connections".to_owned()))
+    }
+
     async fn set_deadline(&self, after: Duration) -> Result<()> {
         // The API cannot express a shorter lifetime.
         let ttl = domain::format_duration(after.max(Duration::from_millis(1)));

@@ -221,6 +221,7 @@ fn boot(config: &DockerConfig, spec: &Spec, image: &Image) -> Boot {
         defaults: run.defaults.clone(),
         furnish: true,
         entrypoint: spec.entrypoint.then(|| run.entrypoint.clone()),
+        trust: spec.trust.clone(),
         ..Boot::default()
     }
 }

@@ -22,6 +22,8 @@ pub struct BoxPlan<'a, C> {
     pub(crate) can: C,
     /// Image of the root; `None` for `host`.
     pub(crate) image: Option<&'a Image>,
+    /// Certificate of an authority that the box trusts; see [`crate::Spec::trust`].
+    pub(crate) trust: Option<&'a str>,
 }
 
 /// Kind of box to make.

@@ -58,7 +58,16 @@ impl<B: Backend> Inner<B> {
         let uid = free_uid(&host_folder).map_err(failed)?;
         let kind = Kind::Slot { host: host.clone(), id_base, slot: Slot { host_pid, host_started, uid } };
         let (resources, lifetime) = (&spec.resources, spec.lifetime);
-        let plan = BoxPlan { id: slot, folder, kind, resources, lifetime, can, image: image.as_ref() };
+        let plan = BoxPlan {
+            id: slot,
+            folder,
+            kind,
+            resources,
+            lifetime,
+            can,
+            image: image.as_ref(),
+            trust: spec.trust.as_deref(),
+        };
         match builder::make(&self.backend, &plan).await {
             Ok(made) => {
                 let own = self.slots.entry(slot);

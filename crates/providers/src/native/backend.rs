@@ -150,6 +150,7 @@ impl Backend for NativeBackend {
             memory_mb: plan.resources.memory_mb,
             entrypoint: starts.map(|image| image.held.run().entrypoint.clone()),
             furnish: plan.image.is_some(),
+            trust: plan.trust.map(str::to_owned),
         })
     }
 

@@ -144,6 +144,7 @@ impl ProotBackend {
             defaults: Defaults { user: None, ..run.defaults },
             entrypoint: (starts && !run.entrypoint.is_empty()).then_some(run.entrypoint),
             furnish: plan.image.is_some(),
+            trust: plan.trust.map(str::to_owned),
             traced: Some(Traced { life: LIFE.to_owned(), ..Traced::default() }),
             ..Boot::default()
         };

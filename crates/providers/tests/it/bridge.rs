@@ -328,6 +328,7 @@ async fn every_promise_is_kept_through_the_protocol() {
         entrypoint: false,
         metadata: Default::default(),
         lifetime: Duration::from_secs(600),
+        trust: None,
         egress: Vec::new(),
         asker: None,
     };

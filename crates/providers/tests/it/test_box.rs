@@ -37,6 +37,7 @@ pub(crate) fn spec_of(image: &str) -> Spec {
         entrypoint: false,
         metadata: BTreeMap::new(),
         lifetime: Duration::from_secs(600),
+        trust: None,
         egress: Vec::new(),
         asker: None,
     }

@@ -126,6 +126,8 @@ fn egress(draft: &mut Draft) {
             InvalidEgress::Long(entries) => format!("is one of {entries} entries; put them into a list (`@name`)"),
             InvalidEgress::Large => "has entries that are too long together; put them into a list (`@name`)".to_owned(),
             InvalidEgress::UnknownList(name) => format!("names `@{name}`, which is not in `egress.lists`"),
+            // The configuration names no secrets.
+            InvalidEgress::ManySecrets(_) | InvalidEgress::UselessSecrets => return None,
             InvalidEgress::UselessAllow(mode) => {
                 format!("has no use with the mode `{mode}`; set `{section}.mode` to allow-list")
             }

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 
 pub use access::{Auth, Pool, RateKey, RateLimit, RouteGroup};
-pub use egress::{DefaultEgress, Egress, OwnerEgress};
+pub use egress::{DefaultEgress, Egress, OwnerEgress, Secrets};
 pub use images::{Images, Registry};
 pub use limits::{Defaults, Limits, Overflow, Retention};
 pub use providers::{Absent, Custom, DefaultProvider, Docker, DockerTls, Enabled, Mock, Native, Proot, Providers};
@@ -39,6 +39,7 @@ section! {
         pub providers: Providers as Nested,
         pub images: Images as Nested,
         pub egress: Egress as Nested,
+        pub secrets: Secrets as Nested,
         pub auth: Auth as Nested,
         pub rate_limit: RateLimit as Nested,
         pub pool: Pool as Nested,

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::error::{Error, Resource, Result};
 use super::guests::runtime_error;
 use super::runtime::LOCAL_WORKER;
+use super::secrets::failed;
 use super::service::Control;
 use crate::egress::{Counts, EgressDecision};
 use crate::events::EventType;
@@ -51,6 +52,7 @@ impl Control {
     pub async fn set_egress(&self, id: &str, own: EgressPolicy) -> Result<EgressState> {
         self.check_egress(&own)?;
         let sandbox = self.usable(id).await?;
+        self.check_secrets(Some(&own), sandbox.owner.as_ref()).await?;
         let is_enforced = !self.egress_provider(&sandbox)?.facts().has_own_network();
         let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
         let policies = self.store.set_egress(&sandbox.id, own).await?.ok_or_else(missing)?;
@@ -68,9 +70,11 @@ impl Control {
     pub(super) fn check_egress(&self, policy: &EgressPolicy) -> Result<()> {
         self.egress.check(policy).map_err(|error| match error {
             InvalidEgress::UnknownList(name) => Error::NotFound(Resource::EgressList, format!("@{name}")),
-            InvalidEgress::Long(_) | InvalidEgress::Large | InvalidEgress::UselessAllow(_) => {
-                Error::Invalid(error.to_string())
-            }
+            InvalidEgress::Long(_)
+            | InvalidEgress::Large
+            | InvalidEgress::UselessAllow(_)
+            | InvalidEgress::ManySecrets(_)
+            | InvalidEgress::UselessSecrets => Error::Invalid(error.to_string()),
         })
     }
 
@@ -87,6 +91,31 @@ impl Control {
         })
     }
 
+    /// Returns the certificate of the authority that a box has to trust, if secrets are sent for it here.
+    pub(super) async fn authority_certificate(
+        &self,
+        sandbox: &Sandbox,
+        policies: &SandboxEgress,
+    ) -> Result<Option<String>> {
+        if policies.secrets().next().is_none() || self.egress_provider(sandbox).is_err() {
+            return Ok(None);
+        }
+        let authority = self.secrets.authority(&sandbox.id, self.now()).await.map_err(failed)?;
+        Ok(authority.map(|authority| authority.certificate().to_owned()))
+    }
+
+    /// Has a box trust its authority, if secrets are sent for it here.
+    async fn trust_authority(
+        &self,
+        sandbox: &Sandbox,
+        policies: &SandboxEgress,
+        provider: &dyn Provider,
+    ) -> Result<()> {
+        let Some(certificate) = self.authority_certificate(sandbox, policies).await? else { return Ok(()) };
+        let trusted = async { provider.guest(&sandbox.id).await?.trust(&certificate).await };
+        trusted.await.map_err(|error| runtime_error(sandbox, error))
+    }
+
     /// Begins to serve the requests of a box that is about to be running.
     pub(super) async fn begin_egress(
         &self,
@@ -97,6 +126,7 @@ impl Control {
         if policies.is_none() || self.egress_provider(sandbox).is_err() {
             return Ok(());
         }
+        self.trust_authority(sandbox, policies, provider).await?;
         let requests = async { provider.guest(&sandbox.id).await?.egress().await };
         let requests = requests.await.map_err(|error| runtime_error(sandbox, error))?;
         self.egress.serve(&sandbox.id, sandbox.owner.as_ref(), policies, requests);
@@ -105,16 +135,22 @@ impl Control {
 
     /// Puts the stored policies of a running sandbox into force, and serves its box.
     async fn serve_egress(&self, id: &SandboxId, owner: Option<&OwnerId>) -> Result<()> {
-        if self.egress.is_served(id) {
-            let policies = self.store.egress(id).await?.unwrap_or_default();
+        let policies = self.store.egress(id).await?.unwrap_or_default();
+        let is_served = self.egress.is_served(id);
+        if is_served {
             self.egress.update(id, owner, &policies);
-            return Ok(());
+            if policies.secrets().next().is_none() {
+                return Ok(());
+            }
         }
         let Some(sandbox) = self.store.sandbox(id).await?.filter(|sandbox| sandbox.state == State::Running) else {
             return Ok(());
         };
         let provider = self.runtime_of(&sandbox).await?;
-        let policies = self.store.egress(id).await?.unwrap_or_default();
+        if is_served {
+            // The secrets may be the first ones of the box.
+            return self.trust_authority(&sandbox, &policies, provider.as_ref()).await;
+        }
         self.begin_egress(&sandbox, &policies, provider.as_ref()).await
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use domain::{AboveCeiling, AboveMaximum, format_duration};
 use providers::Chain;
 
+use crate::secrets::SecretsError;
 use crate::store;
 
 /// Result of an operation.
@@ -22,6 +23,7 @@ pub enum Resource {
     Quota,
     Image,
     EgressList,
+    Secret,
 }
 
 impl fmt::Display for Resource {
@@ -35,6 +37,7 @@ impl fmt::Display for Resource {
             Resource::Quota => "quota of the owner",
             Resource::Image => "image",
             Resource::EgressList => "egress list",
+            Resource::Secret => "secret",
         })
     }
 }
@@ -99,6 +102,9 @@ pub enum Error {
         #[source]
         source: Arc<images::Error>,
     },
+    /// A secret cannot be opened, or a certificate not be made.
+    #[error("the secrets are not available; the server's log has the cause")]
+    Secrets(#[source] SecretsError),
     #[error("the store is not available; the server's log has the cause")]
     Store(#[source] store::Error),
 }

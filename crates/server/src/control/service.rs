@@ -22,6 +22,7 @@ use crate::egress::Egress;
 use crate::events::{EventType, Events, ID_BLOCK};
 use crate::operation_metrics::{Operation, Operations};
 use crate::provider_registry::Registry;
+use crate::secrets::Secrets;
 use crate::store::{Applied, Change, Sandbox, Store};
 
 pub(super) type Removal = Shared<BoxFuture<'static, std::result::Result<(), Arc<Error>>>>;
@@ -49,6 +50,7 @@ pub struct Control {
     /// Requests that wait for a sandbox to change its state.
     pub(super) waiters: Waiters,
     pub(super) egress: Egress,
+    pub(super) secrets: Arc<Secrets>,
 }
 
 /// Parts that [`Control`] is made of.
@@ -60,6 +62,7 @@ pub struct ControlParts {
     pub events: Arc<Events>,
     pub admission: Arc<Admission>,
     pub egress: Egress,
+    pub secrets: Arc<Secrets>,
 }
 
 impl fmt::Debug for Control {
@@ -71,7 +74,7 @@ impl fmt::Debug for Control {
 impl Control {
     /// Creates the service from its parts, without starting any task.
     pub fn assemble(parts: ControlParts) -> Arc<Self> {
-        let ControlParts { store, registry, clock, policy, events, admission, egress } = parts;
+        let ControlParts { store, registry, clock, policy, events, admission, egress, secrets } = parts;
         Arc::new(Self {
             store,
             registry,
@@ -87,6 +90,7 @@ impl Control {
             admission,
             waiters: Waiters::default(),
             egress,
+            secrets,
         })
     }
 

@@ -221,12 +221,19 @@ impl Control {
         let image = options.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
         let own = options.egress.unwrap_or_else(|| self.egress.default_policy().clone());
         let egress = SandboxEgress { template: template_egress, own };
+        let names_secrets = egress.secrets().next().is_some();
+        if names_secrets && self.policy.far_provider.as_deref() != Some(&offer.name) {
+            for policy in egress.each() {
+                self.check_secrets(Some(policy), owner.as_ref()).await?;
+            }
+        }
         let mut spec = Spec {
             image,
             resources,
             entrypoint: options.entrypoint.unwrap_or(false),
             metadata: options.metadata,
             lifetime: ttl + ORPHAN_GRACE,
+            trust: None,
             egress: asked_of_provider(&egress),
             asker,
         };
@@ -251,7 +258,11 @@ impl Control {
             ended_at: None,
             error: None,
         };
-        let (caps, placement, pool) = (self.policy.caps, self.placement(here), self.place());
+        let (caps, mut placement, pool) = (self.policy.caps, self.placement(here), self.place());
+        if names_secrets {
+            // The secrets are in the store of this server.
+            placement.reachable = Arc::default();
+        }
         let new = NewSandbox { sandbox, egress, caps, key, placement, pool };
         Ok(Plan { new, spec, ttl, generation })
     }
@@ -287,7 +298,9 @@ impl Control {
                 self.take_up(&id, generation).await?;
                 more_of_the_store(&mut phases, written);
             }
-            let (sandbox, provider, started) = self.start(sandbox, spec, placement).await?;
+            let trust = self.authority_certificate(&sandbox, egress).await?;
+            let spec = Spec { trust, ..spec.clone() };
+            let (sandbox, provider, started) = self.start(sandbox, &spec, placement).await?;
             if let Err(error) = self.begin_egress(&sandbox, egress, provider.as_ref()).await {
                 // Without its connections the box is not what was asked for.
                 let _ = provider.stop(&sandbox.id).await;

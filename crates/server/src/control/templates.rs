@@ -22,6 +22,7 @@ impl Control {
     pub async fn create_template(&self, name: String, options: SpawnOptions) -> Result<Template> {
         check_name(&name)?;
         self.check_template(&name, &options)?;
+        self.check_secrets(options.egress.as_ref(), None).await?;
         let now = self.now();
         let template = Template { name, options, created_at: now, updated_at: now };
         let max = self.policy.templates_max;
@@ -45,6 +46,7 @@ impl Control {
     /// [`Error::NotFound`] if there is no template of this name.
     pub async fn update_template(&self, name: &str, options: SpawnOptions) -> Result<Template> {
         self.check_template(name, &options)?;
+        self.check_secrets(options.egress.as_ref(), None).await?;
         let template = self.store.update_template(name, &options, self.now()).await?.ok_or_else(|| missing(name))?;
         self.publish(EventType::TemplateSaved, None, json!({"name": name}));
         Ok(template)

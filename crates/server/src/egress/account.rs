@@ -1,18 +1,21 @@
 //! One box: the policies in force, the account of its connections, and its limits.
 
 use std::net::{IpAddr, UdpSocket};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use domain::{Dialled, EgressRules, SandboxId, Targets};
+use domain::{Dialled, EgressRules, OwnerId, SandboxId, SecretUse, Targets};
 use serde_json::json;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OnceCell, Semaphore, watch};
+use tokio_rustls::rustls::ClientConfig;
 
 use super::ledger::{Counters, Direction, EgressDecision, EgressLimits, Ledger, Verdict};
 use super::resolve::Resolver;
 use crate::budget::{self, Budget};
 use crate::clock::Clock;
 use crate::events::{EventType, Events};
+use crate::secrets::{Authority, Secrets};
 
 /// Parts that the boxes have in common.
 #[derive(Debug)]
@@ -25,19 +28,43 @@ pub(super) struct Shared {
     pub(super) memory: Arc<Budget>,
     pub(super) events: Arc<Events>,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) secrets: Arc<Secrets>,
+    /// File with further authorities of hosts that secrets are sent to.
+    pub(super) ca_file: Option<PathBuf>,
+    /// Settings of TLS towards those hosts, once a request needed them.
+    pub(super) tls: OnceCell<Arc<ClientConfig>>,
+}
+
+/// Policies of one box that hold now.
+#[derive(Debug, Clone, Default)]
+pub(super) struct InForce {
+    /// Rules of every policy that applies.
+    pub(super) rules: Vec<Arc<EgressRules>>,
+    /// Secrets that are sent, the first for a header before the others.
+    pub(super) secrets: Arc<[SecretUse]>,
+    /// Owner of the box, to whom a secret may be closed.
+    pub(super) owner: Option<OwnerId>,
+}
+
+impl InForce {
+    pub(super) fn rules(&self) -> Vec<&EgressRules> {
+        self.rules.iter().map(AsRef::as_ref).collect()
+    }
 }
 
 /// Connections of one box.
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) id: SandboxId,
-    pub(super) rules: watch::Sender<Vec<Arc<EgressRules>>>,
+    pub(super) in_force: watch::Sender<InForce>,
     pub(super) ledger: Ledger,
     pub(super) connections: Arc<Semaphore>,
     /// Number of tasks that receive the box's requests. Of two, the agent ends the earlier one.
     pub(super) receivers: AtomicUsize,
     /// Memory for bytes that wait for the box or a host.
     pub(super) memory: budget::Account,
+    /// Authority that the box trusts, once a request needed it.
+    pub(super) authority: OnceCell<Authority>,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -79,7 +106,7 @@ impl Account {
 
     /// Returns whether any policy has an allow list.
     pub(super) fn is_listed(&self) -> bool {
-        self.rules.borrow().iter().any(|rules| rules.mode == domain::EgressMode::AllowList)
+        self.in_force.borrow().rules.iter().any(|rules| rules.mode == domain::EgressMode::AllowList)
     }
 
     /// Counts bytes, and waits until they are within the rate.

@@ -1,43 +1,24 @@
 //! One connection: decided, dialled, and passed on.
 
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use domain::{EgressRules, Host, decide_address, decide_host};
+use domain::{Dialled, Host, decide_address, decide_host};
 use futures_util::StreamExt;
 use providers::{EgressAnswer, EgressRefusal, EgressRequest, EgressRequests};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::account::{Account, Receiving};
+use super::account::{Account, InForce, Receiving};
+use super::interception::Interception;
 use super::ledger::Verdict;
+use super::refused::Refused;
 use super::relay::{self, Cut};
 use super::resolve::Unresolved;
-
-/// A connection that is not made.
-struct Refused {
-    verdict: Verdict,
-    reason: EgressRefusal,
-    words: String,
-    address: Option<IpAddr>,
-}
-
-impl Refused {
-    fn denied(words: impl ToString, address: Option<IpAddr>) -> Refused {
-        Refused { verdict: Verdict::Denied, reason: EgressRefusal::Denied, words: words.to_string(), address }
-    }
-
-    fn busy(words: String) -> Refused {
-        Refused { verdict: Verdict::Denied, reason: EgressRefusal::Busy, words, address: None }
-    }
-
-    fn failed(reason: EgressRefusal, words: impl ToString, address: Option<IpAddr>) -> Refused {
-        Refused { verdict: Verdict::Failed, reason, words: words.to_string(), address }
-    }
-}
 
 impl Account {
     /// Answers the requests of the box until their stream ends, and passes bytes on until the
@@ -65,20 +46,24 @@ impl Account {
     async fn answer(self: Arc<Self>, request: EgressRequest) {
         let EgressRequest { host: text, port, answer } = request;
         // Before the decision, so that no change is missed.
-        let changes = self.rules.subscribe();
+        let changes = self.in_force.subscribe();
         let made = async {
             let permit = self.admit()?;
             let host = Host::parse(&text)
                 .map_err(|error| Refused::failed(EgressRefusal::Malformed, format!("the host {error}"), None))?;
-            let (stream, address) = self.dial(&host, port).await?;
-            Ok((permit, host, stream, address))
+            let secrets = self.interception(&host, port).await?;
+            let dialled = secrets.as_ref().map_or(port, |secrets| secrets.port);
+            let (stream, address) = self.dial(&host, dialled).await?;
+            Ok((permit, host, stream, address, secrets))
         };
         let shown = printable(&text);
         match made.await {
-            Ok((_permit, host, stream, address)) => {
+            Ok((_permit, host, stream, address, secrets)) => {
                 self.note(&shown, port, Some(address), Verdict::Allowed, None);
                 let _open = self.ledger.open(&self.shared.totals);
-                if let Some(words) = self.pass_bytes(&host, address, port, stream, answer, changes).await {
+                let dialled = self.shared.dialled(address, secrets.as_ref().map_or(port, |secrets| secrets.port));
+                let relay = self.relay(&host, stream, answer, secrets);
+                if let Some(words) = self.while_allowed(&host, dialled, relay, changes).await {
                     self.note(&shown, port, Some(address), Verdict::Denied, Some(words));
                 }
             }
@@ -109,8 +94,8 @@ impl Account {
 
     /// Decides on the host and on each of its addresses, and connects to the first that accepts.
     async fn dial(&self, host: &Host, port: u16) -> Result<(TcpStream, IpAddr), Refused> {
-        let rules = self.rules.borrow().clone();
-        let rules: Vec<&EgressRules> = rules.iter().map(AsRef::as_ref).collect();
+        let in_force = self.in_force.borrow().clone();
+        let rules = in_force.rules();
         decide_host(&rules, host, port).map_err(|denial| Refused::denied(denial, None))?;
         let deadline = Instant::now() + self.limits().connect;
         let addresses = self.shared.resolver.addresses(host, self.limits().connect).await;
@@ -143,22 +128,37 @@ impl Account {
         Err(failed.or(denied).unwrap_or_else(nothing))
     }
 
-    /// Passes bytes on until the end. Returns the reason if a policy or a limit ended it.
-    async fn pass_bytes(
+    /// Passes bytes on until the end. Requests to a host that secrets are bound to are changed on the
+    /// way.
+    async fn relay(
         self: &Arc<Self>,
         host: &Host,
-        address: IpAddr,
-        port: u16,
         stream: TcpStream,
         answer: Box<dyn EgressAnswer>,
-        mut changes: watch::Receiver<Vec<Arc<EgressRules>>>,
+        secrets: Option<Interception>,
+    ) -> Option<Cut> {
+        let Some(secrets) = secrets else { return relay::run(self, host, stream.into(), answer).await };
+        let Ok((passed, intercepted)) = UnixStream::pair() else { return Some(Cut::Broken) };
+        let interception = secrets.serve(self, host, intercepted, stream);
+        let mut relay = pin!(relay::run(self, host, passed.into(), answer));
+        tokio::select! {
+            cut = relay.as_mut() => cut,
+            () = interception => relay.await,
+        }
+    }
+
+    /// Waits for the end of `relay`. Returns the reason if a policy or a limit ended it.
+    async fn while_allowed(
+        &self,
+        host: &Host,
+        dialled: Dialled,
+        relay: impl Future<Output = Option<Cut>>,
+        mut changes: watch::Receiver<InForce>,
     ) -> Option<String> {
-        let dialled = self.shared.dialled(address, port);
         let refusal = async {
             loop {
-                let rules = changes.borrow_and_update().clone();
-                let rules: Vec<&EgressRules> = rules.iter().map(AsRef::as_ref).collect();
-                if let Err(denial) = decide_address(&rules, &self.shared.internal, host, dialled) {
+                let in_force = changes.borrow_and_update().clone();
+                if let Err(denial) = decide_address(&in_force.rules(), &self.shared.internal, host, dialled) {
                     return format!("the policy has changed: {denial}");
                 }
                 if changes.changed().await.is_err() {
@@ -167,7 +167,7 @@ impl Account {
             }
         };
         tokio::select! {
-            cut = relay::run(self, host, stream, answer) => match cut? {
+            cut = relay => match cut? {
                 Cut::Name(words) => Some(words),
                 Cut::Spent => Some("the sandbox has exchanged all the bytes that it may".to_owned()),
                 Cut::Memory => Some("too much of what sandboxes send waits for its hosts".to_owned()),

@@ -6,7 +6,8 @@
 pub(super) const HELLO_BYTES_MAX: usize = 16 * 1024;
 
 const RECORD_HEAD_BYTES: usize = 5;
-const HANDSHAKE: u8 = 22;
+/// First byte of TLS.
+pub(super) const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 const ENCRYPTED_HELLO: u16 = 0xfe0d;

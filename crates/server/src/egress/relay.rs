@@ -8,15 +8,13 @@ use bytes::{Bytes, BytesMut};
 use domain::Host;
 use futures_util::{FutureExt, StreamExt, stream};
 use providers::{ByteStream, EgressAnswer, STREAM_BYTES_MAX};
-use rustix::net::connect_unspec;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::account::Account;
 use super::hello::{self, FirstBytes, Hello};
+use super::host_stream::{HostStream, ReadHalf, WriteHalf};
 use super::ledger::Direction;
 use crate::budget::Reservation;
 
@@ -79,11 +77,9 @@ impl LastByte {
 pub(super) async fn run(
     account: &Arc<Account>,
     host: &Host,
-    stream: TcpStream,
+    stream: HostStream,
     answer: Box<dyn EgressAnswer>,
 ) -> Option<Cut> {
-    // A small piece is mostly a question or an answer, which the other side waits for.
-    let _ = stream.set_nodelay(true);
     let (read, mut write) = stream.into_split();
     let last = Arc::new(LastByte { started: Instant::now(), at_ms: AtomicU64::new(0) });
     let (refused, broken) = (CancellationToken::new(), CancellationToken::new());
@@ -121,16 +117,14 @@ async fn drain(mut from_process: ByteStream) {
 }
 
 /// Resets the connection to the host, also while the other direction is held.
-fn reset(write: OwnedWriteHalf, cut: Cut) -> Option<Cut> {
-    // On failure the host sees an end.
-    let _ = connect_unspec(write.as_ref());
-    write.forget();
+fn reset(write: WriteHalf, cut: Cut) -> Option<Cut> {
+    write.reset();
     Some(cut)
 }
 
 /// The direction from the host.
 struct FromHost {
-    read: OwnedReadHalf,
+    read: ReadHalf,
     account: Arc<Account>,
     last: Arc<LastByte>,
     /// Token that ends the direction with an alert.
@@ -197,7 +191,7 @@ struct ToHost<'a> {
 }
 
 impl ToHost<'_> {
-    async fn run(&self, from_process: &mut ByteStream, write: &mut OwnedWriteHalf) -> Result<(), Cut> {
+    async fn run(&self, from_process: &mut ByteStream, write: &mut WriteHalf) -> Result<(), Cut> {
         // First bytes of a client that has to show a name.
         let mut first = matches!(self.host, Host::Name(_)).then(Vec::new);
         // Memory for all that can wait here, for as long as anything does.

@@ -2,22 +2,24 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use domain::{EgressLists, EgressPolicy, EgressRules, InvalidEgress, OwnerId, SandboxEgress, SandboxId, Target};
 use parking_lot::Mutex;
 use providers::EgressRequests;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::account::{Account, Receiving, Shared};
+use super::account::{Account, InForce, Receiving, Shared};
 use super::ledger::{Counters, Counts, EgressDecision, EgressLimits, Ledger};
 use super::resolve::Resolver;
 use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::events::Events;
+use crate::secrets::Secrets;
 
 /// Settings of the operator.
 #[derive(Debug, Clone)]
@@ -36,6 +38,8 @@ pub struct EgressConfig {
     pub limits: EgressLimits,
     /// Memory for bytes of all connections that wait.
     pub memory_bytes: u64,
+    /// File with further authorities of hosts that secrets are sent to, as PEM.
+    pub ca_file: Option<PathBuf>,
     /// Ports that the server itself listens on.
     pub server_ports: Vec<u16>,
 }
@@ -56,7 +60,13 @@ pub struct Egress {
 impl Egress {
     /// Creates the service, without any box.
     #[must_use]
-    pub fn new(config: EgressConfig, events: Arc<Events>, clock: Arc<dyn Clock>, stop: CancellationToken) -> Egress {
+    pub fn new(
+        config: EgressConfig,
+        secrets: Arc<Secrets>,
+        events: Arc<Events>,
+        clock: Arc<dyn Clock>,
+        stop: CancellationToken,
+    ) -> Egress {
         let rules = |policy: &EgressPolicy| Arc::new(policy.rules(&config.lists));
         Egress {
             site: rules(&config.site),
@@ -71,6 +81,9 @@ impl Egress {
                 memory: Budget::new(config.memory_bytes),
                 events,
                 clock,
+                secrets,
+                ca_file: config.ca_file,
+                tls: OnceCell::new(),
             }),
             lists: config.lists,
             boxes: Mutex::default(),
@@ -102,14 +115,14 @@ impl Egress {
     /// Serves the requests of a box until their stream ends, or another one is served.
     pub fn serve(&self, id: &SandboxId, owner: Option<&OwnerId>, policies: &SandboxEgress, requests: EgressRequests) {
         let account = self.account(id);
-        account.rules.send_replace(self.rules(owner, policies));
+        account.in_force.send_replace(self.in_force(owner, policies));
         let (receiving, stop) = (Receiving::begin(&account), self.stop.clone());
         self.tasks.spawn(async move { stop.run_until_cancelled(account.serve(requests, receiving)).await });
     }
 
     /// Puts new policies into force, for open connections too.
     pub fn update(&self, id: &SandboxId, owner: Option<&OwnerId>, policies: &SandboxEgress) {
-        self.account(id).rules.send_replace(self.rules(owner, policies));
+        self.account(id).in_force.send_replace(self.in_force(owner, policies));
     }
 
     /// Returns the numbers of a box since this server began to serve it, and its newest decisions.
@@ -141,21 +154,25 @@ impl Egress {
             let limits = self.shared.limits;
             Arc::new(Account {
                 id: id.clone(),
-                rules: watch::Sender::new(Vec::new()),
+                in_force: watch::Sender::new(InForce::default()),
                 ledger: Ledger::new(limits),
                 connections: Arc::new(Semaphore::new(usize::try_from(limits.connections).unwrap_or(usize::MAX))),
                 receivers: AtomicUsize::new(0),
                 memory: self.shared.memory.account_of_sandbox(id),
+                authority: OnceCell::new(),
                 shared: Arc::clone(&self.shared),
             })
         };
         Arc::clone(self.boxes.lock().entry(id.clone()).or_insert_with(new))
     }
 
-    /// Returns the rules of every policy that applies.
-    fn rules(&self, owner: Option<&OwnerId>, policies: &SandboxEgress) -> Vec<Arc<EgressRules>> {
-        let owner = owner.and_then(|owner| self.owners.get(owner.as_str()));
+    fn in_force(&self, owner: Option<&OwnerId>, policies: &SandboxEgress) -> InForce {
+        let of_owner = owner.and_then(|owner| self.owners.get(owner.as_str()));
         let own = policies.each().map(|policy| Arc::new(policy.rules(&self.lists)));
-        [&self.site].into_iter().chain(owner).cloned().chain(own).collect()
+        InForce {
+            rules: [&self.site].into_iter().chain(of_owner).cloned().chain(own).collect(),
+            secrets: policies.secrets().cloned().collect(),
+            owner: owner.cloned(),
+        }
     }
 }

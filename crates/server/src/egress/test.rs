@@ -10,6 +10,7 @@ use bytes::Bytes;
 use domain::{EgressEntry, EgressLists, EgressMode, EgressPolicy, OwnerId, SandboxEgress, SandboxId, Target};
 use futures_util::{StreamExt, stream};
 use providers::{ByteStream, EgressAnswer, EgressRefusal, EgressRequest, EgressRequests};
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
@@ -19,13 +20,15 @@ use tokio_util::sync::CancellationToken;
 use super::{Counts, Egress, EgressConfig, EgressLimits};
 use crate::clock::SteadyClock;
 use crate::events::Events;
+use crate::secrets::{SealingKey, Secrets};
+use crate::store::Sqlite;
 
 /// Longest time that a test waits for what has to happen.
 const SOON: Duration = Duration::from_secs(10);
 
 fn policy(mode: EgressMode, allow: &[&str], deny: &[&str]) -> EgressPolicy {
     let entries = |texts: &[&str]| texts.iter().map(|text| EgressEntry::parse(text).unwrap()).collect();
-    EgressPolicy { mode, allow: entries(allow), deny: entries(deny) }
+    EgressPolicy { mode, allow: entries(allow), deny: entries(deny), ..EgressPolicy::default() }
 }
 
 fn config() -> EgressConfig {
@@ -51,6 +54,7 @@ fn config() -> EgressConfig {
             ("inner.example".to_owned(), vec![Ipv4Addr::new(169, 254, 169, 254).into()]),
         ]),
         limits,
+        ca_file: None,
         server_ports: Vec::new(),
         memory_bytes: 64 << 20,
     }
@@ -106,21 +110,26 @@ struct TestBox {
     id: SandboxId,
     requests: mpsc::Sender<providers::Result<EgressRequest>>,
     stop: CancellationToken,
+    _dir: TempDir,
 }
 
 impl TestBox {
-    fn new(config: EgressConfig, own: EgressPolicy) -> TestBox {
-        Self::owned(config, None, SandboxEgress { template: None, own })
+    async fn new(config: EgressConfig, own: EgressPolicy) -> TestBox {
+        Self::owned(config, None, SandboxEgress { template: None, own }).await
     }
 
-    fn owned(config: EgressConfig, owner: Option<&str>, policies: SandboxEgress) -> TestBox {
+    async fn owned(config: EgressConfig, owner: Option<&str>, policies: SandboxEgress) -> TestBox {
         let stop = CancellationToken::new();
-        let egress = Egress::new(config, Arc::new(Events::default()), Arc::new(SteadyClock::start()), stop.clone());
+        let dir = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap();
+        let secrets = Arc::new(Secrets::new(Arc::new(store), SealingKey::new(&[7; 32])));
+        let clock = Arc::new(SteadyClock::start());
+        let egress = Egress::new(config, secrets, Arc::new(Events::default()), clock, stop.clone());
         let id = SandboxId::from_entropy([1; 10]);
         let (requests, received) = requests();
         let owner = owner.map(|owner| OwnerId::parse(owner).unwrap());
         egress.serve(&id, owner.as_ref(), &policies, received);
-        TestBox { egress, id, requests, stop }
+        TestBox { egress, id, requests, stop, _dir: dir }
     }
 
     async fn ask(&self, host: &str, port: u16) -> Outcome {
@@ -183,7 +192,7 @@ async fn all(mut from_host: ByteStream) -> Result<Vec<u8>, providers::Error> {
 
 #[tokio::test]
 async fn bytes_pass_both_ways_and_each_way_has_its_own_end() {
-    let (host, test) = (listener().await, TestBox::new(config(), policy(EgressMode::Open, &[], &[])));
+    let (host, test) = (listener().await, TestBox::new(config(), policy(EgressMode::Open, &[], &[])).await);
     let (from_host, to_host, mut stream) = test.open("A.Example.", &host).await;
     to_host.send("question".into()).await.unwrap();
     to_host.send(Bytes::new()).await.unwrap();
@@ -204,7 +213,7 @@ async fn bytes_pass_both_ways_and_each_way_has_its_own_end() {
 async fn what_a_policy_lacks_is_refused_with_the_reason_and_never_dialled() {
     let host = listener().await;
     let own = policy(EgressMode::AllowList, &["a.example", "inner.example"], &[]);
-    let test = TestBox::new(config(), own);
+    let test = TestBox::new(config(), own).await;
     for (name, words) in [
         ("b.example", "egress to b.example:PORT is refused: the egress policy does not allow it"),
         ("127.0.0.1", "does not allow it"),
@@ -235,7 +244,7 @@ async fn of_the_addresses_of_a_name_only_those_that_are_allowed_are_dialled() {
     // Both addresses listen; 127.0.0.2 comes first and is not among the internal ones.
     let host = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let other = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), port(&host))).await.unwrap();
-    let test = TestBox::new(config(), policy(EgressMode::Open, &[], &[]));
+    let test = TestBox::new(config(), policy(EgressMode::Open, &[], &[])).await;
     let (_from, _to, stream) = test.open("both.example", &host).await;
     assert_eq!(stream.local_addr().unwrap().ip(), IpAddr::V4(Ipv4Addr::LOCALHOST));
     assert!(timeout(Duration::from_millis(50), other.accept()).await.is_err());
@@ -256,17 +265,17 @@ async fn every_policy_has_to_let_a_connection_through() {
         (by_site, None, own(&open)),
         (by_owner.clone(), Some("alice"), own(&open)),
     ] {
-        let test = TestBox::owned(config, owner, policies);
+        let test = TestBox::owned(config, owner, policies).await;
         assert_eq!(test.refused("b.example", port(&host)).await.0, EgressRefusal::Denied);
         drop(test.open("a.example", &host).await);
     }
-    let another = TestBox::owned(by_owner, Some("bob"), own(&open));
+    let another = TestBox::owned(by_owner, Some("bob"), own(&open)).await;
     drop(another.open("b.example", &host).await);
 }
 
 #[tokio::test]
 async fn a_new_policy_holds_at_once_and_for_open_connections() {
-    let (host, test) = (listener().await, TestBox::new(config(), policy(EgressMode::Open, &[], &[])));
+    let (host, test) = (listener().await, TestBox::new(config(), policy(EgressMode::Open, &[], &[])).await);
     let (from_a, _to_a, mut a) = test.open("a.example", &host).await;
     let (mut from_b, to_b, mut b) = test.open("b.example", &host).await;
     let own = policy(EgressMode::AllowList, &["b.example"], &[]);
@@ -299,7 +308,7 @@ fn client_hello(name: &str) -> Bytes {
 
 #[tokio::test]
 async fn a_tls_client_has_to_show_the_name_that_it_asked_for() {
-    let (host, test) = (listener().await, TestBox::new(config(), policy(EgressMode::Open, &[], &[])));
+    let (host, test) = (listener().await, TestBox::new(config(), policy(EgressMode::Open, &[], &[])).await);
     let (_from, to_host, mut stream) = test.open("a.example", &host).await;
     let hello = client_hello("a.example");
     for byte in hello.chunks(1) {
@@ -330,7 +339,7 @@ async fn a_box_has_only_so_many_connections_and_bytes() {
     let host = listener().await;
     let mut limited = config();
     limited.limits.bytes = Some(1000);
-    let test = TestBox::new(limited, policy(EgressMode::Open, &[], &[]));
+    let test = TestBox::new(limited, policy(EgressMode::Open, &[], &[])).await;
     let mut open = Vec::new();
     for _ in 0..3 {
         open.push(test.open("a.example", &host).await);
@@ -355,7 +364,7 @@ async fn a_connection_that_is_silent_is_closed() {
     let host = listener().await;
     let mut hasty = config();
     hasty.limits.idle = Duration::from_millis(50);
-    let test = TestBox::new(hasty, policy(EgressMode::Open, &[], &[]));
+    let test = TestBox::new(hasty, policy(EgressMode::Open, &[], &[])).await;
     let (_from, _to, mut stream) = test.open("a.example", &host).await;
     let mut rest = Vec::new();
     let _ = timeout(SOON, stream.read_to_end(&mut rest)).await.expect("the end of the connection");
@@ -364,13 +373,13 @@ async fn a_connection_that_is_silent_is_closed() {
 
 #[tokio::test]
 async fn a_host_that_refuses_and_a_name_without_address_are_failures() {
-    let test = TestBox::new(config(), policy(EgressMode::Open, &[], &[]));
+    let test = TestBox::new(config(), policy(EgressMode::Open, &[], &[])).await;
     let free = port(&listener().await);
     let (reason, words) = test.refused("a.example", free).await;
     assert!(reason == EgressRefusal::Unreachable && words.contains("the host refuses"), "{words}");
     let mut nowhere = config();
     nowhere.hosts.insert("c.example".to_owned(), Vec::new());
-    let test = TestBox::new(nowhere, policy(EgressMode::Open, &[], &[]));
+    let test = TestBox::new(nowhere, policy(EgressMode::Open, &[], &[])).await;
     let (reason, words) = test.refused("c.example", free).await;
     assert!(reason == EgressRefusal::Unreachable && words.contains("no address"), "{words}");
 }
@@ -379,11 +388,11 @@ async fn a_host_that_refuses_and_a_name_without_address_are_failures() {
 async fn the_port_of_the_server_has_to_be_named() {
     let host = listener().await;
     let own = EgressConfig { server_ports: vec![port(&host)], ..config() };
-    let test = TestBox::new(own.clone(), policy(EgressMode::Open, &[], &[]));
+    let test = TestBox::new(own.clone(), policy(EgressMode::Open, &[], &[])).await;
     let (_, words) = test.refused("a.example", port(&host)).await;
     assert!(words.contains("that of the server itself"), "{words}");
     let named = Target::parse(&format!("127.0.0.1:{}", port(&host))).unwrap();
-    let test = TestBox::new(EgressConfig { internal: vec![named], ..own }, policy(EgressMode::Open, &[], &[]));
+    let test = TestBox::new(EgressConfig { internal: vec![named], ..own }, policy(EgressMode::Open, &[], &[])).await;
     drop(test.open("a.example", &host).await);
 }
 
@@ -391,7 +400,7 @@ async fn the_port_of_the_server_has_to_be_named() {
 async fn where_no_memory_is_left_a_box_that_sends_is_cut_and_an_idle_one_is_not() {
     let host = listener().await;
     let scarce = EgressConfig { memory_bytes: 1 << 20, ..config() };
-    let test = TestBox::new(scarce, policy(EgressMode::Open, &[], &[]));
+    let test = TestBox::new(scarce, policy(EgressMode::Open, &[], &[])).await;
     let mut idle = test.open("a.example", &host).await;
     let mut cut = Vec::new();
     // The host of each takes nothing, so that the first bytes of the process wait.
@@ -414,7 +423,7 @@ async fn where_no_memory_is_left_a_box_that_sends_is_cut_and_an_idle_one_is_not(
 
 #[tokio::test]
 async fn a_process_that_hangs_up_ends_the_connection_to_the_host() {
-    let (host, test) = (listener().await, TestBox::new(config(), policy(EgressMode::Open, &[], &[])));
+    let (host, test) = (listener().await, TestBox::new(config(), policy(EgressMode::Open, &[], &[])).await);
     let (from_host, to_host, mut stream) = test.open("a.example", &host).await;
     drop((from_host, to_host));
     let end = timeout(SOON, stream.read(&mut [0; 8])).await.expect("the end of the connection");
@@ -425,7 +434,7 @@ async fn a_process_that_hangs_up_ends_the_connection_to_the_host() {
 #[tokio::test]
 async fn a_later_receiver_takes_over_and_connections_go_on() {
     let host = listener().await;
-    let mut test = TestBox::new(config(), policy(EgressMode::Open, &[], &[]));
+    let mut test = TestBox::new(config(), policy(EgressMode::Open, &[], &[])).await;
     let (mut from_host, to_host, mut stream) = test.open("a.example", &host).await;
     let (later, received) = requests();
     let own = policy(EgressMode::AllowList, &["a.example"], &[]);
@@ -451,7 +460,7 @@ async fn a_later_receiver_takes_over_and_connections_go_on() {
 
 #[tokio::test]
 async fn the_service_ends_with_every_connection() {
-    let (host, test) = (listener().await, TestBox::new(config(), policy(EgressMode::Open, &[], &[])));
+    let (host, test) = (listener().await, TestBox::new(config(), policy(EgressMode::Open, &[], &[])).await);
     let _open = test.open("a.example", &host).await;
     assert!(test.egress.is_served(&test.id));
     test.stop.cancel();

@@ -176,6 +176,7 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
         Control::NoSpace | Control::Full(_) => (StatusCode::INSUFFICIENT_STORAGE, "no_space"),
         Control::Timeout(_) => (StatusCode::REQUEST_TIMEOUT, "timeout"),
         Control::Provider { .. } | Control::Images { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "provider_error"),
+        Control::Secrets(_) => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
     }
 }
 
@@ -194,7 +195,7 @@ impl ApiError {
     /// Logs the cause of errors whose answers do not contain it.
     pub fn log(&self) {
         let ApiError::Control(error) = self else { return };
-        if let Control::Provider { .. } | Control::Store(_) | Control::Images { .. } = error {
+        if let Control::Provider { .. } | Control::Store(_) | Control::Images { .. } | Control::Secrets(_) = error {
             tracing::error!(error = %Chain(error), "a request failed");
         }
     }

@@ -39,6 +39,7 @@ pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
         api::PortMessage,
         api::RelativePath,
         api::SandboxId,
+        api::SecretName,
         api::SocketEof,
         api::SocketKind,
         api::SocketOutput,

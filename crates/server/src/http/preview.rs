@@ -19,7 +19,7 @@ use tracing::Instrument;
 
 use self::admission::Admission;
 use self::exchange::{Driver, EXCHANGE_BYTES, answer, exchange};
-use self::headers::{COOKIE, is_ambiguous, is_loop, to_client, to_program, token_in, upgrade, without_token};
+use self::headers::{COOKIE, is_loop, to_client, to_program, token_in, without_token};
 use self::target::{Asked, Target, is_of_same_sandbox};
 use self::tunnel::Tunnel;
 use super::error::{ApiError, Refusal, Result, malformed};
@@ -34,6 +34,7 @@ use crate::auth::Principal;
 use crate::auth::preview::{Form, token};
 use crate::budget::Reservation;
 use crate::control::{Error, Resource};
+use crate::hop_by_hop::{is_framed_twice, upgrade};
 
 /// Rule for pages that come from the API's own origin: they get another one, which is that of no page.
 const SANDBOX: &str = "sandbox allow-scripts allow-forms";
@@ -145,7 +146,7 @@ pub async fn forward(
     let client = parts.extensions.remove::<OnUpgrade>().filter(|_| protocol.is_some());
     let tunnel = connect(&api, &target, &meter).await?;
     let (mut response, driver) = exchange(tunnel, Request::from_parts(parts, body)).await?;
-    if is_ambiguous(response.headers()) {
+    if is_framed_twice(response.headers()) {
         return Err(Refusal::BadAnswer.into());
     }
     let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;

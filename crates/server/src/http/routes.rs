@@ -16,7 +16,7 @@ use super::policy::{ADMIN, About, Audit, Gate, KEY, OPEN, Policies, Policy};
 use super::state::Api;
 use super::{
     audit, diagnostics, egress, events, exec, exec_socket, files, images, metrics, pool, ports, preview, providers,
-    quotas, sandboxes, system, templates, workers,
+    quotas, sandboxes, secrets, system, templates, workers,
 };
 use crate::auth::Demand;
 use crate::auth::token::Scope;
@@ -132,6 +132,11 @@ fn table() -> Vec<Row> {
         put(   "/quotas/{owner_id}",                        routes!(quotas::save),                   QUOTAS.audited("quotas.update")),
         delete("/quotas/{owner_id}",                        routes!(quotas::delete),                 QUOTAS.audited("quotas.delete")),
         get(   "/quotas/{owner_id}/usage",                  routes!(quotas::usage),                  QUOTAS),
+        // Secrets
+        get(   "/secrets",                                  routes!(secrets::list),                  ADMIN),
+        get(   "/secrets/{name}",                           routes!(secrets::get),                   ADMIN),
+        put(   "/secrets/{name}",                           routes!(secrets::save),                  ADMIN.audited("secrets.save")),
+        delete("/secrets/{name}",                           routes!(secrets::delete),                ADMIN.audited("secrets.delete")),
         // The same for operators, and what is theirs alone
         get(   "/admin/providers",                          alias(routes!(providers::list)),         ADMIN.audited("providers.list")),
         get(   "/admin/providers/{name}",                   alias(routes!(providers::get)),          ADMIN.audited("providers.get")),
@@ -293,12 +298,12 @@ mod test {
     }
 
     #[test]
-    fn changes_of_templates_quotas_images_and_egress_are_audited_outside_of_admin_and_nothing_else_is() {
+    fn changes_of_templates_quotas_images_secrets_and_egress_are_audited_outside_of_admin_and_nothing_else_is() {
         let (_, policies) = router();
         for (path, method, policy) in rows(&policies).filter(|(path, ..)| !path.starts_with("/admin")) {
             let group = path.split('/').nth(1).unwrap();
             let is_change = *method != Method::GET && policy.about != About::NewSandbox;
-            let is_rule = ["templates", "quotas", "images"].contains(&group) || path.ends_with("/egress");
+            let is_rule = ["templates", "quotas", "images", "secrets"].contains(&group) || path.ends_with("/egress");
             let is_audited = is_change && is_rule;
             match policy.audit {
                 Audit::Always(action) => assert!(is_audited && action.starts_with(group), "{method} {path}: {action}"),
@@ -314,7 +319,7 @@ mod test {
         for (path, method, policy) in rows(&policies) {
             let gate = match path.split('/').nth(1).unwrap() {
                 "live" | "health" | "ready" => OPEN.gate,
-                "admin" | "images" => ADMIN.gate,
+                "admin" | "images" | "secrets" => ADMIN.gate,
                 "quotas" => QUOTAS.gate,
                 "templates" => TEMPLATES.gate,
                 "providers" => PROVIDERS.gate,

@@ -106,6 +106,7 @@ async fn an_orphan_that_cannot_be_removed_does_not_keep_the_others() {
         entrypoint: false,
         metadata: Metadata::from([("mock.stop_fail".to_owned(), fails.to_owned())]),
         lifetime: LONG,
+        trust: None,
         asker: None,
     };
     // In the order of the list.

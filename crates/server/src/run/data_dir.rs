@@ -4,8 +4,11 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
+use secrecy::zeroize::Zeroizing;
+
 use super::failure::Failure;
 use crate::auth::preview::{KEY_BYTES, PreviewKey};
+use crate::secrets::{KEY_BYTES as SEALING_KEY_BYTES, SealingKey};
 
 /// Creates the data directory, for the server's user alone, and locks it.
 pub(super) fn lock(data_dir: &Path) -> Result<File, Failure> {
@@ -23,6 +26,31 @@ pub(super) fn lock(data_dir: &Path) -> Result<File, Failure> {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure::Locked(data_dir.display().to_string())),
         Err(errno) => Err(failed(&path)(errno.into())),
     }
+}
+
+/// Returns the key that secrets are sealed with: the one in `file`, else one in the data directory,
+/// which is made at the first start.
+pub(super) fn sealing_key(data_dir: &Path, file: Option<&Path>) -> Result<SealingKey, Failure> {
+    let made = data_dir.join("secrets.key");
+    let path = file.unwrap_or(&made);
+    let failed = |source| Failure::KeyFile { path: path.display().to_string(), source };
+    if file.is_none() {
+        make_sealing_key(path).map_err(failed)?;
+    }
+    let bytes = Zeroizing::new(std::fs::read(path).map_err(failed)?);
+    let key = bytes.as_slice().try_into().map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
+    Ok(SealingKey::new(key))
+}
+
+/// Writes a new key, unless the file has content.
+fn make_sealing_key(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    if file.metadata()?.len() == 0 {
+        file.write_all(&rand::random::<[u8; SEALING_KEY_BYTES]>())?;
+        file.sync_all()?;
+    }
+    Ok(())
 }
 
 /// Returns the key of permits for previews, which is made at the first start. A file of another

@@ -7,6 +7,18 @@ use crate::{heartbeat, http};
 /// Reason why the service could not start, or had to stop. Texts are for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
+    /// The key that secrets are sealed with cannot be used.
+    #[error(
+        "cannot use the key file `{path}`: {source}; it has to hold 32 random bytes, and no others open the secrets that \
+         were stored with it"
+    )]
+    KeyFile {
+        /// The file.
+        path: String,
+        /// Error of the operating system, or invalid data for a file of another length.
+        #[source]
+        source: std::io::Error,
+    },
     /// A directory or file cannot be used.
     #[error("cannot use `{path}`: {source}; set `data_dir` to a directory of yours")]
     DataDir {

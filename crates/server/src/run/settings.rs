@@ -10,7 +10,7 @@ use crate::admission::QueuePolicy;
 use crate::auth::Access;
 use crate::auth::preview::PreviewKey;
 use crate::budget::Budget;
-use crate::config::{self, Config, Overflow};
+use crate::config::{Config, Overflow};
 use crate::control::{AuditBounds, ORPHAN_GRACE, Policy};
 use crate::egress::{EgressConfig, EgressLimits};
 use crate::http::{Cors, Hosts, Settings};
@@ -72,7 +72,9 @@ pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
 }
 
 /// Returns the settings of connections out of sandboxes of a server that listens on `port`.
-pub(crate) fn egress(config: &config::Egress, port: u16) -> EgressConfig {
+pub(crate) fn egress(config: &Config, port: u16) -> EgressConfig {
+    let ca_file = config.secrets.ca_file.clone();
+    let config = &config.egress;
     let some = |number: u64| Some(number).filter(|number| *number > 0);
     EgressConfig {
         site: config.site(),
@@ -89,6 +91,7 @@ pub(crate) fn egress(config: &config::Egress, port: u16) -> EgressConfig {
             idle: config.idle_timeout,
             connect: config.connect_timeout,
         },
+        ca_file,
         server_ports: vec![port],
         memory_bytes: config.max_memory_mb << 20,
     }

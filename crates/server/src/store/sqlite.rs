@@ -11,6 +11,7 @@ mod pool;
 mod quotas;
 mod rows;
 mod schema;
+mod secrets;
 mod space;
 mod templates;
 #[cfg(test)]

@@ -11,12 +11,14 @@ use std::time::Duration;
 
 use domain::{
     Caps, Denial, EgressEntry, EgressMode, EgressPolicy, Metadata, OwnerId, Quota, Resources, SandboxEgress, SandboxId,
-    SizeOptions, SpawnOptions, State, StopReason, Timestamp, WorkerId,
+    SecretBinding, SecretForm, SecretName, SecretUse, SizeOptions, SpawnOptions, State, StopReason, Target, Timestamp,
+    WorkerId,
 };
 
 use super::admission::KEY_LIFETIME;
 use super::{
-    Admitted, Applied, Change, IdempotencyKey, Inserted, ListFilter, NewSandbox, QuotaSummary, Sandbox, Store, Template,
+    Admitted, Applied, Change, IdempotencyKey, Inserted, ListFilter, NewSandbox, NewSecret, QuotaSummary, Sandbox,
+    Store, Template,
 };
 use crate::clock::{after, from_ms};
 
@@ -45,6 +47,8 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     a_key_is_free_when_nobody_got_its_sandbox(store).await;
     policies_on_connections_are_kept_with_a_sandbox(store).await;
     templates_are_kept_by_name(store).await;
+    secrets_are_kept_by_name(store).await;
+    an_authority_is_kept_with_a_sandbox(store).await;
     workers::run(store).await;
     workers::leases_follow_the_rules(store).await;
     workers::a_sandbox_goes_where_the_rules_say(store).await;
@@ -484,7 +488,8 @@ async fn policies_on_connections_are_kept_with_a_sandbox(store: &dyn Store) {
     let policy = |mode, allow: &[&str]| EgressPolicy {
         mode,
         allow: allow.iter().map(|text| EgressEntry::parse(text).unwrap()).collect(),
-        deny: Vec::new(),
+        secrets: vec![SecretUse::parse("key@a.example").unwrap()],
+        ..EgressPolicy::default()
     };
     let template = policy(EgressMode::AllowList, &["*.a.example:443", "@packages"]);
     let egress = SandboxEgress { template: Some(template.clone()), own: policy(EgressMode::Open, &[]) };
@@ -514,6 +519,47 @@ async fn policies_on_connections_are_kept_with_a_sandbox(store: &dyn Store) {
     assert_eq!(store.egress(&id(199)).await.unwrap(), None);
 }
 
+async fn secrets_are_kept_by_name(store: &dyn Store) {
+    let name = |text: &str| SecretName::parse(text).unwrap();
+    let binding = SecretBinding {
+        hosts: vec![Target::parse("*.a.example:8443").unwrap(), Target::parse("b.example").unwrap()],
+        header: "x-key".to_owned(),
+        form: SecretForm::Basic("ann".to_owned()),
+        owners: vec![OwnerId::parse("ann").unwrap()],
+    };
+    let new = |text, sealed: &[u8]| NewSecret { name: name(text), binding: binding.clone(), sealed: sealed.to_vec() };
+    let first = store.save_secret(&new("b", b"one"), start(), 2).await.unwrap().unwrap();
+    assert_eq!((&first.binding, &*first.sealed), (&binding, &b"one"[..]));
+    let later = after(start(), Duration::from_secs(9));
+    let second = store.save_secret(&new("b", b"two"), later, 2).await.unwrap().unwrap();
+    assert_eq!((second.created_at, second.updated_at, &*second.sealed), (start(), later, &b"two"[..]));
+    store.save_secret(&new("a", b""), start(), 2).await.unwrap().unwrap();
+    assert_eq!(store.save_secret(&new("c", b""), start(), 2).await.unwrap(), None, "there are as many as there may be");
+    assert_eq!(store.save_secret(&new("b", b"two"), later, 2).await.unwrap().as_ref(), Some(&second));
+    assert_eq!(store.secret(&name("b")).await.unwrap(), Some(second.clone()));
+    assert_eq!(store.secrets(Some(&name("a")), 9).await.unwrap(), [second]);
+    assert_eq!(store.secrets(None, 1).await.unwrap()[0].name, name("a"));
+    assert!(store.delete_secret(&name("b")).await.unwrap());
+    assert!(!store.delete_secret(&name("b")).await.unwrap());
+    assert_eq!(store.secret(&name("b")).await.unwrap(), None);
+}
+
+async fn an_authority_is_kept_with_a_sandbox(store: &dyn Store) {
+    store.admit(&new(sandbox(185, None), Caps::default())).await.unwrap();
+    assert_eq!(store.authority(&id(185)).await.unwrap(), None);
+    assert_eq!(store.set_authority(&id(185), b"first").await.unwrap(), Some(b"first".to_vec()));
+    assert_eq!(
+        store.set_authority(&id(185), b"second").await.unwrap(),
+        Some(b"first".to_vec()),
+        "it is never replaced"
+    );
+    assert_eq!(store.authority(&id(185)).await.unwrap(), Some(b"first".to_vec()));
+    store.apply(&id(185), Change::Started).await.unwrap();
+    end(store, 185..=185).await;
+    assert_eq!(store.set_authority(&id(185), b"third").await.unwrap(), None, "it has ended");
+    assert_eq!(store.set_authority(&id(199), b"third").await.unwrap(), None);
+}
+
 async fn templates_are_kept_by_name(store: &dyn Store) {
     let options = SpawnOptions {
         image: Some("host".to_owned()),
@@ -522,8 +568,9 @@ async fn templates_are_kept_by_name(store: &dyn Store) {
         entrypoint: Some(true),
         egress: Some(EgressPolicy {
             mode: EgressMode::Open,
-            allow: Vec::new(),
             deny: vec![EgressEntry::parse("a.example:1").unwrap()],
+            secrets: vec![SecretUse::parse("key").unwrap()],
+            ..EgressPolicy::default()
         }),
         ..SpawnOptions::default()
     };

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use async_trait::async_trait;
 use domain::{
-    Caps, EgressPolicy, OwnerId, Quota, Room, SandboxEgress, SandboxId, SpawnOptions, State, StoreId, Timestamp,
+    Caps, EgressPolicy, OwnerId, Quota, Room, SandboxEgress, SandboxId, SecretName, SpawnOptions, State, StoreId,
+    Timestamp,
 };
 
 use super::admission::{Admitted, NewSandbox};
@@ -14,6 +15,7 @@ use super::error::Result;
 use super::pool::PoolStore;
 use super::quotas::{OwnerQuota, QuotaSummary};
 use super::sandboxes::{Applied, Change, Counts, ListFilter, Page, Sandbox};
+use super::secrets::{NewSecret, StoredSecret};
 use super::templates::{Inserted, Template};
 use super::workers::Workers;
 
@@ -131,6 +133,25 @@ pub trait Store: AuditStore + PoolStore + Workers + fmt::Debug + Send + Sync {
 
     /// Removes an owner's quota; `false` if there is none.
     async fn delete_quota(&self, owner: &OwnerId) -> Result<bool>;
+
+    /// Stores a secret, in the place of an earlier one of its name. Returns the stored row, or `None`
+    /// if it would be a new one and there are `rows_max`.
+    async fn save_secret(&self, new: &NewSecret, at: Timestamp, rows_max: u64) -> Result<Option<StoredSecret>>;
+
+    async fn secret(&self, name: &SecretName) -> Result<Option<StoredSecret>>;
+
+    /// Returns secrets by name, those after `after`, at most `limit`.
+    async fn secrets(&self, after: Option<&SecretName>, limit: u32) -> Result<Vec<StoredSecret>>;
+
+    /// Removes a secret; `false` if there is none.
+    async fn delete_secret(&self, name: &SecretName) -> Result<bool>;
+
+    /// Returns the sealed key of a sandbox's authority.
+    async fn authority(&self, id: &SandboxId) -> Result<Option<Vec<u8>>>;
+
+    /// Stores the sealed key of the authority of an active sandbox that has none, and returns the one
+    /// that is stored; `None` if there is no such sandbox.
+    async fn set_authority(&self, id: &SandboxId, sealed: &[u8]) -> Result<Option<Vec<u8>>>;
 
     /// Returns a few free pages of the files to the disk; few, so that other writers hardly
     /// wait. Returns whether there are more.

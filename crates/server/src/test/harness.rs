@@ -23,6 +23,7 @@ use crate::config::Leases;
 use crate::control::{AuditBounds, Control, Policy};
 use crate::provider_registry::{Offer, Registry};
 use crate::run::settings;
+use crate::secrets::SealingKey;
 use crate::store::{Sqlite, Store};
 
 /// Returns bounds of a queue that one owner may fill.
@@ -133,8 +134,9 @@ impl Builder {
         let default = providers[0].name().to_owned();
         let providers = providers.into_iter().map(|provider| (provider, Offer::Always)).collect();
         let registry = Registry::assemble(providers, Some(&default), clock.as_ref()).await;
-        let egress = settings::egress(&crate::config::Egress::default(), 0);
-        let app = App::compose(Parts { store, clock, registry, policy, egress });
+        let egress = settings::egress(&crate::config::Config::default(), 0);
+        let sealing_key = SealingKey::new(&[7; 32]);
+        let app = App::compose(Parts { store, clock, registry, policy, egress, sealing_key });
         if beats {
             app.enroll().await.unwrap();
         }

@@ -71,7 +71,8 @@ async fn every_route_of_the_document_asks_for_its_key() {
     let server = TestServer::start(&keyed("")).await;
     for (method, path) in routes(&server).await {
         let is_open = ["/api/v1/live", "/api/v1/health", "/api/v1/ready"].contains(&path.as_str());
-        let is_admin = path.starts_with("/api/v1/admin/") || path.starts_with("/api/v1/images");
+        let is_admin =
+            ["/api/v1/admin/", "/api/v1/images", "/api/v1/secrets"].iter().any(|prefix| path.starts_with(prefix));
         let is_worker = path.starts_with("/api/v1/worker/");
         for (key, opens) in [
             ("", is_open),
@@ -104,8 +105,9 @@ async fn with_authentication_off_only_admin_routes_ask_and_only_with_an_admin_ke
     get(&open, "/admin/providers", &[]).await.ok();
     let server = TestServer::start(&format!("{MOCK} auth.admin_api_key={ADMIN}")).await;
     for (method, path) in routes(&server).await {
-        let is_closed =
-            ["/api/v1/admin/", "/api/v1/images", "/api/v1/worker/"].iter().any(|prefix| path.starts_with(prefix));
+        let is_closed = ["/api/v1/admin/", "/api/v1/images", "/api/v1/secrets", "/api/v1/worker/"]
+            .iter()
+            .any(|prefix| path.starts_with(prefix));
         let status = status(&server, &method, &path, &[]).await;
         assert_eq!(status == 401, is_closed, "{method} {path}: {status}");
     }

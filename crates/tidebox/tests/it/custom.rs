@@ -40,6 +40,7 @@ fn spec() -> Spec {
         entrypoint: false,
         metadata: [("team".to_owned(), "blue".to_owned())].into(),
         lifetime: Duration::from_secs(600),
+        trust: None,
         egress: Vec::new(),
         asker: None,
     }

@@ -7,6 +7,7 @@
 mod api;
 mod audit;
 mod auth;
+mod authority;
 mod cli;
 mod command_line;
 mod contract;
@@ -30,6 +31,7 @@ mod prometheus;
 mod rate_limit;
 mod scale;
 mod scenario;
+mod secrets;
 mod server;
 mod websocket;
 mod workers;

@@ -38,9 +38,9 @@ const NOT_IN_DOMAIN: &[&str] = &["axum", "hyper", "rand", "reqwest", "serde", "s
 
 /// Modules of the server in layers, the lowest first: a module may know those of lower layers.
 const SERVER_LAYERS: &[&[&str]] = &[
-    &["audit", "clock", "config", "operation_metrics", "process", "stats"],
+    &["audit", "clock", "config", "hop_by_hop", "operation_metrics", "process", "stats"],
     &["auth", "remote_workers", "store"],
-    &["budget", "provider_registry", "rate_limit", "worker_token"],
+    &["budget", "provider_registry", "rate_limit", "secrets", "worker_token"],
     &["events"],
     &["admission", "egress"],
     &["control"],
@@ -51,7 +51,7 @@ const SERVER_LAYERS: &[&[&str]] = &[
 ];
 
 /// Lower modules that a request reaches only through `control`.
-const NOT_IN_HTTP: &[&str] = &["admission", "remote_workers", "store"];
+const NOT_IN_HTTP: &[&str] = &["admission", "remote_workers", "secrets", "store"];
 
 /// Module names that say nothing about their content.
 const DRAWERS: &[&str] = &["common", "core", "helpers", "misc", "models", "types", "util", "utils"];

@@ -48,6 +48,7 @@ pub(crate) fn spec() -> Spec {
         entrypoint: false,
         metadata: Default::default(),
         lifetime: Duration::from_secs(60),
+        trust: None,
         egress: Vec::new(),
         asker: None,
     }

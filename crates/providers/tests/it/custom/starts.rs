@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use domain::{EgressEntry, EgressMode, EgressPolicy};
+use domain::{EgressEntry, EgressMode, EgressPolicy, SecretUse};
 use futures_util::FutureExt as _;
 use providers::custom::{Custom, CustomConfig};
 use providers::{Error, Provider, Spec};
@@ -198,13 +198,17 @@ async fn one_policy_on_connections_is_passed_on_and_two_are_refused() {
     let policy = EgressPolicy {
         mode: EgressMode::AllowList,
         allow: vec![EgressEntry::parse("*.a.example:443").unwrap()],
-        deny: Vec::new(),
+        secrets: vec![SecretUse::parse("key@b.a.example").unwrap()],
+        ..EgressPolicy::default()
     };
     let one = Spec { egress: vec![policy.clone()], ..spec() };
     custom.check(&one).unwrap();
     custom.start(&id(1), &one).await.unwrap();
     let body: Value = serde_json::from_slice(&service.asked("POST /sandboxes")[0].body).unwrap();
-    assert_eq!(body["egress"], json!({"mode": "allow-list", "allow": ["*.a.example:443"]}));
+    assert_eq!(
+        body["egress"],
+        json!({"mode": "allow-list", "allow": ["*.a.example:443"], "secrets": ["key@b.a.example"]})
+    );
     let two = Spec { egress: vec![policy.clone(), policy], ..spec() };
     assert!(matches!(custom.check(&two), Err(Error::NotSupported(_))));
 }

@@ -15,6 +15,7 @@ fn spec(image: &str) -> Spec {
         entrypoint: false,
         metadata: Default::default(),
         lifetime: Duration::from_secs(600),
+        trust: None,
         egress: Vec::new(),
         asker: None,
     }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use domain::{EgressEntry, EgressLists, EgressMode, EgressPolicy, Target};
 
 use super::super::declare::{Entries, Nested, Sections, section, words};
-use super::super::read::{COUNT_MAX, List, Number, Optional};
+use super::super::read::{COUNT_MAX, LATER_FILE, List, Number, Optional, PRIVATE_FILE};
 use super::super::text::{ADDRESS, BY_HOST, BY_LIST, BY_OWNER, EGRESS_ENTRY, EGRESS_TARGET, NOTE};
 
 section! {
@@ -47,6 +48,18 @@ section! {
         pub idle_timeout: Duration = "15m",
         /// Time within which a name has to be looked up and a host has to answer.
         pub connect_timeout: Duration = "10s",
+    }
+}
+
+section! {
+    /// Secrets that are sent to hosts in the place of sandboxes.
+    pub struct Secrets {
+        /// File with the 32 random bytes that secrets are sealed with in the database. Unset:
+        /// `<data_dir>/secrets.key`, made at the first start. Without it no stored secret can be
+        /// opened; a copy of the data folder without it holds none.
+        pub key_file: Option<PathBuf> as Optional(PRIVATE_FILE),
+        /// PEM authorities of the hosts that secrets are sent to, besides those of the system.
+        pub ca_file: Option<PathBuf> as Optional(LATER_FILE),
     }
 }
 
@@ -110,20 +123,30 @@ impl Egress {
     /// Returns the policy that no sandbox exceeds.
     #[must_use]
     pub fn site(&self) -> EgressPolicy {
-        EgressPolicy { mode: self.mode.into(), allow: self.allow.clone(), deny: self.deny.clone() }
+        EgressPolicy {
+            mode: self.mode.into(),
+            allow: self.allow.clone(),
+            deny: self.deny.clone(),
+            ..EgressPolicy::default()
+        }
     }
 
     /// Returns the policy of a sandbox for which none is asked.
     #[must_use]
     pub fn default_policy(&self) -> EgressPolicy {
         let DefaultEgress { mode, allow, deny } = self.default.clone();
-        EgressPolicy { mode: mode.into(), allow, deny }
+        EgressPolicy { mode: mode.into(), allow, deny, ..EgressPolicy::default() }
     }
 
     /// Returns the policies of owners, by owner id.
     #[must_use]
     pub fn owner_policies(&self) -> BTreeMap<String, EgressPolicy> {
-        let policy = |OwnerEgress { mode, allow, deny }| EgressPolicy { mode: Mode::into(mode), allow, deny };
+        let policy = |OwnerEgress { mode, allow, deny }| EgressPolicy {
+            mode: Mode::into(mode),
+            allow,
+            deny,
+            ..EgressPolicy::default()
+        };
         self.owners.iter().map(|(owner, own)| (owner.clone(), policy(own.clone()))).collect()
     }
 

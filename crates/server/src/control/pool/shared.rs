@@ -137,6 +137,7 @@ fn host_spec(host: &PoolHost, lifetime: Duration, asker: Option<Asker>) -> Spec 
         entrypoint: false,
         metadata: Metadata::default(),
         lifetime,
+        trust: None,
         // Each slot has its own.
         egress: Vec::new(),
         asker,

@@ -6,6 +6,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 
 use crate::auth::Access;
 use crate::auth::preview::permit;
+use crate::hop_by_hop::{listed, remove_hop_by_hop, upgrade};
 use crate::http::peer::Peer;
 
 /// Cookie that holds a token.
@@ -17,20 +18,6 @@ const VIA: &str = "1.1 tidebox";
 /// Most previews that a request may have come through: a program that asks for another's preview is
 /// no loop yet.
 const PREVIEWS_MAX: usize = 5;
-/// Headers that are between two neighbours only.
-const HOP_BY_HOP: [HeaderName; 8] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    HeaderName::from_static("proxy-connection"),
-    header::TE,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
-/// Headers that a `Connection` cannot take away.
-const LASTING: [HeaderName; 2] = [header::HOST, header::CONTENT_LENGTH];
-
 /// Returns the values of our cookie.
 pub fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
@@ -57,26 +44,9 @@ fn stripped(query: &str) -> String {
     kept.collect::<Vec<_>>().join("&")
 }
 
-/// Returns the protocol that a client wants to switch to.
-pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
-    let asks = listed(headers, header::CONNECTION).any(|name| name.eq_ignore_ascii_case("upgrade"));
-    headers.get(header::UPGRADE).filter(|_| asks).cloned()
-}
-
-fn listed(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
-    let lines = headers.get_all(name).iter().filter_map(|line| line.to_str().ok());
-    lines.flat_map(|line| line.split(',')).map(str::trim)
-}
-
 /// Returns whether a request has come through so many previews that it must be a loop.
 pub fn is_loop(headers: &HeaderMap) -> bool {
     listed(headers, header::VIA).filter(|hop| *hop == VIA).count() >= PREVIEWS_MAX
-}
-
-/// Returns whether an answer tells its length in two ways, which two readers could take for two
-/// answers.
-pub fn is_ambiguous(headers: &HeaderMap) -> bool {
-    headers.contains_key(header::CONTENT_LENGTH) && headers.contains_key(header::TRANSFER_ENCODING)
 }
 
 /// Changes the headers of a client into those that the program gets.
@@ -128,14 +98,6 @@ pub fn to_client(headers: &mut HeaderMap, is_switch: bool) {
     headers.remove(header::SET_COOKIE);
     for cookie in cookies {
         headers.append(header::SET_COOKIE, cookie);
-    }
-}
-
-fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> =
-        listed(headers, header::CONNECTION).filter_map(|name| HeaderName::try_from(name).ok()).collect();
-    for name in named.into_iter().filter(|name| !LASTING.contains(name)).chain(HOP_BY_HOP) {
-        headers.remove(name);
     }
 }
 

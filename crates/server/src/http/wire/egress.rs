@@ -1,6 +1,6 @@
 //! Conversions of egress policies and of accounts.
 
-use domain::{EgressEntry, EgressMode, EgressPolicy};
+use domain::{EgressEntry, EgressMode, EgressPolicy, SecretUse};
 
 use super::super::error::{ApiError, malformed};
 use super::text::{shortened, time};
@@ -20,7 +20,12 @@ pub fn egress_policy(body: &api::EgressPolicy) -> Result<EgressPolicy, ApiError>
         api::EgressMode::AllowList => EgressMode::AllowList,
         api::EgressMode::Open => EgressMode::Open,
     };
-    Ok(EgressPolicy { mode, allow: entries("allow", &body.allow)?, deny: entries("deny", &body.deny)? })
+    let secrets = body.secrets.iter().enumerate().map(|(index, text)| {
+        SecretUse::parse(text)
+            .map_err(|error| malformed(format!("`egress.secrets[{index}]`: `{}` {error}", shortened(text))))
+    });
+    let secrets = secrets.collect::<Result<Vec<_>, _>>()?;
+    Ok(EgressPolicy { mode, allow: entries("allow", &body.allow)?, deny: entries("deny", &body.deny)?, secrets })
 }
 
 /// Converts a policy to the API.
@@ -31,7 +36,8 @@ pub fn policy(policy: &EgressPolicy) -> api::EgressPolicy {
         EgressMode::AllowList => api::EgressMode::AllowList,
         EgressMode::Open => api::EgressMode::Open,
     };
-    api::EgressPolicy { mode, allow: texts(&policy.allow), deny: texts(&policy.deny) }
+    let secrets = policy.secrets.iter().map(ToString::to_string).collect();
+    api::EgressPolicy { mode, allow: texts(&policy.allow), deny: texts(&policy.deny), secrets }
 }
 
 /// Converts policies and account of a sandbox to the API.

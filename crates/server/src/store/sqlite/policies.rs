@@ -1,6 +1,6 @@
 //! Texts of policies on connections.
 
-use domain::{EgressEntry, EgressMode, EgressPolicy, SandboxEgress};
+use domain::{EgressEntry, EgressMode, EgressPolicy, SandboxEgress, SecretUse};
 use serde::{Deserialize, Serialize};
 
 use super::super::error::{Error, Result};
@@ -13,6 +13,8 @@ struct Policy {
     allow: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     deny: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    secrets: Vec<String>,
 }
 
 /// Policies of a sandbox, as stored.
@@ -25,13 +27,19 @@ struct Policies {
 
 fn stored(policy: &EgressPolicy) -> Policy {
     let texts = |entries: &[EgressEntry]| entries.iter().map(ToString::to_string).collect();
-    Policy { mode: policy.mode.as_str().to_owned(), allow: texts(&policy.allow), deny: texts(&policy.deny) }
+    Policy {
+        mode: policy.mode.as_str().to_owned(),
+        allow: texts(&policy.allow),
+        deny: texts(&policy.deny),
+        secrets: policy.secrets.iter().map(ToString::to_string).collect(),
+    }
 }
 
 fn loaded(policy: &Policy) -> Option<EgressPolicy> {
     let entries = |texts: &[String]| texts.iter().map(|text| EgressEntry::parse(text).ok()).collect::<Option<Vec<_>>>();
     let mode = EgressMode::parse(&policy.mode)?;
-    Some(EgressPolicy { mode, allow: entries(&policy.allow)?, deny: entries(&policy.deny)? })
+    let secrets = policy.secrets.iter().map(|text| SecretUse::parse(text).ok()).collect::<Option<_>>()?;
+    Some(EgressPolicy { mode, allow: entries(&policy.allow)?, deny: entries(&policy.deny)?, secrets })
 }
 
 fn corrupt() -> Error {

@@ -18,6 +18,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0008.sql"),
     include_str!("schema/0009.sql"),
     include_str!("schema/0010.sql"),
+    include_str!("schema/0011.sql"),
 ];
 
 /// Upgrades the file to the current schema, each step in a transaction.

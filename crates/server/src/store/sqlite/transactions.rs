@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use async_trait::async_trait;
 use domain::{
-    Active, Caps, EgressPolicy, InvalidTransition, OwnerId, Quota, Room, SandboxEgress, SandboxId, SpawnOptions, State,
-    StopReason, StoreId, Timestamp, WorkerId,
+    Active, Caps, EgressPolicy, InvalidTransition, OwnerId, Quota, Room, SandboxEgress, SandboxId, SecretName,
+    SpawnOptions, State, StopReason, StoreId, Timestamp, WorkerId,
 };
 use sqlx::Row;
 
@@ -13,12 +13,13 @@ use super::super::admission::{Admitted, IdempotencyKey, KEY_LIFETIME, NewSandbox
 use super::super::error::{Error, Result};
 use super::super::quotas::{OwnerQuota, QuotaSummary};
 use super::super::sandboxes::{Applied, Change, Counts, ListFilter, Page, Sandbox};
+use super::super::secrets::{NewSecret, StoredSecret};
 use super::super::templates::{Inserted, Template};
 use super::super::transactions::Store;
 use super::database::Sqlite;
 use super::policies::policies_text;
 use super::rows::{self, SANDBOX_COLUMNS, count, metadata_text, ms, sandbox};
-use super::{egress, ended, list, placement, pool, quotas, space, templates};
+use super::{egress, ended, list, placement, pool, quotas, secrets, space, templates};
 
 /// Counts kept by triggers, without those by owner, of which there may be many.
 pub(super) const COUNTS: &str = "SELECT scope, name, rows FROM counts \
@@ -400,6 +401,30 @@ impl Store for Sqlite {
 
     async fn quota_summary(&self) -> Result<QuotaSummary> {
         quotas::summary(&self.readers).await
+    }
+
+    async fn save_secret(&self, new: &NewSecret, at: Timestamp, rows_max: u64) -> Result<Option<StoredSecret>> {
+        secrets::save(&self.writer, new, at, rows_max).await
+    }
+
+    async fn secret(&self, name: &SecretName) -> Result<Option<StoredSecret>> {
+        secrets::get(&self.readers, name).await
+    }
+
+    async fn secrets(&self, after: Option<&SecretName>, limit: u32) -> Result<Vec<StoredSecret>> {
+        secrets::list(&self.readers, after, limit).await
+    }
+
+    async fn delete_secret(&self, name: &SecretName) -> Result<bool> {
+        secrets::delete(&self.writer, name).await
+    }
+
+    async fn authority(&self, id: &SandboxId) -> Result<Option<Vec<u8>>> {
+        secrets::authority(&self.readers, id).await
+    }
+
+    async fn set_authority(&self, id: &SandboxId, sealed: &[u8]) -> Result<Option<Vec<u8>>> {
+        secrets::set_authority(&self.writer, id, sealed).await
     }
 
     async fn delete_quota(&self, owner: &OwnerId) -> Result<bool> {

@@ -7,11 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::server::TlsStream;
+
+use crate::authority::authority;
 
 /// Program that writes what the hosts serve.
 const FILES: &str = include_str!("files.py");
@@ -63,26 +61,6 @@ impl Drop for Internet {
     fn drop(&mut self) {
         self.serving.abort();
     }
-}
-
-/// Makes an authority, and a server that it vouches for.
-fn authority(hosts: &[&str]) -> (String, TlsAcceptor) {
-    let authority_key = rcgen::KeyPair::generate().unwrap();
-    let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
-    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    authority.distinguished_name.push(rcgen::DnType::CommonName, "authority of a test");
-    let pem = authority.self_signed(&authority_key).unwrap().pem();
-    let key = rcgen::KeyPair::generate().unwrap();
-    let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
-    let issuer = rcgen::Issuer::new(authority, authority_key);
-    let certificate = rcgen::CertificateParams::new(hosts).unwrap().signed_by(&key, &issuer).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.der().clone()], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
-        .unwrap();
-    (pem, TlsAcceptor::from(Arc::new(config)))
 }
 
 /// Answers one request with a file of the folder.

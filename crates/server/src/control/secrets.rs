@@ -1,0 +1,103 @@
+//! Secrets of the operator.
+
+use domain::{EgressPolicy, OwnerId, SecretBinding, SecretName};
+use serde_json::json;
+
+use super::error::{Error, Resource, Result};
+use super::service::Control;
+use crate::events::EventType;
+use crate::secrets::{SECRETS_MAX, SecretsError};
+use crate::store::StoredSecret;
+
+/// Longest value, in bytes: most servers take a header of this length.
+const VALUE_BYTES_MAX: usize = 8192;
+
+impl Control {
+    /// Stores a secret, in the place of an earlier one of its name, and in force at the next request.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a binding or a value that breaks a rule, [`Error::LimitReached`] at the
+    /// maximum number of secrets.
+    pub async fn save_secret(&self, name: &str, binding: SecretBinding, value: &str) -> Result<StoredSecret> {
+        let name = SecretName::parse(name).ok_or_else(|| {
+            Error::Invalid("the name of a secret must be 1 to 64 letters, digits, `.`, `_` or `-`".to_owned())
+        })?;
+        binding.check().map_err(|error| Error::Invalid(error.to_string()))?;
+        check_value(value)?;
+        let stored = self.secrets.save(name, binding, value, self.now()).await.map_err(failed)?;
+        let secret = stored.ok_or_else(|| {
+            Error::LimitReached(format!("there are {SECRETS_MAX} secrets, the most; delete one that is not needed"))
+        })?;
+        self.publish(EventType::SecretSaved, None, json!({"name": secret.name.as_str()}));
+        Ok(secret)
+    }
+
+    /// Returns one secret, whose value is sealed.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is none of this name.
+    pub async fn secret(&self, name: &str) -> Result<StoredSecret> {
+        let found = match SecretName::parse(name) {
+            Some(name) => self.store.secret(&name).await?,
+            None => None,
+        };
+        found.ok_or_else(|| missing(name))
+    }
+
+    /// Returns secrets by name, those after `after`, at most `limit`.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn stored_secrets(&self, after: Option<&SecretName>, limit: u32) -> Result<Vec<StoredSecret>> {
+        Ok(self.store.secrets(after, limit).await?)
+    }
+
+    /// Removes a secret. From now on requests go without it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is none of this name.
+    pub async fn delete_secret(&self, name: &str) -> Result<()> {
+        let is_deleted = match SecretName::parse(name) {
+            Some(name) => self.store.delete_secret(&name).await?,
+            None => false,
+        };
+        if !is_deleted {
+            return Err(missing(name));
+        }
+        self.publish(EventType::SecretDeleted, None, json!({"name": name}));
+        Ok(())
+    }
+
+    /// Checks that the secrets of a policy exist, and that the owner's sandboxes may use them.
+    pub(super) async fn check_secrets(&self, policy: Option<&EgressPolicy>, owner: Option<&OwnerId>) -> Result<()> {
+        let uses = policy.map_or(&[][..], |policy| &policy.secrets);
+        match self.secrets.first_missing(uses, owner).await.map_err(failed)? {
+            Some(name) => Err(missing(name.as_str())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Checks that a value can be in a header.
+fn check_value(value: &str) -> Result<()> {
+    let is_header = value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    if (1..=VALUE_BYTES_MAX).contains(&value.len()) && is_header && value.trim_ascii() == value {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "`value` must be 1 to {VALUE_BYTES_MAX} printable ASCII characters without a space at either end; look for a \
+         line break at its end"
+    )))
+}
+
+fn missing(name: &str) -> Error {
+    Error::NotFound(Resource::Secret, name.to_owned())
+}
+
+/// Converts an error of the secrets.
+pub(super) fn failed(error: SecretsError) -> Error {
+    match error {
+        SecretsError::Store(error) => error.into(),
+        error @ (SecretsError::OtherKey(_) | SecretsError::Certificate(_)) => Error::Secrets(error),
+    }
+}

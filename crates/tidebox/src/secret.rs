@@ -1,0 +1,124 @@
+//! `tidebox secret`: values that the server sends to hosts in the place of sandboxes.
+
+use std::fs::File;
+use std::io::{IsTerminal, Read};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use api::{Secret, SecretRequest};
+use clap::{Args, Subcommand};
+
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+use crate::output::{harmless, pairs, table};
+
+/// Largest value that is read, in bytes; the server takes less.
+const VALUE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Keep keys that the server sends to hosts in the place of boxes
+#[derive(Debug, Args)]
+pub struct SecretArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the secrets, without their values
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one secret, without its value
+    #[command(visible_alias = "inspect")]
+    Get {
+        /// The secret
+        name: String,
+    },
+    /// Save a secret, whose value is read from standard input; an earlier one of its name is replaced
+    Set(SetArgs),
+    /// Delete a secret; requests go without it from then on
+    #[command(visible_alias = "rm")]
+    Delete {
+        /// The secret
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+struct SetArgs {
+    /// The secret
+    name: String,
+    /// Host that it is sent to by HTTPS, such as api.example.com or *.example.net:8443; may be given several times
+    #[arg(long, value_name = "HOST", required = true)]
+    host: Vec<String>,
+    /// Header that it is sent in [default: authorization]
+    #[arg(long, value_name = "NAME")]
+    header: Option<String>,
+    /// Form of the header's value: plain, bearer, or basic:USER [default: bearer for authorization, else plain]
+    #[arg(long, value_name = "FORM")]
+    form: Option<String>,
+    /// Owner whose boxes may use it; may be given several times; all if left out
+    #[arg(long, value_name = "ID")]
+    owner: Vec<String>,
+    /// Read the value from this file
+    #[arg(long, value_name = "FILE")]
+    value_file: Option<PathBuf>,
+}
+
+pub async fn run(context: &Context, args: SecretArgs) -> Result {
+    let Context { client, output } = context;
+    match args.command {
+        Command::List => output.print(&client.secrets().await?, |secrets| listed(secrets))?,
+        Command::Get { name } => output.print(&client.secret(&name).await?, described)?,
+        Command::Set(SetArgs { name, host: hosts, header, form, owner: owners, value_file }) => {
+            let value = value(value_file)?;
+            let request = SecretRequest { value, hosts, header, form, owners };
+            output.print(&client.save_secret(&name, &request).await?, described)?;
+        }
+        Command::Delete { name } => {
+            output.print(&client.delete_secret(&name).await?, |_| harmless(&name))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the value, without the line break at its end.
+fn value(file: Option<PathBuf>) -> Result<String> {
+    let mut text = String::new();
+    let read = match &file {
+        Some(path) => File::open(path).and_then(|file| file.take(VALUE_BYTES_MAX).read_to_string(&mut text)),
+        None if std::io::stdin().is_terminal() => {
+            return Err(Failure::usage(
+                "the value is read from standard input or a file: tidebox secret set … < FILE, or --value-file FILE",
+            ));
+        }
+        None => std::io::stdin().take(VALUE_BYTES_MAX).read_to_string(&mut text),
+    };
+    read.map_err(|error| Failure::io("the value cannot be read", &error))?;
+    let end = text.trim_end_matches(['\r', '\n']).len();
+    text.truncate(end);
+    Ok(text)
+}
+
+fn listed(secrets: &[Secret]) -> String {
+    let rows = secrets.iter().map(|secret| {
+        let Secret { name, hosts, header, form, .. } = secret;
+        [name.clone(), hosts.join(", "), header.clone(), form.clone(), owners(secret), secret.updated_at.clone()]
+    });
+    table(&["NAME", "HOSTS", "HEADER", "FORM", "OWNERS", "UPDATED"], rows)
+}
+
+fn described(secret: &Secret) -> String {
+    pairs([
+        ("name", secret.name.clone()),
+        ("hosts", secret.hosts.join(", ")),
+        ("header", secret.header.clone()),
+        ("form", secret.form.clone()),
+        ("owners", owners(secret)),
+        ("created", secret.created_at.clone()),
+        ("updated", secret.updated_at.clone()),
+    ])
+}
+
+fn owners(secret: &Secret) -> String {
+    if secret.owners.is_empty() { "all".to_owned() } else { secret.owners.join(", ") }
+}
