@@ -59,12 +59,20 @@ pub fn complete<B>(request: &mut Request<B>) {
 /// must not use the cookie of a person. A browser regards all sandboxes as one site.
 pub fn is_of_same_sandbox(headers: &HeaderMap, target: &Target, domain: &str) -> bool {
     let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default());
+    let is_same = |url: &str| {
+        let authority = url.split_once("://").and_then(|(_, rest)| rest.split('/').next());
+        let asked = authority.and_then(|authority| in_authority(authority, domain));
+        matches!(asked, Some(Asked::Port(from)) if from.sandbox == target.sandbox)
+    };
     if let Some(origin) = text("origin") {
-        let asked = origin.split_once("://").and_then(|(_, authority)| in_authority(authority, domain));
-        return matches!(asked, Some(Asked::Port(from)) if from.sandbox == target.sandbox);
+        return is_same(origin);
     }
-    let is_own = text("sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"));
-    is_own || text("sec-fetch-mode") == Some("navigate")
+    if let Some(site) = text("sec-fetch-site") {
+        return matches!(site, "same-origin" | "none") || text("sec-fetch-mode") == Some("navigate");
+    }
+    // Browsers tell the site over HTTPS and to localhost alone. Elsewhere a page can hide that it is
+    // the one that refers, but cannot make its requests look like a person's, who follows a link.
+    text("referer").is_some_and(is_same) || text("upgrade-insecure-requests") == Some("1")
 }
 
 fn in_authority(authority: &str, domain: &str) -> Option<Asked> {
@@ -208,7 +216,15 @@ mod test {
     fn only_pages_of_the_same_sandbox_use_the_cookie_of_a_person() {
         let target = Target { sandbox: ID.to_owned(), port: 3000, permit: None, prefix: None };
         for (headers, expected) in [
-            (vec![], true),
+            // Over plain HTTP.
+            (vec![], false),
+            (vec![("referer", format!("http://3000-{ID}.box.example:7423/a?b"))], true),
+            (vec![("referer", format!("http://8000-{ID}.box.example"))], true),
+            (vec![("referer", "http://3000-sb-aaaaaaaaaaaaaaaa.box.example/".to_owned())], false),
+            (vec![("referer", format!("http://evil.example/http://3000-{ID}.box.example/"))], false),
+            (vec![("referer", format!("http://3000-{ID}.box.example@evil.example/"))], false),
+            (vec![("referer", String::new())], false),
+            (vec![("upgrade-insecure-requests", "1".to_owned())], true),
             (vec![("origin", format!("http://3000-{ID}.box.example:7423"))], true),
             (vec![("origin", format!("https://8000-{ID}.box.example"))], true),
             (vec![("origin", "http://3000-sb-aaaaaaaaaaaaaaaa.box.example".to_owned())], false),
@@ -216,6 +232,7 @@ mod test {
             (vec![("origin", "null".to_owned())], false),
             (vec![("sec-fetch-site", "same-origin".to_owned())], true),
             (vec![("sec-fetch-site", "same-site".to_owned())], false),
+            (vec![("sec-fetch-site", "same-site".to_owned()), ("upgrade-insecure-requests", "1".to_owned())], false),
             (vec![("sec-fetch-site", "cross-site".to_owned()), ("sec-fetch-mode", "no-cors".to_owned())], false),
             (vec![("sec-fetch-site", "cross-site".to_owned()), ("sec-fetch-mode", "navigate".to_owned())], true),
         ] {

@@ -37,6 +37,8 @@ async fn a_link_becomes_a_cookie_that_opens_one_port_of_one_sandbox_also_after_a
     }
     server.kill();
     server.launch().await;
+    // As a browser asks for a page over plain HTTP.
+    let cookie = format!("{cookie}\r\nUpgrade-Insecure-Requests: 1");
     let told = get(&server, &host(&id), "/", &format!("Cookie: a=1; {cookie}\r\n")).await;
     assert!(!told.body.contains("tbp-") && told.body.contains("cookie: a=1\""), "{told:?}");
     assert_eq!(told.told()["line"], "GET / HTTP/1.1");
@@ -51,7 +53,8 @@ async fn a_link_becomes_a_cookie_that_opens_one_port_of_one_sandbox_also_after_a
         assert_eq!(get(&server, &host, &format!("/?token={token}"), "").await.status, 401, "{what}");
     }
     // Neither opens the API.
-    let listed = server.http.get(format!("{}/api/v1/sandboxes?token={token}", server.url)).header("cookie", &cookie);
+    let listed = server.http.get(format!("{}/api/v1/sandboxes?token={token}", server.url));
+    let listed = listed.header("cookie", format!("tidebox-preview={token}"));
     assert_eq!(listed.send().await.unwrap().status(), 401);
 }
 
@@ -103,6 +106,10 @@ async fn a_page_of_another_sandbox_cannot_use_the_cookie_of_a_person() {
     for (headers, status) in [
         (own.clone(), 200),
         (sibling, 200),
+        (String::new(), 401),
+        (own.replace("Origin: ", "Referer: "), 200),
+        (stranger.replace("Origin: ", "Referer: "), 401),
+        ("Upgrade-Insecure-Requests: 1\r\n".to_owned(), 200),
         (stranger.clone(), 401),
         ("Sec-Fetch-Site: same-site\r\nSec-Fetch-Mode: no-cors\r\n".to_owned(), 401),
         ("Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n".to_owned(), 200),
