@@ -1,6 +1,7 @@
 //! Ports of a box, and connections to them.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -10,12 +11,22 @@ use super::case::{Case, case};
 use super::connection::{Connection, input};
 use super::subject::{Inside, Subject, eventually, noise, soon};
 
+/// More bytes than may lie between a process and its caller.
+const BETWEEN_BYTES_MAX: usize = 64 << 20;
+/// Time after which a direction that nothing moves in counts as held up.
+const HELD_UP: Duration = Duration::from_millis(500);
+
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case!("a port is listed while a process listens on it", listed, Processes),
         case!("bytes to a port and from it are passed on unchanged", unchanged, Processes),
         case!("the end of what is sent to a port is not the end of what it answers", half_closed, Processes),
+        case!("a process that listens on another address of its box is reached", other_address, Processes),
         case!("many connections to one port do not mix", many, Processes),
+        case!("more connections than may be open at once follow each other", in_turn, Processes),
+        case!("a process that does not read holds up its own connection alone", unread_by_process, Processes),
+        case!("a connection that is not read holds up its own process alone", unread_by_caller, Processes),
+        case!("what a process has sent arrives, though it ends without reading what it was sent", early, Processes),
         case!("dropping a connection ends it in the box", dropped, Processes),
         case!("the end of a box ends the connections to it", box_ends, Processes),
         case!("a port that nothing listens on is not found, and port 0 is invalid", nothing_listens),
@@ -31,16 +42,22 @@ async fn open(inside: &Inside, port: u16) -> Result<Connection> {
 
 /// Runs `script` for each connection to the port, with the connection as its stdin and stdout.
 async fn serve(inside: &Inside, script: &str) -> u16 {
+    serve_at(inside, Ipv4Addr::LOCALHOST.into(), script).await
+}
+
+/// The same at another address; a box without Perl has a program that listens on all.
+async fn serve_at(inside: &Inside, address: IpAddr, script: &str) -> u16 {
     // A box may share the network of the host.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-    inside.write("/workspace/serve", script).await;
+    let path = format!("/workspace/serve-{port}");
+    inside.write(&path, script).await;
     let perl = format!(
-        "use IO::Socket::INET; $SIG{{CHLD}} = 'IGNORE'; \
-         $s = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1:{port}', ReuseAddr => 1) or die; \
+        "use IO::Socket::IP; $SIG{{CHLD}} = 'IGNORE'; \
+         $s = IO::Socket::IP->new(Listen => 64, LocalHost => '{address}', LocalPort => {port}, ReuseAddr => 1) or die; \
          while ($c = $s->accept) {{ if (fork) {{ close $c; next }} open STDIN, '<&', $c; open STDOUT, '>&', $c; \
-         close $c; close $s; exec '/bin/sh', '/workspace/serve' }}"
+         close $c; close $s; exec '/bin/sh', '{path}' }}"
     );
-    let busybox = format!("exec busybox nc -ll -p {port} -e /bin/sh /workspace/serve");
+    let busybox = format!("exec busybox nc -ll -p {port} -e /bin/sh {path}");
     let run = format!("if command -v perl; then exec perl -e \"{}\"; else {busybox}; fi", perl.replace('$', "\\$"));
     let begun = inside.sh(&format!("({run}) > /workspace/server.log 2>&1 < /dev/null &")).await;
     assert_eq!(begun.code(), 0, "{begun:?}");
@@ -94,6 +111,92 @@ async fn many(subject: Subject) {
     }
     for (number, connection) in connections.iter_mut().enumerate().rev() {
         assert_eq!(connection.read(4).await, format!("{number:04}").as_bytes());
+    }
+}
+
+async fn other_address(subject: Subject) {
+    let inside = subject.start().await;
+    let has_v6 = inside.sh("grep -q '^0*1 ' /proc/net/if_inet6").await.code() == 0;
+    let v6 = has_v6.then_some(Ipv6Addr::LOCALHOST.into());
+    for address in [Ipv4Addr::new(127, 0, 0, 2).into()].into_iter().chain(v6) {
+        let port = serve_at(&inside, address, "cat").await;
+        open(&inside, port).await.unwrap().echo().await;
+    }
+}
+
+async fn in_turn(subject: Subject) {
+    const CONNECTIONS: usize = 600;
+    let inside = subject.start().await;
+    let port = serve(&inside, "cat").await;
+    for _ in 0..CONNECTIONS {
+        // A program that accepts late has a queue, which may be full.
+        drop(open(&inside, port).await.unwrap());
+    }
+    open(&inside, port).await.unwrap().echo().await;
+}
+
+async fn unread_by_process(subject: Subject) {
+    let inside = subject.start().await;
+    let port = serve(&inside, "read -r word; until [ -e /workspace/go ]; do sleep 0.05; done; wc -c").await;
+    let mut held = open(&inside, port).await.unwrap();
+    held.send("word\n").await;
+    let sender = held.sender.take().unwrap();
+    let piece = Bytes::from(vec![7; 1 << 20]);
+    let mut sent = 0;
+    // What lies between takes some of it, and then no more.
+    while tokio::time::timeout(HELD_UP, sender.send(piece.clone())).await.is_ok() {
+        sent += piece.len();
+        assert!(sent < BETWEEN_BYTES_MAX, "{sent} bytes wait for a process that does not read");
+    }
+    let other = serve(&inside, "cat").await;
+    let mut other = open(&inside, other).await.unwrap();
+    other.exchange(&noise(1_000_000)).await;
+    inside.write("/workspace/go", "").await;
+    drop(sender);
+    assert_eq!(std::str::from_utf8(&held.rest().await).unwrap().trim(), sent.to_string());
+}
+
+async fn unread_by_caller(subject: Subject) {
+    let inside = subject.start().await;
+    let port = serve(&inside, &format!("head -c {BETWEEN_BYTES_MAX} /dev/zero; echo > /workspace/over")).await;
+    let mut held = open(&inside, port).await.unwrap();
+    held.sender = None;
+    let other = serve(&inside, "cat").await;
+    let mut other = open(&inside, other).await.unwrap();
+    other.exchange(&noise(1_000_000)).await;
+    let is_over = async { eventually("the process has sent all", || inside.exists("/workspace/over")).await };
+    assert!(tokio::time::timeout(HELD_UP, is_over).await.is_err(), "all that it sends waits for its reader");
+    let rest = held.rest().await;
+    assert!(rest.len() == BETWEEN_BYTES_MAX && rest.iter().all(|byte| *byte == 0), "{} bytes came", rest.len());
+}
+
+async fn early(subject: Subject) {
+    let inside = subject.start().await;
+    let port = serve(&inside, "read -r word; echo refused").await;
+    for _ in 0..10 {
+        let mut connection = open(&inside, port).await.unwrap();
+        connection.send("word\n").await;
+        let sender = connection.sender.take().unwrap();
+        let piece = Bytes::from(vec![7; 70_000]);
+        // It ends once nothing takes the pieces any more, or waits for ever.
+        let sending = async {
+            while sender.send(piece.clone()).await.is_ok() {}
+            std::future::pending::<()>().await;
+        };
+        let mut said = Vec::new();
+        let reading = async {
+            while let Some(Ok(piece)) = soon("what the process has said", connection.output.next()).await {
+                if piece.is_empty() {
+                    break;
+                }
+                said.extend_from_slice(&piece);
+            }
+        };
+        tokio::select! {
+            () = sending => {}
+            () = reading => {}
+        }
+        assert_eq!(std::str::from_utf8(&said).unwrap(), "refused\n");
     }
 }
 

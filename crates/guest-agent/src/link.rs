@@ -22,6 +22,8 @@ pub(crate) struct Link {
     stream: TcpStream,
     /// True once it was reset from this side.
     is_reset: Cell<bool>,
+    /// True once a write has found that the process reset it, which the kernel reports only once.
+    is_broken: Cell<bool>,
     _permit: Rc<OwnedSemaphorePermit>,
 }
 
@@ -31,7 +33,7 @@ impl Link {
     pub(crate) fn open(stream: TcpStream, first: Bytes, input: Incoming, permit: Rc<OwnedSemaphorePermit>) -> Output {
         // A small piece is mostly a question or an answer, which the other side waits for.
         let _ = stream.set_nodelay(true);
-        let link = Rc::new(Link { stream, is_reset: Cell::new(false), _permit: permit });
+        let link = Rc::new(Link { stream, is_reset: Cell::default(), is_broken: Cell::default(), _permit: permit });
         let sending = spawn_local(send(Rc::clone(&link), input)).abort_handle();
         Output { link, first, sending: Some(sending) }
     }
@@ -63,8 +65,10 @@ async fn send(link: Rc<Link>, mut input: Incoming) {
     while let Some(frame) = input.frame().await {
         let Ok(frame) = frame else { return link.reset() };
         let Ok(piece) = frame.into_data() else { continue };
-        if link.write(piece).await.is_err() {
-            return link.reset();
+        if let Err(error) = link.write(piece).await {
+            // The process takes no more, and what it sent before that is still to be read: an answer
+            // that refuses an upload. A broken pipe means that it has ended its own direction.
+            return link.is_broken.set(error.kind() != std::io::ErrorKind::BrokenPipe);
         }
     }
     // On failure the connection has ended.
@@ -100,6 +104,9 @@ impl Output {
             }
             piece.reserve_exact(READ_BYTES);
             match self.link.stream.try_read_buf(&mut piece) {
+                Ok(0) if self.link.is_broken.get() => {
+                    return Poll::Ready(Some(Err(std::io::ErrorKind::ConnectionReset.into())));
+                }
                 Ok(0) => {
                     self.sending = None;
                     return Poll::Ready(None);

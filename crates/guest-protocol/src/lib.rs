@@ -30,7 +30,7 @@
 //! `GET /file` takes its [`ReadFile`] in [`REQUEST_HEADER`] too: JSON,
 //! percent-encoded outside printable ASCII, so that any path fits a header. The end of either body
 //! of `POST /connect` and `POST /egress/accept` is the end of what that side writes; a reset is one of
-//! the connection.
+//! the connection. So is [`RESET_TRAILER`] after what the program sends: a reset could overtake it.
 //!
 //! # Connections out of the box
 //!
@@ -76,6 +76,9 @@ pub const REQUEST_HEADER: &str = "tidebox-request";
 /// Header with the [`FileInfo`] of a file that is being read: JSON, encoded like
 /// [`REQUEST_HEADER`].
 pub const FILE_HEADER: &str = "tidebox-file";
+
+/// Trailer of a connection's bytes that says that the connection was reset after them.
+pub const RESET_TRAILER: &str = "tidebox-reset";
 
 /// Header with the number of a running command, on the answer to its start. An agent never uses a
 /// number twice.

@@ -4,7 +4,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use guest_protocol::RESET_TRAILER;
 use hyper::body::{Body, Frame, SizeHint};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::mpsc;
 
 use super::rows;
@@ -49,8 +51,8 @@ impl Body for Answer {
             Answer::Frames(frames, _) => ready!(frames.poll_recv(cx)).map(Ok),
             Answer::Rows(rows) => ready!(rows.poll_piece(cx)),
             Answer::File(content, _) => ready!(content.poll_piece(cx)),
-            Answer::Port(output, _) => ready!(output.poll_piece(cx)),
-            Answer::Egress(output, _) => ready!(output.poll_piece(cx)),
+            Answer::Port(output, _) => return Poll::Ready(of_connection(ready!(output.poll_piece(cx)))),
+            Answer::Egress(output, _) => return Poll::Ready(of_connection(ready!(output.poll_piece(cx)))),
             Answer::Asked(rows) => ready!(rows.poll_piece(cx)).map(Ok),
         };
         Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
@@ -73,4 +75,11 @@ impl Body for Answer {
             | Answer::Asked(_) => SizeHint::default(),
         }
     }
+}
+
+/// Returns the frame for what came of a connection. A failure is a frame, too: as an error of the body
+/// it would take away what is still to be sent.
+fn of_connection(piece: Option<std::io::Result<Bytes>>) -> Option<std::io::Result<Frame<Bytes>>> {
+    let reset = || HeaderMap::from_iter([(HeaderName::from_static(RESET_TRAILER), HeaderValue::from_static("1"))]);
+    piece.map(|piece| Ok(piece.map_or_else(|_| Frame::trailers(reset()), Frame::data)))
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use guest_protocol::frame::HEADER_BYTES;
-use guest_protocol::{EGRESS_CONNECTIONS_MAX, VERSION, VERSION_HEADER};
+use guest_protocol::{EGRESS_CONNECTIONS_MAX, RESET_TRAILER, VERSION, VERSION_HEADER};
 use h2::client::{Builder, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, Response};
@@ -213,6 +213,11 @@ impl Incoming {
                 Some(Err(error)) => return Err(fault(action, error)),
             }
         }
+    }
+
+    /// Returns whether a connection was reset, after its last piece.
+    pub(super) async fn is_reset(&mut self) -> bool {
+        self.stream.trailers().await.is_ok_and(|trailers| trailers.is_some_and(|map| map.contains_key(RESET_TRAILER)))
     }
 }
 

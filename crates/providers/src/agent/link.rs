@@ -72,6 +72,9 @@ impl Open {
             tokio::select! {
                 piece = self.incoming.piece(self.action) => match piece? {
                     Some(piece) => return Ok(Some(piece)),
+                    None if self.incoming.is_reset().await => {
+                        return Err(Error::Conflict("the process has reset the connection".to_owned()));
+                    }
                     None => {
                         self.has_ended = true;
                         return Ok(Some(Bytes::new()));

@@ -145,7 +145,7 @@ pub async fn forward(
     parts.version = Version::HTTP_11;
     let client = parts.extensions.remove::<OnUpgrade>().filter(|_| protocol.is_some());
     let tunnel = connect(&api, &target, &meter).await?;
-    let (mut response, driver) = exchange(tunnel, Request::from_parts(parts, body)).await?;
+    let (mut response, driver) = exchange(tunnel, Request::from_parts(parts, body), api.control.tasks()).await?;
     if is_framed_twice(response.headers()) {
         return Err(Refusal::BadAnswer.into());
     }

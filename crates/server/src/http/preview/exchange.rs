@@ -10,16 +10,17 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
-use http_body::Frame;
+use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 
 use super::tunnel::Tunnel;
 use crate::budget::Reservation;
-use crate::http::body::Keeping;
+use crate::http::body::drain;
 use crate::http::error::{ApiError, Refusal};
 
 /// Memory held by every request for as long as it is under way: the buffer for what the program
@@ -34,11 +35,16 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
 /// Connection that a task reads and writes; dropping it resets it.
 pub type Driver = JoinSet<()>;
 
-/// Sends a request and returns the head of the answer. The answer's body needs the driver.
+/// Sends a request and returns the head of the answer. The answer's body needs the driver. On `tasks`,
+/// what the program does not take of the request is read on.
 ///
 /// # Errors
 /// [`Refusal::BadAnswer`], [`Refusal::NoAnswer`], or [`Refusal::Busy`] if there is no memory for it.
-pub async fn exchange(tunnel: Tunnel, request: Request) -> Result<(Response<Incoming>, Driver), ApiError> {
+pub async fn exchange(
+    tunnel: Tunnel,
+    request: Request,
+    tasks: &TaskTracker,
+) -> Result<(Response<Incoming>, Driver), ApiError> {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(BUFFER_BYTES);
     let (mut sender, connection) = builder.handshake(TokioIo::new(tunnel)).await.map_err(refusal)?;
@@ -50,7 +56,7 @@ pub async fn exchange(tunnel: Tunnel, request: Request) -> Result<(Response<Inco
     });
     let sent = CancellationToken::new();
     let guard = sent.clone().drop_guard();
-    let request = request.map(|body| Keeping::new(body, guard));
+    let request = request.map(|body| Sent { body, tasks: tasks.clone(), _guard: guard });
     let late = async {
         sent.cancelled().await;
         tokio::time::sleep(ANSWER_WAIT_MAX).await;
@@ -71,6 +77,44 @@ fn refusal(error: hyper::Error) -> ApiError {
         cause = error.source();
     }
     Refusal::BadAnswer.into()
+}
+
+/// Body of a request. A program may answer before its end and take no more: then it is read on for a
+/// while, since a server that stops reading resets the connection, and the answer is lost with it.
+struct Sent {
+    body: Body,
+    tasks: TaskTracker,
+    /// Dropped once the whole body was sent, or is not sent any more.
+    _guard: DropGuard,
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if !self.body.is_end_stream() {
+            let body = std::mem::take(&mut self.body);
+            self.tasks.spawn(async move { drain(&mut body.into_data_stream()).await });
+        }
+    }
+}
+
+impl http_body::Body for Sent {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// Returns the answer for the client, whose body holds the connection and its memory.
@@ -124,9 +168,9 @@ mod test {
         let (to, sent) = input();
         let tunnel = Tunnel::new(from, to, account);
         let request = Request::builder().uri("/").header("host", "h").body(Body::empty()).unwrap();
-        let drain = sent.for_each(|_| async {});
+        let (drain, tasks) = (sent.for_each(|_| async {}), TaskTracker::new());
         tokio::select! {
-            answer = exchange(tunnel, request) => answer.map(|(response, _)| response.status()),
+            answer = exchange(tunnel, request, &tasks) => answer.map(|(response, _)| response.status()),
             () = drain => panic!("the connection has ended"),
         }
     }

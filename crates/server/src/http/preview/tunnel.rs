@@ -20,7 +20,7 @@ const PIECE_BYTES_MAX: usize = 8 * 1024;
 const IDLE_BYTES: usize = 2 * 1024;
 /// Longest wait for memory for a piece. It equals the time for which a program may take no byte.
 const MEMORY_WAIT_MAX: Duration = Duration::from_secs(300);
-/// Longest life of a switched connection after its client has ended its own direction.
+/// Longest life of a switched connection after the direction of its client has ended.
 const HALF_CLOSED_MAX: Duration = Duration::from_secs(300);
 
 type Waiting = Pin<Box<dyn Future<Output = Result<Reservation, Spent>> + Send>>;
@@ -81,8 +81,9 @@ impl Tunnel {
                     buffer.resize(PIECE_BYTES_MAX, 0);
                 }
                 let is_end = matches!(part, Part::End);
-                to.send(part).await.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
-                if is_end {
+                // A program that takes no more may have sent what is still under way.
+                let is_taken = to.send(part).await.is_ok();
+                if is_end || !is_taken {
                     tokio::time::sleep(HALF_CLOSED_MAX).await;
                     return Ok(());
                 }
@@ -133,9 +134,10 @@ impl AsyncRead for Tunnel {
 impl AsyncWrite for Tunnel {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        // Of a program that takes no more, what it has answered is still wanted.
+        // An error would end the other direction, too. Of a program that takes no more, what it has
+        // answered is still wanted; the end of that ends the connection.
         if ready!(this.to.poll_reserve(context)).is_err() {
-            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            return Poll::Pending;
         }
         let count = bytes.len().min(PIECE_BYTES_MAX);
         let mut held = this.account.nothing();
@@ -200,6 +202,31 @@ mod test {
         let (tunnel, mut input) = tunnel(vec![]);
         drop(tunnel);
         assert!(input.next().await.unwrap().is_err());
+    }
+
+    #[tokio::test]
+    async fn of_a_program_that_takes_no_more_the_rest_is_read() {
+        let (mut one, input) = tunnel(vec!["answer", ""]);
+        drop(input);
+        assert!(tokio::time::timeout(Duration::from_millis(10), one.write_all(b"more")).await.is_err());
+        let mut answer = String::new();
+        one.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer, "answer");
+        one.shutdown().await.unwrap();
+
+        let (other, input) = tunnel(vec!["answer", ""]);
+        drop(input);
+        let (client, mut ours) = tokio::io::duplex(4);
+        let talk = async {
+            ours.write_all(b"more").await.unwrap();
+            let mut answer = String::new();
+            ours.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        tokio::select! {
+            answer = talk => assert_eq!(answer, "answer"),
+            () = other.relay(client, Bytes::new()) => panic!("the program has not ended"),
+        }
     }
 
     #[tokio::test]

@@ -135,6 +135,26 @@ async fn an_answer_before_the_end_of_an_upload_reaches_the_client() {
     assert_eq!((reply.status, reply.body.as_str()), (413, "early"));
 }
 
+/// Python's own server refuses what it does not know without a look at the body, and closes.
+#[tokio::test]
+async fn the_answer_of_a_program_that_closes_without_reading_an_upload_reaches_the_client() {
+    let server = server(false).await;
+    let id = server.spawn().await;
+    server.output(&id, "exec python3 -m http.server 3000 --bind 127.0.0.1 </dev/null >/dev/null 2>&1 &").await;
+    server.until("it listens", async || server.output(&id, "cat /proc/net/tcp").await.contains(":0BB8 ")).await;
+    for size in [0, 1 << 10, 1 << 20, 8 << 20] {
+        for _ in 0..8 {
+            let mut stream = dial(&server).await;
+            let head = format!("POST / HTTP/1.1\r\nHost: {}\r\nContent-Length: {size}\r\n\r\n", host(&id));
+            stream.write_all(head.as_bytes()).await.unwrap();
+            // A client that reads nothing before it has sent all.
+            timeout(PATIENCE, stream.write_all(&vec![7; size])).await.expect("all is taken").unwrap();
+            let reply = reply(&mut stream).await;
+            assert!(reply.status == 501 && reply.body.contains("Unsupported method"), "{size}: {reply:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_client_that_waits_for_100_continue_gets_it_only_if_the_body_is_wanted() {
     let server = server(false).await;
