@@ -3,6 +3,7 @@
 mod attempts;
 mod keys;
 mod paths;
+mod programs;
 mod streams;
 
 use std::time::Duration;

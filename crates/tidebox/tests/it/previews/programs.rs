@@ -1,0 +1,66 @@
+//! Programs as people use them, behind previews: a browser, a development server, a notebook, files.
+
+mod chromium;
+mod notebook;
+mod pages;
+mod transfers;
+mod vite;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use reqwest::Method;
+
+use super::*;
+use chromium::Chromium;
+
+const SITE: &str = include_str!("programs/site.py");
+
+/// Returns the folder of programs that `.ci/run` has installed below the target folder.
+fn installed(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("ci").join(name)
+}
+
+/// Copies a folder of this machine into a sandbox.
+async fn copy(server: &TestServer, id: &str, folder: &Path, to: &str) {
+    let packed = Command::new("tar").arg("--create").arg("--directory").arg(folder).arg(".").output().unwrap();
+    assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
+    let put = server.request(Method::PUT, &format!("/sandboxes/{id}/files{to}.tar"));
+    assert!(put.body(packed.stdout).send().await.unwrap().status().is_success());
+    server.output(id, &format!("mkdir -p {to} && tar --extract --file {to}.tar --directory {to} && rm {to}.tar")).await;
+}
+
+/// Starts a program in a sandbox with a shell line, and waits until it listens on port 3000. What it
+/// says is in `/workspace/log`.
+async fn start(server: &TestServer, id: &str, line: &str) {
+    server.output(id, &format!("({line}) </dev/null >/workspace/log 2>&1 &")).await;
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !server
+        .get(&format!("/sandboxes/{id}/ports"))
+        .await
+        .ok()
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|one| one["port"] == 3000)
+    {
+        if std::time::Instant::now() > deadline {
+            panic!("{line} does not listen:\n{}", server.output(id, "cat /workspace/log").await);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Returns the URL of port 3000 as the server makes it, with its token.
+async fn link(server: &TestServer, id: &str) -> String {
+    let minted = server.post(&format!("/sandboxes/{id}/preview"), json!({"port": 3000})).await.ok();
+    minted["url"].as_str().unwrap().to_owned()
+}
+
+/// Removes a sandbox, and waits until its files are deleted: of many, that takes longer than a server
+/// takes to stop.
+async fn remove(server: &TestServer, id: &str) {
+    server.delete(&format!("/sandboxes/{id}")).await.ok();
+    let trash = server.data_dir().join("native/trash");
+    server.until("its files are deleted", async || std::fs::read_dir(&trash).unwrap().next().is_none()).await;
+}
