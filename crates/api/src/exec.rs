@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Argument, Environment, FilePath, Span, StringMap};
+use crate::{Argument, Environment, FilePath, SecretVariables, Span, StringMap};
 
 /// Last line on stderr of a stream whose sandbox ended before its command.
 pub const SANDBOX_ENDED: &str = "tidebox: the sandbox ended while the command was running\n";
@@ -32,6 +32,11 @@ pub struct ExecRequest {
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
     #[schema(value_type = Environment)]
     pub env: StringMap,
+    /// Variables with the values of secrets that are for commands: the name of the variable, and that
+    /// of the secret.
+    #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    #[schema(value_type = SecretVariables)]
+    pub env_secret: StringMap,
     /// Absolute directory to start in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<FilePath>)]

@@ -84,7 +84,7 @@ pub use system::{ErrorBody, Health, PoolStatus, Readiness, SnapshotSummary};
 pub use template::{Template, TemplateRequest, TemplateSpawnRequest};
 pub use text::{
     Argument, Duration, EgressEntry, Environment, EventTypes, FileMode, FilePath, IMAGE_NAME_CHARS_MAX, IdempotencyKey,
-    ImageName, Labels, OwnerHeader, OwnerId, RelativePath, SandboxId, SecretHost, SecretName, SecretUse, Span,
-    TemplateName,
+    ImageName, Labels, OwnerHeader, OwnerId, RelativePath, SandboxId, SecretHost, SecretName, SecretUse,
+    SecretVariables, Span, TemplateName,
 };
 pub use worker::{AdminCapacity, AdminHeartbeat, Capacity, Heartbeat, Lease, RenewRequest, Renewed, Worker};

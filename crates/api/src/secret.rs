@@ -3,34 +3,113 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::schema::{
+    AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type,
+};
+use utoipa::openapi::{Ref, RefOr};
+use utoipa::{PartialSchema, ToSchema};
 
 use crate::{OwnerId, SecretHost};
 
-/// A secret to store, with the hosts that it is sent to.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// Most hosts, and most owners, of one secret.
+const LISTED_MAX: usize = 100;
+
+/// A secret to store: for requests to hosts, which the server sends it with, or for variables of
+/// commands. The former never enters a sandbox.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecretRequest {
-    /// The value, which no answer ever shows: 1 to 8,192 printable ASCII characters without a space at
-    /// either end.
-    #[schema(pattern = r"^[!-~]([ -~]{0,8190}[!-~])?$", max_length = 8192, write_only)]
+    /// The value, which no answer ever shows.
     pub value: String,
     /// Hosts that it is sent to, by HTTPS: names, or all names below one, those without a port at 443.
-    #[schema(value_type = Vec<SecretHost>, min_items = 1, max_items = 100)]
+    /// None for a secret of commands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
     /// Name of the header that it is sent in; `authorization` if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(pattern = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$", example = "x-api-key")]
     pub header: Option<String>,
     /// Form of the header's value: `plain`, `bearer`, or `basic:` and a user, whose password the value
     /// is. `bearer` if left out, `plain` for a header other than `authorization`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(pattern = r"^(plain|bearer|basic:[!-9;-~]{0,256})$", example = "bearer")]
     pub form: Option<String>,
     /// Owners whose sandboxes may use it; all if left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<OwnerId>, max_items = 100)]
     pub owners: Vec<String>,
+}
+
+impl PartialSchema for SecretRequest {
+    fn schema() -> RefOr<Schema> {
+        let text = |pattern: &str, description: &str| {
+            let text = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern));
+            text.description(Some(description))
+        };
+        let optional_text = |pattern: &str, description: &str| {
+            text(pattern, description).schema_type(SchemaType::from_iter([Type::String, Type::Null]))
+        };
+        let null = || ObjectBuilder::new().schema_type(Type::Null);
+        let list = |name, description: &str| {
+            let list = ArrayBuilder::new().items(Ref::from_schema_name(name)).max_items(Some(LISTED_MAX));
+            list.description(Some(description))
+        };
+        let secret = |title, value: ObjectBuilder| {
+            ObjectBuilder::new()
+                .title(Some(title))
+                .property("value", value.max_length(Some(8192)).write_only(true))
+                .property("owners", list(OwnerId::name(), "Owners whose sandboxes may use it; all if left out."))
+                .required("value")
+                .additional_properties(Some(AdditionalProperties::FreeForm(false)))
+        };
+        let of_hosts = secret(
+            "Secret of requests",
+            text(
+                r"^[!-~]([ -~]{0,8190}[!-~])?$",
+                "The value, which no answer ever shows: printable ASCII characters without a space at either end.",
+            ),
+        )
+        .property(
+            "hosts",
+            list(
+                SecretHost::name(),
+                "Hosts that it is sent to, by HTTPS: names, or all names below one, those without a port at 443.",
+            )
+            .min_items(Some(1)),
+        )
+        .property(
+            "header",
+            optional_text(
+                r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$",
+                "Name of the header that it is sent in; `authorization` if left out.",
+            ),
+        )
+        .property(
+            "form",
+            optional_text(
+                r"^(plain|bearer|basic:[!-9;-~]{0,256})$",
+                "Form of the header's value: `plain`, `bearer`, or `basic:` and a user, whose password the value is. \
+                 `bearer` if left out, `plain` for a header other than `authorization`.",
+            ),
+        )
+        .required("hosts");
+        let of_commands = secret(
+            "Secret of commands",
+            text(r"^[\x01-\x7f]{1,8192}$", "The value, which no answer ever shows: 1 to 8,192 bytes without NUL."),
+        )
+        .property("hosts", ArrayBuilder::new().items(Ref::from_schema_name(SecretHost::name())).max_items(Some(0)))
+        .property("header", null())
+        .property("form", null());
+        let either = OneOfBuilder::new().description(Some(
+            "A secret: for requests to hosts, which the server sends it with, or for variables of commands. The former \
+             never enters a sandbox.",
+        ));
+        RefOr::T(either.item(of_hosts).item(of_commands).into())
+    }
+}
+
+impl ToSchema for SecretRequest {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((SecretHost::name().into_owned(), SecretHost::schema()));
+        schemas.push((OwnerId::name().into_owned(), OwnerId::schema()));
+    }
 }
 
 impl fmt::Debug for SecretRequest {
@@ -44,7 +123,7 @@ impl fmt::Debug for SecretRequest {
 pub struct Secret {
     /// Name by which policies name it.
     pub name: String,
-    /// Hosts that it is sent to.
+    /// Hosts that it is sent to; none for a secret of commands.
     pub hosts: Vec<String>,
     /// Name of the header that it is sent in.
     pub header: String,

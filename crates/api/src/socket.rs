@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Argument, Environment, ExecMode, FilePath, Span, StringMap};
+use crate::{Argument, Environment, ExecMode, FilePath, SecretVariables, Span, StringMap};
 
 /// Subprotocol of the WebSocket that runs a command.
 pub const SOCKET_PROTOCOL: &str = "tidebox.v1";
@@ -53,6 +53,11 @@ pub struct SocketStart {
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
     #[schema(value_type = Environment)]
     pub env: StringMap,
+    /// Variables with the values of secrets that are for commands: the name of the variable, and that
+    /// of the secret.
+    #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    #[schema(value_type = SecretVariables)]
+    pub env_secret: StringMap,
     /// Absolute directory to start in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<FilePath>)]

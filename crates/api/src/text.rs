@@ -90,6 +90,22 @@ pub struct Labels;
 #[derive(Debug)]
 pub struct Environment;
 
+/// Environment variables with the names of secrets: names without `=` and NUL.
+#[derive(Debug)]
+pub struct SecretVariables;
+
+impl PartialSchema for SecretVariables {
+    fn schema() -> RefOr<Schema> {
+        let names = text(r"^[^=\x00]+$", None);
+        RefOr::T(
+            map("Variables, each with the name of a secret.", names, text(&format!("^{SECRET_NAME}$"), Some(64)))
+                .into(),
+        )
+    }
+}
+
+impl ToSchema for SecretVariables {}
+
 /// Types of events, separated by commas; those of [`Event::TYPES`].
 #[derive(Debug)]
 pub struct EventTypes;

@@ -47,6 +47,9 @@ pub struct CommandArgs {
     /// Set a variable of its environment; may be given several times
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
+    /// Set a variable to the value of a secret that is for commands; may be given several times
+    #[arg(long, value_name = "KEY=SECRET", value_parser = pair)]
+    env_secret: Vec<(String, String)>,
     /// Absolute directory to start in
     #[arg(short, long, value_name = "DIR")]
     workdir: Option<String>,
@@ -78,6 +81,7 @@ pub async fn run(context: &Context, args: ExecArgs) -> Result {
 /// Builds the request, reading stdin to its end.
 pub async fn request(context: &Context, args: CommandArgs) -> Result<ExecRequest> {
     let env = string_map("--env", &args.env)?;
+    let env_secret = string_map("--env-secret", &args.env_secret)?;
     let (command, arguments, mode) = match args.line {
         Some(line) => (line, Vec::new(), ExecMode::Shell),
         None => {
@@ -97,6 +101,7 @@ pub async fn request(context: &Context, args: CommandArgs) -> Result<ExecRequest
         args: arguments,
         mode,
         env,
+        env_secret,
         workdir,
         user,
         timeout,

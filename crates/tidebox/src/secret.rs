@@ -15,7 +15,7 @@ use crate::output::{harmless, pairs, table};
 /// Largest value that is read, in bytes; the server takes less.
 const VALUE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Keep keys that the server sends to hosts in the place of boxes
+/// Keep keys that the server sends to hosts in the place of boxes, or gives to commands
 #[derive(Debug, Args)]
 pub struct SecretArgs {
     #[command(subcommand)]
@@ -47,14 +47,15 @@ enum Command {
 struct SetArgs {
     /// The secret
     name: String,
-    /// Host that it is sent to by HTTPS, such as api.example.com or *.example.net:8443; may be given several times
-    #[arg(long, value_name = "HOST", required = true)]
+    /// Host that it is sent to by HTTPS, such as api.example.com or *.example.net:8443; may be given several times.
+    /// Without one it is for commands: exec --env-secret
+    #[arg(long, value_name = "HOST")]
     host: Vec<String>,
     /// Header that it is sent in [default: authorization]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", requires = "host")]
     header: Option<String>,
     /// Form of the header's value: plain, bearer, or basic:USER [default: bearer for authorization, else plain]
-    #[arg(long, value_name = "FORM")]
+    #[arg(long, value_name = "FORM", requires = "host")]
     form: Option<String>,
     /// Owner whose boxes may use it; may be given several times; all if left out
     #[arg(long, value_name = "ID")]

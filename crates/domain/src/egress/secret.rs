@@ -150,7 +150,7 @@ impl fmt::Display for SecretForm {
 /// Hosts that a secret is bound to, and the header that it is sent in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretBinding {
-    /// Hosts that it is sent to; those without a port at 443.
+    /// Hosts that it is sent to; those without a port at 443. None for a secret of commands.
     pub hosts: Vec<Target>,
     /// Name of the header, in lower case.
     pub header: String,
@@ -163,8 +163,8 @@ pub struct SecretBinding {
 /// Rule that a binding breaks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBinding {
-    /// It is bound to no host, or to too many.
-    #[error("`hosts` must name 1 to {LISTED_MAX} hosts that the secret is sent to, such as api.example.com")]
+    /// It is bound to too many hosts.
+    #[error("`hosts` may name at most {LISTED_MAX} hosts that the secret is sent to")]
     Hosts,
     /// It is bound to addresses.
     #[error("`hosts`: `{0}` is an address; a secret is bound to names, which TLS can check")]
@@ -189,7 +189,7 @@ impl SecretBinding {
     /// # Errors
     /// The first broken rule.
     pub fn check(&self) -> Result<(), InvalidBinding> {
-        if !(1..=LISTED_MAX).contains(&self.hosts.len()) {
+        if self.hosts.len() > LISTED_MAX {
             return Err(InvalidBinding::Hosts);
         }
         for target in &self.hosts {
@@ -212,6 +212,13 @@ impl SecretBinding {
             return Err(InvalidBinding::User);
         }
         if self.owners.len() > LISTED_MAX { Err(InvalidBinding::Owners) } else { Ok(()) }
+    }
+
+    /// Returns whether the secret is for variables of commands, and not for requests to hosts: the one
+    /// enters sandboxes, the other never does.
+    #[must_use]
+    pub fn is_for_commands(&self) -> bool {
+        self.hosts.is_empty()
     }
 
     /// Returns whether the sandboxes of this owner may use the secret.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use domain::SandboxId;
+use domain::{SandboxId, SecretName};
 use futures_util::{StreamExt, stream};
 use providers::{ByteStream, Command, ExitStatus, Guest, OutputEvent, OutputStream, Signal, TerminalSize};
 use serde_json::json;
@@ -33,6 +33,8 @@ pub struct ExecRequest {
     pub command: ExecCommand,
     /// Variables added to the sandbox's environment.
     pub env: BTreeMap<String, String>,
+    /// Variables with the values of secrets.
+    pub env_secret: BTreeMap<String, SecretName>,
     /// Working directory; `None` for the default.
     pub workdir: Option<String>,
     /// User to run as; `None` for the default.
@@ -184,11 +186,12 @@ impl Control {
         let timeout = limits.exec_timeout(request.timeout).map_err(|error| {
             self.publish_if_limited(operation.as_str(), Some(&sandbox.provider), above("timeout", error))
         })?;
+        let secrets = self.secret_variables(&request.env_secret, sandbox.owner.as_ref()).await?;
         let observed = Observed::begin(self, operation, &sandbox);
         let guest = self.guest(&sandbox).await?;
         let command = Command {
             argv: request.command.argv(),
-            env: request.env,
+            env: request.env.into_iter().chain(secrets).collect(),
             workdir: request.workdir,
             user: request.user,
             timeout,

@@ -1,6 +1,8 @@
 //! Secrets of the operator.
 
-use domain::{EgressPolicy, OwnerId, SecretBinding, SecretName};
+use std::collections::BTreeMap;
+
+use domain::{EgressPolicy, OwnerId, SecretBinding, SecretName, SecretUse};
 use serde_json::json;
 
 use super::error::{Error, Resource, Result};
@@ -23,7 +25,7 @@ impl Control {
             Error::Invalid("the name of a secret must be 1 to 64 letters, digits, `.`, `_` or `-`".to_owned())
         })?;
         binding.check().map_err(|error| Error::Invalid(error.to_string()))?;
-        check_value(value)?;
+        check_value(value, binding.is_for_commands())?;
         let stored = self.secrets.save(name, binding, value, self.now()).await.map_err(failed)?;
         let secret = stored.ok_or_else(|| {
             Error::LimitReached(format!("there are {SECRETS_MAX} secrets, the most; delete one that is not needed"))
@@ -68,18 +70,50 @@ impl Control {
         Ok(())
     }
 
+    /// Returns the values of secrets that are for commands, by the names of the variables.
+    pub(super) async fn secret_variables(
+        &self,
+        variables: &BTreeMap<String, SecretName>,
+        owner: Option<&OwnerId>,
+    ) -> Result<Vec<(String, String)>> {
+        let mut values = Vec::new();
+        for (variable, name) in variables {
+            let secret = self.store.secret(name).await?.filter(|secret| secret.binding.admits(owner));
+            let secret = secret.ok_or_else(|| missing(name.as_str()))?;
+            if !secret.binding.is_for_commands() {
+                return Err(Error::Invalid(format!(
+                    "the secret `{name}` is sent to hosts and never enters a sandbox; name it in `egress.secrets`, or \
+                     save one without `hosts`"
+                )));
+            }
+            values.push((variable.clone(), self.secrets.text(&secret).map_err(failed)?));
+        }
+        Ok(values)
+    }
+
     /// Checks that the secrets of a policy exist, and that the owner's sandboxes may use them.
     pub(super) async fn check_secrets(&self, policy: Option<&EgressPolicy>, owner: Option<&OwnerId>) -> Result<()> {
         let uses = policy.map_or(&[][..], |policy| &policy.secrets);
-        match self.secrets.first_missing(uses, owner).await.map_err(failed)? {
-            Some(name) => Err(missing(name.as_str())),
-            None => Ok(()),
+        for SecretUse { name, .. } in uses {
+            let secret = self.store.secret(name).await?.filter(|secret| secret.binding.admits(owner));
+            if secret.ok_or_else(|| missing(name.as_str()))?.binding.is_for_commands() {
+                return Err(Error::Invalid(format!(
+                    "the secret `{name}` is bound to no host; name it in `env_secret` of a command, or save it with \
+                     `hosts`"
+                )));
+            }
         }
+        Ok(())
     }
 }
 
-/// Checks that a value can be in a header.
-fn check_value(value: &str) -> Result<()> {
+/// Checks that a value can be in a variable, or else in a header.
+fn check_value(value: &str, is_for_commands: bool) -> Result<()> {
+    if is_for_commands {
+        let is_variable = (1..=VALUE_BYTES_MAX).contains(&value.len()) && !value.contains('\0');
+        let words = || format!("`value` must be 1 to {VALUE_BYTES_MAX} bytes without NUL");
+        return if is_variable { Ok(()) } else { Err(Error::Invalid(words())) };
+    }
     let is_header = value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
     if (1..=VALUE_BYTES_MAX).contains(&value.len()) && is_header && value.trim_ascii() == value {
         return Ok(());

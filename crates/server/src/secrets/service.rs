@@ -66,22 +66,15 @@ impl Secrets {
         Ok(self.store.save_secret(&new, at, SECRETS_MAX).await?)
     }
 
-    /// Returns the first of the uses that the owner's sandboxes do not have: there is no such secret, or
-    /// it is for others.
+    /// Opens a secret whose value is a text.
     ///
     /// # Errors
-    /// If the store fails.
-    pub async fn first_missing<'a>(
-        &self,
-        uses: impl IntoIterator<Item = &'a SecretUse>,
-        owner: Option<&OwnerId>,
-    ) -> Result<Option<&'a SecretName>, SecretsError> {
-        for SecretUse { name, .. } in uses {
-            if self.store.secret(name).await?.is_none_or(|secret| !secret.binding.admits(owner)) {
-                return Ok(Some(name));
-            }
-        }
-        Ok(None)
+    /// If it was sealed with another key.
+    pub fn text(&self, secret: &StoredSecret) -> Result<String, SecretsError> {
+        let StoredSecret { name, binding, sealed, .. } = secret;
+        let opened = self.key.open(&purpose(name, binding), sealed);
+        let text = opened.and_then(|opened| String::from_utf8(opened.to_vec()).ok());
+        text.ok_or_else(|| SecretsError::OtherKey(format!("the secret `{name}`")))
     }
 
     /// Returns whether any secret is sent to this host.

@@ -516,8 +516,10 @@ async fn what_is_no_secret_is_refused_and_says_what_to_change() {
         (json!({"value": " a", "hosts": ["a.example"]}), "`value` must be"),
         (json!({"value": "ä", "hosts": ["a.example"]}), "`value` must be"),
         (json!({"value": "x".repeat(8193), "hosts": ["a.example"]}), "8192"),
-        (json!({"value": "a", "hosts": []}), "`hosts` must name"),
-        (json!({"value": "a", "hosts": vec!["a.example"; 101]}), "`hosts` must name"),
+        (json!({"value": "a", "hosts": [], "form": "plain"}), "`header` and `form` are for requests"),
+        (json!({"value": "a", "header": "x-key"}), "`header` and `form` are for requests"),
+        (json!({"value": "a\0", "hosts": []}), "without NUL"),
+        (json!({"value": "a", "hosts": vec!["a.example"; 101]}), "`hosts` may name at most 100"),
         (json!({"value": "a", "hosts": ["*"]}), "`hosts[0]`"),
         (json!({"value": "a", "hosts": ["*.com"]}), "wildcard"),
         (json!({"value": "a", "hosts": ["10.0.0.1"]}), "is an address"),
@@ -609,6 +611,38 @@ async fn only_the_admin_key_opens_secrets_and_only_their_owners_use_them() {
     let put = server.put(&format!("/sandboxes/{other}/egress"), egress.clone()).await;
     put.refused(404, "not_found", "secret `key` does not exist");
     server.put(&format!("/sandboxes/{id}/egress"), egress).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_without_hosts_is_for_the_commands_that_name_it_and_stored_nowhere_else() {
+    let server = TestServer::start(NATIVE).await;
+    server.put("/secrets/key", json!({"value": VALUE, "owners": ["ann"]})).await.ok();
+    server.put("/secrets/lines", json!({"value": "one\n two\n"})).await.ok();
+    server.put("/secrets/bound", json!({"value": "three", "hosts": ["api.example"]})).await.ok();
+    let id = server.spawn_with(json!({"owner_id": "ann"})).await;
+    let exec = async |id: &str, variables: Value| {
+        let command = json!({"command": "env; cat /proc/1/environ /proc/1/cmdline", "env": {"OWN": "1", "A": "plain"}, "env_secret": variables});
+        server.post(&format!("/sandboxes/{id}/exec"), command).await
+    };
+    let shown = exec(&id, json!({"A": "key", "B": "lines"})).await.ok();
+    let output = shown["stdout"].as_str().unwrap();
+    for line in [&format!("A={VALUE}\n"), "B=one\n two\n\n", "OWN=1\n"] {
+        assert!(output.contains(line), "{line}: {output}");
+    }
+    assert_eq!(output.matches(VALUE).count(), 1, "{output}");
+    // The next command has none of it.
+    assert!(!server.output(&id, "env").await.contains(VALUE));
+    let arguments = ["exec", "-n", "--env-secret", "A=key", &id, "--", "printenv", "A"];
+    let output = tokio::task::block_in_place(|| tidebox(&server, &arguments, b""));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{VALUE}\n"), "{output:?}");
+    let other = server.spawn_with(json!({"owner_id": "bob"})).await;
+    exec(&other, json!({"A": "key"})).await.refused(404, "not_found", "secret `key` does not exist");
+    exec(&id, json!({"A": "none"})).await.refused(404, "not_found", "secret `none` does not exist");
+    exec(&id, json!({"A": "a b"})).await.refused(400, "bad_request", "`env_secret.A`: `a b` names no secret");
+    exec(&id, json!({"A": "bound"})).await.refused(400, "bad_request", "never enters a sandbox");
+    let policy = json!({"mode": "open", "secrets": ["key"]});
+    server.put(&format!("/sandboxes/{id}/egress"), policy).await.refused(400, "bad_request", "bound to no host");
+    is_nowhere(&server, &id, VALUE).await;
 }
 
 #[tokio::test]

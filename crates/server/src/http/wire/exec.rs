@@ -1,11 +1,14 @@
 //! Conversions of commands.
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
+use domain::SecretName;
 use providers::ExitStatus;
 
-use super::text::{duration, given, span};
+use super::text::{duration, given, shortened, span};
 use crate::control::{ExecCommand, ExecRequest};
 use crate::http::error::{ApiError, malformed};
 
@@ -32,11 +35,25 @@ pub fn exec_request(body: api::ExecRequest) -> Result<ExecRequest, ApiError> {
     Ok(ExecRequest {
         command,
         env: body.env.0,
+        env_secret: secret_variables(body.env_secret)?,
         workdir: body.workdir,
         user: given("user", body.user)?,
         timeout: body.timeout.map(|text| span("timeout", &text)).transpose()?,
         stdin: body.stdin.map(|text| bytes("stdin", text, body.stdin_encoding)).transpose()?,
     })
+}
+
+/// Converts the variables that get the values of secrets.
+fn secret_variables(variables: api::StringMap) -> Result<BTreeMap<String, SecretName>, ApiError> {
+    let named = variables.0.into_iter().map(|(variable, name)| {
+        let secret = SecretName::parse(&name);
+        let secret = secret.ok_or_else(|| {
+            let rule = "names no secret; write 1 to 64 letters, digits, `.`, `_` or `-`";
+            malformed(format!("`env_secret.{}`: `{}` {rule}", shortened(&variable), shortened(&name)))
+        })?;
+        Ok((variable, secret))
+    });
+    named.collect()
 }
 
 /// Converts the exit of a command and its output to the API.

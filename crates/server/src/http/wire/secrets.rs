@@ -18,6 +18,10 @@ pub fn secret_binding(body: &api::SecretRequest) -> Result<SecretBinding, ApiErr
         body.owners.iter().enumerate().map(|(index, text)| {
             OwnerId::parse(text).map_err(|error| malformed(format!("`owners[{index}]`: {error}")))
         });
+    if body.hosts.is_empty() && (body.header.is_some() || body.form.is_some()) {
+        let words = "`header` and `form` are for requests to hosts; name them in `hosts`, or leave the two out";
+        return Err(malformed(words.to_owned()));
+    }
     let header = body.header.as_deref().unwrap_or(AUTHORIZATION).to_ascii_lowercase();
     let form = match body.form.as_deref() {
         Some(text) => SecretForm::parse(text)

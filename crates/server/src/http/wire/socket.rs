@@ -22,13 +22,37 @@ pub struct SocketCommand {
 
 /// Converts a first message.
 pub fn socket_start(body: api::SocketStart) -> Result<SocketCommand, ApiError> {
-    let api::SocketStart { kind: _, command, args, mode, env, workdir, user, timeout, tty, cols, rows, binary } = body;
+    let api::SocketStart {
+        kind: _,
+        command,
+        args,
+        mode,
+        env,
+        env_secret,
+        workdir,
+        user,
+        timeout,
+        tty,
+        cols,
+        rows,
+        binary,
+    } = body;
     let terminal = match (tty, cols, rows) {
         (true, cols, rows) => Some(terminal_size(cols.unwrap_or(SIZE_DEFAULT.0), rows.unwrap_or(SIZE_DEFAULT.1))?),
         (false, None, None) => None,
         (false, ..) => return Err(malformed("`cols` and `rows` are the size of a terminal; ask for one with `tty`")),
     };
-    let body = api::ExecRequest { command, args, mode, env, workdir, user, timeout, ..api::ExecRequest::default() };
+    let body = api::ExecRequest {
+        command,
+        args,
+        mode,
+        env,
+        env_secret,
+        workdir,
+        user,
+        timeout,
+        ..api::ExecRequest::default()
+    };
     Ok(SocketCommand { request: exec_request(body)?, terminal, binary })
 }
 
