@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use providers::{Error, Result};
+use providers::{Error, PortChange, PortChanges, Result};
 
 use super::case::{Case, case};
 use super::connection::{Connection, input};
@@ -31,6 +31,8 @@ pub(super) fn cases() -> Vec<Case> {
         case!("the end of a box ends the connections to it", box_ends, Processes),
         case!("a port that nothing listens on is not found, and port 0 is invalid", nothing_listens),
         case!("no port of the host is listed or reached", of_host),
+        case!("each change of the ports is reported once, also to a later receiver", watched, Processes, PortWatch),
+        case!("the end of a box ends the watch of its ports", watch_ends, PortWatch),
     ]
 }
 
@@ -229,6 +231,47 @@ async fn nothing_listens(subject: Subject) {
     assert!(matches!(refused, Err(Error::NotFound(_))), "{refused:?}");
     let refused = open(&inside, 0).await.map(|_| ());
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+}
+
+/// Pause between two looks at the ports.
+const LOOK: Duration = Duration::from_millis(100);
+
+async fn watch(inside: &Inside) -> PortChanges {
+    soon("a watch", inside.guest.watch_ports(LOOK)).await.unwrap()
+}
+
+async fn change(changes: &mut PortChanges) -> (bool, u16) {
+    let PortChange { is_open, port } = soon("a change", changes.next()).await.unwrap().unwrap();
+    assert!(port.pid.is_some() && port.process.is_some(), "{port:?}");
+    (is_open, port.port)
+}
+
+async fn watched(subject: Subject) {
+    let inside = subject.start().await;
+    let mut changes = watch(&inside).await;
+    let first = serve(&inside, "cat").await;
+    assert_eq!(change(&mut changes).await, (true, first));
+    let mut later = watch(&inside).await;
+    let end = soon("the end of the first receiver", changes.next()).await;
+    assert!(end.is_none(), "{end:?}");
+    let pid = inside.guest.ports().await.unwrap()[0].pid.unwrap();
+    inside.sh(&format!("kill {pid}")).await;
+    // It is not reported as open again.
+    assert_eq!(change(&mut later).await, (false, first));
+    drop(later);
+    let second = serve(&inside, "cat").await;
+    let mut last = watch(&inside).await;
+    assert_eq!(change(&mut last).await, (true, second));
+}
+
+async fn watch_ends(subject: Subject) {
+    let inside = subject.start().await;
+    let mut changes = watch(&inside).await;
+    subject.provider().stop(&inside.id).await.unwrap();
+    let last = soon("the end of the watch", changes.next()).await;
+    assert!(matches!(last, None | Some(Err(_))), "{last:?}");
+    let again = inside.guest.watch_ports(LOOK).await.map(|_| ());
+    assert!(matches!(again, Err(Error::Gone)), "{again:?}");
 }
 
 async fn of_host(subject: Subject) {

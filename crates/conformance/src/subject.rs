@@ -41,6 +41,8 @@ pub enum Need {
     Slots,
     /// Connections out of a box are handed over; see [`Guest::egress`].
     Egress,
+    /// Changes of a box's ports are reported; see [`Guest::watch_ports`].
+    PortWatch,
     /// A command's stdin is passed on as it comes, however much comes.
     Stdin,
     /// A signal can stop a process.
@@ -164,6 +166,7 @@ impl Subject {
             Need::Processes
             | Need::Users
             | Need::Egress
+            | Need::PortWatch
             | Need::Deadlines
             | Need::Stdin
             | Need::Stops

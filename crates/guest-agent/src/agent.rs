@@ -16,8 +16,10 @@ use crate::egress::Egress;
 use crate::exec::control::Commands;
 use crate::exec::reapers::Reapers;
 use crate::failure::Result;
+use crate::known_ports::KnownPorts;
 use crate::memory::Activity;
 use crate::ptrace::TracerHandle;
+use crate::sockets::Sockets;
 use crate::trust::Trust;
 
 /// Maximum number of commands at once, including those whose children still write to the console.
@@ -56,11 +58,18 @@ pub(crate) struct Agent {
     pub(crate) connections: Arc<Semaphore>,
     pub(crate) egress: Egress,
     pub(crate) trust: Trust,
+    pub(crate) sockets: Sockets,
+    pub(crate) known_ports: KnownPorts,
 }
 
 impl Agent {
     /// Creates the state at the start, and raises the agent's own limit on descriptors.
-    pub(crate) fn new(boot: Boot, oom_events: Option<OwnedFd>, ties: Option<TracerHandle>) -> std::io::Result<Agent> {
+    pub(crate) fn new(
+        boot: Boot,
+        oom_events: Option<OwnedFd>,
+        sockets: Option<OwnedFd>,
+        ties: Option<TracerHandle>,
+    ) -> std::io::Result<Agent> {
         let descriptors = raise_descriptors();
         let limit = getrlimit(Resource::Nofile)
             .current
@@ -83,6 +92,8 @@ impl Agent {
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             egress: Egress::new(boot.network),
             trust: Trust::default(),
+            sockets: Sockets::new(sockets),
+            known_ports: KnownPorts::default(),
             boot,
         })
     }

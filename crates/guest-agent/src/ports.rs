@@ -1,6 +1,7 @@
-//! TCP ports of the box: the list of those that listen, and connections to them.
+//! TCP ports of the box: the list of those that listen, its changes, and connections to them.
 
 mod listening;
+mod watch;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
@@ -13,6 +14,7 @@ use rustix::io::Errno;
 use tokio::net::TcpStream;
 
 pub(crate) use self::listening::ports;
+pub(crate) use self::watch::{Changes, watch};
 use crate::agent::Agent;
 use crate::failure::{Result, exhausted, invalid, not_found, refused};
 use crate::link::{Link, Output};

@@ -37,9 +37,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     let Some(boot) = boot.and_then(begin) else { return ExitCode::FAILURE };
     // Before the runtime opens descriptors of its own.
-    let taken = (take(boot.listener_fd), boot.oom_events_fd.map(take).transpose(), boot.turns_fd.map(take).transpose());
-    let (Ok(listener), Ok(oom_events), Ok(turns)) = taken else { return ExitCode::FAILURE };
-    run_until_end(boot, Ways { listener, from_outside_only: false, first: None, turns }, oom_events)
+    let [oom_events, turns, sockets] =
+        [boot.oom_events_fd, boot.turns_fd, boot.sockets_fd].map(|fd| fd.map(take).transpose());
+    let (Ok(listener), Ok(oom_events), Ok(turns), Ok(sockets)) = (take(boot.listener_fd), oom_events, turns, sockets)
+    else {
+        return ExitCode::FAILURE;
+    };
+    run_until_end(boot, Ways { listener, from_outside_only: false, first: None, turns }, Seen { oom_events, sockets })
 }
 
 /// Prepares the process, in every mode of the agent. `None` if `boot` cannot be parsed or the
@@ -70,30 +74,34 @@ struct Ways {
     turns: Option<OwnedFd>,
 }
 
-fn run_until_end(boot: Boot, ways: Ways, oom_events: Option<OwnedFd>) -> ExitCode {
+/// Descriptors by which the agent sees what the kernel knows of the box.
+#[derive(Debug)]
+struct Seen {
+    /// Count of the kills by the memory limit.
+    oom_events: Option<OwnedFd>,
+    /// Socket of netlink that lists the sockets of the box.
+    sockets: Option<OwnedFd>,
+}
+
+fn run_until_end(boot: Boot, ways: Ways, seen: Seen) -> ExitCode {
     let Ok(ties) = boot.traced.as_ref().map(ptrace::tie).transpose() else { return ExitCode::FAILURE };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() else {
         return ExitCode::FAILURE;
     };
-    match LocalSet::new().block_on(&runtime, serve(boot, ways, oom_events, ties)) {
+    match LocalSet::new().block_on(&runtime, serve(boot, ways, seen, ties)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
 /// Serves until the deadline, or until a task that the agent needs has failed.
-async fn serve(
-    boot: Boot,
-    ways: Ways,
-    oom_events: Option<OwnedFd>,
-    ties: Option<(TracerHandle, OwnedFd)>,
-) -> std::io::Result<()> {
+async fn serve(boot: Boot, ways: Ways, seen: Seen, ties: Option<(TracerHandle, OwnedFd)>) -> std::io::Result<()> {
     let (ties, notes) = ties.unzip();
     let Ways { listener, from_outside_only, first, turns } = ways;
     let listener = std::os::unix::net::UnixListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
-    let agent = Rc::new(Agent::new(boot, oom_events, ties)?);
+    let agent = Rc::new(Agent::new(boot, seen.oom_events, seen.sockets, ties)?);
     if agent.boot.furnish {
         let faults = prepare_rootfs::furnish(&agent.boot);
         faults.into_iter().for_each(|fault| agent.console.push(format!("tidebox: {fault}")));

@@ -21,6 +21,7 @@
 //! | `POST /files/glob` | [`Glob`] | array of strings |
 //! | `POST /console` | [`Console`] | array of strings |
 //! | `POST /ports` | – | array of [`ListeningPort`] |
+//! | `POST /ports/watch` | [`WatchPorts`] | lines of [`PortChange`], until a later such request or the end of the box |
 //! | `POST /connect` | [`Connect`] in [`REQUEST_HEADER`], raw bytes to the program | raw bytes from it |
 //! | `POST /egress` | – | lines of [`EgressRow`], until a later such request or the end of the box |
 //! | `POST /egress/accept` | [`EgressAccept`] in [`REQUEST_HEADER`], raw bytes to the program | raw bytes from it |
@@ -39,6 +40,13 @@
 //! refused, the program hangs up, or [`EGRESS_WAIT`] has passed. What an earlier receiver has left
 //! unanswered is a row of the next one again, with the same number.
 
+//! # Changes of ports
+//!
+//! The agent keeps what it has reported: the answer to `POST /ports/watch` begins with what is different
+//! from then, for the first one from no port at all. At most [`PORT_CHANGES_BURST`] lines come at once,
+//! and in the long run one every [`PORT_CHANGE_EVERY`]; a change that waits for its turn and is undone
+//! meanwhile is not reported.
+
 #![warn(missing_docs)]
 
 mod boot;
@@ -46,10 +54,10 @@ mod container;
 mod egress;
 pub mod frame;
 mod launch;
+mod ports;
 mod trace;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +68,10 @@ pub use egress::{
     EgressAccept, EgressReason, EgressRefuse, EgressRow,
 };
 pub use launch::{CgroupDir, LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport, Overlay, Slot, SoftLimits, Storage};
+pub use ports::{
+    Connect, ListeningPort, PORT_CHANGE_BYTES_MAX, PORT_CHANGE_EVERY, PORT_CHANGES_BURST, PORTS_MAX, PortChange,
+    WatchPorts,
+};
 pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
 
 /// Version of this protocol. Server and agent are built together; their versions differ only when a
@@ -67,7 +79,8 @@ pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
 ///
 /// Since 2 the agent knows the defaults of commands, and the server no longer adds them. Since 3 a
 /// command can have a terminal, and be controlled. Since 4 ports can be listed and connected to. Since 5 the agent has a proxy for
-/// connections out of the box. Since 6 the box can be made to trust an authority.
+/// connections out of the box. Since 6 the box can be made to trust an authority, and changes of ports are
+/// reported.
 pub const VERSION: u32 = 6;
 /// Header with [`VERSION`] on every request, and on an answer of 505.
 pub const VERSION_HEADER: &str = "tidebox-protocol";
@@ -99,8 +112,6 @@ pub const GLOB_RESULTS_MAX: usize = 10_000;
 pub const CONSOLE_LINES_MAX: usize = 10_000;
 /// Maximum size of all console lines that are kept and returned, in bytes.
 pub const CONSOLE_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum number of listening sockets that are returned.
-pub const PORTS_MAX: usize = 10_000;
 /// Longest path, in bytes: the kernel's `PATH_MAX`.
 pub const PATH_BYTES_MAX: usize = 4096;
 
@@ -283,28 +294,6 @@ pub struct Glob {
 pub struct Console {
     /// Maximum number of lines; the newest are returned.
     pub lines: usize,
-}
-
-/// A port of the box to connect to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Connect {
-    /// Number of the port, from 1.
-    pub port: u16,
-}
-
-/// A TCP socket of the box that listens.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ListeningPort {
-    /// Number of the port.
-    pub port: u16,
-    /// Address that it is bound to; `0.0.0.0` and `::` for all.
-    pub address: IpAddr,
-    /// Process id in the box of a process that holds it, if the agent can see one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pid: Option<u32>,
-    /// Name of that process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub process: Option<String>,
 }
 
 /// A file, directory or symbolic link; a link is not followed.

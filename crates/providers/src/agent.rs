@@ -9,6 +9,7 @@ mod array;
 mod connection;
 mod egress;
 mod exec;
+mod lines;
 mod link;
 mod ports;
 mod request;
@@ -37,7 +38,7 @@ use self::request::{LONG_WAIT, SHORT_WAIT};
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{
     ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
-    Result,
+    PortChanges, Result,
 };
 
 /// Largest JSON of a console answer: at most six bytes for each byte of a line, and three between
@@ -191,15 +192,19 @@ impl Guest for AgentGuest {
         const ACTION: &str = "list the ports of a box";
         let bounds = Bounds { text: ANSWER_BYTES_MAX, count: PORTS_MAX };
         let mut ports = Vec::new();
-        let take = |port: wire_types::ListeningPort| {
-            let process = port.process.map(|name| request::printable(&name));
-            let held = size_of::<ListeningPort>() + process.as_ref().map_or(0, String::len);
-            ports.push(ListeningPort { port: port.port, address: port.address, pid: port.pid, process });
+        let take = |port| {
+            let port = ports::listening(port);
+            let held = size_of::<ListeningPort>() + port.process.as_ref().map_or(0, String::len);
+            ports.push(port);
             Ok(held)
         };
         self.connection.gather(ACTION, "/ports", &(), SHORT_WAIT, bounds, take).await?;
         ports.sort_by_key(|port| (port.port, port.address));
         Ok(ports)
+    }
+
+    async fn watch_ports(&self, interval: Duration) -> Result<PortChanges> {
+        ports::watch(&self.connection, interval).await
     }
 
     async fn connect(&self, port: u16, input: ByteStream) -> Result<ByteStream> {

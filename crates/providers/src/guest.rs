@@ -169,6 +169,18 @@ pub struct ListeningPort {
     pub process: Option<String>,
 }
 
+/// A port of a box that has begun or ceased to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortChange {
+    /// True if it listens now.
+    pub is_open: bool,
+    /// The port; of one that has ceased, as it was when it began.
+    pub port: ListeningPort,
+}
+
+/// Stream of changes of the ports of a box. It ends with the box.
+pub type PortChanges = BoxStream<'static, Result<PortChange>>;
+
 /// Stream of the connections that processes of a box ask for. It ends with the box.
 pub type EgressRequests = BoxStream<'static, Result<EgressRequest>>;
 
@@ -335,6 +347,17 @@ pub trait Guest: fmt::Debug + Send + Sync {
     ///
     /// - A box that shares the host's network shows the ports of its own processes only.
     async fn ports(&self) -> Result<Vec<ListeningPort>>;
+
+    /// Watches the ports that [`Guest::ports`] lists, with a look every `interval` or less often.
+    ///
+    /// - The box keeps what it has reported: a later call, also one of another process, begins with
+    ///   what is different from then. The first one begins with all ports that listen.
+    /// - There is one receiver: a later call ends the stream of the earlier one.
+    /// - A port that begins and ceases to listen between two looks is not reported, and neither is one
+    ///   that another socket takes over between them. Of a great many changes those that are undone
+    ///   before their turn are left out.
+    /// - A provider that cannot watch returns [`crate::Error::NotSupported`].
+    async fn watch_ports(&self, interval: Duration) -> Result<PortChanges>;
 
     /// Connects to a TCP port that a process of the box listens on: on its loopback, else on another
     /// of its addresses. `input` goes to the process, the result is what it sends, both byte for

@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use rustix::process::{WaitOptions, wait};
+use rustix::io::Errno;
+use rustix::process::{WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 use tokio::sync::Notify;
 
 /// Option to wait also for children that were made to end with another signal than `SIGCHLD`.
@@ -34,6 +35,8 @@ pub(crate) struct Reapers {
     by_pid: RefCell<HashMap<i32, Rc<Reaper>>>,
     /// True once a reaper was ended by force, so that its descendants may be children of the agent.
     has_lost_one: Cell<bool>,
+    /// Notified when a reaper is there.
+    pub(crate) added: Notify,
     /// Notified when a child without a reaper has appeared, or may have.
     pub(super) strangers: Notify,
 }
@@ -44,7 +47,16 @@ impl Reapers {
         let reaper =
             Rc::new(Reaper { pid, memory_killed: Cell::new(false), main: Cell::new(None), gone: Cell::new(false) });
         self.by_pid.borrow_mut().insert(pid, Rc::clone(&reaper));
+        self.added.notify_one();
         reaper
+    }
+
+    /// Returns whether the agent has a child. All other processes of the box are descendants of its
+    /// children.
+    pub(crate) fn has_children(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let all = WaitIdOptions::from_bits_retain(WAIT_ALL.bits());
+        !self.is_empty() || !matches!(waitid(WaitId::All, options | all), Err(Errno::CHILD))
     }
 
     pub(crate) fn contains(&self, pid: i32) -> bool {

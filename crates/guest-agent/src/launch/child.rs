@@ -14,7 +14,7 @@ use super::order::report_failure;
 use super::refused::{At, Refused};
 use super::shares::{self, Part};
 use super::{privileges, root, seccomp, slot_user, syscall};
-use crate::prepare_rootfs;
+use crate::{prepare_rootfs, sockets};
 
 /// Number under which the agent finds its listening socket.
 const LISTENER_FD: i32 = 3;
@@ -22,6 +22,9 @@ const LISTENER_FD: i32 = 3;
 const OOM_EVENTS_FD: i32 = 4;
 /// Number under which the agent finds the listener of the system call filter.
 const TURNS_FD: i32 = 5;
+
+/// Number under which the agent finds the socket that lists the sockets of the box.
+const SOCKETS_FD: i32 = 6;
 
 /// Resources that the launcher has opened for the first process.
 pub(super) struct Given {
@@ -85,12 +88,13 @@ fn prepare(
     rustix::system::sethostname(launch.hostname.as_bytes()).at("set the host name")?;
     syscall::raise_loopback().at("raise the loopback interface")?;
     rustix::process::setsid().at("start a session")?;
-    hand_over(handed, oom_events.as_ref()).at("hand over descriptors")?;
+    let sockets = sockets::open().and_then(own).ok();
+    hand_over(handed, oom_events.as_ref(), sockets.as_ref()).at("hand over descriptors")?;
     privileges::limit_resources(&launch.soft)?;
     shares::bound_each(Part::of(launch))?;
     privileges::give_up(launch.slot.map(|slot| slot.uid))?;
     let is_heard = install_filter()?;
-    arguments(launch, oom_events.is_some(), is_heard)
+    arguments(launch, oom_events.is_some(), sockets.is_some(), is_heard)
 }
 
 /// Installs the system call filter. Returns whether the agent is the listener of calls that wait
@@ -121,8 +125,9 @@ fn become_root(launch: &Launch) -> Result<(), Refused> {
     rustix::thread::set_thread_res_uid(uid, uid, uid).at("become the box's root")
 }
 
-/// Leaves the agent with `/dev/null` on 0 to 2, its socket, and nothing else.
-fn hand_over(handed: &Handed, oom_events: Option<&OwnedFd>) -> Result<(), Errno> {
+/// Leaves the agent with `/dev/null` on 0 to 2, its socket, and nothing else but what it sees the box
+/// by.
+fn hand_over(handed: &Handed, oom_events: Option<&OwnedFd>, sockets: Option<&OwnedFd>) -> Result<(), Errno> {
     syscall::close_at_exec_from(0)?;
     // The box's own null device, opened after the host's root is gone.
     let null = own(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)?;
@@ -133,15 +138,24 @@ fn hand_over(handed: &Handed, oom_events: Option<&OwnedFd>) -> Result<(), Errno>
     if let Some(oom_events) = oom_events {
         syscall::duplicate_to(oom_events, OOM_EVENTS_FD)?;
     }
+    if let Some(sockets) = sockets {
+        syscall::duplicate_to(sockets, SOCKETS_FD)?;
+    }
     Ok(())
 }
 
 /// Returns the agent's command line and environment.
-fn arguments(launch: &Launch, has_oom_events: bool, is_heard: bool) -> Result<(Vec<CString>, Vec<CString>), Refused> {
+fn arguments(
+    launch: &Launch,
+    has_oom_events: bool,
+    has_sockets: bool,
+    is_heard: bool,
+) -> Result<(Vec<CString>, Vec<CString>), Refused> {
     let boot = Boot {
         listener_fd: LISTENER_FD,
         oom_events_fd: has_oom_events.then_some(OOM_EVENTS_FD),
         turns_fd: is_heard.then_some(TURNS_FD),
+        sockets_fd: has_sockets.then_some(SOCKETS_FD),
         deadline_ms: launch.deadline_ms,
         soft_memory_mb: launch.soft.memory_mb,
         memory_mb: launch.memory_mb,

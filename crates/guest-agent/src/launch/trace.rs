@@ -35,7 +35,7 @@ use super::refused::{At, Refused};
 use super::shares::{self, Part};
 use super::syscall::{CloneFlags, Cloned, clone3};
 use super::{parent, privileges, seccomp, syscall};
-use crate::kill_tree;
+use crate::{kill_tree, sockets};
 
 /// Number of the listening socket in PRoot, and so in the agent.
 const LISTENER_FD: i32 = 3;
@@ -43,6 +43,8 @@ const LISTENER_FD: i32 = 3;
 const OOM_EVENTS_FD: i32 = 4;
 /// Number of the pipe with the notes.
 const NOTES_FD: i32 = 5;
+/// Number of the socket that lists the sockets of the host.
+const SOCKETS_FD: i32 = 6;
 /// Name of the FIFO that the agent holds open.
 const LIFE: &str = "life";
 /// Processes of the box that do not count towards the guest's limit: PRoot, this mode, and the
@@ -166,9 +168,11 @@ fn become_proot(trace: &Trace, channel: OwnedFd, given: &Given<'_>) -> Refused {
 fn prepare(trace: &Trace, given: &Given<'_>) -> Result<Command, Refused> {
     rustix::process::umask(Mode::from_raw_mode(0o022));
     setsid().at("start a session")?;
+    let sockets = sockets::open().and_then(own).ok();
     let boot = Boot {
         listener_fd: LISTENER_FD,
         oom_events_fd: Some(OOM_EVENTS_FD),
+        sockets_fd: sockets.is_some().then_some(SOCKETS_FD),
         traced: Some(Traced { notes_fd: NOTES_FD, ..trace.boot.traced.clone().unwrap_or_default() }),
         ..trace.boot.clone()
     };
@@ -181,6 +185,9 @@ fn prepare(trace: &Trace, given: &Given<'_>) -> Result<Command, Refused> {
     let all = [(given.listener, LISTENER_FD), (&given.oom_events, OOM_EVENTS_FD), (&given.notes, NOTES_FD)];
     for (fd, number) in all {
         syscall::duplicate_to(fd, number).at("hand over descriptors")?;
+    }
+    if let Some(sockets) = &sockets {
+        syscall::duplicate_to(sockets, SOCKETS_FD).at("hand over descriptors")?;
     }
     let pids = if trace.id.is_some() && trace.bounds.pids > 0 { trace.bounds.pids + OWN_PROCESSES } else { 0 };
     privileges::limit_resources(&SoftLimits { pids, ..SoftLimits::default() })?;

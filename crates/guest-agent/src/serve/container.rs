@@ -12,8 +12,9 @@ use guest_protocol::{AGENT_SOCKET, SoftLimits};
 use rustix::fs::{Mode, OFlags, chmod};
 
 use super::stdio::Stdio;
-use super::{Ways, begin, run_until_end};
+use super::{Seen, Ways, begin, run_until_end};
 use crate::launch::{Part, add_filter, bound_each, limit_resources};
+use crate::sockets;
 
 /// Files in which control groups of version 2 and 1 count kills by the memory limit, as Engines
 /// mount them in a container.
@@ -28,6 +29,8 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     // The container's maker has set limits too, and some kernels know fewer of them.
     let _ = limit_resources(&SoftLimits::default());
     let _ = bound_each(Part::HALF);
+    // The filter refuses it.
+    let sockets = sockets::open().ok();
     // A profile set by the operator may have a filter that refuses further ones.
     let _ = add_filter();
     let oom_events = OOM_EVENTS
@@ -42,6 +45,6 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     run_until_end(
         boot,
         Ways { listener: listener.into(), from_outside_only: true, first: Some(first), turns: None },
-        oom_events,
+        Seen { oom_events, sockets },
     )
 }

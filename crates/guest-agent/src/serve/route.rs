@@ -67,6 +67,10 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
         (&Method::POST, "/ports") => {
             return rows(ports::ports(agent, agent.budget.share()).await?, agent.activity.begin());
         }
+        (&Method::POST, "/ports/watch") => {
+            let changes = ports::watch(agent, body(request).await?);
+            return Ok(Response::new(Answer::Changes(changes)));
+        }
         (&Method::POST, "/connect") => {
             let wanted = header(&request)?;
             let output = ports::connect(agent, wanted, request.into_body()).await?;

@@ -2,13 +2,18 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use guest_protocol::{Boot, Connect, Failure, FailureKind, ListeningPort, Network};
+use guest_protocol::{
+    Boot, Connect, Failure, FailureKind, ListeningPort, Network, PORT_CHANGE_EVERY, PORT_CHANGES_BURST, PortChange,
+    WatchPorts,
+};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -279,5 +284,79 @@ async fn on_a_shared_network_only_ports_of_the_boxs_own_processes_are_seen_and_r
     joined(process).await;
     drop(running);
     agent.nothing_is_alive().await;
+    agent.end().await;
+}
+
+/// Changes of ports, as the agent reports them.
+struct Changes {
+    body: Incoming,
+    buffer: bytes::BytesMut,
+}
+
+impl Changes {
+    async fn watch(agent: &mut Agent) -> Changes {
+        let question = serde_json::to_vec(&WatchPorts { interval_ms: 20 }).unwrap();
+        let response = agent
+            .send(
+                "POST",
+                "/ports/watch",
+                http_body_util::Full::from(question).map_err(|never| match never {}).boxed_unsync(),
+                &[],
+            )
+            .await;
+        assert!(response.status().is_success());
+        Changes { body: response.into_body(), buffer: bytes::BytesMut::new() }
+    }
+
+    /// Returns the next change; `None` at the end.
+    async fn next(&mut self) -> Option<PortChange> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                return Some(serde_json::from_slice(&self.buffer.split_to(end + 1)).unwrap());
+            }
+            self.buffer.extend_from_slice(within(self.body.frame()).await?.unwrap().data_ref().unwrap());
+        }
+    }
+}
+
+/// Listens on hundreds of ports.
+const LISTENERS: &str = "\
+import socket, threading
+kept = [socket.create_server(('127.0.0.1', 0)) for _ in range(500)]
+print('ready', flush=True)
+threading.Event().wait()
+";
+
+#[tokio::test]
+async fn hundreds_of_ports_are_reported_a_burst_at_once_and_then_slowly() {
+    // The agent inherits it.
+    let sockets =
+        socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::NONBLOCK, Some(netlink::SOCK_DIAG))
+            .unwrap();
+    let sockets_fd = Some(sockets.as_raw_fd());
+    let boot = Boot { deadline_ms: 600_000, network: Network::Shared, sockets_fd, ..Boot::default() };
+    let mut agent = Agent::start_with(boot).await;
+    let exec = agent.command(&["python3", "-c", LISTENERS]);
+    let mut running = agent.open(&exec).await;
+    running.until("ready").await;
+    let mut changes = Changes::watch(&mut agent).await;
+    let started = std::time::Instant::now();
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..PORT_CHANGES_BURST + 4 {
+        let change = changes.next().await.unwrap();
+        assert!(change.is_open && seen.insert(change.port.port), "{change:?}");
+    }
+    assert!(started.elapsed() >= 3 * PORT_CHANGE_EVERY, "{:?}", started.elapsed());
+    // Those that were never reported as open are not reported as closed.
+    drop(running);
+    agent.nothing_is_alive().await;
+    // Some more may have been reported meanwhile.
+    let mut closed = 0;
+    while closed < 4 {
+        let change = changes.next().await.unwrap();
+        let is_news = if change.is_open { seen.insert(change.port.port) } else { seen.remove(&change.port.port) };
+        assert!(is_news && (!change.is_open || closed == 0), "{change:?}");
+        closed += u32::from(!change.is_open);
+    }
     agent.end().await;
 }

@@ -4,20 +4,19 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, stream};
 use guest_protocol::{
     EGRESS_CONNECTIONS_MAX, EGRESS_HOST_BYTES_MAX, EGRESS_ROW_BYTES_MAX, EgressAccept, EgressReason, EgressRefuse,
     EgressRow,
 };
-use http::Method;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinSet;
 
-use super::connection::{Connection, Incoming, request};
+use super::connection::Connection;
+use super::lines::Lines;
 use super::link;
-use super::request::{SHORT_WAIT, succeed, within};
+use super::request::SHORT_WAIT;
 use crate::{ByteStream, EgressAnswer, EgressRefusal, EgressRequest, EgressRequests, Error, Result};
 
 const RECEIVE: &str = "receive the connections that a box asks for";
@@ -28,13 +27,7 @@ const GIVEN_UP: &str = "the service did not make the connection; try again";
 
 /// Begins to receive.
 pub(super) async fn receive(connection: &Arc<Connection>) -> Result<EgressRequests> {
-    let message = request(RECEIVE, Method::POST, "/egress")?;
-    let answer = async {
-        let (answer, mut outgoing) = connection.begin(RECEIVE, message).await?;
-        outgoing.put(Bytes::new(), true)?;
-        Ok(succeed(RECEIVE, answer.await?).await?.into_body())
-    };
-    let incoming = within(RECEIVE, SHORT_WAIT, answer).await?;
+    let lines = Lines::of(RECEIVE, connection, "/egress", &(), EGRESS_ROW_BYTES_MAX).await?;
     let (given_up, mut to_refuse) = mpsc::channel(EGRESS_CONNECTIONS_MAX);
     let mut refusing = JoinSet::new();
     let refuser = Arc::clone(connection);
@@ -44,14 +37,7 @@ pub(super) async fn receive(connection: &Arc<Connection>) -> Result<EgressReques
             drop(refuse(&refuser, id, EgressReason::Unreachable, GIVEN_UP).await);
         }
     });
-    let rows = Rows {
-        incoming,
-        buffer: BytesMut::new(),
-        open: Arc::default(),
-        given_up,
-        connection: Arc::clone(connection),
-        _refusing: refusing,
-    };
+    let rows = Rows { lines, open: Arc::default(), given_up, connection: Arc::clone(connection), _refusing: refusing };
     let requests = stream::unfold(Some(rows), |rows| async move {
         let mut rows = rows?;
         match rows.next().await {
@@ -73,9 +59,7 @@ type Open = Arc<Mutex<HashSet<u64>>>;
 
 /// Connections that an agent lists.
 struct Rows {
-    incoming: Incoming,
-    /// Bytes after the last line.
-    buffer: BytesMut,
+    lines: Lines,
     open: Open,
     given_up: mpsc::Sender<u64>,
     connection: Arc<Connection>,
@@ -88,7 +72,7 @@ impl Rows {
     async fn next(&mut self) -> Result<Option<EgressRequest>> {
         // Each connection holds one until it ends, so an agent that lists more is not read on.
         let permit = self.connection.egress_permit().await?;
-        let Some(line) = self.line().await? else { return Ok(None) };
+        let Some(line) = self.lines.next().await? else { return Ok(None) };
         let EgressRow { id, host, port } =
             serde_json::from_slice(&line).map_err(|error| Error::failed(RECEIVE, error))?;
         if host.is_empty() || host.len() > EGRESS_HOST_BYTES_MAX || port == 0 {
@@ -100,23 +84,6 @@ impl Rows {
         let number = Number { id, open: Arc::clone(&self.open), given_up: Some(self.given_up.clone()) };
         let answer = Box::new(Answer { number, permit, connection: Arc::clone(&self.connection) });
         Ok(Some(EgressRequest { host, port, answer }))
-    }
-
-    async fn line(&mut self) -> Result<Option<Bytes>> {
-        loop {
-            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let mut line = self.buffer.split_to(end + 1);
-                line.truncate(end);
-                return Ok(Some(line.freeze()));
-            }
-            if self.buffer.len() > EGRESS_ROW_BYTES_MAX {
-                return Err(Error::failed(RECEIVE, "the agent lists a connection in too many bytes"));
-            }
-            match self.incoming.piece(RECEIVE).await? {
-                Some(piece) => self.buffer.extend_from_slice(&piece),
-                None => return Ok(None),
-            }
-        }
     }
 }
 

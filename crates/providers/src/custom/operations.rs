@@ -13,7 +13,7 @@ use super::{exec, files, ports};
 use crate::agent::{check_mode, check_path};
 use crate::{
     ByteStream, Command, Control, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort,
-    OutputStream, Result, Signal, TerminalSize,
+    OutputStream, PortChanges, Result, Signal, TerminalSize,
 };
 
 /// Control of a remote command, which supports no operation.
@@ -117,6 +117,12 @@ impl Guest for CustomGuest {
 
     async fn ports(&self) -> Result<Vec<ListeningPort>> {
         ports::list(self).await
+    }
+
+    async fn watch_ports(&self, _: Duration) -> Result<PortChanges> {
+        Err(Error::NotSupported(
+            "the provider `custom` does not watch ports; the other service has the events of its sandboxes".to_owned(),
+        ))
     }
 
     async fn connect(&self, port: u16, input: ByteStream) -> Result<ByteStream> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 
 use super::boxed::Boxed;
@@ -14,7 +15,7 @@ use super::shell::run;
 use crate::agent::{check_mode, check_path, check_port};
 use crate::{
     ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
-    Result,
+    PortChanges, Result,
 };
 
 /// Size of the pieces in which a file is read, in bytes.
@@ -38,6 +39,13 @@ impl MockGuest {
     /// Runs a future, and fails with [`Error::Gone`] if the box ends before it.
     async fn alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.inside.dead().run_until_cancelled(work).await.unwrap_or(Err(Error::Gone))
+    }
+
+    /// Returns a stream of nothing, which ends with the box.
+    async fn silent<T: Send + 'static>(&self) -> Result<BoxStream<'static, T>> {
+        let dead = self.inside.dead().clone();
+        self.alive(async { Ok(()) }).await?;
+        Ok(stream::once(async move { dead.cancelled().await }).filter_map(|()| async { None }).boxed())
     }
 
     /// Performs one operation on the files, with the delay that the labels request.
@@ -144,6 +152,10 @@ impl Guest for MockGuest {
         self.alive(async { Ok(Vec::new()) }).await
     }
 
+    async fn watch_ports(&self, _: Duration) -> Result<PortChanges> {
+        self.silent().await
+    }
+
     async fn connect(&self, port: u16, _input: ByteStream) -> Result<ByteStream> {
         check_port(port)?;
         // No command of a mock box can listen.
@@ -152,9 +164,7 @@ impl Guest for MockGuest {
 
     async fn egress(&self) -> Result<EgressRequests> {
         // No command of a mock box can connect.
-        let dead = self.inside.dead().clone();
-        self.alive(async { Ok(()) }).await?;
-        Ok(stream::once(async move { dead.cancelled().await }).filter_map(|()| async { None }).boxed())
+        self.silent().await
     }
 
     async fn trust(&self, _: &str) -> Result<()> {

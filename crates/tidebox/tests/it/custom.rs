@@ -15,6 +15,7 @@ use crate::server::{MOCK, NATIVE, TestServer};
 const IMAGES: &str = "which images there are, the other service knows, and is asked only by the start";
 const CONTROL: &str = "a command of another service cannot be controlled while it runs";
 const EGRESS: &str = "the other service makes the connections out of its boxes";
+const PORT_WATCH: &str = "the other service has the events of its boxes";
 const STDIN: &str = "stdin is sent in the request, which has a bound";
 
 fn config(url: &str, label: &str) -> CustomConfig {
@@ -62,6 +63,7 @@ fn subject(far: &TestServer, label: &'static str) -> Subject {
         .without(Need::Stdin, STDIN)
         .without(Need::Control, CONTROL)
         .without(Need::Egress, EGRESS)
+        .without(Need::PortWatch, PORT_WATCH)
         .without(Need::Terminals, CONTROL)
 }
 
