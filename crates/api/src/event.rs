@@ -38,7 +38,7 @@ impl Event {
     pub const GAP: &'static str = "events.gap";
 
     /// All types but [`Event::GAP`].
-    pub const TYPES: [&'static str; 33] = [
+    pub const TYPES: [&'static str; 35] = [
         "sandbox.created",
         "sandbox.running",
         "sandbox.extended",
@@ -55,6 +55,8 @@ impl Event {
         "egress.changed",
         "secret.saved",
         "secret.deleted",
+        "ports.opened",
+        "ports.closed",
         "spawn.queued",
         "spawn.dequeued",
         "spawn.queue_timeout",

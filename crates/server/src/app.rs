@@ -19,6 +19,7 @@ use crate::events::Events;
 use crate::heartbeat::WorkerAgent;
 use crate::http::peer::TrustedProxies;
 use crate::http::{self, Listeners, Settings};
+use crate::port_watch::PortWatch;
 use crate::provider_registry::Registry;
 use crate::rate_limit::RateLimiter;
 use crate::reconcile;
@@ -60,8 +61,19 @@ impl App {
             Admission::open(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&events), policy.queue, stop.clone());
         let secrets = Arc::new(Secrets::new(Arc::clone(&store), sealing_key));
         let egress = Egress::new(egress, Arc::clone(&secrets), Arc::clone(&events), Arc::clone(&clock), stop.clone());
-        let control =
-            Control::assemble(ControlParts { store, registry, clock, policy, events, admission, egress, secrets });
+        let port_watch =
+            PortWatch::new(policy.port_watch_interval, Arc::clone(&events), Arc::clone(&clock), stop.clone());
+        let control = Control::assemble(ControlParts {
+            store,
+            registry,
+            clock,
+            policy,
+            events,
+            admission,
+            egress,
+            secrets,
+            port_watch,
+        });
         let mut tasks = JoinSet::new();
         tasks.spawn(task);
         tasks.spawn(Arc::clone(&control).remove_abandoned(abandoned));
@@ -123,6 +135,7 @@ impl App {
         self.stop.cancel();
         self.control.events().close();
         self.control.egress().ended().await;
+        self.control.port_watch().ended().await;
         for group in &mut self.groups {
             while group.tasks.join_next().await.is_some() {}
         }

@@ -15,6 +15,7 @@ mod inventory;
 mod leased;
 mod policy;
 mod pool;
+mod port_events;
 mod ports;
 mod query;
 mod quotas;

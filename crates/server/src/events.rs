@@ -63,6 +63,10 @@ pub enum EventType {
     SecretSaved,
     /// A secret was deleted.
     SecretDeleted,
+    /// A process of a sandbox listens on a port.
+    PortsOpened,
+    /// No process of a sandbox listens on a port any more.
+    PortsClosed,
     /// A spawn waits for room.
     SpawnQueued,
     /// A waiting spawn found room.
@@ -100,7 +104,7 @@ pub enum EventType {
 }
 
 impl EventType {
-    pub const ALL: [EventType; 33] = {
+    pub const ALL: [EventType; 35] = {
         use EventType as E;
         [
             E::SandboxCreated,
@@ -119,6 +123,8 @@ impl EventType {
             E::EgressChanged,
             E::SecretSaved,
             E::SecretDeleted,
+            E::PortsOpened,
+            E::PortsClosed,
             E::SpawnQueued,
             E::SpawnDequeued,
             E::SpawnQueueTimeout,
@@ -166,6 +172,8 @@ impl EventType {
             E::EgressChanged => "egress.changed",
             E::SecretSaved => "secret.saved",
             E::SecretDeleted => "secret.deleted",
+            E::PortsOpened => "ports.opened",
+            E::PortsClosed => "ports.closed",
             E::SpawnQueued => "spawn.queued",
             E::SpawnDequeued => "spawn.dequeued",
             E::SpawnQueueTimeout => "spawn.queue_timeout",

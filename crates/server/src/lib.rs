@@ -15,6 +15,7 @@ mod heartbeat;
 mod hop_by_hop;
 mod http;
 mod operation_metrics;
+mod port_watch;
 mod process;
 mod provider_registry;
 mod rate_limit;

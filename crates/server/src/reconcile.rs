@@ -36,6 +36,8 @@ const IDS_RETRY: Duration = Duration::from_secs(1);
 /// Interval at which boxes are looked for whose connections are not served: an agent waits a few
 /// seconds for the service.
 const EGRESS_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which boxes are looked for whose ports are not watched.
+const PORTS_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which free pages of the store's files are looked for.
 const SPACE_EVERY: Duration = Duration::from_secs(5);
 /// Pause between two steps that free pages, so that other writers go first.
@@ -51,6 +53,7 @@ pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: Canc
     jobs.spawn(tidy_the_pool(Arc::clone(&control)));
     jobs.spawn(give_space_back(Arc::clone(&control)));
     jobs.spawn(serve_egress(Arc::clone(&control)));
+    jobs.spawn(watch_ports(Arc::clone(&control)));
     jobs.spawn(disk::watch(Arc::clone(&control), data_dir));
     jobs.spawn(kernel::watch(Arc::clone(&control)));
     for entry in control.registry().entries() {
@@ -98,6 +101,15 @@ async fn serve_egress(control: Arc<Control>) {
     loop {
         look.tick().await;
         report("egress", control.serve_all_egress().await);
+    }
+}
+
+/// Watches the ports of the boxes that are not watched.
+async fn watch_ports(control: Arc<Control>) {
+    let mut look = interval(PORTS_EVERY);
+    loop {
+        look.tick().await;
+        report("ports", control.watch_all_ports().await);
     }
 }
 

@@ -4,6 +4,7 @@ mod access;
 mod egress;
 mod images;
 mod limits;
+mod ports;
 mod providers;
 mod workers;
 
@@ -17,6 +18,7 @@ pub use access::{Auth, Pool, RateKey, RateLimit, RouteGroup};
 pub use egress::{DefaultEgress, Egress, OwnerEgress, Secrets};
 pub use images::{Images, Registry};
 pub use limits::{Defaults, Limits, Overflow, Retention};
+pub use ports::Ports;
 pub use providers::{Absent, Custom, DefaultProvider, Docker, DockerTls, Enabled, Mock, Native, Proot, Providers};
 pub use workers::{Leases, Worker, WorkerSelf};
 
@@ -40,6 +42,7 @@ section! {
         pub images: Images as Nested,
         pub egress: Egress as Nested,
         pub secrets: Secrets as Nested,
+        pub ports: Ports as Nested,
         pub auth: Auth as Nested,
         pub rate_limit: RateLimit as Nested,
         pub pool: Pool as Nested,

@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::egress::Egress;
 use crate::events::{EventType, Events, ID_BLOCK};
 use crate::operation_metrics::{Operation, Operations};
+use crate::port_watch::PortWatch;
 use crate::provider_registry::Registry;
 use crate::secrets::Secrets;
 use crate::store::{Applied, Change, Sandbox, Store};
@@ -51,6 +52,7 @@ pub struct Control {
     pub(super) waiters: Waiters,
     pub(super) egress: Egress,
     pub(super) secrets: Arc<Secrets>,
+    pub(super) port_watch: Arc<PortWatch>,
 }
 
 /// Parts that [`Control`] is made of.
@@ -63,6 +65,7 @@ pub struct ControlParts {
     pub admission: Arc<Admission>,
     pub egress: Egress,
     pub secrets: Arc<Secrets>,
+    pub port_watch: Arc<PortWatch>,
 }
 
 impl fmt::Debug for Control {
@@ -74,7 +77,7 @@ impl fmt::Debug for Control {
 impl Control {
     /// Creates the service from its parts, without starting any task.
     pub fn assemble(parts: ControlParts) -> Arc<Self> {
-        let ControlParts { store, registry, clock, policy, events, admission, egress, secrets } = parts;
+        let ControlParts { store, registry, clock, policy, events, admission, egress, secrets, port_watch } = parts;
         Arc::new(Self {
             store,
             registry,
@@ -91,6 +94,7 @@ impl Control {
             waiters: Waiters::default(),
             egress,
             secrets,
+            port_watch,
         })
     }
 
@@ -117,6 +121,11 @@ impl Control {
     /// Returns the connections out of sandboxes.
     pub fn egress(&self) -> &Egress {
         &self.egress
+    }
+
+    /// Returns the watches of the ports of boxes.
+    pub fn port_watch(&self) -> &PortWatch {
+        &self.port_watch
     }
 
     /// Returns the statistics of the spawn queue.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::server::{Answer, MOCK, PATIENCE, TestServer};
 
 /// A listener that parses the stream as a browser would.
-struct Listener {
+pub struct Listener {
     response: Response,
     buffer: Vec<u8>,
     /// The id that a browser would resume from.
@@ -20,7 +20,7 @@ struct Listener {
 }
 
 impl Listener {
-    async fn begin(server: &TestServer, query: &str) -> Self {
+    pub async fn begin(server: &TestServer, query: &str) -> Self {
         Self::resume(server, query, None).await
     }
 
@@ -51,7 +51,7 @@ impl Listener {
     }
 
     /// Returns the next event; `None` at the end of the stream.
-    async fn next(&mut self) -> Option<Value> {
+    pub async fn next(&mut self) -> Option<Value> {
         loop {
             let block = self.block().await?;
             let mut fields = BTreeMap::new();

@@ -1,5 +1,6 @@
 //! Ports of a sandbox: the list of them, and connections over a WebSocket.
 
+mod changes;
 mod forward;
 mod idle;
 

@@ -42,7 +42,7 @@ const SERVER_LAYERS: &[&[&str]] = &[
     &["auth", "remote_workers", "store"],
     &["budget", "provider_registry", "rate_limit", "secrets", "worker_token"],
     &["events"],
-    &["admission", "egress"],
+    &["admission", "egress", "port_watch"],
     &["control"],
     &["heartbeat", "http", "reconcile"],
     &["app"],
