@@ -232,7 +232,8 @@ impl Exchange {
         if let Err(error) = ended {
             tracing::debug!(id = %self.account.id, host = %self.host, %error, "the requests of a process broke off");
         }
-        // What has switched to another protocol goes on.
+        // The host's side ends with it, but for what has switched to another protocol.
+        *self.upstream.lock().await = Upstream { stream: None, sender: None };
         let mut tasks = std::mem::take(&mut *self.tasks.lock().await);
         while tasks.join_next().await.is_some() {}
     }
@@ -279,11 +280,13 @@ impl Exchange {
                 "the host tells the length of its answer in two ways",
             ));
         }
-        let protocol = answer.headers().get(UPGRADE).filter(|_| answer.status() == StatusCode::SWITCHING_PROTOCOLS);
-        let protocol = protocol.cloned();
-        if protocol.is_some()
-            && let Some(process) = from_process
-        {
+        let mut protocol = None;
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let Some(process) = from_process else {
+                self.is_over.cancel();
+                return Err(Refusal::new(EgressRefusal::Unreachable, "the host switches the protocol unasked"));
+            };
+            protocol = answer.headers().get(UPGRADE).cloned();
             let host = hyper::upgrade::on(&mut answer);
             self.tasks.lock().await.spawn(switched(process, host));
         }

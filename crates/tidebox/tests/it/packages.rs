@@ -6,6 +6,8 @@ mod internet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use fixtures::Engine;
+use fixtures::image::Image;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -13,6 +15,8 @@ use crate::server::{Builder, NATIVE, TestServer};
 use internet::Internet;
 
 const NOBODY: u32 = 65_534;
+/// Image of the Engine of these tests.
+const IMAGE: &str = "team/tools:1";
 
 /// Longest time of a refusal.
 const REFUSAL: Duration = Duration::from_secs(30);
@@ -220,4 +224,17 @@ async fn package_managers_work_where_the_policy_has_their_host_on_proot() {
         let proot = "providers.native.enabled=false providers.proot.enabled=true providers.default=proot";
         try_tools(|settings| TestServer::builder(&format!("{proot} {settings}"))).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn package_managers_work_where_the_policy_has_their_host_in_a_container_without_a_network() {
+    let Some(engine) = Engine::start() else { return };
+    let Some(image) = Image::debian_with(&["apt", "ca-certificates", "curl", "git", "python3-pip"]) else { return };
+    engine.load(IMAGE, &image);
+    let docker = format!(
+        "providers.native.enabled=false providers.docker.enabled=true providers.default=docker \
+         providers.docker.pull=never defaults.image={IMAGE} providers.docker.socket={}",
+        engine.socket().display()
+    );
+    try_tools(|settings| TestServer::builder(&format!("{docker} {settings}"))).await;
 }
