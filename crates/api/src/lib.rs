@@ -70,7 +70,7 @@ pub use image::{Image, ImageDetail, ImageLayer, PruneImagesRequest, PrunedImages
 pub use map::StringMap;
 pub use metrics::{Metrics, ProviderFigures, ProviderItem};
 pub use operation::OperationFigures;
-pub use port::{ListeningPort, PortMessage, Preview, PreviewRequest};
+pub use port::{ListenKind, ListenMessage, ListenRefuse, ListeningPort, PortMessage, Preview, PreviewRequest};
 pub use provider::{Empty, ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};

@@ -67,3 +67,45 @@ pub enum PortMessage {
         message: String,
     },
 }
+
+/// A text message of the server to a client that listens on a port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum ListenMessage {
+    /// The port is listened on. The first message.
+    Listening {
+        /// Number of the port.
+        port: u16,
+    },
+    /// A process has connected to the port.
+    Connection {
+        /// Number of the connection, for the path that takes it.
+        connection: u64,
+    },
+    /// The port is no longer listened on. The last message.
+    Error {
+        /// Error code, as in every error of the API.
+        code: String,
+        /// Correction that the caller can make, in English.
+        message: String,
+    },
+}
+
+/// Kind of a message of a client that listens on a port, in its field `type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ListenKind {
+    /// A [`ListenRefuse`] message.
+    Refuse,
+}
+
+/// Resets a connection that waits, where the client cannot take it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListenRefuse {
+    /// Always `refuse`.
+    #[serde(rename = "type")]
+    pub kind: ListenKind,
+    /// Number of the connection.
+    pub connection: u64,
+}

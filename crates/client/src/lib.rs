@@ -29,7 +29,8 @@
 //!   of it while the command runs.
 //! - Files: [`Client::write_file`], [`Client::list_files`], [`Client::read_file`] as a
 //!   [`FileStream`].
-//! - Ports: [`Client::ports`], [`Client::connect_port`] as a [`PortStream`].
+//! - Ports: [`Client::ports`], [`Client::connect_port`] as a [`PortStream`], [`Client::listen_port`] as a
+//!   [`PortListener`].
 //! - Images: [`Client::images`], [`Client::pull_image`] with its progress as a [`PullStream`].
 //! - Secrets: [`Client::save_secret`], [`Client::secrets`].
 //! - Templates: [`Client::create_template`], [`Client::spawn_template`].
@@ -65,6 +66,7 @@ mod image;
 mod line;
 mod path;
 mod port;
+mod port_listener;
 mod provider;
 mod sandbox;
 mod secret;
@@ -79,4 +81,5 @@ pub use exec::{ExecEvent, ExecStream, Exit};
 pub use file::{FileStream, Range};
 pub use image::PullStream;
 pub use port::PortStream;
+pub use port_listener::PortListener;
 pub use sandbox::{Filter, Page};

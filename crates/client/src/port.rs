@@ -31,7 +31,7 @@ const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Size of reads and writes, in bytes.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-type Socket = WebSocketStream<Upgraded>;
+pub(crate) type Socket = WebSocketStream<Upgraded>;
 
 /// Ports.
 impl Client {
@@ -56,8 +56,15 @@ impl Client {
         port: u16,
         input: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
     ) -> Result<PortStream> {
-        let path = sandbox_path(id, &format!("/ports/{port}/connect"))?;
-        let (sink, source) = self.open_socket(&path).await?.split();
+        self.open_port(&sandbox_path(id, &format!("/ports/{port}/connect"))?, input).await
+    }
+
+    pub(crate) async fn open_port(
+        &self,
+        path: &str,
+        input: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+    ) -> Result<PortStream> {
+        let (sink, source) = self.open_socket(path).await?.split();
         let mut sender = JoinSet::new();
         sender.spawn(send(sink, input));
         Ok(PortStream { client: self.clone(), open: Some(Open { source, sender }), has_ended: false })
@@ -72,7 +79,7 @@ impl Client {
         self.send_json(Method::POST, &sandbox_path(id, "/preview")?, request, Patience::Short).await
     }
 
-    async fn open_socket(&self, path: &str) -> Result<Socket> {
+    pub(crate) async fn open_socket(&self, path: &str) -> Result<Socket> {
         let key = generate_key();
         let request = self
             .request(Method::GET, path, Patience::Short)
@@ -207,6 +214,6 @@ async fn send(
     Ok(())
 }
 
-fn cut(reason: String) -> Error {
+pub(crate) fn cut(reason: String) -> Error {
     Error::Cut { what: "both directions had ended", reason }
 }

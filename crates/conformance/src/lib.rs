@@ -16,6 +16,7 @@ mod exec;
 mod files;
 mod images;
 mod lifecycle;
+mod listen;
 mod output;
 mod ports;
 mod program;
@@ -73,6 +74,7 @@ pub fn cases() -> Vec<Case> {
         files::cases(),
         tree::cases(),
         ports::cases(),
+        listen::cases(),
         egress::cases(),
     ];
     let of_host = [answers::cases(), images::cases(), slots::cases(), shares::cases(), disk::cases()];

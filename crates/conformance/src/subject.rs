@@ -43,6 +43,8 @@ pub enum Need {
     Egress,
     /// Changes of a box's ports are reported; see [`Guest::watch_ports`].
     PortWatch,
+    /// Ports of a box can be listened on from outside; see [`Guest::listen`].
+    Listen,
     /// A command's stdin is passed on as it comes, however much comes.
     Stdin,
     /// A signal can stop a process.
@@ -167,6 +169,7 @@ impl Subject {
             | Need::Users
             | Need::Egress
             | Need::PortWatch
+            | Need::Listen
             | Need::Deadlines
             | Need::Stdin
             | Need::Stops

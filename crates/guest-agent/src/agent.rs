@@ -1,5 +1,6 @@
 //! State of the agent.
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::exec::control::Commands;
 use crate::exec::reapers::Reapers;
 use crate::failure::Result;
 use crate::known_ports::KnownPorts;
+use crate::listeners::Listeners;
 use crate::memory::Activity;
 use crate::ptrace::TracerHandle;
 use crate::sockets::Sockets;
@@ -58,6 +60,7 @@ pub(crate) struct Agent {
     pub(crate) connections: Arc<Semaphore>,
     pub(crate) egress: Egress,
     pub(crate) trust: Trust,
+    pub(crate) listeners: Rc<Listeners>,
     pub(crate) sockets: Sockets,
     pub(crate) known_ports: KnownPorts,
 }
@@ -92,6 +95,7 @@ impl Agent {
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             egress: Egress::new(boot.network),
             trust: Trust::default(),
+            listeners: Rc::default(),
             sockets: Sockets::new(sockets),
             known_ports: KnownPorts::default(),
             boot,
@@ -112,6 +116,11 @@ impl Agent {
     /// Returns the variables that each process gets unless they are set otherwise.
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
         self.egress.variables().iter().cloned().chain(self.trust.variables()).collect()
+    }
+
+    /// Returns whether the agent itself listens at this address.
+    pub(crate) fn is_own(&self, address: IpAddr, port: u16) -> bool {
+        self.egress.is_own(address, port) || self.listeners.is_own(address, port)
     }
 }
 

@@ -25,6 +25,11 @@ pub(crate) fn exhausted(message: impl Into<String>) -> Failure {
     failure(FailureKind::Exhausted, message)
 }
 
+/// Returns the failure of a request for what something else in the box has.
+pub(crate) fn conflict(message: impl Into<String>) -> Failure {
+    failure(FailureKind::Conflict, message)
+}
+
 /// Returns the failure of a request that this box can never carry out.
 pub(crate) fn not_supported(message: impl Into<String>) -> Failure {
     failure(FailureKind::NotSupported, message)

@@ -14,6 +14,7 @@ mod kill_tree;
 mod known_ports;
 mod launch;
 mod link;
+mod listeners;
 mod memory;
 mod oom;
 mod ports;

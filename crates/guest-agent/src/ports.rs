@@ -49,7 +49,7 @@ async fn dial(agent: &Agent, port: u16) -> Result<TcpStream> {
 /// Connects to the first of the addresses that accepts and is not the agent's own; `None` if none
 /// does.
 async fn first(agent: &Agent, addresses: &[IpAddr], port: u16) -> Result<Option<TcpStream>> {
-    for address in addresses.iter().filter(|address| !agent.egress.is_own(**address, port)) {
+    for address in addresses.iter().filter(|address| !agent.is_own(**address, port)) {
         match TcpStream::connect((*address, port)).await {
             Ok(stream) if is_itself(&stream) => {}
             Ok(stream) => return Ok(Some(stream)),

@@ -23,6 +23,9 @@
 //! | `POST /ports` | – | array of [`ListeningPort`] |
 //! | `POST /ports/watch` | [`WatchPorts`] | lines of [`PortChange`], until a later such request or the end of the box |
 //! | `POST /connect` | [`Connect`] in [`REQUEST_HEADER`], raw bytes to the program | raw bytes from it |
+//! | `POST /listen` | [`Listen`] | lines of [`ListenRow`], as long as the port is listened on |
+//! | `POST /listen/accept` | [`ListenAccept`] in [`REQUEST_HEADER`], raw bytes to the program | raw bytes from it |
+//! | `POST /listen/refuse` | [`ListenRefuse`] | `{}` |
 //! | `POST /egress` | – | lines of [`EgressRow`], until a later such request or the end of the box |
 //! | `POST /egress/accept` | [`EgressAccept`] in [`REQUEST_HEADER`], raw bytes to the program | raw bytes from it |
 //! | `POST /egress/refuse` | [`EgressRefuse`] | `{}` |
@@ -30,8 +33,9 @@
 //!
 //! `GET /file` takes its [`ReadFile`] in [`REQUEST_HEADER`] too: JSON,
 //! percent-encoded outside printable ASCII, so that any path fits a header. The end of either body
-//! of `POST /connect` and `POST /egress/accept` is the end of what that side writes; a reset is one of
-//! the connection. So is [`RESET_TRAILER`] after what the program sends: a reset could overtake it.
+//! of `POST /connect`, `POST /listen/accept` and `POST /egress/accept` is the end of what that side
+//! writes; a reset is one of the connection. So is [`RESET_TRAILER`] after what the program sends: a
+//! reset could overtake it.
 //!
 //! # Connections out of the box
 //!
@@ -54,6 +58,7 @@ mod container;
 mod egress;
 pub mod frame;
 mod launch;
+mod listen;
 mod ports;
 mod trace;
 
@@ -68,6 +73,9 @@ pub use egress::{
     EgressAccept, EgressReason, EgressRefuse, EgressRow,
 };
 pub use launch::{CgroupDir, LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport, Overlay, Slot, SoftLimits, Storage};
+pub use listen::{
+    LISTEN_CONNECTIONS_MAX, LISTEN_ROW_BYTES_MAX, LISTENERS_MAX, Listen, ListenAccept, ListenRefuse, ListenRow,
+};
 pub use ports::{
     Connect, ListeningPort, PORT_CHANGE_BYTES_MAX, PORT_CHANGE_EVERY, PORT_CHANGES_BURST, PORTS_MAX, PortChange,
     WatchPorts,
@@ -79,8 +87,8 @@ pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
 ///
 /// Since 2 the agent knows the defaults of commands, and the server no longer adds them. Since 3 a
 /// command can have a terminal, and be controlled. Since 4 ports can be listed and connected to. Since 5 the agent has a proxy for
-/// connections out of the box. Since 6 the box can be made to trust an authority, and changes of ports are
-/// reported.
+/// connections out of the box. Since 6 the box can be made to trust an authority, changes of ports are
+/// reported, and ports can be listened on for callers.
 pub const VERSION: u32 = 6;
 /// Header with [`VERSION`] on every request, and on an answer of 505.
 pub const VERSION_HEADER: &str = "tidebox-protocol";
@@ -340,6 +348,8 @@ pub enum FailureKind {
     NoSpace,
     /// The box has no process, descriptor or memory left for the request.
     Exhausted,
+    /// Something else in the box has what the request asks for.
+    Conflict,
     /// This box cannot do it for any request.
     NotSupported,
     /// The agent itself failed.
@@ -355,6 +365,7 @@ impl FailureKind {
             FailureKind::NotFound => 404,
             FailureKind::NoSpace => 507,
             FailureKind::Exhausted => 503,
+            FailureKind::Conflict => 409,
             FailureKind::NotSupported => 501,
             FailureKind::Internal => 500,
         }

@@ -11,6 +11,8 @@ mod egress;
 mod exec;
 mod lines;
 mod link;
+mod listen;
+mod numbers;
 mod ports;
 mod request;
 mod transfer;
@@ -38,7 +40,7 @@ use self::request::{LONG_WAIT, SHORT_WAIT};
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{
     ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
-    PortChanges, Result,
+    PortChanges, PortConnections, Result,
 };
 
 /// Largest JSON of a console answer: at most six bytes for each byte of a line, and three between
@@ -209,6 +211,10 @@ impl Guest for AgentGuest {
 
     async fn connect(&self, port: u16, input: ByteStream) -> Result<ByteStream> {
         ports::connect(&self.connection, port, input).await
+    }
+
+    async fn listen(&self, port: u16) -> Result<PortConnections> {
+        listen::listen(&self.connection, port).await
     }
 
     async fn egress(&self) -> Result<EgressRequests> {

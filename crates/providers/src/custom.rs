@@ -14,6 +14,7 @@ mod fault;
 mod files;
 mod guest;
 mod labels;
+mod listen;
 mod operations;
 mod ports;
 mod remote;

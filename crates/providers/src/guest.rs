@@ -181,6 +181,20 @@ pub struct PortChange {
 /// Stream of changes of the ports of a box. It ends with the box.
 pub type PortChanges = BoxStream<'static, Result<PortChange>>;
 
+/// Stream of the connections that processes of a box make to a port that is listened on for a caller.
+/// Dropping it ends the listening, and resets the connections that wait.
+pub type PortConnections = BoxStream<'static, Result<Box<dyn PortConnection>>>;
+
+/// A connection to such a port, which waits to be accepted. Dropping it resets it.
+#[async_trait]
+pub trait PortConnection: Send {
+    /// Accepts the connection. `input` goes to the process, the result is what it sends; for both
+    /// the rules of [`Guest::connect`] hold.
+    ///
+    /// - A connection that no longer waits is [`crate::Error::NotFound`].
+    async fn accept(self: Box<Self>, input: ByteStream) -> Result<ByteStream>;
+}
+
 /// Stream of the connections that processes of a box ask for. It ends with the box.
 pub type EgressRequests = BoxStream<'static, Result<EgressRequest>>;
 
@@ -370,6 +384,18 @@ pub trait Guest: fmt::Debug + Send + Sync {
     /// - Dropping the result before its end resets the connection.
     /// - No port of the host, and none of the agent, can be reached.
     async fn connect(&self, port: u16, input: ByteStream) -> Result<ByteStream>;
+
+    /// Listens on a TCP port of the loopback of the box, until the stream is dropped.
+    ///
+    /// - A port that something in the box listens on is [`crate::Error::Conflict`], one that the box
+    ///   may not listen on [`crate::Error::Invalid`].
+    /// - More than 16 ports at once are [`crate::Error::Exhausted`]. Of 128 connections at once, to all
+    ///   of them, further ones wait.
+    /// - The port is not among those that [`Guest::ports`] lists, and [`Guest::connect`] does not
+    ///   reach it.
+    /// - Connections that were accepted go on when the stream is dropped.
+    /// - A provider whose boxes share the network of others returns [`crate::Error::NotSupported`].
+    async fn listen(&self, port: u16) -> Result<PortConnections>;
 
     /// Receives the connections that processes of the box ask for at its proxy: the agent's, on the
     /// box's loopback, which speaks HTTP, `CONNECT` and SOCKS5 and is named by `HTTP_PROXY` and

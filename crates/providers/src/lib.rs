@@ -41,7 +41,7 @@ pub use error::{Error, Result};
 pub use guest::{
     ByteStream, Command, Control, EGRESS_HOST_BYTES_MAX, EgressAnswer, EgressRefusal, EgressRequest, EgressRequests,
     ExitStatus, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputEvent, OutputStream, PortChange,
-    PortChanges, STREAM_BYTES_MAX, TerminalSize,
+    PortChanges, PortConnection, PortConnections, STREAM_BYTES_MAX, TerminalSize,
 };
 pub use host_disk::DiskUsage;
 pub use kernel::KernelShare;

@@ -2,6 +2,7 @@
 //! decisions are made here; HTTP handlers only translate requests and answers.
 
 mod admission;
+mod announced;
 mod audit;
 mod collected;
 mod destroy;
@@ -13,6 +14,7 @@ mod guests;
 mod images;
 mod inventory;
 mod leased;
+mod listen;
 mod policy;
 mod pool;
 mod port_events;
@@ -31,6 +33,7 @@ mod waiters;
 mod workers;
 
 pub use admission::Decision;
+pub use announced::{Listener, Refuser, Taken};
 pub use collected::Collected;
 #[cfg(test)]
 pub use collected::collected_of;

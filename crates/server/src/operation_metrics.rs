@@ -40,6 +40,8 @@ pub enum Operation {
     Ports,
     /// A connection to a port was opened.
     Connect,
+    /// A port was listened on for the caller.
+    Listen,
     /// A request was passed on to a port.
     Preview,
 }
@@ -65,6 +67,7 @@ impl Operation {
             Operation::Logs => "logs",
             Operation::Ports => "ports",
             Operation::Connect => "connect",
+            Operation::Listen => "listen",
             Operation::Preview => "preview",
         }
     }

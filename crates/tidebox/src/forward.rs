@@ -1,7 +1,9 @@
-//! `tidebox forward`: ports of a sandbox as ports of this machine.
+//! `tidebox forward`: ports of a sandbox as ports of this machine, and the other way round.
 
 mod mapping;
 mod relay;
+mod reverse;
+mod sandbox_end;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +15,8 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use self::mapping::Mapping;
+use self::mapping::{Mapping, Reverse};
+use self::sandbox_end::ended;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::{Format, harmless, stdout};
@@ -21,33 +24,42 @@ use crate::signals::Signals;
 
 /// Most connections at once of one port; further ones wait.
 const CONNECTIONS_MAX: usize = 256;
-/// Longest single wait for the end of the sandbox: the longest that the server allows.
-const WATCH: &str = "10m";
-/// Pause before the sandbox is looked for again, and before a connection is accepted again.
+/// Pause before a connection is accepted again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Make ports of a sandbox reachable on this machine
+/// Make ports of a sandbox reachable on this machine, or ports of this machine in the sandbox
 #[derive(Debug, Args)]
 #[command(
     after_help = "Each connection to a local port is one to the port in the sandbox, at its loopback or another of its\n\
     addresses. Runs until Ctrl-C, or until the sandbox ends. A port of 0 takes a free one and prints it.\n\n\
+    With --reverse, as with ssh -R, programs in the sandbox connect to its port, and reach a port of this machine, or\n\
+    of another host that this machine reaches.\n\n\
     tidebox forward sb-… 3000\n\
-    tidebox forward sb-… 8080:80 0:5432"
+    tidebox forward sb-… 8080:80 0:5432\n\
+    tidebox forward --reverse sb-… 5432 8080:3000 9000:db.internal:9000"
 )]
 pub struct ForwardArgs {
     /// The sandbox
     id: String,
-    /// Port here, and the port in the sandbox if it is another
-    #[arg(required = true, value_name = "LOCAL[:REMOTE]", value_parser = mapping::parse)]
-    ports: Vec<Mapping>,
+    /// Port here, and the port in the sandbox if it is another; with --reverse the port in the sandbox,
+    /// and what it leads to if it is not the same port of this machine: 8080:3000, 8080:HOST:3000
+    #[arg(required = true, value_name = "LOCAL[:REMOTE]")]
+    ports: Vec<String>,
     /// Address of this machine to listen on; any other than a loopback address lets others in
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     address: IpAddr,
+    /// Listen in the sandbox, on its loopback, and connect from here
+    #[arg(long, conflicts_with = "address")]
+    reverse: bool,
 }
 
 /// Listens until a signal comes or the sandbox has ended.
 pub async fn run(context: &Context, args: ForwardArgs) -> Result {
-    let ForwardArgs { id, ports, address } = args;
+    let ForwardArgs { id, ports, address, reverse } = args;
+    if reverse {
+        return reverse::run(context, &id, parsed(&ports, Reverse::parse)?).await;
+    }
+    let ports = parsed(&ports, Mapping::parse)?;
     let mut signals = Signals::listen()?;
     // Refuses before anything listens if there is no such sandbox, or none with ports.
     context.client.ports(&id).await?;
@@ -69,6 +81,12 @@ pub async fn run(context: &Context, args: ForwardArgs) -> Result {
         exit = signals.next() => Err(Failure::silent(exit)),
         failure = ended(&context.client, &id) => Err(failure),
     }
+}
+
+/// Parses each mapping.
+fn parsed<T>(texts: &[String], parse: impl Fn(&str) -> std::result::Result<T, String>) -> Result<Vec<T>> {
+    let parse = |text: &String| parse(text).map_err(|fault| Failure::usage(format!("`{}`: {fault}", harmless(text))));
+    texts.iter().map(parse).collect()
 }
 
 fn line(format: Format, bound: SocketAddr, port: u16, id: &str) -> String {
@@ -100,21 +118,4 @@ async fn listen(client: Client, id: Arc<str>, port: u16, listener: TcpListener) 
             Err(_) => tokio::time::sleep(RETRY).await,
         }
     }
-}
-
-/// Waits for the end of the sandbox, and returns the failure that says so.
-async fn ended(client: &Client, id: &str) -> Failure {
-    loop {
-        match client.wait(id, "destroyed", Some(WATCH)).await {
-            Ok(_) => return gone(id),
-            Err(error) if error.is_code("not_found") || error.is_code("conflict") => return gone(id),
-            Err(error) if error.is_code("timeout") => {}
-            // The server restarts, or has much to do.
-            Err(_) => tokio::time::sleep(RETRY).await,
-        }
-    }
-}
-
-fn gone(id: &str) -> Failure {
-    Failure::new("not_found", format!("the sandbox {id} has ended"))
 }

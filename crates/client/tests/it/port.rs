@@ -55,13 +55,31 @@ impl<T: Send + 'static> Server<T> {
     }
 }
 
-/// Checks the handshake, and accepts the subprotocol.
+/// Checks the handshake of a connection, and accepts the subprotocol.
 #[expect(clippy::result_large_err, reason = "the type is tungstenite's")]
 fn as_asked(
     request: &Request,
-    mut response: Response,
+    response: Response,
 ) -> Result<Response, tokio_tungstenite::tungstenite::handshake::server::ErrorResponse> {
     assert_eq!(request.uri(), "/api/v1/sandboxes/sb-1/ports/3000/connect");
+    with_protocol(request, response)
+}
+
+/// Checks the handshake of a listener, and accepts the subprotocol.
+#[expect(clippy::result_large_err, reason = "the type is tungstenite's")]
+fn as_listening(
+    request: &Request,
+    response: Response,
+) -> Result<Response, tokio_tungstenite::tungstenite::handshake::server::ErrorResponse> {
+    assert_eq!(request.uri(), "/api/v1/sandboxes/sb-1/ports/3000/listen");
+    with_protocol(request, response)
+}
+
+#[expect(clippy::result_large_err, reason = "the type is tungstenite's")]
+fn with_protocol(
+    request: &Request,
+    mut response: Response,
+) -> Result<Response, tokio_tungstenite::tungstenite::handshake::server::ErrorResponse> {
     assert_eq!(request.headers()["x-api-key"], "the-key");
     let protocol = request.headers()["sec-websocket-protocol"].clone();
     assert_eq!(protocol, api::SOCKET_PROTOCOL);
@@ -231,4 +249,49 @@ async fn a_server_that_falls_silent_is_given_up_and_one_that_pings_is_not() {
     assert_eq!(port.next().await.unwrap().unwrap(), "late");
     assert!(matches!(failed(port).await, Error::Timeout { .. }));
     server.end().await;
+}
+
+#[tokio::test]
+async fn connections_to_a_listened_port_are_announced_and_can_be_refused() {
+    let server = Server::raw(|stream| {
+        let mut socket = accept_hdr(stream, as_listening).expect("a handshake");
+        socket.send(Message::text(r#"{"type":"listening","port":3000}"#)).expect("it listens");
+        socket.send(Message::Ping(Bytes::new())).expect("it listens");
+        socket.send(Message::text(r#"{"type":"connection","connection":7}"#)).expect("it listens");
+        let mut refused = socket.read().expect("a message");
+        while !refused.is_text() {
+            refused = socket.read().expect("a message");
+        }
+        socket.send(Message::text(r#"{"type":"error","code":"conflict","message":"the end"}"#)).expect("it listens");
+        refused
+    });
+    let mut listener = server.client.listen_port("sb-1", 3000).await.expect("the server accepts");
+    assert_eq!(listener.next().await.expect("a connection"), 7);
+    listener.refuse(7).await.expect("the server is there");
+    let error = listener.next().await.expect_err("the end");
+    assert!(error.is_code("conflict"), "{error:?}");
+    assert_eq!(server.end().await, Message::text(r#"{"type":"refuse","connection":7}"#));
+}
+
+#[tokio::test]
+async fn a_listener_whose_server_says_nonsense_or_nothing_ends_with_an_error() {
+    for (message, is_expected) in [
+        (Some(Message::text("hello")), (|error| matches!(error, Error::Protocol { .. })) as fn(&Error) -> bool),
+        (Some(Message::binary("bytes")), |error| matches!(error, Error::Protocol { .. })),
+        (Some(Message::Close(normal())), |error| matches!(error, Error::Cut { .. })),
+        (None, |error| matches!(error, Error::Timeout { .. })),
+    ] {
+        let server = Server::raw(move |stream| {
+            let mut socket = accept_hdr(stream, as_listening).expect("a handshake");
+            if let Some(message) = message {
+                socket.send(message).expect("it listens");
+            }
+            let _ = socket.read();
+        });
+        let mut listener = server.client.listen_port("sb-1", 3000).await.expect("the server accepts");
+        let error = listener.next().await.expect_err("an error");
+        assert!(is_expected(&error), "{error:?}");
+        drop(listener);
+        server.end().await;
+    }
 }

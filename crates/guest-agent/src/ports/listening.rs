@@ -40,7 +40,7 @@ impl Rows for Ports {
 /// Internal if the kernel shows none; those of the budget.
 pub(crate) async fn ports(agent: &Agent, mut share: Share) -> Result<Ports> {
     let mut sockets = agent.sockets.listening()?;
-    sockets.retain(|socket| !agent.egress.is_own(socket.address, socket.port));
+    sockets.retain(|socket| !agent.is_own(socket.address, socket.port));
     share.take(sockets.len() * size_of::<ListeningPort>()).await?;
     // Several sockets may share a port.
     let mut found: BTreeMap<PortKey, ListeningPort> = BTreeMap::new();

@@ -79,7 +79,7 @@ fn processor_time() -> Duration {
 fn report(agent: &Agent, sockets: Option<Vec<Socket>>, to: &mpsc::Sender<Bytes>) {
     let mut known = agent.known_ports.known.borrow_mut();
     if let Some(mut sockets) = sockets {
-        sockets.retain(|socket| !agent.egress.is_own(socket.address, socket.port));
+        sockets.retain(|socket| !agent.is_own(socket.address, socket.port));
         known.learn(sockets, |new| of_box(agent, new));
     }
     let most = known.allowance.grants(Instant::now()).min(to.capacity());

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::rows;
 use crate::files::read::Content;
 use crate::memory::Active;
-use crate::{egress, link, ports};
+use crate::{egress, link, listeners, ports};
 
 /// Body of an answer.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub(crate) enum Answer {
     Egress(egress::Output, #[expect(dead_code, reason = "counts as long as it lives")] Active),
     /// Connections that processes ask for.
     Asked(egress::Rows),
+    /// Connections to a port that a caller listens on.
+    Incoming(listeners::Rows),
     /// Changes of ports.
     Changes(ports::Changes),
 }
@@ -56,6 +58,7 @@ impl Body for Answer {
             Answer::Port(output, _) => return Poll::Ready(of_connection(ready!(output.poll_piece(cx)))),
             Answer::Egress(output, _) => return Poll::Ready(of_connection(ready!(output.poll_piece(cx)))),
             Answer::Asked(rows) => ready!(rows.poll_piece(cx)).map(Ok),
+            Answer::Incoming(rows) => ready!(rows.poll_piece(cx)).map(Ok),
             Answer::Changes(changes) => ready!(changes.poll_piece(cx)).map(Ok),
         };
         Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
@@ -76,6 +79,7 @@ impl Body for Answer {
             | Answer::Port(..)
             | Answer::Egress(..)
             | Answer::Asked(_)
+            | Answer::Incoming(_)
             | Answer::Changes(_) => SizeHint::default(),
         }
     }

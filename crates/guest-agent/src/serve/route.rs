@@ -76,6 +76,20 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             let output = ports::connect(agent, wanted, request.into_body()).await?;
             return Ok(Response::new(Answer::Port(output, agent.activity.begin())));
         }
+        (&Method::POST, "/listen") => {
+            let is_agents = |address, port| agent.egress.is_own(address, port);
+            let rows = agent.listeners.listen(body(request).await?, agent.boot.network, is_agents)?;
+            return Ok(Response::new(Answer::Incoming(rows)));
+        }
+        (&Method::POST, "/listen/accept") => {
+            let accept = header(&request)?;
+            let output = agent.listeners.accept(accept, request.into_body())?;
+            return Ok(Response::new(Answer::Port(output, agent.activity.begin())));
+        }
+        (&Method::POST, "/listen/refuse") => {
+            agent.listeners.refuse(body(request).await?)?;
+            return done();
+        }
         (&Method::POST, "/egress") => return Ok(Response::new(Answer::Asked(agent.egress.receive()?))),
         (&Method::POST, "/egress/accept") => {
             let accept = header(&request)?;

@@ -7,6 +7,7 @@ mod files;
 mod harness;
 mod image;
 mod life;
+mod listeners;
 mod ports;
 mod streams;
 mod trees;

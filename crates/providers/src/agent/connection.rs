@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use guest_protocol::frame::HEADER_BYTES;
-use guest_protocol::{EGRESS_CONNECTIONS_MAX, RESET_TRAILER, VERSION, VERSION_HEADER};
+use guest_protocol::{EGRESS_CONNECTIONS_MAX, LISTEN_CONNECTIONS_MAX, RESET_TRAILER, VERSION, VERSION_HEADER};
 use h2::client::{Builder, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, Response};
@@ -50,6 +50,7 @@ pub(super) struct Connection {
     sender: SendRequest<Bytes>,
     streams: Arc<Semaphore>,
     egress: Arc<Semaphore>,
+    listen: Arc<Semaphore>,
     large_answers: Semaphore,
     closed: CancellationToken,
     /// Task that reads and writes the byte stream.
@@ -82,6 +83,7 @@ impl Connection {
             sender,
             streams: Arc::new(Semaphore::new(STREAMS_MAX as usize)),
             egress: Arc::new(Semaphore::new(EGRESS_MAX)),
+            listen: Arc::new(Semaphore::new(LISTEN_CONNECTIONS_MAX)),
             large_answers: Semaphore::new(LARGE_ANSWERS_MAX),
             closed,
             _driver: driver,
@@ -107,6 +109,11 @@ impl Connection {
     /// Waits for the permit for a connection out of the box.
     pub(super) async fn egress_permit(&self) -> Result<OwnedSemaphorePermit> {
         Arc::clone(&self.egress).acquire_owned().await.map_err(|_| Error::Gone)
+    }
+
+    /// Waits for the permit for a connection to a port that a caller listens on.
+    pub(super) async fn listen_permit(&self) -> Result<OwnedSemaphorePermit> {
+        Arc::clone(&self.listen).acquire_owned().await.map_err(|_| Error::Gone)
     }
 
     /// Waits for the permit for an answer that takes much memory until it is complete.

@@ -1,6 +1,5 @@
 //! Connections that processes of a box ask for.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -9,13 +8,12 @@ use guest_protocol::{
     EGRESS_CONNECTIONS_MAX, EGRESS_HOST_BYTES_MAX, EGRESS_ROW_BYTES_MAX, EgressAccept, EgressReason, EgressRefuse,
     EgressRow,
 };
-use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio::task::JoinSet;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::connection::Connection;
 use super::lines::Lines;
 use super::link;
+use super::numbers::{Number, Numbers};
 use super::request::SHORT_WAIT;
 use crate::{ByteStream, EgressAnswer, EgressRefusal, EgressRequest, EgressRequests, Error, Result};
 
@@ -28,16 +26,13 @@ const GIVEN_UP: &str = "the service did not make the connection; try again";
 /// Begins to receive.
 pub(super) async fn receive(connection: &Arc<Connection>) -> Result<EgressRequests> {
     let lines = Lines::of(RECEIVE, connection, "/egress", &(), EGRESS_ROW_BYTES_MAX).await?;
-    let (given_up, mut to_refuse) = mpsc::channel(EGRESS_CONNECTIONS_MAX);
-    let mut refusing = JoinSet::new();
     let refuser = Arc::clone(connection);
-    refusing.spawn(async move {
-        while let Some(id) = to_refuse.recv().await {
-            // Without it the process waits for as long as it would without a server.
-            drop(refuse(&refuser, id, EgressReason::Unreachable, GIVEN_UP).await);
-        }
+    let numbers = Numbers::new(EGRESS_CONNECTIONS_MAX, move |id| {
+        let connection = Arc::clone(&refuser);
+        // Without it the process waits for as long as it would without a server.
+        async move { drop(refuse(&connection, id, EgressReason::Unreachable, GIVEN_UP).await) }
     });
-    let rows = Rows { lines, open: Arc::default(), given_up, connection: Arc::clone(connection), _refusing: refusing };
+    let rows = Rows { lines, numbers, connection: Arc::clone(connection) };
     let requests = stream::unfold(Some(rows), |rows| async move {
         let mut rows = rows?;
         match rows.next().await {
@@ -54,17 +49,11 @@ async fn refuse(connection: &Connection, id: u64, reason: EgressReason, message:
     connection.order(REFUSE, "/egress/refuse", &request, SHORT_WAIT).await
 }
 
-/// Numbers of the connections that wait for an answer.
-type Open = Arc<Mutex<HashSet<u64>>>;
-
 /// Connections that an agent lists.
 struct Rows {
     lines: Lines,
-    open: Open,
-    given_up: mpsc::Sender<u64>,
+    numbers: Numbers,
     connection: Arc<Connection>,
-    /// Task that refuses what was given up.
-    _refusing: JoinSet<()>,
 }
 
 impl Rows {
@@ -78,37 +67,10 @@ impl Rows {
         if host.is_empty() || host.len() > EGRESS_HOST_BYTES_MAX || port == 0 {
             return Err(Error::failed(RECEIVE, "the agent lists a connection that cannot be"));
         }
-        if !self.open.lock().insert(id) {
-            return Err(Error::failed(RECEIVE, "the agent lists a connection twice"));
-        }
-        let number = Number { id, open: Arc::clone(&self.open), given_up: Some(self.given_up.clone()) };
+        let number = self.numbers.take(id);
+        let number = number.ok_or_else(|| Error::failed(RECEIVE, "the agent lists a connection twice"))?;
         let answer = Box::new(Answer { number, permit, connection: Arc::clone(&self.connection) });
         Ok(Some(EgressRequest { host, port, answer }))
-    }
-}
-
-/// Number of a connection that waits for an answer.
-struct Number {
-    id: u64,
-    open: Open,
-    /// Taken once there is an answer.
-    given_up: Option<mpsc::Sender<u64>>,
-}
-
-impl Number {
-    fn answered(mut self) -> u64 {
-        self.given_up = None;
-        self.id
-    }
-}
-
-impl Drop for Number {
-    fn drop(&mut self) {
-        self.open.lock().remove(&self.id);
-        if let Some(given_up) = self.given_up.take() {
-            // There is room for all that can be open.
-            let _ = given_up.try_send(self.id);
-        }
     }
 }
 

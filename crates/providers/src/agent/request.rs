@@ -99,6 +99,7 @@ pub(super) fn failure(action: &'static str, failure: Failure) -> Error {
         FailureKind::NotFound => Error::NotFound(message),
         FailureKind::NoSpace => Error::NoSpace,
         FailureKind::Exhausted => Error::Exhausted(message),
+        FailureKind::Conflict => Error::Conflict(message),
         FailureKind::NotSupported => Error::NotSupported(message),
         FailureKind::Internal => Error::failed(action, message),
     }

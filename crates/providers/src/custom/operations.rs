@@ -9,11 +9,11 @@ use guest_protocol::{CONSOLE_LINES_MAX, GLOB_RESULTS_MAX};
 
 use super::files::file_info;
 use super::guest::CustomGuest;
-use super::{exec, files, ports};
+use super::{exec, files, listen, ports};
 use crate::agent::{check_mode, check_path};
 use crate::{
     ByteStream, Command, Control, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort,
-    OutputStream, PortChanges, Result, Signal, TerminalSize,
+    OutputStream, PortChanges, PortConnections, Result, Signal, TerminalSize,
 };
 
 /// Control of a remote command, which supports no operation.
@@ -130,6 +130,13 @@ impl Guest for CustomGuest {
             return Err(Error::Invalid("port 0 does not exist; ports are numbered from 1".to_owned()));
         }
         ports::connect(self, port, input).await
+    }
+
+    async fn listen(&self, port: u16) -> Result<PortConnections> {
+        if port == 0 {
+            return Err(Error::Invalid("port 0 does not exist; ports are numbered from 1".to_owned()));
+        }
+        listen::listen(self, port).await
     }
 
     async fn egress(&self) -> Result<EgressRequests> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use client::PortStream;
-use futures_util::{StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use guest_protocol::PORTS_MAX;
 use parking_lot::Mutex;
 
@@ -35,7 +35,22 @@ fn listening(port: api::ListeningPort) -> Result<ListeningPort> {
 
 /// Connects to a port; see [`crate::Guest::connect`].
 pub(super) async fn connect(guest: &CustomGuest, port: u16, input: ByteStream) -> Result<ByteStream> {
-    let failure = Arc::new(Mutex::new(None));
+    let (input, failure) = kept(input);
+    let client = guest.writing()?;
+    let stream = match guest.ask(CONNECT, client.connect_port(guest.sandbox(), port, input)).await {
+        Err(Error::Gone) => return Err(missing(guest, port).await),
+        opened => opened?,
+    };
+    let (remote, known) = (Arc::clone(&guest.remote), guest.known.clone());
+    Ok(output(Output { remote, known, stream, failure }))
+}
+
+/// Error of an input, once there is one.
+pub(super) type Failure = Arc<Mutex<Option<Error>>>;
+
+/// Converts the input for the client, and keeps its error.
+pub(super) fn kept(input: ByteStream) -> (impl Stream<Item = std::io::Result<bytes::Bytes>> + Send + 'static, Failure) {
+    let failure = Failure::default();
     let kept = Arc::clone(&failure);
     let input = input.map(move |piece| {
         piece.map_err(|error| {
@@ -43,13 +58,12 @@ pub(super) async fn connect(guest: &CustomGuest, port: u16, input: ByteStream) -
             std::io::Error::other("the input failed")
         })
     });
-    let client = guest.writing()?;
-    let stream = match guest.ask(CONNECT, client.connect_port(guest.sandbox(), port, input)).await {
-        Err(Error::Gone) => return Err(missing(guest, port).await),
-        opened => opened?,
-    };
-    let output = Output { remote: Arc::clone(&guest.remote), known: guest.known.clone(), stream, failure };
-    Ok(stream::unfold(Some(output), |output| async move {
+    (input, failure)
+}
+
+/// Returns the bytes of a connection.
+pub(super) fn output(output: Output) -> ByteStream {
+    stream::unfold(Some(output), |output| async move {
         let mut output = output?;
         match output.stream.next().await {
             Ok(Some(piece)) => Some((Ok(piece), Some(output))),
@@ -57,7 +71,7 @@ pub(super) async fn connect(guest: &CustomGuest, port: u16, input: ByteStream) -
             Err(error) => Some((Err(output.broken(error).await), None)),
         }
     })
-    .boxed())
+    .boxed()
 }
 
 /// Returns the error for "not found", which the API uses for the port and for the sandbox.
@@ -70,12 +84,11 @@ async fn missing(guest: &CustomGuest, port: u16) -> Error {
 }
 
 /// A connection, and what is needed to say why it broke.
-struct Output {
-    remote: Arc<Remote>,
-    known: Known,
-    stream: PortStream,
-    /// Error of the input.
-    failure: Arc<Mutex<Option<Error>>>,
+pub(super) struct Output {
+    pub(super) remote: Arc<Remote>,
+    pub(super) known: Known,
+    pub(super) stream: PortStream,
+    pub(super) failure: Failure,
 }
 
 impl Output {

@@ -15,7 +15,7 @@ use super::shell::run;
 use crate::agent::{check_mode, check_path, check_port};
 use crate::{
     ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
-    PortChanges, Result,
+    PortChanges, PortConnections, Result,
 };
 
 /// Size of the pieces in which a file is read, in bytes.
@@ -160,6 +160,11 @@ impl Guest for MockGuest {
         check_port(port)?;
         // No command of a mock box can listen.
         self.alive(async { Err(Error::NotFound(format!("nothing listens on port {port} in the box"))) }).await
+    }
+
+    async fn listen(&self, port: u16) -> Result<PortConnections> {
+        check_port(port)?;
+        self.silent().await
     }
 
     async fn egress(&self) -> Result<EgressRequests> {

@@ -1,6 +1,7 @@
 //! Tests of the guest over a byte stream, with agents that lie, flood, stall and die.
 
 mod egress;
+mod listen;
 mod ports;
 
 use std::collections::BTreeMap;

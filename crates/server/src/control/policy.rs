@@ -46,6 +46,8 @@ pub struct Policy {
     pub reserve_inodes: u64,
     /// Lease duration, grace period, and the age of a heartbeat that makes a worker stale.
     pub leases: Leases,
+    /// True if callers may listen on ports of their sandboxes.
+    pub allows_reverse: bool,
     /// Time between two looks at the ports of a box; zero for none.
     pub port_watch_interval: Duration,
     /// True if other workers are configured.

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio_util::task::TaskTracker;
 
+use super::announced::Announced;
 use super::error::{Error, Resource, Result};
 use super::policy::Policy;
 use super::waiters::Waiters;
@@ -53,6 +54,8 @@ pub struct Control {
     pub(super) egress: Egress,
     pub(super) secrets: Arc<Secrets>,
     pub(super) port_watch: Arc<PortWatch>,
+    /// Connections that callers may take.
+    pub(super) announced: Arc<Announced>,
 }
 
 /// Parts that [`Control`] is made of.
@@ -95,6 +98,7 @@ impl Control {
             egress,
             secrets,
             port_watch,
+            announced: Arc::default(),
         })
     }
 

@@ -37,6 +37,8 @@ pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
         api::OwnerHeader,
         api::OwnerId,
         api::PortMessage,
+        api::ListenMessage,
+        api::ListenRefuse,
         api::RelativePath,
         api::SandboxId,
         api::SecretName,

@@ -1,10 +1,12 @@
 //! `/sandboxes/{id}/ports`: the ports that listen in a sandbox, and connections to them.
 
+mod listener;
 mod session;
 
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::Response;
+use tokio_util::sync::CancellationToken;
 
 use self::session::Connection;
 use super::error::Result;
@@ -15,9 +17,12 @@ use super::request::{Name, Names};
 use super::state::Api;
 use super::websocket::Handshake;
 use super::wire;
+use crate::control::Taken;
 
 /// Command for a client that speaks no WebSocket.
 const INSTEAD: &str = "use `tidebox forward`";
+/// Command for one that wants to listen.
+const LISTEN_INSTEAD: &str = "use `tidebox forward --reverse`";
 
 /// List the ports that listen
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports", tag = "ports", params(("id" = String, Path)),
@@ -60,6 +65,66 @@ pub async fn connect(
     let (to_process, input) = port_stream::input();
     let from_process = api.control.connect(&id, port, input).await?;
     let from_process = PortStream::new(from_process, meter.account());
-    let connection = Connection { to_process, from_process };
+    let connection = Connection { to_process, from_process, ended: CancellationToken::new() };
+    Ok(handshake.open(api, request, move |api, io| session::run(api, id, io, connection, held)))
+}
+
+/// Listen on a port
+///
+/// A WebSocket on which each connection of a program in the sandbox to this port of its loopback is announced, as a
+/// `ListenMessage`. Each is taken on a WebSocket of its own within 15 seconds, or else reset; a `ListenRefuse` resets it
+/// at once. Hanging up ends the listening, and resets all connections.
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/listen", tag = "ports",
+    params(("id" = String, Path), ("port" = u16, Path, minimum = 1),
+        ("Sec-WebSocket-Protocol" = Option<String>, Header,
+            description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
+    responses(
+        (status = 101, description = "The port is listened on; from here on it is a WebSocket"),
+        (status = 400, body = api::ErrorBody,
+            description = "No port, one that the sandbox may not listen on, no handshake of a WebSocket, or it is not \
+                           supported by the provider or switched off"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox"),
+        (status = 409, body = api::ErrorBody, description = "The port is in use, or the sandbox is not running"),
+        (status = 429, body = api::ErrorBody, description = "Too many ports of the sandbox are listened on"),
+        (status = 503, body = api::ErrorBody, description = "The caller holds too much of the server's memory")))]
+pub async fn listen(
+    State(api): State<Api>,
+    Names((id, port)): Names<(String, String)>,
+    meter: Meter,
+    request: Request,
+) -> Result<Response> {
+    let port = wire::port(&port)?;
+    let handshake = Handshake::check(&api, request.headers(), LISTEN_INSTEAD)?;
+    let held = meter.account().reserve_within(listener::SOCKET_BYTES, WAIT_MAX).await?;
+    let listener = api.control.listen(&id, port).await?;
+    Ok(handshake.open(api, request, move |api, io| listener::run(api, id, io, listener, held)))
+}
+
+/// Take a connection to a port that is listened on
+///
+/// A WebSocket that is the TCP connection, with the messages of `/connect`.
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/listen/{connection}", tag = "ports",
+    params(("id" = String, Path), ("port" = u16, Path, minimum = 1),
+        ("connection" = u64, Path, description = "Number of the connection, as it was announced"),
+        ("Sec-WebSocket-Protocol" = Option<String>, Header,
+            description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
+    responses(
+        (status = 101, description = "The connection is open; from here on it is a WebSocket"),
+        (status = 400, body = api::ErrorBody, description = "No number, or no handshake of a WebSocket"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or no such connection waits"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox is not running"),
+        (status = 503, body = api::ErrorBody, description = "The caller holds too much of the server's memory")))]
+pub async fn accept(
+    State(api): State<Api>,
+    Names((id, port, connection)): Names<(String, String, String)>,
+    meter: Meter,
+    request: Request,
+) -> Result<Response> {
+    let (port, number) = (wire::port(&port)?, wire::connection(&connection)?);
+    let handshake = Handshake::check(&api, request.headers(), LISTEN_INSTEAD)?;
+    let held = meter.account().reserve_within(session::SOCKET_BYTES, WAIT_MAX).await?;
+    let (to_process, input) = port_stream::input();
+    let Taken { output, ended } = api.control.take_connection(&id, port, number, input).await?;
+    let connection = Connection { to_process, from_process: PortStream::new(output, meter.account()), ended };
     Ok(handshake.open(api, request, move |api, io| session::run(api, id, io, connection, held)))
 }

@@ -105,6 +105,8 @@ fn table() -> Vec<Row> {
         get(   "/sandboxes/{id}/files/glob",                routes!(files::glob),                    READ_BOX),
         get(   "/sandboxes/{id}/ports",                     routes!(ports::list),                    READ_BOX),
         get(   "/sandboxes/{id}/ports/{port}/connect",      routes!(ports::connect),                 Policy { takes_key_as_protocol: true, ..WRITE_BOX }),
+        get(   "/sandboxes/{id}/ports/{port}/listen",       routes!(ports::listen),                  Policy { takes_key_as_protocol: true, ..WRITE_BOX.audited("sandboxes.listen") }),
+        get(   "/sandboxes/{id}/ports/{port}/listen/{connection}", routes!(ports::accept),           Policy { takes_key_as_protocol: true, ..WRITE_BOX }),
         get(   "/sandboxes/{id}/egress",                    routes!(egress::show),                   READ_BOX),
         put(   "/sandboxes/{id}/egress",                    routes!(egress::replace),                WRITE_BOX.audited("sandboxes.egress")),
         post(  "/sandboxes/{id}/preview",                   routes!(preview::mint),                  WRITE_BOX),

@@ -33,7 +33,7 @@ pub use egress::{egress, egress_policy};
 pub use exec::{bytes, exec_request, exec_result};
 pub use images::{image, image_detail, pruned_images, pull_progress};
 pub use list::{cursor, list_filter};
-pub use ports::{listening_port, port};
+pub use ports::{connection, listening_port, port};
 pub use secrets::{secret, secret_binding};
 pub use socket::{SocketCommand, signal, socket_start, terminal_size};
 pub use text::{duration, span, time};

@@ -67,6 +67,7 @@ pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
         reserve_disk_bytes: config.limits.reserve_disk_mb << 20,
         reserve_inodes: config.limits.reserve_inodes,
         leases: config.leases,
+        allows_reverse: config.ports.reverse,
         port_watch_interval: config.ports.watch_interval,
         has_workers: !config.workers.is_empty(),
     }

@@ -61,6 +61,7 @@ pub(crate) fn policy() -> Policy {
             heartbeat_interval: seconds(30),
             stale_after: seconds(120),
         },
+        allows_reverse: true,
         port_watch_interval: Duration::ZERO,
         has_workers: false,
     }

@@ -16,10 +16,26 @@ const PIECE_BYTES: usize = 64 * 1024;
 
 /// Passes a connection on until both directions have ended. A failure is a line on stderr.
 pub async fn relay(client: &Client, id: &str, port: u16, local: TcpStream) {
+    let (reader, writer) = split(local);
+    let opened = client.connect_port(id, port, pieces(reader)).await;
+    finish(id, port, opened, writer).await;
+}
+
+/// Takes the connection of this number to a port of the sandbox, and passes it on as [`relay`].
+pub async fn take(client: &Client, id: &str, port: u16, number: u64, local: TcpStream) {
+    let (reader, writer) = split(local);
+    let opened = client.accept_port(id, port, number, pieces(reader)).await;
+    finish(id, port, opened, writer).await;
+}
+
+fn split(local: TcpStream) -> (OwnedReadHalf, OwnedWriteHalf) {
     // Small writes are not held back: each piece is passed on as it comes.
     let _ = local.set_nodelay(true);
-    let (reader, writer) = local.into_split();
-    let passed = match client.connect_port(id, port, pieces(reader)).await {
+    local.into_split()
+}
+
+async fn finish(id: &str, port: u16, opened: client::Result<PortStream>, writer: OwnedWriteHalf) {
+    let passed = match opened {
         Ok(remote) => pass(remote, writer).await,
         Err(error) => Err(error),
     };

@@ -3,6 +3,7 @@
 mod changes;
 mod forward;
 mod idle;
+mod reverse;
 
 use bytes::Bytes;
 use client::{Client, PortStream};

@@ -7,8 +7,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::{Error as Fault, Message};
+use tokio_util::sync::CancellationToken;
 
 use crate::budget::Reservation;
+use crate::control::Error;
 use crate::http::error::{ApiError, malformed};
 use crate::http::port_stream::{Cut, Part, PortStream};
 use crate::http::state::Api;
@@ -25,6 +27,8 @@ pub(super) const SOCKET_BYTES: usize = PIECE_BYTES_MAX + 2 * BUFFER_BYTES;
 pub(super) struct Connection {
     pub to_process: mpsc::Sender<Part>,
     pub from_process: PortStream,
+    /// Token that resets it.
+    pub ended: CancellationToken,
 }
 
 /// Passes bytes between a connection and the client on `io`.
@@ -35,11 +39,16 @@ pub(super) async fn run(
     connection: Connection,
     held: Reservation,
 ) {
+    let ended = connection.ended.clone();
     let mut session = Session::on(io, held).await;
     let inflow = session.inflow();
     let end = tokio::select! {
         end = converse(&api, &id, &mut session.socket, &inflow, connection) => end,
         () = api.stop.cancelled() => End::stopping("the connection was closed"),
+        () = ended.cancelled() => {
+            ApiError::from(Error::NoFile("the port is no longer listened on, which resets its connections".to_owned()))
+                .into()
+        }
     };
     session.end(end).await;
 }
@@ -54,7 +63,7 @@ async fn converse<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let Connection { to_process, from_process } = connection;
+    let Connection { to_process, from_process, ended: _ } = connection;
     let (mut sink, mut source) = socket.split();
     tokio::select! {
         end = listen(&mut source, to_process, inflow) => end,

@@ -18,6 +18,13 @@ pub fn port(text: &str) -> Result<u16, ApiError> {
     port.ok_or_else(|| malformed(format!("`{}` is no port; ports are numbers from 1 to 65535", shortened(text))))
 }
 
+/// Parses the number of a connection in a path.
+pub fn connection(text: &str) -> Result<u64, ApiError> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|_| is_number);
+    number.ok_or_else(|| malformed(format!("`{}` is no number of a connection", shortened(text))))
+}
+
 #[cfg(test)]
 mod test {
     use super::*;

@@ -13,23 +13,28 @@ use crate::cli::tidebox;
 use crate::server::{NATIVE, PATIENCE, TestServer};
 
 /// A running `tidebox forward`.
-struct Forward {
+pub(super) struct Forward {
     child: Child,
     stdout: BufReader<ChildStdout>,
 }
 
 impl Forward {
     fn start(server: &TestServer, arguments: &[&str]) -> Self {
+        Self::at(&server.url, arguments)
+    }
+
+    /// Starts it for the server at this URL.
+    pub(super) fn at(url: &str, arguments: &[&str]) -> Self {
         // Tests that run in a script's background ignore SIGINT, and the processes they start would too.
         let mut command = Command::new("env");
         command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_tidebox"), "forward"]).args(arguments);
-        command.env_clear().env("TIDEBOX_URL", &server.url).env("PATH", "/usr/bin:/bin");
+        command.env_clear().env("TIDEBOX_URL", url).env("PATH", "/usr/bin:/bin");
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         Self { child, stdout }
     }
 
-    fn line(&mut self) -> String {
+    pub(super) fn line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
         line
@@ -50,7 +55,7 @@ impl Forward {
     }
 
     /// Waits for the end, and returns the exit code and stderr.
-    fn end(mut self) -> (Option<i32>, String) {
+    pub(super) fn end(mut self) -> (Option<i32>, String) {
         let deadline = Instant::now() + PATIENCE;
         while self.child.try_wait().unwrap().is_none() {
             assert!(Instant::now() < deadline, "it does not end");
@@ -69,7 +74,7 @@ impl Drop for Forward {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
 
