@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use guest_protocol::{
     Boot, Connect, Failure, FailureKind, ListeningPort, Network, PORT_CHANGE_EVERY, PORT_CHANGES_BURST, PortChange,
-    WatchPorts,
+    RESET_TRAILER, WatchPorts,
 };
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -45,10 +45,17 @@ impl Connection {
         within(self.sender.as_ref().unwrap().send(bytes.into())).await.unwrap();
     }
 
-    /// Returns the next bytes; `None` at the end.
-    pub async fn next(&mut self) -> Option<Result<Bytes, hyper::Error>> {
-        let frame = within(self.body.frame()).await?;
-        Some(frame.map(|frame| frame.into_data().unwrap()))
+    /// Returns the next bytes, or the reset of the connection; `None` at the end.
+    pub async fn next(&mut self) -> Option<Result<Bytes, String>> {
+        let frame = match within(self.body.frame()).await? {
+            Ok(frame) => frame,
+            Err(error) => return Some(Err(error.to_string())),
+        };
+        Some(frame.into_data().map_err(|frame| {
+            let trailers = frame.into_trailers().unwrap();
+            assert!(trailers.contains_key(RESET_TRAILER), "{trailers:?}");
+            "a reset, as a trailer".to_owned()
+        }))
     }
 
     pub async fn rest(&mut self) -> Vec<u8> {
