@@ -211,6 +211,23 @@ impl Agent {
                 let output = guest.connect(asked.port, content(request.into_body())).await?;
                 Response::new(body(output.map_err(io::Error::other)))
             }
+            (_, "/ports/watch") => {
+                let asked: guest_protocol::WatchPorts = read(request).await;
+                // No port of a mock box ever changes.
+                let changes = guest.watch_ports(Duration::from_millis(asked.interval_ms)).await?;
+                Response::new(body(changes.map(|change| panic!("{change:?}"))))
+            }
+            (_, "/listen") => {
+                let asked: guest_protocol::Listen = read(request).await;
+                // No process of a mock box connects, so there is nothing to accept or to refuse.
+                let connections = guest.listen(asked.port).await?;
+                Response::new(body(connections.map(|_| panic!("a connection"))))
+            }
+            (_, "/trust") => {
+                let asked: guest_protocol::Trust = read(request).await;
+                guest.trust(&asked.certificate).await?;
+                json(&[0; 0])
+            }
             (_, "/egress") => {
                 // A mock box asks for nothing, so there is nothing to accept or to refuse.
                 let rows = guest.egress().await?.map(|request| panic!("{request:?}"));
