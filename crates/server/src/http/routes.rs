@@ -300,12 +300,15 @@ mod test {
     }
 
     #[test]
-    fn changes_of_templates_quotas_images_secrets_and_egress_are_audited_outside_of_admin_and_nothing_else_is() {
+    fn changes_of_rules_and_listening_are_audited_outside_of_admin_and_nothing_else_is() {
         let (_, policies) = router();
         for (path, method, policy) in rows(&policies).filter(|(path, ..)| !path.starts_with("/admin")) {
             let group = path.split('/').nth(1).unwrap();
-            let is_change = *method != Method::GET && policy.about != About::NewSandbox;
-            let is_rule = ["templates", "quotas", "images", "secrets"].contains(&group) || path.ends_with("/egress");
+            // A WebSocket is opened by reading.
+            let listens = path.ends_with("/listen");
+            let is_change = (*method != Method::GET || listens) && policy.about != About::NewSandbox;
+            let is_rule =
+                ["templates", "quotas", "images", "secrets"].contains(&group) || path.ends_with("/egress") || listens;
             let is_audited = is_change && is_rule;
             match policy.audit {
                 Audit::Always(action) => assert!(is_audited && action.starts_with(group), "{method} {path}: {action}"),
