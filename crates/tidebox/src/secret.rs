@@ -111,7 +111,10 @@ fn listed(secrets: &[Secret]) -> String {
 fn described(secret: &Secret) -> String {
     pairs([
         ("name", secret.name.clone()),
-        ("hosts", secret.hosts.join(", ")),
+        (
+            "hosts",
+            if secret.hosts.is_empty() { "none: it is for commands".to_owned() } else { secret.hosts.join(", ") },
+        ),
         ("header", secret.header.clone()),
         ("form", secret.form.clone()),
         ("owners", owners(secret)),

@@ -60,8 +60,9 @@ impl EgressOptions {
             Some("open") => EgressMode::Open,
             Some(_) => EgressMode::AllowList,
             None if !allow.is_empty() => EgressMode::AllowList,
-            // Naming a secret widens nothing: the server refuses a policy of hosts that it does not allow.
             None if !deny.is_empty() => EgressMode::Open,
+            // A secret without a host lets nothing through, and says so at the first request.
+            None if !secret.is_empty() => EgressMode::AllowList,
             None => return None,
         };
         Some(EgressPolicy { mode, allow, deny, secrets: secret })
