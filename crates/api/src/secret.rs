@@ -125,10 +125,13 @@ pub struct Secret {
     pub name: String,
     /// Hosts that it is sent to; none for a secret of commands.
     pub hosts: Vec<String>,
-    /// Name of the header that it is sent in.
-    pub header: String,
-    /// Form of the header's value: `plain`, `bearer`, or `basic:` and a user.
-    pub form: String,
+    /// Name of the header that it is sent in; absent for a secret of commands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+    /// Form of the header's value: `plain`, `bearer`, or `basic:` and a user; absent for a secret of
+    /// commands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<String>,
     /// Owners whose sandboxes may use it; all if empty.
     pub owners: Vec<String>,
     /// Time of the first save.

@@ -11,6 +11,7 @@ use clap::{Args, Subcommand};
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::{harmless, pairs, table};
+use crate::values::or_dash;
 
 /// Largest value that is read, in bytes; the server takes less.
 const VALUE_BYTES_MAX: u64 = 64 * 1024;
@@ -102,8 +103,9 @@ fn value(file: Option<PathBuf>) -> Result<String> {
 
 fn listed(secrets: &[Secret]) -> String {
     let rows = secrets.iter().map(|secret| {
-        let Secret { name, hosts, header, form, .. } = secret;
-        [name.clone(), hosts.join(", "), header.clone(), form.clone(), owners(secret), secret.updated_at.clone()]
+        let Secret { name, header, form, updated_at, .. } = secret;
+        let (header, form) = (or_dash(header.as_ref()), or_dash(form.as_ref()));
+        [name.clone(), hosts(secret), header, form, owners(secret), updated_at.clone()]
     });
     table(&["NAME", "HOSTS", "HEADER", "FORM", "OWNERS", "UPDATED"], rows)
 }
@@ -111,16 +113,17 @@ fn listed(secrets: &[Secret]) -> String {
 fn described(secret: &Secret) -> String {
     pairs([
         ("name", secret.name.clone()),
-        (
-            "hosts",
-            if secret.hosts.is_empty() { "none: it is for commands".to_owned() } else { secret.hosts.join(", ") },
-        ),
-        ("header", secret.header.clone()),
-        ("form", secret.form.clone()),
+        ("hosts", hosts(secret)),
+        ("header", or_dash(secret.header.as_ref())),
+        ("form", or_dash(secret.form.as_ref())),
         ("owners", owners(secret)),
         ("created", secret.created_at.clone()),
         ("updated", secret.updated_at.clone()),
     ])
+}
+
+fn hosts(secret: &Secret) -> String {
+    if secret.hosts.is_empty() { "none: for commands".to_owned() } else { secret.hosts.join(", ") }
 }
 
 fn owners(secret: &Secret) -> String {

@@ -257,7 +257,7 @@ impl Exchange {
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
             headers.insert(UPGRADE, protocol);
         }
-        for (name, value) in bound.headers {
+        for (name, value) in bound {
             headers.insert(name, value);
         }
         *request.uri_mut() = path;

@@ -29,13 +29,6 @@ pub enum SecretsError {
     Certificate(CertificateError),
 }
 
-/// Secrets that are sent to one host.
-#[derive(Debug)]
-pub struct Bound {
-    /// Headers of a request, each with a value that is not printed.
-    pub headers: Vec<(HeaderName, HeaderValue)>,
-}
-
 /// Secrets in the store.
 #[derive(Debug)]
 pub struct Secrets {
@@ -91,8 +84,8 @@ impl Secrets {
         Ok(!self.at(uses, owner, host, port).await?.is_empty())
     }
 
-    /// Returns the headers that requests to this host get. Of two secrets for one header, the first
-    /// counts.
+    /// Returns the headers that requests to this host get, with values that are not printed. Of two
+    /// secrets for one header, the first counts.
     ///
     /// # Errors
     /// If the store fails, or a secret was sealed with another key.
@@ -102,7 +95,7 @@ impl Secrets {
         owner: Option<&OwnerId>,
         host: &Host,
         port: u16,
-    ) -> Result<Bound, SecretsError> {
+    ) -> Result<Vec<(HeaderName, HeaderValue)>, SecretsError> {
         let mut headers: Vec<(HeaderName, HeaderValue)> = Vec::new();
         for StoredSecret { name, binding, sealed, .. } in self.at(uses, owner, host, port).await? {
             let other_key = || SecretsError::OtherKey(format!("the secret `{name}`"));
@@ -112,7 +105,7 @@ impl Secrets {
                 headers.push((header, header_value(&binding.form, &value).ok_or_else(other_key)?));
             }
         }
-        Ok(Bound { headers })
+        Ok(headers)
     }
 
     async fn at(

@@ -39,12 +39,13 @@ pub fn secret_binding(body: &api::SecretRequest) -> Result<SecretBinding, ApiErr
 
 /// Converts a secret to the API, without its value.
 pub fn secret(secret: &StoredSecret) -> api::Secret {
+    let is_for_commands = secret.binding.is_for_commands();
     let SecretBinding { hosts, header, form, owners } = &secret.binding;
     api::Secret {
         name: secret.name.to_string(),
         hosts: hosts.iter().map(ToString::to_string).collect(),
-        header: header.clone(),
-        form: form.to_string(),
+        header: (!is_for_commands).then(|| header.clone()),
+        form: (!is_for_commands).then(|| form.to_string()),
         owners: owners.iter().map(|owner| owner.as_str().to_owned()).collect(),
         created_at: time(secret.created_at),
         updated_at: time(secret.updated_at),
