@@ -20,9 +20,10 @@ pub trait Clock: fmt::Debug + Send + Sync {
     /// by more than [`STEP_MIN`].
     fn step(&self) -> Option<i64>;
 
-    /// Includes the step in [`Clock::now`] from now on. The caller has moved the stored times by
-    /// the same amount: if the server stops between the two, the next start trusts the stored
-    /// times and the wall clock, which agree.
+    /// Includes the step in [`Clock::now`] from now on. The caller moves the stored times by the same
+    /// amount. If the server stops between the two, the next start trusts the stored times and the
+    /// wall clock: they agree, or sandboxes are remembered for longer than their boxes live, which end
+    /// by themselves.
     fn follow(&self, step_ms: i64);
 }
 

@@ -206,9 +206,12 @@ async fn begin_destroy(
 /// Shifts stored deadlines when the wall clock was set.
 async fn follow_clock(control: &Control) -> Result<()> {
     if let Some(step_ms) = control.clock().step() {
-        // Nothing between these two steps: shifted times must not look expired.
-        let moved = control.store().shift_times(step_ms).await?;
-        control.clock().follow(step_ms);
+        // Requests are answered between the two steps, and no time may look expired to them: what was
+        // set back is followed by the clock first, what was set forward by the stored times.
+        let (before, after) = if step_ms < 0 { (step_ms, 0) } else { (0, step_ms) };
+        control.clock().follow(before);
+        let moved = control.store().shift_times(step_ms).await.inspect_err(|_| control.clock().follow(-before))?;
+        control.clock().follow(after);
         control.publish_action("clock_followed", None, json!({"step_ms": step_ms, "sandboxes": moved}));
         tracing::warn!(step_ms, moved, "the wall clock was set; the ends of live sandboxes move with it");
     }
