@@ -1,7 +1,7 @@
 //! Requests to hosts that secrets are bound to: read from the process, which speaks TLS with the
 //! server here, and sent to the host by TLS with the secrets in their headers.
 
-use std::io::Cursor;
+use std::io::{self, Cursor};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -45,6 +45,10 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Longest time for TLS with the process or the host.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(20);
 
+/// Longest time for which a process is read on after the last answer: one that is still sending would
+/// lose the answer with the connection.
+const LINGER: Duration = Duration::from_secs(2);
+
 /// Header with the name of a refusal's reason, as on those of the agent.
 const REASON_HEADER: HeaderName = HeaderName::from_static("tidebox-egress");
 
@@ -86,7 +90,18 @@ impl Account {
 
 impl Interception {
     /// Serves the requests of a process until either side has gone.
-    pub(super) async fn serve(self, account: &Arc<Account>, host: &Host, mut process: UnixStream, stream: TcpStream) {
+    pub(super) async fn serve(self, account: &Arc<Account>, host: &Host, process: UnixStream, stream: TcpStream) {
+        let (process, rest) = match doubled(process) {
+            Ok(both) => both,
+            Err(error) => return tracing::warn!(id = %account.id, %error, "cannot serve a connection with secrets"),
+        };
+        self.serve_requests(account, host, process, stream).await;
+        if let Ok(mut rest) = UnixStream::from_std(rest) {
+            let _ = timeout(LINGER, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
+        }
+    }
+
+    async fn serve_requests(self, account: &Arc<Account>, host: &Host, mut process: UnixStream, stream: TcpStream) {
         let mut first = [0];
         if !matches!(process.read(&mut first).await, Ok(1)) {
             return;
@@ -112,6 +127,13 @@ impl Interception {
             }
         }
     }
+}
+
+/// Returns a stream, and a second handle of it for after the first is closed.
+fn doubled(stream: UnixStream) -> io::Result<(UnixStream, std::os::unix::net::UnixStream)> {
+    let stream = stream.into_std()?;
+    let second = stream.try_clone()?;
+    Ok((UnixStream::from_std(stream)?, second))
 }
 
 /// Any error, of which only the words matter.

@@ -153,15 +153,14 @@ async fn requests_that_are_not_for_the_host_or_cannot_be_read_in_one_way_reach_n
             "400",
         ),
         ("a space before a colon", format!("GET / HTTP/1.1\\r\\n{host}a : b\\r\\n\\r\\n"), "400"),
+        // It is answered before it ends, and read on so that the answer is not lost.
+        ("a long head", format!("GET / HTTP/1.1\\r\\n{host}a: ' + b'x' * 1000000 + b'\\r\\n\\r\\n"), "431"),
     ] {
         let answer = ask(&request).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{name}: {answer}");
         let asked = hosts.asked();
         assert!(asked.is_empty(), "{name}: {asked:?}");
     }
-    // The answer to a head without end may be lost with the connection, which is closed at once.
-    let endless = ask(&format!("GET / HTTP/1.1\\r\\n{host}a: ' + b'x' * 1000000 + b'\\r\\n\\r\\n")).await;
-    assert!(!endless.starts_with("HTTP/1.1 200") && hosts.asked().is_empty(), "{endless}");
     // Two ways to tell a length: the host gets one of them.
     let both = format!(
         "POST /echo HTTP/1.1\\r\\n{host}Content-Length: 40\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n0\\r\\n\\r\\nGET /inner HTTP/1.1\\r\\n\\r\\n"
