@@ -78,7 +78,7 @@ impl Trust {
         let folder = outcome.map_err(|error| internal(format!("the box cannot hold an authority: {error}")))?;
         if let Some((path, _)) = system.filter(|_| is_own_root) {
             // Not where it is read-only: the variables are there.
-            let _ = append(path, certificate);
+            let _ = append(path, certificate, self.installed.borrow().as_ref());
         }
         let variable = |file: &str| {
             let path = format!("{folder}/{file}");
@@ -121,10 +121,11 @@ fn write_files(folder: &Path, certificate: &str, all: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds the certificate to the file of the system.
-fn append(path: &str, certificate: &str) -> io::Result<()> {
+/// Adds the certificate to the file of the system, unless it has one of the same authority: a server
+/// that was started again sends another, with the same name and key.
+fn append(path: &str, certificate: &str, before: Option<&Installed>) -> io::Result<()> {
     let text = read(path)?;
-    if text.contains(certificate) {
+    if text.contains(certificate) || before.is_some_and(|before| text.contains(&before.certificate)) {
         return Ok(());
     }
     // Written in place, since the path may be a link to where other programs look too.

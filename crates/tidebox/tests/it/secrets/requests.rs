@@ -89,10 +89,15 @@ async fn a_box_trusts_its_authority_also_after_the_server_was_killed() {
     site.save("key", VALUE, "api.example").await;
     let id = site.spawn(&["key"]).await;
     let before = site.server.output(&id, "cat $NODE_EXTRA_CA_CERTS").await;
+    let trusted = "grep -c BEGIN /etc/ssl/certs/ca-certificates.crt";
+    let count = site.server.output(&id, trusted).await;
     assert_eq!(site.curl(&id, "https://HERE/").await, "ok\n");
     site.server.kill();
     site.server.launch().await;
     site.server.until("a request to go through", async || site.curl(&id, "https://HERE/").await == "ok\n").await;
+    let sent_again = async || site.server.output(&id, "cat $NODE_EXTRA_CA_CERTS").await != before;
+    site.server.until("the certificate to be sent again", sent_again).await;
+    assert_eq!(site.server.output(&id, trusted).await, count);
     let asked = site.hosts.asked();
     assert_eq!(asked.last().unwrap().header("authorization"), [bearer(VALUE)]);
     // Also a program that began before, with the certificate of then.
