@@ -10,6 +10,12 @@ use tokio::sync::Notify;
 /// microseconds.
 const QUIET: Duration = Duration::from_millis(500);
 
+/// Free memory at the end of the heap that is kept between two trims, in bytes: buffers of a download
+/// would otherwise be given back and fetched again, page by page, with each piece.
+const KEPT_BYTES: i32 = 4 * 1024 * 1024;
+/// Largest allocation that is taken from the heap, in bytes: larger ones are mapped anew each time.
+const HEAP_ALLOCATION_BYTES: i32 = 1024 * 1024;
+
 /// Count of the requests in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
@@ -52,6 +58,16 @@ impl Drop for Active {
         if left == 0 {
             self.0.idle.notify_one();
         }
+    }
+}
+
+/// Keeps some free memory until the agent is idle.
+#[expect(unsafe_code, reason = "the C library has no safe interface for this")]
+pub(crate) fn keep_while_busy() {
+    // SAFETY: takes numbers; a value that the library does not know changes nothing.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, HEAP_ALLOCATION_BYTES);
     }
 }
 

@@ -15,8 +15,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use guest_protocol::Boot;
+use guest_protocol::{Boot, SOCKET_BUFFER_BYTES};
 use rustix::fs::Mode;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior, umask};
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
@@ -25,6 +26,7 @@ use tokio::task::{LocalSet, spawn_local};
 use crate::agent::Agent;
 use crate::descriptor::take;
 use crate::exec::reaping;
+use crate::memory::keep_while_busy;
 use crate::ptrace::{self, TracerHandle};
 use crate::{exec, prepare_rootfs, tracer_notes, turns, watchdog};
 
@@ -58,6 +60,7 @@ fn begin(boot: &str) -> Option<Boot> {
     // Only needed where the agent is not process 1.
     let _ = set_child_subreaper(Some(getpid()));
     umask(Mode::WGRP | Mode::WOTH);
+    keep_while_busy();
     Some(boot)
 }
 
@@ -162,6 +165,8 @@ async fn accept(agent: Rc<Agent>, listener: UnixListener, from_outside_only: boo
         match listener.accept().await {
             Ok((stream, _)) if from_outside_only && !peer::is_from_outside(&stream) => drop(permit),
             Ok((stream, _)) => {
+                // On failure there are more turns between the two.
+                let _ = set_socket_send_buffer_size(&stream, SOCKET_BUFFER_BYTES);
                 let agent = Rc::clone(&agent);
                 spawn_local(async move {
                     connection::serve(agent, stream, &connection::builder()).await;

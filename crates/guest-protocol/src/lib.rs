@@ -101,6 +101,9 @@ pub const FILE_HEADER: &str = "tidebox-file";
 /// Trailer of a connection's bytes that says that the connection was reset after them.
 pub const RESET_TRAILER: &str = "tidebox-reset";
 
+/// Send buffer that either side sets on the agent's socket, in bytes, of which the kernel makes twice as
+/// many: what an ordinary user may set. With the kernel's default the two take turns more often.
+pub const SOCKET_BUFFER_BYTES: usize = 208 * 1024;
 /// Header with the number of a running command, on the answer to its start. An agent never uses a
 /// number twice.
 pub const COMMAND_HEADER: &str = "tidebox-command";

@@ -15,6 +15,7 @@ mod listen;
 mod numbers;
 mod ports;
 mod request;
+mod socket;
 mod transfer;
 mod wire;
 
@@ -37,6 +38,7 @@ use self::connection::Connection;
 pub(crate) use self::exec::check_command;
 pub(crate) use self::ports::check_port;
 use self::request::{LONG_WAIT, SHORT_WAIT};
+pub(crate) use self::socket::connect_unix;
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{
     ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,

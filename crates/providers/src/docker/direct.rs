@@ -7,7 +7,7 @@
 //! its own, a server without the permission) the Engine relays.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use bollard::models::ContainerInspectResponse;
@@ -15,7 +15,7 @@ use guest_protocol::AGENT_SOCKET;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use tokio::net::UnixStream;
 
-use crate::agent::AgentGuest;
+use crate::agent::{AgentGuest, connect_unix};
 
 /// Limit for the agent's answer. A running agent answers at once; after the limit the Engine's
 /// way is tried, which waits longer.
@@ -59,8 +59,7 @@ pub(super) async fn reach(process: &FirstProcess) -> Option<AgentGuest> {
 
 async fn connect(process: &FirstProcess) -> io::Result<UnixStream> {
     let socket = socket(process)?;
-    // Through the descriptor, which cannot become another file meanwhile.
-    let stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
+    let stream = connect_unix(&socket).await?;
     // A process that may write there can put a socket of its own in the agent's place.
     if stream.peer_cred()?.pid() == Some(process.pid) { Ok(stream) } else { Err(strange("its socket is not its own")) }
 }

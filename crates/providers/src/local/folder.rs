@@ -23,6 +23,7 @@ use domain::SandboxId;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 
 use super::record::Record;
+use crate::agent::connect_unix;
 
 /// Most bytes read of `box.json` and `pid`, which are far smaller.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
@@ -164,7 +165,7 @@ impl BoxFolder {
         if FileType::from_raw_mode(fstat(&socket)?.st_mode) != FileType::Socket {
             return Err(io::ErrorKind::NotFound.into());
         }
-        tokio::net::UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await
+        connect_unix(&socket).await
     }
 }
 
