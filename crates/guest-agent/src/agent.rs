@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use crate::budget::Budget;
 use crate::console::Console;
 use crate::deadline::Deadline;
+use crate::diverted::DivertedSockets;
 use crate::egress::Egress;
 use crate::exec::control::Commands;
 use crate::exec::reapers::Reapers;
@@ -37,6 +38,17 @@ pub(crate) const FILE_OPERATIONS_MAX: usize = 128;
 
 /// Maximum number of connections to the box's ports at once.
 const CONNECTIONS_MAX: usize = 1024;
+
+/// Descriptors by which the agent sees the box beside its processes.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Count of the kills by the memory limit.
+    pub(crate) oom_events: Option<OwnedFd>,
+    /// Socket of netlink that lists the sockets of the box.
+    pub(crate) sockets: Option<OwnedFd>,
+    /// Sockets that the box's connections are led to.
+    pub(crate) diverted: Option<DivertedSockets>,
+}
 
 /// State that all parts of the agent share. There is one thread, so nothing is locked.
 #[derive(Debug)]
@@ -67,12 +79,8 @@ pub(crate) struct Agent {
 
 impl Agent {
     /// Creates the state at the start, and raises the agent's own limit on descriptors.
-    pub(crate) fn new(
-        boot: Boot,
-        oom_events: Option<OwnedFd>,
-        sockets: Option<OwnedFd>,
-        ties: Option<TracerHandle>,
-    ) -> std::io::Result<Agent> {
+    pub(crate) fn new(boot: Boot, seen: Seen, ties: Option<TracerHandle>) -> std::io::Result<Agent> {
+        let Seen { oom_events, sockets, diverted } = seen;
         let descriptors = raise_descriptors();
         let limit = getrlimit(Resource::Nofile)
             .current
@@ -93,7 +101,7 @@ impl Agent {
             execs: Arc::new(Semaphore::new(execs)),
             file_operations: Arc::new(Semaphore::new(FILE_OPERATIONS_MAX)),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-            egress: Egress::new(boot.network),
+            egress: Egress::new(boot.network, diverted),
             trust: Trust::default(),
             listeners: Rc::default(),
             sockets: Sockets::new(sockets),

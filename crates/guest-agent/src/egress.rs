@@ -1,18 +1,24 @@
 //! Connections out of the box: the proxy that processes ask for them, and the server's answers.
 
+mod datagram;
+mod dns;
 mod forward;
 mod http;
+mod name_server;
+mod names;
 mod output;
 mod proxy;
 mod refusal;
 mod requests;
 mod socks;
 mod target;
+mod transparent;
 mod upstream;
 mod variables;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use guest_protocol::{EgressAccept, EgressRefuse, Network};
@@ -22,6 +28,7 @@ pub(crate) use self::output::Output;
 use self::proxy::Proxy;
 use self::requests::Requests;
 pub(crate) use self::requests::Rows;
+use crate::diverted::{DivertedSockets, is_in_the_box};
 use crate::failure::{Result, internal};
 
 /// The proxy of the box.
@@ -29,6 +36,7 @@ use crate::failure::{Result, internal};
 pub(crate) struct Egress {
     network: Network,
     requests: Rc<Requests>,
+    diverted: RefCell<Option<DivertedSockets>>,
     open: OnceCell<Open>,
 }
 
@@ -37,11 +45,15 @@ pub(crate) struct Egress {
 struct Open {
     proxy: Rc<Proxy>,
     variables: Vec<(&'static str, String)>,
+    /// Rule by which the kernel leads connections to the proxy.
+    _rule: Option<OwnedFd>,
 }
 
 impl Egress {
-    pub(crate) fn new(network: Network) -> Egress {
-        Egress { network, requests: Rc::default(), open: OnceCell::new() }
+    pub(crate) fn new(network: Network, diverted: Option<DivertedSockets>) -> Egress {
+        let names = diverted.as_ref().map(|_| Rc::default());
+        let requests = Rc::new(Requests::new(names));
+        Egress { network, requests, diverted: RefCell::new(diverted), open: OnceCell::new() }
     }
 
     /// Starts to listen, if the box has no other way out. With another network the proxy is there
@@ -52,10 +64,19 @@ impl Egress {
 
     fn listen(&self) -> std::io::Result<()> {
         if self.open.get().is_none() {
-            let proxy = Proxy::listen(self.network, Rc::clone(&self.requests))?;
+            let (proxy, rule) = match self.diverted.take() {
+                Some(DivertedSockets { rule, tcp, udp }) => {
+                    let proxy = Proxy::listen_on(tcp, Rc::clone(&self.requests))?;
+                    if let Some(names) = self.requests.names() {
+                        name_server::listen(udp, names)?;
+                    }
+                    (proxy, Some(rule))
+                }
+                None => (Proxy::listen(self.network, Rc::clone(&self.requests))?, None),
+            };
             let variables = variables::variables(proxy.port(), proxy.password());
             // It was not there above.
-            let _ = self.open.set(Open { proxy, variables });
+            let _ = self.open.set(Open { proxy, variables, _rule: rule });
         }
         Ok(())
     }
@@ -63,6 +84,11 @@ impl Egress {
     /// Returns the variables by which programs find the proxy.
     pub(crate) fn variables(&self) -> &[(&'static str, String)] {
         self.open.get().map_or(&[], |open| &open.variables)
+    }
+
+    /// Returns whether a connection to this address reaches a process of the box, if one listens there.
+    pub(crate) fn is_in_the_box(&self, address: IpAddr) -> bool {
+        self.requests.names().is_none() || is_in_the_box(address)
     }
 
     /// Returns whether the proxy itself listens at this address.

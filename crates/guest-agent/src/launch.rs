@@ -11,6 +11,7 @@
 mod child;
 mod descriptors;
 mod devices;
+mod divert;
 mod go;
 mod mount_point;
 mod mounts;
@@ -40,6 +41,8 @@ pub(crate) use order::read_order;
 pub(crate) use privileges::{become_user, limit_resources};
 pub(crate) use process::start_time;
 pub(crate) use shares::{Part, bound_each};
+#[cfg(test)]
+pub(crate) use syscall::receive_destinations;
 pub(crate) use syscall::{CloneFlags, Cloned, clone3, duplicate_to, execute, wait_for};
 
 /// Adds the rules that are missing in the usual filters of container runtimes to the filter of this

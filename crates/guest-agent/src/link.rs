@@ -1,5 +1,6 @@
 //! A connection between a socket of a process and HTTP/2.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
@@ -11,7 +12,6 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use rustix::net::{Shutdown, shutdown, sockopt};
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{AbortHandle, spawn_local};
 
 /// Size of a read of what the process sends.
@@ -24,16 +24,17 @@ pub(crate) struct Link {
     is_reset: Cell<bool>,
     /// True once a write has found that the process reset it, which the kernel reports only once.
     is_broken: Cell<bool>,
-    _permit: Rc<OwnedSemaphorePermit>,
+    /// Released at the end of both directions.
+    _held: Rc<dyn Any>,
 }
 
 impl Link {
     /// Begins to pass `input` on, and returns the other direction. That begins with `first`, which was
-    /// read from the socket already.
-    pub(crate) fn open(stream: TcpStream, first: Bytes, input: Incoming, permit: Rc<OwnedSemaphorePermit>) -> Output {
+    /// read from the socket already. `held` lives as long as the connection.
+    pub(crate) fn open(stream: TcpStream, first: Bytes, input: Incoming, held: Rc<dyn Any>) -> Output {
         // A small piece is mostly a question or an answer, which the other side waits for.
         let _ = stream.set_nodelay(true);
-        let link = Rc::new(Link { stream, is_reset: Cell::default(), is_broken: Cell::default(), _permit: permit });
+        let link = Rc::new(Link { stream, is_reset: Cell::default(), is_broken: Cell::default(), _held: held });
         let sending = spawn_local(send(Rc::clone(&link), input)).abort_handle();
         Output { link, first, sending: Some(sending) }
     }

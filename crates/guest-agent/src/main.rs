@@ -6,6 +6,7 @@ mod budget;
 mod console;
 mod deadline;
 mod descriptor;
+mod diverted;
 mod egress;
 mod exec;
 mod failure;

@@ -12,6 +12,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::diverted::NAME_SERVER;
 use crate::exec::plan::default_workdir;
 use crate::failure::reason;
 use crate::files::write::make_dir_and_parents;
@@ -54,6 +55,20 @@ pub(crate) fn furnish(boot: &Boot) -> Vec<String> {
         }
     }
     faults
+}
+
+/// Has programs ask the agent for the addresses of names, whatever the image or the host says. Returns
+/// a sentence if it cannot.
+pub(crate) fn name_server() -> Option<String> {
+    const FILE: &str = "/etc/resolv.conf";
+    let written = make_dir("/etc", 0o755).and_then(|()| {
+        // A new file: an image may have a link here that leads nowhere.
+        match unlinkat(CWD, FILE, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => fill(FILE, &format!("nameserver {NAME_SERVER}\n")),
+            Err(errno) => Err(errno),
+        }
+    });
+    written.err().map(|errno| format!("{FILE}: {}; names do not resolve in this box", reason(errno)))
 }
 
 /// Makes a directory, in place of a file that does not lead to one.

@@ -23,8 +23,9 @@ use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::{LocalSet, spawn_local};
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Seen};
 use crate::descriptor::take;
+use crate::diverted::DivertedSockets;
 use crate::exec::reaping;
 use crate::memory::keep_while_busy;
 use crate::ptrace::{self, TracerHandle};
@@ -45,7 +46,11 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     else {
         return ExitCode::FAILURE;
     };
-    run_until_end(boot, Ways { listener, from_outside_only: false, first: None, turns }, Seen { oom_events, sockets })
+    let Ok(diverted) = boot.diverted.as_ref().map(DivertedSockets::take).transpose() else {
+        return ExitCode::FAILURE;
+    };
+    let ways = Ways { listener, from_outside_only: false, first: None, turns };
+    run_until_end(boot, ways, Seen { oom_events, sockets, diverted })
 }
 
 /// Prepares the process, in every mode of the agent. `None` if `boot` cannot be parsed or the
@@ -77,15 +82,6 @@ struct Ways {
     turns: Option<OwnedFd>,
 }
 
-/// Descriptors by which the agent sees what the kernel knows of the box.
-#[derive(Debug)]
-struct Seen {
-    /// Count of the kills by the memory limit.
-    oom_events: Option<OwnedFd>,
-    /// Socket of netlink that lists the sockets of the box.
-    sockets: Option<OwnedFd>,
-}
-
 fn run_until_end(boot: Boot, ways: Ways, seen: Seen) -> ExitCode {
     let Ok(ties) = boot.traced.as_ref().map(ptrace::tie).transpose() else { return ExitCode::FAILURE };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() else {
@@ -104,10 +100,15 @@ async fn serve(boot: Boot, ways: Ways, seen: Seen, ties: Option<(TracerHandle, O
     let listener = std::os::unix::net::UnixListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
-    let agent = Rc::new(Agent::new(boot, seen.oom_events, seen.sockets, ties)?);
+    let agent = Rc::new(Agent::new(boot, seen, ties)?);
     if agent.boot.furnish {
         let faults = prepare_rootfs::furnish(&agent.boot);
         faults.into_iter().for_each(|fault| agent.console.push(format!("tidebox: {fault}")));
+    }
+    if agent.boot.diverted.as_ref().is_some_and(|it| it.writes_resolv_conf)
+        && let Some(fault) = prepare_rootfs::name_server()
+    {
+        agent.console.push(format!("tidebox: {fault}"));
     }
     // Before the first child: until the signal is blocked, the kernel drops it, and a child that has
     // ended by then would stay a zombie.

@@ -43,6 +43,9 @@ pub struct Boot {
     /// start are the first processes of slots.
     #[serde(default)]
     pub holds_slots: bool,
+    /// Sockets that the box's connections to addresses outside of it are led to, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diverted: Option<Diverted>,
     /// Values of commands whose request names none.
     #[serde(default)]
     pub defaults: Defaults,
@@ -80,6 +83,21 @@ pub enum Network {
     /// listed and connected to, and the agent's proxy asks for a password. Processes get its
     /// variables as with [`Network::Own`].
     Shared,
+}
+
+/// Descriptors of an agent that the network of its box leads to.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Diverted {
+    /// Descriptor of the rule in the kernel, which holds as long as it is open.
+    pub rule_fd: i32,
+    /// Descriptors of listening sockets on the loopback, one for each version of IP. They are those of
+    /// the agent's proxy too, and also accept connections to any other address.
+    pub tcp_fds: Vec<i32>,
+    /// Descriptors of sockets of UDP, one for each version of IP, that receive the questions to name
+    /// servers at any address.
+    pub udp_fds: Vec<i32>,
+    /// True if the agent writes `/etc/resolv.conf`; else it is written already.
+    pub writes_resolv_conf: bool,
 }
 
 /// Defaults of the image for its commands, for values that a request leaves out.

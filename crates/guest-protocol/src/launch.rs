@@ -61,6 +61,10 @@ pub struct Launch {
     /// True if the root is that of an image; see [`crate::Boot::furnish`].
     #[serde(default)]
     pub furnish: bool,
+    /// True if connections to addresses outside of the box are led to its agent; see
+    /// [`crate::Boot::diverted`]. Needs [`Launch::id_base`].
+    #[serde(default)]
+    pub transparent: bool,
 }
 
 /// A place for one user in a box that others share.

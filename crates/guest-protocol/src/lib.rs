@@ -66,7 +66,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use boot::{Boot, Defaults, Network, Traced};
+pub use boot::{Boot, Defaults, Diverted, Network, Traced};
 pub use container::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, AGENT_SOCKET};
 pub use egress::{
     EGRESS_CONNECTIONS_MAX, EGRESS_HOST_BYTES_MAX, EGRESS_MESSAGE_BYTES_MAX, EGRESS_ROW_BYTES_MAX, EGRESS_WAIT,

@@ -48,6 +48,9 @@ pub struct NativeConfig {
     pub subids: Option<(u32, u32)>,
     /// Source of images; `None` leaves `host` only.
     pub images: Option<Images>,
+    /// True to lead connections out of boxes to the agent's proxy by the kernel, so that programs
+    /// need to know of none. The provider is unhealthy where that cannot be.
+    pub transparent_egress: bool,
 }
 
 impl Native {
@@ -67,6 +70,7 @@ impl Native {
         let cgroups = Cgroups::open(config.cgroup_parent.as_deref(), &config.store_id);
         let mut background = JoinSet::new();
         background.spawn(cpu_share::watch(cgroups.clone()));
-        Local::resume(NativeBackend { parts, cgroups, stock, _background: background }).await
+        let transparent = config.transparent_egress;
+        Local::resume(NativeBackend { parts, cgroups, stock, transparent, _background: background }).await
     }
 }

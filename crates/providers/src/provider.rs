@@ -40,6 +40,9 @@ pub struct Health {
     pub error: Option<String>,
 }
 
+/// Network of boxes whose connections the kernel leads to the agent.
+pub(crate) const TRANSPARENT: &str = "transparent";
+
 /// Properties of a provider that its API detail and `doctor` show to an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
@@ -47,7 +50,7 @@ pub struct Facts {
     pub isolation: Isolation,
     /// Technique that boxes are made with, `runtime` in the API: `namespaces`, `memory`, …
     pub runtime: String,
-    /// Network that a box sees, `network_mode` in the API: `loopback`, `none`, …
+    /// Network that a box sees, `network_mode` in the API: `loopback`, `transparent`, `none`, …
     pub network_mode: String,
     /// Limits by name (`memory_mb`, `vcpus`, `pids`, `disk_mb`), with their enforcers.
     pub limits: Vec<(&'static str, LimitKind)>,
@@ -60,7 +63,7 @@ impl Facts {
     /// past the proxy of [`Guest::egress`].
     #[must_use]
     pub fn has_own_network(&self) -> bool {
-        !matches!(self.network_mode.as_str(), "none" | "loopback")
+        !matches!(self.network_mode.as_str(), "none" | "loopback" | TRANSPARENT)
     }
 }
 

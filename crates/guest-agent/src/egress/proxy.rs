@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +14,9 @@ use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
 use super::requests::Requests;
-use super::{http, socks};
+use super::{http, socks, transparent};
+use crate::diverted::PROXY_PORT;
 
-/// Port of the proxy in a box that has a loopback of its own, if it is free.
-const PORT: u16 = 7424;
 /// User of the proxy's password.
 pub(super) const USER: &str = "tidebox";
 /// Length of the random password.
@@ -41,14 +41,25 @@ impl Proxy {
     /// Starts to listen on the loopback.
     pub(super) fn listen(network: Network, requests: Rc<Requests>) -> io::Result<Rc<Proxy>> {
         let (port, password) = match network {
-            Network::Loopback => (PORT, None),
+            Network::Loopback => (PROXY_PORT, None),
             Network::Own => (0, None),
             Network::Shared => (0, Some(password()?)),
         };
         let first = bind(Ipv4Addr::LOCALHOST.into(), port).or_else(|_| bind(Ipv4Addr::LOCALHOST.into(), 0))?;
         // A box without IPv6 has no second one.
         let second = bind(Ipv6Addr::LOCALHOST.into(), first.local_addr()?.port()).ok();
-        let listeners: Vec<_> = [Some(first), second].into_iter().flatten().collect();
+        let listeners = [Some(first), second].into_iter().flatten().collect();
+        Proxy::serve(listeners, password, requests)
+    }
+
+    /// Starts to serve on sockets that listen on the loopback, and which the kernel leads further
+    /// connections of the box to.
+    pub(super) fn listen_on(sockets: Vec<OwnedFd>, requests: Rc<Requests>) -> io::Result<Rc<Proxy>> {
+        let listener = |socket| TcpListener::from_std(std::net::TcpListener::from(socket));
+        Proxy::serve(sockets.into_iter().map(listener).collect::<io::Result<_>>()?, None, requests)
+    }
+
+    fn serve(listeners: Vec<TcpListener>, password: Option<String>, requests: Rc<Requests>) -> io::Result<Rc<Proxy>> {
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
         let permits = Arc::new(Semaphore::new(EGRESS_CONNECTIONS_MAX));
         let proxy = Rc::new(Proxy { addresses, password, requests, permits });
@@ -98,8 +109,15 @@ async fn accept(proxy: Rc<Proxy>, listener: TcpListener) {
     }
 }
 
-/// Serves one connection of a process. Its first byte is the protocol.
+/// Serves one connection of a process. If it was meant for the proxy, its first byte is the protocol.
 async fn serve(proxy: Rc<Proxy>, stream: TcpStream, permit: Rc<OwnedSemaphorePermit>) {
+    if let Some(names) = proxy.requests.names() {
+        // A connection that was led here still has the address that the process asked for.
+        let Ok(asked) = stream.local_addr() else { return };
+        if !asked.ip().is_loopback() {
+            return transparent::serve(stream, asked, &proxy.requests, names, permit, HEAD_WAIT).await;
+        }
+    }
     let mut first = [0];
     let Ok(Ok(1)) = timeout(HEAD_WAIT, stream.peek(&mut first)).await else { return };
     let credentials = proxy.password().map(|password| (USER, password));

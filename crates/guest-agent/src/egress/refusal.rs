@@ -55,6 +55,13 @@ impl Refusal {
         Refusal { status: 503, name: "no-service", message: message.to_owned() }
     }
 
+    /// Makes the refusal of an address that stands for no name, or no longer.
+    pub(super) fn forgotten(address: &str) -> Refusal {
+        Refusal::unreachable(format!(
+            "{address} stands for no name in this sandbox, or no longer; look the name up again"
+        ))
+    }
+
     /// Makes the refusal of a process that does not know the proxy's password.
     pub(super) fn no_password() -> Refusal {
         let message = "this proxy is that of a sandbox; use the user and the password of its HTTP_PROXY";
@@ -76,11 +83,31 @@ impl Refusal {
         }
     }
 
+    /// Returns the bytes of the answer of HTTP, to a process that believes to be connected to its host.
+    pub(super) fn answer(&self, has_body: bool) -> Vec<u8> {
+        let (status, name, message) = (self.status, self.name, self.line());
+        let mut answer = format!(
+            "HTTP/1.1 {status} {message}\r\ncontent-type: text/plain\r\ncontent-length: {}\r\nconnection: close\r\n\
+             {REASON_HEADER}: {name}\r\n\r\n",
+            message.len() + 1
+        );
+        if has_body {
+            answer.push_str(&message);
+            answer.push('\n');
+        }
+        answer.into_bytes()
+    }
+
+    /// Returns the message as one printable line.
+    fn line(&self) -> String {
+        let plain = self.message.chars().map(|char| if is_plain(char) { char } else { '?' });
+        plain.take(EGRESS_MESSAGE_BYTES_MAX).collect()
+    }
+
     /// Returns the answer of HTTP. The message is in its first line too: of the answer to a
     /// `CONNECT`, most programs show nothing else.
     pub(super) fn response<B>(&self) -> Response<Either<B, Full<Bytes>>> {
-        let message: String = self.message.chars().map(|char| if is_plain(char) { char } else { '?' }).collect();
-        let message: String = message.chars().take(EGRESS_MESSAGE_BYTES_MAX).collect();
+        let message = self.line();
         let mut response = Response::new(Either::Right(Full::new(Bytes::from(format!("{message}\n")))));
         *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_GATEWAY);
         let headers = response.headers_mut();

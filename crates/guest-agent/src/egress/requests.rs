@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use super::names::{Found, Names};
 use super::output::Output;
 use super::refusal::Refusal;
 use super::target::Target;
@@ -28,6 +29,8 @@ pub(super) struct Requests {
     receiver: watch::Sender<Option<mpsc::Sender<Bytes>>>,
     /// True once there was a receiver.
     had_receiver: Cell<bool>,
+    /// Names that processes know by an address of the agent's, if they are led to it.
+    names: Option<Rc<Names>>,
 }
 
 type Answer = Result<Accepted, Refusal>;
@@ -48,22 +51,32 @@ impl Default for Requests {
             waiting: RefCell::default(),
             receiver: watch::Sender::new(None),
             had_receiver: Cell::default(),
+            names: None,
         }
     }
 }
 
 impl Requests {
+    pub(super) fn new(names: Option<Rc<Names>>) -> Requests {
+        Requests { names, ..Requests::default() }
+    }
+
+    pub(super) fn names(&self) -> Option<&Rc<Names>> {
+        self.names.as_ref()
+    }
+
     /// Asks the server for a connection. Dropping the future takes the request back.
     pub(super) async fn ask(&self, target: &Target) -> Answer {
         if !self.had_receiver.get() {
             return Err(Refusal::no_network());
         }
+        let host = self.host(target)?;
         let id = self.next.get();
         self.next.set(id + 1);
         let (sender, answer) = oneshot::channel();
         self.waiting.borrow_mut().insert(id, sender);
         let _waiting = Waiting { requests: self, id };
-        let row = EgressRow { id, host: target.host.clone(), port: target.port };
+        let row = EgressRow { id, host, port: target.port };
         let mut row = serde_json::to_vec(&row).map_err(|_| Refusal::malformed("the host is no text"))?;
         row.push(b'\n');
         tokio::select! {
@@ -71,6 +84,17 @@ impl Requests {
             answer = answer => answer.unwrap_or_else(|_| Err(Refusal::late())),
             refusal = self.offer(row.into()) => Err(refusal),
             () = sleep(EGRESS_WAIT) => Err(Refusal::late()),
+        }
+    }
+
+    /// Returns the host to ask the server for: the name, if the process knows it by an address of the
+    /// agent's.
+    fn host(&self, target: &Target) -> Result<String, Refusal> {
+        let address = self.names.as_ref().zip(target.host.parse().ok());
+        match address.map(|(names, address)| names.name_of(address)) {
+            Some(Found::Name(name)) => Ok(name.to_string()),
+            Some(Found::Gone) => Err(Refusal::forgotten(&target.host)),
+            Some(Found::NoName) | None => Ok(target.host.clone()),
         }
     }
 

@@ -3,13 +3,14 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
-use guest_protocol::{Boot, Launch, Network};
+use guest_protocol::{Boot, Diverted, Launch, Network};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::{Gid, Uid};
 
 use super::descriptors::{Handed, own};
-use super::go::wait_for_go;
+use super::divert::Diversion;
+use super::go::{Sent, wait_for_go};
 use super::order::report_failure;
 use super::refused::{At, Refused};
 use super::shares::{self, Part};
@@ -25,6 +26,11 @@ const TURNS_FD: i32 = 5;
 
 /// Number under which the agent finds the socket that lists the sockets of the box.
 const SOCKETS_FD: i32 = 6;
+/// Number under which the agent finds the rule of diverted connections.
+const RULE_FD: i32 = 7;
+/// First of the numbers under which the agent finds the sockets of diverted connections: one of TCP
+/// and one of UDP for each version of IP.
+const DIVERTED_FDS: i32 = 8;
 
 /// Resources that the launcher has opened for the first process.
 pub(super) struct Given {
@@ -40,19 +46,19 @@ pub(super) struct Given {
 /// Becomes the agent, or exits; never returns.
 pub(super) fn run(launch: &Launch, handed: &Handed, channel: OwnedFd, mut given: Given) -> ! {
     drop(given.oom_mount.take());
-    let mounts = match wait_for_go(channel.as_fd()) {
-        Ok(mounts) => mounts,
+    let sent = match wait_for_go(channel.as_fd()) {
+        Ok(sent) => sent,
         // The launcher is gone without "go": the box is not made.
         Err(_) => std::process::exit(1),
     };
     drop(channel);
-    let refused = become_agent(launch, handed, mounts, given);
+    let refused = become_agent(launch, handed, sent, given);
     report_failure(handed.control.as_fd(), refused);
     std::process::exit(1)
 }
 
-fn become_agent(launch: &Launch, handed: &Handed, mounts: Vec<OwnedFd>, given: Given) -> Refused {
-    match prepare(launch, handed, mounts, given) {
+fn become_agent(launch: &Launch, handed: &Handed, sent: Sent, given: Given) -> Refused {
+    match prepare(launch, handed, sent, given) {
         Ok((argv, env)) => {
             let errno = syscall::execute(&handed.agent, &argv, &env);
             Refused { step: "execute the agent".to_owned(), errno }
@@ -64,10 +70,11 @@ fn become_agent(launch: &Launch, handed: &Handed, mounts: Vec<OwnedFd>, given: G
 fn prepare(
     launch: &Launch,
     handed: &Handed,
-    mounts: Vec<OwnedFd>,
+    sent: Sent,
     given: Given,
 ) -> Result<(Vec<CString>, Vec<CString>), Refused> {
     let Given { oom_events, devices, oom_mount: _ } = given;
+    let Sent { mounts, diversion } = sent;
     syscall::reset_signals();
     become_root(launch)?;
     // After the groups were joined, so that the box sees only what is below them.
@@ -83,6 +90,10 @@ fn prepare(
                 ..Boot::default()
             }));
         }
+        if launch.transparent {
+            // As above.
+            drop(prepare_rootfs::name_server());
+        }
         slot_user::settle(slot)?;
     }
     rustix::system::sethostname(launch.hostname.as_bytes()).at("set the host name")?;
@@ -90,11 +101,21 @@ fn prepare(
     rustix::process::setsid().at("start a session")?;
     let sockets = sockets::open().and_then(own).ok();
     hand_over(handed, oom_events.as_ref(), sockets.as_ref()).at("hand over descriptors")?;
+    let diverted = diversion.as_ref().map(|it| hand_over_sockets(it, launch)).transpose();
+    let diverted = diverted.at("hand over descriptors")?;
     privileges::limit_resources(&launch.soft)?;
     shares::bound_each(Part::of(launch))?;
     privileges::give_up(launch.slot.map(|slot| slot.uid))?;
     let is_heard = install_filter()?;
-    arguments(launch, oom_events.is_some(), sockets.is_some(), is_heard)
+    let boot = Boot {
+        listener_fd: LISTENER_FD,
+        oom_events_fd: oom_events.map(|_| OOM_EVENTS_FD),
+        turns_fd: is_heard.then_some(TURNS_FD),
+        sockets_fd: sockets.map(|_| SOCKETS_FD),
+        diverted,
+        ..boot(launch)
+    };
+    arguments(&boot)
 }
 
 /// Installs the system call filter. Returns whether the agent is the listener of calls that wait
@@ -144,18 +165,23 @@ fn hand_over(handed: &Handed, oom_events: Option<&OwnedFd>, sockets: Option<&Own
     Ok(())
 }
 
-/// Returns the agent's command line and environment.
-fn arguments(
-    launch: &Launch,
-    has_oom_events: bool,
-    has_sockets: bool,
-    is_heard: bool,
-) -> Result<(Vec<CString>, Vec<CString>), Refused> {
-    let boot = Boot {
-        listener_fd: LISTENER_FD,
-        oom_events_fd: has_oom_events.then_some(OOM_EVENTS_FD),
-        turns_fd: is_heard.then_some(TURNS_FD),
-        sockets_fd: has_sockets.then_some(SOCKETS_FD),
+/// Hands the sockets of diverted connections over.
+fn hand_over_sockets(diversion: &Diversion, launch: &Launch) -> Result<Diverted, Errno> {
+    let mut diverted = Diverted { rule_fd: RULE_FD, writes_resolv_conf: launch.slot.is_none(), ..Diverted::default() };
+    syscall::duplicate_to(&diversion.rule, RULE_FD)?;
+    let mut numbers = DIVERTED_FDS..;
+    for sockets in std::iter::once(&diversion.v4).chain(&diversion.v6) {
+        for (socket, fds) in [(&sockets.tcp, &mut diverted.tcp_fds), (&sockets.udp, &mut diverted.udp_fds)] {
+            fds.extend(numbers.next());
+            syscall::duplicate_to(socket, *fds.last().ok_or(Errno::BADF)?)?;
+        }
+    }
+    Ok(diverted)
+}
+
+/// Returns the parameters of the agent, without those of descriptors.
+fn boot(launch: &Launch) -> Boot {
+    Boot {
         deadline_ms: launch.deadline_ms,
         soft_memory_mb: launch.soft.memory_mb,
         memory_mb: launch.memory_mb,
@@ -167,9 +193,13 @@ fn arguments(
         trust: launch.trust.clone(),
         // The agent of a slot cannot: it has no capabilities.
         furnish: launch.furnish && launch.slot.is_none(),
-        traced: None,
-    };
-    let boot = serde_json::to_string(&boot).map_err(|_| Errno::INVAL).at("order the agent")?;
+        ..Boot::default()
+    }
+}
+
+/// Returns the agent's command line and environment.
+fn arguments(boot: &Boot) -> Result<(Vec<CString>, Vec<CString>), Refused> {
+    let boot = serde_json::to_string(boot).map_err(|_| Errno::INVAL).at("order the agent")?;
     let strings = |strings: &[&str]| {
         strings.iter().map(|text| CString::new(*text)).collect::<Result<Vec<_>, _>>().map_err(|_| Errno::INVAL)
     };

@@ -12,7 +12,8 @@ use rustix::process::{Pid, Signal};
 
 use super::child::{self, Given};
 use super::descriptors::{Handed, open, own};
-use super::go::{channel, go};
+use super::divert::divert;
+use super::go::{Sent, channel, go};
 use super::mounts::{mounts, prepare_storage};
 use super::order::report;
 use super::process::{record, report_pid};
@@ -81,14 +82,17 @@ fn send_off(
 ) -> Result<(), Refused> {
     map_ids(launch, pid)?;
     record(launch, pid)?;
-    let mut all = Vec::new();
+    let mut sent = Sent::default();
     if let Some(user_namespace) = user_namespace {
-        all = mounts(launch, user_namespace.as_fd())?;
+        sent.mounts = mounts(launch, user_namespace.as_fd())?;
     } else if let Storage::Directory(dir) = &launch.storage {
         prepare_storage(launch, open(dir, OFlags::RDONLY | OFlags::DIRECTORY).at("open the box's storage")?.as_fd())?;
     }
+    if launch.transparent {
+        sent.diversion = Some(divert(pid)?);
+    }
     report_pid(handed, pid)?;
-    go(channel, &all).at("tell the box to go")
+    go(channel, &sent).at("tell the box to go")
 }
 
 /// Opens a file for reading so that its link in `/proc` shows only the name: the box can read the

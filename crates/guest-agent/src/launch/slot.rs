@@ -22,6 +22,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::child::{self, Given};
 use super::descriptors::{self, Handed};
+use super::divert::divert;
 use super::order::report_failure;
 use super::refused::{At, Refused};
 use super::syscall::{self, CloneFlags, Cloned};
@@ -56,14 +57,25 @@ pub(super) fn make(
     let pid = first_process(ours.as_fd()).at("make namespaces");
     syscall::wait_for(between).at("enter the box")?;
     let pid = pid?;
-    let outcome = process::record(launch, pid)
-        .and_then(|()| process::report_pid(handed, pid))
-        .and_then(|()| go::go(ours.as_fd(), &mounts).at("tell the slot to go"));
+    let outcome = send_off(launch, handed, pid, mounts, ours.as_fd());
     if outcome.is_err() {
         // The process waits for the launcher, so its pid cannot have been reused.
         let _ = rustix::process::kill_process(pid, Signal::KILL);
     }
     outcome
+}
+
+fn send_off(
+    launch: &Launch,
+    handed: &Handed,
+    pid: Pid,
+    mounts: Vec<OwnedFd>,
+    channel: BorrowedFd<'_>,
+) -> Result<(), Refused> {
+    process::record(launch, pid)?;
+    let diversion = launch.transparent.then(|| divert(pid)).transpose()?;
+    process::report_pid(handed, pid)?;
+    go::go(channel, &go::Sent { mounts, diversion }).at("tell the slot to go")
 }
 
 /// Namespaces of the box.

@@ -181,6 +181,18 @@ pub(crate) fn raise_loopback() -> Result<(), Errno> {
     check(answer.into()).map(drop)
 }
 
+/// Has the kernel say of each packet of a socket of UDP which address it was sent to.
+pub(crate) fn receive_destinations(socket: impl AsFd, is_v6: bool) -> Result<(), Errno> {
+    let (level, option) =
+        if is_v6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) } else { (libc::IPPROTO_IP, libc::IP_PKTINFO) };
+    let (socket, on) = (socket.as_fd().as_raw_fd(), 1_i32);
+    #[expect(unsafe_code, reason = "no library in use offers these options")]
+    // SAFETY: the kernel reads one number of the size given.
+    let answer =
+        unsafe { libc::setsockopt(socket, level, option, (&raw const on).cast(), size_of::<i32>() as libc::socklen_t) };
+    check(answer.into()).map(drop)
+}
+
 /// Installs a filter on this process and its descendants.
 pub(crate) fn install_filter(program: &[libc::sock_filter]) -> Result<(), Errno> {
     install(program, 0).map(drop)

@@ -28,7 +28,7 @@ use rustix::thread::set_no_new_privs;
 use self::bounds::Watch;
 use self::requests::Requests;
 use super::descriptors::{OWN_FDS_FROM, own};
-use super::go::{channel, go, wait_for_go};
+use super::go::{Sent, channel, go, wait_for_go};
 use super::order::{read_order, report, report_failure};
 use super::process::start_time;
 use super::refused::{At, Refused};
@@ -146,7 +146,7 @@ fn settle(trace: &Trace, control: BorrowedFd<'_>, child: BorrowedFd<'_>, proot: 
     set_dumpable_behavior(DumpableBehavior::NotDumpable).at("hide from the box")?;
     let number = getpid().as_raw_nonzero().get().unsigned_abs();
     report(control, &LaunchReport::Pid(number)).at("report the pid")?;
-    go(child, &[]).at("tell PRoot to go")?;
+    go(child, &Sent::default()).at("tell PRoot to go")?;
     Ok(proot_fd)
 }
 

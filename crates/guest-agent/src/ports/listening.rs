@@ -74,7 +74,9 @@ pub(super) fn addresses(agent: &Agent, port: u16) -> Result<Vec<IpAddr>> {
         let owners = owners(agent, &sockets);
         sockets.retain(|socket| owners.contains_key(&socket.inode));
     }
-    Ok(sockets.iter().map(|socket| reached_at(socket.address)).collect())
+    let addresses = sockets.iter().map(|socket| reached_at(socket.address));
+    // A process can bind an address that leads out of the box; connections to it go there all the same.
+    Ok(addresses.filter(|address| agent.egress.is_in_the_box(*address)).collect())
 }
 
 /// Returns the address at which a socket that is bound to `bound` is reached.

@@ -47,6 +47,8 @@ pub struct NativeBackend {
     pub(super) parts: Parts,
     pub(super) cgroups: Cgroups,
     pub(super) stock: PreparedDirs,
+    /// True if connections out of boxes are led to their agents.
+    pub(super) transparent: bool,
     /// Background tasks, aborted when the provider is dropped.
     pub(super) _background: JoinSet<()>,
 }
@@ -70,11 +72,11 @@ impl Backend for NativeBackend {
     }
 
     async fn probe(&self) -> Probe<Capabilities> {
-        host::probe(self, &self.cgroups).await
+        host::probe(self, &self.cgroups, self.transparent).await
     }
 
     fn facts(&self, probe: &Probe<Capabilities>) -> Facts {
-        host::facts(probe, &self.cgroups)
+        host::facts(probe, &self.cgroups, self.transparent)
     }
 
     fn check(&self, spec: &Spec, can: Option<Capabilities>) -> Result<()> {
@@ -150,6 +152,8 @@ impl Backend for NativeBackend {
             memory_mb: plan.resources.memory_mb,
             entrypoint: starts.map(|image| image.held.run().entrypoint.clone()),
             furnish: plan.image.is_some(),
+            // A box that holds slots runs no command.
+            transparent: self.transparent && !holds_slots,
             trust: plan.trust.map(str::to_owned),
         })
     }

@@ -11,6 +11,7 @@ use crate::local::cgroup::controller::Controller;
 use crate::local::launcher::LaunchError;
 use crate::local::powers;
 use crate::local::probe::{self, Probe};
+use crate::provider::TRANSPARENT;
 use crate::{Chain, Error, Facts, Isolation, LimitKind};
 
 /// Disk of the box that probes for image files.
@@ -19,14 +20,26 @@ const DISK_MB: u32 = 16;
 const SHARED_DEVICES: &str = "The server may not make device nodes: /dev/null and its like are the very files of the host in all boxes, so a lock that one box takes on them holds for all. Run the server as root with CAP_MKNOD.";
 const SHARED_COUNTS: &str = "Boxes have no users of the host of their own: inotify instances and watches, message queues, waiting signals and timers of all boxes count for one user, and each box may take an eighth. Files watched by epoll, pages of pipes and descriptors on their way through sockets count for it as well, without a bound for one box: a box that takes them all makes pipes of others small, has them send no descriptors, and closes the server's API to new connections until the server has ended it. Run the server as root.";
 
+const NOT_TRANSPARENT: &str = "`providers.native.transparent_egress` needs a server that runs as root: run it as root, or set the key to false, which leaves programs the proxy of their box.";
+
 /// Makes boxes, from the most capable kind down, until one answers.
-pub(super) async fn probe<B>(backend: &B, cgroups: &Cgroups) -> Probe<Capabilities>
+pub(super) async fn probe<B>(backend: &B, cgroups: &Cgroups, transparent: bool) -> Probe<Capabilities>
 where
     B: Backend<Capabilities = Capabilities>,
 {
     let mut probe = Probe::default();
     let is_root = rustix::process::geteuid().is_root();
-    for privileged in if is_root { &[true, false][..] } else { &[false] } {
+    if transparent && !is_root {
+        probe.error = Some(NOT_TRANSPARENT.to_owned());
+        return probe;
+    }
+    // Without privileges no network can be made to lead to the agent.
+    let kinds = match (is_root, transparent) {
+        (true, false) => &[true, false][..],
+        (true, true) => &[true],
+        (false, _) => &[false],
+    };
+    for privileged in kinds {
         for disk_upper in [true, false] {
             let can = Capabilities { privileged: *privileged, disk_upper, images: false };
             match try_box(backend, &probe::SIZE, can).await {
@@ -71,7 +84,7 @@ where
     probe.missing.extend(powers::missing().into_iter().map(str::to_owned));
 }
 
-pub(super) fn facts(probe: &Probe<Capabilities>, cgroups: &Cgroups) -> Facts {
+pub(super) fn facts(probe: &Probe<Capabilities>, cgroups: &Cgroups, transparent: bool) -> Facts {
     let kind = |controller| if cgroups.has(controller) { LimitKind::Hard } else { LimitKind::Soft };
     let limits = vec![
         ("memory_mb", kind(Controller::Memory)),
@@ -82,7 +95,7 @@ pub(super) fn facts(probe: &Probe<Capabilities>, cgroups: &Cgroups) -> Facts {
     Facts {
         isolation: Isolation::Container,
         runtime: "namespaces".to_owned(),
-        network_mode: "loopback".to_owned(),
+        network_mode: if transparent { TRANSPARENT } else { "loopback" }.to_owned(),
         limits,
         missing: probe.missing.clone(),
     }
@@ -109,7 +122,21 @@ fn explain(error: &Error, can: Capabilities) -> String {
         }
         "mount an overlay" => "the kernel must be 5.11 or later and have overlayfs".to_owned(),
         "mount /proc" => "a container hides parts of /proc: start it with its /proc unmasked".to_owned(),
+        "make all addresses local" | "make a map of sockets" | "load the rule of diverted connections"
+        | "attach the rule of diverted connections" => divert_advice(cause).to_owned(),
         _ => "the host's configuration forbids it".to_owned(),
     };
     format!("The kernel refused to {step} ({cause}): {advice}.")
+}
+
+/// Returns advice about connections that cannot be led to the agent.
+fn divert_advice(cause: Errno) -> &'static str {
+    match cause {
+        Errno::PERM | Errno::ACCESS => {
+            "`providers.native.transparent_egress` needs the capabilities CAP_BPF and CAP_NET_ADMIN of the host, and a system call filter around the server that allows bpf: allow them, or set the key to false"
+        }
+        _ => {
+            "`providers.native.transparent_egress` needs a kernel of 5.11 or later with CONFIG_BPF_SYSCALL: use one, or set the key to false"
+        }
+    }
 }

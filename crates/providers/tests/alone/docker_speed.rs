@@ -70,6 +70,7 @@ async fn a_command_costs_little_more_than_on_native_after_the_first() {
         cgroup_parent: None,
         subids: None,
         images: None,
+        transparent_egress: false,
     };
     let native = Native::open(config).await.unwrap();
     let id = new_id();

@@ -45,6 +45,7 @@ async fn native() -> Vec<Finding> {
         cgroup_parent: None,
         subids: None,
         images: None,
+        transparent_egress: false,
     };
     let opened = timeout(PROBE_MAX, Native::open(config)).await;
     of("native", "a box was made", opened).await

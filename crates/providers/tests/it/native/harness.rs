@@ -63,23 +63,34 @@ pub(crate) struct TestProvider {
 
 impl TestProvider {
     pub(crate) async fn new() -> TestProvider {
-        TestProvider::with(None, tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap()).await
+        let folder = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
+        TestProvider::with(None, folder, false).await
     }
 
     /// Makes a provider whose image store has these images and asks no registry for others.
     pub(crate) async fn with_images(images: &[(&str, Image)]) -> TestProvider {
-        let folder = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
-        put(&folder.path().join("images"), images);
-        TestProvider::with(Some(open_images(folder.path())), folder).await
+        TestProvider::of(images, false).await
     }
 
-    async fn with(images: Option<Images>, folder: tempfile::TempDir) -> TestProvider {
+    /// The same, with connections out of boxes led to their agents.
+    pub(crate) async fn transparent(images: &[(&str, Image)]) -> TestProvider {
+        TestProvider::of(images, true).await
+    }
+
+    async fn of(images: &[(&str, Image)], transparent: bool) -> TestProvider {
+        let folder = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
+        put(&folder.path().join("images"), images);
+        TestProvider::with(Some(open_images(folder.path())), folder, transparent).await
+    }
+
+    async fn with(images: Option<Images>, folder: tempfile::TempDir, transparent: bool) -> TestProvider {
         let config = NativeConfig {
             data_dir: folder.path().to_owned(),
             store_id: new_store(),
             cgroup_parent: None,
             subids: None,
             images,
+            transparent_egress: transparent,
         };
         let native = Native::open(config.clone()).await.unwrap();
         let health = native.health().await;

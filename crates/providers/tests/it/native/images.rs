@@ -179,9 +179,15 @@ async fn a_server_with_images_that_is_going_to_be_killed() {
     let (Ok(folder), Ok(store)) = (std::env::var(FOLDER), std::env::var(STORE)) else { return };
     let images = Some(open_images(folder.as_ref()));
     let store_id = StoreId::parse(&store).unwrap();
-    let native =
-        Native::open(NativeConfig { data_dir: folder.into(), store_id, cgroup_parent: None, subids: None, images });
-    let native = native.await.unwrap();
+    let config = NativeConfig {
+        data_dir: folder.into(),
+        store_id,
+        cgroup_parent: None,
+        subids: None,
+        images,
+        transparent_egress: false,
+    };
+    let native = Native::open(config).await.unwrap();
     for image in [FULL, SCRATCH] {
         let id = new_id();
         native.start(&id, &spec_of(image)).await.unwrap();

@@ -26,6 +26,7 @@ async fn a_server_that_is_going_to_be_killed() {
         cgroup_parent: None,
         subids: None,
         images: None,
+        transparent_egress: false,
     })
     .await
     .unwrap();

@@ -129,6 +129,10 @@ section! {
         /// Control group below which boxes get theirs, from the root of the hierarchy. Unset: the
         /// server's own.
         pub cgroup_parent: Option<String> as Optional(CGROUP),
+        /// True to lead every connection out of a box to the proxy of the box, so that programs that
+        /// know of no proxy get out as well, by the same policy. The server has to run as root, with
+        /// `CAP_BPF` and `CAP_NET_ADMIN`; the provider is unhealthy where that cannot be.
+        pub transparent_egress: bool = "false",
     }
 }
 
