@@ -12,3 +12,4 @@ mod restart;
 mod shares;
 mod slots;
 mod suite;
+mod transparent;

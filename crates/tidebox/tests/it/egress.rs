@@ -1,6 +1,7 @@
 //! Connections out of a sandbox: what gets through the proxy of its box, and what does not.
 
 mod policy;
+mod transparent;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

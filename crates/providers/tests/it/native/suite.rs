@@ -10,10 +10,22 @@ use crate::native::harness::{TestProvider, is_root, spec};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn native_passes_the_suite() {
+    passes_the_suite(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn native_passes_the_suite_when_connections_are_led_to_the_agents() {
+    if is_root() {
+        passes_the_suite(true).await;
+    }
+}
+
+async fn passes_the_suite(transparent: bool) {
     let images = fixtures::suite::full().zip(fixtures::suite::scratch());
-    let provider = Arc::new(match &images {
-        Some((full, scratch)) => TestProvider::with_images(&[(FULL, full.clone()), (SCRATCH, scratch.clone())]).await,
-        None => TestProvider::new().await,
+    let list = images.clone().map(|(full, scratch)| vec![(FULL, full), (SCRATCH, scratch)]).unwrap_or_default();
+    let provider = Arc::new(match transparent {
+        true => TestProvider::transparent(&list).await,
+        false => TestProvider::with_images(&list).await,
     });
     let (config, folder) = (provider.config(), provider.folder());
     // The suite runs many commands at once.
