@@ -1,6 +1,6 @@
 //! Operations on single files.
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use futures_util::{StreamExt, stream};
 use providers::{Error, Result};
 
@@ -13,6 +13,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!("a part of a file can be read", ranges),
         case!("a large file survives the round trip", large),
         case!("a thousand small files can be written at once", many),
+        case!("thousands of requests that are left or refused disturb nothing", left),
         case!("commands and requests see the same files", shared),
         case!("missing parents are made", parents),
         case!("a file keeps its mode unless another is asked for", modes),
@@ -85,6 +86,26 @@ async fn many(subject: Subject) {
     join_all(paths.iter().map(|path| inside.write("/workspace/one", path))).await;
     assert!(paths.contains(&String::from_utf8(inside.read("/workspace/one").await).unwrap()));
     assert_eq!(inside.guest.list("/workspace").await.unwrap().len(), 2);
+}
+
+async fn left(subject: Subject) {
+    let inside = subject.start().await;
+    inside.write("/workspace/file", noise(1 << 20)).await;
+    let beside = inside.sh("until [ -e done ]; do sleep 0.1; done; echo ok");
+    let left = async || drop(inside.guest.read_file("/workspace/file", 0, None).await.unwrap());
+    let refused = async || {
+        let body = stream::iter([Ok(noise(1000).into()), Ok(noise(200_000).into())]).boxed();
+        assert!(inside.guest.write_file("/workspace/file/below", None, body).await.is_err());
+    };
+    let requests = async {
+        // More at a time than a connection remembers by itself, and more in all than it may be wrong
+        // about.
+        for _ in 0..20 {
+            join_all((0..100).map(async |_| join(left(), refused()).await)).await;
+        }
+        inside.write("/workspace/done", "").await;
+    };
+    assert_eq!(join(beside, requests).await.0.text(), "ok\n");
 }
 
 async fn shared(subject: Subject) {

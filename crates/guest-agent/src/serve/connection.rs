@@ -55,7 +55,10 @@ pub(super) fn builder() -> http2::Builder<Local> {
         .max_send_buf_size(SEND_BUFFER_BYTES)
         .max_header_list_size(HEADERS_BYTES_MAX)
         .max_concurrent_streams(STREAMS_MAX)
-        .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX);
+        .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
+        // A request may be answered before its end, and what follows then is an error each. Counted over
+        // the life of the connection, they would end it with all that runs.
+        .max_local_error_reset_streams(None);
     builder
 }
 

@@ -42,6 +42,15 @@ const CONNECTION_WINDOW_BYTES: u32 = (STREAMS_MAX + 64) * STREAM_WINDOW_BYTES;
 const FRAME_BYTES_MAX: u32 = 256 * 1024 + HEADER_BYTES as u32;
 /// The most bytes waiting to be written for one stream.
 const SEND_BUFFER_BYTES: usize = 1024 * 1024;
+/// Number of streams that were left and are remembered, so that what the agent had already sent on them
+/// is dropped. Such a frame on a stream that is forgotten is an error, and after
+/// [`STRAY_FRAMES_MAX`] of them the connection ends, with everything on it.
+const LEFT_STREAMS_MAX: usize = 4096;
+/// Time for which they are remembered: that of an agent that has no processor.
+const LEFT_STREAMS_KEPT: Duration = Duration::from_secs(30);
+/// Bound on frames of streams that do not exist, over the life of a connection: each is answered, and
+/// an agent may leave the answers unread.
+const STRAY_FRAMES_MAX: usize = 16 * 1024;
 /// Largest headers: a path, a name and a link's target of 4 KiB each, every byte encoded as six.
 const HEADERS_BYTES_MAX: u32 = 128 * 1024;
 
@@ -66,6 +75,9 @@ impl Connection {
             .max_frame_size(FRAME_BYTES_MAX)
             .max_send_buffer_size(SEND_BUFFER_BYTES)
             .max_header_list_size(HEADERS_BYTES_MAX)
+            .max_concurrent_reset_streams(LEFT_STREAMS_MAX)
+            .reset_stream_duration(LEFT_STREAMS_KEPT)
+            .max_local_error_reset_streams(Some(STRAY_FRAMES_MAX))
             .enable_push(false)
             .handshake(io)
             .await
