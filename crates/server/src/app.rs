@@ -94,7 +94,7 @@ impl App {
         let (memory, stop) = (Arc::clone(&settings.memory), self.stop.clone());
         let sites = http::sites(Arc::clone(&self.control), settings, stop.clone());
         let mut tasks = JoinSet::new();
-        tasks.spawn(http::serve(listeners, sites, memory, proxies, stop));
+        tasks.spawn(http::serve(listeners, sites, Arc::clone(&self.control), memory, proxies, stop));
         self.groups.push(TaskGroup { name: "the listener", tasks });
     }
 

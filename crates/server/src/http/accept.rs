@@ -16,8 +16,10 @@ pub mod body_timeout;
 mod connection;
 mod connection_limit;
 mod handshake;
+mod http2;
 mod idle;
 mod intake;
+mod preface;
 mod socket;
 mod tls;
 mod write_timeout;
@@ -25,6 +27,7 @@ mod write_timeout;
 use super::peer::{self, TrustedProxies};
 use super::preview::Sites;
 use crate::budget::Budget;
+use crate::control::Control;
 use connection::{Origin, Service};
 use connection_limit::{Place, Places, Share};
 use handshake::Turns;
@@ -61,12 +64,13 @@ pub struct Listeners {
 pub async fn serve(
     listeners: Listeners,
     sites: Sites,
+    control: Arc<Control>,
     memory: Arc<Budget>,
     proxies: TrustedProxies,
     stop: CancellationToken,
 ) {
     let Listeners { tcp, tls, unix } = listeners;
-    let service = Arc::new(Service { sites, memory, proxies });
+    let service = Arc::new(Service { sites, control, memory, proxies });
     // The Unix socket has a connection limit of its own: it is the operator's way in while the
     // network is flooded.
     let unix = async {
@@ -182,7 +186,7 @@ fn begin(
     stop: &CancellationToken,
 ) {
     let (service, stop, from) = (Arc::clone(service), stop.clone(), new.from);
-    let plain = Origin { address: from, is_tls: false };
+    let plain = Origin { address: from, is_tls: false, is_http2: false };
     match (new.stream, door) {
         (Stream::Tcp(stream), Door::Tcp(_, Some((tls, turns)))) => {
             prepare(&stream);
@@ -195,7 +199,8 @@ fn begin(
                     () = stop.cancelled() => None,
                 };
                 if let Some(stream) = stream {
-                    let from = Origin { address: from, is_tls: true };
+                    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
+                    let from = Origin { address: from, is_tls: true, is_http2 };
                     connection::converse(stream, from, place, service, stop).await;
                 }
             });

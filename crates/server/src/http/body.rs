@@ -207,9 +207,23 @@ fn is_stalled(error: &axum::Error) -> bool {
     false
 }
 
+tokio::task_local! {
+    /// Set for a request whose client sees the answer without having sent its body.
+    static REFUSABLE: ();
+}
+
+/// Runs `answering`, in which [`drain`] does nothing: over HTTP/2 the rest of a body is refused by
+/// itself, and the answer goes through.
+pub fn refusing<F: Future>(answering: F) -> impl Future<Output = F::Output> {
+    REFUSABLE.scope((), answering)
+}
+
 /// Reads on for at most [`DRAIN_TIME_MAX`] and [`DRAIN_BYTES_MAX`], so that a client that only
 /// writes gets to see the answer.
 pub async fn drain(stream: &mut (impl Stream<Item = Result<Bytes, axum::Error>> + Unpin)) {
+    if REFUSABLE.try_with(|()| ()).is_ok() {
+        return;
+    }
     let read = async {
         let mut left = DRAIN_BYTES_MAX;
         while let Some(Ok(piece)) = stream.next().await {

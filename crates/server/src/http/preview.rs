@@ -55,7 +55,6 @@ impl Sites {
     /// target as an extension. Nothing but the host decides, and the path where
     /// `server.path_proxy` says so.
     pub(super) fn select<B>(&self, request: &mut axum::http::Request<B>) -> (Router, bool) {
-        target::complete(request);
         let by_path = || if self.path_proxy { target::in_path(request.uri().path()) } else { None };
         match target::of(request, &self.domain).or_else(by_path) {
             Some(asked) => {

@@ -8,7 +8,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Rule for the reads of a stream.
 pub trait Rule: Unpin {
-    /// Returns the most bytes that the next read may take.
+    /// Returns the most bytes that the next read may take; 0 to be asked again after other tasks
+    /// had a turn.
     ///
     /// # Errors
     /// If no more may be read.
@@ -44,6 +45,10 @@ impl<S: AsyncRead + Unpin, R: Rule> AsyncRead for Ruled<S, R> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let at_once = self.rule.at_once()?;
+        if at_once == 0 {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         if buffer.remaining() <= at_once {
             ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;

@@ -80,7 +80,8 @@ impl Handshake {
 fn accept(headers: &HeaderMap, instead: &str) -> Result<HeaderValue> {
     if !names(headers, header::CONNECTION, "upgrade") || !names(headers, header::UPGRADE, "websocket") {
         return Err(malformed(format!(
-            "this route speaks WebSocket; open one with `Connection: Upgrade` and `Upgrade: websocket`, or {instead}"
+            "this route speaks WebSocket over HTTP/1.1; open one with `Connection: Upgrade` and `Upgrade: websocket`, \
+             or {instead}"
         )));
     }
     if headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version != VERSION) {

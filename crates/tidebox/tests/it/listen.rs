@@ -63,13 +63,13 @@ fn is_health(answer: &str) {
 }
 
 /// A self-signed certificate for `localhost`, with its key.
-struct Certificate {
+pub struct Certificate {
     pem: String,
     key: String,
 }
 
 impl Certificate {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         Self { pem: made.cert.pem(), key: made.signing_key.serialize_pem() }
     }
@@ -82,7 +82,7 @@ impl Certificate {
     }
 
     /// Returns the settings of a server that uses it from `dir`.
-    fn settings(&self, dir: &Path) -> String {
+    pub fn settings(&self, dir: &Path) -> String {
         let (cert, key) = self.write(dir);
         format!("server.tls.cert_file={} server.tls.key_file={}", cert.display(), key.display())
     }
@@ -96,7 +96,7 @@ impl Certificate {
         self.try_connect(server, "localhost", &["http/1.1"]).await.unwrap()
     }
 
-    async fn try_connect(
+    pub async fn try_connect(
         &self,
         server: &TestServer,
         name: &'static str,

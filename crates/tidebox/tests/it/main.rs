@@ -18,6 +18,7 @@ mod egress;
 mod events;
 mod fuzz;
 mod hanging;
+mod http2;
 mod images;
 mod listen;
 mod load;

@@ -1,6 +1,7 @@
 //! Previews: programs in sandboxes, reached by host names over HTTP.
 
 mod attempts;
+mod http2;
 mod keys;
 mod paths;
 mod programs;

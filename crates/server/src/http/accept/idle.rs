@@ -45,8 +45,8 @@ type Rank = (bool, Instant, u64);
 #[derive(Debug)]
 struct Standing {
     is_trusted: bool,
-    /// True between the head of a request and the end of its answer.
-    is_busy: bool,
+    /// Number of requests between their heads and the ends of their answers.
+    under_way: usize,
     /// True while the client takes no byte of what is sent.
     is_stuck: bool,
     /// True if the last answer was longer than [`SMALL_BYTES`] or of unknown length: a client
@@ -63,7 +63,7 @@ impl Idle {
         let leave = Arc::<Notify>::default();
         let standing = Standing {
             is_trusted,
-            is_busy: false,
+            under_way: 0,
             is_stuck: false,
             is_long: false,
             is_asked: false,
@@ -133,9 +133,9 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Marks the connection as busy: the head of a request is complete.
+    /// Counts a request whose head is complete.
     pub(super) fn begin(&self) -> UnderWay {
-        self.change(|standing| standing.is_busy = true);
+        self.change(|standing| standing.under_way += 1);
         UnderWay { turn: self.clone(), is_long: false, is_for_good: false }
     }
 
@@ -171,7 +171,7 @@ impl Turn {
         let Some(standing) = connections.get_mut(&self.id) else { return };
         change(standing);
         // A client stuck on a short answer is not slow: it has left many answers unread.
-        let is_idle = !(standing.is_busy || standing.is_stuck && standing.is_long);
+        let is_idle = !(standing.under_way > 0 || standing.is_stuck && standing.is_long);
         let mut is_place = false;
         if is_idle && standing.rank.is_none() && !standing.is_asked {
             let rank = (standing.is_trusted, Instant::now(), self.id);
@@ -193,7 +193,7 @@ impl Turn {
     }
 }
 
-/// Request whose answer has not been sent yet. On drop the connection becomes idle.
+/// Request whose answer has not been sent yet. On drop of the last one the connection becomes idle.
 #[derive(Debug)]
 pub(super) struct UnderWay {
     turn: Turn,
@@ -214,7 +214,10 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         if !self.is_for_good {
-            self.turn.change(|standing| (standing.is_busy, standing.is_long) = (false, self.is_long));
+            self.turn.change(|standing| {
+                standing.under_way -= 1;
+                standing.is_long = self.is_long;
+            });
         }
     }
 }
@@ -278,6 +281,19 @@ mod test {
         let other = idle.enter(false);
         idle.ask_longest();
         assert!(is_asked(&other) && !is_asked(&turn));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_with_many_requests_is_idle_after_the_last() {
+        let idle = Idle::default();
+        let turn = idle.enter(false);
+        let (one, other) = (turn.begin(), turn.begin());
+        drop(one);
+        idle.ask_longest();
+        assert!(!is_asked(&turn));
+        drop(other);
+        idle.ask_longest();
+        assert!(is_asked(&turn));
     }
 
     #[tokio::test(start_paused = true)]

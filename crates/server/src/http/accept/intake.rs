@@ -4,7 +4,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::budget::{Account, Reservation};
 use crate::http::ruled::{Rule, Ruled};
@@ -19,15 +19,47 @@ const LARGE_BYTES: usize = 2 * HEAD_BYTES_MAX;
 /// Bytes of a body after which larger reads are worth their memory.
 const LONG_BYTES: usize = 256 * 1024;
 
-/// Phase of a connection: true between the head of a request and its answer.
+/// Bytes of a connection with many requests that are read before the requests get a turn: what
+/// came in small frames is in as many pieces until they have taken it.
+const TURN_BYTES: usize = 32 * 1024;
+
+/// Phase of a connection.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Phase(Arc<AtomicBool>);
+pub(super) struct Phase(Arc<AtomicU8>);
+
+/// What a connection reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    /// Head of a request, which is held as a whole.
+    Head,
+    /// Between the head of a request and its answer.
+    Body,
+    /// Frames of many requests.
+    Frames,
+}
 
 impl Phase {
     /// Records whether a request is being handled: from its complete head until its answer is
     /// ready.
     pub(super) fn set(&self, is_in_request: bool) {
-        self.0.store(is_in_request, Ordering::Relaxed);
+        self.store(if is_in_request { Reads::Body } else { Reads::Head });
+    }
+
+    /// Records that requests come side by side from now on.
+    pub(super) fn multiplex(&self) {
+        self.store(Reads::Frames);
+    }
+
+    fn store(&self, reads: Reads) {
+        self.0.store(reads as u8, Ordering::Relaxed);
+    }
+
+    fn load(&self) -> Reads {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Reads::Head,
+            1 => Reads::Body,
+            _ => Reads::Frames,
+        }
     }
 }
 
@@ -35,9 +67,11 @@ impl Phase {
 #[derive(Debug)]
 pub(super) struct Intake {
     phase: Phase,
-    was_in_request: bool,
+    last: Reads,
     /// Bytes read since the phase began.
     came: usize,
+    /// Bytes read since the requests had a turn.
+    since_turn: usize,
     held: Reservation,
 }
 
@@ -47,21 +81,25 @@ impl Intake {
     pub(super) fn around<S>(stream: S, account: &Account) -> (Ruled<S, Self>, Phase) {
         let phase = Phase::default();
         let held = account.nothing();
-        (Ruled::new(stream, Self { phase: phase.clone(), was_in_request: false, came: 0, held }), phase)
+        (Ruled::new(stream, Self { phase: phase.clone(), last: Reads::Head, came: 0, since_turn: 0, held }), phase)
     }
 }
 
 impl Rule for Intake {
     fn at_once(&mut self) -> io::Result<usize> {
-        let is_in_request = self.phase.0.load(Ordering::Relaxed);
-        if std::mem::replace(&mut self.was_in_request, is_in_request) != is_in_request {
-            self.came = 0;
+        let reads = self.phase.load();
+        if std::mem::replace(&mut self.last, reads) != reads {
+            (self.came, self.since_turn) = (0, 0);
         }
-        let needed = if is_in_request { LONG_BYTES } else { SMALL_BYTES };
+        if reads == Reads::Frames && self.since_turn >= TURN_BYTES {
+            self.since_turn = 0;
+            return Ok(0);
+        }
+        let needed = if reads == Reads::Head { SMALL_BYTES } else { LONG_BYTES };
         if self.held.bytes() == 0 && self.came >= needed {
             let taken = self.held.grow(LARGE_BYTES);
             // A body goes on in small reads. A head is held as a whole, so it fails without memory.
-            if let (Err(spent), false) = (taken, is_in_request) {
+            if let (Err(spent), Reads::Head) = (taken, reads) {
                 return Err(io::Error::new(io::ErrorKind::OutOfMemory, spent));
             }
             self.came = 0;
@@ -71,12 +109,14 @@ impl Rule for Intake {
 
     fn came(&mut self, bytes: usize) -> io::Result<()> {
         self.came += bytes;
+        self.since_turn += bytes;
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod test {
+    use futures_util::FutureExt;
     use tokio::io::{AsyncRead, AsyncReadExt};
 
     use super::*;
@@ -118,5 +158,21 @@ mod test {
         assert_eq!(read(&mut intake).await.unwrap_err().kind(), io::ErrorKind::OutOfMemory);
         phase.set(true);
         assert_eq!(read(&mut intake).await.unwrap(), SMALL_BYTES, "what follows a head is a body");
+    }
+
+    #[tokio::test]
+    async fn requests_side_by_side_get_a_turn_between_reads() {
+        let bytes = vec![0; 1 << 20];
+        let account = Budget::new(1 << 24).account(Caller::Address(None), None);
+        let (mut intake, phase) = Intake::around(tokio::io::join(&bytes[..], tokio::io::sink()), &account);
+        phase.multiplex();
+        let (mut came, mut turns) = (0, 0);
+        while came < bytes.len() {
+            match read(&mut intake).now_or_never() {
+                Some(read) => came += read.unwrap(),
+                None => turns += 1,
+            }
+        }
+        assert!((8..=32).contains(&turns), "{turns}");
     }
 }

@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Name of HTTP/2 in a handshake.
+pub(super) const HTTP2: &[u8] = b"h2";
 const CERT_KEY: &str = "server.tls.cert_file";
 const KEY_KEY: &str = "server.tls.key_file";
 
@@ -175,7 +177,7 @@ impl Files {
                 bad_key(format!("{error}; RSA, ECDSA and Ed25519 keys can be used"))
             }
         })?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
 }

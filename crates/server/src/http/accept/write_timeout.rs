@@ -12,7 +12,7 @@ use super::connection_limit::Place;
 
 /// Longest time for which a client may take no byte of what is sent. Long enough for a person
 /// who looks at a page of output and reads on later.
-const WRITE_STALL_MAX: Duration = Duration::from_secs(300);
+pub(super) const WRITE_STALL_MAX: Duration = Duration::from_secs(300);
 
 /// Connection that keeps its place until it is dropped, also after a switch to another protocol.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Target of a preview: the port and the sandbox that its host name stands for.
 
-use axum::http::{HeaderMap, HeaderValue, Request, Version, header};
+use axum::http::{HeaderMap, HeaderValue, Request, header};
 use domain::SandboxId;
 
 use crate::auth::preview::PERMIT_CHARS;
@@ -42,17 +42,6 @@ pub fn in_path(path: &str) -> Option<Asked> {
     let target = in_label(&format!("{port}-{sandbox}")).filter(|target| target.permit.is_none());
     let prefix = Some(format!("/proxy/{sandbox}/{port}"));
     Some(target.map_or(Asked::Malformed, |target| Asked::Port(Target { prefix, ..target })))
-}
-
-/// Adds the header `Host` to a request over HTTP/2, which has its host elsewhere.
-pub fn complete<B>(request: &mut Request<B>) {
-    let host = request.uri().authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
-    if let Some(host) = host
-        && request.version() == Version::HTTP_2
-        && !request.headers().contains_key(header::HOST)
-    {
-        request.headers_mut().insert(header::HOST, host);
-    }
 }
 
 /// Returns whether the page that sends a request is of the same sandbox, or is none: other pages

@@ -32,7 +32,7 @@ async fn https_is_spoken_when_a_certificate_is_set() {
     let stream = certificate.try_connect(&server, "localhost", &[]).await.unwrap();
     is_health(&ask(stream, HEALTH.as_bytes()).await);
     // ... and one that offers only another protocol is refused in the handshake.
-    let refused = certificate.try_connect(&server, "localhost", &["h2"]).await.unwrap_err();
+    let refused = certificate.try_connect(&server, "localhost", &["h3"]).await.unwrap_err();
     assert!(refused.to_string().contains("NoApplicationProtocol"), "{refused}");
     is_health(&ask(certificate.connect(&server).await, HEALTH.as_bytes()).await);
 }

@@ -1,5 +1,6 @@
 """A program behind a preview: it answers as its path says, and tells what it was sent."""
 
+import hashlib
 import json
 import socket
 import sys
@@ -57,6 +58,15 @@ def serve(out):
         while left and method != "HEAD":
             out.sendall(block[:left])
             left -= min(left, len(block))
+    elif path == "/digest":
+        digest = hashlib.sha256()
+        for piece in chunks(stream):
+            digest.update(piece)
+        answer(out, digest.hexdigest())
+    elif path == "/echo":
+        out.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        for piece in chunks(stream):
+            out.sendall(piece)
     elif path == "/early":
         out.sendall(b"HTTP/1.1 413 Too Much\r\nContent-Length: 5\r\n\r\nearly")
         stream.read()

@@ -6,7 +6,7 @@ use tokio_tungstenite::tungstenite::ClientRequestBuilder;
 use super::*;
 
 /// Size of the uploads and downloads, in bytes.
-fn size() -> usize {
+pub fn size() -> usize {
     std::env::var("TIDEBOX_TEST_PREVIEW_BYTES").map_or(32 << 20, |bytes| bytes.parse().unwrap())
 }
 

@@ -120,4 +120,7 @@ async fn a_browser_lets_no_page_of_another_sandbox_use_the_cookie_over_https() {
     let trusted = reqwest::Certificate::from_pem(made.cert.pem().as_bytes()).unwrap();
     server.http = http_client().add_root_certificate(trusted).build().unwrap();
     keeps_cookies_apart(&mut browser, &server).await;
+    // Sockets have connections of HTTP/1.1 beside.
+    let protocol = browser.evaluate("performance.getEntriesByType('navigation')[0].nextHopProtocol").await;
+    assert_eq!(protocol, "h2");
 }
