@@ -20,6 +20,7 @@ mod http2;
 mod idle;
 mod intake;
 mod preface;
+mod service;
 mod socket;
 mod tls;
 mod write_timeout;
@@ -28,9 +29,9 @@ use super::peer::{self, TrustedProxies};
 use super::preview::Sites;
 use crate::budget::Budget;
 use crate::control::Control;
-use connection::{Origin, Service};
 use connection_limit::{Place, Places, Share};
 use handshake::Turns;
+use service::{Origin, Service};
 
 pub use socket::{Socket, SocketFault};
 pub use tls::{Tls, TlsFault};

@@ -33,6 +33,8 @@ pub enum Refusal {
     ArchiveType,
     /// Body larger than the route takes. Holds the bound in bytes.
     TooLarge(u64),
+    /// More headers than a request may have. Holds the bound.
+    TooManyHeaders(usize),
     /// The caller holds as much of the server's memory as it may.
     Busy,
     /// The body came too slowly.
@@ -102,6 +104,7 @@ impl Refusal {
             Refusal::Malformed(_) | Refusal::NeedsTls => (StatusCode::BAD_REQUEST, "bad_request"),
             Refusal::MediaType | Refusal::ArchiveType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
             Refusal::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
+            Refusal::TooManyHeaders(_) => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "bad_request"),
             Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             Refusal::Stalled => (StatusCode::REQUEST_TIMEOUT, "timeout"),
             Refusal::Host | Refusal::Origin | Refusal::SocketOrigin => (StatusCode::FORBIDDEN, "forbidden"),
@@ -125,6 +128,7 @@ impl Refusal {
                                      application/zstd or application/octet-stream"
                 .to_owned(),
             Refusal::TooLarge(max) => format!("the body is larger than the {max} bytes that this route takes"),
+            Refusal::TooManyHeaders(max) => format!("the request has more than {max} headers; send fewer"),
             Refusal::Busy => {
                 "your requests hold as much of the server's memory as they may now; read or end those that are \
                  under way and try again, send files by PUT as `application/octet-stream`, or raise \

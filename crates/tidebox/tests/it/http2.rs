@@ -176,11 +176,14 @@ fn block(method: &str, path: &str, more: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
+/// Kind, flags, stream and payload.
+type Frame = (u8, u8, u32, Vec<u8>);
+
 /// A connection with frames by hand. What the server sends is read all the time.
 struct Raw {
     writer: tokio::net::tcp::OwnedWriteHalf,
-    /// Reads to the end, and returns the frames: kind, flags, stream, payload.
-    reader: JoinSet<Vec<(u8, u8, u32, Vec<u8>)>>,
+    /// Reads to the end, and returns the frames.
+    reader: JoinSet<Vec<Frame>>,
 }
 
 impl Raw {
@@ -212,7 +215,7 @@ impl Raw {
     }
 
     /// Waits for the end and returns the frames that came.
-    async fn frames(mut self, patience: Duration) -> Vec<(u8, u8, u32, Vec<u8>)> {
+    async fn frames(mut self, patience: Duration) -> Vec<Frame> {
         let ended = timeout(patience, self.reader.join_next()).await;
         ended.expect("the server hangs up").unwrap().unwrap()
     }

@@ -26,21 +26,17 @@ use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 
 use self::received::received;
-use self::stream::{Answering, Room};
-use super::connection::{HEAD_TIMEOUT, Origin, Service};
+use self::stream::{Answering, Room, SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES};
 use super::idle::Turn;
 use super::intake::HEAD_BYTES_MAX;
+use super::service::{HEAD_TIMEOUT, Origin, Service};
 use super::write_timeout::WRITE_STALL_MAX;
 
 /// Most requests of one connection at once; further ones are refused, to be sent again.
 const STREAMS_MAX: u32 = 128;
-/// Bytes of a body that a client may send ahead of their reader.
-const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 /// Window of the connection: that of all its requests, so that a body that is not read holds up
 /// no other one. Each request takes memory for its own.
 const CONNECTION_WINDOW_BYTES: u32 = STREAMS_MAX * STREAM_WINDOW_BYTES;
-/// Bytes of an answer that wait to be written.
-const SEND_BUFFER_BYTES: usize = 32 * 1024;
 /// Bound on small frames of bodies that no request has taken yet, as `h2` counts them: some sixteen
 /// thousand. All are taken after each turn of the reader.
 const SMALL_FRAMES_MAX: usize = 4 * 1024 * 1024;
@@ -102,10 +98,10 @@ where
             }
         };
         match event {
-            Event::Request(request, respond) => {
+            Event::Request(asked) => {
                 let answering =
                     Answering { from, service: Arc::clone(&service), under_way: turn.begin(), room: room.clone() };
-                conversation.begin(answering, request, respond);
+                conversation.begin(answering, *asked);
             }
             Event::Quiet => return conversation.leave(Reason::NO_ERROR).await,
             Event::Abuse => {
@@ -129,7 +125,7 @@ async fn until_dead(mut pings: PingPong) {
 }
 
 enum Event {
-    Request(Request<RecvStream>, SendResponse<Bytes>),
+    Request(Box<(Request<RecvStream>, SendResponse<Bytes>)>),
     /// No request is under way, and none came for as long as the connection waits.
     Quiet,
     /// The client has taken back too many requests.
@@ -159,7 +155,7 @@ struct Conversation<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
     /// Starts a task that answers a request.
-    fn begin(&mut self, answering: Answering, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+    fn begin(&mut self, answering: Answering, (request, respond): (Request<RecvStream>, SendResponse<Bytes>)) {
         let (head, stream) = request.into_parts();
         let length = head.headers.get(header::CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()).and_then(|length| length.parse().ok());
@@ -170,9 +166,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         if let Poll::Ready(accepted) = self.connection.poll_accept(context) {
-            let Some(Ok((request, respond))) = accepted else { return Poll::Ready(Event::End) };
+            let Some(Ok(asked)) = accepted else { return Poll::Ready(Event::End) };
             self.count += 1;
-            return Poll::Ready(Event::Request(request, respond));
+            return Poll::Ready(Event::Request(Box::new(asked)));
         }
         while let Poll::Ready(Some(())) = self.arriving.poll_next_unpin(context) {}
         while let Poll::Ready(Some(ended)) = self.answering.poll_join_next(context) {

@@ -27,7 +27,7 @@ const TURN_BYTES: usize = 32 * 1024;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Phase(Arc<AtomicU8>);
 
-/// What a connection reads.
+/// Kind of input that a connection reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reads {
     /// Head of a request, which is held as a whole.

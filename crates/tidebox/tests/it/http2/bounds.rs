@@ -168,10 +168,10 @@ async fn requests_under_way_are_finished_when_the_server_stops_and_idle_connecti
         text.push_str(&String::from_utf8_lossy(&piece));
     }
     kill_process(Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap(), Signal::TERM).unwrap();
-    let told = Instant::now();
+    let stopped = Instant::now();
     assert_eq!(idle.end(PATIENCE).await, None);
     assert_eq!(mute.reason(PATIENCE).await, Some(NO_ERROR));
-    assert!(told.elapsed() < Duration::from_secs(3), "{:?}", told.elapsed());
+    assert!(stopped.elapsed() < Duration::from_secs(3), "{:?}", stopped.elapsed());
     while let Some(piece) = timeout(PATIENCE, output.data()).await.unwrap() {
         text.push_str(&String::from_utf8_lossy(&piece.unwrap()));
     }

@@ -15,16 +15,19 @@ use http_body::Body as _;
 use jiff::fmt::rfc2822::DateTimePrinter;
 
 use super::received::{Answered, Received};
-use super::{SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES};
 use crate::budget::{Caller, Reservation, Spent};
-use crate::http::accept::connection::{HEADERS_MAX, Origin, Service};
 use crate::http::accept::idle::UnderWay;
+use crate::http::accept::service::{HEADERS_MAX, Origin, Service};
 use crate::http::accept::write_timeout::WRITE_STALL_MAX;
 use crate::http::body;
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, Refusal, malformed};
 use crate::http::meter::SMALL_BYTES;
 use crate::http::peer;
 
+/// Bytes of a body that a client may send ahead of their reader.
+pub(super) const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+/// Bytes of an answer that wait to be written.
+pub(super) const SEND_BUFFER_BYTES: usize = 32 * 1024;
 /// Memory of a request beside the first of its connection: its task, and what of its answer waits
 /// to be written.
 const REQUEST_BYTES: usize = 16 * 1024 + SEND_BUFFER_BYTES;
@@ -63,7 +66,7 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-/// What a request needs to be answered.
+/// Parts that are needed to answer a request.
 pub(super) struct Answering {
     pub(super) from: Origin,
     pub(super) service: Arc<Service>,
@@ -136,13 +139,10 @@ impl Service {
     /// Answers a request once it has its memory.
     async fn respond(&self, from: Origin, request: Request<Received>, room: Room) -> (Response<Body>, Option<Held>) {
         let (mut head, body) = request.into_parts();
-        let held = match fit(&mut head) {
-            Ok(head_bytes) => self.hold(from, &head, head_bytes, &body, room),
-            Err(status) => return (status.into_response(), None),
-        };
+        let held = fit(&mut head).and_then(|head_bytes| Ok(self.hold(from, &head, head_bytes, &body, room)?));
         match held {
             Ok(held) => (self.answer(from, Request::from_parts(head, body)).await, Some(held)),
-            Err(spent) => (ApiError::from(spent).into_response(), None),
+            Err(refused) => (refused.into_response(), None),
         }
     }
 
@@ -167,23 +167,23 @@ impl Service {
 /// Gives a head the form that it has over HTTP/1.1, and returns its size in bytes.
 ///
 /// # Errors
-/// The status for one that makes no sense or is too large.
-fn fit(head: &mut Parts) -> Result<usize, StatusCode> {
-    let named = |authority: &str| HeaderValue::from_str(authority).map_err(|_| StatusCode::BAD_REQUEST);
+/// If it has two hosts, or too many headers.
+fn fit(head: &mut Parts) -> Result<usize, ApiError> {
     if let Some(authority) = head.uri.authority().map(|authority| authority.as_str().to_owned()) {
         // A host that differs could be taken for the one by a proxy, and for the other here.
         let mut hosts = head.headers.get_all(header::HOST).iter();
         if hosts.any(|host| !host.as_bytes().eq_ignore_ascii_case(authority.as_bytes())) {
-            return Err(StatusCode::BAD_REQUEST);
+            return Err(malformed("the header `Host` must be the same as `:authority`, or be left out"));
         }
-        head.headers.insert(header::HOST, named(&authority)?);
+        let host = HeaderValue::try_from(authority).map_err(|_| malformed("`:authority` is no host"))?;
+        head.headers.insert(header::HOST, host);
     }
     if let (Some(target), true) = (head.uri.path_and_query(), head.method != Method::CONNECT) {
         head.uri = Uri::from(target.clone());
     }
     join_cookies(&mut head.headers);
     if head.headers.len() > HEADERS_MAX {
-        return Err(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        return Err(Refusal::TooManyHeaders(HEADERS_MAX).into());
     }
     let sizes = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER_BYTES);
     Ok(sizes.sum::<usize>() + head.uri.path().len() + head.uri.query().map_or(0, str::len))
@@ -348,7 +348,7 @@ mod test {
         fit(&mut same).unwrap();
         assert_eq!(same.headers.get_all("host").iter().count(), 1);
         for other in [&[("host", "b.example")][..], &[("host", "a.example"), ("host", "b.example")]] {
-            assert_eq!(fit(&mut head("https://a.example/", other)).unwrap_err(), StatusCode::BAD_REQUEST);
+            assert!(fit(&mut head("https://a.example/", other)).is_err(), "{other:?}");
         }
     }
 
@@ -358,6 +358,7 @@ mod test {
         let mut lines: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
         assert!(fit(&mut head("/", &lines)).unwrap() > HEADERS_MAX * HEADER_BYTES);
         lines.push(("y", "1"));
-        assert_eq!(fit(&mut head("/", &lines)).unwrap_err(), StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        let refused = fit(&mut head("/", &lines)).unwrap_err();
+        assert!(matches!(refused, ApiError::Request(Refusal::TooManyHeaders(HEADERS_MAX))), "{refused:?}");
     }
 }
