@@ -68,10 +68,8 @@ impl Phase {
 pub(super) struct Intake {
     phase: Phase,
     last: Reads,
-    /// Bytes read since the phase began.
+    /// Bytes read since the phase began, or since many requests had a turn.
     came: usize,
-    /// Bytes read since the requests had a turn.
-    since_turn: usize,
     held: Reservation,
 }
 
@@ -81,7 +79,7 @@ impl Intake {
     pub(super) fn around<S>(stream: S, account: &Account) -> (Ruled<S, Self>, Phase) {
         let phase = Phase::default();
         let held = account.nothing();
-        (Ruled::new(stream, Self { phase: phase.clone(), last: Reads::Head, came: 0, since_turn: 0, held }), phase)
+        (Ruled::new(stream, Self { phase: phase.clone(), last: Reads::Head, came: 0, held }), phase)
     }
 }
 
@@ -89,11 +87,15 @@ impl Rule for Intake {
     fn at_once(&mut self) -> io::Result<usize> {
         let reads = self.phase.load();
         if std::mem::replace(&mut self.last, reads) != reads {
-            (self.came, self.since_turn) = (0, 0);
+            self.came = 0;
         }
-        if reads == Reads::Frames && self.since_turn >= TURN_BYTES {
-            self.since_turn = 0;
-            return Ok(0);
+        if reads == Reads::Frames {
+            // The buffer is as large as a frame or two.
+            let left = TURN_BYTES.saturating_sub(self.came);
+            if left == 0 {
+                self.came = 0;
+            }
+            return Ok(left);
         }
         let needed = if reads == Reads::Head { SMALL_BYTES } else { LONG_BYTES };
         if self.held.bytes() == 0 && self.came >= needed {
@@ -109,7 +111,6 @@ impl Rule for Intake {
 
     fn came(&mut self, bytes: usize) -> io::Result<()> {
         self.came += bytes;
-        self.since_turn += bytes;
         Ok(())
     }
 }
@@ -163,7 +164,8 @@ mod test {
     #[tokio::test]
     async fn requests_side_by_side_get_a_turn_between_reads() {
         let bytes = vec![0; 1 << 20];
-        let account = Budget::new(1 << 24).account(Caller::Address(None), None);
+        let budget = Budget::new(1 << 24);
+        let account = budget.account(Caller::Address(None), None);
         let (mut intake, phase) = Intake::around(tokio::io::join(&bytes[..], tokio::io::sink()), &account);
         phase.multiplex();
         let (mut came, mut turns) = (0, 0);
@@ -173,6 +175,7 @@ mod test {
                 None => turns += 1,
             }
         }
-        assert!((8..=32).contains(&turns), "{turns}");
+        assert_eq!(turns, (1 << 20) / TURN_BYTES - 1);
+        assert_eq!(budget.stats().used_bytes, 0);
     }
 }
