@@ -175,6 +175,32 @@ async fn of_ten_thousand_requests_at_once_no_more_than_the_bound_are_taken() {
 }
 
 #[tokio::test]
+async fn requests_that_the_server_is_made_to_reset_end_the_connection() {
+    let server = TestServer::start(MOCK).await;
+    let id = server.spawn().await;
+    let path = format!("/api/v1/sandboxes/{id}/wait?state=destroyed&timeout=5m");
+    for fault in [
+        |stream| frame(WINDOW_UPDATE, 0, stream, &0_u32.to_be_bytes()),
+        |stream| frame(WINDOW_UPDATE, 0, stream, &i32::MAX.to_be_bytes()),
+        |stream| frame(DATA, 0, stream, b"after the end"),
+        |stream| get(stream, "/api/v1/health"),
+    ] {
+        let before = server.resident_kib();
+        let mut raw = Raw::open(&server).await;
+        for number in 0..5_000 {
+            let stream = 2 * number + 1;
+            if !raw.send(&[get(stream, &path), fault(stream)].concat()).await {
+                break;
+            }
+        }
+        assert!(raw.reason(PATIENCE).await.is_none_or(|reason| reason != NO_ERROR));
+        let grown = server.resident_kib().saturating_sub(before) / 1024;
+        assert!(grown < MEMORY_MAX_MIB, "{grown} MiB");
+        Client::to(&server).await.is_healthy().await;
+    }
+}
+
+#[tokio::test]
 async fn requests_beyond_the_bound_wait_with_a_client_that_keeps_to_it() {
     let server = TestServer::start(MOCK).await;
     let mut client = Client::to(&server).await;

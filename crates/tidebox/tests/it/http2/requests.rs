@@ -170,6 +170,16 @@ async fn heads_that_make_no_sense_are_refused_and_the_connection_goes_on() {
         let (response, _) = client.send(request.body(()).unwrap(), true).await.unwrap();
         assert_eq!(Reply::read(response).await.unwrap().status, status, "{uri} {host:?}");
     }
+    for (method, uri, status) in [
+        ("CONNECT", "localhost:443", 404),
+        ("CONNECT", "evil.example:443", 403),
+        ("OPTIONS", "http://localhost/api/v1/health", 405),
+        ("BREW", "http://localhost/api/v1/health", 405),
+    ] {
+        let request = Request::builder().method(method).uri(uri).body(()).unwrap();
+        let (response, _stream) = client.send(request, true).await.unwrap();
+        assert_eq!(Reply::read(response).await.unwrap().status, status, "{method} {uri}");
+    }
     let heads: &[&[(&str, &str)]] = &[
         &[("connection", "close")],
         &[("transfer-encoding", "chunked")],
