@@ -68,10 +68,11 @@ impl Diversion {
 /// Diverts the connections of the network of a process, and moves this process there.
 pub(super) fn divert(pid: Pid) -> Result<Diversion, Refused> {
     const STEP: &str = "enter the network of the box";
+    const LOCAL: &str = "make all addresses local";
+    const SOCKETS: &str = "open the sockets of the agent";
     let network = open(&format!("/proc/{pid}/ns/net"), OFlags::RDONLY).at(STEP)?;
     move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network)).at(STEP)?;
-    syscall::raise_loopback().at("raise the loopback interface")?;
-    const SOCKETS: &str = "open the sockets of the agent";
+    syscall::raise_loopback().at(LOCAL)?;
     let v4 = sockets(AddressFamily::INET).at(SOCKETS)?;
     let v6 = match sockets(AddressFamily::INET6) {
         Ok(sockets) => Some(sockets),
@@ -79,7 +80,7 @@ pub(super) fn divert(pid: Pid) -> Result<Diversion, Refused> {
         Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => None,
         Err(errno) => return Err(errno).at(SOCKETS),
     };
-    routes::make_all_local(v6.is_some()).at("make all addresses local")?;
+    routes::make_all_local(v6.is_some()).at(LOCAL)?;
     let rule = rule(&network, &v4, v6.as_ref())?;
     Ok(Diversion { rule, v4, v6 })
 }

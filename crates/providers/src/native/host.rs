@@ -140,3 +140,20 @@ fn divert_advice(cause: Errno) -> &'static str {
         }
     }
 }
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::local::launcher;
+
+    #[test]
+    fn a_refused_diversion_is_explained_by_its_key() {
+        for step in ["make all addresses local", "make a map of sockets", "attach the rule of diverted connections"] {
+            for (errno, words) in [(Errno::PERM, "CAP_BPF and CAP_NET_ADMIN"), (Errno::INVAL, "CONFIG_BPF_SYSCALL")] {
+                let refused = LaunchError::Refused { step: step.to_owned(), errno: errno.raw_os_error() };
+                let text = explain(&launcher::failed(refused), Capabilities::default());
+                assert!(text.contains("`providers.native.transparent_egress`") && text.contains(words), "{text}");
+            }
+        }
+    }
+}

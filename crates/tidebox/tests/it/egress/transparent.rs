@@ -170,6 +170,10 @@ async fn as_root_no_address_gets_around_the_policy_without_a_proxy() {
         ("100.64.0.1", 80, "403 private".to_owned()),
         ("240.0.0.1", 80, "403 reserved".to_owned()),
         ("192.0.2.1", 80, "403 reserved".to_owned()),
+        ("0.1.2.3", 80, "403 unspecified".to_owned()),
+        ("255.255.255.254", 80, "403 reserved".to_owned()),
+        ("fe80::1%lo", 80, "403 link-local".to_owned()),
+        ("::127.0.0.1", hidden_port, "403 reserved".to_owned()),
         ("64:ff9b::7f00:1", hidden_port, "403 loopback".to_owned()),
         ("64:ff9b::a9fe:a9fe", 80, "403 link-local".to_owned()),
         ("2002:7f00:1::", hidden_port, "403 loopback".to_owned()),
@@ -178,6 +182,7 @@ async fn as_root_no_address_gets_around_the_policy_without_a_proxy() {
         ("8.8.8.8", 0, "400 port 0 does not exist".to_owned()),
         ("255.255.255.255", 80, "OSError 101".to_owned()),
         ("224.0.0.1", 80, "OSError 101".to_owned()),
+        ("ff0e::1", 80, "OSError 101".to_owned()),
     ];
     // The box itself, where nothing listens.
     for address in

@@ -36,6 +36,23 @@ async fn each_form_is_sent_in_its_header_in_the_place_of_what_the_box_sends() {
 }
 
 #[tokio::test]
+async fn as_root_a_program_that_knows_no_proxy_gets_secrets_put_in_as_well() {
+    if !rustix::process::geteuid().is_root() {
+        return fixtures::skip("root", "only root can divert connections");
+    }
+    let site = Site::start(&format!("{NATIVE} providers.native.transparent_egress=true"), |server| server).await;
+    site.save("key", VALUE, "api.example").await;
+    let id = site.spawn(&["key"]).await;
+    let full = bearer(VALUE);
+    for (host, sent) in [("api.example", vec![full.as_str()]), ("a.wild.example", vec![])] {
+        let insecure = if sent.is_empty() { "--insecure" } else { "" };
+        let seen = site.curl(&id, &format!("--noproxy '*' {insecure} https://{host}:{}/", site.hosts.port)).await;
+        assert_eq!((seen.as_str(), site.hosts.asked().remove(0).header("authorization")), ("ok\n", sent), "{host}");
+    }
+    is_nowhere(&site.server, &id, VALUE).await;
+}
+
+#[tokio::test]
 async fn a_change_counts_from_the_next_request_on() {
     let site = Site::native().await;
     let Site { server, hosts, .. } = &site;
