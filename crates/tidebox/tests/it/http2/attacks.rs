@@ -6,10 +6,20 @@ use crate::server::MOCK;
 /// Memory that no attack over one connection may take, in MiB.
 const MEMORY_MAX_MIB: u64 = 24;
 
+/// Returns the memory of a server in KiB, after it has answered requests: until then parts of its
+/// program are not loaded.
+async fn settled(server: &TestServer) -> u64 {
+    for _ in 0..10 {
+        Client::to(server).await.is_healthy().await;
+        server.get("/diagnostics").await.ok();
+    }
+    server.resident_kib()
+}
+
 /// Sends `piece` until the server hangs up or `bytes` were sent, then checks that the server has not
 /// grown and that others are answered. Returns the connection.
 async fn flood(server: &TestServer, mut raw: Raw, piece: &[u8], bytes: usize) -> Raw {
-    let before = server.resident_kib();
+    let before = settled(server).await;
     let mut sent = 0;
     while sent < bytes {
         // A server that reads no further has a bound, too.
@@ -161,7 +171,7 @@ async fn of_ten_thousand_requests_at_once_no_more_than_the_bound_are_taken() {
     let server = TestServer::start(MOCK).await;
     let id = server.spawn().await;
     let path = format!("/api/v1/sandboxes/{id}/wait?state=destroyed&timeout=5m");
-    let before = server.resident_kib();
+    let before = settled(&server).await;
     let mut raw = Raw::open(&server).await;
     let burst: Vec<u8> = (0..10_000).flat_map(|number| get(2 * number + 1, &path)).collect();
     raw.send(&burst).await;
@@ -185,7 +195,7 @@ async fn requests_that_the_server_is_made_to_reset_end_the_connection() {
         |stream| frame(DATA, 0, stream, b"after the end"),
         |stream| get(stream, "/api/v1/health"),
     ] {
-        let before = server.resident_kib();
+        let before = settled(&server).await;
         let mut raw = Raw::open(&server).await;
         for number in 0..5_000 {
             let stream = 2 * number + 1;
