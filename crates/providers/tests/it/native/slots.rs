@@ -113,8 +113,18 @@ while not os.path.exists('/workspace/stop'):
 
 #[tokio::test]
 async fn the_copy_of_an_agent_that_its_slot_can_look_into_holds_nothing_of_the_agent() {
+    copies_hold_nothing(TestProvider::new().await).await;
+}
+
+#[tokio::test]
+async fn as_root_the_copy_of_an_agent_holds_no_socket_that_connections_are_led_to() {
+    if is_root() {
+        copies_hold_nothing(TestProvider::transparent(&[]).await).await;
+    }
+}
+
+async fn copies_hold_nothing(provider: TestProvider) {
     const EXECS: usize = 300;
-    let provider = TestProvider::new().await;
     let Some((one, _)) = shared(&provider).await else { return };
     one.text(&format!("cat > look.py << 'end'\n{LOOK_INTO_REAPERS}end\npython3 look.py > /dev/null 2> look.err &"))
         .await;
