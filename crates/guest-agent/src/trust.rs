@@ -40,6 +40,8 @@ const FURTHER_VARIABLES: [&str; 2] = ["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
 #[derive(Debug, Default)]
 pub(crate) struct Trust {
     installed: RefCell<Option<Installed>>,
+    /// Certificate that was added to the file of the system.
+    added: RefCell<Option<String>>,
 }
 
 #[derive(Debug)]
@@ -77,8 +79,11 @@ impl Trust {
         }
         let folder = outcome.map_err(|error| internal(format!("the box cannot hold an authority: {error}")))?;
         if let Some((path, _)) = system.filter(|_| is_own_root) {
+            let mut added = self.added.borrow_mut();
             // Not where it is read-only: the variables are there.
-            let _ = append(path, certificate, self.installed.borrow().as_ref());
+            if append(path, certificate, added.as_deref()).is_ok_and(|is_new| is_new) {
+                *added = Some(certificate.to_owned());
+            }
         }
         let variable = |file: &str| {
             let path = format!("{folder}/{file}");
@@ -121,14 +126,15 @@ fn write_files(folder: &Path, certificate: &str, all: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds the certificate to the file of the system, unless it has one of the same authority: a server
-/// that was started again sends another, with the same name and key.
-fn append(path: &str, certificate: &str, before: Option<&Installed>) -> io::Result<()> {
+/// Adds the certificate to the file of the system, unless it has one of the same authority: each time
+/// that a server sends it, it is another one, with the same name and key. Returns whether it was added.
+fn append(path: &str, certificate: &str, added: Option<&str>) -> io::Result<bool> {
     let text = read(path)?;
-    if text.contains(certificate) || before.is_some_and(|before| text.contains(&before.certificate)) {
-        return Ok(());
+    if text.contains(certificate) || added.is_some_and(|added| text.contains(added)) {
+        return Ok(false);
     }
     // Written in place, since the path may be a link to where other programs look too.
-    let added = format!("{}{certificate}", line_break(&text));
-    File::options().append(true).open(path)?.write_all(added.as_bytes())
+    let more = format!("{}{certificate}", line_break(&text));
+    File::options().append(true).open(path)?.write_all(more.as_bytes())?;
+    Ok(true)
 }
