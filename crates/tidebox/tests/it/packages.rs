@@ -18,6 +18,19 @@ const NOBODY: u32 = 65_534;
 /// Image of the Engine of these tests.
 const IMAGE: &str = "team/tools:1";
 
+/// Programs of the machine that go into it, from where Node.js and Go are installed, since Debian's
+/// packages of them have hundreds of megabytes. Go looks for the folder of its tools.
+const OF_MACHINE: [&str; 8] = [
+    "usr/bin/node",
+    "usr/bin/npm",
+    "usr/lib/node_modules/npm",
+    "usr/local/bin/node",
+    "usr/local/bin/npm",
+    "usr/local/lib/node_modules/npm",
+    "usr/local/go/bin/go",
+    "usr/local/go/pkg/tool/",
+];
+
 /// Longest time of a refusal.
 const REFUSAL: Duration = Duration::from_secs(30);
 
@@ -230,7 +243,7 @@ async fn package_managers_work_where_the_policy_has_their_host_on_proot() {
 async fn package_managers_work_where_the_policy_has_their_host_in_a_container_without_a_network() {
     let Some(engine) = Engine::start() else { return };
     let Some(image) = Image::debian_with(&["apt", "ca-certificates", "curl", "git", "python3-pip"]) else { return };
-    engine.load(IMAGE, &image);
+    engine.load(IMAGE, &image.and_of_machine(&OF_MACHINE));
     let docker = format!(
         "providers.native.enabled=false providers.docker.enabled=true providers.default=docker \
          providers.docker.pull=never defaults.image={IMAGE} providers.docker.socket={}",
