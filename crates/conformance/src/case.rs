@@ -1,8 +1,13 @@
 //! Case of the suite.
 
+use std::time::Duration;
+
 use futures_util::future::BoxFuture;
 
 use crate::subject::{Need, Subject};
+
+/// The longest time that one case may take.
+pub(crate) const CASE_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// A statement about providers, with its test.
 #[derive(Debug)]

@@ -4,8 +4,7 @@ use futures_util::future::{join, join_all};
 use futures_util::{StreamExt, stream};
 use providers::{Command, Error, Result};
 
-use super::CASE_TIME_MAX;
-use super::case::{Case, case};
+use super::case::{CASE_TIME_MAX, Case, case};
 use super::subject::{Inside, Subject, noise, pieces, sh, soon};
 
 pub(super) fn cases() -> Vec<Case> {

@@ -28,15 +28,12 @@ mod tree;
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use case::CASE_TIME_MAX;
 pub use case::Case;
 pub use subject::{Need, Subject};
-
-/// The longest time that one case may take.
-const CASE_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Results of a run.
 #[derive(Debug, Default)]
