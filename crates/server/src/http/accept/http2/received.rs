@@ -14,7 +14,7 @@ use axum::http::HeaderMap;
 use bytes::{Bytes, BytesMut};
 use h2::{FlowControl, RecvStream};
 use http_body::{Body, Frame, SizeHint};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// Smallest frame that is passed on without a copy. Its bytes keep alive those that were read with
 /// them.
@@ -39,8 +39,7 @@ pub(super) struct Arriving {
     stream: RecvStream,
 }
 
-#[derive(Debug, Default)]
-struct Shared(Mutex<State>);
+type Shared = Mutex<State>;
 
 #[derive(Debug, Default)]
 struct State {
@@ -77,13 +76,6 @@ pub(super) fn received(mut stream: RecvStream, length: Option<u64>) -> (Received
     let flow = Some(stream.flow_control().clone());
     let received = Received { shared: Arc::clone(&shared), flow, left: length };
     (received, Some(Arriving { shared, stream }), answered)
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No panic can leave the state inconsistent.
-        self.0.lock()
-    }
 }
 
 impl State {
