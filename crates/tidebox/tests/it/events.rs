@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
-use crate::server::{Answer, MOCK, PATIENCE, TestServer};
+use crate::server::{Answer, MOCK, PATIENCE, TestServer, free_port};
 
 /// A listener that parses the stream as a browser would.
 pub struct Listener {
@@ -430,11 +430,6 @@ async fn a_quiet_stream_shows_that_it_lives_and_from_where_to_resume() {
     server.post("/templates", json!({"name": "t"})).await.ok();
     let block = listener.block().await.unwrap();
     assert!(block.starts_with(": ") && block.contains("\nid: ") && !block.contains("data"), "{block:?}");
-}
-
-/// Returns an unused port, so that a server can come back on the same one.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -136,6 +136,11 @@ impl Builder {
     }
 }
 
+/// Returns an unused port, so that a server can come back on the same one.
+pub fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
 impl TestServer {
     /// Starts a server with settings `key=value …`, as the user the tests run as.
     pub async fn start(settings: &str) -> Self {

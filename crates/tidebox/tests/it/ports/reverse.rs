@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use super::forward::{Forward, blocking};
 use super::{EOF, all_of, closed};
 use crate::cli::tidebox;
-use crate::server::{Answer, MOCK, NATIVE, PATIENCE, TestServer};
+use crate::server::{Answer, MOCK, NATIVE, PATIENCE, TestServer, free_port};
 use crate::websocket::{Socket, open_at};
 
 /// A program that connects to port 4000, and writes what came of it to a file.
@@ -400,6 +400,34 @@ async fn a_program_in_a_sandbox_reaches_a_port_of_this_machine_by_the_command_li
     let (code, said) = blocking(move || forward.end()).await;
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains(&format!("localhost:{free} cannot be reached")) && said.contains("has ended"), "{said}");
+}
+
+#[tokio::test]
+async fn the_command_line_listens_again_after_the_server_was_killed() {
+    let mut server = TestServer::start(&format!("{NATIVE} server.port={}", free_port())).await;
+    let id = spawn(&server).await;
+    let mapping = format!("4000:{}", echo());
+    let forward = {
+        let (url, id) = (server.url.clone(), id.clone());
+        blocking(move || {
+            let mut forward = Forward::at(&url, &["--reverse", &id, &mapping]);
+            forward.line();
+            forward
+        })
+        .await
+    };
+    for _ in 0..2 {
+        server.kill();
+        server.launch().await;
+        let listened = async || {
+            run(&server, &id, "both 3000").await;
+            outcome(&server, &id).await.starts_with("3000 ")
+        };
+        server.until("the port is listened on again", listened).await;
+    }
+    server.delete(&format!("/sandboxes/{id}")).await.ok();
+    let (code, said) = blocking(move || forward.end()).await;
+    assert!(code == Some(1) && said.contains("has ended"), "{said}");
 }
 
 #[tokio::test]

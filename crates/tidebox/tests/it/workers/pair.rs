@@ -1,12 +1,10 @@
 //! A control plane and its worker: two real processes.
 
-use std::net::TcpListener;
-
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::server::{Answer, TestServer};
+use crate::server::{Answer, TestServer, free_port};
 
 /// Settings of both: short enough to wait for, and long enough for a loaded machine.
 pub const TERMS: &str =
@@ -20,14 +18,10 @@ pub struct Pair {
     pub worker: TestServer,
 }
 
-/// Returns an unused port; each of the two must find the other again after a restart.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 impl Pair {
     /// Starts both and waits for a heartbeat of the worker. The control plane runs nothing by itself.
     pub async fn start(of_plane: &str, of_worker: &str) -> Self {
+        // Each of the two must find the other again after a restart.
         let (plane, worker) = (free_port(), free_port());
         let here = format!(
             "{TERMS} {of_plane} server.port={plane} workers.w1.url=http://127.0.0.1:{worker} workers.w1.api_key={KEY}"
