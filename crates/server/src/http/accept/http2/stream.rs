@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use axum::body::Body;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -16,6 +16,7 @@ use jiff::fmt::rfc2822::DateTimePrinter;
 
 use super::received::{Answered, Received};
 use crate::budget::{Caller, Reservation, Spent};
+use crate::hop_by_hop::remove_hop_by_hop;
 use crate::http::accept::idle::UnderWay;
 use crate::http::accept::service::{HEADERS_MAX, Origin, Service};
 use crate::http::accept::write_timeout::WRITE_STALL_MAX;
@@ -33,15 +34,6 @@ pub(super) const SEND_BUFFER_BYTES: usize = 32 * 1024;
 const REQUEST_BYTES: usize = 16 * 1024 + SEND_BUFFER_BYTES;
 /// Bytes that each header counts beside its name and value, as the client counts them.
 const HEADER_BYTES: usize = 32;
-/// Headers between two neighbours, which HTTP/2 does not have.
-const FORBIDDEN: [HeaderName; 5] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
-
 /// Memory that a connection takes without asking: that of one request, as a connection of HTTP/1.1
 /// does. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -114,9 +106,8 @@ impl Answering {
             return false;
         }
         let is_bodiless = is_head || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        for name in FORBIDDEN {
-            head.headers.remove(name);
-        }
+        // HTTP/2 has none of them.
+        remove_hop_by_hop(&mut head.headers);
         if let (Some(length), false) = (body.size_hint().exact(), is_bodiless) {
             head.headers.entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
         }
