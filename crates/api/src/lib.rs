@@ -15,7 +15,7 @@
 //! - Sandboxes: [`SpawnRequest`] makes a [`Sandbox`]; a [`Template`] holds [`SpawnOptions`].
 //! - Commands: [`ExecRequest`] gives an [`ExecResult`], or a stream of [`ExecChunk`]s. Over a
 //!   WebSocket, [`SocketStart`] gives a stream of [`SocketOutput`]s.
-//! - Files: [`WriteFileRequest`], [`FileInfo`].
+//! - Files: [`WriteFileRequest`], [`FileInfo`]; [`SearchRequest`] and [`ReplaceRequest`] for their content.
 //! - Connections out of a sandbox: [`EgressPolicy`], [`Egress`]; into it: [`ListeningPort`].
 //! - Secrets that are sent with them: [`SecretRequest`], [`Secret`].
 //! - Images: [`PullRequest`] gives a stream of [`PullProgress`]; [`Image`], [`ImageDetail`].
@@ -45,6 +45,7 @@ mod port;
 mod provider;
 mod quota;
 mod sandbox;
+mod search;
 mod secret;
 mod socket;
 mod spawn_options;
@@ -74,6 +75,9 @@ pub use port::{ListenKind, ListenMessage, ListenRefuse, ListeningPort, PortMessa
 pub use provider::{Empty, ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
+pub use search::{
+    ReplaceRequest, ReplaceResult, ReplacedFile, SearchBound, SearchMatch, SearchRequest, SearchResult, SkippedFiles,
+};
 pub use secret::{Secret, SecretRequest};
 pub use socket::{
     SOCKET_KEY_PROTOCOL, SOCKET_PROTOCOL, SOCKET_STDERR, SOCKET_STDOUT, SocketEof, SocketKind, SocketOutput,

@@ -28,7 +28,7 @@
 //! - Commands: [`Client::exec`] returns the whole output, [`Client::exec_stream`] an [`ExecStream`]
 //!   of it while the command runs.
 //! - Files: [`Client::write_file`], [`Client::list_files`], [`Client::read_file`] as a
-//!   [`FileStream`].
+//!   [`FileStream`], [`Client::search_files`], [`Client::replace_in_files`].
 //! - Ports: [`Client::ports`], [`Client::connect_port`] as a [`PortStream`], [`Client::listen_port`] as a
 //!   [`PortListener`].
 //! - Images: [`Client::images`], [`Client::pull_image`] with its progress as a [`PullStream`].
@@ -69,6 +69,7 @@ mod port;
 mod port_listener;
 mod provider;
 mod sandbox;
+mod search;
 mod secret;
 mod template;
 mod worker;

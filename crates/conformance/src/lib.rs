@@ -20,6 +20,7 @@ mod listen;
 mod output;
 mod ports;
 mod program;
+mod search;
 mod shares;
 mod slots;
 mod subject;
@@ -70,6 +71,7 @@ pub fn cases() -> Vec<Case> {
         output::cases(),
         files::cases(),
         tree::cases(),
+        search::cases(),
         ports::cases(),
         listen::cases(),
         egress::cases(),

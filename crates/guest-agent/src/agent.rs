@@ -18,6 +18,7 @@ use crate::egress::Egress;
 use crate::exec::control::Commands;
 use crate::exec::reapers::Reapers;
 use crate::failure::Result;
+use crate::files::long_work::LONG_WORK_MAX;
 use crate::known_ports::KnownPorts;
 use crate::listeners::Listeners;
 use crate::memory::Activity;
@@ -50,7 +51,7 @@ pub(crate) struct Seen {
     pub(crate) diverted: Option<DivertedSockets>,
 }
 
-/// State that all parts of the agent share. There is one thread, so nothing is locked.
+/// State that all parts of the agent share. It belongs to the first thread, so nothing is locked.
 #[derive(Debug)]
 pub(crate) struct Agent {
     pub(crate) boot: Boot,
@@ -69,6 +70,10 @@ pub(crate) struct Agent {
     pub(crate) budget: Rc<Budget>,
     pub(crate) execs: Arc<Semaphore>,
     pub(crate) file_operations: Arc<Semaphore>,
+    /// Turns of file work on threads of its own.
+    pub(crate) long_work: Arc<Semaphore>,
+    /// Turn of work that holds whole files in memory.
+    pub(crate) whole_files: Arc<Semaphore>,
     pub(crate) connections: Arc<Semaphore>,
     pub(crate) egress: Egress,
     pub(crate) trust: Trust,
@@ -100,6 +105,8 @@ impl Agent {
             budget: Budget::of(boot.memory_mb),
             execs: Arc::new(Semaphore::new(execs)),
             file_operations: Arc::new(Semaphore::new(FILE_OPERATIONS_MAX)),
+            long_work: Arc::new(Semaphore::new(LONG_WORK_MAX)),
+            whole_files: Arc::new(Semaphore::new(1)),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             egress: Egress::new(boot.network, diverted),
             trust: Trust::default(),

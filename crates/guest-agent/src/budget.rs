@@ -22,6 +22,8 @@ const BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes of an answer that need no turn. The maximum number of file operations at once take no more
 /// than [`BYTES_MIN`] in this way.
 const UNCOUNTED_BYTES: usize = 16 * 1024;
+/// Largest thing that is held in memory whole, in bytes, in a box that has room for it.
+const WHOLE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Longest wait for other answers to end.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Minimum growth of a list, in bytes.
@@ -61,6 +63,11 @@ impl Budget {
     /// be sent.
     pub(crate) fn piece_bytes(&self, count: usize, most: usize) -> usize {
         (self.whole / count.max(1)).min(most)
+    }
+
+    /// Returns the largest size of a thing that is held in memory whole, such as a file to change.
+    pub(crate) fn whole_bytes(&self) -> usize {
+        self.whole.min(WHOLE_BYTES_MAX)
     }
 
     /// Begins an answer without any bytes.

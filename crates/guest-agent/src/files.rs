@@ -5,10 +5,14 @@ pub(crate) mod acting;
 mod copy;
 pub(crate) mod glob;
 pub(crate) mod list;
+pub(crate) mod long_work;
 mod path;
 pub(crate) mod read;
 pub(crate) mod remove;
 pub(crate) mod rename;
+pub(crate) mod replace;
+pub(crate) mod search;
+mod walk;
 pub(crate) mod write;
 
 use std::os::fd::AsFd;

@@ -68,6 +68,8 @@ pub(crate) fn keep_while_busy() {
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
         libc::mallopt(libc::M_MMAP_THRESHOLD, HEAP_ALLOCATION_BYTES);
+        // One heap for all threads: what each keeps for itself would never be given back.
+        libc::mallopt(libc::M_ARENA_MAX, 1);
     }
 }
 

@@ -19,6 +19,8 @@
 //! | `POST /files/stat` | [`PathOnly`] | [`FileInfo`] |
 //! | `POST /files/list` | [`PathOnly`] | array of [`FileInfo`] |
 //! | `POST /files/glob` | [`Glob`] | array of strings |
+//! | `POST /files/search` | [`Search`] | lines of [`SearchRow`] |
+//! | `POST /files/replace` | [`Replace`] | lines of [`ReplaceRow`] |
 //! | `POST /console` | [`Console`] | array of strings |
 //! | `POST /ports` | – | array of [`ListeningPort`] |
 //! | `POST /ports/watch` | [`WatchPorts`] | lines of [`PortChange`], until a later such request or the end of the box |
@@ -56,10 +58,12 @@
 mod boot;
 mod container;
 mod egress;
+mod failure;
 pub mod frame;
 mod launch;
 mod listen;
 mod ports;
+mod search;
 mod trace;
 
 use std::collections::BTreeMap;
@@ -72,6 +76,7 @@ pub use egress::{
     EGRESS_CONNECTIONS_MAX, EGRESS_HOST_BYTES_MAX, EGRESS_MESSAGE_BYTES_MAX, EGRESS_ROW_BYTES_MAX, EGRESS_WAIT,
     EgressAccept, EgressReason, EgressRefuse, EgressRow,
 };
+pub use failure::{Failure, FailureKind};
 pub use launch::{CgroupDir, LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport, Overlay, Slot, SoftLimits, Storage};
 pub use listen::{
     LISTEN_CONNECTIONS_MAX, LISTEN_ROW_BYTES_MAX, LISTENERS_MAX, Listen, ListenAccept, ListenRefuse, ListenRow,
@@ -79,6 +84,11 @@ pub use listen::{
 pub use ports::{
     Connect, ListeningPort, PORT_CHANGE_BYTES_MAX, PORT_CHANGE_EVERY, PORT_CHANGES_BURST, PORTS_MAX, PortChange,
     WatchPorts,
+};
+pub use search::{
+    FileScope, PATTERN_BYTES_MAX, REPLACE_FILES_MAX, Replace, ReplaceRow, ReplacedFile, SCOPE_GLOB_BYTES_MAX,
+    SCOPE_GLOBS_MAX, SEARCH_CONTEXT_MAX, SEARCH_LINE_BYTES_MAX, SEARCH_MATCHES_MAX, SEARCH_ROW_BYTES_MAX,
+    SEARCH_TEXT_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch, SearchRow, TextPattern,
 };
 pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
 
@@ -88,8 +98,9 @@ pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
 /// Since 2 the agent knows the defaults of commands, and the server no longer adds them. Since 3 a
 /// command can have a terminal, and be controlled. Since 4 ports can be listed and connected to. Since 5 the agent has a proxy for
 /// connections out of the box. Since 6 the box can be made to trust an authority, changes of ports are
-/// reported, and ports can be listened on for callers.
-pub const VERSION: u32 = 6;
+/// reported, and ports can be listened on for callers. Since 7 the content of files can be searched and
+/// replaced.
+pub const VERSION: u32 = 7;
 /// Header with [`VERSION`] on every request, and on an answer of 505.
 pub const VERSION_HEADER: &str = "tidebox-protocol";
 /// Header with the JSON of requests whose body is file content.
@@ -328,49 +339,4 @@ pub struct FileInfo {
     pub modified_ms: i64,
     /// Permission bits: the lowest twelve bits of `st_mode`.
     pub mode: u32,
-}
-
-/// Error of a request to an agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
-    /// Kind of the error, for programs.
-    pub kind: FailureKind,
-    /// Fault of the request or the box, as a message for the caller.
-    pub message: String,
-}
-
-/// The kinds of [`Failure`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FailureKind {
-    /// The request is invalid, or the box's own permissions forbid it.
-    Invalid,
-    /// The file does not exist.
-    NotFound,
-    /// The box's file system is full.
-    NoSpace,
-    /// The box has no process, descriptor or memory left for the request.
-    Exhausted,
-    /// Something else in the box has what the request asks for.
-    Conflict,
-    /// This box cannot do it for any request.
-    NotSupported,
-    /// The agent itself failed.
-    Internal,
-}
-
-impl FailureKind {
-    /// Returns the HTTP status of the kind.
-    #[must_use]
-    pub fn status(self) -> u16 {
-        match self {
-            FailureKind::Invalid => 400,
-            FailureKind::NotFound => 404,
-            FailureKind::NoSpace => 507,
-            FailureKind::Exhausted => 503,
-            FailureKind::Conflict => 409,
-            FailureKind::NotSupported => 501,
-            FailureKind::Internal => 500,
-        }
-    }
 }

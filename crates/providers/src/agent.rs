@@ -15,6 +15,7 @@ mod listen;
 mod numbers;
 mod ports;
 mod request;
+mod search;
 mod socket;
 mod transfer;
 mod wire;
@@ -42,7 +43,7 @@ pub(crate) use self::socket::connect_unix;
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{
     ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
-    PortChanges, PortConnections, Result,
+    PortChanges, PortConnections, Replace, ReplaceResult, Result, Search, SearchResult,
 };
 
 /// Largest JSON of a console answer: at most six bytes for each byte of a line, and three between
@@ -172,6 +173,16 @@ impl Guest for AgentGuest {
         self.connection.gather(ACTION, "/files/glob", &request, LONG_WAIT, bounds, take).await?;
         paths.sort();
         Ok(paths)
+    }
+
+    async fn search(&self, request: &Search) -> Result<SearchResult> {
+        check_path(&request.scope.path)?;
+        search::search(&self.connection, request).await
+    }
+
+    async fn replace(&self, request: &Replace) -> Result<ReplaceResult> {
+        check_path(&request.scope.path)?;
+        search::replace(&self.connection, request).await
     }
 
     async fn console(&self, lines: usize) -> Result<Vec<String>> {

@@ -18,6 +18,7 @@ mod listen;
 mod operations;
 mod ports;
 mod remote;
+mod search;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -14,6 +14,11 @@ use domain::Timestamp;
 use futures_util::stream::BoxStream;
 pub use guest_protocol::EGRESS_HOST_BYTES_MAX;
 use guest_protocol::{EgressReason, PATH_BYTES_MAX};
+pub use guest_protocol::{
+    FileScope, PATTERN_BYTES_MAX, REPLACE_FILES_MAX, Replace, ReplacedFile, SCOPE_GLOB_BYTES_MAX, SCOPE_GLOBS_MAX,
+    SEARCH_CONTEXT_MAX, SEARCH_MATCHES_MAX, SEARCH_TEXT_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch,
+    TextPattern,
+};
 
 use crate::{Result, Signal};
 
@@ -270,6 +275,24 @@ impl EgressRefusal {
     }
 }
 
+/// Outcome of a search in files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SearchResult {
+    /// Lines that match, by path and number.
+    pub matches: Vec<SearchMatch>,
+    /// Account of the files.
+    pub end: SearchEnd,
+}
+
+/// Outcome of a replacement in files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplaceResult {
+    /// Files that were changed, or would be; by path.
+    pub files: Vec<ReplacedFile>,
+    /// Account of the files.
+    pub end: SearchEnd,
+}
+
 /// A file opened for reading.
 pub struct FileContent {
     /// Metadata of the file at the time it was opened.
@@ -351,6 +374,24 @@ pub trait Guest: fmt::Debug + Send + Sync {
     /// - No match is an empty list.
     /// - More than 10,000 matches are [`crate::Error::Invalid`].
     async fn glob(&self, pattern: &str) -> Result<Vec<String>>;
+
+    /// Searches in the content of the regular files of a scope, line by line, by path and number.
+    ///
+    /// - A pattern or a glob that cannot be used is [`crate::Error::Invalid`].
+    /// - Links are not followed, but the path of the scope may be one. Devices and FIFOs are passed
+    ///   over, and so are files with a zero byte, which are counted as binary.
+    /// - Where a bound ends the search, the account names it.
+    /// - Dropping the call ends the search.
+    /// - A provider that cannot search returns [`crate::Error::NotSupported`].
+    async fn search(&self, request: &Search) -> Result<SearchResult>;
+
+    /// Replaces in the content of the regular files of a scope. A file changes completely or not at
+    /// all, and keeps its mode and owner.
+    ///
+    /// - Files are passed over as by [`Guest::search`], and those that are too large to change.
+    /// - A dry run changes nothing.
+    /// - A provider that cannot replace returns [`crate::Error::NotSupported`].
+    async fn replace(&self, request: &Replace) -> Result<ReplaceResult>;
 
     /// Returns the newest `lines` lines of the console, oldest first and at most 10,000: the output
     /// of the box's first process and of its background processes.

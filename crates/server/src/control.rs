@@ -23,6 +23,7 @@ mod query;
 mod quotas;
 mod room;
 mod runtime;
+mod search;
 mod secrets;
 mod service;
 mod spawn;

@@ -38,6 +38,7 @@ mod request;
 mod routes;
 mod ruled;
 mod sandboxes;
+mod search;
 mod secrets;
 mod snapshot;
 mod state;

@@ -34,6 +34,10 @@ pub enum Operation {
     FileChmod,
     /// Files were looked for.
     FileGlob,
+    /// The content of files was searched.
+    FileSearch,
+    /// The content of files was replaced.
+    FileReplace,
     /// The console was read.
     Logs,
     /// The ports that listen were listed.
@@ -64,6 +68,8 @@ impl Operation {
             Operation::FileMove => "file_move",
             Operation::FileChmod => "file_chmod",
             Operation::FileGlob => "file_glob",
+            Operation::FileSearch => "file_search",
+            Operation::FileReplace => "file_replace",
             Operation::Logs => "logs",
             Operation::Ports => "ports",
             Operation::Connect => "connect",

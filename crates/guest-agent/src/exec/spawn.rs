@@ -1,7 +1,7 @@
 //! The fork of a command: agent → reaper → command.
 //!
-//! The agent has one thread, so its forked copies may run any code here; still they make only
-//! system calls, on data prepared before. The command starts on its reaper's memory, as `vfork(2)`
+//! Other threads of the agent, which do long work on files, are not in its forked copies. These make
+//! only system calls, on data prepared before. The command starts on its reaper's memory, as `vfork(2)`
 //! does it.
 
 #![expect(unsafe_code, reason = "fork, exec and signals have no safe interface")]
@@ -124,7 +124,8 @@ pub(super) fn spawn(plan: &Plan, ends: &Ends) -> Result<i32, Errno> {
     };
     let arguments = prepared.argv.get(1..).unwrap_or(&null);
     prepared.shell_argv = [&[c"/bin/sh".as_ptr(), ptr::null()], arguments].concat();
-    // SAFETY: the agent has one thread, so the copy is whole; it never returns from `reaper`.
+    // SAFETY: the copy makes only system calls, whatever other threads were at; it never returns from
+    // `reaper`.
     match unsafe { libc::fork() } {
         -1 => Err(last_errno()),
         0 => unsafe { reaper(&mut prepared) },
@@ -136,7 +137,7 @@ pub(super) fn spawn(plan: &Plan, ends: &Ends) -> Result<i32, Errno> {
 /// goes on until the last one has ended.
 ///
 /// # Safety
-/// Must be called in a forked copy of a process with one thread.
+/// Must be called in a forked copy of a process.
 unsafe fn reaper(prepared: &mut Pointers<'_>) -> ! {
     let [_, _, _, report] = prepared.fds;
     // SAFETY: system calls on memory of this process, which lives until it ends.

@@ -1,8 +1,9 @@
 //! File work as the user of the image.
 //!
-//! The agent is root in the box. Its one thread takes the image's user as its effective user only
+//! The agent is root in the box. Its first thread takes the image's user as its effective user only
 //! while a piece of work runs: between two pieces other requests have their turn. The kernel drops
-//! the capabilities with the effective id and restores them with it.
+//! the capabilities with the effective id and restores them with it. The ids are those of the thread
+//! alone.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -92,7 +93,8 @@ impl<F> Drop for Acting<F> {
     }
 }
 
-/// Guard while which this process acts as the user.
+/// Guard while which this thread acts as the user. Its real id stays the agent's, so that the user's
+/// processes can send it no signal.
 struct Turn {
     groups: Vec<Gid>,
 }

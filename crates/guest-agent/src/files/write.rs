@@ -49,6 +49,20 @@ pub(crate) async fn write(request: &WriteFile, body: Incoming) -> Result<()> {
     Ok(())
 }
 
+/// Replaces the content of an existing file, all or nothing. The file keeps its mode and its owner.
+///
+/// # Errors
+/// After any error the old file is unchanged.
+pub(super) fn overwrite(path: &str, content: &[u8]) -> Result<()> {
+    let place = Place::find(path, &mut Parents::default())?;
+    if place.old.is_none() {
+        return Err(invalid(format!("{path}: is gone")));
+    }
+    let temporary = Temporary::create(&place).map_err(|errno| write_refused(path, errno))?;
+    temporary.write_all(content).map_err(|errno| refused(path, errno))?;
+    temporary.replace(&place, None).map_err(|errno| write_refused(path, errno))
+}
+
 /// Makes a directory, and its parents where they are missing.
 pub(crate) fn make_dir_and_parents(path: &str) -> Result<(), Errno> {
     let mut parents = Parents::default();

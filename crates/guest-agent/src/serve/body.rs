@@ -10,6 +10,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::mpsc;
 
 use super::rows;
+use crate::files::long_work::Pieces;
 use crate::files::read::Content;
 use crate::memory::Active;
 use crate::{egress, link, listeners, ports};
@@ -24,6 +25,8 @@ pub(crate) enum Answer {
     Rows(rows::Body),
     /// Content of a file.
     File(Content, #[expect(dead_code, reason = "counts as long as it lives")] Active),
+    /// Outcome of file work on a thread of its own.
+    Work(Pieces, #[expect(dead_code, reason = "counts as long as it lives")] Active),
     /// Bytes from a port.
     Port(link::Output, #[expect(dead_code, reason = "counts as long as it lives")] Active),
     /// Bytes of a connection out of the box.
@@ -55,6 +58,7 @@ impl Body for Answer {
             Answer::Frames(frames, _) => ready!(frames.poll_recv(cx)).map(Ok),
             Answer::Rows(rows) => ready!(rows.poll_piece(cx)),
             Answer::File(content, _) => ready!(content.poll_piece(cx)),
+            Answer::Work(pieces, _) => ready!(pieces.poll_piece(cx)),
             Answer::Port(output, _) => return Poll::Ready(of_connection(ready!(output.poll_piece(cx)))),
             Answer::Egress(output, _) => return Poll::Ready(of_connection(ready!(output.poll_piece(cx)))),
             Answer::Asked(rows) => ready!(rows.poll_piece(cx)).map(Ok),
@@ -76,6 +80,7 @@ impl Body for Answer {
             Answer::Frames(..)
             | Answer::Rows(_)
             | Answer::File(..)
+            | Answer::Work(..)
             | Answer::Port(..)
             | Answer::Egress(..)
             | Answer::Asked(_)

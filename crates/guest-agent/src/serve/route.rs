@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use guest_protocol::{
-    COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, REQUEST_HEADER, ReadFile, Trust, VERSION,
-    VERSION_HEADER, WriteFile,
+    COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, REQUEST_HEADER, ReadFile, Replace, Search, Trust,
+    VERSION, VERSION_HEADER, WriteFile,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -15,7 +15,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_local;
 
 use super::body::Answer;
@@ -23,12 +23,13 @@ use super::rows::{self, Rows};
 use crate::agent::{Agent, FILE_OPERATIONS_MAX};
 use crate::failure::{Result, exhausted, internal, invalid, not_found, not_supported};
 use crate::files::acting::Actor;
+use crate::files::long_work::{self, Output};
 use crate::memory::Active;
 use crate::{exec, files, ports};
 
-/// Maximum size of a JSON request: two paths of 4,096 bytes, each byte written as an escape of
-/// JSON.
-const REQUEST_BYTES_MAX: usize = 64 * 1024;
+/// Maximum size of a JSON request: a pattern, its replacement and as many globs as there may be, each
+/// byte written as an escape of JSON.
+const REQUEST_BYTES_MAX: usize = 512 * 1024;
 /// Number of frames queued between a command's task and its connection.
 const QUEUE_FRAMES: usize = 2;
 /// Characters that are encoded in a JSON header: all but printable ASCII, and the percent sign
@@ -105,6 +106,18 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             agent.trust(&trust.certificate)?;
             return done();
         }
+        (&Method::POST, "/files/search") => {
+            let wanted: Search = body(request).await?;
+            let bytes_max = agent.budget.whole_bytes();
+            let act = move |output: &mut Output| files::search::search(&wanted, bytes_max, output);
+            return long_work(agent, &agent.long_work, act).await;
+        }
+        (&Method::POST, "/files/replace") => {
+            let wanted: Replace = body(request).await?;
+            let bytes_max = agent.budget.whole_bytes();
+            let act = move |output: &mut Output| files::replace::replace(&wanted, bytes_max, output);
+            return long_work(agent, &agent.whole_files, act).await;
+        }
         _ => {}
     }
     // Most operations are short, so those beyond the limit wait instead of failing.
@@ -157,6 +170,18 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
     }
 }
 
+/// Begins file work on a thread of its own, after its turn.
+async fn long_work(
+    agent: &Rc<Agent>,
+    turns: &Arc<Semaphore>,
+    work: impl FnOnce(&mut Output) -> Result<()> + Send + 'static,
+) -> Result<Response<Answer>> {
+    let permit = Arc::clone(turns).acquire_owned().await.map_err(|error| internal(error.to_string()))?;
+    let active = agent.activity.begin();
+    let pieces = long_work::begin(Actor::of(&agent.boot)?, permit, work).await?;
+    Ok(Response::new(Answer::Work(pieces, active)))
+}
+
 /// Starts a command. The head of the answer is sent once the program is executed, or reports why it
 /// is not. Its output and its end are in the frames.
 async fn run(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response<Answer>> {
@@ -179,7 +204,7 @@ async fn body<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T> {
     let body = Limited::new(request.into_body(), REQUEST_BYTES_MAX).collect().await;
     let body = body.map_err(|error| {
         let too_long = error.is::<LengthLimitError>();
-        invalid(if too_long { "the request is larger than 64 KiB" } else { "the request was cut off" })
+        invalid(if too_long { "the request is larger than 512 KiB" } else { "the request was cut off" })
     })?;
     serde_json::from_slice(&body.to_bytes()).map_err(|error| invalid(format!("the request makes no sense: {error}")))
 }

@@ -9,6 +9,7 @@ mod image;
 mod life;
 mod listeners;
 mod ports;
+mod search;
 mod streams;
 mod trees;
 mod users;

@@ -9,11 +9,12 @@ use guest_protocol::{CONSOLE_LINES_MAX, GLOB_RESULTS_MAX};
 
 use super::files::file_info;
 use super::guest::CustomGuest;
-use super::{exec, files, listen, ports};
+use super::{exec, files, listen, ports, search};
 use crate::agent::{check_mode, check_path};
 use crate::{
     ByteStream, Command, Control, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort,
-    OutputStream, PortChanges, PortConnections, Result, Signal, TerminalSize,
+    OutputStream, PortChanges, PortConnections, Replace, ReplaceResult, Result, Search, SearchResult, Signal,
+    TerminalSize,
 };
 
 /// Control of a remote command, which supports no operation.
@@ -104,6 +105,16 @@ impl Guest for CustomGuest {
         }
         paths.sort();
         Ok(paths)
+    }
+
+    async fn search(&self, request: &Search) -> Result<SearchResult> {
+        check_path(&request.scope.path)?;
+        search::search(self, request).await
+    }
+
+    async fn replace(&self, request: &Replace) -> Result<ReplaceResult> {
+        check_path(&request.scope.path)?;
+        search::replace(self, request).await
     }
 
     async fn console(&self, lines: usize) -> Result<Vec<String>> {

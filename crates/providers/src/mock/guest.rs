@@ -15,7 +15,7 @@ use super::shell::run;
 use crate::agent::{check_mode, check_path, check_port};
 use crate::{
     ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
-    PortChanges, PortConnections, Result,
+    PortChanges, PortConnections, Replace, ReplaceResult, Result, Search, SearchResult,
 };
 
 /// Size of the pieces in which a file is read, in bytes.
@@ -142,6 +142,14 @@ impl Guest for MockGuest {
 
     async fn glob(&self, pattern: &str) -> Result<Vec<String>> {
         self.files(|fs| fs.glob(pattern)).await
+    }
+
+    async fn search(&self, _: &Search) -> Result<SearchResult> {
+        self.alive(async { Err(Error::NotSupported("the provider `mock` cannot search in files".to_owned())) }).await
+    }
+
+    async fn replace(&self, _: &Replace) -> Result<ReplaceResult> {
+        self.alive(async { Err(Error::NotSupported("the provider `mock` cannot replace in files".to_owned())) }).await
     }
 
     async fn console(&self, lines: usize) -> Result<Vec<String>> {

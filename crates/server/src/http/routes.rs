@@ -16,7 +16,7 @@ use super::policy::{ADMIN, About, Audit, Gate, KEY, OPEN, Policies, Policy};
 use super::state::Api;
 use super::{
     audit, diagnostics, egress, events, exec, exec_socket, files, images, metrics, pool, ports, preview, providers,
-    quotas, sandboxes, secrets, system, templates, workers,
+    quotas, sandboxes, search, secrets, system, templates, workers,
 };
 use crate::auth::Demand;
 use crate::auth::token::Scope;
@@ -103,6 +103,8 @@ fn table() -> Vec<Row> {
         post(  "/sandboxes/{id}/files/chmod",               routes!(files::chmod),                   WRITE_BOX),
         get(   "/sandboxes/{id}/files/stat",                routes!(files::stat),                    READ_BOX),
         get(   "/sandboxes/{id}/files/glob",                routes!(files::glob),                    READ_BOX),
+        post(  "/sandboxes/{id}/files/search",              routes!(search::search),                 WRITE_BOX),
+        post(  "/sandboxes/{id}/files/replace",             routes!(search::replace),                WRITE_BOX),
         get(   "/sandboxes/{id}/ports",                     routes!(ports::list),                    READ_BOX),
         get(   "/sandboxes/{id}/ports/{port}/connect",      routes!(ports::connect),                 Policy { takes_key_as_protocol: true, ..WRITE_BOX }),
         get(   "/sandboxes/{id}/ports/{port}/listen",       routes!(ports::listen),                  Policy { takes_key_as_protocol: true, ..WRITE_BOX.audited("sandboxes.listen") }),

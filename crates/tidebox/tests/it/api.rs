@@ -11,6 +11,7 @@ mod list;
 mod quotas;
 mod rows;
 mod sandboxes;
+mod search;
 mod sizes;
 mod system;
 mod templates;

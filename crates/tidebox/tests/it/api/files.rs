@@ -70,9 +70,18 @@ async fn a_raw_put_takes_the_mode_from_the_query() {
 #[tokio::test]
 async fn put_takes_raw_bytes_or_json_at_any_path() {
     let (server, id, files) = boxed().await;
-    for name in
-        ["list", "move", "chmod", "stat", "glob", "workspace/a%20b%25%23%3f", "workspace/%C3%BC", "workspace/deep/er"]
-    {
+    for name in [
+        "list",
+        "move",
+        "chmod",
+        "stat",
+        "glob",
+        "search",
+        "replace",
+        "workspace/a%20b%25%23%3f",
+        "workspace/%C3%BC",
+        "workspace/deep/er",
+    ] {
         let answer = put_raw(&server, &format!("{files}/{name}"), name.as_bytes().to_vec()).await;
         assert_eq!(answer.ok(), json!({"status": "written"}), "{name}");
     }

@@ -1,0 +1,58 @@
+//! `/sandboxes/{id}/files/search` and `…/replace`: the content of files.
+
+use axum::Json;
+use axum::extract::State;
+
+use super::error::Result;
+use super::meter::Meter;
+use super::request::{Json as Body, Name};
+use super::state::Api;
+use super::wire;
+
+/// Memory held for an answer until it is complete: its text, and as much for all else.
+const ANSWER_BYTES: usize = 2 * providers::SEARCH_TEXT_BYTES_MAX;
+
+/// Search in files
+///
+/// Finds the lines of text files that match, with the engine of ripgrep: it takes linear time whatever the expression.
+/// `truncated` is true if a bound ended the search. Links are not followed.
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/search", tag = "files", params(("id" = String, Path)),
+    request_body = api::SearchRequest,
+    responses(
+        (status = 200, body = api::SearchResult, description = "Lines that match; none is no error"),
+        (status = 400, body = api::ErrorBody,
+            description = "An expression, a glob or a path that cannot be used; or the provider cannot search"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or nothing at the path")))]
+pub async fn search(
+    State(api): State<Api>,
+    Name(id): Name,
+    meter: Meter,
+    Body(body): Body<api::SearchRequest>,
+) -> Result<Json<api::SearchResult>> {
+    let request = wire::search(body)?;
+    meter.hold(ANSWER_BYTES).await?;
+    Ok(Json(wire::search_result(api.control.search_files(&id, &request).await?)))
+}
+
+/// Replace in files
+///
+/// Each file changes whole or not at all, and keeps its mode and owner. Files of up to 8 MiB are changed (in a sandbox
+/// of less than 64 MiB of memory, an eighth of it).
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/replace", tag = "files", params(("id" = String, Path)),
+    request_body = api::ReplaceRequest,
+    responses(
+        (status = 200, body = api::ReplaceResult, description = "Files that were changed; none is no error"),
+        (status = 400, body = api::ErrorBody,
+            description = "An expression, a glob or a path that cannot be used; or the provider cannot replace"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or nothing at the path"),
+        (status = 507, body = api::ErrorBody, description = "The sandbox is full")))]
+pub async fn replace(
+    State(api): State<Api>,
+    Name(id): Name,
+    meter: Meter,
+    Body(body): Body<api::ReplaceRequest>,
+) -> Result<Json<api::ReplaceResult>> {
+    let request = wire::replace(body)?;
+    meter.hold(ANSWER_BYTES).await?;
+    Ok(Json(wire::replace_result(api.control.replace_in_files(&id, &request).await?)))
+}
