@@ -12,8 +12,8 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
-    audit, bench, completion, config, cp, destroy, doctor, egress, events, exec, extend, forward, get, image, list,
-    logs, open, ports, provider, prune, run, secret, serve, spawn, template, version, worker,
+    audit, bench, completion, config, cp, destroy, doctor, egress, events, exec, extend, forward, get, grep, image,
+    list, logs, open, ports, provider, prune, run, secret, serve, spawn, template, version, worker,
 };
 
 /// Disposable sandboxes for unreviewed code.
@@ -102,6 +102,7 @@ enum Remote {
     Get(get::GetArgs),
     Exec(exec::ExecArgs),
     Cp(cp::CpArgs),
+    Grep(grep::GrepArgs),
     Logs(logs::LogsArgs),
     Ports(ports::PortsArgs),
     Egress(egress::EgressArgs),
@@ -184,6 +185,7 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::Get(args) => get::run(context, &args).await,
         Remote::Exec(args) => exec::run(context, args).await,
         Remote::Cp(args) => cp::run(context, &args).await,
+        Remote::Grep(args) => grep::run(context, &args).await,
         Remote::Logs(args) => logs::run(context, &args).await,
         Remote::Ports(args) => ports::run(context, &args).await,
         Remote::Egress(args) => egress::run(context, args).await,

@@ -18,6 +18,7 @@ mod extend;
 mod failure;
 mod forward;
 mod get;
+mod grep;
 mod image;
 mod list;
 mod log;
