@@ -13,6 +13,7 @@
 //! fields. Responses ignore unknown fields, so that an old client can read a newer server.
 //!
 //! - Sandboxes: [`SpawnRequest`] makes a [`Sandbox`]; a [`Template`] holds [`SpawnOptions`].
+//! - Their use of resources: [`SandboxStats`].
 //! - Commands: [`ExecRequest`] gives an [`ExecResult`], or a stream of [`ExecChunk`]s. Over a
 //!   WebSocket, [`SocketStart`] gives a stream of [`SocketOutput`]s.
 //! - Files: [`WriteFileRequest`], [`FileInfo`]; [`SearchRequest`] and [`ReplaceRequest`] for their content.
@@ -45,6 +46,7 @@ mod port;
 mod provider;
 mod quota;
 mod sandbox;
+mod sandbox_stats;
 mod search;
 mod secret;
 mod socket;
@@ -75,6 +77,7 @@ pub use port::{ListenKind, ListenMessage, ListenRefuse, ListeningPort, PortMessa
 pub use provider::{Empty, ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
+pub use sandbox_stats::{CpuStats, DiskStats, MemoryStats, ProcessStats, SandboxStats, TransferStats};
 pub use search::{
     ReplaceRequest, ReplaceResult, ReplacedFile, SearchBound, SearchMatch, SearchRequest, SearchResult, SkippedFiles,
 };

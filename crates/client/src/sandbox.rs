@@ -1,6 +1,6 @@
 //! Sandboxes: making, listing and removing them.
 
-use api::{Egress, EgressPolicy, ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
+use api::{Egress, EgressPolicy, ExtendRequest, Pruned, Sandbox, SandboxStats, SpawnRequest, Status};
 use reqwest::Method;
 
 use crate::connection::{Patience, Size};
@@ -23,6 +23,25 @@ pub struct Filter<'a> {
     pub limit: Option<u32>,
     /// Cursor of the page before, from [`Page::next`].
     pub cursor: Option<&'a str>,
+}
+
+impl Filter<'_> {
+    fn query(&self) -> String {
+        let names: Vec<String> = self.metadata.iter().map(|(key, _)| format!("metadata.{key}")).collect();
+        let limit = self.limit.map(|limit| limit.to_string());
+        let mut pairs: Vec<(&str, &str)> =
+            names.iter().map(String::as_str).zip(self.metadata.iter().map(|(_, value)| *value)).collect();
+        for (name, value) in [
+            ("owner_id", self.owner_id),
+            ("state", self.state),
+            ("provider", self.provider),
+            ("limit", limit.as_deref()),
+            ("cursor", self.cursor),
+        ] {
+            pairs.extend(value.map(|value| (name, value)));
+        }
+        query(&pairs)
+    }
 }
 
 /// A page of a list of sandboxes.
@@ -62,20 +81,7 @@ impl Client {
     /// # Errors
     /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn list_page(&self, filter: &Filter<'_>) -> Result<Page> {
-        let names: Vec<String> = filter.metadata.iter().map(|(key, _)| format!("metadata.{key}")).collect();
-        let limit = filter.limit.map(|limit| limit.to_string());
-        let mut pairs: Vec<(&str, &str)> =
-            names.iter().map(String::as_str).zip(filter.metadata.iter().map(|(_, value)| *value)).collect();
-        for (name, value) in [
-            ("owner_id", filter.owner_id),
-            ("state", filter.state),
-            ("provider", filter.provider),
-            ("limit", limit.as_deref()),
-            ("cursor", filter.cursor),
-        ] {
-            pairs.extend(value.map(|value| (name, value)));
-        }
-        let request = self.request(Method::GET, &format!("/sandboxes{}", query(&pairs)), Patience::Short);
+        let request = self.request(Method::GET, &format!("/sandboxes{}", filter.query()), Patience::Short);
         let response = self.send(request).await?;
         let next = response.headers().get("x-next-cursor").and_then(|cursor| cursor.to_str().ok()).map(str::to_owned);
         Ok(Page { sandboxes: self.json(response, Size::List).await?, next })
@@ -117,6 +123,24 @@ impl Client {
     pub async fn extend(&self, id: &str, ttl: &str) -> Result<Sandbox> {
         let request = ExtendRequest { ttl: ttl.to_owned() };
         self.send_json(Method::POST, &sandbox_path(id, "/extend")?, &request, Patience::Short).await
+    }
+
+    /// Returns the resources that a sandbox uses, with its disk.
+    ///
+    /// # Errors
+    /// `not_found` if there is none of that id, `conflict` if it does not run; another
+    /// [`crate::Error`] if no answer comes.
+    pub async fn stats(&self, id: &str) -> Result<SandboxStats> {
+        self.get(&sandbox_path(id, "/stats")?).await
+    }
+
+    /// Returns the resources that the running sandboxes use which match, newest first, without their
+    /// disks. The filter's `state`, `limit` and `cursor` have to be absent.
+    ///
+    /// # Errors
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
+    pub async fn stats_of_all(&self, filter: &Filter<'_>) -> Result<Vec<SandboxStats>> {
+        self.get_list(&format!("/sandboxes/stats{}", filter.query())).await
     }
 
     /// Returns the policy on connections out of a sandbox, and their account.

@@ -23,6 +23,7 @@ mod program;
 mod search;
 mod shares;
 mod slots;
+mod stats;
 mod subject;
 mod terminal;
 mod tree;
@@ -76,7 +77,7 @@ pub fn cases() -> Vec<Case> {
         listen::cases(),
         egress::cases(),
     ];
-    let of_host = [answers::cases(), images::cases(), slots::cases(), shares::cases(), disk::cases()];
+    let of_host = [answers::cases(), images::cases(), slots::cases(), shares::cases(), disk::cases(), stats::cases()];
     of_boxes.into_iter().chain(of_host).flatten().collect()
 }
 

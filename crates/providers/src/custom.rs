@@ -19,6 +19,7 @@ mod operations;
 mod ports;
 mod remote;
 mod search;
+mod stats;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -39,7 +40,7 @@ use self::boxes::Starting;
 use self::guest::CustomGuest;
 pub use self::labels::{ID_LABEL, STORE_LABEL};
 use self::remote::Remote;
-use crate::{Chain, Error, Facts, Found, Guest, Health, ImageSource, Phase, Provider, Result, Spec, Started};
+use crate::{BoxStats, Chain, Error, Facts, Found, Guest, Health, ImageSource, Phase, Provider, Result, Spec, Started};
 
 /// Image name that lets the remote service choose its own default.
 pub const REMOTE_DEFAULT_IMAGE: &str = "default";
@@ -221,6 +222,10 @@ impl Provider for Custom {
     async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>> {
         let known = self.remote.running(id).await?;
         Ok(Arc::new(CustomGuest { remote: Arc::clone(&self.remote), id: id.clone(), known }))
+    }
+
+    async fn stats(&self, ids: &[SandboxId]) -> Result<Vec<BoxStats>> {
+        self.remote.stats(ids).await
     }
 
     async fn idle(&self) {

@@ -33,6 +33,7 @@ use bollard::errors::Error as ClientError;
 use bollard::models::ContainerSummaryStateEnum;
 use bollard::query_parameters::{CreateContainerOptionsBuilder, ListContainersOptionsBuilder};
 use domain::SandboxId;
+use futures_util::{StreamExt, TryStreamExt, stream as futures};
 use images::PullPolicy;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
@@ -41,8 +42,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::agent::AgentGuest;
 use crate::{
-    Backend, BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Isolation, KernelShare, LimitKind,
-    Phase, Provider, Result, Spec, Started,
+    Backend, BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Isolation, KernelShare,
+    LimitKind, Phase, Provider, Result, Spec, Started,
 };
 
 pub use config::{DockerConfig, DockerTls};
@@ -60,6 +61,8 @@ use volume::AgentVolume;
 pub const NAME: &str = "docker";
 /// Image of a spawn that names none.
 const IMAGE: &str = "debian:stable-slim";
+/// Most containers whose counters the Engine is asked for at once.
+const STATS_AT_ONCE: usize = 16;
 /// Prefixes of runtimes whose containers have a kernel of their own.
 const HAVE_OWN_KERNEL: [&str; 2] = ["kata", "runsc"];
 /// Warning about kernel resources that no setting of an Engine bounds.
@@ -550,6 +553,13 @@ impl Provider for Docker {
     async fn kernel_usage(&self, id: &SandboxId, share: KernelShare) -> Option<u64> {
         let client = self.inner.client().ok().filter(|_| self.inner.is_local)?;
         usage::of_kernel(client, &self.inner.name(id), share).await
+    }
+
+    async fn stats(&self, ids: &[SandboxId]) -> Result<Vec<BoxStats>> {
+        let client = self.inner.client()?;
+        let names: Vec<String> = ids.iter().map(|id| self.inner.name(id)).collect();
+        let looks = futures::iter(names).map(|name| async move { usage::of_resources(client, &name).await });
+        looks.buffered(STATS_AT_ONCE).try_collect().await
     }
 }
 

@@ -33,6 +33,7 @@ mod provider;
 mod signal;
 mod slots;
 mod spec;
+mod stats;
 
 pub use default_image::default_image;
 pub use disk::BoxDisk;
@@ -53,3 +54,4 @@ pub use provider::{Backend, Facts, Health, ImageSource, Isolation, LimitKind, Pr
 pub use signal::Signal;
 pub use slots::Slots;
 pub use spec::{Found, Phase, Spec, Started};
+pub use stats::{BoxStats, EgressBytes};

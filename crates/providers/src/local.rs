@@ -26,6 +26,7 @@ pub(crate) mod process;
 pub(crate) mod record;
 pub(crate) mod removals;
 mod slots;
+pub(crate) mod stats;
 pub(crate) mod usage;
 
 use std::fs;
@@ -39,8 +40,8 @@ use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use crate::{
-    BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Provider, Result, Slots, Spec,
-    Started,
+    BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Provider, Result,
+    Slots, Spec, Started,
 };
 
 use backend::Backend;
@@ -257,6 +258,9 @@ impl<B: Backend> Inner<B> {
 
     /// Measures the disk usage of a box or a slot.
     async fn disk_usage(&self, folder: BoxFolder) -> Option<DiskUsage> {
+        if !self.backend.sees_disk(&folder) {
+            return None;
+        }
         let holds_deleted = self.backend.holds_deleted(&folder, self.can());
         let measure = move || {
             let first = folder.pid().filter(|_| holds_deleted);
@@ -264,6 +268,12 @@ impl<B: Backend> Inner<B> {
         };
         tokio::task::spawn_blocking(measure).await.ok()?
     }
+}
+
+/// Measures the resources of boxes or slots, apart from the async threads.
+async fn measured(folders: Vec<BoxFolder>) -> Result<Vec<BoxStats>> {
+    let measured = tokio::task::spawn_blocking(move || stats::measure(&folders)).await;
+    measured.map_err(|error| Error::failed("measure boxes", error))
 }
 
 #[async_trait]
@@ -349,5 +359,9 @@ impl<B: Backend> Provider for Local<B> {
 
     async fn kernel_usage(&self, id: &SandboxId, share: KernelShare) -> Option<u64> {
         kernel_usage(self.inner.folder(id).pid()?.0, share).await
+    }
+
+    async fn stats(&self, ids: &[SandboxId]) -> Result<Vec<BoxStats>> {
+        measured(ids.iter().map(|id| self.inner.folder(id)).collect()).await
     }
 }

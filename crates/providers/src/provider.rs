@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use domain::SandboxId;
 use images::Images;
 
-use crate::{BoxDisk, DiskUsage, Found, Guest, KernelShare, Result, Slots, Spec, Started};
+use crate::{BoxDisk, BoxStats, DiskUsage, Found, Guest, KernelShare, Result, Slots, Spec, Started};
 
 /// Separation of a box from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,6 +214,15 @@ pub trait Provider: fmt::Debug + Send + Sync {
     async fn kernel_usage(&self, id: &SandboxId, share: KernelShare) -> Option<u64> {
         let _ = (id, share);
         None
+    }
+
+    /// Measures the resources that boxes use, in the order of `ids`, with one look for all where that
+    /// is cheaper. What a provider cannot measure is absent, and so is all of a box that does not exist.
+    ///
+    /// - Work of a box is counted, also of its processes that have ended; that of others is not.
+    /// - Memory and processes are counted while they are held.
+    async fn stats(&self, ids: &[SandboxId]) -> Result<Vec<BoxStats>> {
+        Ok(vec![BoxStats::default(); ids.len()])
     }
 
     /// Waits until the cleanup after stopped boxes is complete.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use domain::SandboxId;
 
-use crate::{DiskUsage, Found, Guest, KernelShare, Result, Spec, Started};
+use crate::{BoxStats, DiskUsage, Found, Guest, KernelShare, Result, Spec, Started};
 
 /// A runtime whose boxes can be shared by users who do not trust each other.
 ///
@@ -62,6 +62,12 @@ pub trait Slots: fmt::Debug + Send + Sync {
     async fn slot_disk_usage(&self, host: &SandboxId, slot: &SandboxId) -> Option<DiskUsage> {
         let _ = (host, slot);
         None
+    }
+
+    /// Measures the resources that slots of a box use; see [`crate::Provider::stats`].
+    async fn slot_stats(&self, host: &SandboxId, slots: &[SandboxId]) -> Result<Vec<BoxStats>> {
+        let _ = host;
+        Ok(vec![BoxStats::default(); slots.len()])
     }
 
     /// Measures a slot's use of the kernel; see [`crate::Provider::kernel_usage`].

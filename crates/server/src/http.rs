@@ -37,6 +37,7 @@ mod range;
 mod request;
 mod routes;
 mod ruled;
+mod sandbox_stats;
 mod sandboxes;
 mod search;
 mod secrets;

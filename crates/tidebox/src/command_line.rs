@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
     audit, bench, completion, config, cp, destroy, doctor, egress, events, exec, extend, forward, get, grep, image,
-    list, logs, open, ports, provider, prune, run, secret, serve, spawn, template, version, worker,
+    list, logs, open, ports, provider, prune, run, secret, serve, spawn, stats, template, top, version, worker,
 };
 
 /// Disposable sandboxes for unreviewed code.
@@ -104,6 +104,8 @@ enum Remote {
     Cp(cp::CpArgs),
     Grep(grep::GrepArgs),
     Logs(logs::LogsArgs),
+    Stats(stats::StatsArgs),
+    Top(top::TopArgs),
     Ports(ports::PortsArgs),
     Egress(egress::EgressArgs),
     Forward(forward::ForwardArgs),
@@ -187,6 +189,8 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::Cp(args) => cp::run(context, &args).await,
         Remote::Grep(args) => grep::run(context, &args).await,
         Remote::Logs(args) => logs::run(context, &args).await,
+        Remote::Stats(args) => stats::run(context, &args).await,
+        Remote::Top(args) => top::run(context, &args).await,
         Remote::Ports(args) => ports::run(context, &args).await,
         Remote::Egress(args) => egress::run(context, args).await,
         Remote::Forward(args) => forward::run(context, args).await,

@@ -1,6 +1,6 @@
 //! `tidebox image`: the images that boxes are made of.
 
-mod progress;
+pub mod progress;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -2,17 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bollard::Docker as Client;
-use bollard::models::{ContainerInspectResponse, MountPoint};
-use bollard::query_parameters::InspectContainerOptionsBuilder;
+use bollard::models::{ContainerInspectResponse, ContainerStatsResponse, MountPoint};
+use bollard::query_parameters::{InspectContainerOptionsBuilder, StatsOptionsBuilder};
+use futures_util::StreamExt;
 
 use super::direct::{self, FirstProcess};
-use super::fault::{LOOK_WAIT, within};
+use super::fault::{self, LOOK_WAIT, within};
 use crate::agent::AgentGuest;
 use crate::local::kernel::kernel_usage;
 use crate::local::usage::usage;
-use crate::{DiskUsage, Guest, KernelShare, Result};
+use crate::{BoxStats, DiskUsage, Guest, KernelShare, Result};
 
 /// Files that the Engine keeps for each container beside its root, and that the container may
 /// write: no limit on its root counts them.
@@ -51,6 +53,39 @@ pub(super) async fn of_kernel(client: &Client, name: &str, share: KernelShare) -
     let inspected = within(LOOK_WAIT, client.inspect_container(name, None)).await.ok()?;
     let process = FirstProcess::of(&inspected).filter(direct::is_here)?;
     kernel_usage(u32::try_from(process.pid).ok()?, share).await
+}
+
+/// Returns the resources that the container of a box uses, as the Engine counts them; all absent
+/// without a running container.
+pub(super) async fn of_resources(client: &Client, name: &str) -> Result<BoxStats> {
+    // Without `one_shot` the Engine looks twice, a second apart.
+    let options = StatsOptionsBuilder::default().stream(false).one_shot(true).build();
+    let mut answer = std::pin::pin!(client.stats(name, Some(options)));
+    match within(LOOK_WAIT, async { answer.next().await.transpose() }).await {
+        Ok(answer) => Ok(answer.map(|stats| box_stats(&stats)).unwrap_or_default()),
+        Err(error) if fault::status(&error) == Some(404) => Ok(BoxStats::default()),
+        Err(error) => Err(fault::failed("measure a box", error)),
+    }
+}
+
+/// Converts the Engine's counters. Those of a container that does not run are 0, or missing.
+fn box_stats(stats: &ContainerStatsResponse) -> BoxStats {
+    let Some(processes) = stats.pids_stats.as_ref().and_then(|pids| pids.current).filter(|count| *count > 0) else {
+        return BoxStats::default();
+    };
+    let memory = stats.memory_stats.as_ref();
+    let detail = |name: &str| Some(*memory?.stats.as_ref()?.get(name)?);
+    // Named by the version of control groups.
+    let unused = detail("total_inactive_file").or_else(|| detail("inactive_file")).unwrap_or(0);
+    let usage = memory.and_then(|memory| memory.usage);
+    let cpu = stats.cpu_stats.as_ref().and_then(|cpu| cpu.cpu_usage.as_ref()?.total_usage);
+    BoxStats {
+        cpu: cpu.map(Duration::from_nanos),
+        memory_bytes: usage.map(|usage| usage.saturating_sub(unused)),
+        memory_peak_bytes: memory.and_then(|memory| memory.max_usage),
+        processes: Some(processes),
+        ..BoxStats::default()
+    }
 }
 
 /// Returns the folder with everything that a container wrote to its root.

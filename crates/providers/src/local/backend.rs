@@ -95,6 +95,12 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
         true
     }
 
+    /// Returns whether the files of the box lie in its folder, and not in its memory.
+    fn sees_disk(&self, folder: &BoxFolder) -> bool {
+        let _ = folder;
+        true
+    }
+
     /// Returns whether files that the box has deleted and still holds open take space beside its
     /// folder's files.
     fn holds_deleted(&self, folder: &BoxFolder, can: Option<Self::Capabilities>) -> bool {

@@ -15,6 +15,8 @@ use std::time::Duration;
 use domain::{Resources, SandboxId, StoreId};
 use guest_protocol::{CgroupDir, SoftLimits};
 
+use crate::BoxStats;
+
 use controller::Controller;
 use tree::Hierarchy;
 
@@ -203,6 +205,30 @@ fn cpu_usage(group: &Path, v2: bool) -> Option<u64> {
     Some(nanoseconds / 1000)
 }
 
+/// Reads the counters of the groups of a box. A counter is absent where no group has it.
+pub(crate) fn stats(groups: &[CgroupDir]) -> BoxStats {
+    let mut stats = BoxStats::default();
+    for CgroupDir { path, v2 } in groups {
+        let dir = Path::new(path);
+        let read = |file: &str| fs::read_to_string(dir.join(file)).ok();
+        let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
+        let [now, peak, unused] = if *v2 {
+            ["memory.current", "memory.peak", "inactive_file "]
+        } else {
+            ["memory.usage_in_bytes", "memory.max_usage_in_bytes", "total_inactive_file "]
+        };
+        if let Some(bytes) = number(now) {
+            let detail = read("memory.stat").unwrap_or_default();
+            let unused = detail.lines().find_map(|line| line.strip_prefix(unused)?.trim().parse().ok()).unwrap_or(0);
+            stats.memory_bytes = Some(bytes.saturating_sub(unused));
+            stats.memory_peak_bytes = number(peak);
+        }
+        stats.cpu = stats.cpu.or_else(|| cpu_usage(dir, *v2).map(Duration::from_micros));
+        stats.processes = stats.processes.or_else(|| number("pids.current"));
+    }
+    stats
+}
+
 fn below(groups: Vec<CgroupDir>, name: &str) -> Vec<CgroupDir> {
     groups.into_iter().map(|group| CgroupDir { path: format!("{}/{name}", group.path), ..group }).collect()
 }
@@ -342,6 +368,44 @@ mod test {
         limit(dir.path(), v2, Controller::Memory, &Resources { memory_mb: 512, vcpus: 1, disk_mb: 0, pids: 16 })
             .unwrap();
         dir
+    }
+
+    #[test]
+    fn the_counters_of_both_versions_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |group: &str, files: &[(&str, &str)]| {
+            let dir = dir.path().join(group);
+            fs::create_dir(&dir).unwrap();
+            files.iter().for_each(|(file, text)| fs::write(dir.join(file), text).unwrap());
+            dir.display().to_string()
+        };
+        let stat = "cache 7\ninactive_file 9\nactive_file 1\ntotal_inactive_file 100\n";
+        let memory =
+            [("memory.usage_in_bytes", "1000\n"), ("memory.max_usage_in_bytes", "5000\n"), ("memory.stat", stat)];
+        let first = [
+            write("cpu", &[("cpuacct.usage", "3000000000\n")]),
+            write("memory", &memory),
+            write("pids", &[("pids.current", "4\n"), ("pids.max", "9\n")]),
+        ];
+        let of = |v2| move |path: String| CgroupDir { path, v2 };
+        let (cpu, disk_bytes, egress) = (Some(Duration::from_secs(3)), None, None);
+        let first = stats(&first.map(of(false)));
+        let memory = (Some(900), Some(5000));
+        let (memory_bytes, memory_peak_bytes) = memory;
+        let expected = BoxStats { cpu, memory_bytes, memory_peak_bytes, processes: Some(4), disk_bytes, egress };
+        assert_eq!(first, expected);
+        let files = [
+            ("cpu.stat", "usage_usec 3000000\nuser_usec 1\n"),
+            ("memory.current", "1000\n"),
+            ("memory.stat", "anon 5\ninactive_file 100\n"),
+            ("pids.current", "4\n"),
+        ];
+        let second = write("unified", &files);
+        // Kernels before 5.19 keep no peak.
+        assert_eq!(stats(&[of(true)(second.clone())]), BoxStats { memory_peak_bytes: None, ..expected });
+        fs::write(Path::new(&second).join("memory.peak"), "5000\n").unwrap();
+        assert_eq!(stats(&[of(true)(second)]), expected);
+        assert_eq!(stats(&[of(true)("/nowhere".to_owned())]), BoxStats::default());
     }
 
     #[test]

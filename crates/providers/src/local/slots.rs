@@ -14,8 +14,8 @@ use super::folder::BoxFolder;
 use super::image::Image;
 use super::kernel::kernel_usage;
 use super::plan::{BoxPlan, Kind};
-use super::{Inner, Local};
-use crate::{DiskUsage, Error, Found, Guest, KernelShare, Provider, Result, Slots, Spec, Started, disk};
+use super::{Inner, Local, measured};
+use crate::{BoxStats, DiskUsage, Error, Found, Guest, KernelShare, Provider, Result, Slots, Spec, Started, disk};
 
 /// First uid of a slot: above those that images give to people and services.
 const UID_FIRST: u32 = 10_000;
@@ -164,5 +164,10 @@ impl<B: Backend> Slots for Local<B> {
 
     async fn slot_kernel_usage(&self, host: &SandboxId, slot: &SandboxId, share: KernelShare) -> Option<u64> {
         kernel_usage(self.inner.folder(host).slot(slot).pid()?.0, share).await
+    }
+
+    async fn slot_stats(&self, host: &SandboxId, slots: &[SandboxId]) -> Result<Vec<BoxStats>> {
+        let host = self.inner.folder(host);
+        measured(slots.iter().map(|slot| host.slot(slot)).collect()).await
     }
 }

@@ -101,6 +101,10 @@ impl Backend for NativeBackend {
         can.is_none_or(|can| can.images)
     }
 
+    fn sees_disk(&self, folder: &BoxFolder) -> bool {
+        image_file(folder).exists() || layers(folder).exists()
+    }
+
     fn holds_deleted(&self, folder: &BoxFolder, can: Option<Capabilities>) -> bool {
         // In an image file they are counted as part of it.
         can.is_some_and(|can| can.disk_upper) && !image_file(folder).exists()

@@ -38,6 +38,7 @@ section! {
         pub limits: Limits as Nested,
         pub retention: Retention as Nested,
         pub logging: Logging as Nested,
+        pub metrics: Metrics as Nested,
         pub providers: Providers as Nested,
         pub images: Images as Nested,
         pub egress: Egress as Nested,
@@ -97,6 +98,17 @@ section! {
         /// The SQLite file, as `sqlite://` and an absolute path. Unset:
         /// `sqlite://<data_dir>/tidebox.db`.
         pub path ("url"): PathBuf as DATABASE,
+    }
+}
+
+section! {
+    /// Figures for Prometheus.
+    #[derive(Copy)]
+    pub struct Metrics {
+        /// True to give each running sandbox series of its own: processor time, memory, processes and
+        /// bytes through its proxy, with its id as a label. A monitor then keeps several series for each
+        /// sandbox there ever was.
+        pub per_sandbox: bool = "false",
     }
 }
 

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::announced::Announced;
 use super::error::{Error, Resource, Result};
+use super::looks::Looks;
 use super::policy::Policy;
 use super::waiters::Waiters;
 use crate::admission::{Admission, QueueStats};
@@ -56,6 +57,8 @@ pub struct Control {
     pub(super) port_watch: Arc<PortWatch>,
     /// Connections that callers may take.
     pub(super) announced: Arc<Announced>,
+    /// Last looks at the resources that sandboxes use.
+    pub(super) looks: Looks,
 }
 
 /// Parts that [`Control`] is made of.
@@ -99,6 +102,7 @@ impl Control {
             secrets,
             port_watch,
             announced: Arc::default(),
+            looks: Looks::default(),
         })
     }
 
@@ -199,6 +203,7 @@ impl Control {
             && !sandbox.state.is_active()
         {
             self.admission.freed(sandbox.owner.as_ref());
+            self.looks.forget(id);
         }
         if let Applied::Done { before, sandbox } = &applied
             && let Some(kind) = event_of(&change, *before, sandbox.state)

@@ -132,6 +132,12 @@ impl Egress {
         account.map(|account| (account.ledger.counts(), account.ledger.decisions())).unwrap_or_default()
     }
 
+    /// Returns the numbers of a box since this server began to serve it.
+    #[must_use]
+    pub fn counts_of(&self, id: &SandboxId) -> Counts {
+        self.boxes.lock().get(id).map(|account| account.ledger.counts()).unwrap_or_default()
+    }
+
     /// Returns the numbers of all boxes since the start of the server.
     #[must_use]
     pub fn totals(&self) -> Counts {

@@ -69,13 +69,18 @@ pub async fn stream(
         let counted = text.capacity();
         Some((Ok::<_, Infallible>(reader.outflow.hand_out(text, counted)), goes_on.then_some(reader)))
     });
-    let mut response = Response::new(Body::from_stream(frames));
+    Ok(event_stream(Body::from_stream(frames)))
+}
+
+/// Returns an answer of server-sent events.
+pub fn event_stream(frames: Body) -> Response {
+    let mut response = Response::new(frames);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // nginx would buffer the events.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    response
 }
 
 /// Parsed query of a request.

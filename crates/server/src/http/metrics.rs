@@ -1,5 +1,7 @@
 //! `/metrics` as JSON, and `/metrics/prometheus`.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -10,9 +12,12 @@ use super::snapshot::Snapshot;
 use super::state::Api;
 use super::wire;
 use crate::VERSION;
-use crate::control::Stored;
+use crate::control::{ListFilter, SandboxStats, StatTotals, Stored, totals};
 use crate::process::{GOOS, Usage, goarch};
 use crate::stats::{RateLimit, RequestMemory, Scheduler, StoreHealth};
+
+/// Longest wait for the resources that sandboxes use: what is not known by then is left out.
+const SANDBOXES_WAIT: Duration = Duration::from_secs(3);
 
 /// Figures as JSON
 #[utoipa::path(get, path = "/api/v1/metrics", tag = "system",
@@ -31,14 +36,15 @@ pub async fn get(State(api): State<Api>) -> Json<api::Metrics> {
 pub async fn prometheus(State(api): State<Api>, headers: HeaderMap) -> impl IntoResponse {
     let store = api.control.store_health().await;
     let snapshot = Snapshot::take(&api).await;
+    let sandboxes = Sandboxes::measure(&api).await;
     let format = Format::preferred(&headers);
-    let text = format.write(&families(&api, &snapshot, store));
+    let text = format.write(&families(&api, &snapshot, store, &sandboxes));
     ([(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")], text)
 }
 
-/// Returns every metric family. Labels name providers, workers, states and operations, never
-/// text that a caller chose.
-fn families(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<MetricFamily> {
+/// Returns every metric family. Labels name providers, workers, states and operations, and sandboxes by
+/// their ids where the operator asks for it, never text that a caller chose.
+fn families(api: &Api, snapshot: &Snapshot, store: StoreHealth, sandboxes: &Sandboxes) -> Vec<MetricFamily> {
     let mut families = service(api, snapshot, store);
     families.extend(scheduler(&snapshot.scheduler));
     families.extend(rate_limit(&snapshot.rate_limit));
@@ -46,6 +52,7 @@ fn families(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<MetricFam
     families.extend(snapshot.stored.iter().flat_map(stored));
     families.extend(operations(api, snapshot));
     families.extend(egress(api));
+    families.extend(sandboxes.families(api.settings.series_per_sandbox));
     families.extend(process(api));
     families
 }
@@ -171,6 +178,68 @@ fn egress(api: &Api) -> [MetricFamily; 3] {
         MetricFamily::new(Kind::Counter, "tidebox_egress_bytes", "Bytes between sandboxes and hosts.")
             .with_each(bytes, |family, (direction, count)| family.with(&[("direction", direction)], count as f64)),
     ]
+}
+
+/// Resources that the running sandboxes use.
+#[derive(Debug, Default)]
+struct Sandboxes(Vec<SandboxStats>);
+
+impl Sandboxes {
+    /// Looks at all sandboxes that run here or on workers; at none while the store does not answer.
+    async fn measure(api: &Api) -> Self {
+        let all = api.control.stats_of_all(None, ListFilter::default());
+        match tokio::time::timeout(SANDBOXES_WAIT, all).await {
+            Ok(Ok(all)) => Self(all),
+            Ok(Err(_)) | Err(_) => Self::default(),
+        }
+    }
+
+    fn families(&self, each: bool) -> Vec<MetricFamily> {
+        let totals = totals(&self.0);
+        let total = |name, help, value: fn(&StatTotals) -> f64| {
+            MetricFamily::new(Kind::Gauge, name, help)
+                .with_each(&totals, |family, (provider, total)| family.with(&[("provider", provider)], value(total)))
+        };
+        let mut families = vec![
+            total("tidebox_sandboxes_measured", "Running sandboxes whose use of resources is known.", |total| {
+                total.measured as f64
+            }),
+            total("tidebox_sandboxes_processors", "Processors that sandboxes keep busy.", |total| total.processors),
+            total("tidebox_sandboxes_memory_bytes", "Memory that sandboxes use.", |total| total.memory_bytes as f64),
+            total("tidebox_sandboxes_processes", "Processes and threads of sandboxes.", |total| total.processes as f64),
+        ];
+        if each {
+            families.extend(self.each());
+        }
+        families
+    }
+
+    /// Returns series for each sandbox.
+    fn each(&self) -> [MetricFamily; 4] {
+        let of = |kind, name, help, value: fn(&SandboxStats) -> Option<f64>| {
+            MetricFamily::new(kind, name, help).with_each(&self.0, |family, stats| match value(stats) {
+                Some(value) => family.with(&[("sandbox", stats.id.as_str())], value),
+                None => family,
+            })
+        };
+        [
+            of(Kind::Counter, "tidebox_sandbox_cpu_seconds", "Processor time of a sandbox.", |stats| {
+                stats.used.cpu.map(|cpu| cpu.as_secs_f64())
+            }),
+            of(Kind::Gauge, "tidebox_sandbox_memory_bytes", "Memory that a sandbox uses.", |stats| {
+                stats.used.memory_bytes.map(|bytes| bytes as f64)
+            }),
+            of(Kind::Gauge, "tidebox_sandbox_processes", "Processes and threads of a sandbox.", |stats| {
+                stats.used.processes.map(|count| count as f64)
+            }),
+            MetricFamily::new(Kind::Counter, "tidebox_sandbox_egress_bytes", "Bytes between a sandbox and hosts.")
+                .with_each(&self.0, |family, stats| {
+                    let Some(bytes) = stats.used.egress else { return family };
+                    let labels = |direction| [("sandbox", stats.id.as_str()), ("direction", direction)];
+                    family.with(&labels("sent"), bytes.sent as f64).with(&labels("received"), bytes.received as f64)
+                }),
+        ]
+    }
 }
 
 fn operations(api: &Api, snapshot: &Snapshot) -> [MetricFamily; 3] {

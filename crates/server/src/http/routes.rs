@@ -16,7 +16,7 @@ use super::policy::{ADMIN, About, Audit, Gate, KEY, OPEN, Policies, Policy};
 use super::state::Api;
 use super::{
     audit, diagnostics, egress, events, exec, exec_socket, files, images, metrics, pool, ports, preview, providers,
-    quotas, sandboxes, search, secrets, system, templates, workers,
+    quotas, sandbox_stats, sandboxes, search, secrets, system, templates, workers,
 };
 use crate::auth::Demand;
 use crate::auth::token::Scope;
@@ -88,10 +88,12 @@ fn table() -> Vec<Row> {
         get(   "/sandboxes",                                routes!(sandboxes::list),                KEY.about(OwnSandboxes)),
         delete("/sandboxes",                                routes!(sandboxes::prune),               KEY.about(OwnSandboxes)),
         post(  "/sandboxes/admission",                      routes!(sandboxes::admission),           KEY.about(OwnSandboxes)),
+        get(   "/sandboxes/stats",                          routes!(sandbox_stats::list),            KEY.about(OwnSandboxes)),
         get(   "/sandboxes/{id}",                           routes!(sandboxes::get),                 READ_BOX),
         delete("/sandboxes/{id}",                           routes!(sandboxes::destroy),             WRITE_BOX),
         post(  "/sandboxes/{id}/extend",                    routes!(sandboxes::extend),              WRITE_BOX),
         get(   "/sandboxes/{id}/wait",                      routes!(sandboxes::wait),                READ_BOX),
+        get(   "/sandboxes/{id}/stats",                     routes!(sandbox_stats::get),             READ_BOX),
         get(   "/sandboxes/{id}/logs",                      routes!(sandboxes::logs),                READ_BOX),
         post(  "/sandboxes/{id}/exec",                      routes!(exec::exec),                     WRITE_BOX),
         get(   "/sandboxes/{id}/exec/ws",                   routes!(exec_socket::open),              Policy { takes_key_as_protocol: true, ..WRITE_BOX }),

@@ -61,6 +61,8 @@ pub struct Settings {
     pub rate_limiter: Option<Arc<RateLimiter>>,
     /// Other origins whose pages may use the API.
     pub cors: Cors,
+    /// True to give each sandbox series of its own among the figures for Prometheus.
+    pub series_per_sandbox: bool,
     /// Start of the server.
     pub started: Instant,
 }

@@ -116,6 +116,7 @@ pub(super) fn http(config: &Config, preview_key: PreviewKey, process: Process, s
         image_bytes_max: config.images.max_image_mb << 20,
         defaults: config.defaults.clone(),
         rate_limit: config.rate_limit.clone(),
+        series_per_sandbox: config.metrics.per_sandbox,
         process,
         started,
     }

@@ -11,7 +11,8 @@ use domain::{Caps, Configured, Limits, Machine, Places, Resources, SandboxId, Si
 use parking_lot::Mutex;
 use providers::mock::Mock;
 use providers::{
-    BoxDisk, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Provider, Result, Spec, Started,
+    BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Provider, Result, Spec,
+    Started,
 };
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -278,6 +279,11 @@ impl Provider for TestProvider {
     async fn kernel_usage(&self, id: &SandboxId, _: KernelShare) -> Option<u64> {
         self.answers().await;
         self.kernel_usages.lock().get(id).copied()
+    }
+
+    async fn stats(&self, ids: &[SandboxId]) -> Result<Vec<BoxStats>> {
+        self.answers().await;
+        self.mock.stats(ids).await
     }
 
     async fn idle(&self) {

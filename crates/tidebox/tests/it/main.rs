@@ -34,5 +34,6 @@ mod scale;
 mod scenario;
 mod secrets;
 mod server;
+mod stats;
 mod websocket;
 mod workers;

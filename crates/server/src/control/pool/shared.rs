@@ -1,5 +1,6 @@
 //! A provider whose boxes are slots in the boxes of another provider.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::{Asker, Metadata, Resources, SandboxId, Timestamp};
 use providers::{
-    Backend, BoxDisk, Chain, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Phase, Provider,
-    Result, Slots, Spec, Started,
+    Backend, BoxDisk, BoxStats, Chain, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Phase,
+    Provider, Result, Slots, Spec, Started,
 };
 
 use super::super::policy::ORPHAN_GRACE;
@@ -250,6 +251,24 @@ impl Provider for SharedBoxes {
             Some(host) => self.inner.slots()?.slot_kernel_usage(&host.id, id, share).await,
             None => self.inner.kernel_usage(id, share).await,
         }
+    }
+
+    /// Measures slots by their boxes, and what is no slot at once.
+    async fn stats(&self, ids: &[SandboxId]) -> Result<Vec<BoxStats>> {
+        let mut by_host: BTreeMap<Option<SandboxId>, Vec<SandboxId>> = BTreeMap::new();
+        for id in ids {
+            let host = self.host_of(id).await?.map(|host| host.id);
+            by_host.entry(host).or_default().push(id.clone());
+        }
+        let mut found: BTreeMap<SandboxId, BoxStats> = BTreeMap::new();
+        for (host, of_host) in by_host {
+            let stats = match &host {
+                Some(host) => self.holder()?.slot_stats(host, &of_host).await?,
+                None => self.inner.stats(&of_host).await?,
+            };
+            found.extend(of_host.into_iter().zip(stats));
+        }
+        Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
     }
 
     async fn idle(&self) {

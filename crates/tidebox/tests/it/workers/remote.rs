@@ -51,6 +51,12 @@ async fn every_verb_works_on_a_sandbox_on_another_worker() {
     assert!(lines.contains(&json!({"stream": "stderr", "data": "err\n"})), "{streamed}");
     assert_eq!(lines.last().unwrap(), &json!({"stream": "exit", "data": "3"}));
 
+    let stats = plane.get(&format!("/sandboxes/{id}/stats")).await.ok();
+    assert!(stats["memory"]["used_bytes"].as_u64().unwrap() > 0 && stats["sandbox_id"] == id, "{stats}");
+    assert_eq!(stats["egress"], json!({"sent_bytes": 0, "received_bytes": 0}), "as the worker says");
+    let all = plane.get("/sandboxes/stats").await.ok();
+    assert!(all[0]["processes"]["count"].as_u64().unwrap() > 0 && all[0]["sandbox_id"] == id, "{all}");
+
     let files = format!("/sandboxes/{id}/files");
     plane.write(id, "/workspace/a/f", "content").await;
     assert_eq!(plane.get(&format!("{files}?path=/workspace/a/f")).await.bytes, b"content");
