@@ -67,6 +67,15 @@ pub struct ChmodRequest {
     pub mode: String,
 }
 
+/// Account of an archive that was unpacked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Unpacked {
+    /// Number of files, directories and links in it.
+    pub members: u64,
+    /// Size of all its files, in bytes.
+    pub bytes: u64,
+}
+
 /// A file, directory or symbolic link; a link is not followed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileInfo {

@@ -182,6 +182,10 @@ pub struct FileStream {
 }
 
 impl FileStream {
+    pub(crate) fn of(client: &Client, response: Response) -> FileStream {
+        FileStream { client: client.clone(), response, outside: false }
+    }
+
     /// Returns the number of bytes in the whole stream, if the server sent it; 0 for a range beyond
     /// the end.
     #[must_use]

@@ -28,7 +28,8 @@
 //! - Commands: [`Client::exec`] returns the whole output, [`Client::exec_stream`] an [`ExecStream`]
 //!   of it while the command runs.
 //! - Files: [`Client::write_file`], [`Client::list_files`], [`Client::read_file`] as a
-//!   [`FileStream`], [`Client::search_files`], [`Client::replace_in_files`].
+//!   [`FileStream`], [`Client::search_files`], [`Client::replace_in_files`],
+//!   [`Client::read_archive`], [`Client::write_archive`].
 //! - Ports: [`Client::ports`], [`Client::connect_port`] as a [`PortStream`], [`Client::listen_port`] as a
 //!   [`PortListener`].
 //! - Images: [`Client::images`], [`Client::pull_image`] with its progress as a [`PullStream`].
@@ -57,6 +58,7 @@
 
 #![warn(missing_docs)]
 
+mod archive;
 mod connection;
 mod error;
 mod event;

@@ -8,6 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a case fails by panicking")]
 
 mod answers;
+mod archives;
 mod case;
 mod connection;
 mod disk;
@@ -73,6 +74,7 @@ pub fn cases() -> Vec<Case> {
         files::cases(),
         tree::cases(),
         search::cases(),
+        archives::cases(),
         ports::cases(),
         listen::cases(),
         egress::cases(),

@@ -6,12 +6,14 @@ mod copy;
 pub(crate) mod glob;
 pub(crate) mod list;
 pub(crate) mod long_work;
+pub(crate) mod pack;
 mod path;
 pub(crate) mod read;
 pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod replace;
 pub(crate) mod search;
+pub(crate) mod unpack;
 mod walk;
 pub(crate) mod write;
 

@@ -13,6 +13,8 @@
 //! | `POST /exec/control` | [`Control`] | `{}`, also when the command has ended |
 //! | `GET /file` | [`ReadFile`] | raw bytes, described by [`FILE_HEADER`] |
 //! | `PUT /file` | [`WriteFile`] in [`REQUEST_HEADER`], raw bytes | `{}` |
+//! | `GET /archive` | [`PathOnly`] in [`REQUEST_HEADER`] | a tar |
+//! | `PUT /archive` | [`PathOnly`] in [`REQUEST_HEADER`], a tar | [`Unpacked`] |
 //! | `POST /files/delete` | [`Delete`] | `{}` |
 //! | `POST /files/move` | [`Rename`] | `{}` |
 //! | `POST /files/chmod` | [`Chmod`] | `{}` |
@@ -99,7 +101,7 @@ pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
 /// command can have a terminal, and be controlled. Since 4 ports can be listed and connected to. Since 5 the agent has a proxy for
 /// connections out of the box. Since 6 the box can be made to trust an authority, changes of ports are
 /// reported, and ports can be listened on for callers. Since 7 the content of files can be searched and
-/// replaced.
+/// replaced, and directories be packed and unpacked.
 pub const VERSION: u32 = 7;
 /// Header with [`VERSION`] on every request, and on an answer of 505.
 pub const VERSION_HEADER: &str = "tidebox-protocol";
@@ -302,6 +304,15 @@ pub struct Chmod {
 pub struct PathOnly {
     /// Absolute path in the box.
     pub path: String,
+}
+
+/// Account of an archive that was unpacked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Unpacked {
+    /// Files, directories and links of the archive.
+    pub members: u64,
+    /// Bytes of all its files.
+    pub bytes: u64,
 }
 
 /// A search for paths by a pattern.

@@ -43,7 +43,7 @@ pub(crate) use self::socket::connect_unix;
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{
     ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
-    PortChanges, PortConnections, Replace, ReplaceResult, Result, Search, SearchResult,
+    PortChanges, PortConnections, Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
 };
 
 /// Largest JSON of a console answer: at most six bytes for each byte of a line, and three between
@@ -183,6 +183,16 @@ impl Guest for AgentGuest {
     async fn replace(&self, request: &Replace) -> Result<ReplaceResult> {
         check_path(&request.scope.path)?;
         search::replace(&self.connection, request).await
+    }
+
+    async fn archive(&self, path: &str) -> Result<ByteStream> {
+        check_path(path)?;
+        transfer::archive(&self.connection, &wire_types::PathOnly { path: path.to_owned() }).await
+    }
+
+    async fn unpack(&self, path: &str, archive: ByteStream) -> Result<Unpacked> {
+        check_path(path)?;
+        transfer::unpack(&self.connection, &wire_types::PathOnly { path: path.to_owned() }, archive).await
     }
 
     async fn console(&self, lines: usize) -> Result<Vec<String>> {

@@ -17,7 +17,7 @@ use guest_protocol::{EgressReason, PATH_BYTES_MAX};
 pub use guest_protocol::{
     FileScope, PATTERN_BYTES_MAX, REPLACE_FILES_MAX, Replace, ReplacedFile, SCOPE_GLOB_BYTES_MAX, SCOPE_GLOBS_MAX,
     SEARCH_CONTEXT_MAX, SEARCH_MATCHES_MAX, SEARCH_TEXT_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch,
-    TextPattern,
+    TextPattern, Unpacked,
 };
 
 use crate::{Result, Signal};
@@ -392,6 +392,24 @@ pub trait Guest: fmt::Debug + Send + Sync {
     /// - A dry run changes nothing.
     /// - A provider that cannot replace returns [`crate::Error::NotSupported`].
     async fn replace(&self, request: &Replace) -> Result<ReplaceResult>;
+
+    /// Packs a directory as tar, with names below it, or a regular file under its own name. Links are
+    /// not followed, but `path` may be one.
+    ///
+    /// - Modes, times, links and files with several names are kept. What is neither a file, a
+    ///   directory nor a link is left out, and so is what the box's user may not read.
+    /// - A fault in the middle breaks the stream off.
+    /// - A provider without archives returns [`crate::Error::NotSupported`].
+    async fn archive(&self, path: &str) -> Result<ByteStream>;
+
+    /// Unpacks a tar below the directory `path`, which is made if it is missing. Files and links in the
+    /// way are replaced; owners are not taken over.
+    ///
+    /// - No member leaves the directory, by its name or through a link: such an archive is
+    ///   [`crate::Error::Invalid`], as are one that is cut or malformed, devices, FIFOs, and a file in
+    ///   the place of a directory or the reverse. What was unpacked before stays.
+    /// - A provider without archives returns [`crate::Error::NotSupported`].
+    async fn unpack(&self, path: &str, archive: ByteStream) -> Result<Unpacked>;
 
     /// Returns the newest `lines` lines of the console, oldest first and at most 10,000: the output
     /// of the box's first process and of its background processes.

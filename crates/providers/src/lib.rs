@@ -45,7 +45,7 @@ pub use guest::{
     PATTERN_BYTES_MAX, PortChange, PortChanges, PortConnection, PortConnections, REPLACE_FILES_MAX, Replace,
     ReplaceResult, ReplacedFile, SCOPE_GLOB_BYTES_MAX, SCOPE_GLOBS_MAX, SEARCH_CONTEXT_MAX, SEARCH_MATCHES_MAX,
     SEARCH_TEXT_BYTES_MAX, STREAM_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch, SearchResult, TerminalSize,
-    TextPattern,
+    TextPattern, Unpacked,
 };
 pub use host_disk::DiskUsage;
 pub use kernel::KernelShare;

@@ -3,6 +3,7 @@
 
 mod admission;
 mod announced;
+mod archives;
 mod audit;
 mod collected;
 mod destroy;

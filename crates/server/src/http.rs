@@ -3,8 +3,10 @@
 
 mod accept;
 mod admin;
+mod archives;
 mod audit;
 mod body;
+mod codec;
 mod cors;
 mod diagnostics;
 mod egress;

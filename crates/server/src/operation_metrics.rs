@@ -38,6 +38,10 @@ pub enum Operation {
     FileSearch,
     /// The content of files was replaced.
     FileReplace,
+    /// A directory was packed.
+    FileArchive,
+    /// An archive was unpacked.
+    FileUnpack,
     /// The console was read.
     Logs,
     /// The ports that listen were listed.
@@ -70,6 +74,8 @@ impl Operation {
             Operation::FileGlob => "file_glob",
             Operation::FileSearch => "file_search",
             Operation::FileReplace => "file_replace",
+            Operation::FileArchive => "file_archive",
+            Operation::FileUnpack => "file_unpack",
             Operation::Logs => "logs",
             Operation::Ports => "ports",
             Operation::Connect => "connect",

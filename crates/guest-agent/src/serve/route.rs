@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use guest_protocol::{
-    COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, REQUEST_HEADER, ReadFile, Replace, Search, Trust,
-    VERSION, VERSION_HEADER, WriteFile,
+    COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, PathOnly, REQUEST_HEADER, ReadFile, Replace,
+    Search, Trust, VERSION, VERSION_HEADER, WriteFile,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -15,7 +15,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::spawn_local;
 
 use super::body::Answer;
@@ -112,6 +112,17 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             let act = move |output: &mut Output| files::search::search(&wanted, bytes_max, output);
             return long_work(agent, &agent.long_work, act).await;
         }
+        (&Method::GET, "/archive") => {
+            let wanted: PathOnly = header(&request)?;
+            return long_work(agent, &agent.long_work, move |output| files::pack::pack(&wanted, output)).await;
+        }
+        (&Method::PUT, "/archive") => {
+            let wanted: PathOnly = header(&request)?;
+            let permit = turn(&agent.long_work).await?;
+            let (actor, _active) = (Actor::of(&agent.boot)?, agent.activity.begin());
+            let work = move |input| files::unpack::unpack(&wanted, input);
+            return json(&long_work::feed(actor, permit, request.into_body(), work).await?);
+        }
         (&Method::POST, "/files/replace") => {
             let wanted: Replace = body(request).await?;
             let bytes_max = agent.budget.whole_bytes();
@@ -170,13 +181,17 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
     }
 }
 
+async fn turn(turns: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit> {
+    Arc::clone(turns).acquire_owned().await.map_err(|error| internal(error.to_string()))
+}
+
 /// Begins file work on a thread of its own, after its turn.
 async fn long_work(
     agent: &Rc<Agent>,
     turns: &Arc<Semaphore>,
     work: impl FnOnce(&mut Output) -> Result<()> + Send + 'static,
 ) -> Result<Response<Answer>> {
-    let permit = Arc::clone(turns).acquire_owned().await.map_err(|error| internal(error.to_string()))?;
+    let permit = turn(turns).await?;
     let active = agent.activity.begin();
     let pieces = long_work::begin(Actor::of(&agent.boot)?, permit, work).await?;
     Ok(Response::new(Answer::Work(pieces, active)))

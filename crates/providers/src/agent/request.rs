@@ -120,7 +120,7 @@ pub(super) fn printable(text: &str) -> String {
 }
 
 /// Reads a complete body of at most `bytes_max`.
-async fn collect(action: &'static str, mut body: Incoming, bytes_max: usize) -> Result<Bytes> {
+pub(super) async fn collect(action: &'static str, mut body: Incoming, bytes_max: usize) -> Result<Bytes> {
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(piece) = body.piece(action).await? {

@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use client::{FileStream, Range};
 use domain::Timestamp;
+use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 use super::fault::fault;
 use super::guest::CustomGuest;
 use crate::guest::MODE_MAX;
-use crate::{ByteStream, Error, FileContent, FileInfo, Guest, Result};
+use crate::{ByteStream, Error, FileContent, FileInfo, Guest, Result, Unpacked};
 
 /// The largest file that is sent in one request with its mode. A larger one is streamed, and its
 /// mode is set afterwards.
@@ -137,9 +138,38 @@ async fn write_whole(guest: &CustomGuest, path: &str, mode: Option<u32>, content
     guest.ask(WRITE, client.write_file_whole(guest.sandbox(), &request)).await.map(|_| ())
 }
 
-/// Streams a file. Waits for `content` without a limit, and for each step of the service for at
-/// most the provider's time-out.
 async fn write_stream(guest: &CustomGuest, path: &str, content: ByteStream) -> Result<()> {
+    let client = guest.writing()?;
+    let send = |content| async move { client.write_file_stream(guest.sandbox(), path, content, None).await };
+    upload(guest, WRITE, content, send).await.map(|_| ())
+}
+
+/// Opens an archive; see [`Guest::archive`].
+pub(super) async fn archive(guest: &CustomGuest, path: &str) -> Result<ByteStream> {
+    const ACTION: &str = "pack a directory";
+    let archive = guest.ask_of(ACTION, path, guest.remote.client.read_archive(guest.sandbox(), path)).await?;
+    Ok(pieces(ACTION, archive, None))
+}
+
+/// Unpacks an archive; see [`Guest::unpack`].
+pub(super) async fn unpack(guest: &CustomGuest, path: &str, archive: ByteStream) -> Result<Unpacked> {
+    let client = guest.writing()?;
+    let send = |content| async move { client.write_archive(guest.sandbox(), path, content).await };
+    match upload(guest, "unpack an archive", archive, send).await {
+        Ok(api::Unpacked { members, bytes }) => Ok(Unpacked { members, bytes }),
+        Err(Error::Gone) => Err(guest.missing(path).await),
+        Err(error) => Err(error),
+    }
+}
+
+/// Streams content by `send`. Waits for `content` without a limit, and for each step of the service
+/// for at most the provider's time-out.
+async fn upload<T, F: Future<Output = client::Result<T>>>(
+    guest: &CustomGuest,
+    action: &'static str,
+    content: ByteStream,
+    send: impl FnOnce(BoxStream<'static, std::io::Result<Bytes>>) -> F,
+) -> Result<T> {
     let state = Arc::new(Upload { taken: Mutex::new(Some(Instant::now())), failure: Mutex::new(None) });
     let watched = Arc::clone(&state);
     let content = stream::unfold((content, watched), |(mut content, state)| async move {
@@ -157,17 +187,13 @@ async fn write_stream(guest: &CustomGuest, path: &str, content: ByteStream) -> R
         Some((piece, (content, state)))
     });
     let _permit = guest.permit().await?;
-    let client = guest.writing()?;
-    let answer = client.write_file_stream(guest.sandbox(), path, content, None);
     let answer = tokio::select! {
-        answer = answer => answer,
+        answer = send(content.boxed()) => answer,
         () = state.stalled(guest.remote.timeout) => Err(client::Error::Timeout { after: guest.remote.timeout }),
     };
     match (answer, state.failure.lock().take()) {
         (Err(client::Error::Io(_)), Some(failure)) => Err(failure),
-        (answer, _) => {
-            answer.map(|_| ()).map_err(|error| fault(WRITE, guest.remote.boxes.generation(&guest.id), error))
-        }
+        (answer, _) => answer.map_err(|error| fault(action, guest.remote.boxes.generation(&guest.id), error)),
     }
 }
 

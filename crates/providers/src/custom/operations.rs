@@ -14,7 +14,7 @@ use crate::agent::{check_mode, check_path};
 use crate::{
     ByteStream, Command, Control, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort,
     OutputStream, PortChanges, PortConnections, Replace, ReplaceResult, Result, Search, SearchResult, Signal,
-    TerminalSize,
+    TerminalSize, Unpacked,
 };
 
 /// Control of a remote command, which supports no operation.
@@ -115,6 +115,16 @@ impl Guest for CustomGuest {
     async fn replace(&self, request: &Replace) -> Result<ReplaceResult> {
         check_path(&request.scope.path)?;
         search::replace(self, request).await
+    }
+
+    async fn archive(&self, path: &str) -> Result<ByteStream> {
+        check_path(path)?;
+        files::archive(self, path).await
+    }
+
+    async fn unpack(&self, path: &str, archive: ByteStream) -> Result<Unpacked> {
+        check_path(path)?;
+        files::unpack(self, path, archive).await
     }
 
     async fn console(&self, lines: usize) -> Result<Vec<String>> {

@@ -15,7 +15,7 @@ use super::shell::run;
 use crate::agent::{check_mode, check_path, check_port};
 use crate::{
     ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
-    PortChanges, PortConnections, Replace, ReplaceResult, Result, Search, SearchResult,
+    PortChanges, PortConnections, Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
 };
 
 /// Size of the pieces in which a file is read, in bytes.
@@ -150,6 +150,14 @@ impl Guest for MockGuest {
 
     async fn replace(&self, _: &Replace) -> Result<ReplaceResult> {
         self.alive(async { Err(Error::NotSupported("the provider `mock` cannot replace in files".to_owned())) }).await
+    }
+
+    async fn archive(&self, _: &str) -> Result<ByteStream> {
+        self.alive(async { Err(Error::NotSupported("the provider `mock` has no archives".to_owned())) }).await
+    }
+
+    async fn unpack(&self, _: &str, _: ByteStream) -> Result<Unpacked> {
+        self.alive(async { Err(Error::NotSupported("the provider `mock` has no archives".to_owned())) }).await
     }
 
     async fn console(&self, lines: usize) -> Result<Vec<String>> {

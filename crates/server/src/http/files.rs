@@ -36,6 +36,13 @@ pub struct PathParams {
     path: String,
 }
 
+impl PathParams {
+    /// Returns the path.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+}
+
 /// Write a file
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files", tag = "files", params(("id" = String, Path)),
     request_body = api::WriteFileRequest,
@@ -186,7 +193,7 @@ fn content(
     let bytes = file
         .bytes
         .map(|piece| piece.inspect_err(|error| tracing::warn!(error = %Chain(error), "a download broke off")));
-    let mut response = Response::new(RawBody::from_stream(flowing(bytes.boxed(), held)));
+    let mut response = Response::new(RawBody::from_stream(flowing(bytes.boxed(), held, STREAM_BYTES_MAX)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -207,9 +214,9 @@ fn content(
     response
 }
 
-/// Streams the bytes of a file at the speed of the client.
-fn flowing(bytes: ByteStream, held: Reservation) -> impl Stream<Item = providers::Result<Bytes>> {
-    let outflow = Outflow::new(held, STREAM_BYTES_MAX);
+/// Streams bytes at the speed of the client. What is behind them holds `kept` bytes of the reservation.
+pub fn flowing(bytes: ByteStream, held: Reservation, kept: usize) -> impl Stream<Item = providers::Result<Bytes>> {
+    let outflow = Outflow::new(held, kept);
     stream::unfold((bytes, outflow, Bytes::new()), |(mut bytes, outflow, mut piece)| async move {
         if piece.is_empty() {
             piece = match bytes.next().await? {

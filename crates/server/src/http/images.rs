@@ -203,7 +203,8 @@ fn too_large(error: ApiError) -> ApiError {
     crate::control::Error::TooLarge(text).into()
 }
 
-fn is_archive(headers: &HeaderMap) -> bool {
+/// Returns whether a request's body is said to be an archive.
+pub fn is_archive(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
     ARCHIVES.iter().any(|archive| essence.eq_ignore_ascii_case(archive))

@@ -15,8 +15,8 @@ use super::openapi::{self, FILES_OF_ROUTES, IMAGES_OF_ROUTES};
 use super::policy::{ADMIN, About, Audit, Gate, KEY, OPEN, Policies, Policy};
 use super::state::Api;
 use super::{
-    audit, diagnostics, egress, events, exec, exec_socket, files, images, metrics, pool, ports, preview, providers,
-    quotas, sandbox_stats, sandboxes, search, secrets, system, templates, workers,
+    archives, audit, diagnostics, egress, events, exec, exec_socket, files, images, metrics, pool, ports, preview,
+    providers, quotas, sandbox_stats, sandboxes, search, secrets, system, templates, workers,
 };
 use crate::auth::Demand;
 use crate::auth::token::Scope;
@@ -105,6 +105,8 @@ fn table() -> Vec<Row> {
         post(  "/sandboxes/{id}/files/chmod",               routes!(files::chmod),                   WRITE_BOX),
         get(   "/sandboxes/{id}/files/stat",                routes!(files::stat),                    READ_BOX),
         get(   "/sandboxes/{id}/files/glob",                routes!(files::glob),                    READ_BOX),
+        get(   "/sandboxes/{id}/files/archive",             routes!(archives::download),             READ_BOX),
+        post(  "/sandboxes/{id}/files/archive",             routes!(archives::upload),               WRITE_BOX),
         post(  "/sandboxes/{id}/files/search",              routes!(search::search),                 WRITE_BOX),
         post(  "/sandboxes/{id}/files/replace",             routes!(search::replace),                WRITE_BOX),
         get(   "/sandboxes/{id}/ports",                     routes!(ports::list),                    READ_BOX),

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use domain::{OwnerId, Quota, Resources, Room, SandboxId, SizeOptions, SpawnOptions};
-use providers::{FileInfo, Isolation, LimitKind};
+use providers::{FileInfo, Isolation, LimitKind, Unpacked};
 
 use self::text::{given, shortened};
 use super::error::{ApiError, malformed};
@@ -316,6 +316,12 @@ pub fn event_filter(types: &[String], sandbox_id: Option<&str>) -> Result<Filter
         .map(|text| SandboxId::parse(text).map_err(|error| malformed(format!("`sandbox_id`: {error}"))))
         .transpose()?;
     Ok(Filter { kinds: types.iter().map(kind).collect::<Result<_, _>>()?, sandbox })
+}
+
+/// Converts the account of an archive to the API.
+pub fn unpacked(unpacked: Unpacked) -> api::Unpacked {
+    let Unpacked { members, bytes } = unpacked;
+    api::Unpacked { members, bytes }
 }
 
 /// Returns the body of an answer that only confirms an action.

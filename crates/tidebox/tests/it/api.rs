@@ -1,6 +1,7 @@
 //! The API, route by route.
 
 mod admission;
+mod archives;
 mod conformance;
 mod disk;
 mod errors;

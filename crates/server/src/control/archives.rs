@@ -1,0 +1,37 @@
+//! Directories of a sandbox as archives.
+
+use std::sync::Arc;
+
+use providers::{ByteStream, Guest, Unpacked};
+use serde_json::json;
+
+use super::error::Result;
+use super::service::Control;
+use crate::events::EventType;
+use crate::operation_metrics::Operation;
+
+impl Control {
+    /// Opens an archive of a directory; see [`Guest::archive`]. Only the opening is counted.
+    ///
+    /// # Errors
+    /// As [`Guest::archive`].
+    pub async fn archive(&self, id: &str, path: &str) -> Result<ByteStream> {
+        let archive = |guest: Arc<dyn Guest>| async move { guest.archive(path).await };
+        self.inside(Operation::FileArchive, id, archive).await.map(|(_, bytes)| bytes)
+    }
+
+    /// Unpacks an archive below a directory; see [`Guest::unpack`].
+    ///
+    /// # Errors
+    /// As [`Guest::unpack`].
+    pub async fn unpack(&self, id: &str, path: &str, archive: ByteStream) -> Result<Unpacked> {
+        let unpack = |guest: Arc<dyn Guest>| async move { guest.unpack(path, archive).await };
+        let (sandbox, unpacked) = self.inside(Operation::FileUnpack, id, unpack).await?;
+        if unpacked.members > 0 {
+            // One event for all, since there may be a million files.
+            let data = json!({"path": path, "files": unpacked.members});
+            self.publish(EventType::FileWritten, Some(&sandbox.id), data);
+        }
+        Ok(unpacked)
+    }
+}

@@ -1,0 +1,106 @@
+//! `/sandboxes/{id}/files/archive`: directories as tar.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
+use futures_util::StreamExt;
+use providers::{Chain, STREAM_BYTES_MAX};
+
+use super::body::Upload;
+use super::codec::{self, Bound, CODEC_BYTES, Encoding};
+use super::error::{Refusal, Result};
+use super::files::{PathParams, flowing};
+use super::images::is_archive;
+use super::meter::{Meter, WAIT_MAX};
+use super::outflow::OUTFLOW_BYTES;
+use super::request::{Name, Params};
+use super::state::Api;
+use super::wire;
+use crate::control::Error;
+
+/// Download an archive
+///
+/// A tar of the directory, with names below it, or of one file; compressed as `Accept-Encoding` allows (zstd, gzip). Modes,
+/// times, links and files with several names are kept; devices, FIFOs and sockets are left out. An archive that breaks
+/// off has no end.
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/archive", tag = "files", params(("id" = String, Path), PathParams),
+    responses(
+        (status = 200, description = "The tar", body = Vec<u8>, content_type = "application/x-tar"),
+        (status = 400, body = api::ErrorBody, description = "Neither a file nor a directory; or the provider has no archives"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox or file")))]
+pub async fn download(
+    State(api): State<Api>,
+    Name(id): Name,
+    Params(params): Params<PathParams>,
+    meter: Meter,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let encoding = Encoding::accepted(&headers);
+    let codec_bytes = if encoding == Encoding::Identity { 0 } else { CODEC_BYTES };
+    let kept = STREAM_BYTES_MAX + codec_bytes;
+    let held = meter.account().reserve_within(kept + OUTFLOW_BYTES, WAIT_MAX).await?;
+    let archive = codec::encoded(api.control.archive(&id, params.path()).await?, encoding);
+    let bytes =
+        archive.map(|piece| piece.inspect_err(|error| tracing::warn!(error = %Chain(error), "an archive broke off")));
+    let mut response = Response::new(Body::from_stream(flowing(bytes.boxed(), held, kept)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
+    // Content written by a guest must not run as a page of this server.
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+    if let Some(name) = encoding.name() {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(name));
+    }
+    Ok(response)
+}
+
+/// Upload an archive
+///
+/// Unpacks a tar below a directory, which is made if it is missing; `Content-Encoding` may be zstd or gzip. No name and no
+/// link of it leads out of the directory. After an error, what was unpacked before it stays, and the message has the count.
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/archive", tag = "files", params(("id" = String, Path), PathParams),
+    request_body(content = Vec<u8>, content_type = "application/x-tar"),
+    responses(
+        (status = 200, body = api::Unpacked, description = "Unpacked whole"),
+        (status = 400, body = api::ErrorBody,
+            description = "No tar, a cut one, or one with a member that cannot be unpacked there"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox"),
+        (status = 413, body = api::ErrorBody, description = "Too large"),
+        (status = 507, body = api::ErrorBody, description = "The sandbox is full")))]
+pub async fn upload(
+    State(api): State<Api>,
+    Name(id): Name,
+    Params(params): Params<PathParams>,
+    meter: Meter,
+    request: Request,
+) -> Result<Json<api::Unpacked>> {
+    let is_tar = is_archive(request.headers());
+    let encoding = Encoding::sent(request.headers());
+    let upload = Upload::begin(request.into_body(), api.settings.file_bytes_max, &meter).await?;
+    upload.check_announced().await?;
+    let bound = Bound::new(api.settings.file_bytes_max);
+    let unpacked = async {
+        if !is_tar {
+            return Err(Refusal::MediaType.into());
+        }
+        let encoding = encoding?;
+        if encoding != Encoding::Identity {
+            meter.hold(CODEC_BYTES).await?;
+        }
+        let bytes = codec::decoded(upload.bytes(providers::Error::Invalid), encoding, &bound);
+        Ok(api.control.unpack(&id, params.path(), bytes).await?)
+    };
+    match unpacked.await {
+        Ok(unpacked) => Ok(Json(wire::unpacked(unpacked))),
+        Err(error) => {
+            let refused = upload.refuse(Some(error)).await;
+            if !bound.is_exceeded() {
+                return Err(refused);
+            }
+            let text = "the archive is larger than `limits.max_file_bytes` when it is unpacked; send it in parts";
+            Err(Error::TooLarge(text.to_owned()).into())
+        }
+    }
+}
