@@ -1,28 +1,43 @@
-//! `tidebox cp`: files into and out of a sandbox.
+//! `tidebox cp`: files and directories into and out of a sandbox.
+
+mod progress;
+mod tree;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::task::Poll;
 
+use api::FileInfo;
 use clap::Args;
 use client::{Client, FileStream};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::mpsc;
+
+use self::progress::Shown;
 
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::signals::Signals;
 
-/// Copy a file into a sandbox, or out of one
+/// Pieces of an archive that wait to be sent or written.
+const QUEUE_PIECES: usize = 2;
+
+/// Copy files into a sandbox, or out of one
 #[derive(Debug, Args)]
 #[command(
     after_help = "One of the two is a file in a box, written ID:/path; the other is a file here, or - for stdin\n\
-    or stdout. A file here with a colon in its name is written ./like:this. Files of any size; a\n\
-    directory goes as a tar:\n\n\
+    or stdout. A file here with a colon in its name is written ./like:this. With -r, a directory goes with\n\
+    all that is below it, its modes, times and links: into DST if that is a directory, else as DST; and\n\
+    SRC/. stands for what is in it.\n\n\
     tidebox cp main.py sb-…:/workspace/main.py\n\
     tidebox cp sb-…:/workspace/result.csv .\n\
-    tar c src | tidebox cp - sb-…:/tmp/src.tar"
+    tidebox cp -r src sb-…:/workspace"
 )]
 pub struct CpArgs {
+    /// Copy directories with all that is below them
+    #[arg(short, long)]
+    recursive: bool,
     /// Source
     #[arg(value_name = "SRC")]
     source: String,
@@ -46,6 +61,9 @@ pub async fn run(context: &Context, args: &CpArgs) -> Result {
     let (source, destination) = (place(&args.source)?, place(&args.destination)?);
     let mut signals = Signals::listen()?;
     let copy = async {
+        if args.recursive && copy_directory(context, args, &source, &destination).await? {
+            return Ok(());
+        }
         match (&source, &destination) {
             (Place::Remote { .. }, Place::Remote { .. }) => Err(Failure::usage(
                 "both are in boxes; copy by way of this machine: tidebox cp A:/x - | tidebox cp - B:/x",
@@ -60,6 +78,105 @@ pub async fn run(context: &Context, args: &CpArgs) -> Result {
         exit = signals.next() => Err(Failure::silent(exit)),
         result = copy => result.map(|()| ExitCode::SUCCESS),
     }
+}
+
+/// Copies a directory. Returns false if the source is none.
+async fn copy_directory(context: &Context, args: &CpArgs, source: &Place, destination: &Place) -> Result<bool> {
+    let (client, mut shown) = (&context.client, Shown::new(context.output));
+    // As with cp, `src/.` is what is in `src`.
+    let is_content = args.source.ends_with("/.") || args.source.ends_with("..") || args.source == ".";
+    let copied = match (source, destination) {
+        (Place::Local(local), Place::Remote { id, path }) if local.is_dir() => {
+            let path = if is_content { path.clone() } else { in_directory(client, id, path, local).await? };
+            upload_directory(client, local, id, &path, &mut shown).await
+        }
+        (Place::Remote { id, path }, Place::Local(local)) => {
+            let there = client.stat_file(id, path).await?;
+            // A link at the end may lead to a directory.
+            let is_dir = there.is_dir || there.is_symlink && client.list_files(id, path).await.is_ok();
+            if !is_dir {
+                return Ok(false);
+            }
+            let target = if is_content { local.clone() } else { target(local, path)? };
+            download_directory(client, id, path, &target, &there, &mut shown).await
+        }
+        (Place::Remote { id, path }, Place::Standard) if client.stat_file(id, path).await?.is_dir => {
+            Err(Failure::usage("a directory does not go to stdout; name one here"))
+        }
+        _ => return Ok(false),
+    };
+    shown.clear();
+    let left_out = copied?;
+    if left_out > 0 {
+        context.output.remark(&format!("{left_out} devices, FIFOs and sockets were left out"));
+    }
+    Ok(true)
+}
+
+/// Sends a directory. Returns the number of files that were left out.
+async fn upload_directory(client: &Client, local: &Path, id: &str, path: &str, shown: &mut Shown) -> Result<u64> {
+    let (sender, mut receiver) = mpsc::channel(QUEUE_PIECES);
+    let root = local.to_owned();
+    let packing = tokio::task::spawn_blocking(move || tree::pack(&root, sender));
+    let mut counting = shown.counting();
+    let pieces = futures_util::stream::poll_fn(move |cx| {
+        let piece = receiver.poll_recv(cx);
+        if let Poll::Ready(Some(Ok(bytes))) = &piece {
+            counting.add(bytes.len());
+        }
+        piece
+    });
+    // A server that refuses drops the pieces, which ends the packing.
+    let sent = client.write_archive(id, path, pieces).await;
+    let packed = packing.await.map_err(|error| Failure::new("io_error", error.to_string()))?;
+    match (packed, sent) {
+        (Err(error), _) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new("io_error", error.to_string()))
+        }
+        (packed, sent) => {
+            sent?;
+            packed.map_err(|error| Failure::io(local.display(), &error))
+        }
+    }
+}
+
+/// Receives a directory. Returns 0, since the box does not count what it leaves out.
+async fn download_directory(
+    client: &Client,
+    id: &str,
+    path: &str,
+    local: &Path,
+    there: &FileInfo,
+    shown: &mut Shown,
+) -> Result<u64> {
+    let failed = |error: std::io::Error| Failure::io(local.display(), &error);
+    let is_new = !local.exists();
+    let mut content = client.read_archive(id, path).await?;
+    if is_new {
+        std::fs::create_dir(local).map_err(failed)?;
+    }
+    let (sender, receiver) = mpsc::channel(QUEUE_PIECES);
+    let root = local.to_owned();
+    let unpacking = tokio::task::spawn_blocking(move || tree::unpack(&root, receiver));
+    let mut counting = shown.counting();
+    let received = async {
+        while let Some(bytes) = content.next().await? {
+            counting.add(bytes.len());
+            if sender.send(bytes).await.is_err() {
+                break;
+            }
+        }
+        drop(sender);
+        Ok::<_, Failure>(())
+    };
+    let received = received.await;
+    let unpacked = unpacking.await.map_err(|error| Failure::new("io_error", error.to_string()))?;
+    received?;
+    unpacked.map_err(failed)?;
+    if let Some(mode) = u32::from_str_radix(&there.mode, 8).ok().filter(|_| is_new && there.is_dir) {
+        std::fs::set_permissions(local, std::fs::Permissions::from_mode(mode & 0o777)).map_err(failed)?;
+    }
+    Ok(0)
 }
 
 /// Reads one side of the command line.
@@ -98,7 +215,7 @@ async fn upload(client: &Client, from: &Place, id: &str, path: &str) -> Result<(
     let metadata = file.metadata().await.map_err(failed)?;
     if metadata.is_dir() {
         return Err(Failure::usage(format!(
-            "`{0}` is a directory; send it as a tar: tar c {0} | tidebox cp - {id}:/tmp/it.tar",
+            "`{0}` is a directory; copy it with all that is below it by tidebox cp -r {0} {id}:{path}",
             local.display()
         )));
     }

@@ -149,3 +149,74 @@ async fn a_faulty_configuration_is_refused_with_a_line_for_each_fault() {
         );
     }
 }
+
+/// Returns what `line` prints here, with `dir` as its folder.
+fn here(dir: &std::path::Path, line: &str) -> String {
+    let output = Command::new("/bin/sh").args(["-c", line]).current_dir(dir).output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Kind, mode, time, link and sum of each file below a directory.
+const LISTING: &str = "find . -mindepth 1 -printf '%P %y %m %Ts %l\\n' | sort; \
+                       find . -type f -print0 | sort -z | xargs -0 cksum";
+
+#[tokio::test]
+async fn cp_r_takes_a_tree_to_a_sandbox_and_back_as_it_is() {
+    on_its_own(|server| {
+        let dir = tempfile::tempdir().unwrap();
+        let id = succeeds(server, &["spawn"]).trim().to_owned();
+        // The sources of this repository, and what they have none of.
+        let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        here(dir.path(), &format!("cp -a {} src", sources.display()));
+        let odd = "mkdir -p src/empty src/closed && ln -s ../nowhere src/link && echo x > 'src/a b' && ln 'src/a b' src/again \
+                   && chmod 751 'src/a b' && echo y > src/closed/y && chmod 555 src/closed && touch -d 2001-02-03 src/empty";
+        here(dir.path(), odd);
+        let before = here(&dir.path().join("src"), LISTING);
+        let (src, there) = (dir.path().join("src"), format!("{id}:/workspace"));
+        let src = src.to_str().unwrap();
+        succeeds(server, &["cp", "-r", src, &there]);
+        let in_box = succeeds(server, &["exec", &id, "-c", &format!("cd src && {LISTING}")]);
+        assert_eq!(in_box, before);
+        let back = dir.path().join("back");
+        succeeds(server, &["cp", "-r", &format!("{there}/src"), back.to_str().unwrap()]);
+        assert_eq!(here(&back, LISTING), before);
+        // Into a directory that is there, under its name; and only what is in it.
+        succeeds(server, &["cp", "-r", &format!("{there}/src"), back.to_str().unwrap()]);
+        assert_eq!(here(&back.join("src"), LISTING), before);
+        succeeds(server, &["cp", "-r", &format!("{src}/."), &format!("{there}/deep/er")]);
+        assert_eq!(succeeds(server, &["exec", &id, "-c", &format!("cd deep/er && {LISTING}")]), before);
+        here(dir.path(), "chmod -R u+w .");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn cp_says_what_a_directory_needs_and_leaves_out_what_is_no_file() {
+    on_its_own(|server| {
+        let dir = tempfile::tempdir().unwrap();
+        let id = succeeds(server, &["spawn"]).trim().to_owned();
+        here(dir.path(), "mkdir -p src && mkfifo src/fifo && echo x > src/x");
+        let src = dir.path().join("src").to_str().unwrap().to_owned();
+        let refused = tidebox(server, &["cp", &src, &format!("{id}:/workspace/new")], b"");
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("cp -r"), "{refused:?}");
+        let sent = tidebox(server, &["cp", "-r", &src, &format!("{id}:/workspace/new")], b"");
+        assert!(
+            sent.status.success() && String::from_utf8_lossy(&sent.stderr).contains("1 devices, FIFOs"),
+            "{sent:?}"
+        );
+        assert_eq!(succeeds(server, &["exec", &id, "-c", "ls -A new"]), "x\n");
+        // What is in the way there, and here.
+        succeeds(server, &["exec", &id, "-c", "mkdir -p taken/src/x"]);
+        let refused = tidebox(server, &["cp", "-r", &src, &format!("{id}:/workspace/taken")], b"");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("remove it first"), "{refused:?}");
+        let refused = tidebox(server, &["cp", "-r", &format!("{id}:/workspace/new"), &format!("{src}/x")], b"");
+        assert!(!refused.status.success());
+        assert_eq!(std::fs::read_to_string(format!("{src}/x")).unwrap(), "x\n");
+        let file = dir.path().join("file").to_str().unwrap().to_owned();
+        succeeds(server, &["cp", "-r", &format!("{id}:/workspace/new/x"), &file]);
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "x\n", "a file goes as without -r");
+    })
+    .await;
+}
