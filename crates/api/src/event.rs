@@ -38,10 +38,12 @@ impl Event {
     pub const GAP: &'static str = "events.gap";
 
     /// All types but [`Event::GAP`].
-    pub const TYPES: [&'static str; 35] = [
+    pub const TYPES: [&'static str; 37] = [
         "sandbox.created",
         "sandbox.running",
         "sandbox.extended",
+        "sandbox.paused",
+        "sandbox.resumed",
         "sandbox.expired",
         "sandbox.destroyed",
         "sandbox.failed",

@@ -77,7 +77,7 @@ pub use operation::OperationFigures;
 pub use port::{ListenKind, ListenMessage, ListenRefuse, ListeningPort, PortMessage, Preview, PreviewRequest};
 pub use provider::{Empty, ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
-pub use sandbox::{ExtendRequest, Pruned, Sandbox, SpawnRequest, Status};
+pub use sandbox::{ExtendRequest, PauseRequest, Pruned, Sandbox, SpawnRequest, Status};
 pub use sandbox_stats::{CpuStats, DiskStats, MemoryStats, ProcessStats, SandboxStats, TransferStats};
 pub use search::{
     ReplaceRequest, ReplaceResult, ReplacedFile, SearchBound, SearchMatch, SearchRequest, SearchResult, SkippedFiles,

@@ -68,6 +68,15 @@ pub struct ExtendRequest {
     pub ttl: String,
 }
 
+/// A request to pause a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PauseRequest {
+    /// True to pause it also while requests use it, which then wait until it goes on.
+    #[serde(default)]
+    pub force: bool,
+}
+
 /// Confirmation of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Status {

@@ -1,6 +1,6 @@
 //! Sandboxes: making, listing and removing them.
 
-use api::{Egress, EgressPolicy, ExtendRequest, Pruned, Sandbox, SandboxStats, SpawnRequest, Status};
+use api::{Egress, EgressPolicy, ExtendRequest, PauseRequest, Pruned, Sandbox, SandboxStats, SpawnRequest, Status};
 use reqwest::Method;
 
 use crate::connection::{Patience, Size};
@@ -13,7 +13,7 @@ use crate::{Client, Result};
 pub struct Filter<'a> {
     /// Owner that the sandboxes are charged to.
     pub owner_id: Option<&'a str>,
-    /// State that the sandboxes are in: `creating`, `running`, `destroying` or `failed`.
+    /// State that the sandboxes are in: `creating`, `running`, `paused`, `destroying` or `failed`.
     pub state: Option<&'a str>,
     /// Provider that runs the sandboxes.
     pub provider: Option<&'a str>,
@@ -123,6 +123,25 @@ impl Client {
     pub async fn extend(&self, id: &str, ttl: &str) -> Result<Sandbox> {
         let request = ExtendRequest { ttl: ttl.to_owned() };
         self.send_json(Method::POST, &sandbox_path(id, "/extend")?, &request, Patience::Short).await
+    }
+
+    /// Pauses a sandbox: its processes stop where they are, until it is resumed or a request needs it.
+    /// With `force` also while requests use it.
+    ///
+    /// # Errors
+    /// `conflict` if requests use it, `not_supported` if its provider cannot pause it, `not_found` if
+    /// there is none of that id; another [`crate::Error`] if no answer comes.
+    pub async fn pause(&self, id: &str, force: bool) -> Result<Sandbox> {
+        self.send_json(Method::POST, &sandbox_path(id, "/pause")?, &PauseRequest { force }, Patience::Short).await
+    }
+
+    /// Lets a paused sandbox go on.
+    ///
+    /// # Errors
+    /// As [`Client::pause`].
+    pub async fn resume(&self, id: &str) -> Result<Sandbox> {
+        let path = sandbox_path(id, "/resume")?;
+        self.call(self.request(Method::POST, &path, Patience::Short), Size::Small).await
     }
 
     /// Returns the resources that a sandbox uses, with its disk.

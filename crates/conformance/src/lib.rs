@@ -19,6 +19,7 @@ mod images;
 mod lifecycle;
 mod listen;
 mod output;
+mod pauses;
 mod ports;
 mod program;
 mod search;
@@ -78,6 +79,7 @@ pub fn cases() -> Vec<Case> {
         ports::cases(),
         listen::cases(),
         egress::cases(),
+        pauses::cases(),
     ];
     let of_host = [answers::cases(), images::cases(), slots::cases(), shares::cases(), disk::cases(), stats::cases()];
     of_boxes.into_iter().chain(of_host).flatten().collect()

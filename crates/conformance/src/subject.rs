@@ -11,7 +11,9 @@ use domain::{Resources, SandboxId};
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
-use providers::{ByteStream, Chain, Command, Error, ExitStatus, Guest, OutputEvent, Provider, Result, Slots, Spec};
+use providers::{
+    ByteStream, Chain, Command, Error, ExitStatus, Guest, OutputEvent, Pauses, Provider, Result, Slots, Spec,
+};
 
 /// Deadline of commands that should end by themselves.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -67,6 +69,8 @@ pub enum Need {
     Disk,
     /// Files that processes of a box hold open can be seen from outside.
     HeldFiles,
+    /// Boxes can be paused; see [`Provider::pauses`].
+    Pauses,
     /// The suite brings a program for the processors of the boxes.
     OwnProgram,
 }
@@ -163,6 +167,7 @@ impl Subject {
             Need::Reopen => self.reopen.is_none(),
             Need::Kill => self.kill.is_none(),
             Need::Slots => self.provider.slots().is_none(),
+            Need::Pauses => self.provider.pauses().is_none(),
             Need::Disk | Need::HeldFiles => self.provider.disk().is_none(),
             Need::OwnProgram => cfg!(not(target_arch = "x86_64")),
             Need::Processes
@@ -251,6 +256,10 @@ impl Subject {
 
     pub(super) fn slots(&self) -> &dyn Slots {
         self.provider.slots().expect("the need was checked")
+    }
+
+    pub(super) fn pauses(&self) -> &dyn Pauses {
+        self.provider.pauses().expect("the need was checked")
     }
 
     /// Returns the spec of a box with room for eight slots of the usual size.

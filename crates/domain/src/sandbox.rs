@@ -11,6 +11,8 @@ use std::fmt;
 ///     └────────────┴──▶ Failed ───────────────┘
 /// ```
 ///
+/// `Running` goes to `Paused` and back, and `Paused` to wherever else `Running` goes.
+///
 /// `Creating` is stored before a provider is asked for a box and `Destroying`
 /// before it is asked to remove one, so a crash between the two leaves a row
 /// that a reconciler finishes.
@@ -20,6 +22,8 @@ pub enum State {
     Creating,
     /// The box is up and answers its provider.
     Running,
+    /// The processes of the box are stopped where they are, or are about to be.
+    Paused,
     /// The provider is being asked to remove the box, or is about to be.
     Destroying,
     /// The box is gone; only the row is left.
@@ -35,6 +39,10 @@ pub enum Event {
     Started,
     /// A new lifetime was set.
     Extended,
+    /// Its processes are to stop where they are.
+    Paused,
+    /// Its processes are to go on.
+    Resumed,
     /// Its removal was requested, by a caller or by the service.
     StopRequested,
     /// The provider reports that nothing of it is left.
@@ -84,7 +92,8 @@ pub struct InvalidTransition {
 
 impl State {
     /// All states, in the order of their life.
-    pub const ALL: [State; 5] = [State::Creating, State::Running, State::Destroying, State::Destroyed, State::Failed];
+    pub const ALL: [State; 6] =
+        [State::Creating, State::Running, State::Paused, State::Destroying, State::Destroyed, State::Failed];
 
     /// Returns the state after `event`. The store, the service and the tests all call this
     /// function.
@@ -94,14 +103,17 @@ impl State {
     pub fn after(self, event: Event) -> Result<State, InvalidTransition> {
         use {Event as E, State as S};
         match (self, event) {
-            (S::Creating, E::Started) | (S::Running, E::Extended) => Ok(S::Running),
+            (S::Creating, E::Started) | (S::Running, E::Extended) | (S::Running | S::Paused, E::Resumed) => {
+                Ok(S::Running)
+            }
+            (S::Running | S::Paused, E::Paused) => Ok(S::Paused),
             // Destroy is idempotent.
-            (S::Creating | S::Running | S::Destroying, E::StopRequested) => Ok(S::Destroying),
+            (S::Creating | S::Running | S::Paused | S::Destroying, E::StopRequested) => Ok(S::Destroying),
             // A failed sandbox holds no place, and must not take one again while it is removed.
             (S::Failed | S::Destroyed, E::StopRequested) | (S::Destroying | S::Destroyed, E::Stopped) => {
                 Ok(S::Destroyed)
             }
-            (S::Creating | S::Running, E::Broke) => Ok(S::Failed),
+            (S::Creating | S::Running | S::Paused, E::Broke) => Ok(S::Failed),
             (from, event) => Err(InvalidTransition { from, event }),
         }
     }
@@ -109,7 +121,7 @@ impl State {
     /// Returns whether a sandbox in this state counts towards the caps.
     #[must_use]
     pub fn is_active(self) -> bool {
-        matches!(self, State::Creating | State::Running | State::Destroying)
+        matches!(self, State::Creating | State::Running | State::Paused | State::Destroying)
     }
 
     /// Returns the state's name in the API and in the store.
@@ -118,6 +130,7 @@ impl State {
         match self {
             State::Creating => "creating",
             State::Running => "running",
+            State::Paused => "paused",
             State::Destroying => "destroying",
             State::Destroyed => "destroyed",
             State::Failed => "failed",
@@ -156,7 +169,7 @@ mod test {
 
     #[test]
     fn what_is_destroyed_never_comes_back() {
-        for event in [Event::Started, Event::Extended, Event::Broke] {
+        for event in [Event::Started, Event::Extended, Event::Paused, Event::Resumed, Event::Broke] {
             check(State::Destroyed, event, None);
             check(State::Destroying, event, None);
         }
@@ -173,7 +186,7 @@ mod test {
     fn what_counts_no_longer_never_counts_again() {
         use Event as E;
         for from in State::ALL.into_iter().filter(|state| !state.is_active()) {
-            for event in [E::Started, E::Extended, E::StopRequested, E::Stopped, E::Broke] {
+            for event in [E::Started, E::Extended, E::Paused, E::Resumed, E::StopRequested, E::Stopped, E::Broke] {
                 assert!(!from.after(event).is_ok_and(State::is_active), "{from} {event:?}");
             }
         }
@@ -196,10 +209,23 @@ mod test {
     }
 
     #[test]
+    fn only_what_runs_is_paused_and_what_is_paused_still_ends() {
+        for state in State::ALL {
+            let may = matches!(state, State::Running | State::Paused);
+            check(state, Event::Paused, may.then_some(State::Paused));
+            check(state, Event::Resumed, may.then_some(State::Running));
+        }
+        check(State::Paused, Event::StopRequested, Some(State::Destroying));
+        check(State::Paused, Event::Broke, Some(State::Failed));
+        check(State::Paused, Event::Started, None);
+        assert!(State::Paused.is_active());
+    }
+
+    #[test]
     fn every_state_has_a_word_of_its_own() {
         for state in State::ALL {
             assert_eq!(State::parse(state.as_str()), Some(state));
         }
-        assert_eq!(State::parse("paused"), None);
+        assert_eq!(State::parse("asleep"), None);
     }
 }

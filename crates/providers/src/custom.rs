@@ -16,6 +16,7 @@ mod guest;
 mod labels;
 mod listen;
 mod operations;
+mod pauses;
 mod ports;
 mod remote;
 mod search;
@@ -40,7 +41,9 @@ use self::boxes::Starting;
 use self::guest::CustomGuest;
 pub use self::labels::{ID_LABEL, STORE_LABEL};
 use self::remote::Remote;
-use crate::{BoxStats, Chain, Error, Facts, Found, Guest, Health, ImageSource, Phase, Provider, Result, Spec, Started};
+use crate::{
+    BoxStats, Chain, Error, Facts, Found, Guest, Health, ImageSource, Pauses, Phase, Provider, Result, Spec, Started,
+};
 
 /// Image name that lets the remote service choose its own default.
 pub const REMOTE_DEFAULT_IMAGE: &str = "default";
@@ -224,6 +227,11 @@ impl Provider for Custom {
         Ok(Arc::new(CustomGuest { remote: Arc::clone(&self.remote), id: id.clone(), known }))
     }
 
+    /// Returns the way to ask the remote service, which may refuse.
+    fn pauses(&self) -> Option<&dyn Pauses> {
+        Some(self)
+    }
+
     async fn stats(&self, ids: &[SandboxId]) -> Result<Vec<BoxStats>> {
         self.remote.stats(ids).await
     }
@@ -359,7 +367,7 @@ impl Remote {
         let mut found: Vec<Found> = Vec::new();
         for sandbox in listed {
             let Some(id) = sandbox.metadata.0.get(ID_LABEL).and_then(|id| SandboxId::parse(id).ok()) else { continue };
-            let alive = matches!(sandbox.state.as_str(), "running" | "creating");
+            let alive = matches!(sandbox.state.as_str(), "running" | "paused" | "creating");
             match found.iter_mut().find(|earlier| earlier.id == id) {
                 Some(earlier) => earlier.alive |= alive,
                 None => found.push(Found { id, alive }),

@@ -14,7 +14,9 @@ mod direct;
 mod engine;
 mod fault;
 mod image;
+mod inventory;
 mod labels;
+mod pauses;
 mod removal;
 mod sockets;
 mod stream;
@@ -30,8 +32,7 @@ use std::sync::atomic::AtomicBool;
 use async_trait::async_trait;
 use bollard::Docker as Client;
 use bollard::errors::Error as ClientError;
-use bollard::models::ContainerSummaryStateEnum;
-use bollard::query_parameters::{CreateContainerOptionsBuilder, ListContainersOptionsBuilder};
+use bollard::query_parameters::CreateContainerOptionsBuilder;
 use domain::SandboxId;
 use futures_util::{StreamExt, TryStreamExt, stream as futures};
 use images::PullPolicy;
@@ -43,7 +44,7 @@ use tokio_util::task::TaskTracker;
 use crate::agent::AgentGuest;
 use crate::{
     Backend, BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Isolation, KernelShare,
-    LimitKind, Phase, Provider, Result, Spec, Started,
+    LimitKind, Pauses, Phase, Provider, Result, Spec, Started,
 };
 
 pub use config::{DockerConfig, DockerTls};
@@ -53,7 +54,6 @@ use direct::FirstProcess;
 use engine::{About, Engine};
 use fault::{CHANGE_WAIT, LOOK_WAIT, within};
 use image::Images;
-use labels::{SANDBOX_LABEL, STORE_LABEL};
 use transport::Endpoint;
 use volume::AgentVolume;
 
@@ -105,6 +105,7 @@ struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Running(FirstProcess),
+    Paused,
     NotRunning,
     Absent,
 }
@@ -334,11 +335,19 @@ impl Inner {
     }
 
     async fn is_usable(&self, client: &Client, name: &str, id: &SandboxId, entry: &Entry) -> bool {
-        matches!(self.state(client, name).await, Ok(State::Running(_))) && self.dial(id, entry).await.is_ok()
+        let runs = match self.state(client, name).await {
+            Ok(State::Running(_)) => true,
+            Ok(State::Paused) => self.unpause(client, name).await.is_ok(),
+            Ok(State::NotRunning | State::Absent) | Err(_) => false,
+        };
+        runs && self.dial(id, entry).await.is_ok()
     }
 
     async fn state(&self, client: &Client, name: &str) -> Result<State> {
         match within(LOOK_WAIT, client.inspect_container(name, None)).await {
+            Ok(inspected) if inspected.state.as_ref().is_some_and(|state| state.paused == Some(true)) => {
+                Ok(State::Paused)
+            }
             Ok(inspected) => Ok(FirstProcess::of(&inspected).map_or(State::NotRunning, State::Running)),
             Err(error) if fault::status(&error) == Some(404) => Ok(State::Absent),
             Err(error) => Err(fault::failed("look at a box", error)),
@@ -358,7 +367,11 @@ impl Inner {
         }
         let client = self.client()?;
         let name = self.name(id);
-        let State::Running(process) = self.state(client, &name).await? else { return Err(Error::Gone) };
+        let process = match self.state(client, &name).await? {
+            State::Running(process) => process,
+            State::Paused => return Err(Error::Unavailable("the box is paused".to_owned())),
+            State::NotRunning | State::Absent => return Err(Error::Gone),
+        };
         if let Some(guest) = self.reach(&process).await {
             let guest = Arc::new(guest);
             *kept = Some(Arc::clone(&guest));
@@ -378,28 +391,6 @@ impl Inner {
         };
         *kept = Some(Arc::clone(&guest));
         Ok(guest)
-    }
-
-    async fn inventory(&self) -> Result<Vec<Found>> {
-        let client = self.client()?;
-        let store = format!("{STORE_LABEL}={}", self.config.store_id.as_str());
-        let filter = HashMap::from([("label", vec![store, SANDBOX_LABEL.to_owned()])]);
-        let options = ListContainersOptionsBuilder::default().all(true).filters(&filter).build();
-        let listed = within(LOOK_WAIT, client.list_containers(Some(options))).await;
-        let listed = listed.map_err(|error| fault::failed("list the boxes", error))?;
-        let found = listed.into_iter().filter_map(|container| {
-            let id = SandboxId::parse(container.labels?.get(SANDBOX_LABEL)?).ok()?;
-            // A container with copied labels, or a renamed one, is not the box.
-            let name = format!("/{}", self.name(&id));
-            if !container.names?.contains(&name) {
-                return None;
-            }
-            let is_running = matches!(container.state, Some(ContainerSummaryStateEnum::RUNNING));
-            // A box that is being made is not running yet.
-            let is_changing = || self.known(&id).is_some_and(|entry| entry.change.try_lock().is_err());
-            Some(Found { alive: is_running || is_changing(), id })
-        });
-        Ok(found.collect())
     }
 }
 
@@ -536,6 +527,10 @@ impl Provider for Docker {
             self.inner.forget(id);
         }
         Ok(guest?)
+    }
+
+    fn pauses(&self) -> Option<&dyn Pauses> {
+        Some(self)
     }
 
     /// Returns the Engine's folder, if it is on this machine and the server can see it.

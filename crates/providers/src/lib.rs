@@ -4,12 +4,13 @@
 //! the server keeps of a box, or of one user's part of a shared box. Code in a box is hostile, so
 //! nothing that comes out of one is trusted.
 //!
-//! The contract has two traits, and a facet that not every runtime has:
+//! The contract has two traits, and facets that not every runtime has:
 //!
 //! - [`Provider`] makes, finds and removes boxes. A box is made from a [`Spec`]; [`Health`] and
 //!   [`Facts`] describe the runtime.
 //! - [`Guest`] is the inside of a box: it runs a [`Command`], reads and writes files.
 //! - [`Slots`] puts several users into one box.
+//! - [`Pauses`] stops the processes of a box, and lets them go on.
 //!
 //! A method that can fail returns an [`Error`], whose cases a caller can tell apart.
 //!
@@ -28,6 +29,7 @@ mod kernel;
 mod local;
 pub mod mock;
 pub mod native;
+mod pauses;
 pub mod proot;
 mod provider;
 mod signal;
@@ -50,6 +52,7 @@ pub use guest::{
 pub use host_disk::DiskUsage;
 pub use kernel::KernelShare;
 pub use local::agent_file::agent_program;
+pub use pauses::Pauses;
 pub use provider::{Backend, Facts, Health, ImageSource, Isolation, LimitKind, Provider, capabilities};
 pub use signal::Signal;
 pub use slots::Slots;

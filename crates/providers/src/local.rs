@@ -19,6 +19,7 @@ pub(crate) mod image;
 pub(crate) mod kernel;
 pub(crate) mod launcher;
 pub(crate) mod parts;
+mod pauses;
 pub(crate) mod plan;
 pub(crate) mod powers;
 pub(crate) mod probe;
@@ -40,12 +41,13 @@ use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use crate::{
-    BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Provider, Result,
-    Slots, Spec, Started,
+    BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Pauses, Provider,
+    Result, Slots, Spec, Started,
 };
 
 use backend::Backend;
 use boxes::{Boxes, Entry};
+use cgroup::freezer::Freezer;
 use fault::not_opened;
 use folder::BoxFolder;
 use image::{HOST, Image};
@@ -216,6 +218,10 @@ impl<B: Backend> Inner<B> {
         let Some(can) = probe.can else { return Err(Error::Unavailable(probe.error.unwrap_or_default())) };
         let folder = self.folder(id);
         if folder.exists() {
+            // A paused agent would not answer.
+            if let Some(freezer) = folder.read().and_then(|record| Freezer::of(&record.cgroups)) {
+                let _ = freezer.thaw();
+            }
             if self.guest(entry, &folder).await.is_ok() {
                 return Ok(Started { phases: Vec::new() });
             }
@@ -346,6 +352,10 @@ impl<B: Backend> Provider for Local<B> {
 
     fn slots(&self) -> Option<&dyn Slots> {
         self.inner.backend.has_slots(self.inner.can()).then_some(self)
+    }
+
+    fn pauses(&self) -> Option<&dyn Pauses> {
+        self.inner.backend.has_freezer().then_some(self)
     }
 
     fn disk(&self) -> Option<BoxDisk> {

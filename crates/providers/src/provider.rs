@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use domain::SandboxId;
 use images::Images;
 
-use crate::{BoxDisk, BoxStats, DiskUsage, Found, Guest, KernelShare, Result, Slots, Spec, Started};
+use crate::{BoxDisk, BoxStats, DiskUsage, Found, Guest, KernelShare, Pauses, Result, Slots, Spec, Started};
 
 /// Separation of a box from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,6 +190,11 @@ pub trait Provider: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Returns the means to pause boxes, or `None` if they cannot be paused.
+    fn pauses(&self) -> Option<&dyn Pauses> {
+        None
+    }
+
     /// Returns the disk of this host that holds the boxes, or `None` if they use none of it or if
     /// that cannot be seen.
     fn disk(&self) -> Option<BoxDisk> {
@@ -236,6 +241,9 @@ pub fn capabilities(provider: &dyn Provider) -> Vec<&'static str> {
     let mut capabilities = vec!["spawn", "exec", "exec_stream", "files", "console", "health"];
     if provider.backend().is_some() {
         capabilities.push("runtime_inventory");
+    }
+    if provider.pauses().is_some() {
+        capabilities.push("pause");
     }
     match provider.facts().isolation {
         Isolation::Vm => capabilities.push("microvm"),

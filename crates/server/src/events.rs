@@ -37,6 +37,10 @@ pub enum EventType {
     SandboxRunning,
     /// A sandbox has a new end.
     SandboxExtended,
+    /// The processes of a sandbox have stopped where they were.
+    SandboxPaused,
+    /// The processes of a paused sandbox go on.
+    SandboxResumed,
     /// A sandbox's lifetime is over.
     SandboxExpired,
     /// Nothing of a sandbox is left.
@@ -104,12 +108,14 @@ pub enum EventType {
 }
 
 impl EventType {
-    pub const ALL: [EventType; 35] = {
+    pub const ALL: [EventType; 37] = {
         use EventType as E;
         [
             E::SandboxCreated,
             E::SandboxRunning,
             E::SandboxExtended,
+            E::SandboxPaused,
+            E::SandboxResumed,
             E::SandboxExpired,
             E::SandboxDestroyed,
             E::SandboxFailed,
@@ -159,6 +165,8 @@ impl EventType {
             E::SandboxCreated => "sandbox.created",
             E::SandboxRunning => "sandbox.running",
             E::SandboxExtended => "sandbox.extended",
+            E::SandboxPaused => "sandbox.paused",
+            E::SandboxResumed => "sandbox.resumed",
             E::SandboxExpired => "sandbox.expired",
             E::SandboxDestroyed => "sandbox.destroyed",
             E::SandboxFailed => "sandbox.failed",

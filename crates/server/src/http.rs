@@ -26,6 +26,7 @@ mod ndjson;
 mod openapi;
 mod outflow;
 mod owner;
+mod pauses;
 pub mod peer;
 mod policy;
 mod pool;

@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
     audit, bench, completion, config, cp, destroy, doctor, egress, events, exec, extend, forward, get, grep, image,
-    list, logs, open, ports, provider, prune, run, secret, serve, spawn, stats, template, top, version, worker,
+    list, logs, open, pause, ports, provider, prune, run, secret, serve, spawn, stats, template, top, version, worker,
 };
 
 /// Disposable sandboxes for unreviewed code.
@@ -111,6 +111,8 @@ enum Remote {
     Forward(forward::ForwardArgs),
     Open(open::OpenArgs),
     Extend(extend::ExtendArgs),
+    Pause(pause::PauseArgs),
+    Resume(pause::ResumeArgs),
     Destroy(destroy::DestroyArgs),
     Prune(prune::PruneArgs),
     Template(template::TemplateArgs),
@@ -196,6 +198,8 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::Forward(args) => forward::run(context, args).await,
         Remote::Open(args) => open::run(context, args).await,
         Remote::Extend(args) => extend::run(context, &args).await,
+        Remote::Pause(args) => pause::pause(context, &args).await,
+        Remote::Resume(args) => pause::resume(context, &args).await,
         Remote::Destroy(args) => destroy::run(context, &args).await,
         Remote::Prune(args) => prune::run(context, &args).await,
         Remote::Template(args) => template::run(context, args).await,

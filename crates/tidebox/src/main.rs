@@ -26,6 +26,7 @@ mod logs;
 mod memory;
 mod open;
 mod output;
+mod pause;
 mod ports;
 mod provider;
 mod prune;

@@ -33,9 +33,9 @@ pub(super) struct Remote {
     pub(super) facts: Mutex<Option<Facts>>,
 }
 
-/// Returns whether a sandbox can be used.
+/// Returns whether a sandbox can be used: a paused one goes on for a request.
 pub(super) fn is_running(sandbox: &Sandbox) -> bool {
-    sandbox.state == "running"
+    matches!(sandbox.state.as_str(), "running" | "paused")
 }
 
 impl Remote {

@@ -27,8 +27,14 @@ impl Inner {
     /// Ends and removes a container with its volumes, if there is one.
     pub(super) async fn remove(&self, client: &Client, name: &str) -> Result<()> {
         let mut is_ours_to_try = self.is_local;
-        if self.is_local {
-            self.empty_volumes(client, name).await;
+        if let Some(inspected) = self.inspected(client, name).await {
+            if inspected.state.as_ref().is_some_and(|state| state.paused == Some(true)) {
+                // A runtime may not end what is paused. The removal reports what does not go on.
+                let _ = self.unpause(client, name).await;
+            }
+            if self.is_local {
+                self.empty_volumes(client, name, &inspected).await;
+            }
         }
         let mut deadline = Instant::now() + REMOVAL_WAIT;
         loop {
@@ -61,9 +67,8 @@ impl Inner {
 
     /// Ends a container that has volumes of its own, and removes their content: an Engine that
     /// fails to remove a volume reports no error, and keeps it.
-    async fn empty_volumes(&self, client: &Client, name: &str) {
-        let Some(inspected) = self.inspected(client, name).await else { return };
-        let volumes = usage::volumes(&inspected);
+    async fn empty_volumes(&self, client: &Client, name: &str, inspected: &ContainerInspectResponse) {
+        let volumes = usage::volumes(inspected);
         if volumes.is_empty() {
             return;
         }

@@ -83,6 +83,11 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
         false
     }
 
+    /// Returns whether boxes have a control group that can be frozen.
+    fn has_freezer(&self) -> bool {
+        false
+    }
+
     /// Returns whether a box gets ids of its own, if there are any.
     fn has_ids(&self, can: Self::Capabilities) -> bool {
         let _ = can;

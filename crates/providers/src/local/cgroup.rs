@@ -5,6 +5,7 @@
 //! that a limit on the server holds for its boxes.
 
 pub(crate) mod controller;
+pub(crate) mod freezer;
 mod tree;
 
 use std::fs;
@@ -83,6 +84,11 @@ impl Cgroups {
 
     pub(crate) fn has(&self, controller: Controller) -> bool {
         self.parents.iter().any(|(_, _, controllers)| controllers.contains(&controller))
+    }
+
+    /// Returns whether groups of boxes can be frozen: in version 2 each can.
+    pub(crate) fn can_freeze(&self) -> bool {
+        self.parents.iter().any(|(_, v2, controllers)| *v2 || controllers.contains(&Controller::Freezer))
     }
 
     /// Returns the control groups that a box would have.
@@ -298,7 +304,7 @@ fn limit(dir: &Path, v2: bool, controller: Controller, resources: &Resources) ->
         }
         (Controller::Cpu, true) => write("cpu.max", format!("{quota_us} {CPU_PERIOD_US}")),
         (Controller::Pids, _) => write("pids.max", resources.pids.to_string()),
-        (Controller::CpuUsage, _) => Ok(()),
+        (Controller::CpuUsage | Controller::Freezer, _) => Ok(()),
     }
 }
 

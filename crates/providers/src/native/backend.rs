@@ -20,6 +20,7 @@ use super::prepared_dirs::{PreparedDirs, layers};
 use super::{disk, host};
 use crate::local::agent_socket::{self, Running};
 use crate::local::backend::Backend;
+use crate::local::cgroup::freezer::Freezer;
 use crate::local::cgroup::{self, Cgroups, CpuWeight};
 use crate::local::fault::{not_made, not_written};
 use crate::local::folder::BoxFolder;
@@ -91,6 +92,10 @@ impl Backend for NativeBackend {
     /// Returns `false` without root: a box then has one user only.
     fn has_slots(&self, can: Option<Capabilities>) -> bool {
         can.is_none_or(|can| can.privileged)
+    }
+
+    fn has_freezer(&self) -> bool {
+        self.cgroups.can_freeze()
     }
 
     fn has_ids(&self, can: Capabilities) -> bool {
@@ -173,14 +178,17 @@ impl Backend for NativeBackend {
         // At the low weight, hundreds of processes would not end in time. If this fails, the end
         // only takes longer.
         let _ = self.cgroups.weigh(&folder.name(), CpuWeight::Usual);
+        // In version 1 a signal ends no process that is frozen, so they go on with the signal in place.
+        let thaw = || Freezer::of(&record.cgroups).map_or(Ok(()), |freezer| freezer.thaw());
         if let Some(process) = process {
             process.kill()?;
+            thaw()?;
             if process.ended_within(ALONE_WAIT).await {
                 return Ok(());
             }
         }
         cgroup::kill_members(&record.cgroups);
-        Ok(())
+        thaw()
     }
 
     async fn release(&self, _folder: &BoxFolder, record: &Record) -> io::Result<()> {

@@ -134,7 +134,7 @@ impl Control {
     }
 
     /// Puts the stored policies of a running sandbox into force, and serves its box.
-    async fn serve_egress(&self, id: &SandboxId, owner: Option<&OwnerId>) -> Result<()> {
+    pub(super) async fn serve_egress(&self, id: &SandboxId, owner: Option<&OwnerId>) -> Result<()> {
         let policies = self.store.egress(id).await?.unwrap_or_default();
         let is_served = self.egress.is_served(id);
         if is_served {

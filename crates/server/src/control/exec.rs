@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::collected::{Collected, Collector};
 use super::error::{Result, above};
+use super::in_use::Using;
 use super::service::Control;
 use crate::budget::Reservation;
 use crate::events::EventType;
@@ -181,13 +182,14 @@ impl Control {
     }
 
     async fn prepare(self: &Arc<Self>, operation: Operation, id: &str, request: ExecRequest) -> Result<Prepared> {
+        let using = self.in_use.begin(id, operation);
         let sandbox = self.usable(id).await?;
         let limits = self.limits_of(sandbox.owner.as_ref()).await?;
         let timeout = limits.exec_timeout(request.timeout).map_err(|error| {
             self.publish_if_limited(operation.as_str(), Some(&sandbox.provider), above("timeout", error))
         })?;
         let secrets = self.secret_variables(&request.env_secret, sandbox.owner.as_ref()).await?;
-        let observed = Observed::begin(self, operation, &sandbox);
+        let observed = Observed::begin(self, operation, &sandbox, using);
         let guest = self.guest(&sandbox).await?;
         let command = Command {
             argv: request.command.argv(),
@@ -249,10 +251,11 @@ struct Observed {
     provider: String,
     started: Instant,
     ended: bool,
+    _using: Using,
 }
 
 impl Observed {
-    fn begin(control: &Arc<Control>, operation: Operation, sandbox: &Sandbox) -> Self {
+    fn begin(control: &Arc<Control>, operation: Operation, sandbox: &Sandbox, using: Using) -> Self {
         control.publish(
             EventType::ExecStarted,
             Some(&sandbox.id),
@@ -265,6 +268,7 @@ impl Observed {
             provider: sandbox.provider.clone(),
             started: Instant::now(),
             ended: false,
+            _using: using,
         }
     }
 

@@ -77,7 +77,7 @@ impl Control {
 
     /// Returns the caller's error for a stream out of a box that broke off.
     pub async fn cut(&self, id: &str, error: providers::Error) -> Error {
-        match self.usable(id).await {
+        match self.living(id).await {
             Ok(sandbox) => self.guest_error(&sandbox, error),
             Err(error) => error,
         }
@@ -93,6 +93,7 @@ impl Control {
     where
         F: Future<Output = providers::Result<T>>,
     {
+        let _using = self.in_use.begin(id, operation);
         let sandbox = self.usable(id).await?;
         let started = Instant::now();
         let outcome = async {
@@ -109,8 +110,10 @@ impl Control {
     /// # Errors
     /// As [`Guest::read_file`].
     pub async fn read_file(&self, id: &str, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent> {
+        let using = self.in_use.begin(id, Operation::FileRead);
         let read = |guest: Arc<dyn Guest>| async move { guest.read_file(path, offset, length).await };
-        self.inside(Operation::FileRead, id, read).await.map(|(_, content)| content)
+        let (_, content) = self.inside(Operation::FileRead, id, read).await?;
+        Ok(FileContent { bytes: using.until_the_end(content.bytes), ..content })
     }
 
     /// Writes a file, completely or not at all; see [`Guest::write_file`].

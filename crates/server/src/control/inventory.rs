@@ -56,6 +56,7 @@ impl Control {
         (worker, provider): (&str, Option<&str>),
     ) -> Result<Vec<Kept>> {
         // Rows are read first. A box created after this read is in `in_progress`, or has a row below.
+        self.settle_pauses(runtime, name, (worker, provider)).await?;
         let mut rows = self.store.running(worker, provider).await?;
         let found = within(INVENTORY_WAIT, runtime.inventory()).await.map_err(|error| provider_error(name, error))?;
         let alive: HashSet<&SandboxId> = found.iter().filter(|found| found.alive).map(|found| &found.id).collect();
@@ -71,7 +72,9 @@ impl Control {
     async fn end_lost(self: &Arc<Self>, id: SandboxId, name: &str) -> Result<(), Kept> {
         let end = async {
             let id = &id;
-            let Some(sandbox) = self.store.sandbox(id).await?.filter(|row| row.state == State::Running) else {
+            let Some(sandbox) =
+                self.store.sandbox(id).await?.filter(|row| matches!(row.state, State::Running | State::Paused))
+            else {
                 return Ok(());
             };
             if self.is_in_hand(id) || !self.is_held(&sandbox).await? {

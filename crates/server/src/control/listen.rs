@@ -20,9 +20,10 @@ impl Control {
                 "this server lets no program of a sandbox connect to its callers (`ports.reverse`)".to_owned(),
             ));
         }
+        let using = self.in_use.begin(id, Operation::Listen);
         let listen = |guest: Arc<dyn Guest>| async move { guest.listen(port).await };
         let (sandbox, connections) = self.inside(Operation::Listen, id, listen).await?;
-        Ok(Listener::new(connections, Arc::clone(&self.announced), sandbox.id, port))
+        Ok(Listener::new(using.until_the_end(connections), Arc::clone(&self.announced), sandbox.id, port))
     }
 
     /// Takes a connection to a port that is listened on, with `input` as what the caller sends.
@@ -30,6 +31,7 @@ impl Control {
     /// # Errors
     /// [`Error::NoFile`] if it does not wait.
     pub async fn take_connection(&self, id: &str, port: u16, number: u64, input: ByteStream) -> Result<Taken> {
+        let using = self.in_use.begin(id, Operation::Connect);
         let sandbox = self.usable(id).await?;
         let waiting = self.announced.take(number, &sandbox.id, port).ok_or_else(|| {
             Error::NoFile(format!(
@@ -39,6 +41,6 @@ impl Control {
         })?;
         let Waiting { connection, ended, .. } = waiting;
         let output = connection.accept(input).await.map_err(|error| self.guest_error(&sandbox, error))?;
-        Ok(Taken { output, ended })
+        Ok(Taken { output: using.until_the_end(output), ended })
     }
 }

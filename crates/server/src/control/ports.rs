@@ -41,8 +41,10 @@ impl Control {
     }
 
     async fn connect_as(&self, operation: Operation, id: &str, port: u16, input: ByteStream) -> Result<ByteStream> {
+        let using = self.in_use.begin(id, operation);
         let connect = |guest: Arc<dyn Guest>| async move { guest.connect(port, input).await };
-        self.inside(operation, id, connect).await.map(|(_, output)| output)
+        let (_, output) = self.inside(operation, id, connect).await?;
+        Ok(using.until_the_end(output))
     }
 
     /// Returns the time at which a permit for a preview expires that is valid for `ttl`, at most for

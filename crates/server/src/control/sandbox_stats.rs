@@ -69,7 +69,7 @@ impl Control {
     /// # Errors
     /// [`super::Error::Conflict`] if it does not run.
     pub async fn stats_of(&self, id: &str) -> Result<SandboxStats> {
-        let sandbox = self.usable(id).await?;
+        let sandbox = self.living(id).await?;
         let runtime = self.runtime_of(&sandbox).await?;
         let used = runtime.stats(std::slice::from_ref(&sandbox.id)).await;
         let used = used.map_err(|error| self.guest_error(&sandbox, error))?.pop().unwrap_or_default();

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::announced::Announced;
 use super::error::{Error, Resource, Result};
+use super::in_use::{InUse, Turns};
 use super::looks::Looks;
 use super::policy::Policy;
 use super::waiters::Waiters;
@@ -59,6 +60,10 @@ pub struct Control {
     pub(super) announced: Arc<Announced>,
     /// Last looks at the resources that sandboxes use.
     pub(super) looks: Looks,
+    /// Requests that use sandboxes.
+    pub(super) in_use: InUse,
+    /// Turns to pause and resume sandboxes.
+    pub(super) turns: Turns,
 }
 
 /// Parts that [`Control`] is made of.
@@ -103,6 +108,8 @@ impl Control {
             port_watch,
             announced: Arc::default(),
             looks: Looks::default(),
+            in_use: InUse::default(),
+            turns: Turns::default(),
         })
     }
 
@@ -212,7 +219,11 @@ impl Control {
             match &change {
                 Change::Extended { expires_at, .. } => data["expires_at"] = json!(expires_at.to_string()),
                 Change::Broke { error, .. } => data["error"] = json!(error),
-                Change::Started | Change::StopRequested { .. } | Change::Stopped { .. } => {}
+                Change::Started
+                | Change::Paused
+                | Change::Resumed
+                | Change::StopRequested { .. }
+                | Change::Stopped { .. } => {}
             }
             self.publish(kind, Some(id), data);
         }
@@ -227,11 +238,17 @@ impl Control {
         if is_visible(&sandbox, self.now()) { Ok(sandbox) } else { Err(missing()) }
     }
 
-    /// Returns the sandbox if commands and file operations can reach it.
+    /// Returns the sandbox if commands and file operations can reach it; a paused one goes on first.
     pub(super) async fn usable(&self, id: &str) -> Result<Sandbox> {
+        let sandbox = self.living(id).await?;
+        if sandbox.state == State::Paused { self.wake(&sandbox).await } else { Ok(sandbox) }
+    }
+
+    /// Returns the sandbox if its box is there, running or paused.
+    pub(super) async fn living(&self, id: &str) -> Result<Sandbox> {
         let sandbox = self.visible(id).await?;
         match sandbox.state {
-            State::Running => Ok(sandbox),
+            State::Running | State::Paused => Ok(sandbox),
             State::Creating => Err(Error::Conflict(format!(
                 "sandbox `{id}` is still being created; wait for it with GET /api/v1/sandboxes/{id}/wait"
             ))),
@@ -256,6 +273,8 @@ fn event_of(change: &Change, before: State, after: State) -> Option<EventType> {
         Change::StopRequested { reason: StopReason::Expired, .. } if before != after => Some(EventType::SandboxExpired),
         Change::Stopped { .. } if before != after => Some(EventType::SandboxDestroyed),
         Change::Broke { .. } => Some(EventType::SandboxFailed),
+        // Published once the provider has done it.
+        Change::Paused | Change::Resumed => None,
         Change::StopRequested { .. } | Change::Stopped { .. } => None,
     }
 }
@@ -269,7 +288,7 @@ fn is_visible(sandbox: &Sandbox, now: Timestamp) -> bool {
 /// from that instant, however far its removal is.
 pub(super) fn has_expired(sandbox: &Sandbox, now: Timestamp) -> bool {
     match sandbox.state {
-        State::Creating | State::Running | State::Destroying => sandbox.expires_at <= now,
+        State::Creating | State::Running | State::Paused | State::Destroying => sandbox.expires_at <= now,
         // A failed sandbox ended before its expiry, and callers may still read its error.
         State::Failed | State::Destroyed => false,
     }

@@ -41,7 +41,10 @@ impl WaitFor {
         use State as S;
         match (self, state) {
             (Self::Running, S::Running) | (Self::Destroyed, S::Destroyed) | (Self::Failed, S::Failed) => Some(true),
-            (_, S::Creating) | (Self::Destroyed, _) | (Self::Failed, S::Running) => None,
+            (_, S::Creating)
+            | (Self::Destroyed, _)
+            | (Self::Failed, S::Running | S::Paused)
+            | (Self::Running, S::Paused) => None,
             (Self::Running, S::Destroying | S::Destroyed | S::Failed)
             | (Self::Failed, S::Destroying | S::Destroyed) => Some(false),
         }

@@ -15,8 +15,8 @@ use super::openapi::{self, FILES_OF_ROUTES, IMAGES_OF_ROUTES};
 use super::policy::{ADMIN, About, Audit, Gate, KEY, OPEN, Policies, Policy};
 use super::state::Api;
 use super::{
-    archives, audit, diagnostics, egress, events, exec, exec_socket, files, images, metrics, pool, ports, preview,
-    providers, quotas, sandbox_stats, sandboxes, search, secrets, system, templates, workers,
+    archives, audit, diagnostics, egress, events, exec, exec_socket, files, images, metrics, pauses, pool, ports,
+    preview, providers, quotas, sandbox_stats, sandboxes, search, secrets, system, templates, workers,
 };
 use crate::auth::Demand;
 use crate::auth::token::Scope;
@@ -92,6 +92,8 @@ fn table() -> Vec<Row> {
         get(   "/sandboxes/{id}",                           routes!(sandboxes::get),                 READ_BOX),
         delete("/sandboxes/{id}",                           routes!(sandboxes::destroy),             WRITE_BOX),
         post(  "/sandboxes/{id}/extend",                    routes!(sandboxes::extend),              WRITE_BOX),
+        post(  "/sandboxes/{id}/pause",                     routes!(pauses::pause),                  WRITE_BOX),
+        post(  "/sandboxes/{id}/resume",                    routes!(pauses::resume),                 WRITE_BOX),
         get(   "/sandboxes/{id}/wait",                      routes!(sandboxes::wait),                READ_BOX),
         get(   "/sandboxes/{id}/stats",                     routes!(sandbox_stats::get),             READ_BOX),
         get(   "/sandboxes/{id}/logs",                      routes!(sandboxes::logs),                READ_BOX),

@@ -85,8 +85,8 @@ pub fn answer(api: &Api, spawned: &Spawned) -> (StatusCode, HeaderMap, Json<api:
 #[utoipa::path(get, path = "/api/v1/sandboxes", tag = "sandboxes",
     params(
         ("owner_id" = Option<String>, Query, description = "Only of this owner"),
-        ("state" = Option<String>, Query, pattern = "^(creating|running|destroying|failed)$",
-            description = "Only `creating`, `running`, `destroying` or `failed`"),
+        ("state" = Option<String>, Query, pattern = "^(creating|running|paused|destroying|failed)$",
+            description = "Only `creating`, `running`, `paused`, `destroying` or `failed`"),
         ("provider" = Option<String>, Query, description = "Only of this provider"),
         ("metadata.<key>" = Option<String>, Query, description = "Only with this value of the label `<key>`"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000,

@@ -223,7 +223,7 @@ impl Guard {
                 Ok(Err(error)) => tracing::warn!(id = %failed.id, error = %Chain(&error), "cannot free the disk yet"),
                 Err(_) => tracing::warn!(id = %failed.id, "what filled the disk takes long to remove"),
             }
-            if failed.state == State::Running {
+            if matches!(failed.state, State::Running | State::Paused) {
                 report("disk", control.fail(&failed.id, &reason).await.map(drop));
             }
             failed.id
@@ -260,7 +260,7 @@ async fn largest(
     let measured = join_all(measured).await.into_iter().flatten();
     let largest = measured.max_by_key(|(usage, _)| (is_uncounted(*usage), short.of(*usage)));
     let Some((usage, id)) = largest else { return Ok(None) };
-    let sandbox = control.store().sandbox(&id).await?.filter(|row| row.state == State::Running);
+    let sandbox = control.store().sandbox(&id).await?.filter(|row| matches!(row.state, State::Running | State::Paused));
     Ok(sandbox.map(|sandbox| (usage, sandbox)))
 }
 

@@ -39,6 +39,10 @@ pub enum Change {
         /// Time of the request.
         now: Timestamp,
     },
+    /// Its processes are to stop where they are.
+    Paused,
+    /// Its processes are to go on.
+    Resumed,
     /// A request to remove the sandbox; refused if `reason` no longer holds.
     StopRequested {
         reason: StopReason,
@@ -62,6 +66,8 @@ impl Change {
         match self {
             Change::Started => Event::Started,
             Change::Extended { .. } => Event::Extended,
+            Change::Paused => Event::Paused,
+            Change::Resumed => Event::Resumed,
             Change::StopRequested { .. } => Event::StopRequested,
             Change::Stopped { .. } => Event::Stopped,
             Change::Broke { .. } => Event::Broke,

@@ -25,6 +25,7 @@ mod load;
 mod memory;
 mod metrics;
 mod packages;
+mod pause;
 mod pool;
 mod ports;
 mod previews;

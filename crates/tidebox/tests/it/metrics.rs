@@ -373,7 +373,7 @@ async fn figures_move_when_things_happen_and_their_sums_add_up() {
     }
     assert!(operation(&body, "exec")["latency_max_ms"].as_u64().unwrap() >= 100, "{body}");
     let sandboxes = &body["sandboxes"];
-    let states = json!({"creating": 0, "running": 1, "destroying": 0, "destroyed": 1, "failed": 1});
+    let states = json!({"creating": 0, "running": 1, "paused": 0, "destroying": 0, "destroyed": 1, "failed": 1});
     assert_eq!(sandboxes["by_state"], states);
     assert_eq!((&sandboxes["total"], &sandboxes["active"]), (&json!(3), &json!(1)));
     assert_eq!((&sandboxes["by_provider"], &sandboxes["by_worker"]), (&json!({"mock": 1}), &json!({"local": 1})));

@@ -8,14 +8,16 @@ pub(crate) enum Controller {
     Pids,
     /// Processor time that was used, which version 1 counts apart from its limit.
     CpuUsage,
+    /// Stop of all processes, which version 2 has in every group.
+    Freezer,
 }
 
 impl Controller {
     /// Controllers that hold a limit.
     pub(crate) const LIMITS: [Controller; 3] = [Controller::Memory, Controller::Cpu, Controller::Pids];
     /// Controllers that version 1 may have separate hierarchies for.
-    pub(crate) const VERSION_1: [Controller; 4] =
-        [Controller::Memory, Controller::Cpu, Controller::Pids, Controller::CpuUsage];
+    pub(crate) const VERSION_1: [Controller; 5] =
+        [Controller::Memory, Controller::Cpu, Controller::Pids, Controller::CpuUsage, Controller::Freezer];
 
     pub(super) fn as_str(self) -> &'static str {
         match self {
@@ -23,6 +25,7 @@ impl Controller {
             Controller::Cpu => "cpu",
             Controller::Pids => "pids",
             Controller::CpuUsage => "cpuacct",
+            Controller::Freezer => "freezer",
         }
     }
 }

@@ -29,7 +29,8 @@ pub fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter, ApiError>
             }
             "state" => {
                 let state = State::parse(&value).filter(|state| *state != State::Destroyed);
-                let state = state.ok_or_else(|| malformed("`state` must be creating, running, destroying or failed"));
+                let state =
+                    state.ok_or_else(|| malformed("`state` must be creating, running, paused, destroying or failed"));
                 filter.state = Some(state?);
             }
             "provider" => filter.provider = Some(value),

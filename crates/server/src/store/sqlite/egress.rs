@@ -15,7 +15,7 @@ pub(super) async fn get(pool: &SqlitePool, id: &SandboxId) -> Result<Option<Sand
 
 pub(super) async fn set(pool: &SqlitePool, id: &SandboxId, own: EgressPolicy) -> Result<Option<SandboxEgress>> {
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
-    let row = sqlx::query("SELECT egress FROM sandboxes WHERE id = $1 AND state IN ('creating', 'running')")
+    let row = sqlx::query("SELECT egress FROM sandboxes WHERE id = $1 AND state IN ('creating', 'running', 'paused')")
         .bind(id.as_str())
         .fetch_optional(&mut *tx)
         .await?;

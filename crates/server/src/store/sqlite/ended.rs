@@ -86,7 +86,7 @@ fn bounds(kept: &Kept, state: State) -> Option<&KeptRows> {
     match state {
         State::Failed => Some(&kept.failed),
         State::Destroyed => Some(&kept.destroyed),
-        State::Creating | State::Running | State::Destroying => None,
+        State::Creating | State::Running | State::Paused | State::Destroying => None,
     }
 }
 

@@ -192,7 +192,7 @@ impl PoolStore for Sqlite {
     async fn host_expires_at(&self, host: &SandboxId) -> Result<Option<Timestamp>> {
         let last: Option<i64> = sqlx::query_scalar(
             "SELECT MAX(b.expires_at) FROM sandboxes b JOIN pool_slots s ON s.id = b.id \
-             WHERE s.host_id = $1 AND b.state IN ('creating', 'running')",
+             WHERE s.host_id = $1 AND b.state IN ('creating', 'running', 'paused')",
         )
         .bind(host.as_str())
         .fetch_one(&self.readers)

@@ -19,6 +19,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0009.sql"),
     include_str!("schema/0010.sql"),
     include_str!("schema/0011.sql"),
+    include_str!("schema/0012.sql"),
 ];
 
 /// Upgrades the file to the current schema, each step in a transaction.

@@ -97,7 +97,7 @@ pub(super) async fn authority(pool: &SqlitePool, id: &SandboxId) -> Result<Optio
 pub(super) async fn set_authority(pool: &SqlitePool, id: &SandboxId, sealed: &[u8]) -> Result<Option<Vec<u8>>> {
     let stored = sqlx::query_scalar(
         "UPDATE sandboxes SET authority = COALESCE(authority, $1) \
-         WHERE id = $2 AND state IN ('creating', 'running') RETURNING authority",
+         WHERE id = $2 AND state IN ('creating', 'running', 'paused') RETURNING authority",
     );
     Ok(stored.bind(sealed).bind(id.as_str()).fetch_optional(pool).await?)
 }

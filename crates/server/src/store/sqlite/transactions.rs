@@ -77,7 +77,7 @@ fn frees_key(change: &Change) -> bool {
     match change {
         Change::Broke { .. } => true,
         Change::StopRequested { reason, .. } => matches!(reason, StopReason::Abandoned | StopReason::Unfinished),
-        Change::Started | Change::Extended { .. } | Change::Stopped { .. } => false,
+        Change::Started | Change::Extended { .. } | Change::Paused | Change::Resumed | Change::Stopped { .. } => false,
     }
 }
 
@@ -122,7 +122,7 @@ struct Columns {
 fn columns(change: &Change) -> Columns {
     let none = Columns { expires_at: None, ended_at: None, error: None, stop_reason: None };
     match change {
-        Change::Started => none,
+        Change::Started | Change::Paused | Change::Resumed => none,
         Change::Extended { expires_at, .. } => Columns { expires_at: Some(ms(*expires_at)), ..none },
         Change::StopRequested { reason, .. } => Columns { stop_reason: Some(rows::stop_reason(*reason)), ..none },
         Change::Stopped { at } => Columns { ended_at: Some(ms(*at)), ..none },
@@ -219,7 +219,7 @@ impl Store for Sqlite {
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<SandboxId>> {
         let rows = sqlx::query(
-            "SELECT id FROM sandboxes WHERE state IN ('creating', 'running') AND expires_at <= $1 \
+            "SELECT id FROM sandboxes WHERE state IN ('creating', 'running', 'paused') AND expires_at <= $1 \
              ORDER BY expires_at LIMIT $2",
         )
         .bind(ms(now))
@@ -238,7 +238,7 @@ impl Store for Sqlite {
 
     async fn running(&self, worker: &str, provider: Option<&str>) -> Result<Vec<SandboxId>> {
         let rows = sqlx::query(
-            "SELECT id FROM sandboxes WHERE state = 'running' AND worker_id = $1 AND ($2 IS NULL OR provider = $2)",
+            "SELECT id FROM sandboxes WHERE state IN ('running', 'paused') AND worker_id = $1 AND ($2 IS NULL OR provider = $2)",
         )
         .bind(worker)
         .bind(provider)
@@ -284,6 +284,8 @@ impl Store for Sqlite {
             }
             Change::Started
             | Change::Extended { .. }
+            | Change::Paused
+            | Change::Resumed
             | Change::StopRequested { .. }
             | Change::Stopped { .. }
             | Change::Broke { .. } => {}
@@ -319,12 +321,13 @@ impl Store for Sqlite {
 
     async fn shift_times(&self, by_ms: i64) -> Result<u64> {
         let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
-        let moved =
-            sqlx::query("UPDATE sandboxes SET expires_at = expires_at + $1 WHERE state IN ('creating', 'running')")
-                .bind(by_ms)
-                .execute(&mut *tx)
-                .await?
-                .rows_affected();
+        let moved = sqlx::query(
+            "UPDATE sandboxes SET expires_at = expires_at + $1 WHERE state IN ('creating', 'running', 'paused')",
+        )
+        .bind(by_ms)
+        .execute(&mut *tx)
+        .await?
+        .rows_affected();
         for sql in [
             "UPDATE leases SET expires_at = expires_at + $1",
             "UPDATE workers SET last_heartbeat = last_heartbeat + $1",

@@ -213,7 +213,7 @@ impl Workers for Sqlite {
             "UPDATE leases SET generation = generation + 1, expires_at = $1 \
              WHERE expires_at > $2 AND expires_at <= $3 AND holder_id <> 'local' \
              AND EXISTS (SELECT 1 FROM workers WHERE id = holder_id AND last_heartbeat >= expires_at) \
-             AND EXISTS (SELECT 1 FROM sandboxes WHERE id = resource_id AND state IN ('creating', 'running'))",
+             AND EXISTS (SELECT 1 FROM sandboxes WHERE id = resource_id AND state IN ('creating', 'running', 'paused'))",
         )
         .bind(ms(until))
         .bind(ms(ended_after))
@@ -232,7 +232,7 @@ impl Workers for Sqlite {
     async fn lapsed(&self, before: Timestamp, limit: u32) -> Result<Vec<Sandbox>> {
         let sql = format!(
             "SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE id IN (SELECT resource_id FROM leases \
-             WHERE expires_at <= $1 AND holder_id <> 'local' ORDER BY expires_at LIMIT $2) AND state IN ('creating', 'running', 'destroying')"
+             WHERE expires_at <= $1 AND holder_id <> 'local' ORDER BY expires_at LIMIT $2) AND state IN ('creating', 'running', 'paused', 'destroying')"
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(ms(before)).bind(limit).fetch_all(&self.readers).await?;
         rows.iter().map(rows::sandbox).collect()
@@ -297,7 +297,7 @@ impl Workers for Sqlite {
     async fn held(&self) -> Result<Vec<(Sandbox, Option<Timestamp>)>> {
         let sql = format!(
             "SELECT {SANDBOX_COLUMNS}, lease_until FROM held JOIN sandboxes ON id = sandbox_id \
-             WHERE state IN ('creating', 'running')"
+             WHERE state IN ('creating', 'running', 'paused')"
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&self.readers).await?;
         let read = |row: &SqliteRow| {
@@ -310,7 +310,7 @@ impl Workers for Sqlite {
     async fn lease_expired(&self, before: Timestamp, limit: u32) -> Result<Vec<SandboxId>> {
         let ids: Vec<String> = sqlx::query_scalar(
             "SELECT sandbox_id FROM held JOIN sandboxes ON id = sandbox_id \
-             WHERE lease_until <= $1 AND state IN ('creating', 'running') LIMIT $2",
+             WHERE lease_until <= $1 AND state IN ('creating', 'running', 'paused') LIMIT $2",
         )
         .bind(ms(before))
         .bind(limit)

@@ -1,0 +1,132 @@
+//! Boxes that are paused.
+
+use std::time::{Duration, Instant};
+
+use futures_util::{FutureExt, StreamExt};
+use providers::{Error, OutputEvent, OutputStream, Provider};
+
+use super::case::{Case, case};
+use super::subject::{Inside, Subject, eventually, sh, soon};
+
+/// Time in which a box that is not paused would have done something.
+const QUIET: Duration = Duration::from_millis(300);
+/// Longest removal of a paused box: it waits for none of its processes.
+const REMOVAL_MAX: Duration = Duration::from_secs(8);
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        case!("a paused box does nothing, and goes on where it was", goes_on, Pauses, Processes),
+        case!("a request to a paused box is answered once it goes on", waits, Pauses),
+        case!("pausing and resuming may be repeated, and a box that does not exist is gone", repeated, Pauses),
+        case!("a paused box is alive, and is removed as any other", removed, Pauses, Processes),
+        case!("a box that an earlier process paused goes on", reopened, Pauses, Reopen),
+    ]
+}
+
+async fn is_paused(provider: &dyn Provider, inside: &Inside) -> bool {
+    let pauses = provider.pauses().expect("the need was checked");
+    pauses.paused().await.expect("paused boxes are listed").contains(&inside.id)
+}
+
+/// Starts a command that counts without an end, as fast as it is read.
+async fn counting(inside: &Inside) -> OutputStream {
+    let script = "n=0; while :; do echo $n; n=$((n+1)); done";
+    inside.guest.exec(sh(script)).await.expect("a command starts")
+}
+
+/// Appends the next piece of output.
+async fn more(output: &mut OutputStream, text: &mut Vec<u8>) {
+    match soon("more output", output.next()).await.expect("the command goes on").expect("it is read") {
+        OutputEvent::Stdout(bytes) => text.extend_from_slice(&bytes),
+        event @ (OutputEvent::Stderr(_) | OutputEvent::Exit(_)) => panic!("{event:?}"),
+    }
+}
+
+async fn goes_on(subject: Subject) {
+    let inside = subject.start().await;
+    let (mut output, mut text) = (counting(&inside).await, Vec::new());
+    more(&mut output, &mut text).await;
+    soon("the pause", subject.pauses().pause(&inside.id)).await.expect("a box is paused");
+    assert!(is_paused(subject.provider(), &inside).await);
+    // What the box had sent may still be on its way.
+    while let Ok(piece) = tokio::time::timeout(QUIET, more(&mut output, &mut text)).await {
+        let () = piece;
+    }
+    let paused_at = text.len();
+    assert!(tokio::time::timeout(QUIET, output.next()).await.is_err(), "a paused box has sent something");
+    soon("the end of the pause", subject.pauses().resume(&inside.id)).await.expect("a box is resumed");
+    assert!(!is_paused(subject.provider(), &inside).await);
+    while text.len() < paused_at + 100_000 {
+        more(&mut output, &mut text).await;
+    }
+    let text = String::from_utf8(text).expect("it is text");
+    let whole = text.rsplit_once('\n').expect("there are lines").0;
+    assert!(whole.lines().enumerate().all(|(at, line)| line == at.to_string()), "a line is lost, or there twice");
+    drop(output);
+    assert_eq!(inside.sh("echo here").await.text(), "here\n");
+}
+
+async fn waits(subject: Subject) {
+    let inside = subject.start().await;
+    inside.write("/tmp/file", "kept").await;
+    subject.pauses().pause(&inside.id).await.expect("a box is paused");
+    let mut read = Box::pin(inside.read("/tmp/file"));
+    assert!(tokio::time::timeout(QUIET, &mut read).await.is_err(), "a paused box has answered");
+    assert!(read.as_mut().now_or_never().is_none());
+    subject.pauses().resume(&inside.id).await.expect("a box is resumed");
+    assert_eq!(soon("the answer", read).await, b"kept");
+}
+
+async fn repeated(subject: Subject) {
+    let (inside, missing) = (subject.start().await, subject.id());
+    let pauses = subject.pauses();
+    pauses.resume(&inside.id).await.expect("a box that runs is resumed");
+    for _ in 0..3 {
+        pauses.pause(&inside.id).await.expect("a box is paused");
+        pauses.pause(&inside.id).await.expect("a paused box is paused");
+        pauses.resume(&inside.id).await.expect("a box is resumed");
+        pauses.resume(&inside.id).await.expect("a box that runs is resumed");
+        assert!(inside.exists("/tmp").await);
+    }
+    assert!(matches!(pauses.pause(&missing).await, Err(Error::Gone)));
+    assert!(matches!(pauses.resume(&missing).await, Err(Error::Gone)));
+    assert!(!pauses.paused().await.expect("paused boxes are listed").contains(&missing));
+}
+
+async fn removed(subject: Subject) {
+    let inside = subject.start().await;
+    // Many processes, which all have to end.
+    inside.sh("n=0; while [ $n -lt 20 ]; do sleep 1000 & n=$((n+1)); done").await;
+    let mut output = counting(&inside).await;
+    let mut text = Vec::new();
+    more(&mut output, &mut text).await;
+    subject.pauses().pause(&inside.id).await.expect("a box is paused");
+    let found = subject.provider().inventory().await.expect("there is an inventory");
+    assert!(found.iter().any(|found| found.id == inside.id && found.alive), "{found:?}");
+    let begun = Instant::now();
+    subject.provider().stop(&inside.id).await.expect("a paused box is removed");
+    assert!(begun.elapsed() < REMOVAL_MAX, "{:?}", begun.elapsed());
+    assert!(matches!(subject.pauses().resume(&inside.id).await, Err(Error::Gone)));
+    let ends = async {
+        while let Some(event) = output.next().await {
+            if event.is_err() {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(soon("the end of the output", ends).await, "the output ends with the box");
+}
+
+async fn reopened(subject: Subject) {
+    let inside = subject.start().await;
+    inside.write("/tmp/file", "kept").await;
+    subject.pauses().pause(&inside.id).await.expect("a box is paused");
+    let second = subject.second().await;
+    assert!(is_paused(second.as_ref(), &inside).await);
+    let found = second.inventory().await.expect("there is an inventory");
+    assert!(found.iter().any(|found| found.id == inside.id && found.alive), "{found:?}");
+    second.pauses().expect("the need was checked").resume(&inside.id).await.expect("a box is resumed");
+    eventually("the second process reaches the box", || async { second.guest(&inside.id).await.is_ok() }).await;
+    assert_eq!(inside.read("/tmp/file").await, b"kept");
+}

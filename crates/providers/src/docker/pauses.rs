@@ -1,0 +1,60 @@
+//! Containers that are paused, by the Engine.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bollard::Docker as Client;
+use bollard::models::ContainerSummaryStateEnum;
+use domain::SandboxId;
+
+use super::fault::{self, CHANGE_WAIT, within};
+use super::{Docker, Inner, State};
+use crate::{Error, Pauses, Result};
+
+impl Inner {
+    /// Lets a paused container go on.
+    pub(super) async fn unpause(&self, client: &Client, name: &str) -> Result<()> {
+        let resumed = within(CHANGE_WAIT, client.unpause_container(name)).await;
+        resumed.map_err(|error| fault::failed("resume a box", error))
+    }
+}
+
+#[async_trait]
+impl Pauses for Docker {
+    async fn pause(&self, id: &SandboxId) -> Result<()> {
+        let (inner, id) = (Arc::clone(&self.inner), id.clone());
+        let work = async move {
+            let (_entry, _change) = inner.change(&id).await;
+            let (client, name) = (inner.client()?, inner.name(&id));
+            match inner.state(client, &name).await? {
+                State::Running(_) => {}
+                State::Paused => return Ok(()),
+                State::NotRunning | State::Absent => {
+                    inner.forget(&id);
+                    return Err(Error::Gone);
+                }
+            }
+            let paused = within(CHANGE_WAIT, client.pause_container(&name)).await;
+            paused.map_err(|error| fault::failed("pause a box", error))
+        };
+        self.tracked(work, "pause a box").await
+    }
+
+    async fn resume(&self, id: &SandboxId) -> Result<()> {
+        let (_entry, _change) = self.inner.change(id).await;
+        let (client, name) = (self.inner.client()?, self.inner.name(id));
+        match self.inner.state(client, &name).await? {
+            State::Running(_) => Ok(()),
+            State::Paused => self.inner.unpause(client, &name).await,
+            State::NotRunning | State::Absent => {
+                self.inner.forget(id);
+                Err(Error::Gone)
+            }
+        }
+    }
+
+    async fn paused(&self) -> Result<Vec<SandboxId>> {
+        let listed = self.inner.containers().await?.into_iter();
+        Ok(listed.filter(|(_, state)| *state == ContainerSummaryStateEnum::PAUSED).map(|(id, _)| id).collect())
+    }
+}

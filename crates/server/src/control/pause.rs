@@ -1,0 +1,168 @@
+//! Pause and resume: store the intent, then stop the processes or let them go on. Where the two
+//! differ after a crash, the box is put into the state of its row.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use domain::{SandboxId, State};
+use providers::{Chain, Pauses, Provider};
+use serde_json::json;
+
+use super::error::{Error, Resource, Result, provider_error};
+use super::guests::runtime_error;
+use super::service::Control;
+use crate::events::EventType;
+use crate::store::{Applied, Change, Sandbox};
+
+impl Control {
+    /// Pauses a sandbox. Goes on if the caller goes away. A paused one stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] where the provider cannot pause it, [`Error::Conflict`] while it is made or
+    /// removed and, unless `force`, while requests use it.
+    pub async fn pause(self: &Arc<Self>, id: &str, force: bool) -> Result<Sandbox> {
+        let (control, id) = (Arc::clone(self), id.to_owned());
+        let pause = self.tasks.spawn(async move { control.pause_now(&id, force).await });
+        pause.await.unwrap_or_else(|_| Err(Error::Unavailable("the server is shutting down".to_owned())))
+    }
+
+    async fn pause_now(&self, id: &str, force: bool) -> Result<Sandbox> {
+        let sandbox = self.pausable(id).await?;
+        let runtime = self.runtime_of(&sandbox).await?;
+        let pauses = pauses_of(runtime.as_ref())?;
+        let _turn = self.turns.take(&sandbox.id).await;
+        let sandbox = self.pausable(id).await?;
+        if sandbox.state == State::Paused {
+            return Ok(sandbox);
+        }
+        self.check_unused(&sandbox, force)?;
+        let paused = self.changed(&sandbox.id, Change::Paused).await?;
+        // A request that has read the old state is counted by now, and one that follows waits for the turn.
+        let done = match self.check_unused(&sandbox, force) {
+            Ok(()) => pauses.pause(&sandbox.id).await.map_err(|error| self.pause_error(&sandbox, error)),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = done {
+            self.changed(&sandbox.id, Change::Resumed).await?;
+            return Err(error);
+        }
+        self.publish(EventType::SandboxPaused, Some(&sandbox.id), json!({"provider": sandbox.provider}));
+        Ok(paused)
+    }
+
+    /// Lets a paused sandbox go on. One that runs stays as it is.
+    ///
+    /// # Errors
+    /// As [`Control::pause`].
+    pub async fn resume(self: &Arc<Self>, id: &str) -> Result<Sandbox> {
+        let sandbox = self.pausable(id).await?;
+        pauses_of(self.runtime_of(&sandbox).await?.as_ref())?;
+        let (control, id) = (Arc::clone(self), sandbox.id);
+        let resume = self.tasks.spawn(async move { control.go_on(&id, "resume").await });
+        resume.await.unwrap_or_else(|_| Err(Error::Unavailable("the server is shutting down".to_owned())))
+    }
+
+    /// Lets a paused sandbox go on for a request.
+    pub(super) async fn wake(&self, sandbox: &Sandbox) -> Result<Sandbox> {
+        self.go_on(&sandbox.id, "request").await
+    }
+
+    async fn go_on(&self, id: &SandboxId, reason: &str) -> Result<Sandbox> {
+        let _turn = self.turns.take(id).await;
+        let sandbox = self.pausable(id.as_str()).await?;
+        if sandbox.state == State::Running {
+            return Ok(sandbox);
+        }
+        let runtime = self.runtime_of(&sandbox).await?;
+        let resumed = self.changed(id, Change::Resumed).await?;
+        let done = pauses_of(runtime.as_ref())?.resume(id).await;
+        done.map_err(|error| self.pause_error(&sandbox, error))?;
+        self.publish(EventType::SandboxResumed, Some(id), json!({"provider": sandbox.provider, "reason": reason}));
+        // After a restart, connections of a paused box are served by none.
+        if let Err(error) = self.serve_egress(id, sandbox.owner.as_ref()).await {
+            tracing::debug!(%id, error = %Chain(&error), "cannot serve the connections of a box yet");
+        }
+        Ok(resumed)
+    }
+
+    /// Returns a sandbox that is running or paused.
+    async fn pausable(&self, id: &str) -> Result<Sandbox> {
+        let sandbox = self.visible(id).await?;
+        if sandbox.state == State::Destroying {
+            return Err(Error::Conflict(format!("sandbox `{id}` is being destroyed")));
+        }
+        self.living(id).await
+    }
+
+    fn check_unused(&self, sandbox: &Sandbox, force: bool) -> Result<()> {
+        let mut uses = self.in_use.of(&sandbox.id);
+        if self.egress.counts_of(&sandbox.id).open > 0 {
+            uses.push("connections out of it");
+        }
+        if force || uses.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Conflict(format!(
+            "sandbox `{}` is in use ({}); end that first, or pause it with `force: true`, which has it wait",
+            sandbox.id,
+            uses.join(", ")
+        )))
+    }
+
+    async fn changed(&self, id: &SandboxId, change: Change) -> Result<Sandbox> {
+        match self.apply(id, change).await? {
+            Applied::Done { sandbox, .. } => Ok(*sandbox),
+            Applied::Missing => Err(Error::NotFound(Resource::Sandbox, id.to_string())),
+            Applied::Refused(refusal) => Err(Error::Conflict(refusal.to_string())),
+        }
+    }
+
+    fn pause_error(&self, sandbox: &Sandbox, error: providers::Error) -> Error {
+        if matches!(error, providers::Error::Gone) {
+            return self.guest_error(sandbox, error);
+        }
+        runtime_error(sandbox, error)
+    }
+
+    /// Pauses the boxes of a runtime whose rows are paused, and lets those go on whose rows are running.
+    pub(super) async fn settle_pauses(
+        &self,
+        runtime: &dyn Provider,
+        name: &str,
+        (worker, provider): (&str, Option<&str>),
+    ) -> Result<()> {
+        let Some(pauses) = runtime.pauses() else { return Ok(()) };
+        let is_of = |row: &Sandbox| row.worker == worker && provider.is_none_or(|provider| row.provider == provider);
+        let rows = self.store.in_state(State::Paused, u32::MAX).await?.into_iter().filter(is_of);
+        let rows: HashSet<SandboxId> = rows.map(|row| row.id).collect();
+        let found = pauses.paused().await.map_err(|error| provider_error(name, error))?;
+        let found: HashSet<SandboxId> = found.into_iter().collect();
+        for id in rows.symmetric_difference(&found) {
+            let _turn = self.turns.take(id).await;
+            // A request that has had its turn since the first look has changed both.
+            let state = self.store.sandbox(id).await?.map(|row| row.state);
+            let is_paused = pauses.paused().await.map_err(|error| provider_error(name, error))?.contains(id);
+            let (action, settled) = match (state, is_paused) {
+                (Some(State::Paused), false) => ("paused_again", pauses.pause(id).await),
+                (Some(State::Running), true) => ("resumed", pauses.resume(id).await),
+                _ => continue,
+            };
+            match settled {
+                Ok(()) => self.publish_action(action, Some(id), json!({"provider": name})),
+                // A box that is gone is ended by the comparison that follows.
+                Err(error) => tracing::debug!(%id, %error, "cannot put a box into the state of its row yet"),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn pauses_of(runtime: &dyn Provider) -> Result<&dyn Pauses> {
+    runtime.pauses().ok_or_else(|| {
+        Error::NotSupported(format!(
+            "the provider `{}` cannot pause sandboxes here; `docker` can, and `native` where its control groups can be \
+             frozen and sandboxes share no box",
+            runtime.name()
+        ))
+    })
+}

@@ -1,0 +1,40 @@
+//! `/sandboxes/{id}/pause` and `/sandboxes/{id}/resume`.
+
+use axum::Json;
+use axum::extract::State;
+
+use super::error::Result;
+use super::request::{Json as Body, Name};
+use super::state::Api;
+use super::wire;
+
+/// Pause a sandbox
+///
+/// Its processes stop where they are, and go on with the next request that needs it: an exec, a file, a port, a preview.
+/// Its lifetime runs on.
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/pause", tag = "sandboxes", params(("id" = String, Path)),
+    request_body = api::PauseRequest,
+    responses(
+        (status = 200, body = api::Sandbox, description = "It is paused; also when repeated"),
+        (status = 400, body = api::ErrorBody, description = "Its provider cannot pause it"),
+        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
+        (status = 409, body = api::ErrorBody, description = "Requests use it, or it is being made or destroyed"),
+        (status = 503, body = api::ErrorBody, description = "Its processes do not stop in time, and go on")))]
+pub async fn pause(
+    State(api): State<Api>,
+    Name(id): Name,
+    Body(body): Body<api::PauseRequest>,
+) -> Result<Json<api::Sandbox>> {
+    Ok(Json(wire::sandbox(&api.control.pause(&id, body.force).await?)))
+}
+
+/// Resume a sandbox
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/resume", tag = "sandboxes", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = api::Sandbox, description = "It runs; also when it did before"),
+        (status = 400, body = api::ErrorBody, description = "Its provider cannot pause sandboxes"),
+        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
+        (status = 409, body = api::ErrorBody, description = "It is being made or destroyed")))]
+pub async fn resume(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Sandbox>> {
+    Ok(Json(wire::sandbox(&api.control.resume(&id).await?)))
+}
