@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 
 use guest_protocol::{Failure, FailureKind, PATH_BYTES_MAX, PathOnly, Unpacked};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, fchmod, futimens, linkat, mkdirat, open, openat,
-    statat, symlinkat, unlinkat, utimensat,
+    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, fchmod, fstat, futimens, linkat, mkdirat, open,
+    openat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use tar::{Archive, Header};
@@ -210,9 +210,10 @@ impl Unpacking {
         let mut dir =
             openat(&self.root, ".", OPEN_DIR, Mode::empty()).map_err(|errno| refused("its directory", errno))?;
         for step in path.split(|byte| *byte == b'/').filter(|step| !step.is_empty()) {
-            dir = match openat(&dir, step, OPEN_DIR, Mode::empty()) {
-                Err(Errno::NOENT) if makes => mkdirat(&dir, step, Mode::from_raw_mode(MODE_PARENTS))
-                    .and_then(|()| openat(&dir, step, OPEN_DIR, Mode::empty())),
+            dir = match open_step(&dir, step) {
+                Err(Errno::NOENT) if makes => {
+                    mkdirat(&dir, step, Mode::from_raw_mode(MODE_PARENTS)).and_then(|()| open_step(&dir, step))
+                }
                 opened => opened,
             }
             .map_err(|errno| {
@@ -249,6 +250,18 @@ impl Unpacking {
         }
         Ok(())
     }
+}
+
+/// Opens a directory that is no link. gVisor follows a link to a directory in spite of `O_NOFOLLOW`, so
+/// that what is opened has to be what the name itself stands for.
+fn open_step(dir: &OwnedFd, step: &[u8]) -> Result<OwnedFd, Errno> {
+    let named = statat(dir, step, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(named.st_mode) != FileType::Directory {
+        return Err(Errno::NOTDIR);
+    }
+    let opened = openat(dir, step, OPEN_DIR, Mode::empty())?;
+    let found = fstat(&opened)?;
+    if (found.st_dev, found.st_ino) == (named.st_dev, named.st_ino) { Ok(opened) } else { Err(Errno::LOOP) }
 }
 
 /// Returns the components of a path below the root.
