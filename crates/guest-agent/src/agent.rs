@@ -15,6 +15,7 @@ use crate::console::Console;
 use crate::deadline::Deadline;
 use crate::diverted::DivertedSockets;
 use crate::egress::Egress;
+use crate::exec::background::table::Background;
 use crate::exec::control::Commands;
 use crate::exec::reapers::Reapers;
 use crate::failure::Result;
@@ -58,6 +59,7 @@ pub(crate) struct Agent {
     pub(crate) pid: i32,
     pub(crate) reapers: Reapers,
     pub(crate) commands: Commands,
+    pub(crate) background: Background,
     pub(crate) console: Console,
     pub(crate) oom_events: Option<OwnedFd>,
     pub(crate) dev_null: OwnedFd,
@@ -95,6 +97,8 @@ impl Agent {
             pid: getpid().as_raw_nonzero().get(),
             reapers: Reapers::default(),
             commands: Commands::default(),
+            // The files of a traced box are the host's for the agent.
+            background: Background::new(boot.memory_mb, boot.traced.is_none()),
             console: Console::default(),
             oom_events,
             ties,

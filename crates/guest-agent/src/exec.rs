@@ -1,5 +1,6 @@
 //! Commands: one `POST /exec` from its first frame to its last.
 
+pub(crate) mod background;
 pub(crate) mod control;
 pub(crate) mod entrypoint;
 pub(crate) mod plan;
@@ -81,7 +82,8 @@ pub(crate) async fn run(
         kill(&agent, &ProcessTree::Command(Rc::clone(&command.reaper))).await;
         return;
     }
-    let Some(exit) = command.run(&agent, input, &to, permit, refused).await else { return };
+    let feeding = |stdin| input.pump(stdin);
+    let Some(exit) = command.run(&agent, feeding, &to, permit, refused).await else { return };
     drop(listed);
     if let Ok(json) = serde_json::to_vec(&exit) {
         let _ = to.send(encode(Kind::Exit, &json)).await;
@@ -166,11 +168,12 @@ impl Command {
         }
     }
 
-    /// Runs until the last byte of output was sent; `None` if the client has gone.
-    async fn run(
+    /// Runs until the last byte of output was sent; `None` if the client has gone. `feed` writes the
+    /// command's stdin.
+    async fn run<F: Future<Output = ()>>(
         self,
         agent: &Rc<Agent>,
-        input: Input,
+        feed: impl FnOnce(Stdin) -> F,
         to: &mpsc::Sender<Bytes>,
         permit: OwnedSemaphorePermit,
         refused: Option<NotExecuted>,
@@ -185,7 +188,7 @@ impl Command {
                     pump(stderr, Kind::Stderr, to.clone(), watched.clone()),
                 )
             }),
-            stdin: pin!(input.pump(Stdin::new(stdin, terminal.is_some()))),
+            stdin: pin!(feed(Stdin::new(stdin, terminal.is_some()))),
             stdin_ended: false,
             left: None,
             to,

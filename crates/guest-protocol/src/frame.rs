@@ -27,9 +27,14 @@ pub enum Kind {
     Exit,
     /// JSON of [`crate::Failure`], from the agent, instead of an exit.
     Failure,
+    /// Bytes that draw the screen of a terminal, from the agent. They are not part of its output.
+    Screen,
+    /// Position of the next byte of output, 8 bytes, big endian, from the agent. What lies between the
+    /// last byte and this position is no longer kept.
+    Position,
 }
 
-const KINDS: [(u8, Kind); 7] = [
+const KINDS: [(u8, Kind); 9] = [
     (1, Kind::Start),
     (2, Kind::Stdin),
     (3, Kind::StdinEnd),
@@ -37,6 +42,8 @@ const KINDS: [(u8, Kind); 7] = [
     (18, Kind::Stderr),
     (19, Kind::Exit),
     (20, Kind::Failure),
+    (21, Kind::Screen),
+    (22, Kind::Position),
 ];
 
 /// A frame of a command's streams.

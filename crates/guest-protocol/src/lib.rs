@@ -11,6 +11,11 @@
 //! | `POST /deadline` | [`Deadline`] | `{}` |
 //! | `POST /exec` | frames, the first is [`frame::Kind::Start`] with an [`Exec`] | frames, the last is [`frame::Kind::Exit`] with an [`Exit`]; named by [`COMMAND_HEADER`] |
 //! | `POST /exec/control` | [`Control`] | `{}`, also when the command has ended |
+//! | `POST /processes` | – | array of [`ProcessInfo`], by number |
+//! | `POST /processes/start` | [`StartProcess`] | [`ProcessInfo`] |
+//! | `POST /processes/attach` | [`Attach`] in [`REQUEST_HEADER`], frames of stdin | frames |
+//! | `POST /processes/input` | [`ProcessInput`] in [`REQUEST_HEADER`], raw bytes | `{}`, once the process has taken them |
+//! | `POST /processes/remove` | [`ProcessOnly`] | `{}`, once it has ended |
 //! | `GET /file` | [`ReadFile`] | raw bytes, described by [`FILE_HEADER`] |
 //! | `PUT /file` | [`WriteFile`] in [`REQUEST_HEADER`], raw bytes | `{}` |
 //! | `GET /archive` | [`PathOnly`] in [`REQUEST_HEADER`] | a tar |
@@ -48,6 +53,15 @@
 //! refused, the program hangs up, or [`EGRESS_WAIT`] has passed. What an earlier receiver has left
 //! unanswered is a row of the next one again, with the same number.
 
+//! # Background processes
+//!
+//! A process that was started with `POST /processes/start` belongs to no connection. The agent keeps its
+//! output, of both streams together, under positions: the number of bytes that were written before. The
+//! answer to `POST /processes/attach` is frames of output, a [`frame::Kind::Position`] before the first one
+//! and wherever output is missing, and the [`Exit`] once the process has ended; without `follow` it ends at
+//! the newest byte. Any number of readers may follow one process, and each may send input.
+//! `POST /exec/control` takes the number of a process as that of a command.
+
 //! # Changes of ports
 //!
 //! The agent keeps what it has reported: the answer to `POST /ports/watch` begins with what is different
@@ -65,6 +79,7 @@ pub mod frame;
 mod launch;
 mod listen;
 mod ports;
+mod process;
 mod search;
 mod trace;
 
@@ -87,6 +102,10 @@ pub use ports::{
     Connect, ListeningPort, PORT_CHANGE_BYTES_MAX, PORT_CHANGE_EVERY, PORT_CHANGES_BURST, PORTS_MAX, PortChange,
     WatchPorts,
 };
+pub use process::{
+    Attach, AttachFrom, PROCESS_COMMAND_BYTES_MAX, PROCESS_NAME_BYTES_MAX, PROCESSES_MAX, ProcessInfo, ProcessInput,
+    ProcessOnly, StartProcess, process_name_fault,
+};
 pub use search::{
     FileScope, PATTERN_BYTES_MAX, REPLACE_FILES_MAX, Replace, ReplaceRow, ReplacedFile, SCOPE_GLOB_BYTES_MAX,
     SCOPE_GLOBS_MAX, SEARCH_CONTEXT_MAX, SEARCH_LINE_BYTES_MAX, SEARCH_MATCHES_MAX, SEARCH_ROW_BYTES_MAX,
@@ -101,7 +120,7 @@ pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
 /// command can have a terminal, and be controlled. Since 4 ports can be listed and connected to. Since 5 the agent has a proxy for
 /// connections out of the box. Since 6 the box can be made to trust an authority, changes of ports are
 /// reported, and ports can be listened on for callers. Since 7 the content of files can be searched and
-/// replaced, and directories be packed and unpacked.
+/// replaced, directories be packed and unpacked, and commands run in the background.
 pub const VERSION: u32 = 7;
 /// Header with [`VERSION`] on every request, and on an answer of 505.
 pub const VERSION_HEADER: &str = "tidebox-protocol";

@@ -181,7 +181,13 @@ impl Input {
             match frame.kind {
                 Kind::Stdin => stdin.write(&frame.payload).await,
                 Kind::StdinEnd => stdin.end().await,
-                Kind::Start | Kind::Stdout | Kind::Stderr | Kind::Exit | Kind::Failure => {}
+                Kind::Start
+                | Kind::Stdout
+                | Kind::Stderr
+                | Kind::Exit
+                | Kind::Failure
+                | Kind::Screen
+                | Kind::Position => {}
             }
         }
         stdin.end().await;
@@ -203,7 +209,7 @@ impl Stdin {
         Stdin { to, is_terminal, within_line: false }
     }
 
-    async fn write(&mut self, bytes: &[u8]) {
+    pub(super) async fn write(&mut self, bytes: &[u8]) {
         let Some(to) = &self.to else { return };
         if let Some(last) = bytes.last() {
             self.within_line = !matches!(last, b'\n' | b'\r');
@@ -215,7 +221,7 @@ impl Stdin {
 
     /// Closes a pipe. A terminal stays open, so its end is typed into it: once to submit the line
     /// that was begun, and once for an end.
-    async fn end(&mut self) {
+    pub(super) async fn end(&mut self) {
         let Some(to) = self.to.take() else { return };
         if self.is_terminal {
             let keys = terminal::end_keys(&to, self.within_line);

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use guest_protocol::frame::PAYLOAD_BYTES_MAX;
 use guest_protocol::{
     COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, PathOnly, REQUEST_HEADER, ReadFile, Replace,
     Search, Trust, VERSION, VERSION_HEADER, WriteFile,
@@ -21,6 +22,7 @@ use tokio::task::spawn_local;
 use super::body::Answer;
 use super::rows::{self, Rows};
 use crate::agent::{Agent, FILE_OPERATIONS_MAX};
+use crate::exec::background;
 use crate::failure::{Result, exhausted, internal, invalid, not_found, not_supported};
 use crate::files::acting::Actor;
 use crate::files::long_work::{self, Output};
@@ -49,7 +51,25 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
     match (request.method(), path.as_str()) {
         (&Method::POST, "/exec") => return run(agent, request).await,
         (&Method::POST, "/exec/control") => {
-            agent.commands.control(body(request).await?)?;
+            let control = body(request).await?;
+            agent.commands.control(control)?;
+            agent.background.note(control);
+            return done();
+        }
+        (&Method::POST, "/processes") => return json(&agent.background.list()),
+        (&Method::POST, "/processes/start") => return start_process(agent, request).await,
+        (&Method::POST, "/processes/attach") => {
+            let attach = header(&request)?;
+            let frames = background::attach(agent, attach, request.into_body())?;
+            return Ok(Response::new(Answer::Frames(frames, agent.activity.begin())));
+        }
+        (&Method::POST, "/processes/input") => {
+            let input = header(&request)?;
+            background::input(agent, input, request.into_body()).await?;
+            return done();
+        }
+        (&Method::POST, "/processes/remove") => {
+            background::remove(agent, body(request).await?).await?;
             return done();
         }
         (&Method::GET, "/hello") => {
@@ -200,11 +220,7 @@ async fn long_work(
 /// Starts a command. The head of the answer is sent once the program is executed, or reports why it
 /// is not. Its output and its end are in the frames.
 async fn run(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response<Answer>> {
-    if agent.boot.holds_slots {
-        return Err(not_supported("this box is there for its slots: run commands in one of them"));
-    }
-    let permit = Arc::clone(&agent.execs).try_acquire_owned();
-    let permit = permit.map_err(|_| exhausted("the box runs as many commands as it can"))?;
+    let permit = permit(agent)?;
     let (sender, receiver) = mpsc::channel(QUEUE_FRAMES);
     let (tell_begun, begun) = oneshot::channel();
     let active = agent.activity.begin();
@@ -215,11 +231,37 @@ async fn run(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response<A
     Ok(response)
 }
 
+/// Starts a background process. It is answered once the program is executed.
+async fn start_process(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response<Answer>> {
+    let permit = permit(agent)?;
+    let start = body_of(request, PAYLOAD_BYTES_MAX).await?;
+    let (tell_begun, begun) = oneshot::channel();
+    spawn_local(background::start(Rc::clone(agent), start, tell_begun, permit));
+    json(&begun.await.unwrap_or_else(|_| Err(internal("the process was given up")))?)
+}
+
+/// Takes the place of a command.
+fn permit(agent: &Agent) -> Result<OwnedSemaphorePermit> {
+    if agent.boot.holds_slots {
+        return Err(not_supported("this box is there for its slots: run commands in one of them"));
+    }
+    let permit = Arc::clone(&agent.execs).try_acquire_owned();
+    permit.map_err(|_| exhausted("the box runs as many commands as it can"))
+}
+
 async fn body<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T> {
-    let body = Limited::new(request.into_body(), REQUEST_BYTES_MAX).collect().await;
+    body_of(request, REQUEST_BYTES_MAX).await
+}
+
+async fn body_of<T: DeserializeOwned>(request: Request<Incoming>, bytes_max: usize) -> Result<T> {
+    let body = Limited::new(request.into_body(), bytes_max).collect().await;
     let body = body.map_err(|error| {
         let too_long = error.is::<LengthLimitError>();
-        invalid(if too_long { "the request is larger than 512 KiB" } else { "the request was cut off" })
+        invalid(if too_long {
+            format!("the request is larger than {} KiB", bytes_max / 1024)
+        } else {
+            "the request was cut off".to_owned()
+        })
     })?;
     serde_json::from_slice(&body.to_bytes()).map_err(|error| invalid(format!("the request makes no sense: {error}")))
 }

@@ -98,6 +98,12 @@ impl Agent {
         connect(&self.socket, &mut self.tasks).await
     }
 
+    /// Replaces the connection, with all that runs on it.
+    pub async fn reconnect(&mut self) {
+        self.tasks.shutdown().await;
+        self.sender = connect(&self.socket, &mut self.tasks).await;
+    }
+
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap()
     }
@@ -330,7 +336,9 @@ impl Running {
                 Kind::Stderr => output.stderr.extend_from_slice(&payload),
                 Kind::Exit => output.end = Ok(serde_json::from_slice(&payload).unwrap()),
                 Kind::Failure => output.end = Err(serde_json::from_slice(&payload).unwrap()),
-                Kind::Start | Kind::Stdin | Kind::StdinEnd => panic!("the agent sent {kind:?}"),
+                Kind::Start | Kind::Stdin | Kind::StdinEnd | Kind::Screen | Kind::Position => {
+                    panic!("the agent sent {kind:?}")
+                }
             }
         }
         output

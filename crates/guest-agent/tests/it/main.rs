@@ -1,6 +1,7 @@
 //! The agent as the server uses it: the real program, as an ordinary process, over a unix socket.
 #![expect(clippy::unwrap_used, reason = "these are tests; the helpers are too")]
 
+mod background;
 mod egress;
 mod exec;
 mod files;
