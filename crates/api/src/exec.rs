@@ -64,6 +64,37 @@ pub struct ExecRequest {
     /// True to end a stream with an `exit` chunk.
     #[serde(default)]
     pub exit_event: bool,
+    /// True to number the chunks of a stream, and to keep the command for a minute if the line breaks, so
+    /// that the output can be read on. Only with `stream`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resumable: bool,
+    /// True to start the command and answer at once. It goes on when the caller has gone, has no deadline
+    /// unless `timeout` sets one, and ends with the sandbox.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub background: bool,
+    /// Name of a background process. No other that runs in the sandbox may have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^[0-9._-]*[A-Za-z][A-Za-z0-9._-]*$", max_length = 64)]
+    pub name: Option<String>,
+    /// True to keep the stdin of a background process open, for later input.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stdin_open: bool,
+    /// True to give a background process a terminal, whose screen is kept for clients that come later.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tty: bool,
+    /// Columns of the terminal; 80 if absent. Only with `tty`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 65535)]
+    pub cols: Option<u16>,
+    /// Rows of the terminal; 24 if absent. Only with `tty`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 65535)]
+    pub rows: Option<u16>,
+    /// Time without a client that reads its output after which a background process is killed and
+    /// forgotten, such as `1m`; absent to keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Span>)]
+    pub linger: Option<String>,
 }
 
 /// Interpreter of a command.
@@ -117,8 +148,13 @@ pub struct ExecResult {
 pub struct ExecChunk {
     /// Stream that the data belongs to.
     pub stream: ChunkStream,
-    /// Output, or the exit code in decimal. Empty in a chunk that only keeps the connection alive.
+    /// Output, or the exit code in decimal, or the number of bytes that are missing. Empty in a chunk
+    /// that only keeps the connection alive.
     pub data: String,
+    /// Sequence number to read on `from` after this chunk; only of a background process or a resumable
+    /// stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
     /// True if the deadline ended the command; on `exit` only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub timed_out: bool,
@@ -135,6 +171,8 @@ pub enum ChunkStream {
     Stdout,
     /// Standard error, and the service's own line on an abnormal end of the stream.
     Stderr,
-    /// The exit code; only if the request set `exit_event`.
+    /// The exit code; only if the request set `exit_event`, and of every process.
     Exit,
+    /// Output that is missing here, since it is no longer kept; only of a process.
+    Gap,
 }

@@ -17,6 +17,7 @@
 //! - Commands: [`ExecRequest`] gives an [`ExecResult`], or a stream of [`ExecChunk`]s. Over a
 //!   WebSocket, [`SocketStart`] gives a stream of [`SocketOutput`]s.
 //! - Files: [`WriteFileRequest`], [`FileInfo`]; [`SearchRequest`] and [`ReplaceRequest`] for their content.
+//! - Commands in the background: [`ProcessStarted`], [`Process`].
 //! - Connections out of a sandbox: [`EgressPolicy`], [`Egress`]; into it: [`ListeningPort`].
 //! - Secrets that are sent with them: [`SecretRequest`], [`Secret`].
 //! - Images: [`PullRequest`] gives a stream of [`PullProgress`]; [`Image`], [`ImageDetail`].
@@ -43,6 +44,7 @@ mod map;
 mod metrics;
 mod operation;
 mod port;
+mod process;
 mod provider;
 mod quota;
 mod sandbox;
@@ -75,6 +77,7 @@ pub use map::StringMap;
 pub use metrics::{Metrics, ProviderFigures, ProviderItem};
 pub use operation::OperationFigures;
 pub use port::{ListenKind, ListenMessage, ListenRefuse, ListeningPort, PortMessage, Preview, PreviewRequest};
+pub use process::{PROCESS_HEADER, Process, ProcessInput, ProcessResize, ProcessSignal, ProcessStarted, ProcessState};
 pub use provider::{Empty, ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
 pub use sandbox::{ExtendRequest, PauseRequest, Pruned, Sandbox, SpawnRequest, Status};
@@ -84,8 +87,8 @@ pub use search::{
 };
 pub use secret::{Secret, SecretRequest};
 pub use socket::{
-    SOCKET_KEY_PROTOCOL, SOCKET_PROTOCOL, SOCKET_STDERR, SOCKET_STDOUT, SocketEof, SocketKind, SocketOutput,
-    SocketResize, SocketSignal, SocketStart, SocketStdin,
+    SOCKET_KEY_PROTOCOL, SOCKET_PROTOCOL, SOCKET_SCREEN, SOCKET_STDERR, SOCKET_STDOUT, SocketEof, SocketKind,
+    SocketOutput, SocketResize, SocketSignal, SocketStart, SocketStdin,
 };
 pub use spawn_options::SpawnOptions;
 pub use system::{ErrorBody, Health, PoolStatus, Readiness, SnapshotSummary};

@@ -14,6 +14,8 @@ pub const SOCKET_KEY_PROTOCOL: &str = "tidebox.key.";
 pub const SOCKET_STDOUT: u8 = 1;
 /// First byte of a binary frame of output that was written to stderr.
 pub const SOCKET_STDERR: u8 = 2;
+/// First byte of a binary frame that draws the screen of a terminal; it is not part of the output.
+pub const SOCKET_SCREEN: u8 = 3;
 
 /// Kind of a client's message, in its field `type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -149,6 +151,17 @@ pub enum SocketOutput {
         /// Output as text; bytes that are not UTF-8 become U+FFFD.
         data: String,
     },
+    /// The screen of the terminal of a process, as it was when the client came.
+    Screen {
+        /// Text and control sequences that draw it. They are not part of the output.
+        data: String,
+    },
+    /// Sequence number of the output that comes next, of a process only. It is sent before the first
+    /// output, after each piece of text, and where output is missing.
+    Position {
+        /// Number of bytes that were written before.
+        seq: u64,
+    },
     /// The command ended. The last message.
     Exit {
         /// Exit code: the command's own; 128+n for signal n, 124 at the deadline, 126 not
@@ -161,7 +174,8 @@ pub enum SocketOutput {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         oom_killed: bool,
     },
-    /// No exit will follow; if the command ran, it was killed. The last message.
+    /// No exit will follow; if the command ran, it was killed, unless it is a background process. The last
+    /// message.
     Error {
         /// Error code, as in every error of the API.
         code: String,

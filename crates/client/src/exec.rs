@@ -1,16 +1,24 @@
 //! Commands: buffered and streamed.
 
-use api::{ChunkStream, ExecChunk, ExecRequest, ExecResult, TextEncoding};
+use std::time::Duration;
+
+use api::{ChunkStream, ExecChunk, ExecRequest, ExecResult, PROCESS_HEADER, TextEncoding};
 use base64_simd::STANDARD;
 use bytes::Bytes;
 use reqwest::{Method, Response};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::connection::{Patience, Size};
 use crate::error::innermost;
 use crate::line::{LINE_BYTES_MAX, LineTooLong, Lines};
 use crate::sandbox::sandbox_path;
 use crate::{Client, Error, Result};
+
+/// Longest time for which a broken line is opened anew. The server keeps the command for longer.
+const RESUME_MAX: Duration = Duration::from_secs(45);
+/// Pause between two attempts.
+const RESUME_PAUSE: Duration = Duration::from_millis(250);
+const WHAT: &str = "the command ended; how it ended is not known";
 
 /// Commands.
 impl Client {
@@ -35,8 +43,25 @@ impl Client {
         let request = ExecRequest { stream: true, exit_event: true, encoding: TextEncoding::Base64, ..request };
         let http = self.request(Method::POST, &sandbox_path(id, "/exec")?, Patience::Long);
         let response = self.send(self.with_json(http, &request)?).await?;
-        self.check_type(&response, "application/x-ndjson")?;
-        Ok(ExecStream { client: self.clone(), response, lines: Lines::default(), state: State::Running })
+        Ok(ExecStream { chunks: Chunks::of(self, response)?, state: State::Running, resume: None })
+    }
+
+    /// Runs a command as [`Client::exec_stream`], and reads on by itself where a line broke: the command
+    /// is kept for a minute without a reader. Dropping the stream ends the command after that minute;
+    /// [`ExecStream::kill`] ends it at once.
+    ///
+    /// # Errors
+    /// `not_supported` if the provider cannot keep a command, another [`Error::Api`] if the server
+    /// refuses, another [`Error`] if no answer comes.
+    pub async fn exec_resumable(&self, id: &str, request: ExecRequest) -> Result<ExecStream> {
+        let request =
+            ExecRequest { stream: true, resumable: true, exit_event: true, encoding: TextEncoding::Base64, ..request };
+        let http = self.request(Method::POST, &sandbox_path(id, "/exec")?, Patience::Long);
+        let response = self.send(self.with_json(http, &request)?).await?;
+        let process = response.headers().get(PROCESS_HEADER).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let process = process.ok_or_else(|| self.protocol("a resumable stream without its process".to_owned()))?;
+        let resume = Some(Resume { id: id.to_owned(), process });
+        Ok(ExecStream { chunks: Chunks::of(self, response)?, state: State::Running, resume })
     }
 }
 
@@ -66,10 +91,17 @@ pub struct Exit {
 /// Output of a running command. Dropping it ends the command.
 #[derive(Debug)]
 pub struct ExecStream {
-    client: Client,
-    response: Response,
-    lines: Lines,
+    chunks: Chunks,
     state: State,
+    /// Where a broken line goes on; `None` if it does not.
+    resume: Option<Resume>,
+}
+
+/// Process that a resumable stream belongs to.
+#[derive(Debug)]
+struct Resume {
+    id: String,
+    process: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,51 +129,147 @@ impl ExecStream {
         event.map(Some)
     }
 
+    /// Kills the command of a resumable stream; another one ends when it is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
+    pub async fn kill(self) -> Result<()> {
+        let ExecStream { chunks, state, resume } = self;
+        match resume {
+            Some(resume) if state == State::Running => chunks.client.remove_process(&resume.id, &resume.process).await,
+            _ => Ok(()),
+        }
+    }
+
     async fn read(&mut self) -> Result<ExecEvent> {
+        loop {
+            let broken = match self.chunks.next().await {
+                Ok(Some(Chunk::Stdout(bytes))) => return Ok(ExecEvent::Stdout(bytes)),
+                Ok(Some(Chunk::Stderr(bytes))) => return Ok(ExecEvent::Stderr(bytes)),
+                Ok(Some(Chunk::Exit(exit))) => return Ok(ExecEvent::Exit(exit)),
+                Ok(Some(Chunk::Gap(bytes))) => {
+                    let reason = format!("{bytes} bytes of output were lost with the line");
+                    return Err(Error::Cut { what: WHAT, reason });
+                }
+                Ok(None) => self.chunks.cut(),
+                Err(error @ (Error::Cut { .. } | Error::Timeout { .. })) => error,
+                Err(error) => return Err(error),
+            };
+            self.resume(broken).await?;
+        }
+    }
+
+    /// Opens the line anew; returns `broken` if that cannot be done.
+    async fn resume(&mut self, broken: Error) -> Result<()> {
+        let Some(Resume { id, process }) = &self.resume else { return Err(broken) };
+        let began = Instant::now();
+        let from = self.chunks.seq().unwrap_or(0);
+        loop {
+            match self.chunks.client.read_process(id, process, from, true).await {
+                Ok(chunks) => {
+                    self.chunks = chunks.after(from);
+                    return Ok(());
+                }
+                // Neither the process nor the sandbox is there any more.
+                Err(error) if error.is_code("not_found") || error.is_code("conflict") => return Err(broken),
+                Err(_) if began.elapsed() > RESUME_MAX => return Err(broken),
+                Err(_) => sleep(RESUME_PAUSE).await,
+            }
+        }
+    }
+}
+
+/// A line of an answer that streams output.
+#[derive(Debug)]
+pub(crate) enum Chunk {
+    Stdout(Bytes),
+    Stderr(Bytes),
+    Gap(u64),
+    Exit(Exit),
+}
+
+/// Lines of an answer that streams output.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    client: Client,
+    response: Response,
+    lines: Lines,
+    /// Sequence number of the last line.
+    seq: Option<u64>,
+}
+
+impl Chunks {
+    pub(crate) fn of(client: &Client, response: Response) -> Result<Chunks> {
+        client.check_type(&response, "application/x-ndjson")?;
+        Ok(Chunks { client: client.clone(), response, lines: Lines::default(), seq: None })
+    }
+
+    fn after(self, seq: u64) -> Chunks {
+        Chunks { seq: Some(seq), ..self }
+    }
+
+    /// Returns the sequence number of the last line, if lines have any.
+    pub(crate) fn seq(&self) -> Option<u64> {
+        self.seq
+    }
+
+    /// Returns the error for an end before the exit.
+    pub(crate) fn cut(&self) -> Error {
+        let reason = if self.lines.is_partial() { "the stream ends within a line" } else { "the stream ends" };
+        Error::Cut { what: WHAT, reason: reason.into() }
+    }
+
+    /// Returns the next line that says something; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Chunk>> {
         loop {
             let line = self.lines.next().map_err(|LineTooLong| {
                 self.client.protocol(format!("a line of output of more than {LINE_BYTES_MAX} bytes"))
             })?;
             match line {
                 Some(line) => {
-                    if let Some(event) = self.event(&line)? {
-                        return Ok(event);
+                    if let Some(chunk) = self.parse(&line)? {
+                        return Ok(Some(chunk));
                     }
                 }
-                None => self.fill().await?,
+                None if self.fill().await? => {}
+                None if self.lines.is_partial() => return Err(self.cut()),
+                None => return Ok(None),
             }
         }
     }
 
-    async fn fill(&mut self) -> Result<()> {
-        const WHAT: &str = "the command ended; how it ended is not known";
+    /// Receives more. Returns `false` at the end.
+    async fn fill(&mut self) -> Result<bool> {
         let after = self.client.silence_max();
         let chunk = timeout(after, self.response.chunk())
             .await
             .map_err(|_| Error::Timeout { after })?
             .map_err(|error| Error::Cut { what: WHAT, reason: innermost(&error) })?;
-        match chunk {
-            Some(chunk) => {
-                self.lines.push(chunk);
-                Ok(())
-            }
-            None => {
-                let reason = if self.lines.is_partial() { "the stream ends within a line" } else { "the stream ends" };
-                Err(Error::Cut { what: WHAT, reason: reason.into() })
-            }
-        }
+        let Some(chunk) = chunk else { return Ok(false) };
+        self.lines.push(chunk);
+        Ok(true)
     }
 
     /// Parses a line; `None` if it only keeps the connection alive.
-    fn event(&self, line: &[u8]) -> Result<Option<ExecEvent>> {
+    fn parse(&mut self, line: &[u8]) -> Result<Option<Chunk>> {
         if line.iter().all(u8::is_ascii_whitespace) {
             return Ok(None);
         }
-        let wrong = |reason: String| self.client.protocol(format!("a line of output that cannot be read: {reason}"));
+        let client = &self.client;
+        let wrong = |reason: String| client.protocol(format!("a line of output that cannot be read: {reason}"));
         let chunk: ExecChunk = serde_json::from_slice(line).map_err(|error| wrong(error.to_string()))?;
-        if chunk.stream == ChunkStream::Exit {
-            let code = chunk.data.parse().map_err(|_| wrong("its exit code is no number".into()))?;
-            return Ok(Some(ExecEvent::Exit(Exit { code, timed_out: chunk.timed_out, oom_killed: chunk.oom_killed })));
+        self.seq = chunk.seq.or(self.seq);
+        match chunk.stream {
+            ChunkStream::Exit => {
+                let code = chunk.data.parse().map_err(|_| wrong("its exit code is no number".into()))?;
+                let exit = Exit { code, timed_out: chunk.timed_out, oom_killed: chunk.oom_killed };
+                return Ok(Some(Chunk::Exit(exit)));
+            }
+            ChunkStream::Gap => {
+                let bytes = chunk.data.parse().map_err(|_| wrong("the size of its gap is no number".into()))?;
+                return Ok(Some(Chunk::Gap(bytes)));
+            }
+            ChunkStream::Stdout | ChunkStream::Stderr => {}
         }
         if chunk.data.is_empty() {
             return Ok(None);
@@ -151,6 +279,6 @@ impl ExecStream {
         let length = STANDARD.decode_inplace(&mut data).map_err(|error| wrong(error.to_string()))?.len();
         data.truncate(length);
         let data = Bytes::from(data);
-        Ok(Some(if chunk.stream == ChunkStream::Stdout { ExecEvent::Stdout(data) } else { ExecEvent::Stderr(data) }))
+        Ok(Some(if chunk.stream == ChunkStream::Stdout { Chunk::Stdout(data) } else { Chunk::Stderr(data) }))
     }
 }

@@ -26,7 +26,9 @@
 //! - Sandboxes: [`Client::spawn`], [`Client::list_page`] with a [`Filter`], [`Client::extend`],
 //!   [`Client::wait`], [`Client::destroy`].
 //! - Commands: [`Client::exec`] returns the whole output, [`Client::exec_stream`] an [`ExecStream`]
-//!   of it while the command runs.
+//!   of it while the command runs; [`Client::exec_resumable`] reads on where a line broke.
+//! - Background processes: [`Client::start_process`], [`Client::processes`], [`Client::process_output`] as
+//!   a [`ProcessOutput`], [`Client::attach_process`] as [`Attached`].
 //! - Files: [`Client::write_file`], [`Client::list_files`], [`Client::read_file`] as a
 //!   [`FileStream`], [`Client::search_files`], [`Client::replace_in_files`],
 //!   [`Client::read_archive`], [`Client::write_archive`].
@@ -69,6 +71,7 @@ mod line;
 mod path;
 mod port;
 mod port_listener;
+mod process;
 mod provider;
 mod sandbox;
 mod search;
@@ -85,4 +88,5 @@ pub use file::{FileStream, Range};
 pub use image::PullStream;
 pub use port::PortStream;
 pub use port_listener::PortListener;
+pub use process::{Attached, AttachedEvents, AttachedInput, ProcessEvent, ProcessOutput};
 pub use sandbox::{Filter, Page};

@@ -21,6 +21,7 @@ mod listen;
 mod output;
 mod pauses;
 mod ports;
+mod processes;
 mod program;
 mod search;
 mod shares;
@@ -71,6 +72,7 @@ pub fn cases() -> Vec<Case> {
         lifecycle::cases(),
         exec::cases(),
         terminal::cases(),
+        processes::cases(),
         output::cases(),
         files::cases(),
         tree::cases(),

@@ -55,6 +55,8 @@ pub enum Need {
     Control,
     /// A command can have a terminal.
     Terminals,
+    /// Commands can run in the background; see [`Guest::start_process`].
+    Background,
     /// Paths can be as long as the kernel takes them, and directories be nested deeper.
     Depth,
     /// The terminals of a box are bounded.
@@ -180,6 +182,7 @@ impl Subject {
             | Need::Stops
             | Need::Control
             | Need::Terminals
+            | Need::Background
             | Need::Depth
             | Need::OwnTerminals
             | Need::OwnDevices

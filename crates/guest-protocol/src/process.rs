@@ -31,8 +31,14 @@ pub fn process_name_fault(name: &str) -> Option<String> {
 /// A command to start in the background.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartProcess {
-    /// The command. With `stdin` its stdin stays open until it is ended.
+    /// The command. With `stdin` it has a stdin, else `/dev/null`.
     pub exec: Exec,
+    /// First bytes of its stdin, as base64.
+    #[serde(default)]
+    pub input: String,
+    /// True to end its stdin after these bytes.
+    #[serde(default)]
+    pub input_ends: bool,
     /// Name that no other running process of the box has.
     #[serde(default)]
     pub name: Option<String>,

@@ -9,11 +9,13 @@ mod array;
 mod connection;
 mod egress;
 mod exec;
+mod frames;
 mod lines;
 mod link;
 mod listen;
 mod numbers;
 mod ports;
+mod process;
 mod request;
 mod search;
 mod socket;
@@ -42,8 +44,9 @@ use self::request::{LONG_WAIT, SHORT_WAIT};
 pub(crate) use self::socket::connect_unix;
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{
-    ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
-    PortChanges, PortConnections, Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
+    Attach, Background, ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive,
+    ListeningPort, OutputStream, PortChanges, PortConnections, ProcessAction, ProcessEvents, ProcessInfo, Replace,
+    ReplaceResult, Result, Search, SearchResult, Unpacked,
 };
 
 /// Largest JSON of a console answer: at most six bytes for each byte of a line, and three between
@@ -100,6 +103,30 @@ impl Guest for AgentGuest {
 
     async fn exec_interactive(&self, command: Command) -> Result<Interactive> {
         exec::exec_interactive(&self.connection, command).await
+    }
+
+    async fn start_process(&self, command: Command, background: Background) -> Result<ProcessInfo> {
+        process::start(&self.connection, command, background).await
+    }
+
+    async fn processes(&self) -> Result<Vec<ProcessInfo>> {
+        process::list(&self.connection).await
+    }
+
+    async fn attach_process(&self, process: u64, attach: Attach) -> Result<ProcessEvents> {
+        process::attach(&self.connection, process, attach).await
+    }
+
+    async fn process_input(&self, process: u64, content: ByteStream, end: bool) -> Result<()> {
+        process::input(&self.connection, process, content, end).await
+    }
+
+    async fn control_process(&self, process: u64, action: ProcessAction) -> Result<()> {
+        process::control(&self.connection, process, action).await
+    }
+
+    async fn remove_process(&self, process: u64) -> Result<()> {
+        process::remove(&self.connection, process).await
     }
 
     async fn read_file(&self, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent> {

@@ -18,6 +18,7 @@ mod listen;
 mod operations;
 mod pauses;
 mod ports;
+mod processes;
 mod remote;
 mod search;
 mod stats;

@@ -20,7 +20,7 @@ pub use guest_protocol::{
     TextPattern, Unpacked,
 };
 
-use crate::{Result, Signal};
+use crate::{Attach, Background, Error, ProcessAction, ProcessEvents, ProcessInfo, Result, Signal};
 
 /// The highest permission bits.
 pub(crate) const MODE_MAX: u32 = 0o7777;
@@ -336,6 +336,64 @@ pub trait Guest: fmt::Debug + Send + Sync {
     ///   [`crate::Error::NotSupported`].
     async fn exec_interactive(&self, command: Command) -> Result<Interactive>;
 
+    /// Starts a command in the background: it goes on when the caller, or the server, has gone. The
+    /// `stdin` of `command` is ignored.
+    ///
+    /// - It ends by itself, at its deadline, when it is removed, when its linger has passed without a
+    ///   reader, and with the box.
+    /// - A name that a running process has is [`crate::Error::Conflict`]; an ended one gives it up.
+    /// - The same outcomes as for [`Guest::exec`], whose exit codes it has, too.
+    /// - At least the newest 64 that have ended are remembered.
+    /// - A provider without background processes returns [`crate::Error::NotSupported`], from this and
+    ///   the methods about them.
+    async fn start_process(&self, command: Command, background: Background) -> Result<ProcessInfo> {
+        let _ = (command, background);
+        Err(no_processes())
+    }
+
+    /// Returns the background processes of the box, by number.
+    async fn processes(&self) -> Result<Vec<ProcessInfo>> {
+        Err(no_processes())
+    }
+
+    /// Reads the output of a background process, beside other readers.
+    ///
+    /// - Output has a position, the number of bytes written before, in both streams together. What
+    ///   begins at the same position is the same for all readers.
+    /// - A reader that is too slow misses output, and a [`ProcessEvent::Position`] says so; unless the
+    ///   process is lossless, then it waits for the fastest reader, and for the first one.
+    /// - A process that does not exist is [`crate::Error::NotFound`], a position that it has not
+    ///   reached [`crate::Error::Invalid`].
+    ///
+    /// [`ProcessEvent::Position`]: crate::ProcessEvent::Position
+    async fn attach_process(&self, process: u64, attach: Attach) -> Result<ProcessEvents> {
+        let _ = (process, attach);
+        Err(no_processes())
+    }
+
+    /// Writes to the stdin of a background process, and ends it with `end`. Returns when the process
+    /// has taken all of it.
+    ///
+    /// - A stdin that is not open, or is not read for long, is [`crate::Error::Conflict`].
+    async fn process_input(&self, process: u64, content: ByteStream, end: bool) -> Result<()> {
+        let _ = (process, content, end);
+        Err(no_processes())
+    }
+
+    /// Carries out an action on a background process. It has no effect after the end.
+    ///
+    /// - A new size for a process without a terminal is [`crate::Error::Invalid`].
+    async fn control_process(&self, process: u64, action: ProcessAction) -> Result<()> {
+        let _ = (process, action);
+        Err(no_processes())
+    }
+
+    /// Kills a background process with all its descendants, and forgets it.
+    async fn remove_process(&self, process: u64) -> Result<()> {
+        let _ = process;
+        Err(no_processes())
+    }
+
     /// Reads at most `length` bytes of a regular file, starting at byte `offset`. A `length` of
     /// `None` reads to the end; an `offset` beyond the end reads nothing.
     ///
@@ -479,4 +537,8 @@ pub trait Guest: fmt::Debug + Send + Sync {
     /// Sets the box's deadline to `after` from now. The box ends by itself then, even if no
     /// server is running.
     async fn set_deadline(&self, after: Duration) -> Result<()>;
+}
+
+fn no_processes() -> Error {
+    Error::NotSupported("this provider has no background processes; run the command in the foreground".to_owned())
 }

@@ -30,6 +30,7 @@ mod local;
 pub mod mock;
 pub mod native;
 mod pauses;
+mod process;
 pub mod proot;
 mod provider;
 mod signal;
@@ -53,6 +54,10 @@ pub use host_disk::DiskUsage;
 pub use kernel::KernelShare;
 pub use local::agent_file::agent_program;
 pub use pauses::Pauses;
+pub use process::{
+    Attach, AttachFrom, Background, BackgroundStdin, ProcessAction, ProcessEvent, ProcessEvents, ProcessInfo,
+    ProcessInput, process_name_fault,
+};
 pub use provider::{Backend, Facts, Health, ImageSource, Isolation, LimitKind, Provider, capabilities};
 pub use signal::Signal;
 pub use slots::Slots;

@@ -33,6 +33,7 @@ mod pool;
 mod port_stream;
 mod ports;
 mod preview;
+mod processes;
 mod prometheus;
 mod providers;
 mod quotas;

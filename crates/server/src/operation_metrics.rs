@@ -18,6 +18,18 @@ pub enum Operation {
     Destroy,
     /// A lifetime was set anew.
     Extend,
+    /// A background process was started.
+    ProcessStart,
+    /// Background processes were listed.
+    ProcessList,
+    /// A client began to read the output of a background process.
+    ProcessAttach,
+    /// The stdin of a background process was written.
+    ProcessInput,
+    /// A background process was sent a signal, or its terminal resized.
+    ProcessControl,
+    /// A background process was removed.
+    ProcessRemove,
     /// A file was read.
     FileRead,
     /// A file was written.
@@ -64,6 +76,12 @@ impl Operation {
             Operation::ExecStream => "exec_stream",
             Operation::Destroy => "destroy",
             Operation::Extend => "extend",
+            Operation::ProcessStart => "process_start",
+            Operation::ProcessList => "process_list",
+            Operation::ProcessAttach => "process_attach",
+            Operation::ProcessInput => "process_input",
+            Operation::ProcessControl => "process_control",
+            Operation::ProcessRemove => "process_remove",
             Operation::FileRead => "file_read",
             Operation::FileWrite => "file_write",
             Operation::FileDelete => "file_delete",

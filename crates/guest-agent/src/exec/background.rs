@@ -10,6 +10,8 @@ use std::future::pending;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use guest_protocol::frame::{Decoder, HEADER_BYTES, Kind, encode, parse_header};
 use guest_protocol::{
@@ -50,7 +52,7 @@ pub(crate) async fn start(
     begun: oneshot::Sender<Result<ProcessInfo>>,
     permit: OwnedSemaphorePermit,
 ) {
-    let StartProcess { mut exec, name, linger_ms, lossless } = start;
+    let StartProcess { mut exec, input, input_ends, name, linger_ms, lossless } = start;
     exec.timeout_ms = exec.timeout_ms.min(TIMEOUT_MS_MAX);
     let (terminal, wants_stdin) = (exec.terminal, exec.stdin || exec.terminal.is_some());
     let command = described(&exec.argv);
@@ -59,6 +61,7 @@ pub(crate) async fn start(
         if let Some(fault) = name.as_deref().and_then(process_name_fault) {
             return Err(invalid(fault));
         }
+        let first = BASE64.decode(&input).map_err(|error| invalid(format!("the input is no base64: {error}")))?;
         agent.background.check_name(name.as_deref())?;
         let mut command = Command::start(&agent, exec)?;
         let refused = command.begin(&agent, pending()).await?;
@@ -66,9 +69,9 @@ pub(crate) async fn start(
         if checked.is_err() {
             kill(&agent, &ProcessTree::Command(Rc::clone(&command.reaper))).await;
         }
-        checked.map(|()| (command, refused))
+        checked.map(|()| (command, refused, first))
     };
-    let (running, refused) = match begins.await {
+    let (running, refused, first) = match begins.await {
         Ok(begins) => begins,
         Err(failure) => {
             // A caller that has gone needs no reason.
@@ -85,7 +88,7 @@ pub(crate) async fn start(
         started_ms,
         terminal,
         lossless,
-        stdin: wants_stdin.then_some(stdin),
+        stdin: (wants_stdin && !input_ends).then_some(stdin),
         reaper: Rc::clone(&running.reaper),
     });
     if begun.send(Ok(process.info())).is_err() {
@@ -96,18 +99,19 @@ pub(crate) async fn start(
         let (agent, process) = (Rc::clone(&agent), Rc::clone(&process));
         spawn_local(async move { end_when_left(&agent, &process, Duration::from_millis(linger_ms)).await });
     }
-    let exit = run(&agent, &process, running, fed, permit, refused).await;
+    let feeding = |stdin| feed(stdin, first, input_ends, fed);
+    let exit = run(&agent, &process, running, feeding, permit, refused).await;
     drop(listed);
     process.ended(exit);
     agent.background.forget_old();
 }
 
 /// Runs a process to its end.
-async fn run(
+async fn run<F: Future<Output = ()>>(
     agent: &Rc<Agent>,
     process: &Rc<Process>,
     command: Command,
-    fed: mpsc::Receiver<Fed>,
+    feeding: impl FnOnce(Stdin) -> F,
     permit: OwnedSemaphorePermit,
     refused: Option<NotExecuted>,
 ) -> Exit {
@@ -122,7 +126,6 @@ async fn run(
         }
     };
     let running = async {
-        let feeding = |stdin: Stdin| feed(stdin, fed);
         let exit = command.run(agent, feeding, &to, permit, refused).await;
         drop(to);
         exit
@@ -199,7 +202,14 @@ fn incomplete(bytes: &[u8]) -> usize {
 }
 
 /// Writes input to a process until it ends.
-async fn feed(mut stdin: Stdin, mut fed: mpsc::Receiver<Fed>) {
+async fn feed(mut stdin: Stdin, first: Vec<u8>, first_ends: bool, mut fed: mpsc::Receiver<Fed>) {
+    if !first.is_empty() {
+        stdin.write(&first).await;
+    }
+    if first_ends {
+        stdin.end().await;
+    }
+    drop(first);
     while let Some(next) = fed.recv().await {
         match next {
             Fed::Bytes(bytes, taken) => {

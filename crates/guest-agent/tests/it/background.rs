@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use crate::harness::{Agent, Pieces, RequestBody, answer, header, within};
 
 fn start(exec: Exec) -> StartProcess {
-    StartProcess { exec, name: None, linger_ms: None, lossless: false }
+    StartProcess { exec, input: String::new(), input_ends: false, name: None, linger_ms: None, lossless: false }
 }
 
 async fn begin(agent: &mut Agent, start: &StartProcess) -> Result<ProcessInfo, Failure> {
@@ -322,8 +322,13 @@ async fn stdin_that_is_not_open_is_refused_and_its_end_is_an_end() {
     let closed = begin(&mut agent, &start(exec.clone())).await.unwrap();
     assert_eq!(follow(&mut agent, closed.process, 0).await.rest().await.0, "over\n");
     assert_eq!(write(&mut agent, closed.process, "x", false).await.unwrap_err().kind, FailureKind::Conflict);
-    let open = begin(&mut agent, &start(Exec { stdin: true, ..exec })).await.unwrap();
+    let open = begin(&mut agent, &start(Exec { stdin: true, ..exec.clone() })).await.unwrap();
     write(&mut agent, open.process, "one ", false).await.unwrap();
+    let at_once =
+        StartProcess { input: "b25jZSA=".to_owned(), input_ends: true, ..start(Exec { stdin: true, ..exec }) };
+    let at_once = begin(&mut agent, &at_once).await.unwrap();
+    assert_eq!(follow(&mut agent, at_once.process, 0).await.rest().await.0, "once over\n");
+    assert_eq!(write(&mut agent, at_once.process, "x", false).await.unwrap_err().kind, FailureKind::Conflict);
     write(&mut agent, open.process, "two ", true).await.unwrap();
     assert_eq!(follow(&mut agent, open.process, 0).await.rest().await.0, "one two over\n");
     assert_eq!(write(&mut agent, 99, "x", false).await.unwrap_err().kind, FailureKind::NotFound);

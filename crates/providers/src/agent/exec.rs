@@ -6,20 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use guest_protocol::frame::{self, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX};
-use guest_protocol::{Action, COMMAND_HEADER, Exec, Exit, Failure};
+use guest_protocol::frame::{self, Kind, PAYLOAD_BYTES_MAX};
+use guest_protocol::{Action, COMMAND_HEADER, Exec};
 use http::Method;
+use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::connection::{Connection, Incoming, Outgoing, request};
-use super::request::{SHORT_WAIT, failure, succeed, within};
+use super::frames::Frames;
+use super::request::{SHORT_WAIT, succeed, within};
 use super::wire::{check_path, milliseconds};
 use crate::{
-    ByteStream, Command, Control, Error, ExitStatus, Interactive, OutputEvent, OutputStream, Result, Signal,
-    TerminalSize,
+    ByteStream, Command, Control, Error, ExitStatus, Interactive, OutputEvent, OutputStream, ProcessEvent, Result,
+    Signal, TerminalSize,
 };
 
 const ACTION: &str = "run a command";
@@ -30,8 +32,6 @@ const LATE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Exit code of a command that reached its deadline, the same as that of GNU coreutils'
 /// `timeout`.
 const DEADLINE_CODE: i32 = 124;
-/// The longest description of an exit or a failure, in bytes.
-const LAST_BYTES_MAX: usize = 64 * 1024;
 
 pub(super) async fn exec(connection: &Arc<Connection>, command: Command) -> Result<OutputStream> {
     Ok(start(connection, command).await?.0)
@@ -60,7 +60,7 @@ async fn start(connection: &Arc<Connection>, command: Command) -> Result<(Output
     let output = Output {
         incoming: response.into_body(),
         stdin: stdin.map(|content| Stdin { outgoing, content, frames: VecDeque::new() }),
-        frames: Frames::default(),
+        frames: Frames::of(ACTION),
         begun: Instant::now(),
         ends_at: deadline(timeout),
         late_wait: Duration::ZERO,
@@ -107,22 +107,33 @@ impl Control for ByNumber {
     }
 }
 
-fn wire_size(TerminalSize { cols, rows }: TerminalSize) -> guest_protocol::TerminalSize {
+pub(super) fn wire_size(TerminalSize { cols, rows }: TerminalSize) -> guest_protocol::TerminalSize {
     guest_protocol::TerminalSize { cols, rows }
 }
 
 /// Encodes the first frame of `command`, and returns it with the time-out and stdin.
 fn start_frame(command: Command) -> Result<(Bytes, Duration, Option<ByteStream>)> {
+    let timeout = command.timeout;
+    let (start, stdin) = wire_command(command)?;
+    Ok((frame::encode(Kind::Start, &start_json(ACTION, &start)?), timeout, stdin))
+}
+
+/// Checks and converts `command`, and returns its stdin apart.
+pub(super) fn wire_command(command: Command) -> Result<(Exec, Option<ByteStream>)> {
     let Command { argv, env, workdir, user, timeout, stdin, terminal } = command;
     check_command(&argv, &env)?;
     workdir.as_deref().map_or(Ok(()), check_path)?;
     let (timeout_ms, terminal) = (milliseconds(timeout), terminal.map(wire_size));
-    let start = Exec { argv, env, workdir, user, timeout_ms, stdin: stdin.is_some(), terminal };
-    let json = serde_json::to_vec(&start).map_err(|error| Error::failed(ACTION, error))?;
+    Ok((Exec { argv, env, workdir, user, timeout_ms, stdin: stdin.is_some(), terminal }, stdin))
+}
+
+/// Encodes the request that starts a command.
+pub(super) fn start_json(action: &'static str, start: &impl Serialize) -> Result<Vec<u8>> {
+    let json = serde_json::to_vec(start).map_err(|error| Error::failed(action, error))?;
     if json.len() > PAYLOAD_BYTES_MAX {
         return Err(Error::Invalid("the arguments and the environment are larger than 4 MiB".to_owned()));
     }
-    Ok((frame::encode(Kind::Start, &json), timeout, stdin))
+    Ok(json)
 }
 
 /// Refuses a command that no kernel can execute.
@@ -171,7 +182,7 @@ impl Stdin {
 }
 
 /// Makes frame heads and payloads, without copying the payloads.
-fn stdin_frames(mut piece: Bytes) -> Vec<Bytes> {
+pub(super) fn stdin_frames(mut piece: Bytes) -> Vec<Bytes> {
     let mut frames = Vec::with_capacity(2);
     while !piece.is_empty() {
         let payload = piece.split_to(piece.len().min(PAYLOAD_BYTES_MAX));
@@ -210,7 +221,14 @@ impl Output {
     async fn next(&mut self) -> Result<OutputEvent> {
         loop {
             if let Some(event) = self.frames.next_event()? {
-                return Ok(event);
+                return match event {
+                    ProcessEvent::Stdout(bytes) => Ok(OutputEvent::Stdout(bytes)),
+                    ProcessEvent::Stderr(bytes) => Ok(OutputEvent::Stderr(bytes)),
+                    ProcessEvent::Exit(exit) => Ok(OutputEvent::Exit(exit)),
+                    ProcessEvent::Screen(_) | ProcessEvent::Position(_) => {
+                        Err(Error::failed(ACTION, "the agent sent a frame of a background process"))
+                    }
+                };
             }
             let Some(piece) = self.receive().await? else { return Ok(self.given_up()) };
             self.frames.feed(piece);
@@ -276,151 +294,11 @@ impl Output {
     }
 }
 
-/// Parser of frames into events. Output is neither copied nor held back.
-#[derive(Default)]
-struct Frames {
-    arrived: Bytes,
-    head: [u8; HEADER_BYTES],
-    head_filled: usize,
-    /// Kind of the frame that is being received, and the number of bytes still to come.
-    current: Option<(Kind, usize)>,
-    /// Payload of an exit or a failure, which can only be parsed as a whole.
-    last: Vec<u8>,
-}
-
-impl Frames {
-    /// Adds the next piece, after all events of the one before were taken out.
-    fn feed(&mut self, piece: Bytes) {
-        debug_assert!(self.arrived.is_empty());
-        self.arrived = piece;
-    }
-
-    /// Returns the next event, or `None` when more has to arrive.
-    fn next_event(&mut self) -> Result<Option<OutputEvent>> {
-        loop {
-            let Some((kind, left)) = self.current else {
-                if !self.begin_frame()? {
-                    return Ok(None);
-                }
-                continue;
-            };
-            let piece = self.arrived.split_to(left.min(self.arrived.len()));
-            let left = left - piece.len();
-            self.current = (left > 0).then_some((kind, left));
-            let more = match kind {
-                Kind::Stdout if !piece.is_empty() => return Ok(Some(OutputEvent::Stdout(piece))),
-                Kind::Stderr if !piece.is_empty() => return Ok(Some(OutputEvent::Stderr(piece))),
-                Kind::Stdout | Kind::Stderr => left > 0,
-                Kind::Exit | Kind::Failure => {
-                    self.last.extend_from_slice(&piece);
-                    if left == 0 {
-                        return self.end(kind).map(Some);
-                    }
-                    true
-                }
-                Kind::Start | Kind::Stdin | Kind::StdinEnd => {
-                    return Err(Error::failed(ACTION, "the agent sent a frame that only servers send"));
-                }
-            };
-            if more && self.arrived.is_empty() {
-                return Ok(None);
-            }
-        }
-    }
-
-    /// Reads the head of a frame. Returns `false` when more has to arrive.
-    fn begin_frame(&mut self) -> Result<bool> {
-        let taken = (HEADER_BYTES - self.head_filled).min(self.arrived.len());
-        self.arrived.copy_to_slice(&mut self.head[self.head_filled..self.head_filled + taken]);
-        self.head_filled += taken;
-        if self.head_filled < HEADER_BYTES {
-            return Ok(false);
-        }
-        self.head_filled = 0;
-        let (kind, len) = frame::parse_header(self.head).map_err(|error| Error::failed(ACTION, error))?;
-        if matches!(kind, Kind::Exit | Kind::Failure) && len > LAST_BYTES_MAX {
-            return Err(Error::failed(ACTION, "the agent described the end of a command at too great a length"));
-        }
-        self.current = Some((kind, len));
-        Ok(true)
-    }
-
-    /// Parses the payload of the last frame.
-    fn end(&mut self, kind: Kind) -> Result<OutputEvent> {
-        if kind == Kind::Failure {
-            let found: Failure = serde_json::from_slice(&self.last).map_err(|error| Error::failed(ACTION, error))?;
-            return Err(failure(ACTION, found));
-        }
-        let Exit { code, timed_out, oom_killed, duration_us } =
-            serde_json::from_slice(&self.last).map_err(|error| Error::failed(ACTION, error))?;
-        let duration = Duration::from_micros(duration_us);
-        Ok(OutputEvent::Exit(ExitStatus { code, timed_out, oom_killed, duration }))
-    }
-}
-
 #[cfg(test)]
 mod test {
+    use guest_protocol::frame::HEADER_BYTES;
+
     use super::*;
-
-    fn events(pieces: &[&[u8]]) -> Result<Vec<OutputEvent>> {
-        let mut frames = Frames::default();
-        let mut events = Vec::new();
-        for piece in pieces {
-            frames.feed(Bytes::copy_from_slice(piece));
-            while let Some(event) = frames.next_event()? {
-                events.push(event);
-            }
-        }
-        Ok(events)
-    }
-
-    fn sent() -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for (kind, payload) in [
-            (Kind::Stdout, &b"hello"[..]),
-            (Kind::Stdout, b""),
-            (Kind::Stderr, b"oh"),
-            (Kind::Exit, br#"{"code":3,"duration_us":7}"#),
-        ] {
-            bytes.extend_from_slice(&frame::encode(kind, payload));
-        }
-        bytes
-    }
-
-    #[test]
-    fn any_cut_of_the_stream_gives_the_same_output() {
-        let bytes = sent();
-        for size in 1..=bytes.len() {
-            let pieces: Vec<&[u8]> = bytes.chunks(size).collect();
-            let mut stdout = Vec::new();
-            let mut stderr = Vec::new();
-            let mut exit = None;
-            for event in events(&pieces).unwrap() {
-                match event {
-                    OutputEvent::Stdout(piece) => stdout.extend_from_slice(&piece),
-                    OutputEvent::Stderr(piece) => stderr.extend_from_slice(&piece),
-                    OutputEvent::Exit(status) => exit = Some(status),
-                }
-            }
-            assert_eq!((&stdout[..], &stderr[..]), (&b"hello"[..], &b"oh"[..]), "cut at {size}");
-            assert_eq!(exit.map(|status| (status.code, status.duration)), Some((3, Duration::from_micros(7))));
-        }
-    }
-
-    #[test]
-    fn what_is_no_frame_of_an_agent_is_refused() {
-        let huge = frame::header(Kind::Exit, LAST_BYTES_MAX + 1);
-        for bytes in [&[99, 0, 0, 0, 0][..], &[17, 0xff, 0, 0, 0], &[1, 0, 0, 0, 0], &[2, 0, 0, 0, 1, 0], &huge] {
-            assert!(matches!(events(&[bytes]), Err(Error::Failed { .. })), "{bytes:?}");
-        }
-        assert!(events(&[&frame::encode(Kind::Exit, b"{}")]).is_err());
-    }
-
-    #[test]
-    fn output_is_not_held_back_until_its_frame_is_whole() {
-        let head = frame::header(Kind::Stdout, 1000);
-        assert_eq!(events(&[&head, b"abc"]).unwrap(), [OutputEvent::Stdout(Bytes::from_static(b"abc"))]);
-    }
 
     #[test]
     fn a_large_stdin_is_cut_into_frames() {

@@ -41,9 +41,7 @@ impl Connection {
         let answer = async {
             let (answer, mut outgoing) = self.begin(action, message).await?;
             outgoing.put(body, true)?;
-            let body =
-                collect(action, succeed(action, answer.await?).await?.into_body(), DESCRIPTION_BYTES_MAX).await?;
-            serde_json::from_slice(&body).map_err(|error| Error::failed(action, error))
+            succeed(action, answer.await?).await?.into_body().json(action).await
         };
         within(action, wait, answer).await
     }
@@ -57,6 +55,14 @@ impl Connection {
         wait: Duration,
     ) -> Result<()> {
         self.ask::<serde::de::IgnoredAny>(action, Method::POST, path, question, wait).await.map(|_| ())
+    }
+}
+
+impl Incoming {
+    /// Parses the whole body, of at most [`DESCRIPTION_BYTES_MAX`].
+    pub(super) async fn json<T: DeserializeOwned>(self, action: &'static str) -> Result<T> {
+        let body = collect(action, self, DESCRIPTION_BYTES_MAX).await?;
+        serde_json::from_slice(&body).map_err(|error| Error::failed(action, error))
     }
 }
 

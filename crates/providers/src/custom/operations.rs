@@ -1,38 +1,19 @@
 //! Operations inside a remote sandbox, each a request to the remote service.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::{StreamExt, TryStreamExt, stream};
 use guest_protocol::{CONSOLE_LINES_MAX, GLOB_RESULTS_MAX};
 
 use super::files::file_info;
 use super::guest::CustomGuest;
-use super::{exec, files, listen, ports, search};
+use super::{exec, files, listen, ports, processes, search};
 use crate::agent::{check_mode, check_path};
 use crate::{
-    ByteStream, Command, Control, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort,
-    OutputStream, PortChanges, PortConnections, Replace, ReplaceResult, Result, Search, SearchResult, Signal,
-    TerminalSize, Unpacked,
+    Attach, Background, ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive,
+    ListeningPort, OutputStream, PortChanges, PortConnections, ProcessAction, ProcessEvents, ProcessInfo, Replace,
+    ReplaceResult, Result, Search, SearchResult, Unpacked,
 };
-
-/// Control of a remote command, which supports no operation.
-#[derive(Debug)]
-struct OutOfReach;
-
-#[async_trait]
-impl Control for OutOfReach {
-    async fn resize(&self, _: TerminalSize) -> Result<()> {
-        Err(Error::Invalid("the command has no terminal that could be resized".to_owned()))
-    }
-
-    async fn signal(&self, _: Signal) -> Result<()> {
-        Err(Error::NotSupported(
-            "the provider `custom` cannot pass on a `signal`; hang up, and the command is killed".to_owned(),
-        ))
-    }
-}
 
 #[async_trait]
 impl Guest for CustomGuest {
@@ -41,12 +22,31 @@ impl Guest for CustomGuest {
     }
 
     async fn exec_interactive(&self, command: Command) -> Result<Interactive> {
-        exec::check_streams(&command)?;
-        let guest = CustomGuest { remote: Arc::clone(&self.remote), id: self.id.clone(), known: self.known.clone() };
-        // All of stdin goes with the request, so there is no request before its end. The writer
-        // of stdin must not have to wait for this call to return.
-        let output = stream::once(async move { exec::exec(&guest, command).await }).try_flatten();
-        Ok(Interactive { output: output.boxed(), control: Arc::new(OutOfReach) })
+        processes::interactive(self, command).await
+    }
+
+    async fn start_process(&self, command: Command, background: Background) -> Result<ProcessInfo> {
+        processes::start(self, command, background).await
+    }
+
+    async fn processes(&self) -> Result<Vec<ProcessInfo>> {
+        processes::list(self).await
+    }
+
+    async fn attach_process(&self, process: u64, attach: Attach) -> Result<ProcessEvents> {
+        processes::attach(self, process, attach).await
+    }
+
+    async fn process_input(&self, process: u64, content: ByteStream, end: bool) -> Result<()> {
+        processes::input(self, process, content, end).await
+    }
+
+    async fn control_process(&self, process: u64, action: ProcessAction) -> Result<()> {
+        processes::control(self, process, action).await
+    }
+
+    async fn remove_process(&self, process: u64) -> Result<()> {
+        processes::remove(self, process).await
     }
 
     async fn read_file(&self, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent> {

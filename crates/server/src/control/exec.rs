@@ -89,6 +89,10 @@ pub struct Handle {
 }
 
 impl Handle {
+    pub(super) fn new(control: &Arc<Control>, sandbox: Sandbox, command: Arc<dyn providers::Control>) -> Self {
+        Self { control: Arc::clone(control), sandbox, command }
+    }
+
     /// Resizes the terminal.
     ///
     /// # Errors
@@ -125,6 +129,21 @@ impl ExecCommand {
                 }
                 vec!["/bin/sh".to_owned(), "-c".to_owned(), line]
             }
+        }
+    }
+}
+
+impl ExecRequest {
+    /// Returns the command with its deadline and the variables that hold secrets.
+    pub(super) fn command(self, timeout: Duration, secrets: impl IntoIterator<Item = (String, String)>) -> Command {
+        Command {
+            argv: self.command.argv(),
+            env: self.env.into_iter().chain(secrets).collect(),
+            workdir: self.workdir,
+            user: self.user,
+            timeout,
+            stdin: self.stdin.map(|bytes| stream::once(async move { Ok(bytes) }).boxed()),
+            terminal: None,
         }
     }
 }
@@ -171,7 +190,7 @@ impl Control {
         let command = Command { stdin: Some(input.stdin), terminal: input.terminal, ..command };
         let begun = guest.exec_interactive(command).await.map_err(|error| self.guest_error(&sandbox, error))?;
         let running = Running { output: observed.watch(begun.output), timeout };
-        Ok(InteractiveExec { running, handle: Handle { control: Arc::clone(self), sandbox, command: begun.control } })
+        Ok(InteractiveExec { running, handle: Handle::new(self, sandbox, begun.control) })
     }
 
     async fn begin(self: &Arc<Self>, operation: Operation, id: &str, request: ExecRequest) -> Result<Running> {
@@ -191,15 +210,7 @@ impl Control {
         let secrets = self.secret_variables(&request.env_secret, sandbox.owner.as_ref()).await?;
         let observed = Observed::begin(self, operation, &sandbox, using);
         let guest = self.guest(&sandbox).await?;
-        let command = Command {
-            argv: request.command.argv(),
-            env: request.env.into_iter().chain(secrets).collect(),
-            workdir: request.workdir,
-            user: request.user,
-            timeout,
-            stdin: request.stdin.map(|bytes| stream::once(async move { Ok(bytes) }).boxed()),
-            terminal: None,
-        };
+        let command = request.command(timeout, secrets);
         Ok(Prepared { sandbox, observed, guest, command })
     }
 

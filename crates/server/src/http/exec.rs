@@ -1,7 +1,8 @@
 //! `/sandboxes/{id}/exec`.
 
 use axum::extract::State;
-use axum::response::Response;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use providers::STREAM_BYTES_MAX;
 
 use super::error::Result;
@@ -10,7 +11,7 @@ use super::ndjson::{self, Form};
 use super::outflow::{OUTFLOW_BYTES, Outflow};
 use super::request::{Json as Body, Name};
 use super::state::Api;
-use super::{exec_answer, wire};
+use super::{exec_answer, processes, wire};
 use crate::control::Running;
 
 /// Memory held for a buffered command before it has written anything: its answer, and a first
@@ -20,24 +21,35 @@ const EXEC_BYTES: usize = OUTFLOW_BYTES + 2 * 4 * 1024;
 /// Run a command
 ///
 /// Buffered by default. With `stream: true` the answer is NDJSON, one chunk a
-/// line as it is written; hanging up kills the command.
+/// line as it is written; hanging up kills the command, unless it is `resumable`. With `background: true` the
+/// answer comes at once, and the command goes on.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/exec", tag = "exec", params(("id" = String, Path)),
     request_body = api::ExecRequest,
     responses(
         (status = 200, description = "How it ended, also when it failed; or its output as it is written",
             content((api::ExecResult = "application/json"), (api::ExecChunk = "application/x-ndjson"))),
+        (status = 202, body = api::ProcessStarted, description = "It runs in the background"),
         (status = 400, body = api::ErrorBody, description = "The command makes no sense"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
-        (status = 409, body = api::ErrorBody, description = "The sandbox is not running"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox is not running, or a process has the name"),
         (status = 429, body = api::ErrorBody, description = "Above the longest deadline, or too many processes"),
         (status = 503, body = api::ErrorBody, description = "The caller holds too much of the server's memory")))]
 pub async fn exec(
     State(api): State<Api>,
     Name(id): Name,
     meter: Meter,
-    Body(body): Body<api::ExecRequest>,
+    Body(mut body): Body<api::ExecRequest>,
 ) -> Result<Response> {
     let (is_stream, encoding, exit_event) = (body.stream, body.encoding, body.exit_event);
+    let form = Form { base64: encoding == api::TextEncoding::Base64, exit_event, timeout: None };
+    let is_resumable = body.resumable;
+    if let Some(start) = wire::background(&mut body)? {
+        let process = api.control.start_process(&id, start(wire::exec_request(body)?)).await?;
+        return match is_resumable {
+            true => processes::stream(&api, &id, process.process, form, &meter).await,
+            false => Ok((StatusCode::ACCEPTED, axum::Json(wire::process_started(process))).into_response()),
+        };
+    }
     let request = wire::exec_request(body)?;
     if !is_stream {
         // Refused before the start if at all: a command that has run must not be run again.
@@ -55,6 +67,6 @@ pub async fn exec(
         kept += stdin.bytes();
         held.merge(stdin);
     }
-    let form = Form { base64: encoding == api::TextEncoding::Base64, exit_event, timeout };
+    let form = Form { timeout: Some(timeout), ..form };
     Ok(ndjson::response(output, form, Outflow::new(held, kept)))
 }

@@ -1,4 +1,4 @@
-//! A command's output as NDJSON: one chunk per line, sent as it is written.
+//! Output of a command or a process as NDJSON: one chunk per line, sent as it is written.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use base64_simd::STANDARD as BASE64;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http_body::Frame;
-use providers::{Chain, ExitStatus, OutputEvent, OutputStream};
+use providers::{Chain, ExitStatus, OutputEvent, OutputStream, ProcessEvent, ProcessEvents};
 
 use super::outflow::{Outflow, PIECE_BYTES_MIN};
 use super::text::Text;
@@ -30,7 +30,7 @@ pub struct Form {
     /// True if an `exit` chunk comes last.
     pub exit_event: bool,
     /// Deadline of the command, for the message when it passes.
-    pub timeout: Duration,
+    pub timeout: Option<Duration>,
 }
 
 /// Phase of the stream: what remains to be sent.
@@ -45,10 +45,10 @@ enum Phase {
 const PIECE_BYTES_MAX: usize = 256 * 1024;
 const TEXT_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of a line besides its data.
-const LINE_BYTES: usize = 64;
+const LINE_BYTES: usize = 96;
 
 struct Lines {
-    output: OutputStream,
+    output: ProcessEvents,
     /// Output that has arrived and is not in a line yet.
     piece: Option<(ChunkStream, Bytes)>,
     outflow: Outflow,
@@ -56,13 +56,35 @@ struct Lines {
     stdout: Text,
     stderr: Text,
     phase: Phase,
+    /// Position after the output in the lines so far; `None` for a command, whose output has none.
+    position: Option<u64>,
 }
 
-/// Returns the answer that carries `output` at the speed of the client. Dropping it kills the
-/// command.
+/// Converts the events of a command.
+pub fn of_command(output: OutputStream) -> ProcessEvents {
+    let event = |event| match event {
+        OutputEvent::Stdout(bytes) => ProcessEvent::Stdout(bytes),
+        OutputEvent::Stderr(bytes) => ProcessEvent::Stderr(bytes),
+        OutputEvent::Exit(exit) => ProcessEvent::Exit(exit),
+    };
+    output.map(move |output| output.map(event)).boxed()
+}
+
+/// Returns the answer that carries the output of a command at the speed of the client. Dropping it kills
+/// the command.
 pub fn response(output: OutputStream, form: Form, outflow: Outflow) -> Response {
+    answer(of_command(output), None, form, outflow)
+}
+
+/// Returns the answer that carries the output of a process from `position` on, numbered. Dropping it
+/// leaves the process as it is.
+pub fn numbered(output: ProcessEvents, position: u64, form: Form, outflow: Outflow) -> Response {
+    answer(output, Some(position), form, outflow)
+}
+
+fn answer(output: ProcessEvents, position: Option<u64>, form: Form, outflow: Outflow) -> Response {
     let (stdout, stderr) = (Text::default(), Text::default());
-    let lines = Lines { output, piece: None, outflow, form, stdout, stderr, phase: Phase::Running };
+    let lines = Lines { output, piece: None, outflow, form, stdout, stderr, phase: Phase::Running, position };
     let frames = futures_util::stream::unfold(lines, |mut lines| async move {
         let frame = lines.next().await?;
         Some((Ok::<_, Infallible>(frame), lines))
@@ -101,11 +123,18 @@ impl Lines {
                 continue;
             }
             match tokio::time::timeout(KEEP_ALIVE, self.output.next()).await {
-                Err(_) => push(&mut out, ChunkStream::Stdout, String::new()),
-                Ok(Some(Ok(OutputEvent::Stdout(bytes)))) => self.piece = Some((ChunkStream::Stdout, bytes)),
-                Ok(Some(Ok(OutputEvent::Stderr(bytes)))) => self.piece = Some((ChunkStream::Stderr, bytes)),
-                Ok(Some(Ok(OutputEvent::Exit(exit)))) => self.exit(&mut out, exit),
+                Err(_) => self.push(&mut out, ChunkStream::Stdout, String::new()),
+                Ok(Some(Ok(ProcessEvent::Stdout(bytes)))) => self.piece = Some((ChunkStream::Stdout, bytes)),
+                Ok(Some(Ok(ProcessEvent::Stderr(bytes)))) => self.piece = Some((ChunkStream::Stderr, bytes)),
+                Ok(Some(Ok(ProcessEvent::Exit(exit)))) => self.exit(&mut out, exit),
+                Ok(Some(Ok(ProcessEvent::Position(position)))) => self.skip(&mut out, position),
+                // Only asked for where a terminal can show it.
+                Ok(Some(Ok(ProcessEvent::Screen(_)))) => {}
                 Ok(Some(Err(error))) => self.cut(&mut out, &error),
+                Ok(None) if self.position.is_some() => {
+                    self.flush(&mut out);
+                    self.phase = Phase::Done;
+                }
                 Ok(None) => self.cut(&mut out, &providers::Error::Gone),
             }
             if !matches!(self.phase, Phase::Running) && out.is_empty() {
@@ -132,44 +161,77 @@ impl Lines {
 
     fn data(&mut self, out: &mut Vec<u8>, stream: ChunkStream, bytes: &[u8]) {
         if self.form.base64 {
-            return push_base64(out, stream, bytes);
+            self.position = self.position.map(|position| position + bytes.len() as u64);
+            return push_base64(out, stream, bytes, self.position);
         }
-        let text = match stream {
-            ChunkStream::Stderr => self.stderr.take(bytes),
-            ChunkStream::Stdout | ChunkStream::Exit => self.stdout.take(bytes),
+        if self.position.is_some() {
+            // What is held back of the other stream would come after this, and be missing for a client
+            // that reads on from here.
+            let (other, text) = match stream {
+                ChunkStream::Stderr => (ChunkStream::Stdout, self.stdout.end()),
+                ChunkStream::Stdout | ChunkStream::Exit | ChunkStream::Gap => (ChunkStream::Stderr, self.stderr.end()),
+            };
+            if !text.is_empty() {
+                self.push(out, other, text);
+            }
+        }
+        let (text, held) = match stream {
+            ChunkStream::Stderr => (self.stderr.take(bytes), self.stderr.held()),
+            ChunkStream::Stdout | ChunkStream::Exit | ChunkStream::Gap => (self.stdout.take(bytes), self.stdout.held()),
         };
+        let after = self.position.map(|position| position + bytes.len() as u64);
         if !text.is_empty() {
-            push(out, stream, text);
+            // A client reads on before the character that is not complete.
+            self.position = after.map(|after| after - held as u64);
+            self.push(out, stream, text);
         }
+        self.position = after;
+    }
+
+    /// Goes on at another position.
+    fn skip(&mut self, out: &mut Vec<u8>, position: u64) {
+        let Some(lost) = self.position.and_then(|before| position.checked_sub(before)) else { return };
+        if lost > 0 {
+            self.flush(out);
+            self.position = Some(position);
+            self.push(out, ChunkStream::Gap, lost.to_string());
+        }
+    }
+
+    fn push(&self, out: &mut Vec<u8>, stream: ChunkStream, data: String) {
+        write(out, &ExecChunk { stream, data, seq: self.position, timed_out: false, oom_killed: false });
     }
 
     /// Writes the incomplete characters held back, with U+FFFD in their place.
     fn flush(&mut self, out: &mut Vec<u8>) {
         for (stream, text) in [(ChunkStream::Stdout, self.stdout.end()), (ChunkStream::Stderr, self.stderr.end())] {
             if !text.is_empty() {
-                push(out, stream, text);
+                self.push(out, stream, text);
             }
         }
     }
 
     fn say(&self, out: &mut Vec<u8>, message: &str) {
         if self.form.base64 {
-            push_base64(out, ChunkStream::Stderr, message.as_bytes());
+            push_base64(out, ChunkStream::Stderr, message.as_bytes(), self.position);
         } else {
-            push(out, ChunkStream::Stderr, message.to_owned());
+            self.push(out, ChunkStream::Stderr, message.to_owned());
         }
     }
 
     fn exit(&mut self, out: &mut Vec<u8>, exit: ExitStatus) {
         self.flush(out);
-        if exit.timed_out {
-            let after = wire::duration(self.form.timeout);
+        if exit.timed_out
+            && let Some(timeout) = self.form.timeout
+        {
+            let after = wire::duration(timeout);
             self.say(out, &format!("{}{after}\n", api::TIMED_OUT));
         }
         if self.form.exit_event {
             let chunk = ExecChunk {
                 stream: ChunkStream::Exit,
                 data: exit.code.to_string(),
+                seq: self.position,
                 timed_out: exit.timed_out,
                 oom_killed: exit.oom_killed,
             };
@@ -191,22 +253,22 @@ impl Lines {
     }
 }
 
-fn push(out: &mut Vec<u8>, stream: ChunkStream, data: String) {
-    write(out, &ExecChunk { stream, data, timed_out: false, oom_killed: false });
-}
-
 /// Writes a chunk of base64. It needs no JSON escapes, so it is encoded in place: this is where
 /// the time of a large stream goes.
-fn push_base64(out: &mut Vec<u8>, stream: ChunkStream, bytes: &[u8]) {
+fn push_base64(out: &mut Vec<u8>, stream: ChunkStream, bytes: &[u8], seq: Option<u64>) {
     let name = match stream {
         ChunkStream::Stdout => "stdout",
         ChunkStream::Stderr => "stderr",
         ChunkStream::Exit => "exit",
+        ChunkStream::Gap => "gap",
     };
     out.reserve(bytes.len() / 3 * 4 + 64);
     out.extend_from_slice(format!("{{\"stream\":\"{name}\",\"data\":\"").as_bytes());
     BASE64.encode_append(bytes, out);
-    out.extend_from_slice(b"\"}\n");
+    match seq {
+        Some(seq) => out.extend_from_slice(format!("\",\"seq\":{seq}}}\n").as_bytes()),
+        None => out.extend_from_slice(b"\"}\n"),
+    }
 }
 
 fn write(out: &mut Vec<u8>, chunk: &ExecChunk) {
@@ -227,7 +289,7 @@ mod test {
         base64: bool,
         exit_event: bool,
     ) -> (String, Option<HeaderValue>) {
-        let form = Form { base64, exit_event, timeout: Duration::from_secs(2) };
+        let form = Form { base64, exit_event, timeout: Some(Duration::from_secs(2)) };
         let account = Budget::new(1 << 20).account(Caller::Address(None), None);
         let response = response(stream::iter(events).boxed(), form, Outflow::new(account.nothing(), 0));
         let collected = response.into_body().collect().await.unwrap();

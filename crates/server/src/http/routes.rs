@@ -16,7 +16,7 @@ use super::policy::{ADMIN, About, Audit, Gate, KEY, OPEN, Policies, Policy};
 use super::state::Api;
 use super::{
     archives, audit, diagnostics, egress, events, exec, exec_socket, files, images, metrics, pauses, pool, ports,
-    preview, providers, quotas, sandbox_stats, sandboxes, search, secrets, system, templates, workers,
+    preview, processes, providers, quotas, sandbox_stats, sandboxes, search, secrets, system, templates, workers,
 };
 use crate::auth::Demand;
 use crate::auth::token::Scope;
@@ -99,6 +99,14 @@ fn table() -> Vec<Row> {
         get(   "/sandboxes/{id}/logs",                      routes!(sandboxes::logs),                READ_BOX),
         post(  "/sandboxes/{id}/exec",                      routes!(exec::exec),                     WRITE_BOX),
         get(   "/sandboxes/{id}/exec/ws",                   routes!(exec_socket::open),              Policy { takes_key_as_protocol: true, ..WRITE_BOX }),
+        get(   "/sandboxes/{id}/processes",                 routes!(processes::list),                READ_BOX),
+        get(   "/sandboxes/{id}/processes/{process}",       routes!(processes::get),                 READ_BOX),
+        delete("/sandboxes/{id}/processes/{process}",       routes!(processes::remove),              WRITE_BOX),
+        get(   "/sandboxes/{id}/processes/{process}/output", routes!(processes::output),             READ_BOX),
+        post(  "/sandboxes/{id}/processes/{process}/stdin", routes!(processes::input),               WRITE_BOX),
+        post(  "/sandboxes/{id}/processes/{process}/signal", routes!(processes::signal),             WRITE_BOX),
+        post(  "/sandboxes/{id}/processes/{process}/resize", routes!(processes::resize),             WRITE_BOX),
+        get(   "/sandboxes/{id}/processes/{process}/attach", routes!(exec_socket::attach),           Policy { takes_key_as_protocol: true, ..WRITE_BOX }),
         post(  "/sandboxes/{id}/files",                     routes!(files::write),                   WRITE_BOX),
         get(   "/sandboxes/{id}/files",                     routes!(files::read),                    READ_BOX),
         delete("/sandboxes/{id}/files",                     routes!(files::delete),                  WRITE_BOX),

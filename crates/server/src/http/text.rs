@@ -24,6 +24,11 @@ impl Text {
         String::from_utf8_lossy(&bytes[..whole]).into_owned()
     }
 
+    /// Returns the number of bytes that are held back.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// Returns the incomplete character held back, as U+FFFD.
     pub fn end(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.held)).into_owned()

@@ -61,10 +61,8 @@ fn subject(far: &TestServer, label: &'static str) -> Subject {
         })
         .without(Need::Images, IMAGES)
         .without(Need::Stdin, STDIN)
-        .without(Need::Control, CONTROL)
         .without(Need::Egress, EGRESS)
         .without(Need::PortWatch, PORT_WATCH)
-        .without(Need::Terminals, CONTROL)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -29,6 +29,7 @@ mod pause;
 mod pool;
 mod ports;
 mod previews;
+mod processes;
 mod prometheus;
 mod rate_limit;
 mod scale;

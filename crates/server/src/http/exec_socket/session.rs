@@ -1,11 +1,13 @@
-//! The session of a WebSocket: one command, from its start to its end.
+//! The session of a WebSocket: one command from its start to its end, or one process as long as the client
+//! is there.
 
 use std::time::Duration;
 
-use api::{SOCKET_STDERR, SOCKET_STDOUT, SocketKind, SocketOutput};
+use api::{SOCKET_SCREEN, SOCKET_STDERR, SOCKET_STDOUT, SocketKind, SocketOutput};
 use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::stream::BoxStream;
 use futures_util::{Sink, SinkExt, Stream, StreamExt, stream};
-use providers::{ExitStatus, OutputEvent, OutputStream, STREAM_BYTES_MAX};
+use providers::{ExitStatus, ProcessEvent, ProcessEvents, ProcessInput, STREAM_BYTES_MAX};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -13,8 +15,9 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::{Error as Fault, Message};
 
 use crate::budget::Reservation;
-use crate::control::{Handle, InteractiveExec, InteractiveInput};
+use crate::control::{AttachedProcess, Handle, InteractiveExec, InteractiveInput};
 use crate::http::error::{ApiError, malformed};
+use crate::http::ndjson::of_command;
 use crate::http::state::Api;
 use crate::http::strict_json::parse_as;
 use crate::http::text::Text;
@@ -52,20 +55,80 @@ where
         Err(end) => return end,
     };
     inflow.restart();
-    // One piece waits here, and one in the task that passes stdin on.
-    let (stdin, content) = mpsc::channel(1);
-    let content = stream::unfold(content, |mut content| async move { Some((Ok(content.recv().await?), content)) });
+    let (stdin, content) = input();
+    let content = content.map(|input| match input {
+        ProcessInput::Bytes(bytes) => Some(Ok(bytes)),
+        ProcessInput::End => None,
+    });
+    let content = content.take_while(|bytes| std::future::ready(bytes.is_some())).filter_map(std::future::ready);
     let input = InteractiveInput { stdin: content.boxed(), terminal: command.terminal };
     let begun = match api.control.exec_interactive(id, command.request, input).await {
         Ok(begun) => begun,
         Err(error) => return ApiError::from(error).into(),
     };
     let InteractiveExec { running, handle } = begun;
-    let form = Form { binary: command.binary, timeout: running.timeout };
+    let form = Form { binary: command.binary, timeout: Some(running.timeout), position: None };
+    exchange(api, id, socket, Exchange { stdin, handle, output: of_command(running.output), form }, inflow).await
+}
+
+/// Lets the client read a process, and send it input.
+pub(super) async fn attach(
+    api: Api,
+    id: String,
+    io: impl AsyncRead + AsyncWrite + Unpin,
+    held: Reservation,
+    view: View,
+) {
+    let mut session = Session::on(io, held).await;
+    let inflow = session.inflow();
+    let View { process: AttachedProcess { output, handle }, stdin, binary } = view;
+    let form = Form { binary, timeout: None, position: Some(0) };
+    let exchange = exchange(&api, &id, &mut session.socket, Exchange { stdin, handle, output, form }, &inflow);
+    let end = tokio::select! {
+        end = exchange => end,
+        () = api.stop.cancelled() => End::stopping("the process goes on"),
+    };
+    session.end(end).await;
+}
+
+/// A process that a client looks at.
+pub(super) struct View {
+    pub(super) process: AttachedProcess,
+    /// Where the client's input goes.
+    pub(super) stdin: mpsc::Sender<ProcessInput>,
+    /// True if output is sent as binary messages.
+    pub(super) binary: bool,
+}
+
+/// Makes a way for input. One piece waits here, and one in the task that passes it on.
+pub(super) fn input() -> (mpsc::Sender<ProcessInput>, BoxStream<'static, ProcessInput>) {
+    let (stdin, content) = mpsc::channel(1);
+    let content = stream::unfold(content, |mut content| async move { Some((content.recv().await?, content)) });
+    (stdin, content.boxed())
+}
+
+/// What is exchanged with the client.
+struct Exchange {
+    stdin: mpsc::Sender<ProcessInput>,
+    handle: Handle,
+    output: ProcessEvents,
+    form: Form,
+}
+
+async fn exchange<S>(
+    api: &Api,
+    id: &str,
+    socket: &mut WebSocketStream<S>,
+    Exchange { stdin, handle, output, form }: Exchange,
+    inflow: &Inflow,
+) -> End
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let (mut sink, mut source) = socket.split();
     tokio::select! {
         end = listen(&mut source, stdin, &handle, inflow) => end,
-        end = tell(&mut sink, running.output, form) => match end {
+        end = tell(&mut sink, output, form) => match end {
             Told::End(end) => end,
             Told::Cut(error) => ApiError::from(api.control.cut(id, error).await).into(),
         },
@@ -106,7 +169,7 @@ where
 }
 
 /// Handles the client's messages, until it hangs up or sends one that makes no sense.
-async fn listen<S>(source: &mut S, stdin: mpsc::Sender<Bytes>, handle: &Handle, inflow: &Inflow) -> End
+async fn listen<S>(source: &mut S, stdin: mpsc::Sender<ProcessInput>, handle: &Handle, inflow: &Inflow) -> End
 where
     S: Stream<Item = Result<Message, Fault>> + Unpin,
 {
@@ -131,7 +194,7 @@ where
 
 async fn take(
     text: &str,
-    stdin: &mut Option<mpsc::Sender<Bytes>>,
+    stdin: &mut Option<mpsc::Sender<ProcessInput>>,
     handle: &Handle,
     inflow: &Inflow,
 ) -> Result<(), ApiError> {
@@ -147,7 +210,10 @@ async fn take(
         }
         SocketKind::Eof => {
             parse_as::<api::SocketEof>(MESSAGE, json)?;
-            *stdin = None;
+            if let Some(stdin) = stdin.take() {
+                // A command that has ended needs no end of its stdin.
+                let _ = stdin.send(ProcessInput::End).await;
+            }
             Ok(())
         }
         SocketKind::Resize => {
@@ -162,11 +228,11 @@ async fn take(
 }
 
 /// Passes stdin on at the speed of the command.
-async fn feed(bytes: Bytes, stdin: Option<&mpsc::Sender<Bytes>>, inflow: &Inflow) -> Result<(), ApiError> {
+async fn feed(bytes: Bytes, stdin: Option<&mpsc::Sender<ProcessInput>>, inflow: &Inflow) -> Result<(), ApiError> {
     let stdin = stdin.ok_or_else(|| malformed("stdin has ended with `eof`; nothing can follow"))?;
     if !bytes.is_empty() {
         // A command that has closed its stdin needs no more of it.
-        let _ = stdin.send(inflow.counted(bytes).await?).await;
+        let _ = stdin.send(ProcessInput::Bytes(inflow.counted(bytes).await?)).await;
     }
     Ok(())
 }
@@ -175,7 +241,10 @@ async fn feed(bytes: Bytes, stdin: Option<&mpsc::Sender<Bytes>>, inflow: &Inflow
 #[derive(Debug, Clone, Copy)]
 struct Form {
     binary: bool,
-    timeout: Duration,
+    /// Deadline of the command, for the message when it passes.
+    timeout: Option<Duration>,
+    /// Position after the output that was sent; `None` for a command, whose output has none.
+    position: Option<u64>,
 }
 
 /// End of the output.
@@ -187,12 +256,14 @@ enum Told {
 }
 
 /// Sends what the command writes at the speed of the client, and pings it.
-async fn tell<S>(sink: &mut S, mut output: OutputStream, form: Form) -> Told
+async fn tell<S>(sink: &mut S, mut output: ProcessEvents, mut form: Form) -> Told
 where
     S: Sink<Message> + Unpin,
 {
     let mut pings = pings();
-    let (mut stdout, mut stderr) = (Text::default(), Text::default());
+    let (mut stdout, mut stderr, mut screen) = (Text::default(), Text::default(), Text::default());
+    // Message that follows the output.
+    let mut after = None;
     // Output that has arrived and is not sent yet.
     let mut rest = (SOCKET_STDOUT, Bytes::new());
     loop {
@@ -200,18 +271,40 @@ where
         let message = tokio::select! {
             () = std::future::ready(()), if !rest.1.is_empty() => {
                 let part = rest.1.split_to(form.bytes_max().min(rest.1.len()));
-                form.piece(rest.0, if rest.0 == SOCKET_STDOUT { &mut stdout } else { &mut stderr }, &part)
+                let text = match rest.0 {
+                    SOCKET_STDOUT => &mut stdout,
+                    SOCKET_STDERR => &mut stderr,
+                    _ => &mut screen,
+                };
+                let message = form.piece(rest.0, text, &part);
+                if rest.0 != SOCKET_SCREEN {
+                    form.position = form.position.map(|position| position + part.len() as u64);
+                }
+                if !form.binary && rest.1.is_empty() && let Some(seq) = form.position {
+                    // Before a character that is not complete.
+                    after = Some(json(&SocketOutput::Position { seq: seq - text.held() as u64 }));
+                }
+                message
             }
-            event = output.next(), if rest.1.is_empty() => match event {
-                Some(Ok(OutputEvent::Stdout(bytes))) => {
+            () = std::future::ready(()), if rest.1.is_empty() && after.is_some() => after.take(),
+            event = output.next(), if rest.1.is_empty() && after.is_none() => match event {
+                Some(Ok(ProcessEvent::Screen(bytes))) => {
+                    rest = (SOCKET_SCREEN, bytes);
+                    continue;
+                }
+                Some(Ok(ProcessEvent::Position(seq))) => {
+                    form.position = Some(seq);
+                    Some(json(&SocketOutput::Position { seq }))
+                }
+                Some(Ok(ProcessEvent::Stdout(bytes))) => {
                     rest = (SOCKET_STDOUT, bytes);
                     continue;
                 }
-                Some(Ok(OutputEvent::Stderr(bytes))) => {
+                Some(Ok(ProcessEvent::Stderr(bytes))) => {
                     rest = (SOCKET_STDERR, bytes);
                     continue;
                 }
-                Some(Ok(OutputEvent::Exit(exit))) => {
+                Some(Ok(ProcessEvent::Exit(exit))) => {
                     let last = [form.rest(SOCKET_STDOUT, &mut stdout), form.rest(SOCKET_STDERR, &mut stderr)];
                     return exited(sink, form, last, exit).await;
                 }
@@ -232,7 +325,8 @@ async fn exited<S>(sink: &mut S, form: Form, last: [Option<Message>; 2], exit: E
 where
     S: Sink<Message> + Unpin,
 {
-    let late = exit.timed_out.then(|| format!("{}{}\n", api::TIMED_OUT, wire::duration(form.timeout)));
+    let late = form.timeout.filter(|_| exit.timed_out);
+    let late = late.map(|timeout| format!("{}{}\n", api::TIMED_OUT, wire::duration(timeout)));
     let late = late.and_then(|words| form.piece(SOCKET_STDERR, &mut Text::default(), words.as_bytes()));
     for message in last.into_iter().flatten().chain(late) {
         if sink.send(message).await.is_err() {
@@ -270,8 +364,11 @@ fn written(stream: u8, data: String) -> Option<Message> {
     if data.is_empty() {
         return None;
     }
-    let words = if stream == SOCKET_STDERR { SocketOutput::Stderr { data } } else { SocketOutput::Stdout { data } };
-    Some(json(&words))
+    Some(json(&match stream {
+        SOCKET_STDERR => SocketOutput::Stderr { data },
+        SOCKET_SCREEN => SocketOutput::Screen { data },
+        _ => SocketOutput::Stdout { data },
+    }))
 }
 
 #[cfg(test)]
@@ -351,7 +448,7 @@ mod test {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_is_sent_nothing_is_asked_whether_it_is_there() {
         let (mut sink, mut sent) = futures_channel();
-        let form = Form { binary: false, timeout: Duration::from_secs(1) };
+        let form = Form { binary: false, timeout: Some(Duration::from_secs(1)), position: None };
         let telling = tokio::time::timeout(
             3 * PING_EVERY + Duration::from_secs(1),
             tell(&mut sink, stream::pending().boxed(), form),
@@ -369,10 +466,10 @@ mod test {
     #[tokio::test]
     async fn characters_are_not_cut_and_what_is_left_comes_before_the_exit() {
         let (mut sink, mut sent) = futures_channel();
-        let piece = |bytes: &'static [u8]| Ok(OutputEvent::Stdout(Bytes::from_static(bytes)));
+        let piece = |bytes: &'static [u8]| Ok(ProcessEvent::Stdout(Bytes::from_static(bytes)));
         let exit = ExitStatus { code: 124, timed_out: true, oom_killed: false, duration: Duration::ZERO };
-        let events = [piece(b"a\xe2"), piece(b"\x82\xac"), piece(b"\xf0"), Ok(OutputEvent::Exit(exit))];
-        let form = Form { binary: false, timeout: Duration::from_secs(2) };
+        let events = [piece(b"a\xe2"), piece(b"\x82\xac"), piece(b"\xf0"), Ok(ProcessEvent::Exit(exit))];
+        let form = Form { binary: false, timeout: Some(Duration::from_secs(2)), position: None };
         let told = tell(&mut sink, stream::iter(events).boxed(), form).await;
         drop(sink);
         let mut texts = Vec::new();

@@ -37,11 +37,7 @@ pub fn socket_start(body: api::SocketStart) -> Result<SocketCommand, ApiError> {
         rows,
         binary,
     } = body;
-    let terminal = match (tty, cols, rows) {
-        (true, cols, rows) => Some(terminal_size(cols.unwrap_or(SIZE_DEFAULT.0), rows.unwrap_or(SIZE_DEFAULT.1))?),
-        (false, None, None) => None,
-        (false, ..) => return Err(malformed("`cols` and `rows` are the size of a terminal; ask for one with `tty`")),
-    };
+    let terminal = terminal(tty, cols, rows)?;
     let body = api::ExecRequest {
         command,
         args,
@@ -54,6 +50,15 @@ pub fn socket_start(body: api::SocketStart) -> Result<SocketCommand, ApiError> {
         ..api::ExecRequest::default()
     };
     Ok(SocketCommand { request: exec_request(body)?, terminal, binary })
+}
+
+/// Converts the request for a terminal, and its size.
+pub fn terminal(tty: bool, cols: Option<u16>, rows: Option<u16>) -> Result<Option<TerminalSize>, ApiError> {
+    match (tty, cols, rows) {
+        (true, cols, rows) => terminal_size(cols.unwrap_or(SIZE_DEFAULT.0), rows.unwrap_or(SIZE_DEFAULT.1)).map(Some),
+        (false, None, None) => Ok(None),
+        (false, ..) => Err(malformed("`cols` and `rows` are the size of a terminal; ask for one with `tty`")),
+    }
 }
 
 /// Checks the size of a terminal: both at least 1.

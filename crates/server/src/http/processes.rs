@@ -1,0 +1,188 @@
+//! `/sandboxes/{id}/processes`: commands in the background.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderValue;
+use axum::response::Response;
+use providers::{Attach, AttachFrom, ProcessAction, STREAM_BYTES_MAX};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::error::Result;
+use super::files::LIST_BYTES;
+use super::meter::{Meter, WAIT_MAX};
+use super::ndjson::{self, Form};
+use super::outflow::{OUTFLOW_BYTES, Outflow};
+use super::request::{Json as Body, Name, Names, Params};
+use super::state::Api;
+use super::wire;
+use crate::control::ProcessRef;
+
+/// List the background processes
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes", tag = "exec", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = Vec<api::Process>, description = "Those that run, and the newest that have ended, by number"),
+        (status = 400, body = api::ErrorBody, description = "The provider has none"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
+pub async fn list(State(api): State<Api>, Name(id): Name, meter: Meter) -> Result<Json<Vec<api::Process>>> {
+    meter.hold(LIST_BYTES).await?;
+    Ok(Json(api.control.processes(&id).await?.into_iter().map(wire::process).collect()))
+}
+
+/// Get a background process
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes/{process}", tag = "exec",
+    params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
+    responses(
+        (status = 200, body = api::Process, description = "Its state, and how it ended"),
+        (status = 400, body = api::ErrorBody, description = "No number and no name, or the provider has none"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
+pub async fn get(State(api): State<Api>, Names((id, process)): Names<(String, String)>) -> Result<Json<api::Process>> {
+    let process = wire::process_ref(&process)?;
+    Ok(Json(wire::process(api.control.process(&id, &process).await?)))
+}
+
+/// End a background process
+///
+/// Kills it with all its descendants, and forgets it with its output.
+#[utoipa::path(delete, path = "/api/v1/sandboxes/{id}/processes/{process}", tag = "exec",
+    params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
+    responses(
+        (status = 200, body = api::Status, description = "It is gone"),
+        (status = 400, body = api::ErrorBody, description = "No number and no name, or the provider has none"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
+pub async fn remove(
+    State(api): State<Api>,
+    Names((id, process)): Names<(String, String)>,
+) -> Result<Json<api::Status>> {
+    api.control.remove_process(&id, &wire::process_ref(&process)?).await?;
+    Ok(wire::status("removed"))
+}
+
+/// Query of a process's output.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct OutputParams {
+    /// Sequence number to read on from: the `seq` of the last chunk that is known; 0, the default, for all that
+    /// is kept
+    #[serde(default)]
+    #[param(minimum = 0)]
+    from: u64,
+    /// True to go on until the process ends
+    #[serde(default)]
+    follow: bool,
+    /// Encoding of the output
+    #[serde(default)]
+    #[param(inline)]
+    encoding: api::TextEncoding,
+}
+
+/// Read the output of a background process
+///
+/// NDJSON, a chunk a line, each with the sequence number to read on from. The last chunk of a process that has
+/// ended is its exit code. Where output is no longer kept, a `gap` says how many bytes are missing.
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes/{process}/output", tag = "exec",
+    params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name"), OutputParams),
+    responses(
+        (status = 200, description = "Its output",
+            content((api::ExecChunk = "application/x-ndjson"))),
+        (status = 400, body = api::ErrorBody, description = "A position that it has not reached"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox is not running"),
+        (status = 503, body = api::ErrorBody, description = "The caller holds too much of the server's memory")))]
+pub async fn output(
+    State(api): State<Api>,
+    Names((id, process)): Names<(String, String)>,
+    Params(params): Params<OutputParams>,
+    meter: Meter,
+) -> Result<Response> {
+    let process = wire::process_ref(&process)?;
+    let OutputParams { from, follow, encoding } = params;
+    let form = Form { base64: encoding == api::TextEncoding::Base64, exit_event: true, timeout: None };
+    read(&api, &id, &process, (from, follow), form, &meter).await
+}
+
+/// Streams the output of a process that has just been started, from its beginning.
+pub async fn stream(api: &Api, id: &str, process: u64, form: Form, meter: &Meter) -> Result<Response> {
+    let mut response = read(api, id, &ProcessRef::Number(process), (0, true), form, meter).await?;
+    response.headers_mut().insert(api::PROCESS_HEADER, HeaderValue::from(process));
+    Ok(response)
+}
+
+async fn read(
+    api: &Api,
+    id: &str,
+    process: &ProcessRef,
+    (from, follow): (u64, bool),
+    form: Form,
+    meter: &Meter,
+) -> Result<Response> {
+    let held = meter.account().reserve_within(STREAM_BYTES_MAX + OUTFLOW_BYTES, WAIT_MAX).await?;
+    let attach = Attach { from: AttachFrom::Position(from), follow, input: None };
+    let attached = api.control.attach_process(id, process, attach).await?;
+    Ok(ndjson::numbered(attached.output, from, form, Outflow::new(held, STREAM_BYTES_MAX)))
+}
+
+/// Write to the stdin of a background process
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/processes/{process}/stdin", tag = "exec",
+    params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
+    request_body = api::ProcessInput,
+    responses(
+        (status = 200, body = api::Status, description = "The process has taken it"),
+        (status = 400, body = api::ErrorBody, description = "No base64"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
+        (status = 409, body = api::ErrorBody, description = "Its stdin is not open, or it does not read it")))]
+pub async fn input(
+    State(api): State<Api>,
+    Names((id, process)): Names<(String, String)>,
+    Body(body): Body<api::ProcessInput>,
+) -> Result<Json<api::Status>> {
+    let process = wire::process_ref(&process)?;
+    let api::ProcessInput { data, encoding, eof } = body;
+    let data = wire::bytes("data", data, encoding)?;
+    api.control.process_input(&id, &process, data, eof).await?;
+    Ok(wire::status("written"))
+}
+
+/// Send a signal to a background process
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/processes/{process}/signal", tag = "exec",
+    params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
+    request_body = api::ProcessSignal,
+    responses(
+        (status = 200, body = api::Status, description = "Sent, if it has not ended"),
+        (status = 400, body = api::ErrorBody, description = "No such signal"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
+pub async fn signal(
+    State(api): State<Api>,
+    Names((id, process)): Names<(String, String)>,
+    Body(body): Body<api::ProcessSignal>,
+) -> Result<Json<api::Status>> {
+    let process = wire::process_ref(&process)?;
+    let signal = ProcessAction::Signal(wire::signal(&body.signal)?);
+    api.control.control_process(&id, &process, signal).await?;
+    Ok(wire::status("sent"))
+}
+
+/// Resize the terminal of a background process
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/processes/{process}/resize", tag = "exec",
+    params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
+    request_body = api::ProcessResize,
+    responses(
+        (status = 200, body = api::Status, description = "It has this size"),
+        (status = 400, body = api::ErrorBody, description = "No size, or no terminal"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
+pub async fn resize(
+    State(api): State<Api>,
+    Names((id, process)): Names<(String, String)>,
+    Body(body): Body<api::ProcessResize>,
+) -> Result<Json<api::Status>> {
+    let process = wire::process_ref(&process)?;
+    let size = ProcessAction::Resize(wire::terminal_size(body.cols, body.rows)?);
+    api.control.control_process(&id, &process, size).await?;
+    Ok(wire::status("resized"))
+}

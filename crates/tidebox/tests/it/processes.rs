@@ -1,0 +1,215 @@
+//! Commands in the background.
+
+use std::time::Duration;
+
+use client::api::ExecRequest;
+use client::{Client, ExecEvent, ProcessEvent};
+use serde_json::{Value, json};
+
+use crate::server::{MOCK, NATIVE, TestServer, free_port};
+
+async fn start(server: &TestServer, id: &str, body: Value) -> u64 {
+    let mut body = body;
+    body["background"] = json!(true);
+    let answer = server.post(&format!("/sandboxes/{id}/exec"), body).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    answer.json()["process_id"].as_u64().unwrap()
+}
+
+/// Reads the lines of a process's output.
+async fn output(server: &TestServer, id: &str, process: impl std::fmt::Display, query: &str) -> Vec<Value> {
+    let answer = server.get(&format!("/sandboxes/{id}/processes/{process}/output?{query}")).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    std::str::from_utf8(&answer.bytes).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn text(lines: &[Value]) -> String {
+    let written = lines.iter().filter(|line| ["stdout", "stderr"].contains(&line["stream"].as_str().unwrap()));
+    written.map(|line| line["data"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_process_lives_from_its_start_to_its_removal() {
+    let server = TestServer::start(NATIVE).await;
+    let id = server.spawn().await;
+    let line = "echo one; read more; echo $more >&2; exit 4";
+    let process = start(&server, &id, json!({"command": line, "name": "job", "stdin_open": true})).await;
+    server.until("the first line is there", async || text(&output(&server, &id, "job", "").await) == "one\n").await;
+    let lines = output(&server, &id, process, "").await;
+    assert_eq!(lines, [json!({"stream": "stdout", "data": "one\n", "seq": 4})]);
+    let listed = server.get(&format!("/sandboxes/{id}/processes")).await.ok();
+    let one = server.get(&format!("/sandboxes/{id}/processes/job")).await.ok();
+    assert_eq!(listed, json!([one]));
+    assert_eq!((&one["state"], &one["name"], &one["last_seq"]), (&json!("running"), &json!("job"), &json!(4)));
+    assert!(one["command"].as_str().unwrap().contains("read more"), "{one}");
+    let path = format!("/sandboxes/{id}/processes/job");
+    server.post(&format!("{path}/stdin"), json!({"data": "dHdvCg==", "encoding": "base64"})).await.ok();
+    let lines = output(&server, &id, "job", "from=4&follow=true").await;
+    assert_eq!(
+        lines,
+        [json!({"stream": "stderr", "data": "two\n", "seq": 8}), json!({"stream": "exit", "data": "4", "seq": 8}),]
+    );
+    let ended = server.get(&path).await.ok();
+    assert_eq!((&ended["state"], &ended["exit_code"], ended.get("pid")), (&json!("exited"), &json!(4), None));
+    server.delete(&path).await.ok();
+    server.get(&path).await.refused(404, "not_found", "`job`");
+    server.delete(&path).await.refused(404, "not_found", "`job`");
+}
+
+#[tokio::test]
+async fn a_process_that_is_not_wanted_so_is_refused() {
+    let server = TestServer::start(NATIVE).await;
+    let id = server.spawn().await;
+    let exec = format!("/sandboxes/{id}/exec");
+    for (body, words) in [
+        (json!({"background": true, "stream": true}), "exclude"),
+        (json!({"background": true, "exit_event": true}), "exit_event"),
+        (json!({"background": true, "resumable": true, "stream": true}), "resumable"),
+        (json!({"resumable": true}), "stream"),
+        (json!({"name": "x"}), "background"),
+        (json!({"tty": true}), "exec/ws"),
+        (json!({"linger": "1s"}), "background"),
+        (json!({"stdin_open": true}), "background"),
+        (json!({"background": true, "cols": 80}), "tty"),
+        (json!({"background": true, "tty": true, "rows": 0}), "at least 1"),
+        (json!({"background": true, "tty": true, "rows": 65536}), "rows"),
+        (json!({"background": true, "linger": "0s"}), "linger"),
+        (json!({"background": true, "timeout": "soon"}), "timeout"),
+        (json!({"background": true, "name": "7"}), "letter"),
+        (json!({"background": true, "name": "a/b"}), "letters"),
+        (json!({"background": true, "workdir": "/nowhere"}), "workdir"),
+    ] {
+        let mut body = body;
+        body["command"] = json!("true");
+        let answer = server.post(&exec, body.clone()).await;
+        if words == "workdir" {
+            assert_eq!(answer.status, 400, "{body}: {answer:?}");
+        } else {
+            answer.refused(400, "bad_request", words);
+        }
+    }
+    let job = json!({"command": "sleep 100", "name": "job"});
+    let process = start(&server, &id, job.clone()).await;
+    let mut again = job;
+    again["background"] = json!(true);
+    server.post(&exec, again).await.refused(409, "conflict", "job");
+    let path = format!("/sandboxes/{id}/processes/{process}");
+    server.get(&format!("{path}/output?from=1")).await.refused(400, "bad_request", "0 bytes so far");
+    server.get(&format!("{path}/output?from=-1")).await.refused(400, "bad_request", "from");
+    server.post(&format!("{path}/stdin"), json!({"data": "x"})).await.refused(409, "conflict", "stdin");
+    server.post(&format!("{path}/stdin"), json!({"data": "?", "encoding": "base64"})).await.refused(
+        400,
+        "bad_request",
+        "base64",
+    );
+    server.post(&format!("{path}/resize"), json!({"cols": 1, "rows": 1})).await.refused(400, "bad_request", "terminal");
+    server.post(&format!("{path}/signal"), json!({"signal": "SIGNONE"})).await.refused(400, "bad_request", "SIGNONE");
+    for unknown in ["99", "none", "18446744073709551615"] {
+        let path = format!("/sandboxes/{id}/processes/{unknown}");
+        server.get(&path).await.refused(404, "not_found", unknown);
+        server.post(&format!("{path}/signal"), json!({"signal": "TERM"})).await.refused(404, "not_found", unknown);
+        server.get(&format!("{path}/output")).await.refused(404, "not_found", "process");
+    }
+    server.get(&format!("/sandboxes/{id}/processes/18446744073709551616")).await.refused(400, "bad_request", "number");
+    server.post(&format!("{path}/signal"), json!({"signal": "TERM"})).await.ok();
+    let lines = output(&server, &id, process, "follow=true").await;
+    assert_eq!(lines.last().unwrap()["data"], "143");
+}
+
+#[tokio::test]
+async fn a_provider_without_processes_says_so() {
+    let server = TestServer::start(MOCK).await;
+    let id = server.spawn().await;
+    let body = json!({"command": "true", "background": true});
+    server.post(&format!("/sandboxes/{id}/exec"), body).await.refused(400, "not_supported", "background");
+    server.get(&format!("/sandboxes/{id}/processes")).await.refused(400, "not_supported", "background");
+}
+
+#[tokio::test]
+async fn no_line_is_lost_or_comes_twice_though_the_server_is_killed() {
+    let mut server = TestServer::start(&format!("{NATIVE} server.port={}", free_port())).await;
+    let id = server.spawn().await;
+    let line = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo line $i; done; echo over >&2; sleep 0.2; exit 3";
+    let process = start(&server, &id, json!({"command": line})).await;
+    let expected: String = (1..=20_000).map(|n| format!("line {n}\n")).collect();
+    let client = Client::new(&server.url, None, None).unwrap();
+    let (mut seen, mut seq) = (String::new(), 0);
+    let mut exit = None;
+    for round in 0.. {
+        let mut reader = client.process_output(&id, &process.to_string(), seq, true).await.unwrap();
+        loop {
+            match reader.next().await {
+                Ok(Some(ProcessEvent::Stdout(bytes))) => seen.push_str(std::str::from_utf8(&bytes).unwrap()),
+                Ok(Some(ProcessEvent::Stderr(bytes))) => assert_eq!(&bytes[..], b"over\n"),
+                Ok(Some(ProcessEvent::Exit(ended))) => exit = Some(ended.code),
+                Ok(Some(event)) => panic!("{event:?}"),
+                Ok(None) => break,
+                Err(error) => panic!("{error}"),
+            }
+            if round < 2 && reader.seq() > (round + 1) * 40_000 {
+                break;
+            }
+        }
+        seq = reader.seq();
+        if exit.is_some() {
+            break;
+        }
+        server.kill();
+        server.launch().await;
+    }
+    assert_eq!(exit, Some(3));
+    assert!(seen == expected, "{} of {} bytes", seen.len(), expected.len());
+}
+
+#[tokio::test]
+async fn a_resumable_stream_goes_on_after_the_server_was_killed() {
+    let mut server = TestServer::start(&format!("{NATIVE} server.port={}", free_port())).await;
+    let id = server.spawn().await;
+    let client = Client::new(&server.url, None, None).unwrap();
+    let line = "i=0; while [ $i -lt 300 ]; do i=$((i+1)); echo line $i; sleep 0.01; done; exit 5";
+    let request = ExecRequest { command: line.to_owned(), ..ExecRequest::default() };
+    let mut stream = client.exec_resumable(&id, request.clone()).await.unwrap();
+    let mut seen = String::new();
+    let mut killed = false;
+    let code = loop {
+        match stream.next().await.unwrap().unwrap() {
+            ExecEvent::Stdout(bytes) => seen.push_str(std::str::from_utf8(&bytes).unwrap()),
+            ExecEvent::Stderr(bytes) => panic!("{bytes:?}"),
+            ExecEvent::Exit(exit) => break exit.code,
+        }
+        if !killed && seen.contains("line 50\n") {
+            killed = true;
+            server.kill();
+            server.launch().await;
+        }
+    };
+    assert_eq!((code, killed), (5, true));
+    assert!(seen == (1..=300).map(|n| format!("line {n}\n")).collect::<String>(), "{seen}");
+    let mut left = client.exec_resumable(&id, request).await.unwrap();
+    left.next().await.unwrap();
+    left.kill().await.unwrap();
+    let running = client.processes(&id).await.unwrap().into_iter().filter(|process| process.exit_code.is_none());
+    assert_eq!(running.count(), 0);
+}
+
+#[tokio::test]
+async fn a_resumable_stream_waits_for_a_slow_client_and_loses_nothing() {
+    let server = TestServer::start(NATIVE).await;
+    let id = server.spawn().await;
+    let client = Client::new(&server.url, None, None).unwrap();
+    let request = ExecRequest { command: "seq 1 3000000".to_owned(), ..ExecRequest::default() };
+    let mut stream = client.exec_resumable(&id, request).await.unwrap();
+    let first = stream.next().await.unwrap().unwrap();
+    // Long enough for all of it, if the command did not wait.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let process = client.processes(&id).await.unwrap().remove(0);
+    assert!(process.exit_code.is_none() && process.last_seq < 20_000_000, "{process:?}");
+    let ExecEvent::Stdout(first) = first else { panic!("{first:?}") };
+    let mut seen = first.to_vec();
+    while let Some(event) = stream.next().await.unwrap() {
+        if let ExecEvent::Stdout(bytes) = event {
+            seen.extend_from_slice(&bytes);
+        }
+    }
+    assert!(seen == (1..=3_000_000).map(|n| format!("{n}\n")).collect::<String>().into_bytes());
+}
