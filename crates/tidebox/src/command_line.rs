@@ -12,8 +12,9 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
-    audit, bench, completion, config, cp, destroy, doctor, egress, events, exec, extend, forward, get, grep, image,
-    list, logs, open, pause, ports, provider, prune, run, secret, serve, spawn, stats, template, top, version, worker,
+    attach, audit, bench, completion, config, cp, destroy, doctor, egress, events, exec, extend, forward, get, grep,
+    image, kill, list, logs, open, pause, ports, provider, prune, ps, run, secret, serve, shell, spawn, stats,
+    template, top, version, worker,
 };
 
 /// Disposable sandboxes for unreviewed code.
@@ -101,6 +102,10 @@ enum Remote {
     List(list::ListArgs),
     Get(get::GetArgs),
     Exec(exec::ExecArgs),
+    Shell(shell::ShellArgs),
+    Ps(ps::PsArgs),
+    Attach(attach::AttachArgs),
+    Kill(kill::KillArgs),
     Cp(cp::CpArgs),
     Grep(grep::GrepArgs),
     Logs(logs::LogsArgs),
@@ -188,6 +193,10 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::List(args) => list::run(context, &args).await,
         Remote::Get(args) => get::run(context, &args).await,
         Remote::Exec(args) => exec::run(context, args).await,
+        Remote::Shell(args) => shell::run(context, args).await,
+        Remote::Ps(args) => ps::run(context, &args).await,
+        Remote::Attach(args) => attach::run(context, args).await,
+        Remote::Kill(args) => kill::run(context, &args).await,
         Remote::Cp(args) => cp::run(context, &args).await,
         Remote::Grep(args) => grep::run(context, &args).await,
         Remote::Logs(args) => logs::run(context, &args).await,

@@ -2,34 +2,86 @@
 
 mod stdin;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use api::{ExecMode, ExecRequest, ExecResult, TextEncoding};
+use api::{ExecMode, ExecRequest, ExecResult, ProcessStarted};
 use clap::Args;
 use client::{Client, ExecEvent, ExecStream, Exit};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
+use crate::attach::{self, DETACH_KEYS, DetachKeys, End, Session};
 use crate::context::Context;
 use crate::failure::{EXEC_FAILED, Failure, Result};
 use crate::output::{Format, note};
 use crate::signals::Signals;
 use crate::values::{pair, string_map};
 
+/// Time without a client after which a process that has no name ends.
+const LINGER: &str = "1m";
+/// Line that starts the best shell of the sandbox as a login shell.
+pub const SHELL: &str = "if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi";
+
 /// Run a command in a sandbox
 #[derive(Debug, Args)]
 #[command(
     after_help = "The words after -- are run as they are, without a shell; -c gives a line to /bin/sh instead.\n\
     Output arrives as it is written, byte by byte. The exit code is the command's own; 124 at the\n\
-    deadline; 125 if the command could not be run at all. Ctrl-C ends the command.\n\n\
+    deadline; 125 if the command could not be run at all. Ctrl-C ends the command.\n\
+    With -it it has this terminal, with every key; Ctrl-P Ctrl-Q leaves it. A line that breaks is\n\
+    opened anew. With a name it goes on when this command ends, and `tidebox attach` comes back to it.\n\n\
     tidebox exec sb-… -- python3 -c 'print(1)'\n\
     tidebox exec sb-… -c 'ls | wc -l'\n\
-    tidebox exec sb-… -- sh < script.sh"
+    tidebox exec sb-… -- sh < script.sh\n\
+    tidebox exec sb-… -it -- vim notes.txt\n\
+    tidebox exec sb-… -d --name web -- python3 -m http.server"
 )]
 pub struct ExecArgs {
     /// The sandbox
     id: String,
     #[command(flatten)]
     command: CommandArgs,
+    #[command(flatten)]
+    interaction: InteractionArgs,
+}
+
+/// How a person has part in the command.
+#[derive(Debug, Args)]
+pub struct InteractionArgs {
+    /// Pass stdin on as it is typed or written
+    #[arg(short, long, conflicts_with = "no_stdin")]
+    interactive: bool,
+    /// Give the command a terminal; with -i it is this one
+    #[arg(short, long)]
+    tty: bool,
+    /// Start it in the background, and print the number of the process
+    #[arg(short, long, conflicts_with = "interactive")]
+    detach: bool,
+    /// Name of the process, which then goes on when this command ends. One that runs already is attached to
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Keys that leave the process; empty for none
+    #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS, value_parser = DetachKeys::parse)]
+    detach_keys: DetachKeys,
+}
+
+/// How a person has part in a command that is not just run.
+#[derive(Debug)]
+pub struct Interaction {
+    pub interactive: bool,
+    pub tty: bool,
+    pub detach: bool,
+    pub name: Option<String>,
+    pub detach_keys: DetachKeys,
+}
+
+impl InteractionArgs {
+    /// Returns what is asked for; `None` for a command that is just run.
+    pub fn asked(self) -> Option<Interaction> {
+        let InteractionArgs { interactive, tty, detach, name, detach_keys } = self;
+        let is_asked = interactive || tty || detach || name.is_some();
+        is_asked.then_some(Interaction { interactive, tty, detach, name, detach_keys })
+    }
 }
 
 /// Command to run, with its environment, user, deadline and stdin.
@@ -40,7 +92,7 @@ pub struct CommandArgs {
         short = 'c',
         long = "command",
         value_name = "LINE",
-        required_unless_present = "words",
+        required_unless_present_any = ["words", "tty"],
         conflicts_with = "words"
     )]
     line: Option<String>,
@@ -69,6 +121,10 @@ pub struct CommandArgs {
 
 /// Runs the command and exits with its exit code.
 pub async fn run(context: &Context, args: ExecArgs) -> Result {
+    if let Some(interaction) = args.interaction.asked() {
+        let request = args.command.described().map_err(Failure::of_exec)?;
+        return interact(context, &args.id, request, interaction).await;
+    }
     let request = request(context, args.command).await.map_err(Failure::of_exec)?;
     let mut signals = Signals::listen().map_err(Failure::of_exec)?;
     tokio::select! {
@@ -80,35 +136,84 @@ pub async fn run(context: &Context, args: ExecArgs) -> Result {
 
 /// Builds the request, reading stdin to its end.
 pub async fn request(context: &Context, args: CommandArgs) -> Result<ExecRequest> {
-    let env = string_map("--env", &args.env)?;
-    let env_secret = string_map("--env-secret", &args.env_secret)?;
-    let (command, arguments, mode) = match args.line {
-        Some(line) => (line, Vec::new(), ExecMode::Shell),
-        None => {
-            let mut words = args.words.into_iter();
-            let program = words.next().ok_or_else(|| Failure::usage("no command; write it after --"))?;
-            (program, words.collect(), ExecMode::Argv)
-        }
-    };
-    let stdin = if args.no_stdin { None } else { stdin::read(context.output).await? };
-    let (stdin, stdin_encoding) = match stdin {
-        Some((text, encoding)) => (Some(text), encoding),
-        None => (None, TextEncoding::Utf8),
-    };
-    let (workdir, user, timeout) = (args.workdir, args.user, args.timeout);
-    Ok(ExecRequest {
-        command,
-        args: arguments,
-        mode,
-        env,
-        env_secret,
-        workdir,
-        user,
-        timeout,
-        stdin,
-        stdin_encoding,
-        ..ExecRequest::default()
+    let no_stdin = args.no_stdin;
+    let request = args.described()?;
+    let stdin = if no_stdin { None } else { stdin::read(context.output).await? };
+    Ok(match stdin {
+        Some((text, stdin_encoding)) => ExecRequest { stdin: Some(text), stdin_encoding, ..request },
+        None => request,
     })
+}
+
+impl CommandArgs {
+    /// Builds the request without stdin. Without a command it is a shell.
+    pub fn described(self) -> Result<ExecRequest> {
+        let env = string_map("--env", &self.env)?;
+        let env_secret = string_map("--env-secret", &self.env_secret)?;
+        let mut words = self.words.into_iter();
+        let (command, args, mode) = match (self.line, words.next()) {
+            (Some(line), _) => (line, Vec::new(), ExecMode::Shell),
+            (None, Some(program)) => (program, words.collect(), ExecMode::Argv),
+            (None, None) => (SHELL.to_owned(), Vec::new(), ExecMode::Shell),
+        };
+        let (workdir, user, timeout) = (self.workdir, self.user, self.timeout);
+        Ok(ExecRequest { command, args, mode, env, env_secret, workdir, user, timeout, ..ExecRequest::default() })
+    }
+}
+
+/// Runs the command in the background of the sandbox, and attaches to it unless that is not wanted.
+pub async fn interact(context: &Context, id: &str, request: ExecRequest, asked: Interaction) -> Result {
+    converse(context, id, request, asked).await.map(ExitCode::from).map_err(Failure::of_exec)
+}
+
+/// Does what [`interact`] does, and returns the exit code.
+pub async fn converse(context: &Context, id: &str, mut request: ExecRequest, asked: Interaction) -> Result<u8> {
+    let Interaction { interactive, tty, detach, name, detach_keys } = asked;
+    if tty && interactive && !std::io::stdin().is_terminal() {
+        return Err(Failure::usage("stdin is no terminal; leave out -t"));
+    }
+    if tty {
+        // Programs draw for the terminal that shows them.
+        if let Some(term) = std::env::var("TERM").ok().filter(|term| !term.is_empty()) {
+            request.env.0.entry("TERM".to_owned()).or_insert(term);
+        }
+        (request.cols, request.rows) = attach::size().unzip();
+    }
+    (request.tty, request.stdin_open, request.name) = (tty, interactive, name.clone());
+    if name.is_none() && !detach {
+        request.linger = Some(LINGER.to_owned());
+    }
+    let client = &context.client;
+    let mut signals = Signals::listen()?;
+    let (process, has_terminal) = match client.start_process(id, request).await {
+        Ok(started) => (started.process_id, tty),
+        Err(error) if error.is_code("conflict") && !detach && name.is_some() => {
+            let found = client.process(id, name.as_deref().unwrap_or_default()).await?;
+            (found.process_id, found.tty)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if detach {
+        let started = ProcessStarted { process_id: process, name };
+        context.output.print(&started, |started| started.process_id.to_string())?;
+        return Ok(0);
+    }
+    let process = process.to_string();
+    let session = Session { id, process: &process, has_terminal, takes_input: interactive, detach_keys };
+    let end = session.run(client, &mut signals).await;
+    if name.is_none() && !matches!(end, Ok(End::Detached)) {
+        // Else it would be listed for as long as it lingers.
+        let _ = client.remove_process(id, &process).await;
+    }
+    match end? {
+        End::Exited(code) => Ok(code),
+        End::Detached => {
+            let kept = if name.is_some() { "" } else { " within a minute" };
+            context.output.remark(&format!("detached; `tidebox attach {id} {process}` comes back{kept}"));
+            Ok(0)
+        }
+        End::Signalled(code) => Err(Failure::silent(code)),
+    }
 }
 
 /// Runs the command, prints its output, and returns its exit code.
@@ -170,7 +275,7 @@ fn explained(error: client::Error) -> Failure {
 
 /// Returns the command's own exit code, or [`EXEC_FAILED`] for a code that no process of this
 /// system could have.
-fn exit_code(code: i32) -> u8 {
+pub fn exit_code(code: i32) -> u8 {
     u8::try_from(code).unwrap_or(EXEC_FAILED)
 }
 

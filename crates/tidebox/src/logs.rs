@@ -1,26 +1,43 @@
 //! `tidebox logs`: a sandbox's console.
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::Args;
+use client::{Error, ProcessEvent};
+use tokio::time::{Instant, sleep};
 
+use crate::attach::{RECONNECT_MAX, RECONNECT_PAUSE};
 use crate::context::Context;
 use crate::failure::Result;
-use crate::output::harmless;
+use crate::output::{harmless, note, stdout};
 
-/// Print the newest lines of a sandbox's console
+/// Print the newest lines of a sandbox's console, or the output of a background process
 #[derive(Debug, Args)]
+#[command(after_help = "tidebox logs sb-…\n\
+    tidebox logs sb-… --process web -f")]
 pub struct LogsArgs {
     /// The sandbox
     id: String,
     /// Number of lines; the server's default (100) if left out
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "process")]
     lines: Option<u32>,
+    /// The process whose output to print: its number or its name
+    #[arg(short, long, value_name = "PROCESS")]
+    process: Option<String>,
+    /// Go on until the process ends
+    #[arg(short, long, requires = "process")]
+    follow: bool,
+    /// Number of bytes of output to leave out: what is known already
+    #[arg(long, value_name = "SEQ", default_value_t = 0, requires = "process")]
+    from: u64,
 }
 
 /// Prints the lines, oldest first.
 pub async fn run(context: &Context, args: &LogsArgs) -> Result {
+    if let Some(process) = &args.process {
+        return output(context, args, process).await;
+    }
     let lines = context.client.logs(&args.id, args.lines).await?;
     let to_terminal = std::io::stdout().is_terminal();
     context.output.print(&lines, |lines| {
@@ -32,4 +49,38 @@ pub async fn run(context: &Context, args: &LogsArgs) -> Result {
         })
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the output of a process, to the streams that it was written to. A line that breaks is opened
+/// anew.
+async fn output(context: &Context, args: &LogsArgs, process: &str) -> Result {
+    let number = context.client.process(&args.id, process).await?.process_id.to_string();
+    let (mut from, mut broken_since) = (args.from, None::<Instant>);
+    loop {
+        let opened = context.client.process_output(&args.id, &number, from, args.follow).await;
+        let error = match opened {
+            Ok(mut events) => loop {
+                match events.next().await {
+                    Ok(Some(ProcessEvent::Stdout(bytes) | ProcessEvent::Screen(bytes))) => stdout(&bytes)?,
+                    Ok(Some(ProcessEvent::Stderr(bytes))) => {
+                        // A closed stderr must not end the output.
+                        let _ = std::io::stderr().write_all(&bytes);
+                    }
+                    Ok(Some(ProcessEvent::Gap(bytes))) => {
+                        note(&format!("tidebox: {bytes} bytes of output are no longer kept"));
+                    }
+                    Ok(Some(ProcessEvent::Exit(_)) | None) => return Ok(ExitCode::SUCCESS),
+                    Err(error) => break error,
+                }
+                (from, broken_since) = (events.seq(), None);
+            },
+            Err(error) => error,
+        };
+        let is_broken = matches!(error, Error::Cut { .. } | Error::Timeout { .. } | Error::Connect { .. });
+        let since = *broken_since.get_or_insert_with(Instant::now);
+        if !args.follow || !is_broken || since.elapsed() > RECONNECT_MAX {
+            return Err(error.into());
+        }
+        sleep(RECONNECT_PAUSE).await;
+    }
 }

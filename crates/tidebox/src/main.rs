@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+mod attach;
 mod audit;
 mod bench;
 mod command_line;
@@ -20,6 +21,7 @@ mod forward;
 mod get;
 mod grep;
 mod image;
+mod kill;
 mod list;
 mod log;
 mod logs;
@@ -30,9 +32,11 @@ mod pause;
 mod ports;
 mod provider;
 mod prune;
+mod ps;
 mod run;
 mod secret;
 mod serve;
+mod shell;
 mod signals;
 mod spawn;
 mod stats;

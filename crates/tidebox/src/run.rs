@@ -9,8 +9,9 @@ use clap::Args;
 use client::Filter;
 use tokio::time::timeout;
 
+use crate::attach::DetachKeys;
 use crate::context::Context;
-use crate::exec::{self, CommandArgs};
+use crate::exec::{self, CommandArgs, Interaction};
 use crate::failure::{Failure, Result};
 use crate::output::note;
 use crate::signals::Signals;
@@ -31,7 +32,8 @@ const DESTROY_MAX: Duration = Duration::from_secs(30);
     after_help = "The box is removed however the command ends, also on Ctrl-C. The exit code is the command's own;\n\
     124 at the deadline; 125 if there was no box or the command could not be run.\n\n\
     tidebox run host -- python3 -c 'print(1)'\n\
-    tidebox run host --memory-mb 256 -c 'dmesg | tail' -n"
+    tidebox run host --memory-mb 256 -c 'dmesg | tail' -n\n\
+    tidebox run host -it"
 )]
 pub struct RunArgs {
     /// Image, such as host or python:3.12
@@ -43,6 +45,12 @@ pub struct RunArgs {
     owner: Option<String>,
     #[command(flatten)]
     command: CommandArgs,
+    /// Pass stdin on as it is typed or written
+    #[arg(short, long, conflicts_with = "no_stdin")]
+    interactive: bool,
+    /// Give the command a terminal; with -i it is this one. Without a command it is a shell
+    #[arg(short, long)]
+    tty: bool,
 }
 
 /// Makes the box, runs the command, removes the box, and exits with the command's code.
@@ -51,7 +59,10 @@ pub async fn run(context: &Context, args: RunArgs) -> Result {
     let mut spawn = SpawnRequest { owner_id: args.owner, ..options.into() };
     let run = format!("{:016x}", RandomState::new().hash_one(()));
     spawn.metadata.get_or_insert_default().0.insert(RUN_LABEL.to_owned(), run.clone());
-    let request = exec::request(context, args.command).await.map_err(Failure::of_exec)?;
+    let (interactive, tty) = (args.interactive, args.tty);
+    let request =
+        if interactive || tty { args.command.described() } else { exec::request(context, args.command).await };
+    let request = request.map_err(Failure::of_exec)?;
     let mut signals = Signals::listen().map_err(Failure::of_exec)?;
     let (sandbox, interrupted) = match make(context, &spawn, &mut signals).await {
         Ok(made) => made,
@@ -63,6 +74,12 @@ pub async fn run(context: &Context, args: RunArgs) -> Result {
     };
     let result = match interrupted {
         Some(exit) => Err(Failure::silent(exit)),
+        None if interactive || tty => {
+            // The box ends with the command, so there is nothing to come back to.
+            let (detach, name, detach_keys) = (false, None, DetachKeys::default());
+            let asked = Interaction { interactive, tty, detach, name, detach_keys };
+            exec::converse(context, &sandbox.id, request, asked).await
+        }
         None => perform(context, &sandbox, request, &mut signals).await,
     };
     remove(context, &sandbox, &mut signals).await;

@@ -1,0 +1,278 @@
+//! `tidebox attach`: a background process at this terminal. What `exec -i` and `shell` do once their
+//! process runs is the same.
+
+mod keys;
+mod terminal;
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Args;
+use client::{Attached, AttachedInput, Client, Error, ProcessEvent};
+use tokio::io::AsyncReadExt as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+pub use self::keys::DetachKeys;
+use self::keys::KeyFilter;
+use self::terminal::RawTerminal;
+pub use self::terminal::size;
+use crate::context::Context;
+use crate::exec::exit_code;
+use crate::failure::{Failure, Result};
+use crate::output::{note, stdout};
+use crate::signals::Signals;
+
+/// The keys that leave a program, if no others are given.
+pub const DETACH_KEYS: &str = "ctrl-p,ctrl-q";
+/// Longest time for which a broken line is opened anew.
+pub const RECONNECT_MAX: Duration = Duration::from_secs(45);
+/// Pause between two attempts.
+pub const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
+/// Size of reads from stdin.
+const INPUT_BYTES: usize = 16 * 1024;
+
+/// Attach this terminal to a background process
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The screen of its terminal is shown as it is, and goes on; without a terminal, all output that is kept.\n\
+    Ctrl-P Ctrl-Q leaves it, and it goes on. Several may be attached to one process. The exit code is\n\
+    that of the process; 0 after leaving it. A line that breaks is opened anew.\n\n\
+    tidebox attach sb-… build"
+)]
+pub struct AttachArgs {
+    /// The sandbox
+    id: String,
+    /// The process: its number or its name
+    process: String,
+    /// Pass no stdin
+    #[arg(short, long)]
+    no_stdin: bool,
+    /// Keys that leave the process; empty for none
+    #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS, value_parser = DetachKeys::parse)]
+    detach_keys: DetachKeys,
+}
+
+/// Attaches, and exits with the exit code of the process.
+pub async fn run(context: &Context, args: AttachArgs) -> Result {
+    let AttachArgs { id, process, no_stdin, detach_keys } = args;
+    let found = context.client.process(&id, &process).await.map_err(|error| Failure::from(error).of_exec())?;
+    // Its number: the name may be that of another one when the line is opened anew.
+    let process = found.process_id.to_string();
+    let session = Session { id: &id, process: &process, has_terminal: found.tty, takes_input: !no_stdin, detach_keys };
+    let mut signals = Signals::listen().map_err(Failure::of_exec)?;
+    let end = session.run(&context.client, &mut signals).await.map_err(Failure::of_exec)?;
+    match end {
+        End::Exited(code) => Ok(ExitCode::from(code)),
+        End::Detached => {
+            context.output.remark(&format!("detached; `tidebox attach {id} {process}` comes back"));
+            Ok(ExitCode::SUCCESS)
+        }
+        End::Signalled(code) => Err(Failure::silent(code)),
+    }
+}
+
+/// End of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The process ended, with this exit code.
+    Exited(u8),
+    /// The detach keys were typed.
+    Detached,
+    /// This process was told to end, with this exit code.
+    Signalled(u8),
+}
+
+/// A process that has this terminal.
+#[derive(Debug)]
+pub struct Session<'a> {
+    pub id: &'a str,
+    pub process: &'a str,
+    /// True if the process has a terminal.
+    pub has_terminal: bool,
+    pub takes_input: bool,
+    pub detach_keys: DetachKeys,
+}
+
+/// What this side hears.
+struct Here {
+    /// Input; ends with stdin.
+    input: mpsc::Receiver<Bytes>,
+    resized: Option<Signal>,
+    keys: KeyFilter,
+    input_ended: bool,
+}
+
+impl Session<'_> {
+    /// Lets the person here and the process in the sandbox talk until one of them ends it.
+    pub async fn run(self, client: &Client, signals: &mut Signals) -> Result<End> {
+        let at_terminal = self.has_terminal && self.takes_input && std::io::stdin().is_terminal();
+        let raw = if at_terminal { Some(RawTerminal::begin()?) } else { None };
+        let resized = if self.has_terminal { signal(SignalKind::window_change()).ok() } else { None };
+        let keys = if at_terminal { self.detach_keys.clone() } else { DetachKeys::default() };
+        let input = if self.takes_input { stdin() } else { mpsc::channel(1).1 };
+        let mut here = Here { input, resized, keys: KeyFilter::new(keys), input_ended: !self.takes_input };
+        let end = self.talk(client, signals, &mut here).await;
+        if let Some(raw) = &raw
+            && !matches!(end, Ok(End::Exited(_)))
+        {
+            raw.calm();
+        }
+        drop(raw);
+        if at_terminal && !matches!(end, Ok(End::Exited(_))) {
+            note("");
+        }
+        end
+    }
+
+    async fn talk(&self, client: &Client, signals: &mut Signals, here: &mut Here) -> Result<End> {
+        let size_here = || if self.has_terminal { size() } else { None };
+        let mut attached = client.attach_process(self.id, self.process, None, size_here()).await?;
+        loop {
+            let broken = match self.exchange(&mut attached, signals, here).await {
+                Ok(end) => return Ok(end),
+                Err(Problem::Line(error)) => error,
+                Err(Problem::Here(failure)) => return Err(failure),
+            };
+            let seq = attached.events.seq();
+            note(&format!("\r\ntidebox: the line broke ({broken}); it is opened again\r"));
+            attached = tokio::select! {
+                exit = signals.next() => return Ok(End::Signalled(exit)),
+                attached = self.again(client, seq, broken) => attached?,
+            };
+            if let Some((cols, rows)) = size_here() {
+                // If the line is broken again, the next event says so.
+                let _ = attached.input.resize(cols, rows).await;
+            }
+        }
+    }
+
+    /// Opens a broken line anew, where it was.
+    async fn again(&self, client: &Client, seq: u64, broken: Error) -> Result<Attached> {
+        let began = Instant::now();
+        loop {
+            match client.attach_process(self.id, self.process, Some(seq), None).await {
+                Ok(attached) => return Ok(attached),
+                Err(error) if error.is_code("not_found") || error.is_code("conflict") => return Err(error.into()),
+                Err(_) if began.elapsed() > RECONNECT_MAX => return Err(broken.into()),
+                Err(_) => sleep(RECONNECT_PAUSE).await,
+            }
+        }
+    }
+
+    /// Passes on what both sides say, until the end or until the line breaks.
+    async fn exchange(
+        &self,
+        attached: &mut Attached,
+        signals: &mut Signals,
+        here: &mut Here,
+    ) -> std::result::Result<End, Problem> {
+        let Attached { input, events } = attached;
+        loop {
+            tokio::select! {
+                event = events.next() => match event.map_err(of_line)? {
+                    Some(event) => {
+                        if let Some(end) = print(event).await.map_err(Problem::Here)? {
+                            return Ok(end);
+                        }
+                    }
+                    None => {
+                        let end = Failure::new("connection_cut", "the exit code of the process did not arrive");
+                        return Err(Problem::Here(end));
+                    }
+                },
+                typed = here.input.recv(), if !here.input_ended => match typed {
+                    Some(typed) => {
+                        let (passed, is_detach) = here.keys.take(&typed);
+                        send(input, passed.into()).await.map_err(Problem::Line)?;
+                        if is_detach {
+                            return Ok(End::Detached);
+                        }
+                    }
+                    None => {
+                        here.input_ended = true;
+                        input.end().await.map_err(Problem::Line)?;
+                    }
+                },
+                () = changed(&mut here.resized) => if let Some((cols, rows)) = size() {
+                    input.resize(cols, rows).await.map_err(Problem::Line)?;
+                },
+                exit = signals.next() => return Ok(End::Signalled(exit)),
+            }
+        }
+    }
+}
+
+/// Reason why an exchange stopped.
+enum Problem {
+    /// The line broke; it can be opened anew.
+    Line(Error),
+    Here(Failure),
+}
+
+/// Tells a broken line from an answer of the server.
+fn of_line(error: Error) -> Problem {
+    match error {
+        error @ (Error::Cut { .. } | Error::Timeout { .. } | Error::Connect { .. } | Error::Io(_)) => {
+            Problem::Line(error)
+        }
+        error if error.is_code("unavailable") => Problem::Line(error),
+        error => Problem::Here(error.into()),
+    }
+}
+
+async fn send(input: &mut AttachedInput, bytes: Bytes) -> client::Result<()> {
+    if bytes.is_empty() { Ok(()) } else { input.write(bytes).await }
+}
+
+/// Prints what the process wrote; returns its end.
+async fn print(event: ProcessEvent) -> Result<Option<End>> {
+    match event {
+        ProcessEvent::Screen(bytes) | ProcessEvent::Stdout(bytes) => {
+            tokio::task::block_in_place(|| stdout(&bytes))?;
+        }
+        // A closed stderr must not end the output.
+        ProcessEvent::Stderr(bytes) => {
+            use std::io::Write as _;
+            let _ = tokio::task::block_in_place(|| std::io::stderr().write_all(&bytes));
+        }
+        ProcessEvent::Gap(bytes) => note(&format!("tidebox: {bytes} bytes of output are no longer kept")),
+        ProcessEvent::Exit(exit) => {
+            if exit.oom_killed {
+                note("tidebox: the memory limit of the box ended a process of the command");
+            }
+            return Ok(Some(End::Exited(exit_code(exit.code))));
+        }
+    }
+    Ok(None)
+}
+
+/// Reads stdin as it comes.
+fn stdin() -> mpsc::Receiver<Bytes> {
+    let (send, receive) = mpsc::channel(4);
+    tokio::spawn(async move {
+        let mut stdin = tokio::io::stdin();
+        let mut buffer = vec![0; INPUT_BYTES];
+        while let Ok(len) = stdin.read(&mut buffer).await {
+            let bytes = Bytes::copy_from_slice(buffer.get(..len).unwrap_or_default());
+            if len == 0 || send.send(bytes).await.is_err() {
+                return;
+            }
+        }
+    });
+    receive
+}
+
+/// Waits until the terminal has another size.
+async fn changed(resized: &mut Option<Signal>) {
+    let has_changed = match resized {
+        Some(resized) => resized.recv().await.is_some(),
+        None => false,
+    };
+    if !has_changed {
+        std::future::pending::<()>().await;
+    }
+}
