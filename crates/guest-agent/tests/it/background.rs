@@ -67,7 +67,9 @@ impl Reader {
                     }
                     Kind::Screen => return Some(Event::Screen(frame.payload)),
                     Kind::Exit => return Some(Event::Exit(serde_json::from_slice(&frame.payload).unwrap())),
-                    kind => panic!("the agent sent {kind:?}"),
+                    kind @ (Kind::Start | Kind::Stdin | Kind::StdinEnd | Kind::Failure) => {
+                        panic!("the agent sent {kind:?}")
+                    }
                 }
             }
             let piece = within(self.body.frame()).await?.unwrap();
@@ -94,7 +96,7 @@ impl Reader {
         while !seen.contains(text) {
             match self.next().await.unwrap() {
                 Event::Output(_, bytes) => seen.push_str(&String::from_utf8_lossy(&bytes)),
-                event => panic!("{event:?} before {text:?}, after {seen:?}"),
+                event @ (Event::Screen(_) | Event::Exit(_)) => panic!("{event:?} before {text:?}, after {seen:?}"),
             }
         }
         seen

@@ -13,7 +13,6 @@ use crate::server::{MOCK, NATIVE, TestServer};
 
 /// Reasons for which some cases of the suite are skipped.
 const IMAGES: &str = "which images there are, the other service knows, and is asked only by the start";
-const CONTROL: &str = "a command of another service cannot be controlled while it runs";
 const EGRESS: &str = "the other service makes the connections out of its boxes";
 const PORT_WATCH: &str = "the other service has the events of its boxes";
 const STDIN: &str = "stdin is sent in the request, which has a bound";

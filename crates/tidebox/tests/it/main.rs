@@ -37,5 +37,6 @@ mod scenario;
 mod secrets;
 mod server;
 mod stats;
+mod terminals;
 mod websocket;
 mod workers;
