@@ -14,6 +14,7 @@ use client::{Attached, AttachedInput, Client, Error, ProcessEvent};
 use tokio::io::AsyncReadExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 pub use self::keys::DetachKeys;
@@ -113,7 +114,7 @@ impl Session<'_> {
         let raw = if at_terminal { Some(RawTerminal::begin()?) } else { None };
         let resized = if self.has_terminal { signal(SignalKind::window_change()).ok() } else { None };
         let keys = if at_terminal { self.detach_keys.clone() } else { DetachKeys::default() };
-        let input = if self.takes_input { stdin() } else { mpsc::channel(1).1 };
+        let (input, _reader) = if self.takes_input { stdin() } else { (mpsc::channel(1).1, JoinSet::new()) };
         let mut here = Here { input, resized, keys: KeyFilter::new(keys), input_ended: !self.takes_input };
         let end = self.talk(client, signals, &mut here).await;
         if let Some(raw) = &raw
@@ -215,13 +216,9 @@ enum Problem {
 
 /// Tells a broken line from an answer of the server.
 fn of_line(error: Error) -> Problem {
-    match error {
-        error @ (Error::Cut { .. } | Error::Timeout { .. } | Error::Connect { .. } | Error::Io(_)) => {
-            Problem::Line(error)
-        }
-        error if error.is_code("unavailable") => Problem::Line(error),
-        error => Problem::Here(error.into()),
-    }
+    let is_broken = matches!(error, Error::Cut { .. } | Error::Timeout { .. } | Error::Connect { .. } | Error::Io(_))
+        || error.is_code("unavailable");
+    if is_broken { Problem::Line(error) } else { Problem::Here(error.into()) }
 }
 
 async fn send(input: &mut AttachedInput, bytes: Bytes) -> client::Result<()> {
@@ -251,9 +248,10 @@ async fn print(event: ProcessEvent) -> Result<Option<End>> {
 }
 
 /// Reads stdin as it comes.
-fn stdin() -> mpsc::Receiver<Bytes> {
+fn stdin() -> (mpsc::Receiver<Bytes>, JoinSet<()>) {
     let (send, receive) = mpsc::channel(4);
-    tokio::spawn(async move {
+    let mut reader = JoinSet::new();
+    reader.spawn(async move {
         let mut stdin = tokio::io::stdin();
         let mut buffer = vec![0; INPUT_BYTES];
         while let Ok(len) = stdin.read(&mut buffer).await {
@@ -263,7 +261,7 @@ fn stdin() -> mpsc::Receiver<Bytes> {
             }
         }
     });
-    receive
+    (receive, reader)
 }
 
 /// Waits until the terminal has another size.

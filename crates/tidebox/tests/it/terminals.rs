@@ -32,7 +32,7 @@ enum Person {
     /// The command line, at a terminal of this machine.
     CommandLine(CommandLine),
     /// A page over a WebSocket.
-    Page(Page),
+    Page(Box<Page>),
 }
 
 struct CommandLine {
@@ -103,14 +103,13 @@ impl Person {
         }
         let client = Client::new(&server.url, None, None).unwrap();
         let attached = client.attach_process(id, name, None, Some((COLS, ROWS))).await.unwrap();
-        Person::Page(Page { attached, screen: screen(), exit: None })
+        Person::Page(Box::new(Page { attached, screen: screen(), exit: None }))
     }
 
     fn shown(&self) -> String {
         match self {
-            Person::CommandLine(CommandLine { screen, .. }) | Person::Page(Page { screen, .. }) => {
-                screen.lock().screen().contents()
-            }
+            Person::CommandLine(line) => line.screen.lock().screen().contents(),
+            Person::Page(page) => page.screen.lock().screen().contents(),
         }
     }
 
