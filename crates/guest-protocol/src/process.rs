@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Exec, Exit, TerminalSize};
+use crate::command::{Exec, Exit, TerminalSize};
 
 /// Longest name of a process, in bytes.
 pub const PROCESS_NAME_BYTES_MAX: usize = 64;

@@ -20,6 +20,7 @@ pub use guest_protocol::{
     TextPattern, Unpacked,
 };
 
+use crate::process::{ExitStatus, TerminalSize};
 use crate::{Attach, Background, Error, ProcessAction, ProcessEvents, ProcessInfo, Result, Signal};
 
 /// The highest permission bits.
@@ -55,15 +56,6 @@ pub struct Command {
     /// then comes as stdout, the end of stdin is typed into the terminal, and `TERM` is
     /// `xterm-256color` unless `env` sets it.
     pub terminal: Option<TerminalSize>,
-}
-
-/// Size of a terminal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TerminalSize {
-    /// Characters per line, at least 1.
-    pub cols: u16,
-    /// Number of lines, at least 1.
-    pub rows: u16,
 }
 
 /// A command that can be controlled while it runs.
@@ -110,20 +102,6 @@ pub enum OutputEvent {
     Stderr(Bytes),
     /// End of the command, the last event.
     Exit(ExitStatus),
-}
-
-/// Result of a command that has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExitStatus {
-    /// Exit code: the command's own, 128+n for signal n, 124 at the deadline, 126 if not
-    /// executable, 127 if not found.
-    pub code: i32,
-    /// True if the deadline ended it.
-    pub timed_out: bool,
-    /// True if the memory limit ended it or one of its children.
-    pub oom_killed: bool,
-    /// Time from the start to the end of the main process.
-    pub duration: Duration,
 }
 
 /// Metadata of a file or directory. For a link it describes the link, not its target.

@@ -44,19 +44,18 @@ pub use domain::{Chain, SandboxId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{
     ByteStream, Command, Control, EGRESS_HOST_BYTES_MAX, EgressAnswer, EgressRefusal, EgressRequest, EgressRequests,
-    ExitStatus, FileContent, FileInfo, FileScope, Guest, Interactive, ListeningPort, OutputEvent, OutputStream,
-    PATTERN_BYTES_MAX, PortChange, PortChanges, PortConnection, PortConnections, REPLACE_FILES_MAX, Replace,
-    ReplaceResult, ReplacedFile, SCOPE_GLOB_BYTES_MAX, SCOPE_GLOBS_MAX, SEARCH_CONTEXT_MAX, SEARCH_MATCHES_MAX,
-    SEARCH_TEXT_BYTES_MAX, STREAM_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch, SearchResult, TerminalSize,
-    TextPattern, Unpacked,
+    FileContent, FileInfo, FileScope, Guest, Interactive, ListeningPort, OutputEvent, OutputStream, PATTERN_BYTES_MAX,
+    PortChange, PortChanges, PortConnection, PortConnections, REPLACE_FILES_MAX, Replace, ReplaceResult, ReplacedFile,
+    SCOPE_GLOB_BYTES_MAX, SCOPE_GLOBS_MAX, SEARCH_CONTEXT_MAX, SEARCH_MATCHES_MAX, SEARCH_TEXT_BYTES_MAX,
+    STREAM_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch, SearchResult, TextPattern, Unpacked,
 };
 pub use host_disk::DiskUsage;
 pub use kernel::KernelShare;
 pub use local::agent_file::agent_program;
 pub use pauses::Pauses;
 pub use process::{
-    Attach, AttachFrom, Background, BackgroundStdin, ProcessAction, ProcessEvent, ProcessEvents, ProcessInfo,
-    ProcessInput, process_name_fault,
+    Attach, AttachFrom, Background, BackgroundStdin, ExitStatus, ProcessAction, ProcessEvent, ProcessEvents,
+    ProcessInfo, ProcessInput, TerminalSize, process_name_fault,
 };
 pub use provider::{Backend, Facts, Health, ImageSource, Isolation, LimitKind, Provider, capabilities};
 pub use signal::Signal;

@@ -8,7 +8,30 @@ use domain::Timestamp;
 use futures_util::stream::BoxStream;
 pub use guest_protocol::process_name_fault;
 
-use crate::{ExitStatus, Result, Signal, TerminalSize};
+use crate::{Result, Signal};
+
+/// Size of a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TerminalSize {
+    /// Characters per line, at least 1.
+    pub cols: u16,
+    /// Number of lines, at least 1.
+    pub rows: u16,
+}
+
+/// Result of a command that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExitStatus {
+    /// Exit code: the command's own, 128+n for signal n, 124 at the deadline, 126 if not
+    /// executable, 127 if not found.
+    pub code: i32,
+    /// True if the deadline ended it.
+    pub timed_out: bool,
+    /// True if the memory limit ended it or one of its children.
+    pub oom_killed: bool,
+    /// Time from the start to the end of the main process.
+    pub duration: Duration,
+}
 
 /// What a command in the background has beside one in the foreground.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -22,8 +22,7 @@ use self::keys::KeyFilter;
 use self::terminal::RawTerminal;
 pub use self::terminal::size;
 use crate::context::Context;
-use crate::exec::exit_code;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, exit_code};
 use crate::output::{note, stdout};
 use crate::signals::Signals;
 

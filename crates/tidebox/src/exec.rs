@@ -12,7 +12,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
 use crate::attach::{self, DETACH_KEYS, DetachKeys, End, Session};
 use crate::context::Context;
-use crate::failure::{EXEC_FAILED, Failure, Result};
+use crate::failure::{Failure, Result, exit_code};
 use crate::output::{Format, note};
 use crate::signals::Signals;
 use crate::values::{pair, string_map};
@@ -270,26 +270,5 @@ fn explained(error: client::Error) -> Failure {
         | client::Error::Protocol { .. }
         | client::Error::Cut { .. }
         | client::Error::Io(_)) => error.into(),
-    }
-}
-
-/// Returns the command's own exit code, or [`EXEC_FAILED`] for a code that no process of this
-/// system could have.
-pub fn exit_code(code: i32) -> u8 {
-    u8::try_from(code).unwrap_or(EXEC_FAILED)
-}
-
-#[cfg(test)]
-mod test {
-    use super::exit_code;
-
-    #[test]
-    fn the_commands_exit_code_passes_through_unchanged() {
-        for code in 0..=255 {
-            assert_eq!(i32::from(exit_code(code)), code);
-        }
-        for code in [-1, 256, i32::MAX, i32::MIN] {
-            assert_eq!(exit_code(code), 125, "{code}");
-        }
     }
 }

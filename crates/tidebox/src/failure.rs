@@ -8,9 +8,15 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 /// Exit code if `exec` or `run` itself failed, not the command in the box, whose own codes lie
 /// beside it.
-pub const EXEC_FAILED: u8 = 125;
+const EXEC_FAILED: u8 = 125;
 /// Exit code that a shell reports for a program ended by SIGPIPE.
 const BROKEN_PIPE: u8 = 128 + 13;
+
+/// Returns the command's own exit code, or [`EXEC_FAILED`] for a code that no process of this
+/// system could have.
+pub fn exit_code(code: i32) -> u8 {
+    u8::try_from(code).unwrap_or(EXEC_FAILED)
+}
 
 /// Failure of a subcommand.
 #[derive(Debug)]
@@ -99,7 +105,7 @@ fn hint(code: &str) -> Option<&'static str> {
 mod test {
     use std::io::{Error as IoError, ErrorKind};
 
-    use super::Failure;
+    use super::{Failure, exit_code};
 
     fn api_error(status: u16, code: &str) -> client::Error {
         client::Error::Api {
@@ -139,5 +145,15 @@ mod test {
         assert_eq!(unauthorized.said(), Some(("unauthorized", "no (give the key by --api-key or TIDEBOX_API_KEY)")));
         let failed = Failure::from(api_error(500, "provider_error"));
         assert_eq!(failed.said(), Some(("provider_error", "no (request r-1 in the server's log)")));
+    }
+
+    #[test]
+    fn the_commands_exit_code_passes_through_unchanged() {
+        for code in 0..=255 {
+            assert_eq!(i32::from(exit_code(code)), code);
+        }
+        for code in [-1, 256, i32::MAX, i32::MIN] {
+            assert_eq!(exit_code(code), 125, "{code}");
+        }
     }
 }
