@@ -33,6 +33,17 @@ pub struct ServerSentEvent {
     pub data: String,
 }
 
+/// The fields of one event of a sandbox's statistics in the `text/event-stream` format. Only for the
+/// description of the API.
+#[derive(Debug, ToSchema)]
+pub struct StatsEvent {
+    /// Always `stats`.
+    pub event: String,
+    /// The [`crate::SandboxStats`] in JSON.
+    #[schema(content_media_type = "application/json")]
+    pub data: String,
+}
+
 impl Event {
     /// Type of the event that stands for events which are no longer kept.
     pub const GAP: &'static str = "events.gap";

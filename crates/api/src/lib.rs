@@ -64,7 +64,7 @@ pub use diagnostics::{
     RequestMemoryFigures, SandboxFigures, SchedulerFigures, StoreHealth, WorkerFigures, WorkerItem,
 };
 pub use egress::{Egress, EgressDecision, EgressMode, EgressPolicy};
-pub use event::{Event, ServerSentEvent};
+pub use event::{Event, ServerSentEvent, StatsEvent};
 pub use exec::{
     ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, PROVIDER_FAILED, SANDBOX_ENDED, TIMED_OUT, TextEncoding,
 };

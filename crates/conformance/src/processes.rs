@@ -23,7 +23,8 @@ pub(super) fn cases() -> Vec<Case> {
         case!("the stdin of a process is written until it is ended", input, Background),
         case!("a process is ended by a signal, at its deadline, and with all below it by removal", ends, Background),
         case!("a process that is left ends after its linger", lingers, Background),
-        case!("a slow reader learns what it missed, and a lossless process waits", missed, Background),
+        case!("a slow reader learns what it missed", missed, Background),
+        case!("a lossless process waits for its reader", waits, Background, Lossless),
         case!("what is no process is refused", refused, Background),
         case!("a terminal in the background shows itself to all who come", terminal, Background, Terminals),
     ]
@@ -239,6 +240,12 @@ async fn missed(subject: Subject) {
     while late.next().await {}
     assert!(late.lost > 0 && late.seen.len() < 6_000_000);
     assert_eq!((100 + late.lost + late.seen.len() as u64, late.position), (6_000_000, Some(6_000_000)));
+}
+
+async fn waits(subject: Subject) {
+    let inside = subject.start().await;
+    let guest = &inside.guest;
+    let script = "read go; yes 0123456 | head -c 6000000";
     let lossless = Background { is_lossless: true, ..open() };
     let process = start(guest, sh(script), lossless).await.process;
     guest.process_input(process, pieces(b"\n"), true).await.unwrap();

@@ -57,6 +57,8 @@ pub enum Need {
     Terminals,
     /// Commands can run in the background; see [`Guest::start_process`].
     Background,
+    /// Such a command can wait for its readers.
+    Lossless,
     /// Paths can be as long as the kernel takes them, and directories be nested deeper.
     Depth,
     /// The terminals of a box are bounded.
@@ -183,6 +185,7 @@ impl Subject {
             | Need::Control
             | Need::Terminals
             | Need::Background
+            | Need::Lossless
             | Need::Depth
             | Need::OwnTerminals
             | Need::OwnDevices

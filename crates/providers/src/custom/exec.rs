@@ -27,7 +27,6 @@ pub(super) async fn exec(guest: &CustomGuest, command: Command) -> Result<Output
     let Some((program, args)) = command.argv.split_first().filter(|(program, _)| !program.is_empty()) else {
         return Err(Error::Invalid("the command is empty; say what to run".to_owned()));
     };
-    check_streams(&command)?;
     let stdin = match command.stdin {
         Some(stdin) => {
             let whole = tokio::time::timeout(command.timeout, whole(stdin)).await;
@@ -70,14 +69,6 @@ pub(super) async fn exec(guest: &CustomGuest, command: Command) -> Result<Output
         Some((event, output))
     })
     .boxed())
-}
-
-/// Refuses a terminal, which the request cannot ask for.
-pub(super) fn check_streams(command: &Command) -> Result<()> {
-    if command.terminal.is_none() {
-        return Ok(());
-    }
-    Err(Error::NotSupported("the provider `custom` has no terminals; leave out `tty`".to_owned()))
 }
 
 /// Reads all of stdin, up to [`STDIN_BYTES_MAX`].

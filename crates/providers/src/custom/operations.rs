@@ -18,6 +18,9 @@ use crate::{
 #[async_trait]
 impl Guest for CustomGuest {
     async fn exec(&self, command: Command) -> Result<OutputStream> {
+        if command.terminal.is_some() {
+            return Ok(processes::interactive(self, command).await?.output);
+        }
         exec::exec(self, command).await
     }
 

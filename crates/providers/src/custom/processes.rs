@@ -292,8 +292,11 @@ pub(super) async fn input(guest: &CustomGuest, process: u64, mut content: ByteSt
             of_process(guest, process, guest.ask(INPUT, written).await).await?;
         }
     }
-    let written = client.process_input(guest.sandbox(), &number, &[], end);
-    of_process(guest, process, guest.ask(INPUT, written).await).await
+    if !end {
+        return Ok(());
+    }
+    let ended = client.process_input(guest.sandbox(), &number, &[], true);
+    of_process(guest, process, guest.ask(INPUT, ended).await).await
 }
 
 /// Carries out an action; see [`crate::Guest::control_process`].
@@ -339,6 +342,7 @@ pub(super) async fn interactive(guest: &CustomGuest, command: Command) -> Result
         rows: command.terminal.map(|size| size.rows),
         binary: true,
     };
+    let has_terminal = start.tty;
     let client = guest.writing()?;
     let opened = guest.ask(RUN, client.exec_interactive(guest.sandbox(), &start)).await?;
     let input = Arc::new(Mutex::new(opened.input));
@@ -368,7 +372,7 @@ pub(super) async fn interactive(guest: &CustomGuest, command: Command) -> Result
         let goes_on = matches!(event, Ok(OutputEvent::Stdout(_) | OutputEvent::Stderr(_)));
         Some((event, goes_on.then_some(running)))
     });
-    Ok(Interactive { output: output.boxed(), control: Arc::new(Controlled { input }) })
+    Ok(Interactive { output: output.boxed(), control: Arc::new(Controlled { input, has_terminal }) })
 }
 
 /// A command that is controlled. Dropping it hangs up, and the service kills it.
@@ -426,6 +430,7 @@ impl Running {
 /// Control of a command of the other service.
 struct Controlled {
     input: Arc<Mutex<AttachedInput>>,
+    has_terminal: bool,
 }
 
 impl fmt::Debug for Controlled {
@@ -437,6 +442,9 @@ impl fmt::Debug for Controlled {
 #[async_trait]
 impl Control for Controlled {
     async fn resize(&self, size: TerminalSize) -> Result<()> {
+        if !self.has_terminal {
+            return Err(Error::Invalid("the command has no terminal that could be resized".to_owned()));
+        }
         // What it cannot do the service says instead of the output, and a command that has ended needs
         // neither.
         let _ = self.input.lock().await.resize(size.cols, size.rows).await;

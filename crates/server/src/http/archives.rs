@@ -58,10 +58,11 @@ pub async fn download(
 
 /// Upload an archive
 ///
-/// Unpacks a tar below a directory, which is made if it is missing; `Content-Encoding` may be zstd or gzip. No name and no
+/// Unpacks a tar below a directory, which is made if it is missing; `Content-Encoding` may be zstd or gzip, the type
+/// `application/x-tar` as well. No name and no
 /// link of it leads out of the directory. After an error, what was unpacked before it stays, and the message has the count.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/archive", tag = "files", params(("id" = String, Path), PathParams),
-    request_body(content = Vec<u8>, content_type = "application/x-tar"),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
         (status = 200, body = api::Unpacked, description = "Unpacked whole"),
         (status = 400, body = api::ErrorBody,

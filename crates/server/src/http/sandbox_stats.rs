@@ -47,7 +47,7 @@ pub struct StatsParams {
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/stats", tag = "sandboxes", params(("id" = String, Path), StatsParams),
     responses(
         (status = 200, description = "The resources that it uses; what its provider cannot measure is null",
-            content((api::SandboxStats = "application/json"), (String = "text/event-stream"))),
+            content((api::SandboxStats = "application/json"), (api::StatsEvent = "text/event-stream"))),
         (status = 400, body = api::ErrorBody, description = "`stream` is no boolean"),
         (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running"),

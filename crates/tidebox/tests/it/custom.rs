@@ -62,6 +62,7 @@ fn subject(far: &TestServer, label: &'static str) -> Subject {
         .without(Need::Stdin, STDIN)
         .without(Need::Egress, EGRESS)
         .without(Need::PortWatch, PORT_WATCH)
+        .without(Need::Lossless, "the other service holds the output of a process")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,6 +93,9 @@ async fn custom_passes_the_suite_over_a_service_of_boxes_in_memory() {
     let subject = subject(&far, "suite")
         .without(Need::Processes, "a mock box runs no real program")
         .without(Need::Users, "a mock box has no users")
+        .without(Need::Terminals, "a mock box has no terminals")
+        .without(Need::Pauses, "a mock box cannot be paused")
+        .without(Need::Background, "a mock box has no processes in the background")
         .without(Need::Kill, "a mock box has no process that could be killed from outside");
     run(subject).await;
 }

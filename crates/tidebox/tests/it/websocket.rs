@@ -558,7 +558,7 @@ async fn a_websocket_is_counted_by_the_rate_limit_like_any_request() {
 }
 
 #[tokio::test]
-async fn a_sandbox_of_another_service_runs_what_needs_no_terminal_and_says_what_it_cannot() {
+async fn a_command_is_controlled_through_two_services_which_say_what_they_cannot() {
     let far = TestServer::start(MOCK).await;
     let near = TestServer::start(&format!(
         "providers.native.enabled=false providers.custom.enabled=true providers.custom.base_url={} \
@@ -573,10 +573,9 @@ async fn a_sandbox_of_another_service_runs_what_needs_no_terminal_and_says_what_
     let ended = socket.end().await;
     ended.exited(4);
     assert_eq!(ended.stdout, "through two services\n");
-    run(&near, &id, json!({"command": "true", "tty": true})).await.refused("not_supported", "`custom`");
+    run(&near, &id, json!({"command": "true", "tty": true})).await.refused("not_supported", "terminals");
     let mut socket = Socket::begin(&near, &id, json!({"command": "echo ready; sleep 100"})).await;
-    socket.say(json!({"type": "eof"})).await;
     socket.until("ready").await;
     socket.say(json!({"type": "signal", "signal": "SIGINT"})).await;
-    socket.end().await.refused("not_supported", "`custom`");
+    socket.end().await.exited(130);
 }
