@@ -67,7 +67,7 @@ def rows(context, response):
     return response.content.decode()
 
 
-@schemathesis.deserializer("application/octet-stream")
+@schemathesis.deserializer("application/octet-stream", "application/x-tar")
 def file(context, response):
     """Bytes are right as they are."""
     return response.content.decode("latin-1")

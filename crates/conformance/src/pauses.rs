@@ -16,7 +16,7 @@ const REMOVAL_MAX: Duration = Duration::from_secs(8);
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case!("a paused box does nothing, and goes on where it was", goes_on, Pauses, Processes),
-        case!("a request to a paused box is answered once it goes on", waits, Pauses),
+        case!("a request to a paused box is answered once it goes on", waits, Pauses, Sleepers),
         case!("pausing and resuming may be repeated, and a box that does not exist is gone", repeated, Pauses),
         case!("a paused box is alive, and is removed as any other", removed, Pauses, Processes),
         case!("a box that an earlier process paused goes on", reopened, Pauses, Reopen),

@@ -75,6 +75,8 @@ pub enum Need {
     HeldFiles,
     /// Boxes can be paused; see [`Provider::pauses`].
     Pauses,
+    /// A request to a paused box waits, and does not wake it.
+    Sleepers,
     /// The suite brings a program for the processors of the boxes.
     OwnProgram,
 }
@@ -184,6 +186,7 @@ impl Subject {
             | Need::Stops
             | Need::Control
             | Need::Terminals
+            | Need::Sleepers
             | Need::Background
             | Need::Lossless
             | Need::Depth

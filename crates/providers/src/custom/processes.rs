@@ -160,7 +160,13 @@ pub(super) async fn attach(guest: &CustomGuest, process: u64, attach: Attach) ->
         let output = client.process_output(guest.sandbox(), &number, from.unwrap_or(0), false);
         Feed::Lines(Box::new(of_process(guest, process, guest.ask(ATTACH, output).await).await?))
     };
-    let reading = Reading { source: Source::of(guest, ATTACH), feed, position: None, next: None, _sender: sender };
+    let reading = Reading {
+        source: Source::of(guest, ATTACH),
+        feed,
+        position: from,
+        next: from.map(ProcessEvent::Position),
+        _sender: sender,
+    };
     let events = stream::unfold(Some(reading), |reading| async move {
         let mut reading = reading?;
         match reading.next().await {

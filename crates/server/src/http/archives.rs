@@ -84,7 +84,7 @@ pub async fn upload(
     let bound = Bound::new(api.settings.file_bytes_max);
     let unpacked = async {
         if !is_tar {
-            return Err(Refusal::MediaType.into());
+            return Err(Refusal::ArchiveType.into());
         }
         let encoding = encoding?;
         if encoding != Encoding::Identity {

@@ -62,6 +62,8 @@ fn subject(far: &TestServer, label: &'static str) -> Subject {
         .without(Need::Stdin, STDIN)
         .without(Need::Egress, EGRESS)
         .without(Need::PortWatch, PORT_WATCH)
+        .without(Need::OwnTerminals, "what a command is refused comes with its output")
+        .without(Need::Sleepers, "the other service wakes a sandbox for a request")
         .without(Need::Lossless, "the other service holds the output of a process")
 }
 
