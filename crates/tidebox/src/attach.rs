@@ -138,7 +138,7 @@ impl Session<'_> {
                 Err(Problem::Here(failure)) => return Err(failure),
             };
             let seq = attached.events.seq();
-            note(&format!("\r\ntidebox: the line broke ({broken}); it is opened again\r"));
+            note("\r\ntidebox: the line broke; it is opened again\r");
             attached = tokio::select! {
                 exit = signals.next() => return Ok(End::Signalled(exit)),
                 attached = self.again(client, seq, broken) => attached?,

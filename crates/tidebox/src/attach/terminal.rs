@@ -7,10 +7,10 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 use crate::failure::{Failure, Result};
 use crate::output::stdout;
 
-/// Ends what a full-screen program may have begun: its own screen, a hidden cursor, reports of the mouse
-/// and of the focus, marked pasting, other keys, colours.
+/// Ends what a full-screen program may have begun: its own screen (in the way that leaves the cursor where
+/// it is), a hidden cursor, reports of the mouse and of the focus, marked pasting, other keys, colours.
 const CALM: &[u8] =
-    b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?1006l\x1b[?2004l\x1b[?1l\x1b>\x1b[m";
+    b"\x1b[?1047l\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?1006l\x1b[?2004l\x1b[?1l\x1b>\x1b[m";
 
 /// The terminal in raw mode: each key is passed on as it is. Dropping it restores the mode.
 #[derive(Debug)]

@@ -215,8 +215,9 @@ fn draw(server: &TestServer, id: &str) {
     let open = || std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let modes = || format!("{:?}", tcgetattr(&master).unwrap());
     let before = modes();
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_tidebox"))
-        .arg("top")
+    // Where the tests run in the background, an interrupt is ignored, and stays so.
+    let mut child = std::process::Command::new("/usr/bin/env")
+        .args(["--default-signal=INT", env!("CARGO_BIN_EXE_tidebox"), "top"])
         .env_clear()
         .env("TIDEBOX_URL", &server.url)
         .stdin(open())
