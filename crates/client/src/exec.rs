@@ -93,7 +93,7 @@ pub struct Exit {
 pub struct ExecStream {
     chunks: Chunks,
     state: State,
-    /// Where a broken line goes on; `None` if it does not.
+    /// Process that a broken line goes on with; `None` if it does not go on.
     resume: Option<Resume>,
 }
 

@@ -212,9 +212,9 @@ impl ProcessOutput {
 /// An attachment to a process, in both directions. Dropping it leaves the process as it is.
 #[derive(Debug)]
 pub struct Attached {
-    /// What the process is sent.
+    /// Input of the process.
     pub input: AttachedInput,
-    /// What the process writes.
+    /// Output of the process.
     pub events: AttachedEvents,
 }
 

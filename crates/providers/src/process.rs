@@ -33,7 +33,7 @@ pub struct ExitStatus {
     pub duration: Duration,
 }
 
-/// What a command in the background has beside one in the foreground.
+/// Options of a command in the background, beside those of one in the foreground.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Background {
     /// Name that no other running process of the box has.

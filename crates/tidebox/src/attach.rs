@@ -82,7 +82,7 @@ pub enum End {
     Exited(u8),
     /// The detach keys were typed.
     Detached,
-    /// This process was told to end, with this exit code.
+    /// A signal ended this side, with this exit code.
     Signalled(u8),
 }
 
@@ -97,7 +97,7 @@ pub struct Session<'a> {
     pub detach_keys: DetachKeys,
 }
 
-/// What this side hears.
+/// Events of this side.
 struct Here {
     /// Input; ends with stdin.
     input: mpsc::Receiver<Bytes>,

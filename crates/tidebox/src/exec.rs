@@ -45,7 +45,7 @@ pub struct ExecArgs {
     interaction: InteractionArgs,
 }
 
-/// How a person has part in the command.
+/// Options for a person's part in the command.
 #[derive(Debug, Args)]
 pub struct InteractionArgs {
     /// Pass stdin on as it is typed or written
@@ -65,7 +65,7 @@ pub struct InteractionArgs {
     detach_keys: DetachKeys,
 }
 
-/// How a person has part in a command that is not just run.
+/// Part of a person in a command that is not just run.
 #[derive(Debug)]
 pub struct Interaction {
     pub interactive: bool,

@@ -158,17 +158,16 @@ async fn collect(process: &Process, mut frames: mpsc::Receiver<Bytes>) {
         let Some((head, payload)) = frame.split_first_chunk::<HEADER_BYTES>() else { continue };
         let Ok((kind, _)) = parse_header(*head) else { continue };
         let Some((_, rest)) = rests.iter_mut().find(|(of, _)| *of == kind) else { continue };
-        let (whole, begun) = payload.split_at(payload.len() - incomplete(payload));
         if rest.is_empty() {
+            let (whole, begun) = payload.split_at(payload.len() - incomplete(payload));
             process.append(kind, whole);
+            rest.extend_from_slice(begun);
         } else {
             rest.extend_from_slice(payload);
             let whole = rest.len() - incomplete(rest);
             process.append(kind, rest.get(..whole).unwrap_or_default());
             rest.drain(..whole);
-            continue;
         }
-        rest.extend_from_slice(begun);
         burst += payload.len();
         if burst >= BURST_BYTES && !process.lossless {
             burst = 0;
@@ -392,7 +391,7 @@ pub(crate) async fn input(agent: &Agent, input: ProcessInput, mut body: Incoming
 /// Not found for a process that is not there.
 pub(crate) async fn remove(agent: &Agent, ProcessOnly { process }: ProcessOnly) -> Result<()> {
     let process = agent.background.get(process)?;
-    let mut news = process.reader().news.clone();
+    let mut news = process.news();
     process.ending.send_replace(true);
     while process.runs() {
         news.changed().await.map_err(|error| internal(error.to_string()))?;

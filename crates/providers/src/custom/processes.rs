@@ -179,7 +179,7 @@ pub(super) async fn attach(guest: &CustomGuest, process: u64, attach: Attach) ->
     Ok(events.boxed())
 }
 
-/// What is needed to say why an answer broke off.
+/// Source of an answer, which knows why the answer broke off.
 struct Source {
     remote: Arc<Remote>,
     known: Known,
@@ -208,7 +208,7 @@ impl Source {
     }
 }
 
-/// Where the output of a process comes from.
+/// Stream that the output of a process comes from.
 enum Feed {
     Lines(Box<ProcessOutput>),
     Socket(Box<AttachedEvents>),

@@ -103,6 +103,7 @@ impl Control {
     /// As [`Guest::start_process`].
     pub async fn start_process(self: &Arc<Self>, id: &str, start: StartProcess) -> Result<ProcessInfo> {
         let StartProcess { request, background, terminal, is_bounded } = start;
+        let _using = self.in_use.begin(id, Operation::ProcessStart);
         let sandbox = self.usable(id).await?;
         let timeout = if is_bounded {
             let limits = self.limits_of(sandbox.owner.as_ref()).await?;
@@ -164,7 +165,10 @@ impl Control {
             let output = guest.attach_process(number, attach).await?;
             Ok((output, ByNumber { guest, number }))
         };
+        // As long as it is read, not only until it is opened.
+        let using = self.in_use.begin(id, Operation::ProcessAttach);
         let (sandbox, (output, control)): (Sandbox, _) = self.inside(Operation::ProcessAttach, id, open).await?;
+        let output = using.until_the_end(output);
         Ok(AttachedProcess { output, handle: Handle::new(self, sandbox, Arc::new(control)) })
     }
 

@@ -117,6 +117,27 @@ async fn a_process_that_is_not_wanted_so_is_refused() {
 }
 
 #[tokio::test]
+async fn a_process_that_is_read_keeps_its_sandbox_awake_and_one_that_is_not_rests_with_it() {
+    let server = TestServer::start(NATIVE).await;
+    let id = server.spawn().await;
+    let line = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done";
+    let process = start(&server, &id, json!({"command": line})).await.to_string();
+    let client = Client::new(&server.url, None, None).unwrap();
+    let mut reader = client.process_output(&id, &process, 0, true).await.unwrap();
+    reader.next().await.unwrap().unwrap();
+    let pause = format!("/sandboxes/{id}/pause");
+    server.post(&pause, json!({})).await.refused(409, "conflict", "process_attach");
+    let seq = reader.seq();
+    drop(reader);
+    server.until("the reader is gone", async || server.post(&pause, json!({})).await.status == 200).await;
+    assert_eq!(server.get(&format!("/sandboxes/{id}")).await.ok()["state"], "paused");
+    // The next look wakes it, and goes on where the last one was.
+    let mut reader = client.process_output(&id, &process, seq, true).await.unwrap();
+    assert!(matches!(reader.next().await.unwrap(), Some(ProcessEvent::Stdout(_))));
+    assert_eq!(server.get(&format!("/sandboxes/{id}")).await.ok()["state"], "running");
+}
+
+#[tokio::test]
 async fn a_provider_without_processes_says_so() {
     let server = TestServer::start(MOCK).await;
     let id = server.spawn().await;

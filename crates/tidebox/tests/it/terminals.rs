@@ -19,7 +19,7 @@ use crate::server::{NATIVE, PATIENCE, TestServer, free_port};
 const COLS: u16 = 80;
 const ROWS: u16 = 24;
 
-/// What a terminal shows.
+/// Screen of a terminal, shared with the thread that reads it.
 type Screen = Arc<Mutex<vt100::Parser>>;
 
 fn screen() -> Screen {

@@ -30,7 +30,7 @@ pub(super) struct Ring {
     first: u64,
     /// Position after the newest byte.
     end: u64,
-    /// Where the output of one stream begins, and of which; never empty unless the ring is.
+    /// Positions at which the output of a stream begins, with the stream; never empty unless the ring is.
     runs: VecDeque<(u64, Kind)>,
     held: Held,
     /// True if output may be kept in a file of the box.
@@ -49,7 +49,7 @@ enum Store {
 pub(super) enum Read {
     /// A frame of output, and the position after it.
     Frame(Bytes, u64),
-    /// What was asked for is gone; the oldest byte that is kept has this position.
+    /// The position is gone; the oldest byte that is kept has this one.
     Lost(u64),
     /// There is no more yet.
     Nothing,
@@ -181,7 +181,7 @@ impl Ring {
         }
         // Twice as much each time, so that little is copied.
         let next = wanted.next_power_of_two().min(self.capacity);
-        if self.held.grow_to(next) {
+        if self.held.resize_to(next) {
             memory.reserve_exact(next - memory.len().min(next));
             return;
         }
@@ -194,7 +194,7 @@ impl Ring {
                 .and_then(|()| write_at(&file, middle, self.capacity, back));
             if moved.is_ok() {
                 self.store = Store::File(file);
-                self.held.grow_to(0);
+                self.held.resize_to(0);
                 return;
             }
         }
@@ -331,6 +331,6 @@ mod test {
         let in_memory = rings.iter().filter(|ring| matches!(ring.store, Store::Memory(_))).count();
         assert!((1..8).contains(&in_memory), "{in_memory}");
         drop(rings);
-        assert!(room.nothing().grow_to(64 * 1024));
+        assert!(room.nothing().resize_to(64 * 1024));
     }
 }

@@ -48,7 +48,7 @@ impl Held {
     }
 
     /// Holds `bytes` from now on. Returns `false`, and changes nothing, if they are not there.
-    pub(super) fn grow_to(&mut self, bytes: usize) -> bool {
+    pub(super) fn resize_to(&mut self, bytes: usize) -> bool {
         let Some(left) = (self.room.left.get() + self.bytes).checked_sub(bytes) else { return false };
         self.room.left.set(left);
         self.bytes = bytes;
@@ -58,6 +58,6 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.grow_to(0);
+        self.resize_to(0);
     }
 }

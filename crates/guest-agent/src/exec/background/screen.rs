@@ -20,7 +20,7 @@ const SCREENS: usize = 2;
 /// Switches to the screen of full-screen programs.
 const ALTERNATE: &str = "\x1b[?1049h";
 
-/// What a terminal shows.
+/// Screen of a terminal, with the lines above it.
 pub(super) struct Screen {
     parser: Parser,
     held: Held,
@@ -42,7 +42,7 @@ impl Screen {
     pub(super) fn new(size: TerminalSize, room: &Rc<Room>) -> Option<Screen> {
         let (rows, cols) = clamped(size);
         let mut held = room.nothing();
-        held.grow_to(bytes(rows, cols)).then(|| Screen { parser: Parser::new(rows, cols, SCROLLBACK_ROWS), held })
+        held.resize_to(bytes(rows, cols)).then(|| Screen { parser: Parser::new(rows, cols, SCROLLBACK_ROWS), held })
     }
 
     /// Shows output.
@@ -54,7 +54,7 @@ impl Screen {
     pub(super) fn resize(&mut self, size: TerminalSize) {
         let (rows, cols) = clamped(size);
         // A screen that does not fit keeps its size; its programs redraw what they show.
-        if self.held.grow_to(bytes(rows, cols)) {
+        if self.held.resize_to(bytes(rows, cols)) {
             self.parser.set_size(rows, cols);
         }
     }

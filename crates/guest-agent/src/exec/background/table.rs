@@ -40,7 +40,7 @@ pub(crate) struct Background {
     may_use_disk: bool,
 }
 
-/// What a process is made of when it starts.
+/// Parts of a process that has just started.
 pub(super) struct Started {
     pub(super) number: u64,
     pub(super) name: Option<String>,
@@ -204,7 +204,12 @@ impl Process {
     /// Counts a reader.
     pub(super) fn reader(self: &Rc<Self>) -> Reader {
         self.readers.send_modify(|readers| *readers += 1);
-        Reader { process: Rc::clone(self), news: self.news.subscribe() }
+        Reader { process: Rc::clone(self), news: self.news() }
+    }
+
+    /// Returns what changes with each output and at the end.
+    pub(super) fn news(&self) -> watch::Receiver<()> {
+        self.news.subscribe()
     }
 
     /// Returns the number of readers, as it changes.

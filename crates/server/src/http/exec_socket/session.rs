@@ -94,7 +94,7 @@ pub(super) async fn attach(
 /// A process that a client looks at.
 pub(super) struct View {
     pub(super) process: AttachedProcess,
-    /// Where the client's input goes.
+    /// Sender of the client's input.
     pub(super) stdin: mpsc::Sender<ProcessInput>,
     /// True if output is sent as binary messages.
     pub(super) binary: bool,
@@ -107,7 +107,7 @@ pub(super) fn input() -> (mpsc::Sender<ProcessInput>, BoxStream<'static, Process
     (stdin, content.boxed())
 }
 
-/// What is exchanged with the client.
+/// Both directions of an exchange with the client.
 struct Exchange {
     stdin: mpsc::Sender<ProcessInput>,
     handle: Handle,
