@@ -234,8 +234,13 @@ impl Images {
         self.inner.make_room().await
     }
 
-    /// Ends running pulls and imports, and waits until they have ended. Partial downloads of
-    /// pulls stay and are resumed by the next pull.
+    /// Ends running pulls and imports soon, and refuses new ones: their callers get
+    /// [`Error::Unavailable`]. Partial downloads of pulls stay and are resumed by the next pull.
+    pub fn stop(&self) {
+        self.inner.pulls.stop.cancel();
+    }
+
+    /// Does the same as [`Images::stop`], and waits until pulls and imports have ended.
     pub async fn close(&self) {
         self.inner.pulls.close().await;
     }

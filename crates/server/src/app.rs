@@ -129,11 +129,14 @@ impl App {
         select_all(ends).await.0
     }
 
-    /// Ends every task, and waits until all have ended. Spawns that wait for room are refused at
-    /// once, and requests under way have a bounded time to finish.
+    /// Ends every task, and waits until all have ended. Spawns that wait for room, pulls and
+    /// imports are refused at once; other requests under way have a bounded time to finish.
     pub async fn stop(&mut self) {
         self.stop.cancel();
         self.control.events().close();
+        if let Some(images) = self.control.registry().images() {
+            images.stop();
+        }
         self.control.egress().ended().await;
         self.control.port_watch().ended().await;
         for group in &mut self.groups {
