@@ -67,6 +67,35 @@ pub struct ChmodRequest {
     pub mode: String,
 }
 
+/// A change of a file that is watched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FileChange {
+    /// `created`, `modified`, `deleted`, `attributes`, or `overflow`: changes are missing from here on.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Absolute path of the file; absent for an overflow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// True for a directory.
+    #[serde(default)]
+    pub is_dir: bool,
+}
+
+impl FileChange {
+    /// Type that says that changes are missing.
+    pub const OVERFLOW: &'static str = "overflow";
+}
+
+/// The fields of one change in the `text/event-stream` format. Only for the description of the API.
+#[derive(Debug, ToSchema)]
+pub struct FileChangeEvent {
+    /// Type: the `type` of the [`FileChange`].
+    pub event: String,
+    /// The [`FileChange`] in JSON.
+    #[schema(content_media_type = "application/json")]
+    pub data: String,
+}
+
 /// Account of an archive that was unpacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Unpacked {

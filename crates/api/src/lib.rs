@@ -69,8 +69,8 @@ pub use exec::{
     ChunkStream, ExecChunk, ExecMode, ExecRequest, ExecResult, PROVIDER_FAILED, SANDBOX_ENDED, TIMED_OUT, TextEncoding,
 };
 pub use file::{
-    ChmodRequest, FILE_MODE_HEADER, FILE_MODIFIED_HEADER, FileInfo, MoveRequest, PutFileRequest, Unpacked,
-    WriteFileRequest,
+    ChmodRequest, FILE_MODE_HEADER, FILE_MODIFIED_HEADER, FileChange, FileChangeEvent, FileInfo, MoveRequest,
+    PutFileRequest, Unpacked, WriteFileRequest,
 };
 pub use image::{Image, ImageDetail, ImageLayer, PruneImagesRequest, PrunedImages, PullProgress, PullRequest};
 pub use map::StringMap;

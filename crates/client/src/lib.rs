@@ -31,7 +31,8 @@
 //!   a [`ProcessOutput`], [`Client::attach_process`] as [`Attached`].
 //! - Files: [`Client::write_file`], [`Client::list_files`], [`Client::read_file`] as a
 //!   [`FileStream`], [`Client::search_files`], [`Client::replace_in_files`],
-//!   [`Client::read_archive`], [`Client::write_archive`].
+//!   [`Client::read_archive`], [`Client::write_archive`], [`Client::watch_files`] as
+//!   a [`FileChangeStream`].
 //! - Ports: [`Client::ports`], [`Client::connect_port`] as a [`PortStream`], [`Client::listen_port`] as a
 //!   [`PortListener`].
 //! - Images: [`Client::images`], [`Client::pull_image`] with its progress as a [`PullStream`].
@@ -77,6 +78,7 @@ mod sandbox;
 mod search;
 mod secret;
 mod template;
+mod watch;
 mod worker;
 
 pub use api;
@@ -90,3 +92,4 @@ pub use port::PortStream;
 pub use port_listener::PortListener;
 pub use process::{Attached, AttachedEvents, AttachedInput, ProcessEvent, ProcessOutput};
 pub use sandbox::{Filter, Page};
+pub use watch::FileChangeStream;

@@ -1,8 +1,8 @@
-//! Directories as archives.
+//! Directories: as archives, and watched.
 
 use bytes::Bytes;
-use futures_util::TryStreamExt;
-use providers::{Error, Result};
+use futures_util::{StreamExt, TryStreamExt};
+use providers::{Error, FileChangeKind, Result, WatchRow};
 use tar::{Builder, EntryType, Header};
 
 use super::case::{Case, case};
@@ -13,6 +13,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!("a directory that is packed and unpacked is the same", round_trip, Processes),
         case!("an archive cannot leave the directory that it is unpacked in", contained, Processes),
         case!("an archive that is cut leaves what was whole", cut, Processes),
+        case!("changes of files are reported, in new directories too", watched, Processes),
     ]
 }
 
@@ -89,4 +90,23 @@ async fn cut(subject: Subject) {
         }
     }
     assert_eq!(inside.sh("ls d; cat d/a").await.text(), "a\nwhole");
+}
+
+async fn watched(subject: Subject) {
+    use FileChangeKind::{Created, Deleted, Modified};
+    let inside = subject.start().await;
+    inside.sh("mkdir d; echo 1 > d/old").await;
+    let mut changes = soon("a watch", inside.guest.watch("/workspace/d", true)).await.unwrap();
+    inside.sh("echo 2 > d/new; rm d/old; mkdir -p d/a/b; sleep 0.5; echo 3 > d/a/b/deep; touch d/end").await;
+    let mut seen = Vec::new();
+    while !seen.contains(&(Created, "/workspace/d/end".to_owned())) {
+        match soon("a change", changes.next()).await.expect("the box lives").unwrap() {
+            WatchRow::Change(change) => seen.push((change.kind, change.path)),
+            WatchRow::Overflow => panic!("an overflow after {seen:?}"),
+        }
+    }
+    for (kind, path) in [(Created, "new"), (Modified, "new"), (Deleted, "old"), (Created, "a"), (Created, "a/b/deep")] {
+        assert!(seen.contains(&(kind, format!("/workspace/d/{path}"))), "{kind:?} {path}: {seen:?}");
+    }
+    assert!(matches!(inside.guest.watch("/workspace/none", false).await, Err(Error::NotFound(_))));
 }

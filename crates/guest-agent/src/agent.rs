@@ -20,6 +20,7 @@ use crate::exec::control::Commands;
 use crate::exec::reapers::Reapers;
 use crate::failure::Result;
 use crate::files::long_work::LONG_WORK_MAX;
+use crate::files::watch::WATCHES_MAX;
 use crate::known_ports::KnownPorts;
 use crate::listeners::Listeners;
 use crate::memory::Activity;
@@ -74,6 +75,8 @@ pub(crate) struct Agent {
     pub(crate) file_operations: Arc<Semaphore>,
     /// Turns of file work on threads of its own.
     pub(crate) long_work: Arc<Semaphore>,
+    /// Watches of files.
+    pub(crate) watches: Arc<Semaphore>,
     /// Turn of work that holds whole files in memory.
     pub(crate) whole_files: Arc<Semaphore>,
     pub(crate) connections: Arc<Semaphore>,
@@ -110,6 +113,7 @@ impl Agent {
             execs: Arc::new(Semaphore::new(execs)),
             file_operations: Arc::new(Semaphore::new(FILE_OPERATIONS_MAX)),
             long_work: Arc::new(Semaphore::new(LONG_WORK_MAX)),
+            watches: Arc::new(Semaphore::new(WATCHES_MAX)),
             whole_files: Arc::new(Semaphore::new(1)),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             egress: Egress::new(boot.network, diverted),

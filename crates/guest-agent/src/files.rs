@@ -15,6 +15,7 @@ pub(crate) mod replace;
 pub(crate) mod search;
 pub(crate) mod unpack;
 mod walk;
+pub(crate) mod watch;
 pub(crate) mod write;
 
 use std::os::fd::AsFd;

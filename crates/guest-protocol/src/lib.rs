@@ -28,6 +28,7 @@
 //! | `POST /files/glob` | [`Glob`] | array of strings |
 //! | `POST /files/search` | [`Search`] | lines of [`SearchRow`] |
 //! | `POST /files/replace` | [`Replace`] | lines of [`ReplaceRow`] |
+//! | `POST /files/watch` | [`WatchFiles`] | lines of [`WatchRow`], until the path is gone |
 //! | `POST /console` | [`Console`] | array of strings |
 //! | `POST /ports` | – | array of [`ListeningPort`] |
 //! | `POST /ports/watch` | [`WatchPorts`] | lines of [`PortChange`], until a later such request or the end of the box |
@@ -83,6 +84,7 @@ mod ports;
 mod process;
 mod search;
 mod trace;
+mod watch;
 
 use serde::{Deserialize, Serialize};
 
@@ -112,6 +114,7 @@ pub use search::{
     SEARCH_TEXT_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch, SearchRow, TextPattern,
 };
 pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
+pub use watch::{FileChange, FileChangeKind, WATCH_ROW_BYTES_MAX, WATCHED_DIRECTORIES_MAX, WatchFiles, WatchRow};
 
 /// Version of this protocol. Server and agent are built together; their versions differ only when a
 /// box outlives an upgrade of the server.
@@ -121,7 +124,7 @@ pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
 /// connections out of the box. Since 6 the box can be made to trust an authority, changes of ports are
 /// reported, and ports can be listened on for callers. Since 7 the content of files can be searched and
 /// replaced, directories be packed and unpacked, and commands run in the background.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Header with [`VERSION`] on every request, and on an answer of 505.
 pub const VERSION_HEADER: &str = "tidebox-protocol";
 /// Header with the JSON of requests whose body is file content.

@@ -20,6 +20,7 @@ mod request;
 mod search;
 mod socket;
 mod transfer;
+mod watch;
 mod wire;
 
 use std::collections::VecDeque;
@@ -44,9 +45,9 @@ use self::request::{LONG_WAIT, SHORT_WAIT};
 pub(crate) use self::socket::connect_unix;
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{
-    Attach, Background, ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive,
-    ListeningPort, OutputStream, PortChanges, PortConnections, ProcessAction, ProcessEvents, ProcessInfo, Replace,
-    ReplaceResult, Result, Search, SearchResult, Unpacked,
+    Attach, Background, ByteStream, Command, EgressRequests, Error, FileChanges, FileContent, FileInfo, Guest,
+    Interactive, ListeningPort, OutputStream, PortChanges, PortConnections, ProcessAction, ProcessEvents, ProcessInfo,
+    Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
 };
 
 /// Largest JSON of a console answer: at most six bytes for each byte of a line, and three between
@@ -220,6 +221,11 @@ impl Guest for AgentGuest {
     async fn unpack(&self, path: &str, archive: ByteStream) -> Result<Unpacked> {
         check_path(path)?;
         transfer::unpack(&self.connection, &wire_types::PathOnly { path: path.to_owned() }, archive).await
+    }
+
+    async fn watch(&self, path: &str, recursive: bool) -> Result<FileChanges> {
+        check_path(path)?;
+        watch::watch(&self.connection, &wire_types::WatchFiles { path: path.to_owned(), recursive }).await
     }
 
     async fn console(&self, lines: usize) -> Result<Vec<String>> {

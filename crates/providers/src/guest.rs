@@ -14,6 +14,7 @@ use domain::Timestamp;
 use futures_util::stream::BoxStream;
 pub use guest_protocol::EGRESS_HOST_BYTES_MAX;
 use guest_protocol::{EgressReason, PATH_BYTES_MAX};
+pub use guest_protocol::{FileChange, FileChangeKind, WatchRow};
 pub use guest_protocol::{
     FileScope, PATTERN_BYTES_MAX, REPLACE_FILES_MAX, Replace, ReplacedFile, SCOPE_GLOB_BYTES_MAX, SCOPE_GLOBS_MAX,
     SEARCH_CONTEXT_MAX, SEARCH_MATCHES_MAX, SEARCH_TEXT_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch,
@@ -253,6 +254,10 @@ impl EgressRefusal {
     }
 }
 
+/// Stream of changes of files. It ends when the path that is watched is gone, or the box. Dropping it
+/// ends the watch.
+pub type FileChanges = BoxStream<'static, Result<WatchRow>>;
+
 /// Outcome of a search in files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchResult {
@@ -446,6 +451,17 @@ pub trait Guest: fmt::Debug + Send + Sync {
     ///   the place of a directory or the reverse. What was unpacked before stays.
     /// - A provider without archives returns [`crate::Error::NotSupported`].
     async fn unpack(&self, path: &str, archive: ByteStream) -> Result<Unpacked>;
+
+    /// Watches a file, or the entries of a directory; if `recursive`, all that is below it.
+    ///
+    /// - A directory that comes to one that is watched recursively is watched too, and what is in it by
+    ///   then is reported as created, maybe twice.
+    /// - A move is a removal and a creation.
+    /// - Where changes are missing, the stream says so.
+    /// - More than 8,192 directories are [`crate::Error::Invalid`], more than 8 watches at once
+    ///   [`crate::Error::Exhausted`].
+    /// - A provider that cannot watch returns [`crate::Error::NotSupported`].
+    async fn watch(&self, path: &str, recursive: bool) -> Result<FileChanges>;
 
     /// Returns the newest `lines` lines of the console, oldest first and at most 10,000: the output
     /// of the box's first process and of its background processes.

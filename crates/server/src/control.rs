@@ -3,10 +3,10 @@
 
 mod admission;
 mod announced;
-mod archives;
 mod audit;
 mod collected;
 mod destroy;
+mod directories;
 mod egress;
 mod error;
 mod exec;

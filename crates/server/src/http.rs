@@ -52,6 +52,7 @@ mod subprotocol;
 mod system;
 mod templates;
 mod text;
+mod watch;
 mod websocket;
 mod wire;
 mod workers;

@@ -54,6 +54,8 @@ pub enum Operation {
     FileArchive,
     /// An archive was unpacked.
     FileUnpack,
+    /// Files were watched.
+    FileWatch,
     /// The console was read.
     Logs,
     /// The ports that listen were listed.
@@ -94,6 +96,7 @@ impl Operation {
             Operation::FileReplace => "file_replace",
             Operation::FileArchive => "file_archive",
             Operation::FileUnpack => "file_unpack",
+            Operation::FileWatch => "file_watch",
             Operation::Logs => "logs",
             Operation::Ports => "ports",
             Operation::Connect => "connect",

@@ -27,6 +27,8 @@ pub(crate) enum Answer {
     File(Content, #[expect(dead_code, reason = "counts as long as it lives")] Active),
     /// Outcome of file work on a thread of its own.
     Work(Pieces, #[expect(dead_code, reason = "counts as long as it lives")] Active),
+    /// Changes of files, which come for as long as they are watched.
+    Watch(Pieces),
     /// Bytes from a port.
     Port(link::Output, #[expect(dead_code, reason = "counts as long as it lives")] Active),
     /// Bytes of a connection out of the box.
@@ -58,6 +60,7 @@ impl Body for Answer {
             Answer::Frames(frames, _) => ready!(frames.poll_recv(cx)).map(Ok),
             Answer::Rows(rows) => ready!(rows.poll_piece(cx)),
             Answer::File(content, _) => ready!(content.poll_piece(cx)),
+            Answer::Watch(pieces) => ready!(pieces.poll_piece(cx)),
             Answer::Work(pieces, _) => ready!(pieces.poll_piece(cx)),
             Answer::Port(output, _) => return Poll::Ready(of_connection(ready!(output.poll_piece(cx)))),
             Answer::Egress(output, _) => return Poll::Ready(of_connection(ready!(output.poll_piece(cx)))),
@@ -81,6 +84,7 @@ impl Body for Answer {
             | Answer::Rows(_)
             | Answer::File(..)
             | Answer::Work(..)
+            | Answer::Watch(_)
             | Answer::Port(..)
             | Answer::Egress(..)
             | Answer::Asked(_)

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use guest_protocol::frame::PAYLOAD_BYTES_MAX;
 use guest_protocol::{
     COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, PathOnly, REQUEST_HEADER, ReadFile, Replace,
-    Search, Trust, VERSION, VERSION_HEADER, WriteFile,
+    Search, Trust, VERSION, VERSION_HEADER, WatchFiles, WriteFile,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -142,6 +142,14 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             let (actor, _active) = (Actor::of(&agent.boot)?, agent.activity.begin());
             let work = move |input| files::unpack::unpack(&wanted, input);
             return json(&long_work::feed(actor, permit, request.into_body(), work).await?);
+        }
+        (&Method::POST, "/files/watch") => {
+            let wanted: WatchFiles = body(request).await?;
+            let permit = Arc::clone(&agent.watches).try_acquire_owned();
+            let permit = permit.map_err(|_| exhausted("there are as many watches of files as a sandbox may have"))?;
+            let act = move |output: &mut Output| files::watch::watch(&wanted, output);
+            let pieces = long_work::begin(Actor::of(&agent.boot)?, permit, act).await?;
+            return Ok(Response::new(Answer::Watch(pieces)));
         }
         (&Method::POST, "/files/replace") => {
             let wanted: Replace = body(request).await?;

@@ -45,7 +45,7 @@ fn too_much(action: &'static str) -> Error {
 }
 
 /// Returns whether an agent may give `path` as that of a file.
-fn can_be_path(path: &str) -> bool {
+pub(super) fn can_be_path(path: &str) -> bool {
     path.starts_with('/') && path.len() <= 2 * PATH_BYTES_MAX && !path.contains('\0')
 }
 

@@ -17,7 +17,10 @@ use tokio::time::Instant;
 use super::fault::fault;
 use super::guest::CustomGuest;
 use crate::guest::MODE_MAX;
-use crate::{ByteStream, Error, FileContent, FileInfo, Guest, Result, Unpacked};
+use crate::{
+    ByteStream, Error, FileChange, FileChangeKind, FileChanges, FileContent, FileInfo, Guest, Result, Unpacked,
+    WatchRow,
+};
 
 /// The largest file that is sent in one request with its mode. A larger one is streamed, and its
 /// mode is set afterwards.
@@ -160,6 +163,35 @@ pub(super) async fn unpack(guest: &CustomGuest, path: &str, archive: ByteStream)
         Err(Error::Gone) => Err(guest.missing(path).await),
         Err(error) => Err(error),
     }
+}
+
+/// Watches files; see [`Guest::watch`].
+pub(super) async fn watch(guest: &CustomGuest, path: &str, recursive: bool) -> Result<FileChanges> {
+    const ACTION: &str = "watch files";
+    let changes = guest.ask_of(ACTION, path, guest.remote.client.watch_files(guest.sandbox(), path, recursive)).await?;
+    let changes = stream::unfold(Some(changes), |changes| async move {
+        let mut changes = changes?;
+        match changes.next().await {
+            Ok(None) => None,
+            Ok(Some(change)) => Some((row(ACTION, change), Some(changes))),
+            Err(error) => Some((Err(fault(ACTION, None, error)), None)),
+        }
+    });
+    Ok(changes.boxed())
+}
+
+/// Converts a change, or fails if it cannot be.
+fn row(action: &'static str, change: api::FileChange) -> Result<WatchRow> {
+    let kind = match change.kind.as_str() {
+        "overflow" => return Ok(WatchRow::Overflow),
+        "created" => FileChangeKind::Created,
+        "modified" => FileChangeKind::Modified,
+        "deleted" => FileChangeKind::Deleted,
+        "attributes" => FileChangeKind::Attributes,
+        _ => return Err(Error::failed(action, "the other service reported a change of a kind that is not known")),
+    };
+    let path = change.path.ok_or_else(|| Error::failed(action, "the other service reported a change of no file"))?;
+    Ok(WatchRow::Change(FileChange { kind, path, is_dir: change.is_dir }))
 }
 
 /// Streams content by `send`. Waits for `content` without a limit, and for each step of the service

@@ -10,9 +10,9 @@ use super::guest::CustomGuest;
 use super::{exec, files, listen, ports, processes, search};
 use crate::agent::{check_mode, check_path};
 use crate::{
-    Attach, Background, ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive,
-    ListeningPort, OutputStream, PortChanges, PortConnections, ProcessAction, ProcessEvents, ProcessInfo, Replace,
-    ReplaceResult, Result, Search, SearchResult, Unpacked,
+    Attach, Background, ByteStream, Command, EgressRequests, Error, FileChanges, FileContent, FileInfo, Guest,
+    Interactive, ListeningPort, OutputStream, PortChanges, PortConnections, ProcessAction, ProcessEvents, ProcessInfo,
+    Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
 };
 
 #[async_trait]
@@ -128,6 +128,11 @@ impl Guest for CustomGuest {
     async fn unpack(&self, path: &str, archive: ByteStream) -> Result<Unpacked> {
         check_path(path)?;
         files::unpack(self, path, archive).await
+    }
+
+    async fn watch(&self, path: &str, recursive: bool) -> Result<FileChanges> {
+        check_path(path)?;
+        files::watch(self, path, recursive).await
     }
 
     async fn console(&self, lines: usize) -> Result<Vec<String>> {

@@ -14,8 +14,8 @@ use super::fs::FileSystem;
 use super::shell::run;
 use crate::agent::{check_mode, check_path, check_port};
 use crate::{
-    ByteStream, Command, EgressRequests, Error, FileContent, FileInfo, Guest, Interactive, ListeningPort, OutputStream,
-    PortChanges, PortConnections, Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
+    ByteStream, Command, EgressRequests, Error, FileChanges, FileContent, FileInfo, Guest, Interactive, ListeningPort,
+    OutputStream, PortChanges, PortConnections, Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
 };
 
 /// Size of the pieces in which a file is read, in bytes.
@@ -158,6 +158,10 @@ impl Guest for MockGuest {
 
     async fn unpack(&self, _: &str, _: ByteStream) -> Result<Unpacked> {
         self.alive(async { Err(Error::NotSupported("the provider `mock` has no archives".to_owned())) }).await
+    }
+
+    async fn watch(&self, _: &str, _: bool) -> Result<FileChanges> {
+        self.alive(async { Err(Error::NotSupported("the provider `mock` cannot watch files".to_owned())) }).await
     }
 
     async fn console(&self, lines: usize) -> Result<Vec<String>> {

@@ -16,7 +16,8 @@ use super::policy::{ADMIN, About, Audit, Gate, KEY, OPEN, Policies, Policy};
 use super::state::Api;
 use super::{
     archives, audit, diagnostics, egress, events, exec, exec_socket, files, images, metrics, pauses, pool, ports,
-    preview, processes, providers, quotas, sandbox_stats, sandboxes, search, secrets, system, templates, workers,
+    preview, processes, providers, quotas, sandbox_stats, sandboxes, search, secrets, system, templates, watch,
+    workers,
 };
 use crate::auth::Demand;
 use crate::auth::token::Scope;
@@ -115,6 +116,7 @@ fn table() -> Vec<Row> {
         post(  "/sandboxes/{id}/files/chmod",               routes!(files::chmod),                   WRITE_BOX),
         get(   "/sandboxes/{id}/files/stat",                routes!(files::stat),                    READ_BOX),
         get(   "/sandboxes/{id}/files/glob",                routes!(files::glob),                    READ_BOX),
+        get(   "/sandboxes/{id}/files/watch",               routes!(watch::watch),                   READ_BOX),
         get(   "/sandboxes/{id}/files/archive",             routes!(archives::download),             READ_BOX),
         post(  "/sandboxes/{id}/files/archive",             routes!(archives::upload),               WRITE_BOX),
         post(  "/sandboxes/{id}/files/search",              routes!(search::search),                 WRITE_BOX),

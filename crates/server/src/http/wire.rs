@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use domain::{OwnerId, Quota, Resources, Room, SandboxId, SizeOptions, SpawnOptions};
-use providers::{FileInfo, Isolation, LimitKind, Unpacked};
+use providers::{FileChange, FileChangeKind, FileInfo, Isolation, LimitKind, Unpacked, WatchRow};
 
 use self::text::{given, shortened};
 use super::error::{ApiError, malformed};
@@ -318,6 +318,22 @@ pub fn event_filter(types: &[String], sandbox_id: Option<&str>) -> Result<Filter
         .map(|text| SandboxId::parse(text).map_err(|error| malformed(format!("`sandbox_id`: {error}"))))
         .transpose()?;
     Ok(Filter { kinds: types.iter().map(kind).collect::<Result<_, _>>()?, sandbox })
+}
+
+/// Converts a change of a file to the API.
+pub fn file_change(row: WatchRow) -> api::FileChange {
+    match row {
+        WatchRow::Overflow => api::FileChange { kind: api::FileChange::OVERFLOW.to_owned(), path: None, is_dir: false },
+        WatchRow::Change(FileChange { kind, path, is_dir }) => {
+            let kind = match kind {
+                FileChangeKind::Created => "created",
+                FileChangeKind::Modified => "modified",
+                FileChangeKind::Deleted => "deleted",
+                FileChangeKind::Attributes => "attributes",
+            };
+            api::FileChange { kind: kind.to_owned(), path: Some(path), is_dir }
+        }
+    }
 }
 
 /// Converts the account of an archive to the API.

@@ -16,6 +16,7 @@ mod search;
 mod sizes;
 mod system;
 mod templates;
+mod watch;
 
 use serde_json::Value;
 

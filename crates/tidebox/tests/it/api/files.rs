@@ -79,6 +79,7 @@ async fn put_takes_raw_bytes_or_json_at_any_path() {
         "search",
         "replace",
         "archive",
+        "watch",
         "workspace/a%20b%25%23%3f",
         "workspace/%C3%BC",
         "workspace/deep/er",

@@ -1,8 +1,8 @@
-//! Directories of a sandbox as archives.
+//! Directories of a sandbox: as archives, and watched.
 
 use std::sync::Arc;
 
-use providers::{ByteStream, Guest, Unpacked};
+use providers::{ByteStream, FileChanges, Guest, Unpacked};
 use serde_json::json;
 
 use super::error::Result;
@@ -18,6 +18,16 @@ impl Control {
     pub async fn archive(&self, id: &str, path: &str) -> Result<ByteStream> {
         let archive = |guest: Arc<dyn Guest>| async move { guest.archive(path).await };
         self.inside(Operation::FileArchive, id, archive).await.map(|(_, bytes)| bytes)
+    }
+
+    /// Watches files; see [`Guest::watch`]. Only the opening is counted, and is a use of the sandbox: an editor
+    /// that is left open would keep it from pausing.
+    ///
+    /// # Errors
+    /// As [`Guest::watch`].
+    pub async fn watch_files(&self, id: &str, path: &str, recursive: bool) -> Result<FileChanges> {
+        let watch = |guest: Arc<dyn Guest>| async move { guest.watch(path, recursive).await };
+        self.inside(Operation::FileWatch, id, watch).await.map(|(_, changes)| changes)
     }
 
     /// Unpacks an archive below a directory; see [`Guest::unpack`].
