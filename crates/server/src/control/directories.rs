@@ -16,8 +16,10 @@ impl Control {
     /// # Errors
     /// As [`Guest::archive`].
     pub async fn archive(&self, id: &str, path: &str) -> Result<ByteStream> {
+        // A pause waits for its end, not only for its opening.
+        let using = self.in_use.begin(id, Operation::FileArchive);
         let archive = |guest: Arc<dyn Guest>| async move { guest.archive(path).await };
-        self.inside(Operation::FileArchive, id, archive).await.map(|(_, bytes)| bytes)
+        self.inside(Operation::FileArchive, id, archive).await.map(|(_, bytes)| using.until_the_end(bytes))
     }
 
     /// Watches files; see [`Guest::watch`]. Only the opening is counted, and is a use of the sandbox: an editor

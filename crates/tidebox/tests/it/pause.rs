@@ -127,6 +127,22 @@ async fn each_request_that_needs_a_paused_sandbox_wakes_it() {
 }
 
 #[tokio::test]
+async fn an_archive_that_is_read_keeps_its_sandbox_awake() {
+    let Some(server) = start("").await else { return };
+    let id = server.spawn().await;
+    server.output(&id, "head -c 64M /dev/urandom >big").await;
+    let archive =
+        server.request(Method::GET, &format!("/sandboxes/{id}/files/archive?path=/workspace")).send().await.unwrap();
+    server.post(&format!("/sandboxes/{id}/pause"), json!({})).await.refused(409, "conflict", "file_archive");
+    drop(archive);
+    server
+        .until("the sandbox is paused", async || {
+            server.post(&format!("/sandboxes/{id}/pause"), json!({})).await.status == 200
+        })
+        .await;
+}
+
+#[tokio::test]
 async fn a_sandbox_in_use_is_not_paused_unless_forced() {
     let Some(server) = start("").await else { return };
     let id = server.spawn().await;
