@@ -380,7 +380,8 @@ pub(crate) async fn input(agent: &Agent, input: ProcessInput, mut body: Incoming
     }
     if input.end {
         process.close_stdin();
-        stdin.send(Fed::End).await.map_err(|_| conflict("the process has ended"))?;
+        // One that has ended since it took the bytes needs no end of its stdin.
+        let _ = stdin.send(Fed::End).await;
     }
     Ok(())
 }
